@@ -1,0 +1,31 @@
+"""What every source of readings offers (laws in ``tests/laws/test_source_laws.py``)."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tocsin.domain.batch import Batch
+from tocsin.domain.identity import Gpu
+
+
+class Source(Protocol):
+    """Reads GPUs.
+
+    A metric that cannot be read is in `Reading.missing` with its reason; the failure of one GPU never costs another's
+    reading. A GPU that no longer answers has a reading whose values are all missing as lost, until it is no longer
+    enumerated.
+    """
+
+    name: str
+
+    def gpus(self) -> list[Gpu]:
+        """The GPUs that it sees now, MIG instances among them."""
+        ...
+
+    def read(self, now_ms: int) -> Batch:
+        """One reading of each GPU, dated `now_ms` where the source has no time of its own, and new events."""
+        ...
+
+    def close(self) -> None:
+        """Let go of handles; safe to repeat."""
+        ...

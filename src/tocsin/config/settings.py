@@ -1,0 +1,277 @@
+"""Settings: one TOML file, then environment variables ``TOCSIN_SECTION__KEY``, then files of a secrets folder.
+
+The environment outranks the file, a secret file outranks both. An unknown key anywhere is an error that names it and the nearest
+known one. Durations are seconds, sizes bytes, ratios 0 to 1.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+from tocsin.domain.decision import Mode
+
+
+class Section(BaseModel):
+    """Base of every section: unknown keys are errors, attribute docstrings are the documentation."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, validate_default=True)
+
+
+class AgentSettings(Section):
+    """The agent: one per node."""
+
+    source: str = "nvml"
+    """Where readings come from: `nvml`, `simulated` or `replay`."""
+    interval_seconds: float = Field(default=10.0, gt=0)
+    """Time between two readings of a GPU."""
+    listen: str = "127.0.0.1:9835"
+    """Address of `/metrics`; port 0 takes a free one."""
+    push_url: str = ""
+    """Base URL that takes line protocol at `/api/v2/write`: a brain, InfluxDB 2.x or VictoriaMetrics. Empty pushes nowhere."""
+    push_org: str = "tocsin"
+    """InfluxDB organisation to write to."""
+    push_bucket: str = "tocsin"
+    """InfluxDB bucket to write to."""
+    push_token: SecretStr = SecretStr("")
+    """Token sent with every push."""
+    push_timeout_seconds: float = Field(default=10.0, gt=0)
+    """How long one push may take."""
+    spool: Path = Path("var/agent/spool.db")
+    """File that keeps readings until they are acknowledged."""
+    spool_max_bytes: int = Field(default=512 * 1024 * 1024, ge=1024 * 1024)
+    """Bound of the spool; the oldest readings are dropped, and counted, beyond it."""
+    host: str = ""
+    """Name of this node; empty takes the host name."""
+    pool: str = "default"
+    """Pool that this node's GPUs belong to."""
+    rack: str = ""
+    """Failure domain above the node, such as a rack."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Further labels of this node's GPUs, for scopes of rules and for opting in to actions."""
+
+
+class SimulationSettings(Section):
+    """The simulated fleet of `tocsin demo` and of the agent's source `simulated`."""
+
+    gpus: int = Field(default=64, ge=1, le=100_000)
+    """How many GPUs."""
+    seed: int = 7
+    """Seed: the same seed and start give the same fleet."""
+    speed: float = Field(default=60.0, gt=0)
+    """Simulated seconds per second of wall time."""
+    interval_seconds: float = Field(default=60.0, gt=0)
+    """Simulated time between two readings."""
+    fault_rate_scale: float = Field(default=1.0, ge=0)
+    """Multiplier on the published fault rates; a rehearsal wants more faults than a real fleet has."""
+
+
+class StoreKind(StrEnum):
+    """Where readings are kept."""
+
+    MEMORY = "memory"
+    SQLITE = "sqlite"
+    INFLUXDB = "influxdb"
+    VICTORIAMETRICS = "victoriametrics"
+
+
+class StoreSettings(Section):
+    """The store of readings, events, findings and predictions."""
+
+    kind: StoreKind = StoreKind.SQLITE
+    """`sqlite` (embedded), `influxdb`, `victoriametrics` or `memory`."""
+    path: Path = Path("var/brain/store.db")
+    """File of the embedded store."""
+    url: str = "http://127.0.0.1:8086"
+    """Server of an InfluxDB or VictoriaMetrics store."""
+    org: str = "tocsin"
+    """InfluxDB organisation."""
+    bucket: str = "tocsin"
+    """InfluxDB bucket."""
+    token: SecretStr = SecretStr("")
+    """InfluxDB token."""
+    retention_days: float = Field(default=30.0, gt=0)
+    """Age at which readings are removed."""
+    timeout_seconds: float = Field(default=10.0, gt=0)
+    """How long one request to a store server may take."""
+
+
+class JournalSettings(Section):
+    """The hash-chained record of all that was found, decided and done."""
+
+    path: Path = Path("var/brain/journal.db")
+    """File of the journal."""
+
+
+class Role(StrEnum):
+    """What a token may do; each role may do what those before it may, except that `agent` may only write telemetry."""
+
+    AGENT = "agent"
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+
+class Token(Section):
+    """One bearer token of the API."""
+
+    name: str
+    """Who holds it; recorded in the journal with what it does."""
+    role: Role
+    """`viewer`, `operator`, `agent` or `admin`."""
+    secret: SecretStr
+    """The token itself, at least 16 characters."""
+
+
+class ApiSettings(Section):
+    """The brain's HTTP API."""
+
+    listen: str = "127.0.0.1:8470"
+    """Address of the API; port 0 takes a free one."""
+    tokens: list[Token] = Field(default_factory=list)
+    """Bearer tokens. Without any, only requests from the loopback address are served, as admin."""
+    max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024)
+    """Largest request body that is read."""
+
+
+class RulesSettings(Section):
+    """Where rules come from."""
+
+    path: Path | None = None
+    """TOML file of rules in place of the shipped ones."""
+    evaluate_seconds: float = Field(default=15.0, gt=0)
+    """Time between two evaluations."""
+
+
+class ForecastSettings(Section):
+    """Time-to-threshold forecasts."""
+
+    every_seconds: float = Field(default=300.0, gt=0)
+    """Time between two forecasts of a GPU."""
+    history_hours: float = Field(default=24.0, gt=0)
+    """How much past a forecast looks at."""
+    horizon_hours: float = Field(default=48.0, gt=0)
+    """How far ahead it looks."""
+    coverage: float = Field(default=0.8, gt=0, lt=1)
+    """Nominal coverage of the interval."""
+    worker: bool = True
+    """Whether models run in a process of their own, so that an XID never waits for one."""
+
+
+class LimitSettings(Section):
+    """How much may be under action at once. The strictest of the limits holds."""
+
+    max_concurrent: int = Field(default=5, ge=0)
+    """Most subjects under a disruptive action at once, in absolute number."""
+    max_concurrent_ratio: float = Field(default=0.1, ge=0, le=1)
+    """The same as a share of the managed GPUs."""
+    max_per_host: int = Field(default=1, ge=0)
+    """The same within one host."""
+    max_per_rack: int = Field(default=2, ge=0)
+    """The same within one rack."""
+    min_available_ratio: float = Field(default=0.8, ge=0, le=1)
+    """Share of a pool's GPUs that must stay healthy and free of action."""
+    attempts_per_day: int = Field(default=3, ge=1)
+    """Most times one action is tried on one subject in 24 hours."""
+
+
+class MaintenanceWindow(Section):
+    """A daily span, UTC, in which disruptive actions may run."""
+
+    start: str = Field(default="00:00", pattern=r"^([01]\d|2[0-3]):[0-5]\d$")
+    """Start, HH:MM."""
+    end: str = Field(default="23:59", pattern=r"^([01]\d|2[0-3]):[0-5]\d$")
+    """End, HH:MM; earlier than the start spans midnight."""
+
+
+class ActionSettings(Section):
+    """Decisions, guards and executors."""
+
+    mode: Mode = Mode.OBSERVE
+    """The furthest that any rule may go: `observe`, `propose` or `act`."""
+    executor: Literal["journal_only", "webhook"] = "journal_only"
+    """What carries out actions."""
+    managed_label: str = "tocsin.io/managed"
+    """GPUs act only where this label is `true`; nothing is managed by default."""
+    managed_pools: list[str] = Field(default_factory=list)
+    """Pools whose GPUs are managed without the label."""
+    opt_out_label: str = "tocsin.io/opt-out"
+    """GPUs with this label set to `true` are left alone, also in a managed pool."""
+    elastic_pools: list[str] = Field(default_factory=list)
+    """Pools that may scale out on load alone, without waiting work."""
+    confirmations: int = Field(default=3, ge=1)
+    """Consecutive evaluations that must agree before anything but a notification runs."""
+    boot_grace_seconds: float = Field(default=300.0, ge=0)
+    """How long after its start the brain only watches."""
+    fresh_seconds: float = Field(default=120.0, gt=0)
+    """Age of the newest reading beyond which no action is taken on a subject."""
+    cooldown_seconds: float = Field(default=1800.0, ge=0)
+    """Rest between two actions of one kind on one subject."""
+    hold_off_seconds: float = Field(default=14_400.0, ge=0)
+    """How long a subject is left alone after a person undid or rejected an action on it."""
+    time_box_seconds: float = Field(default=3600.0, gt=0)
+    """How long a decision may wait before it expires."""
+    settle_seconds: float = Field(default=120.0, ge=0)
+    """Time between an action and its post-check."""
+    breaker_root_causes: int = Field(default=3, ge=1)
+    """Distinct root causes that led to disruptive decisions within the breaker's window and trip it."""
+    breaker_window_seconds: float = Field(default=3600.0, gt=0)
+    """The breaker's window."""
+    maintenance: list[MaintenanceWindow] = Field(default_factory=list)
+    """Windows in which disruptive actions may run; empty means at any time."""
+    limits: LimitSettings = Field(default_factory=LimitSettings)
+    """How much may be under action at once."""
+
+
+class WebhookSettings(Section):
+    """Where notifications, and the actions of executor `webhook`, are sent."""
+
+    url: str = ""
+    """Receiver; empty sends nothing."""
+    secret: SecretStr = SecretStr("")
+    """Key of the HMAC-SHA256 signature."""
+    format: Literal["cloudevents", "slack"] = "cloudevents"
+    """CloudEvents JSON, or a Slack-compatible text."""
+    timeout_seconds: float = Field(default=5.0, gt=0)
+    """How long one request may take."""
+    attempts: int = Field(default=5, ge=1)
+    """Tries before a delivery counts as failed."""
+
+
+class DashboardSettings(Section):
+    """The Streamlit dashboard."""
+
+    listen: str = "127.0.0.1:8501"
+    """Address of the dashboard; port 0 takes a free one."""
+    api_url: str = "http://127.0.0.1:8470"
+    """The brain's API."""
+    api_token: SecretStr = SecretStr("")
+    """Token sent to the API."""
+
+
+class LogSettings(Section):
+    """Tocsin's own log."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least level that is written."""
+    format: Literal["json", "console"] = "console"
+    """One JSON object a line, or text for people."""
+
+
+class Settings(Section):
+    """All of it."""
+
+    agent: AgentSettings = Field(default_factory=AgentSettings)
+    simulation: SimulationSettings = Field(default_factory=SimulationSettings)
+    store: StoreSettings = Field(default_factory=StoreSettings)
+    journal: JournalSettings = Field(default_factory=JournalSettings)
+    api: ApiSettings = Field(default_factory=ApiSettings)
+    rules: RulesSettings = Field(default_factory=RulesSettings)
+    forecast: ForecastSettings = Field(default_factory=ForecastSettings)
+    actions: ActionSettings = Field(default_factory=ActionSettings)
+    webhook: WebhookSettings = Field(default_factory=WebhookSettings)
+    dashboard: DashboardSettings = Field(default_factory=DashboardSettings)
+    log: LogSettings = Field(default_factory=LogSettings)

@@ -1,0 +1,48 @@
+"""Things that happened at an instant, as opposed to values that hold over time."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class EventKind(StrEnum):
+    """What kind of thing happened."""
+
+    XID = "xid"
+    """NVIDIA driver error; `code` is the XID number."""
+    SXID = "sxid"
+    """NVSwitch error; `code` is the SXid number."""
+    RECOVERY_ACTION = "recovery_action"
+    """The driver changed its recovery verdict; `code` is NVML field 230's enumeration."""
+    GPU_LOST = "gpu_lost"
+    """A GPU stopped being enumerated or answers GPU_IS_LOST."""
+    GPU_FOUND = "gpu_found"
+    """A GPU appeared or came back."""
+    DRIVER_RELOAD = "driver_reload"
+    """The driver was reloaded: counters start again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One happening.
+
+    `gpu` is a UUID, or empty where the event belongs to the whole `host`. `source` names the reader that saw it.
+    Two readers may see one happening: they give the same `id` when kind, GPU, code and instant agree.
+    """
+
+    kind: EventKind
+    gpu: str
+    host: str
+    at_ms: int
+    code: int = 0
+    message: str = ""
+    source: str = ""
+    simulated: bool = False
+
+    @property
+    def id(self) -> str:
+        """Stable 16-digit name; storing an event twice under it changes nothing."""
+        text = f"{self.kind}|{self.gpu}|{self.host}|{self.at_ms}|{self.code}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,122 @@
+"""What rules say: a condition that holds, and the incident it belongs to."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tocsin.domain.subject import Subject
+
+
+class Severity(StrEnum):
+    """How urgent; the order of definition is the order of rank."""
+
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+    @property
+    def rank(self) -> int:
+        """0 for info, 2 for critical."""
+        return list(Severity).index(self)
+
+
+class Category(StrEnum):
+    """What kind of trouble a rule is about."""
+
+    HARDWARE = "hardware"
+    """The GPU, its link or its firmware is failing."""
+    APPLICATION = "application"
+    """A program's own fault; never condemns a GPU."""
+    THERMAL = "thermal"
+    POWER = "power"
+    MEMORY = "memory"
+    FRAGMENTATION = "fragmentation"
+    CAPACITY = "capacity"
+    TELEMETRY = "telemetry"
+    """What we see, not the GPU, is in doubt: frozen values, a lost metric family."""
+
+
+class ActionKind(StrEnum):
+    """What can be done. The order of definition is the ladder from harmless to final."""
+
+    NOTIFY = "notify"
+    THROTTLE = "throttle"
+    RESTORE = "restore"
+    PLACE_ELSEWHERE = "place_elsewhere"
+    DEFRAGMENT = "defragment"
+    SCALE_OUT = "scale_out"
+    SCALE_IN = "scale_in"
+    CHECKPOINT = "checkpoint"
+    MIGRATE = "migrate"
+    CORDON = "cordon"
+    UNCORDON = "uncordon"
+    DRAIN = "drain"
+    RESET_GPU = "reset_gpu"
+    REBOOT_NODE = "reboot_node"
+    RMA_TICKET = "rma_ticket"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One thing that supports a claim: `name` (a metric, an XID, a peer), what was seen, and when."""
+
+    name: str
+    text: str
+    at_ms: int
+    value: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A rule's condition holds for a subject since `started_ms`, last seen at `last_ms`.
+
+    `value` and `threshold` are in the unit of `metric`; None where the rule compares no number. `action` is what the
+    rule proposes. `sentence` is the whole of it in words.
+    """
+
+    rule: str
+    subject: Subject
+    severity: Severity
+    category: Category
+    action: ActionKind
+    started_ms: int
+    last_ms: int
+    sentence: str
+    metric: str = ""
+    value: float | None = None
+    threshold: float | None = None
+    evidence: tuple[Evidence, ...] = field(default=())
+    simulated: bool = False
+
+    @property
+    def id(self) -> str:
+        """Stable 16-digit name: same rule, subject and start, same finding, also after a restart."""
+        text = f"{self.rule}|{self.subject.key}|{self.started_ms}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """A burst of findings collapsed to its root cause.
+
+    `root` is the finding that explains the others; `members` are all findings of the incident, the root among them;
+    `subjects` counts what is touched. `id` is that of the root, so that it survives a restart.
+    """
+
+    root: Finding
+    members: tuple[Finding, ...]
+    opened_ms: int
+    last_ms: int
+    sentence: str
+
+    @property
+    def id(self) -> str:
+        """The root finding's id."""
+        return self.root.id
+
+    @property
+    def subjects(self) -> int:
+        """How many distinct subjects the incident touches."""
+        return len({member.subject.key for member in self.members})

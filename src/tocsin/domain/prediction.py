@@ -1,0 +1,63 @@
+"""What models say: which subject, what, when, and how sure."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tocsin.domain.finding import Evidence
+from tocsin.domain.subject import Subject
+
+
+class PredictionStatus(StrEnum):
+    """Whether the prediction says anything."""
+
+    CROSSING = "crossing"
+    """The metric is expected to cross the threshold within the horizon."""
+    NO_CROSSING = "no_crossing"
+    """It is not expected to cross within the horizon."""
+    NOT_ENOUGH_DATA = "not_enough_data"
+    """Nothing is claimed; `reason` says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One statement about the future of one subject, made at `at_ms` for (`at_ms`, `at_ms` + `horizon_ms`].
+
+    `probability` is that the event named by `target` falls in the horizon, 0 to 1. `eta_ms` is the expected instant of
+    the crossing, `eta_low_ms` and `eta_high_ms` the ends of the interval of `coverage` (0.8 means that it should hold
+    the truth 80 times in 100); None where there is no crossing, or for the far end where it lies beyond the horizon.
+    `model` and `model_version` name what made it.
+    """
+
+    subject: Subject
+    target: str
+    at_ms: int
+    horizon_ms: int
+    status: PredictionStatus
+    model: str
+    model_version: str
+    sentence: str
+    metric: str = ""
+    threshold: float | None = None
+    value: float | None = None
+    probability: float | None = None
+    eta_ms: int | None = None
+    eta_low_ms: int | None = None
+    eta_high_ms: int | None = None
+    coverage: float | None = None
+    reason: str = ""
+    evidence: tuple[Evidence, ...] = field(default=())
+    simulated: bool = False
+
+    @property
+    def id(self) -> str:
+        """Stable 16-digit name."""
+        text = f"{self.model}|{self.target}|{self.subject.key}|{self.at_ms}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def lead_ms(self) -> int | None:
+        """Milliseconds from the prediction to the expected crossing."""
+        return None if self.eta_ms is None else self.eta_ms - self.at_ms

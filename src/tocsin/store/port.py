@@ -1,0 +1,92 @@
+"""What every store offers, and the laws it keeps (``tests/laws/test_store_laws.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tocsin.domain.batch import Batch
+from tocsin.domain.errors import TocsinError, Unavailable
+from tocsin.domain.event import Event
+from tocsin.domain.finding import Finding
+from tocsin.domain.identity import Gpu
+from tocsin.domain.prediction import Prediction
+from tocsin.domain.reading import Reading
+
+
+class StoreUnavailable(Unavailable):
+    """The store does not answer; the same write may succeed later."""
+
+
+class StoreRejected(TocsinError):
+    """The store refuses the batch, or part of it; the same write will be refused again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Some metrics of one GPU over time.
+
+    `at_ms` is int64[n], rising strictly; `values` is float64[n, m] in the order of `metrics`, NaN where there is no
+    value at that instant.
+    """
+
+    gpu: str
+    metrics: tuple[str, ...]
+    at_ms: npt.NDArray[np.int64]
+    values: npt.NDArray[np.float64]
+
+
+class Store(Protocol):
+    """Readings, events, findings and predictions of a fleet.
+
+    Writes are durable on return, in any order, and idempotent: a second write to one (gpu, at_ms) merges fields, the
+    last one wins per field; events, findings and predictions are kept once per `id`, the last one wins.
+    """
+
+    def init(self) -> None:
+        """Create what is missing (file, tables, bucket, retention); safe to repeat."""
+        ...
+
+    def write(self, batch: Batch) -> None:
+        """Keep `batch`. Raises StoreUnavailable or StoreRejected."""
+        ...
+
+    def gpus(self) -> list[Gpu]:
+        """Every GPU that has a reading, by UUID."""
+        ...
+
+    def latest(self, since_ms: int) -> list[Reading]:
+        """The newest reading of each GPU at or after `since_ms`, by UUID."""
+        ...
+
+    def readings(self, start_ms: int, end_ms: int, gpus: Collection[str] | None = None) -> Iterator[Reading]:
+        """Readings in [`start_ms`, `end_ms`), by instant, then UUID."""
+        ...
+
+    def series(self, gpu: str, metrics: Sequence[str], start_ms: int, end_ms: int) -> Series:
+        """Values of `metrics` of one GPU in [`start_ms`, `end_ms`)."""
+        ...
+
+    def events(self, start_ms: int, end_ms: int, gpu: str | None = None) -> list[Event]:
+        """Events in [`start_ms`, `end_ms`), by instant."""
+        ...
+
+    def findings(self, start_ms: int, end_ms: int) -> list[Finding]:
+        """Findings whose `last_ms` lies in [`start_ms`, `end_ms`), by `last_ms`."""
+        ...
+
+    def predictions(self, start_ms: int, end_ms: int, gpu: str | None = None) -> list[Prediction]:
+        """Predictions made in [`start_ms`, `end_ms`), by instant; `gpu` is the subject's name."""
+        ...
+
+    def prune(self, before_ms: int) -> int:
+        """Remove readings and events before `before_ms`; returns how many rows went (0 where the server does it)."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files and connections; safe to repeat."""
+        ...
