@@ -1,1 +1,1 @@
-"""See docs/architecture.md."""
+"""The HTTP API: endpoints over the `Service` protocol, bearer tokens with roles, one error shape, and its server."""

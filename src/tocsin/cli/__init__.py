@@ -1,1 +1,1 @@
-"""See docs/architecture.md."""
+"""The command line: one file for each group of commands; heavy imports only inside the commands that need them."""

@@ -1,1 +1,1 @@
-"""See docs/architecture.md."""
+"""The wire models of the HTTP API and its typed client; command line and dashboard speak to a brain through it."""

@@ -1,7 +1,7 @@
 """Settings: one TOML file, then environment variables ``TOCSIN_SECTION__KEY``, then files of a secrets folder.
 
-The environment outranks the file, a secret file outranks both. An unknown key anywhere is an error that names it and the nearest
-known one. Durations are seconds, sizes bytes, ratios 0 to 1.
+The environment outranks the file, a secret file outranks both. An unknown key anywhere is an error that names it and
+the nearest known one. Durations are seconds, sizes bytes, ratios 0 to 1.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class AgentSettings(Section):
     listen: str = "127.0.0.1:9835"
     """Address of `/metrics`; port 0 takes a free one."""
     push_url: str = ""
-    """Base URL that takes line protocol at `/api/v2/write`: a brain, InfluxDB 2.x or VictoriaMetrics. Empty pushes nowhere."""
+    """Base URL that takes line protocol at `/api/v2/write` (a brain, InfluxDB 2.x, VictoriaMetrics); empty: no push."""
     push_org: str = "tocsin"
     """InfluxDB organisation to write to."""
     push_bucket: str = "tocsin"

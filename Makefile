@@ -1,0 +1,59 @@
+# `make demo` and `make test` do all their own set-up in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+SERVERS := victoria-metrics prometheus chromium fonts-noto-cjk
+DEMO_ARGS ?=
+export PYTHONPATH :=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo setup setup-servers lint unit wheel-test test bench clean
+
+help:  ## List the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+
+demo: $(VENV)/.demo  ## Run a simulated fleet with dashboard; Ctrl-C ends it
+	$(BIN)/tocsin demo $(DEMO_ARGS)
+
+setup: $(VENV)/.setup  ## Install everything that the tests need into .venv
+
+setup-servers:  ## Install the real servers that contract and browser tests start (Debian packages, needs root)
+	@bash .ci/setup-servers.sh $(SERVERS)
+
+lint: setup  ## ruff, mypy strict, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	PYTHONPATH=src $(BIN)/lint-imports --no-cache
+
+unit: setup  ## All tests against the working tree
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not gpu" --benchmark-disable
+
+wheel-test: setup  ## Smoke tests and laws against the built wheel
+	rm -rf build dist
+	$(BIN)/python -m build --no-isolation --wheel --outdir dist . > build.log 2>&1 || { cat build.log; exit 1; }
+	rm -f build.log
+	$(PIP) install --quiet --no-deps --target build/site dist/*.whl
+	TOCSIN_TEST_WHEEL=$(CURDIR)/build/site PYTHONPATH=$(CURDIR)/build/site \
+		$(BIN)/python -m pytest -n 2 -m "smoke or not (server or browser or data or gpu)" --benchmark-disable tests/laws tests/smoke
+
+test: setup setup-servers lint wheel-test unit  ## Everything
+
+bench: setup  ## Print the measured figures
+	$(BIN)/python -m pytest tests/perf --benchmark-only --benchmark-columns=min,median,rounds -p no:xdist
+
+clean:  ## Remove what the targets made
+	rm -rf $(VENV) build dist
+
+$(VENV)/bin/python:
+	@bash .ci/make-venv.sh $(PYTHON) $(VENV)
+
+$(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) install --quiet -c constraints.txt -e ".[brain,dashboard]"
+	touch $@
+
+$(VENV)/.setup: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) install --quiet -c constraints.txt setuptools wheel
+	$(PIP) install --quiet -c constraints.txt -e ".[brain,deep,dashboard,kubernetes]" --group dev
+	touch $@ $(VENV)/.demo

@@ -1,0 +1,106 @@
+"""What the API serves. The runtime implements it over store, rules, forecaster and action loop; tests over a small fleet.
+
+Methods are synchronous and are called from several threads at once. They raise `NotFound` for an unknown GPU or
+decision, `InputError` for a bad argument, `Conflict` where the present state forbids the request and `Unavailable`
+(with `StoreUnavailable`) where something that they need does not answer. `actor` is the name of the token's holder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from tocsin.client.models import (
+    ControlState,
+    DecisionOut,
+    FindingOut,
+    FleetSummary,
+    GpuDetail,
+    GpuSummary,
+    IncidentOut,
+    IngestResult,
+    InjectionOut,
+    JournalEntryOut,
+    PredictionOut,
+    Readiness,
+    Scoreboard,
+    SeriesResponse,
+    VerificationOut,
+)
+from tocsin.domain.decision import DecisionState
+
+
+class Service(Protocol):
+    """The brain, as the API sees it."""
+
+    def ready(self) -> Readiness:
+        """Whether the brain can do its work; answers within a second also where it cannot."""
+        ...
+
+    def now_ms(self) -> int:
+        """The brain's clock: default end of a series."""
+        ...
+
+    def summary(self) -> FleetSummary: ...
+
+    def gpus(self) -> list[GpuSummary]:
+        """Every GPU, by host and index."""
+        ...
+
+    def gpu(self, uuid: str) -> GpuDetail: ...
+
+    def series(self, uuid: str, metrics: Sequence[str], start_ms: int, end_ms: int, max_points: int) -> SeriesResponse:
+        """Values in [`start_ms`, `end_ms`), thinned to `max_points` at most such that extremes stay visible."""
+        ...
+
+    def findings(self) -> list[FindingOut]:
+        """Active findings, worst first."""
+        ...
+
+    def incidents(self) -> list[IncidentOut]:
+        """Open incidents, worst first."""
+        ...
+
+    def predictions(self) -> list[PredictionOut]:
+        """The newest prediction for each subject and target, most urgent first."""
+        ...
+
+    def decisions(self, limit: int, state: DecisionState | None = None) -> list[DecisionOut]:
+        """Newest first."""
+        ...
+
+    def decision(self, decision_id: str) -> DecisionOut: ...
+
+    def approve(self, decision_id: str, actor: str) -> DecisionOut:
+        """Record a person's yes; guards are asked again before it runs. Raises Conflict where it is not held."""
+        ...
+
+    def reject(self, decision_id: str, actor: str, reason: str) -> DecisionOut: ...
+
+    def pause(self, actor: str, reason: str) -> ControlState:
+        """Hold every action until `resume`; repeating it changes nothing but who and why."""
+        ...
+
+    def resume(self, actor: str) -> ControlState: ...
+
+    def reset_breaker(self, actor: str) -> ControlState: ...
+
+    def journal(self, after: int, limit: int, kinds: Collection[str] | None = None) -> list[JournalEntryOut]:
+        """Entries with `seq` above `after`, in order."""
+        ...
+
+    def verify_journal(self) -> VerificationOut: ...
+
+    def scoreboard(self) -> Scoreboard: ...
+
+    def ingest(self, text: str, precision: str) -> IngestResult:
+        """Keep line protocol, durable on return. `precision` is `ns`, `us`, `ms` or `s`; bad lines are reported."""
+        ...
+
+    def inject(self, kind: str, gpu: str, actor: str) -> InjectionOut:
+        """Start a failure on a simulated GPU; raises Conflict where the GPU is real."""
+        ...
+
+    def metrics(self) -> bytes:
+        """The brain's own metrics (`tocsin_*`) in Prometheus text format."""
+        ...

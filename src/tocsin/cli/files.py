@@ -1,0 +1,211 @@
+"""Commands on files and stores: config, store, journal, rules, replay. None of them needs a running brain."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from tocsin.cli.common import Context, dump, json_option, pass_context
+from tocsin.config.load import describe
+from tocsin.domain.clock import DAY, SystemClock, to_iso
+from tocsin.domain.errors import InputError
+
+existing = click.Path(path_type=Path)
+
+
+@click.group()
+def config() -> None:
+    """Check and show settings."""
+
+
+@config.command("check")
+@click.argument("path", type=existing, required=False)
+@pass_context
+def config_check(context: Context, path: Path | None) -> None:
+    """Check the settings file PATH, the environment and the rule file that they name."""
+    from tocsin.config.load import load_settings
+    from tocsin.rules.load import load_rules
+
+    settings = load_settings(path, secrets=context.secrets) if path else context.settings
+    rules = load_rules(settings.rules.path)
+    click.echo(f"ok: {sum(1 for _ in describe())} settings, {len(rules.rules)} rules")
+
+
+@config.command("show")
+@pass_context
+def config_show(context: Context) -> None:
+    """Print every setting as JSON, secrets hidden."""
+    click.echo(context.settings.model_dump_json(indent=2))
+
+
+@click.group()
+def rules() -> None:
+    """Check and list rules."""
+
+
+@rules.command("check")
+@click.argument("path", type=existing)
+def rules_check(path: Path) -> None:
+    """Check the rule file PATH against the metric table."""
+    from tocsin.rules.load import load_rules
+
+    click.echo(f"ok: {len(load_rules(path).rules)} rules")
+
+
+@rules.command("list")
+@pass_context
+def rules_list(context: Context) -> None:
+    """List the rules in force."""
+    from tocsin.rules.load import load_rules
+
+    for rule in load_rules(context.settings.rules.path).rules:
+        click.echo(f"{rule.name}\t{rule.severity}\t{rule.category}\t{rule.action}\t{rule.mode}")
+
+
+@click.group()
+def store() -> None:
+    """Prepare, back up and prune the store."""
+
+
+@store.command("init")
+@pass_context
+def store_init(context: Context) -> None:
+    """Create what the store needs: file and tables, or bucket and retention."""
+    from tocsin.store.factory import open_store
+
+    opened = open_store(context.settings.store)
+    opened.init()
+    opened.close()
+    click.echo(f"ok: {context.settings.store.kind} is ready")
+
+
+@store.command("prune")
+@pass_context
+def store_prune(context: Context) -> None:
+    """Remove what is older than the retention."""
+    from tocsin.store.factory import open_store
+
+    settings = context.settings.store
+    opened = open_store(settings)
+    opened.init()
+    before = SystemClock().now_ms() - int(settings.retention_days * DAY)
+    removed = opened.prune(before)
+    opened.close()
+    click.echo(f"ok: {removed} rows before {to_iso(before)} removed")
+
+
+@store.command("backup")
+@click.argument("target", type=existing)
+@pass_context
+def store_backup(context: Context, target: Path) -> None:
+    """Copy the embedded store to TARGET while it may be in use."""
+    from tocsin.store.sqlite import SqliteStore
+
+    source = SqliteStore(_embedded(context))
+    source.init()
+    source.backup(target)
+    source.close()
+    click.echo(f"ok: {target}")
+
+
+@store.command("restore")
+@click.argument("source", type=existing)
+@pass_context
+def store_restore(context: Context, source: Path) -> None:
+    """Put the backup SOURCE in place of the embedded store; the brain must not run."""
+    from tocsin.store.sqlite import restore
+
+    restore(source, _embedded(context))
+    click.echo(f"ok: {context.settings.store.path}")
+
+
+def _embedded(context: Context) -> Path:
+    settings = context.settings.store
+    if settings.kind != "sqlite":
+        raise InputError("store.kind", settings.kind.value, "has no file", "use the server's own backup")
+    return settings.path
+
+
+@click.group()
+def journal() -> None:
+    """Verify, read, back up and restore the journal."""
+
+
+def _journal_path(context: Context, path: Path | None) -> Path:
+    found = path or context.settings.journal.path
+    if not found.exists():
+        raise InputError("journal", str(found), "does not exist", "name the journal's file or set journal.path")
+    return found
+
+
+@journal.command("verify")
+@click.argument("path", type=existing, required=False)
+@json_option
+@pass_context
+def journal_verify(context: Context, path: Path | None, as_json: bool) -> int:
+    """Check the hash chain of the journal at PATH; exit 1 where it was edited or cut short."""
+    from tocsin.journal.verify import verify
+
+    result = verify(_journal_path(context, path))
+    if as_json:
+        dump({"verified": result.ok, "events": result.events, "problem": result.problem})
+    else:
+        click.echo(f"{'ok' if result.ok else 'BROKEN'}: {result.events} events" + (f"; {result.problem}" if result.problem else ""))
+    return 0 if result.ok else 1
+
+
+@journal.command("show")
+@click.argument("path", type=existing, required=False)
+@click.option("--kind", multiple=True, help="Only entries of this kind; may be repeated.")
+@click.option("--after", default=0, help="Only entries after this number.")
+@pass_context
+def journal_show(context: Context, path: Path | None, kind: tuple[str, ...], after: int) -> None:
+    """Print the entries of the journal at PATH, one JSON object a line."""
+    from tocsin.journal.reader import read_entries
+
+    for entry in read_entries(_journal_path(context, path), after=after, kinds=kind or None):
+        click.echo(json.dumps({"seq": entry.seq, "at": to_iso(entry.at_ms), "kind": entry.kind, "actor": entry.actor, "payload": entry.payload}, ensure_ascii=False))
+
+
+@journal.command("backup")
+@click.argument("target", type=existing)
+@pass_context
+def journal_backup(context: Context, target: Path) -> None:
+    """Copy the journal to TARGET while it may be in use."""
+    from tocsin.journal.backup import backup
+
+    backup(_journal_path(context, None), target)
+    click.echo(f"ok: {target}")
+
+
+@journal.command("restore")
+@click.argument("source", type=existing)
+@pass_context
+def journal_restore(context: Context, source: Path) -> None:
+    """Verify the backup SOURCE and put it in place of the journal; the brain must not run."""
+    from tocsin.journal.backup import restore
+
+    restore(source, context.settings.journal.path)
+    click.echo(f"ok: {context.settings.journal.path}")
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, type=existing)
+@click.option("--incidents", type=existing, help="CSV of logged incidents to score the alerts against.")
+@json_option
+@pass_context
+def replay(context: Context, paths: tuple[Path, ...], incidents: Path | None, as_json: bool) -> None:
+    """Run the rules over recorded telemetry (PATHS) at full speed and score their alerts by the ticket clock."""
+    from tocsin.rules.load import load_rules
+    from tocsin.runtime.replay import run_replay
+
+    report = run_replay(paths, incidents, load_rules(context.settings.rules.path))
+    if as_json:
+        dump(report.as_json())
+    else:
+        click.echo(report.as_text(), nl=False)
+
+
+COMMANDS: list[click.Command] = [config, rules, store, journal, replay]

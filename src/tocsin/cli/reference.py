@@ -1,0 +1,81 @@
+"""`tocsin reference`: the reference pages of the documentation, made from the code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+
+from tocsin.config.load import PREFIX, describe
+from tocsin.domain.metrics import METRICS
+
+
+def settings_page() -> str:
+    """Markdown of every settings key with its default and meaning."""
+    lines = [
+        "# Settings",
+        "",
+        "Made by `tocsin reference settings`. Keys are `section.key` of the TOML file; the environment variable of",
+        f"`agent.pool` is `{PREFIX}AGENT__POOL`, its secret file `agent__pool`. `tocsin config check` checks a file.",
+        "",
+        "| key | default | meaning |",
+        "| --- | --- | --- |",
+    ]
+    lines += [f"| `{name}` | `{default}` | {' '.join(text.split())} |" for name, default, text in describe()]
+    return "\n".join(lines) + "\n"
+
+
+def metrics_page() -> str:
+    """Markdown of the metric table."""
+    lines = [
+        "# Metrics",
+        "",
+        f"Made by `tocsin reference metrics`: the {len(METRICS)} rows of the metric table. A label in the second column",
+        "means that the metric has variants, `name{label=\"value\"}`; they do not count as metrics of their own.",
+        "",
+        "| metric | label | kind | unit | meaning | NVML | DCGM |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for spec in METRICS.values():
+        dcgm = ", ".join(str(number) for number in spec.dcgm_ids)
+        nvml = f"`{spec.nvml}`" if spec.nvml else ""
+        lines.append(
+            f"| `{spec.name}` | {spec.label} | {spec.kind} | {spec.unit} | {spec.help} | {nvml.replace('|', '/')} | {dcgm} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _walk(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
+    if isinstance(command, click.Group):
+        for child in sorted(command.commands):
+            yield from _walk(command.commands[child], f"{name} {child}")
+    else:
+        yield name, command
+
+
+def commands_page() -> str:
+    """Markdown of every command with its options."""
+    from tocsin.cli.main import cli
+
+    lines = ["# Commands", "", "Made by `tocsin reference commands`.", ""]
+    for name, command in _walk(cli, "tocsin"):
+        usage = " ".join(p.make_metavar(click.Context(command)) for p in command.params if isinstance(p, click.Argument))
+        lines += [f"## `{f'{name} {usage}'.strip()}`", "", " ".join((command.help or "").split()), ""]
+        options = [p for p in command.params if isinstance(p, click.Option)]
+        lines += [f"- `{'`, `'.join(option.opts)}`: {option.help}" for option in options]
+        lines += [""] if options else []
+    return "\n".join(lines).rstrip() + "\n"
+
+
+PAGES = {"settings": settings_page, "metrics": metrics_page, "commands": commands_page}
+"""Page name to its maker; `docs/NAME.md` holds what it returns."""
+
+
+@click.command()
+@click.argument("page", type=click.Choice(sorted(PAGES)))
+def reference(page: str) -> None:
+    """Print a reference page of the documentation as Markdown."""
+    click.echo(PAGES[page](), nl=False)
+
+
+COMMANDS = [reference]

@@ -1,0 +1,456 @@
+"""Wire models of the HTTP API: frozen, and an unknown key is an error on both sides.
+
+Instants are RFC 3339 strings in UTC with milliseconds (`tocsin.domain.clock.to_iso`), durations seconds, ratios 0 to 1,
+other values in the unit of the metric table. None means that there is no value.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from tocsin.domain.decision import DecisionState, Mode, OutcomeStatus, Ruling
+from tocsin.domain.event import EventKind
+from tocsin.domain.finding import ActionKind, Category, Severity
+from tocsin.domain.prediction import PredictionStatus
+from tocsin.domain.subject import SubjectKind
+
+Instant = Annotated[
+    str,
+    Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{3}Z$", examples=["2026-11-21T03:54:16.000Z"]),
+]
+Ratio = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class Wire(BaseModel):
+    """Base of every wire model."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class GpuState(StrEnum):
+    """Worst of what is known of a GPU; the order of definition is the order of rank."""
+
+    OK = "ok"
+    STALE = "stale"
+    """No fresh reading."""
+    WARNING = "warning"
+    CRITICAL = "critical"
+    LOST = "lost"
+    """It no longer answers its driver."""
+
+    @property
+    def rank(self) -> int:
+        """0 for ok, 4 for lost."""
+        return list(GpuState).index(self)
+
+
+class ErrorBody(Wire):
+    """What went wrong."""
+
+    code: str
+    """Stable name of the error, in snake case."""
+    message: str
+    """What happened and what to do about it."""
+    details: dict[str, JsonValue] = Field(default_factory=dict)
+    """Field, value, problem and remedy of bad input; `rejected` lines of a write."""
+
+
+class ErrorOut(Wire):
+    """The one shape of every error."""
+
+    error: ErrorBody
+
+
+class Readiness(Wire):
+    """Whether the brain can do its work, and if not, why not."""
+
+    ready: bool
+    reasons: list[str] = Field(default_factory=list)
+
+
+class BreakerOut(Wire):
+    """The breaker: trips at `limit` distinct root causes within its window, and stays so until a person resets it."""
+
+    tripped: bool
+    root_causes: Count = 0
+    limit: Count = 0
+    since: Instant | None = None
+    reason: str = ""
+
+
+class ControlState(Wire):
+    """What people have set: pause and breaker."""
+
+    paused: bool
+    paused_by: str = ""
+    paused_reason: str = ""
+    breaker: BreakerOut
+
+
+class FleetSummary(Wire):
+    """The fleet in one object."""
+
+    version: str
+    """Version of the brain."""
+    now: Instant
+    """The brain's clock; simulated time in a simulated fleet."""
+    simulated: bool
+    """Whether any GPU of the fleet is simulated."""
+    mode: Mode
+    """The furthest that any rule may go."""
+    executor: str = ""
+    """What carries out actions."""
+    paused: bool = False
+    paused_by: str = ""
+    paused_reason: str = ""
+    breaker: BreakerOut
+    gpus: Count
+    hosts: Count
+    pools: Count
+    states: dict[GpuState, Count] = Field(default_factory=dict)
+    """GPUs by state; a state that no GPU has may be left out."""
+    readings: Count = 0
+    """Readings taken since the brain started."""
+    last_reading: Instant | None = None
+    last_reading_age_s: Annotated[float, Field(ge=0)] | None = None
+    utilization_ratio: Ratio | None = None
+    """Mean over the GPUs that report it."""
+    memory_used_ratio: Ratio | None = None
+    power_watts: Annotated[float, Field(ge=0)] | None = None
+    """Sum over the GPUs that report it."""
+    findings: dict[Severity, Count] = Field(default_factory=dict)
+    """Active findings by severity."""
+    incidents: Count = 0
+    """Open incidents."""
+    predictions: Count = 0
+    """Predictions in force that expect a crossing."""
+    decisions: Count = 0
+    """Decisions on record."""
+    decisions_held: Count = 0
+    decisions_approvable: Count = 0
+    """Held decisions that wait for a person."""
+
+
+class GpuSummary(Wire):
+    """One GPU in a line: what it is, how it is, and the worst that is said of it."""
+
+    uuid: str
+    host: str
+    index: int | None = None
+    model: str = ""
+    pool: str = ""
+    rack: str = ""
+    parent: str = ""
+    """UUID of the whole GPU where this is a MIG instance."""
+    mig_profile: str = ""
+    simulated: bool = False
+    state: GpuState
+    last_reading: Instant | None = None
+    last_reading_age_s: Annotated[float, Field(ge=0)] | None = None
+    temperature_celsius: float | None = None
+    utilization_ratio: Ratio | None = None
+    memory_used_ratio: Ratio | None = None
+    power_watts: Annotated[float, Field(ge=0)] | None = None
+    findings: Count = 0
+    """Active findings."""
+    severity: Severity | None = None
+    """Of the worst active finding."""
+    finding: str = ""
+    """Sentence of the worst active finding."""
+    prediction: str = ""
+    """Sentence of the most urgent prediction that expects a crossing."""
+    probability: Ratio | None = None
+    eta: Instant | None = None
+    eta_low: Instant | None = None
+    eta_high: Instant | None = None
+
+
+class SubjectOut(Wire):
+    """What a finding, prediction or decision is about; `name` is the UUID for a GPU."""
+
+    kind: SubjectKind
+    name: str
+    host: str = ""
+    pool: str = ""
+    detail: str = ""
+
+
+class EvidenceOut(Wire):
+    """One thing that supports a claim."""
+
+    name: str
+    text: str
+    at: Instant
+    value: float | None = None
+
+
+class EventOut(Wire):
+    """A happening: an XID, a lost GPU, a driver reload."""
+
+    id: str
+    kind: EventKind
+    gpu: str
+    host: str
+    at: Instant
+    code: int = 0
+    message: str = ""
+    source: str = ""
+    simulated: bool = False
+
+
+class FindingOut(Wire):
+    """A rule's condition that holds, or held."""
+
+    id: str
+    rule: str
+    subject: SubjectOut
+    severity: Severity
+    category: Category
+    action: ActionKind
+    started: Instant
+    last: Instant
+    active: bool = True
+    sentence: str
+    metric: str = ""
+    value: float | None = None
+    threshold: float | None = None
+    evidence: list[EvidenceOut] = Field(default_factory=list)
+    simulated: bool = False
+
+
+class IncidentOut(Wire):
+    """A burst of findings under its root cause; `members` has all of them, the root among them."""
+
+    id: str
+    root: FindingOut
+    members: list[FindingOut]
+    subjects: Count
+    opened: Instant
+    last: Instant
+    active: bool = True
+    sentence: str
+
+
+class PredictionOut(Wire):
+    """A statement about the future; see `tocsin.domain.prediction` for its numbers."""
+
+    id: str
+    subject: SubjectOut
+    target: str
+    at: Instant
+    horizon_s: float
+    status: PredictionStatus
+    model: str
+    model_version: str
+    sentence: str
+    metric: str = ""
+    threshold: float | None = None
+    value: float | None = None
+    probability: Ratio | None = None
+    eta: Instant | None = None
+    eta_low: Instant | None = None
+    eta_high: Instant | None = None
+    coverage: Ratio | None = None
+    reason: str = ""
+    evidence: list[EvidenceOut] = Field(default_factory=list)
+    simulated: bool = False
+
+
+class VerdictOut(Wire):
+    """What one guard says; `until` is when a hold ends by itself."""
+
+    guard: str
+    ruling: Ruling
+    reason: str = ""
+    until: Instant | None = None
+
+
+class OutcomeOut(Wire):
+    """How an execution ended."""
+
+    status: OutcomeStatus
+    executor: str
+    at: Instant
+    detail: str = ""
+    attempts: Count = 1
+
+
+class DecisionOut(Wire):
+    """An intended action, what each guard said of it last, and where it stands."""
+
+    id: str
+    rule: str
+    subject: SubjectOut
+    action: ActionKind
+    mode: Mode
+    severity: Severity
+    category: Category
+    at: Instant
+    expires: Instant
+    sentence: str
+    findings: list[str] = Field(default_factory=list)
+    """Ids of the findings that caused it."""
+    incident: str = ""
+    parameters: dict[str, str] = Field(default_factory=dict)
+    simulated: bool = False
+    state: DecisionState
+    overall: Ruling
+    """What the guards say together."""
+    verdicts: list[VerdictOut] = Field(default_factory=list)
+    """One for each guard that was asked, in the order of asking."""
+    approvable: bool = False
+    """Whether a person may approve or reject it now."""
+    approved_by: str = ""
+    rejected_by: str = ""
+    outcome: OutcomeOut | None = None
+
+    @property
+    def held_by(self) -> list[str]:
+        """Guards that do not allow it, in the order of asking."""
+        return [verdict.guard for verdict in self.verdicts if verdict.ruling is not Ruling.ALLOW]
+
+
+class GpuDetail(Wire):
+    """Everything that is known of one GPU now, and what was said of it lately."""
+
+    summary: GpuSummary
+    serial: str = ""
+    pci_bus_id: str = ""
+    labels: dict[str, str] = Field(default_factory=dict)
+    values: dict[str, float] = Field(default_factory=dict)
+    """Newest value by metric or variant."""
+    missing: dict[str, str] = Field(default_factory=dict)
+    """Reason by metric where the newest reading has no value."""
+    events: list[EventOut] = Field(default_factory=list)
+    findings: list[FindingOut] = Field(default_factory=list)
+    predictions: list[PredictionOut] = Field(default_factory=list)
+    decisions: list[DecisionOut] = Field(default_factory=list)
+
+
+class SeriesResponse(Wire):
+    """Some metrics of one GPU over time: as many values a metric as there are instants, null where there is none."""
+
+    gpu: str
+    start: Instant
+    end: Instant
+    at: list[Instant]
+    metrics: dict[str, list[float | None]]
+    points: Count = 0
+    """How many instants the store has in the span; more than `at` has where they were thinned out."""
+
+
+class JournalEntryOut(Wire):
+    """One entry of the hash-chained journal."""
+
+    seq: Count
+    epoch: Count
+    at: Instant
+    kind: str
+    actor: str
+    payload: dict[str, JsonValue]
+    simulated: bool = False
+    hash: str
+    previous_hash: str = ""
+
+
+class VerificationOut(Wire):
+    """Whether the journal's chain holds."""
+
+    ok: bool
+    events: Count
+    problem: str = ""
+
+
+class RuleScore(Wire):
+    """What one rule decided, and what came of it.
+
+    `confirmed` decisions were followed by a hardware event on their subject within the horizon, `unconfirmed` were not,
+    and `pending` ones still have time.
+    """
+
+    rule: str
+    action: ActionKind
+    decisions: Count
+    would_have_acted: Count
+    """Those that no guard but the mode held."""
+    executed: Count = 0
+    held_by: dict[str, Count] = Field(default_factory=dict)
+    """Decisions by the guards that held them; one decision may count under several."""
+    confirmed: Count = 0
+    unconfirmed: Count = 0
+    pending: Count = 0
+
+
+class PredictionScore(Wire):
+    """How predictions turned out: a hit crossed its threshold within the horizon, a miss did not."""
+
+    made: Count = 0
+    hits: Count = 0
+    misses: Count = 0
+    pending: Count = 0
+    not_enough_data: Count = 0
+    lead_s: list[float] = Field(default_factory=list)
+    """Time from each hit's prediction to its crossing."""
+    within_interval: Count = 0
+    """Hits whose crossing fell inside the stated interval."""
+
+
+class Scoreboard(Wire):
+    """What would have been done, and how often it would have been right."""
+
+    since: Instant
+    until: Instant
+    mode: Mode
+    simulated: bool
+    decisions: Count
+    would_have_acted: Count
+    executed: Count = 0
+    held: Count = 0
+    confirmed: Count = 0
+    held_by: dict[str, Count] = Field(default_factory=dict)
+    rules: list[RuleScore] = Field(default_factory=list)
+    predictions: PredictionScore = Field(default_factory=PredictionScore)
+
+
+class RejectedLine(Wire):
+    """A line of a write that was not kept; `number` counts from 1."""
+
+    number: Annotated[int, Field(ge=1)]
+    problem: str
+
+
+class IngestResult(Wire):
+    """What became of a write: how much is durable, and what was refused."""
+
+    readings: Count = 0
+    events: Count = 0
+    findings: Count = 0
+    predictions: Count = 0
+    rejected: list[RejectedLine] = Field(default_factory=list)
+    warnings: list[str] = Field(default_factory=list)
+
+
+class InjectionRequest(Wire):
+    """Rehearse a failure on a simulated GPU."""
+
+    kind: Annotated[str, Field(min_length=1, max_length=100)]
+    gpu: Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class InjectionOut(Wire):
+    """The failure that was started."""
+
+    kind: str
+    gpu: str
+    at: Instant
+    sentence: str
+
+
+class ControlRequest(Wire):
+    """Why; kept in the journal."""
+
+    reason: Annotated[str, Field(max_length=500)] = ""

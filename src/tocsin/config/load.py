@@ -1,0 +1,158 @@
+"""Reading settings from file, environment and secret files, with errors that name the key and the remedy."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_settings import BaseSettings, EnvSettingsSource, NestedSecretsSettingsSource, SettingsConfigDict
+
+from tocsin.config.settings import Settings
+from tocsin.domain.errors import InputError
+
+PREFIX = "TOCSIN_"
+"""Environment variables that hold settings start with this and have ``__`` between section and key."""
+
+
+class _Shape(BaseSettings, Settings):
+    """Tells the sources of pydantic-settings which keys there are."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", use_attribute_docstrings=True
+    )
+
+
+def load_settings(
+    path: Path | None = None, *, environ: Mapping[str, str] | None = None, secrets: Path | None = None
+) -> Settings:
+    """Settings from the TOML file `path`, the environment and the folder `secrets`.
+
+    Without `path` the file that ``TOCSIN_CONFIG`` names is read, without that none; without `secrets` the folder that
+    ``TOCSIN_SECRETS`` names. A secret file is named like its variable in lower case without the prefix, for example
+    ``webhook__secret``. Raises InputError for the first key that is unknown or has a value that does not fit.
+    """
+    environ = os.environ if environ is None else environ
+    if path is None and environ.get("TOCSIN_CONFIG"):
+        path = Path(environ["TOCSIN_CONFIG"])
+    if secrets is None and environ.get("TOCSIN_SECRETS"):
+        secrets = Path(environ["TOCSIN_SECRETS"])
+    layers = {
+        str(path): _read_toml(path) if path is not None else {},
+        "the environment": _from_environment(environ),
+        "the secret files": _from_secrets(secrets),
+    }
+    raw: dict[str, Any] = {}
+    for layer in layers.values():
+        raw = _merge(raw, layer)
+    try:
+        return Settings.model_validate(raw)
+    except ValidationError as error:
+        raise _explain(error, " or ".join(name for name, layer in layers.items() if layer)) from None
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError("config file", str(path), error.strerror or "cannot be read", "name a readable file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError("config file", str(path), f"is not TOML: {error}", "correct the line it names") from None
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    sections = Settings.model_fields
+    for name in environ:
+        if not name.startswith(PREFIX) or "__" not in name:
+            continue
+        section = name.removeprefix(PREFIX).split("__")[0].lower()
+        if section not in sections:
+            raise InputError(name, environ[name], "no such section", _did_you_mean(section, sections))
+    source = EnvSettingsSource(_Shape)
+    source.env_vars = {name.lower(): value for name, value in environ.items()}
+    return _values(source)
+
+
+def _from_secrets(folder: Path | None) -> dict[str, Any]:
+    if folder is None:
+        return {}
+    if not folder.is_dir():
+        raise InputError("TOCSIN_SECRETS", str(folder), "is no folder", "name the folder that holds the secret files")
+    return _values(
+        NestedSecretsSettingsSource(
+            EnvSettingsSource(_Shape), secrets_dir=folder, secrets_prefix="", secrets_nested_delimiter="__"
+        )
+    )
+
+
+def _values(source: EnvSettingsSource) -> dict[str, Any]:
+    try:
+        return source()
+    except ValueError as error:
+        raise InputError(PREFIX + "...", str(error), "cannot be decoded", "write lists and tables as JSON") from None
+
+
+def _merge(low: dict[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(low)
+    for key, value in high.items():
+        below = merged.get(key)
+        merged[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, Mapping) else value
+    return merged
+
+
+def _explain(error: ValidationError, where: str) -> InputError:
+    first = error.errors(include_url=False)[0]
+    path = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = _keys_beside(first["loc"])
+        return InputError(path, first["input"], f"unknown key in {where}", _did_you_mean(str(first["loc"][-1]), known))
+    secret = str(first["loc"][-1]).endswith(("secret", "token"))
+    shown = "(secret)" if secret else first["input"]
+    return InputError(path, shown, first["msg"], f"correct {path}; `tocsin config show` prints every key and default")
+
+
+def _did_you_mean(word: str, known: Mapping[str, object]) -> str:
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.0)
+    return f"did you mean {close[0]}?" if close else "remove it"
+
+
+def _keys_beside(location: tuple[int | str, ...]) -> Mapping[str, object]:
+    model: type[BaseModel] = Settings
+    for part in location[:-1]:
+        if isinstance(part, int):
+            continue
+        model = _section_of(model.model_fields[part].annotation) or model
+    return model.model_fields
+
+
+def _section_of(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) in (list, Union, UnionType):
+        return next((found for found in map(_section_of, get_args(annotation)) if found), None)
+    return None
+
+
+def describe(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """Every key as (dotted name, default as text, what it means), in the order of the sections."""
+    for name, field in model.model_fields.items():
+        inner = _section_of(field.annotation)
+        if inner is not None:
+            suffix = "[]." if get_origin(field.annotation) is list else "."
+            yield from describe(inner, f"{prefix}{name}{suffix}")
+            continue
+        default = field.get_default(call_default_factory=True)
+        shown = "required" if field.is_required() else _show(default)
+        yield f"{prefix}{name}", shown, (field.description or "").strip()
+
+
+def _show(default: object) -> str:
+    if default is None:
+        return "unset"
+    text = getattr(default, "value", default)
+    return '""' if str(text) == "" else str(text)
