@@ -1,4 +1,4 @@
-"""What the API serves. The runtime implements it over store, rules, forecaster and action loop; tests over a small fleet.
+"""What the API serves. The runtime implements it over store, rules, forecaster and actions; tests over a small fleet.
 
 Methods are synchronous and are called from several threads at once. They raise `NotFound` for an unknown GPU or
 decision, `InputError` for a bad argument, `Conflict` where the present state forbids the request and `Unavailable`

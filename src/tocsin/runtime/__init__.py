@@ -1,1 +1,1 @@
-"""See docs/architecture.md."""
+"""Processes: the only place where concrete sources, stores, models and executors are wired together."""

@@ -1,1 +1,1 @@
-"""See docs/architecture.md."""
+"""Tocsin's own log and own metrics; what it says about itself, never about a GPU."""

@@ -1,0 +1,123 @@
+"""Which GPUs a subject or an action touches, and how many are left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tocsin.actions.catalogue import ACTIONS, Scope, is_disruptive
+from tocsin.actions.view import FleetView, GpuView
+from tocsin.domain.decision import Decision
+from tocsin.domain.finding import ActionKind
+from tocsin.domain.subject import Subject, SubjectKind
+
+
+def gpus_of(subject: Subject, view: FleetView) -> tuple[GpuView, ...]:
+    """The whole GPUs that `subject` consists of; empty where none is known."""
+    if subject.kind is SubjectKind.GPU:
+        found = view.whole(subject.name)
+        return () if found is None else (found,)
+    if subject.kind is SubjectKind.HOST:
+        return view.by_host.get(subject.name, ())
+    if subject.kind is SubjectKind.POOL:
+        return view.by_pool.get(subject.name, ())
+    return tuple(view.physical.values())
+
+
+def hosts_of(subject: Subject, view: FleetView) -> frozenset[str]:
+    """The host of a GPU or host subject; empty for pools and the fleet, whose size other limits bound."""
+    if subject.kind is SubjectKind.HOST:
+        return frozenset({subject.name})
+    if subject.kind is not SubjectKind.GPU:
+        return frozenset()
+    hosts = {view.gpu.host for view in gpus_of(subject, view)} or {subject.host}
+    return frozenset(hosts - {""})
+
+
+def racks_of(subject: Subject, view: FleetView) -> frozenset[str]:
+    """The known racks of a GPU or host subject."""
+    hosts = hosts_of(subject, view)
+    return frozenset({member.gpu.rack for host in hosts for member in view.by_host.get(host, ())} - {""})
+
+
+def affected(decision: Decision, view: FleetView) -> tuple[GpuView, ...]:
+    """The whole GPUs that somebody would notice: the subject's, and those of its host for an action on the host."""
+    members = gpus_of(decision.subject, view)
+    if ACTIONS[decision.action].scope is Scope.HOST or decision.action is ActionKind.UNCORDON:
+        return _whole_hosts(members, view)
+    return members
+
+
+def reach(decision: Decision, view: FleetView) -> frozenset[str]:
+    """UUIDs that the decision takes out of service.
+
+    A pool that is scaled in loses one node, of which it is not yet known which; its largest stands for it.
+    """
+    if not is_disruptive(decision.action):
+        return frozenset()
+    members = affected(decision, view)
+    if decision.action is ActionKind.SCALE_IN and decision.subject.kind is not SubjectKind.GPU:
+        members = _largest_host(members)
+    return frozenset(member.gpu.uuid for member in members)
+
+
+def _whole_hosts(members: Iterable[GpuView], view: FleetView) -> tuple[GpuView, ...]:
+    hosts = {member.gpu.host for member in members}
+    return tuple(member for host in sorted(hosts) for member in view.by_host.get(host, ()))
+
+
+def _largest_host(members: Iterable[GpuView]) -> tuple[GpuView, ...]:
+    hosts: dict[str, list[GpuView]] = {}
+    for member in members:
+        hosts.setdefault(member.gpu.host, []).append(member)
+    return tuple(max(hosts.items(), key=lambda item: (len(item[1]), item[0]))[1]) if hosts else ()
+
+
+def base_key(subject: Subject) -> str:
+    """Key of the subject without its detail: two processes of one GPU are one subject to an action."""
+    return f"{subject.kind}:{subject.name}"
+
+
+def effects(view: FleetView) -> list[Decision]:
+    """Disruptive decisions that run now or whose effect lasts."""
+    return [decision for decision in view.controls.effects.values() if is_disruptive(decision.action)]
+
+
+def out_of_service(view: FleetView) -> frozenset[str]:
+    """UUIDs that are out of service now, by Tocsin's doing or by anybody's."""
+    flagged = {uuid for uuid, member in view.physical.items() if member.under_action}
+    return frozenset(flagged.union(*(reach(decision, view) for decision in effects(view))))
+
+
+def occupied(view: FleetView) -> dict[str, Subject]:
+    """Subjects under a disruptive action now, by key.
+
+    A GPU that others have taken out of service counts as a subject of its own, unless an action of Tocsin covers it.
+    """
+    own = effects(view)
+    covered = frozenset[str]().union(*(reach(decision, view) for decision in own))
+    subjects = {base_key(decision.subject): decision.subject for decision in own}
+    for uuid, member in view.physical.items():
+        if member.under_action and uuid not in covered:
+            subjects[f"gpu:{uuid}"] = Subject(SubjectKind.GPU, uuid, member.gpu.host, member.gpu.pool)
+    return subjects
+
+
+def available(pool: str, view: FleetView, now_ms: int, without: frozenset[str] = frozenset()) -> int:
+    """GPUs of `pool` that are healthy, freshly read and in service, once `without` are taken away as well."""
+    out = out_of_service(view) | without
+    fresh_ms = view.policy.fresh_ms
+    return sum(
+        member.healthy and member.is_fresh(now_ms, fresh_ms) and member.gpu.uuid not in out
+        for member in view.by_pool.get(pool, ())
+    )
+
+
+def label_is_true(view: GpuView, label: str) -> bool:
+    """Whether the GPU carries `label` with the value ``true``."""
+    return view.gpu.labels.get(label, "").strip().lower() == "true"
+
+
+def is_managed(view: GpuView, fleet: FleetView) -> bool:
+    """Whether the operator has opted the GPU in, by its pool or by its label."""
+    settings = fleet.policy.settings
+    return view.gpu.pool in settings.managed_pools or label_is_true(view, settings.managed_label)

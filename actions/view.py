@@ -1,0 +1,98 @@
+"""The whole state that decisions and guards look at, at one instant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from tocsin.actions.controls import Controls
+from tocsin.actions.policy import Policy
+from tocsin.domain.finding import Finding, Incident
+from tocsin.domain.identity import Gpu
+from tocsin.domain.pool import PoolState
+from tocsin.domain.reading import MAX_FUTURE_MS
+
+
+@dataclass(frozen=True, slots=True)
+class GpuView:
+    """One GPU as the brain knows it.
+
+    `last_reading_ms` is None where no reading has arrived. `healthy` is False while a hardware finding is active or the
+    GPU is lost. `under_action` is True where something, not only Tocsin, has it out of service.
+    """
+
+    gpu: Gpu
+    last_reading_ms: int | None
+    healthy: bool = True
+    under_action: bool = False
+
+    def is_fresh(self, now_ms: int, fresh_ms: int) -> bool:
+        """Whether its newest reading is at most `fresh_ms` old and not dated ahead of the clock's tolerance."""
+        return self.last_reading_ms is not None and -MAX_FUTURE_MS <= now_ms - self.last_reading_ms <= fresh_ms
+
+
+@dataclass(frozen=True)
+class FleetView:
+    """The state at `now_ms`.
+
+    `started_ms` is the start of this brain. `gpus` are by UUID, MIG instances among them. `findings` are the active ones
+    by id, `incidents` what they collapse to. `confirmations` counts by finding id the consecutive evaluations that saw
+    it. `pools` are by name. `controls` and `policy` are filled in by the loop, from the journal and the settings.
+    """
+
+    now_ms: int
+    started_ms: int
+    gpus: Mapping[str, GpuView] = field(default_factory=dict)
+    findings: Mapping[str, Finding] = field(default_factory=dict)
+    incidents: tuple[Incident, ...] = ()
+    confirmations: Mapping[str, int] = field(default_factory=dict)
+    pools: Mapping[str, PoolState] = field(default_factory=dict)
+    controls: Controls = field(default_factory=Controls)
+    policy: Policy = field(default_factory=Policy)
+
+    @cached_property
+    def physical(self) -> Mapping[str, GpuView]:
+        """Whole GPUs by UUID; a MIG instance counts only where its parent is unknown."""
+        return {
+            uuid: view for uuid, view in self.gpus.items() if not view.gpu.is_mig or view.gpu.parent not in self.gpus
+        }
+
+    @cached_property
+    def by_host(self) -> Mapping[str, tuple[GpuView, ...]]:
+        """Whole GPUs by host."""
+        return _group(self.physical.values(), "host")
+
+    @cached_property
+    def by_pool(self) -> Mapping[str, tuple[GpuView, ...]]:
+        """Whole GPUs by pool."""
+        return _group(self.physical.values(), "pool")
+
+    def whole(self, uuid: str) -> GpuView | None:
+        """The physical GPU that `uuid` is, or is a part of; None where it is unknown."""
+        view = self.gpus.get(uuid)
+        if view is None or uuid in self.physical:
+            return view
+        return self.gpus[view.gpu.parent]
+
+
+def _group(views: Iterable[GpuView], attribute: str) -> dict[str, tuple[GpuView, ...]]:
+    groups: dict[str, list[GpuView]] = {}
+    for view in views:
+        groups.setdefault(getattr(view.gpu, attribute), []).append(view)
+    return {name: tuple(members) for name, members in groups.items()}
+
+
+class Confirmations:
+    """Counts for how many consecutive evaluations each finding has been active."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._last_ms: int | None = None
+
+    def update(self, findings: Iterable[Finding], now_ms: int) -> Mapping[str, int]:
+        """The counts after the evaluation at `now_ms`; an evaluation that comes twice counts once."""
+        repeated = now_ms == self._last_ms
+        self._last_ms = now_ms
+        self._counts = {f.id: max(1, self._counts.get(f.id, 0) + (0 if repeated else 1)) for f in findings}
+        return dict(self._counts)

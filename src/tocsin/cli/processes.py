@@ -1,0 +1,147 @@
+"""Commands that run a process: agent, brain, dashboard, demo."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from collections.abc import Iterator
+
+import click
+
+from tocsin.cli.common import Context, dump, json_option, pass_context
+from tocsin.domain.clock import SystemClock
+from tocsin.domain.errors import InputError
+from tocsin.telemetry.logs import configure_logging
+
+_DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h|)$")
+_SECONDS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class Duration(click.ParamType):
+    """A time span such as ``60s``, ``2m`` or ``90``; seconds as a float."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, int | float):
+            return float(value)
+        match = _DURATION.match(str(value))
+        if match is None:
+            self.fail(f"{value!r} is no time span; write for example 60s, 2m or 1h", param, ctx)
+        return float(match[1]) * _SECONDS[match[2]]
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[threading.Event]:
+    """An event that SIGINT or SIGTERM sets."""
+    stop = threading.Event()
+    previous = {
+        number: signal.signal(number, lambda _number, _frame: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield stop
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+@click.command()
+@click.option("--source", help="Where readings come from; default: setting agent.source.")
+@click.option("--once", is_flag=True, help="Read every GPU once, print it and end.")
+@json_option
+@pass_context
+def agent(context: Context, source: str | None, once: bool, as_json: bool) -> None:
+    """Read this node's GPUs, serve /metrics and push to a brain, InfluxDB or VictoriaMetrics."""
+    from tocsin.runtime import agent as runtime
+
+    settings, clock = context.settings, SystemClock()
+    name = source or settings.agent.source
+    configure_logging(settings.log.level, settings.log.format)
+    if once:
+        for row in runtime.once(settings, name, clock):
+            click.echo(json.dumps(row) if as_json else _agent_line(row))
+        return
+    with stop_on_signal() as stop:
+        runtime.serve(settings, name, clock, stop, announce=lambda text: click.echo(text, err=True))
+
+
+def _agent_line(row: dict[str, object]) -> str:
+    values, missing = row["values"], row["missing"]
+    assert isinstance(values, dict)
+    assert isinstance(missing, dict)
+    return f"{row['host']} {row['gpu']} {row['at']}: {len(values)} values, {len(missing)} missing"
+
+
+@click.command()
+@pass_context
+def brain(context: Context) -> None:
+    """Judge, decide and act for one fleet, and serve the API."""
+    from tocsin.runtime.brain_process import run_brain
+
+    settings = context.settings
+    configure_logging(settings.log.level, settings.log.format)
+    with stop_on_signal() as stop:
+        run_brain(settings, SystemClock(), stop, announce=lambda text: click.echo(text, err=True))
+
+
+@click.command()
+@pass_context
+def dashboard(context: Context) -> None:
+    """Serve the dashboard over the brain's API."""
+    from tocsin.runtime.dashboard_process import dashboard_command
+
+    settings = context.settings.dashboard
+    command, environment, url = dashboard_command(
+        settings.listen, settings.api_url, settings.api_token.get_secret_value()
+    )
+    click.echo(f"dashboard: {url}", err=True)
+    with stop_on_signal() as stop, subprocess.Popen(command, env=environment) as process:
+        while process.poll() is None and not stop.wait(0.2):
+            pass
+        process.terminate()
+    if not stop.is_set():
+        sys.exit(process.returncode)
+
+
+@click.command()
+@click.option("--gpus", type=click.IntRange(1, 100_000), help="How many simulated GPUs; default: simulation.gpus.")
+@click.option("--speed", type=click.FloatRange(min=0, min_open=True), help="Simulated seconds per second of wall time.")
+@click.option("--for", "duration", type=Duration(), help="End after this much wall time, for example 60s.")
+@click.option("--seed", type=int, help="Seed of the simulated fleet.")
+@click.option("--no-dashboard", is_flag=True, help="Do not start the dashboard.")
+@json_option
+@pass_context
+def demo(
+    context: Context,
+    gpus: int | None,
+    speed: float | None,
+    duration: float | None,
+    seed: int | None,
+    no_dashboard: bool,
+    as_json: bool,
+) -> int:
+    """Run a simulated fleet through the whole loop on free ports; Ctrl-C ends it."""
+    from tocsin.runtime.demo import run_demo
+
+    settings = context.settings
+    wanted = {"gpus": gpus, "speed": speed, "seed": seed}
+    simulation = settings.simulation.model_copy(update={k: v for k, v in wanted.items() if v is not None})
+    settings = settings.model_copy(update={"simulation": simulation})
+    configure_logging("warning", settings.log.format)
+    if as_json and duration is None:
+        raise InputError("--json", True, "prints at the end, and this demo has none", "add --for, for example --for 60s")
+    with stop_on_signal() as stop:
+        report = run_demo(
+            settings, stop, duration=duration, dashboard=not no_dashboard, announce=lambda text: click.echo(text, err=True)
+        )
+    if as_json:
+        dump(report)
+    return 0
+
+
+COMMANDS: list[click.Command] = [agent, brain, dashboard, demo]

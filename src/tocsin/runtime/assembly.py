@@ -1,0 +1,61 @@
+"""Putting a brain together from settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tocsin.actions.executors.registry import open_executors
+from tocsin.actions.loop import ActionLoop
+from tocsin.actions.policy import Policy
+from tocsin.config.settings import Settings
+from tocsin.domain.clock import Clock
+from tocsin.forecaster.worker import ForecastWorker
+from tocsin.journal.journal import Journal
+from tocsin.rules.load import load_rules
+from tocsin.runtime.brain import Brain
+from tocsin.runtime.forecasts import Forecasts
+from tocsin.runtime.runner import Periodic
+from tocsin.store.factory import open_store
+from tocsin.telemetry.metrics import OwnMetrics
+
+
+@dataclass
+class RunningBrain:
+    """A brain with its threads."""
+
+    brain: Brain
+    worker: ForecastWorker
+    threads: list[Periodic]
+
+    def start(self) -> None:
+        """Start evaluating and forecasting."""
+        for thread in self.threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Stop the threads, end the worker process and close the files."""
+        for thread in self.threads:
+            thread.stop()
+        self.worker.close()
+        self.brain.close()
+
+
+def open_brain(settings: Settings, clock: Clock) -> RunningBrain:
+    """A brain over the store and the journal that `settings` name; nothing runs yet."""
+    metrics = OwnMetrics()
+    ruleset = load_rules(settings.rules.path)
+    store = open_store(settings.store)
+    store.init()
+    settings.journal.path.parent.mkdir(parents=True, exist_ok=True)
+    journal = Journal.open(settings.journal.path, clock)
+    policy = Policy.of(settings.actions, {rule.name: rule.mode for rule in ruleset.rules})
+    actions = ActionLoop(journal, open_executors(settings, clock), clock, policy)
+    worker = ForecastWorker(settings.forecast)
+    forecasts = Forecasts(store, worker, settings.forecast)
+    brain = Brain(settings, clock, store, journal, ruleset, actions, forecasts, metrics)
+    threads = [
+        Periodic("evaluate", brain.tick, settings.rules.evaluate_seconds, clock),
+        Periodic("forecast", brain.forecast, min(settings.forecast.every_seconds, 60.0), clock),
+        Periodic("prune", brain.prune, 3600.0, clock),
+    ]
+    return RunningBrain(brain, worker, threads)

@@ -1,0 +1,194 @@
+"""The brain: judge, decide, guard, act and record, over store and journal.
+
+Its state is the store and the journal; it can be killed at any instant and started again on the same files.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+
+import structlog
+
+from tocsin.actions.loop import ActionLoop, DecisionStatus
+from tocsin.actions.view import FleetView, GpuView
+from tocsin.config.settings import Settings
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import DAY, MINUTE, Clock
+from tocsin.domain.decision import DecisionState, Mode
+from tocsin.domain.finding import Category, Finding, Incident, Severity
+from tocsin.domain.identity import Gpu
+from tocsin.domain.missing import Missing
+from tocsin.domain.pool import PoolState
+from tocsin.domain.reading import Reading
+from tocsin.journal.journal import Journal
+from tocsin.journal.kinds import EntryKind
+from tocsin.rules.engine import Inputs, RuleEngine
+from tocsin.rules.incidents import collapse
+from tocsin.rules.load import RuleSet
+from tocsin.runtime.forecasts import Forecasts
+from tocsin.runtime.memory import FleetMemory
+from tocsin.runtime.recorder import Recorder
+from tocsin.store.port import Store
+from tocsin.telemetry.metrics import OwnMetrics
+
+log = structlog.get_logger()
+
+WARM_UP_MS = 30 * MINUTE
+"""How much past is put through the rules at start, so that a `for` of a rule survives a restart."""
+EVENT_MEMORY_MS = DAY
+"""How far back events are put through the rules at start."""
+FORGET_MS = DAY
+"""A GPU without a reading for this long has left the fleet."""
+
+
+class Brain:
+    """Wires store, journal, rules, forecasts and actions; `tick` is one evaluation of the whole state."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        store: Store,
+        journal: Journal,
+        ruleset: RuleSet,
+        actions: ActionLoop,
+        forecasts: Forecasts,
+        metrics: OwnMetrics,
+    ) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.store = store
+        self.journal = journal
+        self.actions = actions
+        self.forecasts = forecasts
+        self.metrics = metrics
+        self.memory = FleetMemory()
+        self.started_ms = clock.now_ms()
+        self.active: list[Finding] = []
+        self.incidents: list[Incident] = []
+        self.found = 0
+        self._engine = RuleEngine(ruleset)
+        self._recorder = Recorder(journal, journal.entries())
+        self._pools: Callable[[], Sequence[PoolState]] = self._configured_pools
+        self._confirmations: dict[str, int] = {}
+        self._guard = threading.Lock()
+        self._start()
+
+    def _start(self) -> None:
+        fresh = next(iter(self.journal.entries()), None) is None
+        self.journal.append(EntryKind.SERVICE_STARTED, {"epoch": self.journal.epoch, "mode": self.settings.actions.mode})
+        if fresh and self.settings.actions.mode is not Mode.OBSERVE:
+            # Without the old journal nothing says what was already done or what a person forbade.
+            self.actions.pause("tocsin", "the journal is new: resume once no other brain acts on this fleet")
+        now = self.started_ms
+        events = self.store.events(now - EVENT_MEMORY_MS, now + 1)
+        readings = list(self.store.readings(now - WARM_UP_MS, now + 1))
+        self.memory.put(Batch(readings=self.store.latest(now - FORGET_MS), events=events))
+        self._engine.warm(_history(readings))
+
+    def _configured_pools(self) -> list[PoolState]:
+        return [PoolState(name, None, elastic=True) for name in self.settings.actions.elastic_pools]
+
+    def use_pools(self, pools: Callable[[], Sequence[PoolState]]) -> None:
+        """Take the state of the pools from a scheduler, or from the simulator."""
+        self._pools = pools
+
+    def accept(self, batch: Batch) -> None:
+        """Keep readings and events: durable on return. Raises StoreUnavailable or StoreRejected."""
+        self.store.write(batch)
+        self.memory.put(batch)
+        self.metrics.count("tocsin_readings_total", len(batch.readings))
+        self.metrics.count("tocsin_events_total", len(batch.events))
+
+    def tick(self) -> None:
+        """Judge the whole state once and do what follows from it."""
+        begun = self.clock.monotonic()
+        with self._guard:
+            now = self.clock.now_ms()
+            self.memory.forget(now - FORGET_MS)
+            snapshot = self.memory.take()
+            predictions = self.forecasts.current(now)
+            evaluation = self._engine.step(Inputs(now, snapshot.readings, snapshot.events, predictions, list(self._pools())))
+            self.active = list(evaluation.active)
+            self.incidents = collapse(self.active, snapshot.events)
+            opened = self._recorder.record(self.active, self.incidents)
+            self.found += len(opened)
+            if opened or evaluation.cleared:
+                self.store.write(Batch(findings=[*opened, *evaluation.cleared]))
+            self._confirm()
+            self.actions.step(self._view(now, snapshot.readings), self.incidents, predictions)
+        self.metrics.observe("tocsin_evaluation_seconds", self.clock.monotonic() - begun)
+
+    def _confirm(self) -> None:
+        known = self._confirmations
+        self._confirmations = {finding.id: known.get(finding.id, 0) + 1 for finding in self.active}
+
+    def _view(self, now_ms: int, readings: Sequence[Reading]) -> FleetView:
+        sick = {f.subject.name for f in self.active if f.category is Category.HARDWARE and f.severity is Severity.CRITICAL}
+        busy = {
+            status.decision.subject.name
+            for status in self.actions.statuses()
+            if status.state in (DecisionState.EXECUTING, DecisionState.VERIFYING)
+        }
+        gpus = {
+            reading.gpu.uuid: GpuView(
+                gpu=reading.gpu,
+                last_reading_ms=reading.at_ms,
+                healthy=reading.gpu.uuid not in sick and not is_lost(reading),
+                under_action=reading.gpu.uuid in busy or reading.gpu.host in busy,
+            )
+            for reading in readings
+        }
+        return FleetView(
+            now_ms=now_ms,
+            started_ms=self.started_ms,
+            gpus=gpus,
+            findings={finding.id: finding for finding in self.active},
+            incidents={incident.id: incident for incident in self.incidents},
+            confirmations=dict(self._confirmations),
+            controls=self.actions.controls(),
+            pools={pool.name: pool for pool in self._pools()},
+        )
+
+    def forecast(self) -> None:
+        """Forecast the fleet if it is due; blocks while models run, so it has a thread of its own."""
+        now = self.clock.now_ms()
+        if self.forecasts.due(now):
+            gpus = [reading.gpu for reading in self.memory.latest() if not is_lost(reading)]
+            made = self.forecasts.run(gpus, now)
+            self.metrics.count("tocsin_predictions_total", len(made))
+
+    def prune(self) -> None:
+        """Remove what is older than the retention."""
+        self.store.prune(self.clock.now_ms() - int(self.settings.store.retention_days * DAY))
+
+    def statuses(self) -> list[DecisionStatus]:
+        """Every decision on record, as it stands."""
+        return self.actions.statuses()
+
+    def close(self) -> None:
+        """Record the end and let go of files; safe to call once evaluation has stopped."""
+        self.journal.append(EntryKind.SERVICE_STOPPED, {"epoch": self.journal.epoch})
+        self.journal.close()
+        self.store.close()
+
+    @property
+    def gpus(self) -> list[Gpu]:
+        """The GPUs of the fleet, by UUID."""
+        return [reading.gpu for reading in self.memory.latest()]
+
+
+def is_lost(reading: Reading) -> bool:
+    """Whether the GPU answered nothing at all."""
+    return not reading.values and Missing.LOST in reading.missing.values()
+
+
+def _history(readings: Sequence[Reading]) -> Iterator[Inputs]:
+    """Past readings as the rules saw them: the newest of each GPU at each instant."""
+    latest: dict[str, Reading] = {}
+    for at_ms, group in groupby(readings, key=lambda reading: reading.at_ms):
+        for reading in group:
+            latest[reading.gpu.uuid] = reading
+        yield Inputs(at_ms, tuple(latest.values()), (), (), ())

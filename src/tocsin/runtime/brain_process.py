@@ -1,0 +1,30 @@
+"""`tocsin brain`: a brain with its API, until it is told to stop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from tocsin.api.app import create_app
+from tocsin.api.server import ApiServer
+from tocsin.config.settings import Settings
+from tocsin.domain.clock import Clock
+from tocsin.runtime.addresses import split_address
+from tocsin.runtime.assembly import open_brain
+from tocsin.runtime.service import BrainService
+
+
+def run_brain(settings: Settings, clock: Clock, stop: threading.Event, announce: Callable[[str], None]) -> None:
+    """Serve until `stop` is set; `announce` gets a line with the URL once the API answers."""
+    host, port = split_address(settings.api.listen, "api.listen")
+    running = open_brain(settings, clock)
+    try:
+        server = ApiServer(create_app(BrainService(running.brain), settings.api), host, port)
+        announce(f"api: http://{host}:{server.start()}")
+        running.start()
+        try:
+            stop.wait()
+        finally:
+            server.stop()
+    finally:
+        running.stop()

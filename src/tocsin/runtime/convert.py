@@ -1,0 +1,115 @@
+"""Domain objects as the API shows them."""
+
+from __future__ import annotations
+
+from tocsin.client.models import (
+    DecisionOut,
+    EventOut,
+    EvidenceOut,
+    FindingOut,
+    IncidentOut,
+    JournalEntryOut,
+    OutcomeOut,
+    PredictionOut,
+    SubjectOut,
+    VerdictOut,
+)
+from tocsin.actions.loop import DecisionStatus
+from tocsin.domain.clock import SECOND, to_iso
+from tocsin.domain.event import Event
+from tocsin.domain.finding import Evidence, Finding, Incident
+from tocsin.domain.prediction import Prediction
+from tocsin.domain.subject import Subject
+from tocsin.journal.journal import Entry
+
+
+def instant(at_ms: int | None) -> str | None:
+    """RFC 3339 text of an instant; None stays None."""
+    return None if at_ms is None else to_iso(at_ms)
+
+
+def subject_out(subject: Subject) -> SubjectOut:
+    """A subject."""
+    return SubjectOut(
+        kind=subject.kind, name=subject.name, host=subject.host, pool=subject.pool, detail=subject.detail
+    )
+
+
+def evidence_out(evidence: Evidence) -> EvidenceOut:
+    """One piece of evidence."""
+    return EvidenceOut(name=evidence.name, text=evidence.text, at=to_iso(evidence.at_ms), value=evidence.value)
+
+
+def event_out(event: Event) -> EventOut:
+    """An event."""
+    return EventOut(
+        id=event.id,
+        kind=event.kind,
+        gpu=event.gpu,
+        host=event.host,
+        at=to_iso(event.at_ms),
+        code=event.code,
+        message=event.message,
+        source=event.source,
+        simulated=event.simulated,
+    )
+
+
+def finding_out(finding: Finding, *, active: bool = True) -> FindingOut:
+    """A finding."""
+    return FindingOut(
+        id=finding.id,
+        rule=finding.rule,
+        subject=subject_out(finding.subject),
+        severity=finding.severity,
+        category=finding.category,
+        action=finding.action,
+        started=to_iso(finding.started_ms),
+        last=to_iso(finding.last_ms),
+        active=active,
+        sentence=finding.sentence,
+        metric=finding.metric,
+        value=finding.value,
+        threshold=finding.threshold,
+        evidence=[evidence_out(piece) for piece in finding.evidence],
+        simulated=finding.simulated,
+    )
+
+
+def incident_out(incident: Incident) -> IncidentOut:
+    """An incident with its members."""
+    return IncidentOut(
+        id=incident.id,
+        root=finding_out(incident.root),
+        members=[finding_out(member) for member in incident.members],
+        subjects=incident.subjects,
+        opened=to_iso(incident.opened_ms),
+        last=to_iso(incident.last_ms),
+        sentence=incident.sentence,
+    )
+
+
+def prediction_out(prediction: Prediction) -> PredictionOut:
+    """A prediction."""
+    return PredictionOut(
+        id=prediction.id,
+        subject=subject_out(prediction.subject),
+        target=prediction.target,
+        at=to_iso(prediction.at_ms),
+        horizon_s=prediction.horizon_ms / SECOND,
+        status=prediction.status,
+        model=prediction.model,
+        model_version=prediction.model_version,
+        sentence=prediction.sentence,
+        metric=prediction.metric,
+        threshold=prediction.threshold,
+        value=prediction.value,
+        probability=prediction.probability,
+        eta=instant(prediction.eta_ms),
+        eta_low=instant(prediction.eta_low_ms),
+        eta_high=instant(prediction.eta_high_ms),
+        coverage=prediction.coverage,
+        reason=prediction.reason,
+        evidence=[evidence_out(piece) for piece in prediction.evidence],
+        simulated=prediction.simulated,
+    )

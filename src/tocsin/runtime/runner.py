@@ -1,0 +1,61 @@
+"""Periodic work in threads, under a supervisor that survives any single failure."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import structlog
+
+from tocsin.domain.clock import Clock
+
+log = structlog.get_logger()
+
+MAX_WAIT_SECONDS = 0.05
+"""Longest wall-clock pause before looking at the clock again, so that a scaled or stepped clock is followed."""
+
+
+class Periodic:
+    """Calls `work` every `seconds` of `clock` in a thread of its own, until stopped.
+
+    Late calls are not made up for. A failure of `work` is logged and counted, and the next call is made on time.
+    """
+
+    def __init__(self, name: str, work: Callable[[], None], seconds: float, clock: Clock) -> None:
+        self._name = name
+        self._work = work
+        self._seconds = seconds
+        self._clock = clock
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.calls = 0
+        self.failures = 0
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop and wait for a call under way to end."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        due = self._clock.monotonic()
+        while not self._stop.is_set():
+            wait = due - self._clock.monotonic()
+            if wait > 0:
+                self._stop.wait(min(wait, MAX_WAIT_SECONDS))
+                continue
+            due = max(due + self._seconds, self._clock.monotonic())
+            self.once()
+
+    def once(self) -> None:
+        """One supervised call."""
+        self.calls += 1
+        try:
+            self._work()
+        except Exception:
+            self.failures += 1
+            log.exception("periodic work failed", work=self._name)

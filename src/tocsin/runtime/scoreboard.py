@@ -1,0 +1,132 @@
+"""What would have been done, and what came of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tocsin.actions.loop import DecisionStatus
+from tocsin.client.models import PredictionScore, RuleScore, Scoreboard
+from tocsin.domain.clock import HOUR, SECOND, to_iso
+from tocsin.domain.decision import DecisionState, Mode, Ruling
+from tocsin.domain.event import Event, EventKind
+from tocsin.domain.finding import ActionKind, Severity
+from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.subject import SubjectKind
+from tocsin.rules.xid import xid
+from tocsin.store.port import Series
+
+HORIZON_MS = 48 * HOUR
+"""A decision is confirmed where a hardware event follows on its subject within this: the horizon of the failure headline."""
+
+SeriesOf = Callable[[str, str, int, int], Series]
+"""(gpu, metric, start_ms, end_ms) to the series."""
+
+
+def is_hardware(event: Event) -> bool:
+    """Whether an event says that hardware failed: a lost GPU, or an XID of critical severity that is no program's fault."""
+    if event.kind is EventKind.XID:
+        spec = xid(event.code)
+        return spec is not None and spec.severity is Severity.CRITICAL
+    return event.kind is EventKind.GPU_LOST
+
+
+def _held_by(status: DecisionStatus) -> list[str]:
+    return [verdict.guard for verdict in status.verdicts if verdict.ruling is not Ruling.ALLOW]
+
+
+def _confirmation(status: DecisionStatus, events: Sequence[Event], now_ms: int) -> str:
+    decision = status.decision
+    for event in events:
+        if not decision.at_ms < event.at_ms <= decision.at_ms + HORIZON_MS or not is_hardware(event):
+            continue
+        subject = decision.subject
+        if event.gpu == subject.name or (subject.kind is SubjectKind.HOST and event.host == subject.name):
+            return "confirmed"
+    return "pending" if now_ms < decision.at_ms + HORIZON_MS else "unconfirmed"
+
+
+def _score_rule(rule: str, mine: Sequence[DecisionStatus], events: Sequence[Event], now_ms: int) -> RuleScore:
+    held = [_held_by(status) for status in mine]
+    found = Counter(_confirmation(status, events, now_ms) for status in mine)
+    return RuleScore(
+        rule=rule,
+        action=mine[0].decision.action,
+        decisions=len(mine),
+        would_have_acted=sum(set(guards) <= {"mode"} for guards in held),
+        executed=sum(status.outcome is not None for status in mine),
+        held_by=dict(Counter(guard for guards in held for guard in guards)),
+        confirmed=found["confirmed"],
+        unconfirmed=found["unconfirmed"],
+        pending=found["pending"],
+    )
+
+
+def score_predictions(predictions: Sequence[Prediction], series_of: SeriesOf, now_ms: int) -> PredictionScore:
+    """Score the first crossing prediction of each run; later ones within its horizon repeat it and do not count."""
+    made = hits = misses = pending = within = 0
+    leads: list[float] = []
+    ends: dict[tuple[str, str], int] = {}
+    crossing = [p for p in predictions if p.status is PredictionStatus.CROSSING]
+    for prediction in sorted(crossing, key=lambda p: p.at_ms):
+        key = (prediction.subject.key, prediction.target)
+        end = prediction.at_ms + prediction.horizon_ms
+        if prediction.at_ms < ends.get(key, 0) or prediction.threshold is None:
+            continue
+        ends[key] = end
+        made += 1
+        crossed = _crossed_at(prediction, series_of, min(end, now_ms))
+        if crossed is None:
+            pending, misses = (pending + 1, misses) if now_ms < end else (pending, misses + 1)
+            continue
+        hits += 1
+        leads.append((crossed - prediction.at_ms) / SECOND)
+        low, high = prediction.eta_low_ms or prediction.at_ms, prediction.eta_high_ms or end
+        within += low <= crossed <= high
+    short = sum(p.status is PredictionStatus.NOT_ENOUGH_DATA for p in predictions)
+    return PredictionScore(
+        made=made, hits=hits, misses=misses, pending=pending, not_enough_data=short, lead_s=leads, within_interval=within
+    )
+
+
+def _crossed_at(prediction: Prediction, series_of: SeriesOf, end_ms: int) -> int | None:
+    series = series_of(prediction.subject.name, prediction.metric, prediction.at_ms, end_ms + 1)
+    if series.values.size == 0 or prediction.threshold is None:
+        return None
+    column = series.values[:, 0]
+    falling = prediction.value is not None and prediction.value > prediction.threshold
+    beyond = column <= prediction.threshold if falling else column >= prediction.threshold
+    where = np.flatnonzero(beyond)
+    return int(series.at_ms[where[0]]) if where.size else None
+
+
+def scoreboard(
+    statuses: Sequence[DecisionStatus],
+    events: Sequence[Event],
+    predictions: PredictionScore,
+    *,
+    mode: Mode,
+    simulated: bool,
+    since_ms: int,
+    now_ms: int,
+) -> Scoreboard:
+    """The whole board over everything but notifications, which are never held."""
+    actions = [status for status in statuses if status.decision.action is not ActionKind.NOTIFY]
+    names = sorted({status.decision.rule for status in actions})
+    rules = [_score_rule(name, [s for s in actions if s.decision.rule == name], events, now_ms) for name in names]
+    return Scoreboard(
+        since=to_iso(since_ms),
+        until=to_iso(now_ms),
+        mode=mode,
+        simulated=simulated,
+        decisions=len(actions),
+        would_have_acted=sum(rule.would_have_acted for rule in rules),
+        executed=sum(rule.executed for rule in rules),
+        held=sum(status.state is DecisionState.HELD for status in actions),
+        confirmed=sum(rule.confirmed for rule in rules),
+        held_by=dict(Counter(guard for status in actions for guard in _held_by(status))),
+        rules=rules,
+        predictions=predictions,
+    )

@@ -1,0 +1,277 @@
+"""What the API serves, over a brain."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
+from typing import Protocol
+
+from tocsin import __version__
+from tocsin.actions.loop import DecisionStatus
+from tocsin.client.errors import NotFound
+from tocsin.client.models import (
+    BreakerOut,
+    ControlState,
+    DecisionOut,
+    FindingOut,
+    FleetSummary,
+    GpuDetail,
+    GpuSummary,
+    IncidentOut,
+    IngestResult,
+    InjectionOut,
+    JournalEntryOut,
+    PredictionOut,
+    Readiness,
+    RejectedLine,
+    Scoreboard,
+    SeriesResponse,
+    VerificationOut,
+)
+from tocsin.domain.clock import DAY, SECOND, to_iso
+from tocsin.domain.decision import DecisionState
+from tocsin.domain.errors import Conflict, InputError
+from tocsin.domain.finding import Finding
+from tocsin.domain.metrics import METRICS, nearest, spec_of
+from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.reading import Reading
+from tocsin.journal.kinds import EntryKind
+from tocsin.journal.verify import verify
+from tocsin.runtime import convert, views
+from tocsin.runtime.brain import Brain
+from tocsin.runtime.scoreboard import score_predictions, scoreboard
+from tocsin.store.lineprotocol import decode
+from tocsin.store.port import Series
+
+EVENTS_SHOWN_MS = 7 * DAY
+"""How far back a GPU's page shows events and findings."""
+
+
+class Injector(Protocol):
+    """What can make a simulated GPU fail."""
+
+    def inject(self, kind: str, gpu: str) -> tuple[str, int, str]:
+        """Start a failure; returns the GPU's UUID, the instant and a sentence. Raises InputError."""
+        ...
+
+
+class BrainService:
+    """Implements `tocsin.api.service.Service`."""
+
+    def __init__(self, brain: Brain, injector: Injector | None = None) -> None:
+        self._brain = brain
+        self._injector = injector
+
+    def now_ms(self) -> int:
+        return self._brain.clock.now_ms()
+
+    def ready(self) -> Readiness:
+        reasons = [] if self._brain.evaluated else ["the first evaluation has not finished"]
+        return Readiness(ready=not reasons, reasons=reasons)
+
+    # ------------------------------------------------------------------ reading
+
+    def summary(self) -> FleetSummary:
+        brain, now = self._brain, self.now_ms()
+        gpus = self.gpus()
+        statuses = brain.statuses()
+        control = self._control()
+        newest = max((reading.at_ms for reading in brain.memory.latest()), default=None)
+        return FleetSummary(
+            version=__version__,
+            now=to_iso(now),
+            simulated=any(gpu.simulated for gpu in gpus),
+            mode=brain.settings.actions.mode,
+            executor=brain.settings.actions.executor,
+            paused=control.paused,
+            paused_by=control.paused_by,
+            paused_reason=control.paused_reason,
+            breaker=control.breaker,
+            gpus=len(gpus),
+            hosts=len({gpu.host for gpu in gpus}),
+            pools=len({gpu.pool for gpu in gpus}),
+            states=views.states(gpus),
+            readings=brain.memory.count,
+            last_reading=convert.instant(newest),
+            last_reading_age_s=None if newest is None else max(0.0, (now - newest) / SECOND),
+            utilization_ratio=views.mean([gpu.utilization_ratio for gpu in gpus]),
+            memory_used_ratio=views.mean([gpu.memory_used_ratio for gpu in gpus]),
+            power_watts=sum(gpu.power_watts or 0.0 for gpu in gpus) if gpus else None,
+            findings=dict(Counter(finding.severity for finding in brain.active)),
+            incidents=len(brain.incidents),
+            predictions=sum(p.status is PredictionStatus.CROSSING for p in brain.forecasts.current(now)),
+            decisions=len(statuses),
+            decisions_held=sum(status.state is DecisionState.HELD for status in statuses),
+            decisions_approvable=sum(views.decision_out(status).approvable for status in statuses),
+        )
+
+    def gpus(self) -> list[GpuSummary]:
+        brain, now = self._brain, self.now_ms()
+        findings = _by_gpu(brain.active)
+        predictions = _by_gpu(brain.forecasts.current(now))
+        fresh_ms = int(brain.settings.actions.fresh_seconds * SECOND)
+        found = [
+            views.gpu_summary(reading, findings[uuid], predictions[uuid], now, fresh_ms)
+            for reading in brain.memory.latest()
+            for uuid in (reading.gpu.uuid,)
+        ]
+        return sorted(found, key=lambda gpu: (gpu.host, -1 if gpu.index is None else gpu.index, gpu.uuid))
+
+    def gpu(self, uuid: str) -> GpuDetail:
+        brain, now = self._brain, self.now_ms()
+        reading = self._reading(uuid)
+        active = _by_gpu(brain.active)[uuid]
+        ids = {finding.id for finding in active}
+        past = [f for f in brain.store.findings(now - EVENTS_SHOWN_MS, now + 1) if f.subject.name == uuid]
+        predictions = _by_gpu(brain.forecasts.current(now))[uuid]
+        fresh_ms = int(brain.settings.actions.fresh_seconds * SECOND)
+        return GpuDetail(
+            summary=views.gpu_summary(reading, active, predictions, now, fresh_ms),
+            serial=reading.gpu.serial,
+            pci_bus_id=reading.gpu.pci_bus_id,
+            labels=dict(reading.gpu.labels),
+            values=dict(reading.values),
+            missing={name: reason.label for name, reason in reading.missing.items()},
+            events=[convert.event_out(event) for event in brain.store.events(now - EVENTS_SHOWN_MS, now + 1, uuid)],
+            findings=[convert.finding_out(finding) for finding in active]
+            + [convert.finding_out(finding, active=False) for finding in past if finding.id not in ids],
+            predictions=[convert.prediction_out(prediction) for prediction in predictions],
+            decisions=[
+                views.decision_out(status) for status in brain.statuses() if status.decision.subject.name == uuid
+            ],
+        )
+
+    def _reading(self, uuid: str) -> Reading:
+        reading = self._brain.memory.reading(uuid)
+        if reading is None:
+            raise NotFound(f"no GPU {uuid}; GET /v1/gpus lists them")
+        return reading
+
+    def series(self, uuid: str, metrics: Sequence[str], start_ms: int, end_ms: int, max_points: int) -> SeriesResponse:
+        self._reading(uuid)
+        for name in metrics:
+            if spec_of(name) is None:
+                raise InputError("metrics", name, "is not in the metric table", f"did you mean {nearest(name)}?")
+        found = self._brain.store.series(uuid, metrics, start_ms, end_ms)
+        return views.series_out(found, start_ms, end_ms, max_points)
+
+    def findings(self) -> list[FindingOut]:
+        active = sorted(self._brain.active, key=lambda f: (-f.severity.rank, f.started_ms, f.id))
+        return [convert.finding_out(finding) for finding in active]
+
+    def incidents(self) -> list[IncidentOut]:
+        found = sorted(self._brain.incidents, key=lambda i: (-i.root.severity.rank, i.opened_ms, i.id))
+        return [convert.incident_out(incident) for incident in found]
+
+    def predictions(self) -> list[PredictionOut]:
+        rank = list(PredictionStatus).index
+        found = sorted(
+            self._brain.forecasts.current(self.now_ms()),
+            key=lambda p: (rank(p.status), p.eta_ms or p.at_ms, p.subject.key, p.target),
+        )
+        return [convert.prediction_out(prediction) for prediction in found]
+
+    def decisions(self, limit: int, state: DecisionState | None = None) -> list[DecisionOut]:
+        found = [status for status in self._brain.statuses() if state is None or status.state is state]
+        found.sort(key=lambda status: (-status.decision.at_ms, status.decision.id))
+        return [views.decision_out(status) for status in found[:limit]]
+
+    def decision(self, decision_id: str) -> DecisionOut:
+        return views.decision_out(self._status(decision_id))
+
+    def _status(self, decision_id: str) -> DecisionStatus:
+        for status in self._brain.statuses():
+            if status.decision.id == decision_id:
+                return status
+        raise NotFound(f"no decision {decision_id}; GET /v1/decisions lists them")
+
+    def journal(self, after: int, limit: int, kinds: Collection[str] | None = None) -> list[JournalEntryOut]:
+        wanted = {EntryKind(kind) for kind in kinds} if kinds else None
+        entries = self._brain.journal.entries(after=after, kinds=wanted, limit=limit)
+        return [convert.entry_out(entry) for entry in entries]
+
+    def verify_journal(self) -> VerificationOut:
+        result = verify(self._brain.journal.path)
+        return VerificationOut(ok=result.ok, events=result.events, problem=result.problem)
+
+    def scoreboard(self) -> Scoreboard:
+        brain, now = self._brain, self.now_ms()
+        since = now - int(brain.settings.store.retention_days * DAY)
+        predictions = score_predictions(brain.store.predictions(since, now + 1), self._one_series, now)
+        statuses = brain.statuses()
+        return scoreboard(
+            statuses,
+            brain.store.events(since, now + 1),
+            predictions,
+            mode=brain.settings.actions.mode,
+            simulated=any(gpu.simulated for gpu in brain.gpus),
+            since_ms=min((status.decision.at_ms for status in statuses), default=now),
+            now_ms=now,
+        )
+
+    def _one_series(self, gpu: str, metric: str, start_ms: int, end_ms: int) -> Series:
+        return self._brain.store.series(gpu, [metric], start_ms, end_ms)
+
+    def metrics(self) -> bytes:
+        return self._brain.metrics.render()
+
+    # ------------------------------------------------------------------ control
+
+    def _control(self) -> ControlState:
+        controls = self._brain.actions.controls()
+        return convert.control_out(controls, self._brain.settings.actions.breaker_root_causes)
+
+    def approve(self, decision_id: str, actor: str) -> DecisionOut:
+        self._status(decision_id)
+        self._brain.actions.approve(decision_id, actor)
+        return self.decision(decision_id)
+
+    def reject(self, decision_id: str, actor: str, reason: str) -> DecisionOut:
+        self._status(decision_id)
+        self._brain.actions.reject(decision_id, actor, reason)
+        return self.decision(decision_id)
+
+    def pause(self, actor: str, reason: str) -> ControlState:
+        self._brain.actions.pause(actor, reason)
+        return self._control()
+
+    def resume(self, actor: str) -> ControlState:
+        self._brain.actions.resume(actor)
+        return self._control()
+
+    def reset_breaker(self, actor: str) -> ControlState:
+        self._brain.actions.reset_breaker(actor)
+        return self._control()
+
+    # ------------------------------------------------------------------ writing
+
+    def ingest(self, text: str, precision: str) -> IngestResult:
+        decoded = decode(text, precision=precision, now_ms=self.now_ms())
+        batch = decoded.batch
+        self._brain.accept(batch)
+        self._brain.metrics.count("tocsin_rejected_lines_total", len(decoded.rejected))
+        return IngestResult(
+            readings=len(batch.readings),
+            events=len(batch.events),
+            findings=len(batch.findings),
+            predictions=len(batch.predictions),
+            rejected=[RejectedLine(number=line.number, problem=line.problem) for line in decoded.rejected],
+            warnings=list(decoded.warnings),
+        )
+
+    def inject(self, kind: str, gpu: str, actor: str) -> InjectionOut:
+        if self._injector is None:
+            raise Conflict("this fleet is real: a failure can be injected only into a simulated GPU (tocsin demo)")
+        uuid, at_ms, sentence = self._injector.inject(kind, gpu)
+        self._brain.journal.append(
+            EntryKind.INJECTION, {"kind": kind, "gpu": uuid, "at_ms": at_ms}, actor=actor, simulated=True
+        )
+        return InjectionOut(kind=kind, gpu=uuid, at=to_iso(at_ms), sentence=sentence)
+
+
+def _by_gpu(items: Iterable[Finding] | Iterable[Prediction]) -> defaultdict[str, list]:  # type: ignore[type-arg]
+    found: defaultdict[str, list] = defaultdict(list)  # type: ignore[type-arg]
+    for item in items:
+        found[item.subject.name].append(item)
+    return found

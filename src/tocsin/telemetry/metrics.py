@@ -1,0 +1,145 @@
+"""Tocsin's own metrics, all of them in one table; nothing outside it can be counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+
+from tocsin import __version__
+
+Kind = Literal["counter", "gauge", "histogram"]
+SECONDS_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""Upper ends in seconds, from one NVML batch on a quiet GPU to the longest push time-out in use."""
+
+# A series with the birth time of every counter doubles the output and makes it differ from run to run.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnMetric:
+    """One row: Prometheus type, label names, help."""
+
+    kind: Kind
+    labels: tuple[str, ...]
+    help: str
+
+
+OWN_METRICS: dict[str, OwnMetric] = {
+    "tocsin_build_info": OwnMetric("gauge", ("version",), "Always 1; the label is the version that runs."),
+    # source and agent
+    "tocsin_readings_total": OwnMetric("counter", ("source",), "GPU readings taken from a source."),
+    "tocsin_events_total": OwnMetric("counter", ("source", "kind"), "Events seen by a source, by kind."),
+    "tocsin_source_read_seconds": OwnMetric("histogram", ("source",), "Time that one read of a source took."),
+    "tocsin_source_failures_total": OwnMetric("counter", ("source",), "Reads of a source that failed as a whole."),
+    "tocsin_missing_readings": OwnMetric(
+        "gauge", ("reason",), "Metrics without a value in the newest readings, by reason."
+    ),
+    "tocsin_gpus": OwnMetric("gauge", ("source",), "GPUs and MIG instances in the newest reading of a source."),
+    "tocsin_ticks_missed_total": OwnMetric("counter", (), "Ticks skipped because the one before took too long."),
+    "tocsin_dropped_total": OwnMetric(
+        "counter",
+        ("what", "reason"),
+        "What was lost (value, reading, event, line or batch), by reason; never silent.",
+    ),
+    "tocsin_loop_failures_total": OwnMetric("counter", ("loop",), "Unexpected errors that a supervised loop survived."),
+    # spool and uplink
+    "tocsin_spool_batches": OwnMetric("gauge", (), "Batches that wait for an acknowledgement."),
+    "tocsin_spool_bytes": OwnMetric("gauge", (), "Size of the batches that wait, as stored."),
+    "tocsin_spool_parked_lines": OwnMetric("gauge", (), "Lines kept aside because the receiver refused them."),
+    "tocsin_push_requests_total": OwnMetric(
+        "counter", ("outcome",), "Pushes by outcome: acknowledged, refused, or to be tried again."
+    ),
+    "tocsin_push_seconds": OwnMetric("histogram", (), "Time that one push took."),
+    "tocsin_push_age_seconds": OwnMetric("gauge", (), "Time since the last acknowledged push, or since the start."),
+    # store and journal
+    "tocsin_store_writes_total": OwnMetric("counter", ("store",), "Batches written to the store."),
+    "tocsin_store_write_failures_total": OwnMetric(
+        "counter", ("store", "reason"), "Writes that the store did not take: unavailable or rejected."
+    ),
+    "tocsin_store_write_seconds": OwnMetric("histogram", ("store",), "Time that one write to the store took."),
+    "tocsin_journal_entries_total": OwnMetric("counter", ("kind",), "Entries appended to the journal."),
+    # rules, forecasts, actions
+    "tocsin_rule_evaluation_seconds": OwnMetric("histogram", (), "Time that one evaluation of all rules took."),
+    "tocsin_findings_opened_total": OwnMetric("counter", ("rule",), "Findings opened, by rule."),
+    "tocsin_findings_active": OwnMetric("gauge", ("severity",), "Findings that hold now, by severity."),
+    "tocsin_forecast_seconds": OwnMetric("histogram", ("model",), "Time that one forecast of the fleet took."),
+    "tocsin_predictions_total": OwnMetric("counter", ("status",), "Predictions made, by status."),
+    "tocsin_decisions_total": OwnMetric("counter", ("action",), "Decisions made, by action."),
+    "tocsin_verdicts_total": OwnMetric(
+        "counter", ("ruling", "guard"), "What became of decisions when asked: ruling, and the guard that gave it."
+    ),
+    "tocsin_executions_total": OwnMetric(
+        "counter", ("executor", "status"), "Executed decisions, by executor and outcome."
+    ),
+    "tocsin_deliveries_total": OwnMetric(
+        "counter", ("outcome",), "Notifications sent to the webhook: delivered, retried or failed."
+    ),
+    # API
+    "tocsin_api_requests_total": OwnMetric(
+        "counter", ("route", "method", "status"), "Requests answered by the API, by route, method and status."
+    ),
+    "tocsin_api_request_seconds": OwnMetric("histogram", ("route",), "Time that the API took to answer."),
+    "tocsin_api_lines_total": OwnMetric(
+        "counter", ("outcome",), "Lines of line protocol received by the API: accepted or rejected."
+    ),
+}
+"""Name to definition. The exporter emits ``tocsin_missing_readings`` and ``tocsin_gpus`` out of what it holds."""
+
+COLLECTED = frozenset({"tocsin_missing_readings", "tocsin_gpus"})
+"""Metrics made at the instant of a scrape by the exporter, which knows what has expired."""
+
+
+class OwnMetrics:
+    """The metrics of `OWN_METRICS` on one registry. A name that is not in the table raises KeyError."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry if registry is not None else CollectorRegistry()
+        self._counters: dict[str, Counter] = {}
+        self._gauges: dict[str, Gauge] = {}
+        self._histograms: dict[str, Histogram] = {}
+        for name, spec in OWN_METRICS.items():
+            if name not in COLLECTED:
+                self._create(name, spec)
+        self.set("tocsin_build_info", 1, version=__version__)
+
+    def _create(self, name: str, spec: OwnMetric) -> None:
+        if spec.kind == "counter":
+            self._counters[name] = Counter(name, spec.help, spec.labels, registry=self.registry)
+        elif spec.kind == "gauge":
+            self._gauges[name] = Gauge(name, spec.help, spec.labels, registry=self.registry)
+        else:
+            self._histograms[name] = Histogram(
+                name, spec.help, spec.labels, registry=self.registry, buckets=SECONDS_BUCKETS
+            )
+
+    def count(self, name: str, amount: float = 1, **labels: str) -> None:
+        """Add `amount` to a counter."""
+        counter = self._counters[name]
+        (counter.labels(**labels) if labels else counter).inc(amount)
+
+    def set(self, name: str, value: float, **labels: str) -> None:
+        """Set a gauge."""
+        gauge = self._gauges[name]
+        (gauge.labels(**labels) if labels else gauge).set(value)
+
+    def set_function(self, name: str, read: Callable[[], float]) -> None:
+        """Let a gauge without labels be read by `read` at every scrape."""
+        self._gauges[name].set_function(read)
+
+    def observe(self, name: str, seconds: float, **labels: str) -> None:
+        """Add one duration to a histogram."""
+        histogram = self._histograms[name]
+        (histogram.labels(**labels) if labels else histogram).observe(seconds)
+
+    def value(self, name: str, **labels: str) -> float:
+        """The present value of a counter or gauge; 0 where nothing was ever counted."""
+        found = self.registry.get_sample_value(name, labels)
+        return 0.0 if found is None else found
+
+
+def reference() -> Mapping[str, OwnMetric]:
+    """The table in order of name, for documentation."""
+    return dict(sorted(OWN_METRICS.items()))
