@@ -43,7 +43,8 @@ def affected(decision: Decision, view: FleetView) -> tuple[GpuView, ...]:
     """The whole GPUs that somebody would notice: the subject's, and those of its host for an action on the host."""
     members = gpus_of(decision.subject, view)
     if ACTIONS[decision.action].scope is Scope.HOST or decision.action is ActionKind.UNCORDON:
-        return _whole_hosts(members, view)
+        hosts = hosts_of(decision.subject, view) or {member.gpu.host for member in members}
+        return tuple(member for host in sorted(hosts) for member in view.by_host.get(host, ()))
     return members
 
 
@@ -58,11 +59,6 @@ def reach(decision: Decision, view: FleetView) -> frozenset[str]:
     if decision.action is ActionKind.SCALE_IN and decision.subject.kind is not SubjectKind.GPU:
         members = _largest_host(members)
     return frozenset(member.gpu.uuid for member in members)
-
-
-def _whole_hosts(members: Iterable[GpuView], view: FleetView) -> tuple[GpuView, ...]:
-    hosts = {member.gpu.host for member in members}
-    return tuple(member for host in sorted(hosts) for member in view.by_host.get(host, ()))
 
 
 def _largest_host(members: Iterable[GpuView]) -> tuple[GpuView, ...]:
@@ -84,8 +80,7 @@ def effects(view: FleetView) -> list[Decision]:
 
 def out_of_service(view: FleetView) -> frozenset[str]:
     """UUIDs that are out of service now, by Tocsin's doing or by anybody's."""
-    flagged = {uuid for uuid, member in view.physical.items() if member.under_action}
-    return frozenset(flagged.union(*(reach(decision, view) for decision in effects(view))))
+    return view.flagged.union(*(reach(decision, view) for decision in effects(view)))
 
 
 def occupied(view: FleetView) -> dict[str, Subject]:
@@ -96,9 +91,9 @@ def occupied(view: FleetView) -> dict[str, Subject]:
     own = effects(view)
     covered = frozenset[str]().union(*(reach(decision, view) for decision in own))
     subjects = {base_key(decision.subject): decision.subject for decision in own}
-    for uuid, member in view.physical.items():
-        if member.under_action and uuid not in covered:
-            subjects[f"gpu:{uuid}"] = Subject(SubjectKind.GPU, uuid, member.gpu.host, member.gpu.pool)
+    for uuid in view.flagged - covered:
+        gpu = view.physical[uuid].gpu
+        subjects[f"gpu:{uuid}"] = Subject(SubjectKind.GPU, uuid, gpu.host, gpu.pool)
     return subjects
 
 
@@ -110,14 +105,3 @@ def available(pool: str, view: FleetView, now_ms: int, without: frozenset[str] =
         member.healthy and member.is_fresh(now_ms, fresh_ms) and member.gpu.uuid not in out
         for member in view.by_pool.get(pool, ())
     )
-
-
-def label_is_true(view: GpuView, label: str) -> bool:
-    """Whether the GPU carries `label` with the value ``true``."""
-    return view.gpu.labels.get(label, "").strip().lower() == "true"
-
-
-def is_managed(view: GpuView, fleet: FleetView) -> bool:
-    """Whether the operator has opted the GPU in, by its pool or by its label."""
-    settings = fleet.policy.settings
-    return view.gpu.pool in settings.managed_pools or label_is_true(view, settings.managed_label)

@@ -31,6 +31,10 @@ class GpuView:
         """Whether its newest reading is at most `fresh_ms` old and not dated ahead of the clock's tolerance."""
         return self.last_reading_ms is not None and -MAX_FUTURE_MS <= now_ms - self.last_reading_ms <= fresh_ms
 
+    def has_label(self, label: str) -> bool:
+        """Whether the GPU carries `label` with the value ``true``."""
+        return self.gpu.labels.get(label, "").strip().lower() == "true"
+
 
 @dataclass(frozen=True)
 class FleetView:
@@ -67,6 +71,21 @@ class FleetView:
     def by_pool(self) -> Mapping[str, tuple[GpuView, ...]]:
         """Whole GPUs by pool."""
         return _group(self.physical.values(), "pool")
+
+    @cached_property
+    def flagged(self) -> frozenset[str]:
+        """UUIDs of whole GPUs that something has out of service."""
+        return frozenset(uuid for uuid, view in self.physical.items() if view.under_action)
+
+    @cached_property
+    def managed(self) -> frozenset[str]:
+        """UUIDs of whole GPUs that the operator has opted in, by pool or by label."""
+        settings = self.policy.settings
+        return frozenset(
+            uuid
+            for uuid, view in self.physical.items()
+            if view.gpu.pool in settings.managed_pools or view.has_label(settings.managed_label)
+        )
 
     def whole(self, uuid: str) -> GpuView | None:
         """The physical GPU that `uuid` is, or is a part of; None where it is unknown."""

@@ -1,7 +1,8 @@
 """The only door to pynvml.
 
-Everything that the NVML source does goes through the `Nvml` protocol, so that recorded answers can stand in for a driver.
-Functions are called by their NVML name: one that this pynvml, this driver or this GPU lacks is an `NvmlFailure` like any other.
+Everything that the NVML source does goes through the `Nvml` protocol, so that recorded answers can stand in for a
+driver. Functions are called by their NVML name: one that this pynvml, this driver or this GPU lacks is an `NvmlFailure`
+like any other.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class Nvml(Protocol):
 
 
 _UNION_MEMBER = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-"""Member of ``nvmlValue_t`` by ``nvmlValueType_t``: double, unsigned, long, long long, signed long long, signed, short."""
+"""Member of ``nvmlValue_t`` by ``nvmlValueType_t``, which counts from 0."""
 
 
 def decode(entry: Any) -> FieldAnswer:
@@ -191,8 +192,8 @@ def unavailable(failure: NvmlFailure) -> Unavailable:
     """What an operator reads where NVML cannot be opened: what is missing, and the remedy, in one line."""
     if failure.code == Code.LIBRARY_NOT_FOUND:
         return Unavailable(
-            "NVML is missing: libnvidia-ml.so.1 was not found; install the NVIDIA driver, or in a container give it the "
-            "driver with NVIDIA_DRIVER_CAPABILITIES=utility"
+            "NVML is missing: libnvidia-ml.so.1 was not found; install the NVIDIA driver, or give the container "
+            "the driver with NVIDIA_DRIVER_CAPABILITIES=utility"
         )
     if failure.code == Code.DRIVER_NOT_LOADED:
         return Unavailable(

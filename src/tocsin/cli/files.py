@@ -152,7 +152,10 @@ def journal_verify(context: Context, path: Path | None, as_json: bool) -> int:
     if as_json:
         dump({"verified": result.ok, "events": result.events, "problem": result.problem})
     else:
-        click.echo(f"{'ok' if result.ok else 'BROKEN'}: {result.events} events" + (f"; {result.problem}" if result.problem else ""))
+        click.echo(
+            f"{'ok' if result.ok else 'BROKEN'}: {result.events} events"
+            + (f"; {result.problem}" if result.problem else "")
+        )
     return 0 if result.ok else 1
 
 
@@ -166,7 +169,18 @@ def journal_show(context: Context, path: Path | None, kind: tuple[str, ...], aft
     from tocsin.journal.reader import read_entries
 
     for entry in read_entries(_journal_path(context, path), after=after, kinds=kind or None):
-        click.echo(json.dumps({"seq": entry.seq, "at": to_iso(entry.at_ms), "kind": entry.kind, "actor": entry.actor, "payload": entry.payload}, ensure_ascii=False))
+        click.echo(
+            json.dumps(
+                {
+                    "seq": entry.seq,
+                    "at": to_iso(entry.at_ms),
+                    "kind": entry.kind,
+                    "actor": entry.actor,
+                    "payload": entry.payload,
+                },
+                ensure_ascii=False,
+            )
+        )
 
 
 @journal.command("backup")

@@ -8,15 +8,15 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 
 from tocsin.cli.common import Context, dump, json_option, pass_context
 from tocsin.domain.clock import SystemClock
 from tocsin.domain.errors import InputError
-from tocsin.telemetry.logs import configure_logging
+from tocsin.telemetry.log import configure_logging
 
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h|)$")
 _SECONDS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
@@ -134,10 +134,16 @@ def demo(
     settings = settings.model_copy(update={"simulation": simulation})
     configure_logging("warning", settings.log.format)
     if as_json and duration is None:
-        raise InputError("--json", True, "prints at the end, and this demo has none", "add --for, for example --for 60s")
+        raise InputError(
+            "--json", True, "prints at the end, and this demo has none", "add --for, for example --for 60s"
+        )
     with stop_on_signal() as stop:
         report = run_demo(
-            settings, stop, duration=duration, dashboard=not no_dashboard, announce=lambda text: click.echo(text, err=True)
+            settings,
+            stop,
+            duration=duration,
+            dashboard=not no_dashboard,
+            announce=lambda text: click.echo(text, err=True),
         )
     if as_json:
         dump(report)

@@ -30,18 +30,17 @@ def metrics_page() -> str:
     lines = [
         "# Metrics",
         "",
-        f"Made by `tocsin reference metrics`: the {len(METRICS)} rows of the metric table. A label in the second column",
-        "means that the metric has variants, `name{label=\"value\"}`; they do not count as metrics of their own.",
+        f"Made by `tocsin reference metrics`: the {len(METRICS)} rows of the metric table. A label in the second",
+        'column means that the metric has variants, `name{label="value"}`; they do not count as metrics of their own.',
         "",
         "| metric | label | kind | unit | meaning | NVML | DCGM |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for spec in METRICS.values():
         dcgm = ", ".join(str(number) for number in spec.dcgm_ids)
-        nvml = f"`{spec.nvml}`" if spec.nvml else ""
-        lines.append(
-            f"| `{spec.name}` | {spec.label} | {spec.kind} | {spec.unit} | {spec.help} | {nvml.replace('|', '/')} | {dcgm} |"
-        )
+        nvml = f"`{spec.nvml.replace('|', '/')}`" if spec.nvml else ""
+        cells = (f"`{spec.name}`", spec.label, spec.kind, spec.unit, spec.help, nvml, dcgm)
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -59,7 +58,9 @@ def commands_page() -> str:
 
     lines = ["# Commands", "", "Made by `tocsin reference commands`.", ""]
     for name, command in _walk(cli, "tocsin"):
-        usage = " ".join(p.make_metavar(click.Context(command)) for p in command.params if isinstance(p, click.Argument))
+        usage = " ".join(
+            p.make_metavar(click.Context(command)) for p in command.params if isinstance(p, click.Argument)
+        )
         lines += [f"## `{f'{name} {usage}'.strip()}`", "", " ".join((command.help or "").split()), ""]
         options = [p for p in command.params if isinstance(p, click.Option)]
         lines += [f"- `{'`, `'.join(option.opts)}`: {option.help}" for option in options]

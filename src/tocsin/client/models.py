@@ -72,6 +72,14 @@ class Readiness(Wire):
     reasons: list[str] = Field(default_factory=list)
 
 
+class Whoami(Wire):
+    """The holder of the token that a request carried."""
+
+    name: str
+    role: str
+    """`viewer`, `operator`, `agent` or `admin`."""
+
+
 class BreakerOut(Wire):
     """The breaker: trips at `limit` distinct root causes within its window, and stays so until a person resets it."""
 

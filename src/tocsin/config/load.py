@@ -106,7 +106,9 @@ def _merge(low: dict[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _explain(error: ValidationError, where: str) -> InputError:
-    first = error.errors(include_url=False)[0]
+    errors = error.errors(include_url=False)
+    # A misspelt required key gives two errors; the one that names what was written helps more.
+    first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
     path = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         known = _keys_beside(first["loc"])

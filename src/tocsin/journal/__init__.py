@@ -1,1 +1,1 @@
-"""See docs/architecture.md."""
+"""The journal: append-only, hash-chained, one writer; `tocsin journal verify` finds any edit or truncation."""

@@ -12,7 +12,7 @@ from itertools import groupby
 import structlog
 
 from tocsin.actions.loop import ActionLoop, DecisionStatus
-from tocsin.actions.view import FleetView, GpuView
+from tocsin.actions.view import Confirmations, FleetView, GpuView
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, MINUTE, Clock
@@ -72,13 +72,16 @@ class Brain:
         self._engine = RuleEngine(ruleset)
         self._recorder = Recorder(journal, journal.entries())
         self._pools: Callable[[], Sequence[PoolState]] = self._configured_pools
-        self._confirmations: dict[str, int] = {}
+        self._confirmations = Confirmations()
+        self.evaluated = False
         self._guard = threading.Lock()
         self._start()
 
     def _start(self) -> None:
         fresh = next(iter(self.journal.entries()), None) is None
-        self.journal.append(EntryKind.SERVICE_STARTED, {"epoch": self.journal.epoch, "mode": self.settings.actions.mode})
+        self.journal.append(
+            EntryKind.SERVICE_STARTED, {"epoch": self.journal.epoch, "mode": self.settings.actions.mode}
+        )
         if fresh and self.settings.actions.mode is not Mode.OBSERVE:
             # Without the old journal nothing says what was already done or what a person forbade.
             self.actions.pause("tocsin", "the journal is new: resume once no other brain acts on this fleet")
@@ -99,8 +102,7 @@ class Brain:
         """Keep readings and events: durable on return. Raises StoreUnavailable or StoreRejected."""
         self.store.write(batch)
         self.memory.put(batch)
-        self.metrics.count("tocsin_readings_total", len(batch.readings))
-        self.metrics.count("tocsin_events_total", len(batch.events))
+        self.metrics.count("tocsin_store_writes_total", store=self.settings.store.kind)
 
     def tick(self) -> None:
         """Judge the whole state once and do what follows from it."""
@@ -110,23 +112,25 @@ class Brain:
             self.memory.forget(now - FORGET_MS)
             snapshot = self.memory.take()
             predictions = self.forecasts.current(now)
-            evaluation = self._engine.step(Inputs(now, snapshot.readings, snapshot.events, predictions, list(self._pools())))
+            evaluation = self._engine.step(
+                Inputs(now, snapshot.readings, snapshot.events, predictions, list(self._pools()))
+            )
             self.active = list(evaluation.active)
             self.incidents = collapse(self.active, snapshot.events)
             opened = self._recorder.record(self.active, self.incidents)
             self.found += len(opened)
+            for finding in opened:
+                self.metrics.count("tocsin_findings_opened_total", rule=finding.rule)
             if opened or evaluation.cleared:
                 self.store.write(Batch(findings=[*opened, *evaluation.cleared]))
-            self._confirm()
             self.actions.step(self._view(now, snapshot.readings), self.incidents, predictions)
-        self.metrics.observe("tocsin_evaluation_seconds", self.clock.monotonic() - begun)
-
-    def _confirm(self) -> None:
-        known = self._confirmations
-        self._confirmations = {finding.id: known.get(finding.id, 0) + 1 for finding in self.active}
+        self.evaluated = True
+        self.metrics.observe("tocsin_rule_evaluation_seconds", self.clock.monotonic() - begun)
 
     def _view(self, now_ms: int, readings: Sequence[Reading]) -> FleetView:
-        sick = {f.subject.name for f in self.active if f.category is Category.HARDWARE and f.severity is Severity.CRITICAL}
+        sick = {
+            f.subject.name for f in self.active if f.category is Category.HARDWARE and f.severity is Severity.CRITICAL
+        }
         busy = {
             status.decision.subject.name
             for status in self.actions.statuses()
@@ -146,9 +150,8 @@ class Brain:
             started_ms=self.started_ms,
             gpus=gpus,
             findings={finding.id: finding for finding in self.active},
-            incidents={incident.id: incident for incident in self.incidents},
-            confirmations=dict(self._confirmations),
-            controls=self.actions.controls(),
+            incidents=tuple(self.incidents),
+            confirmations=self._confirmations.update(self.active, now_ms),
             pools={pool.name: pool for pool in self._pools()},
         )
 
@@ -157,8 +160,8 @@ class Brain:
         now = self.clock.now_ms()
         if self.forecasts.due(now):
             gpus = [reading.gpu for reading in self.memory.latest() if not is_lost(reading)]
-            made = self.forecasts.run(gpus, now)
-            self.metrics.count("tocsin_predictions_total", len(made))
+            for prediction in self.forecasts.run(gpus, now):
+                self.metrics.count("tocsin_predictions_total", status=prediction.status)
 
     def prune(self) -> None:
         """Remove what is older than the retention."""

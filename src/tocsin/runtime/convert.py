@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from tocsin.client.models import (
-    DecisionOut,
     EventOut,
     EvidenceOut,
     FindingOut,
     IncidentOut,
-    JournalEntryOut,
-    OutcomeOut,
     PredictionOut,
     SubjectOut,
-    VerdictOut,
 )
-from tocsin.actions.loop import DecisionStatus
 from tocsin.domain.clock import SECOND, to_iso
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Evidence, Finding, Incident
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.subject import Subject
-from tocsin.journal.journal import Entry
 
 
 def instant(at_ms: int | None) -> str | None:
@@ -30,9 +24,7 @@ def instant(at_ms: int | None) -> str | None:
 
 def subject_out(subject: Subject) -> SubjectOut:
     """A subject."""
-    return SubjectOut(
-        kind=subject.kind, name=subject.name, host=subject.host, pool=subject.pool, detail=subject.detail
-    )
+    return SubjectOut(kind=subject.kind, name=subject.name, host=subject.host, pool=subject.pool, detail=subject.detail)
 
 
 def evidence_out(evidence: Evidence) -> EvidenceOut:

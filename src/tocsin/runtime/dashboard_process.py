@@ -6,7 +6,7 @@ import importlib.util
 import os
 
 from tocsin.domain.errors import Unavailable
-from tocsin.runtime.addresses import free_or, split_address
+from tocsin.config.address import free_or, split_address
 
 
 def dashboard_command(listen: str, api_url: str, api_token: str) -> tuple[list[str], dict[str, str], str]:

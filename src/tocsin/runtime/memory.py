@@ -84,7 +84,9 @@ def _newer(old: Reading | None, new: Reading) -> Reading:
     missing: dict[str, Missing] = {**old.missing, **new.missing}
     for name in new.values:
         missing.pop(name, None)
-    return replace(_with_identity(old, new), values=values, missing={k: v for k, v in missing.items() if k not in values})
+    return replace(
+        _with_identity(old, new), values=values, missing={k: v for k, v in missing.items() if k not in values}
+    )
 
 
 def _with_identity(old: Reading | None, new: Reading) -> Reading:

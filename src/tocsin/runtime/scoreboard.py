@@ -19,14 +19,14 @@ from tocsin.rules.xid import xid
 from tocsin.store.port import Series
 
 HORIZON_MS = 48 * HOUR
-"""A decision is confirmed where a hardware event follows on its subject within this: the horizon of the failure headline."""
+"""A decision is confirmed where a hardware event follows on its subject within this."""
 
 SeriesOf = Callable[[str, str, int, int], Series]
 """(gpu, metric, start_ms, end_ms) to the series."""
 
 
 def is_hardware(event: Event) -> bool:
-    """Whether an event says that hardware failed: a lost GPU, or an XID of critical severity that is no program's fault."""
+    """Whether an event says that hardware failed: a lost GPU, or an XID of critical severity."""
     if event.kind is EventKind.XID:
         spec = xid(event.code)
         return spec is not None and spec.severity is Severity.CRITICAL
@@ -87,7 +87,13 @@ def score_predictions(predictions: Sequence[Prediction], series_of: SeriesOf, no
         within += low <= crossed <= high
     short = sum(p.status is PredictionStatus.NOT_ENOUGH_DATA for p in predictions)
     return PredictionScore(
-        made=made, hits=hits, misses=misses, pending=pending, not_enough_data=short, lead_s=leads, within_interval=within
+        made=made,
+        hits=hits,
+        misses=misses,
+        pending=pending,
+        not_enough_data=short,
+        lead_s=leads,
+        within_interval=within,
     )
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from itertools import islice
 from typing import Protocol
+
+from prometheus_client import generate_latest
 
 from tocsin import __version__
 from tocsin.actions.loop import DecisionStatus
 from tocsin.client.errors import NotFound
 from tocsin.client.models import (
-    BreakerOut,
     ControlState,
     DecisionOut,
     FindingOut,
@@ -33,7 +33,7 @@ from tocsin.domain.clock import DAY, SECOND, to_iso
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.finding import Finding
-from tocsin.domain.metrics import METRICS, nearest, spec_of
+from tocsin.domain.metrics import nearest, spec_of
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
 from tocsin.journal.kinds import EntryKind
@@ -214,7 +214,7 @@ class BrainService:
         return self._brain.store.series(gpu, [metric], start_ms, end_ms)
 
     def metrics(self) -> bytes:
-        return self._brain.metrics.render()
+        return generate_latest(self._brain.metrics.registry)
 
     # ------------------------------------------------------------------ control
 
@@ -250,7 +250,8 @@ class BrainService:
         decoded = decode(text, precision=precision, now_ms=self.now_ms())
         batch = decoded.batch
         self._brain.accept(batch)
-        self._brain.metrics.count("tocsin_rejected_lines_total", len(decoded.rejected))
+        self._brain.metrics.count("tocsin_api_lines_total", len(decoded.rejected), outcome="rejected")
+        self._brain.metrics.count("tocsin_api_lines_total", len(batch), outcome="accepted")
         return IngestResult(
             readings=len(batch.readings),
             events=len(batch.events),

@@ -11,7 +11,9 @@ def split_address(text: str, field: str) -> tuple[str, int]:
     """`text` as (host, port). Raises InputError that names `field`."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise InputError(field, text, "is no address", "write HOST:PORT, for example 127.0.0.1:8470; port 0 is a free one")
+        raise InputError(
+            field, text, "is no address", "write HOST:PORT, for example 127.0.0.1:8470; port 0 is a free one"
+        )
     return host.strip("[]"), int(port)
 
 

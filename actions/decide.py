@@ -1,0 +1,168 @@
+"""From incidents to intentions: what ought to be done, whatever the guards will say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tocsin.actions.catalogue import ACTIONS, CONDEMNING, DRIVER_VERDICTS, is_disruptive
+from tocsin.actions.policy import Policy
+from tocsin.actions.reach import base_key
+from tocsin.actions.sentences import action_sentence, eta_clause, notice_sentence
+from tocsin.actions.view import FleetView
+from tocsin.domain.decision import Decision
+from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity
+from tocsin.domain.prediction import Prediction, PredictionStatus
+
+_RECOVERY_METRIC = "gpu_recovery_action"
+_KINDS = list(ActionKind)
+
+
+def decide(
+    incidents: Sequence[Incident], predictions: Sequence[Prediction], view: FleetView, policy: Policy
+) -> list[Decision]:
+    """The decisions that the present state asks for, most urgent first.
+
+    Each incident of severity warning or above gives one notification, and one action where its root cause calls for
+    one: however many members it has. A subject gets one disruptive decision at most, that of the gravest incident. The
+    same state gives the same keys, also after a restart.
+    """
+    expected = _by_subject(predictions)
+    wanted: list[Decision] = []
+    for incident in sorted(incidents, key=_urgency):
+        action = chosen_action(incident)
+        prediction = _matching(incident.root, expected)
+        if incident.root.severity.rank >= Severity.WARNING.rank:
+            wanted.append(_notice(incident, action, prediction, view, policy))
+        if action is not ActionKind.NOTIFY:
+            wanted.append(_action(incident, action, prediction, view, policy))
+    return _one_disruptive_each(wanted)
+
+
+def chosen_action(incident: Incident) -> ActionKind:
+    """What to do about the root cause: the driver's own verdict on the subject before any table.
+
+    A program's own fault condemns no GPU: such an action becomes a notification.
+    """
+    verdict = _driver_verdict(incident)
+    if verdict is not None:
+        return verdict
+    root = incident.root
+    if root.category is Category.APPLICATION and root.action in CONDEMNING:
+        return ActionKind.NOTIFY
+    return root.action
+
+
+def _driver_verdict(incident: Incident) -> ActionKind | None:
+    key = base_key(incident.root.subject)
+    codes = [
+        int(member.value)
+        for member in incident.members
+        if member.metric == _RECOVERY_METRIC and member.value is not None and base_key(member.subject) == key
+    ]
+    verdicts = [DRIVER_VERDICTS[code] for code in codes if code in DRIVER_VERDICTS]
+    return max(verdicts, key=_KINDS.index, default=None)
+
+
+def _urgency(incident: Incident) -> tuple[int, int, int, str]:
+    root = incident.root
+    return (-root.severity.rank, -_KINDS.index(chosen_action(incident)), root.started_ms, incident.id)
+
+
+def cause_key(finding: Finding, action: ActionKind) -> str:
+    """The first idempotency key of `action` for `finding`."""
+    return f"{finding.rule}|{finding.subject.key}|{action}|{finding.started_ms}"
+
+
+def _key(finding: Finding, action: ActionKind, view: FleetView) -> str:
+    """A decision that ended without having done anything is followed by one with a key of its own."""
+    first = cause_key(finding, action)
+    renewals = view.controls.renewals.get(first, 0)
+    return f"{first}|{renewals + 1}" if renewals else first
+
+
+def _action(
+    incident: Incident, action: ActionKind, prediction: Prediction | None, view: FleetView, policy: Policy
+) -> Decision:
+    root = incident.root
+    return Decision(
+        rule=root.rule,
+        subject=root.subject,
+        action=action,
+        mode=policy.mode_of(root.rule),
+        severity=root.severity,
+        category=root.category,
+        at_ms=view.now_ms,
+        expires_ms=view.now_ms + policy.time_box_ms,
+        key=_key(root, action, view),
+        sentence=action_sentence(action, root.subject, incident.sentence, eta_clause(prediction, view.now_ms)),
+        findings=(root.id, *(member.id for member in incident.members if member.id != root.id)),
+        incident=incident.id,
+        parameters=_parameters(root, prediction) | {"cause": cause_key(root, action)},
+        simulated=any(member.simulated for member in incident.members) or root.simulated,
+    )
+
+
+def _notice(
+    incident: Incident, proposed: ActionKind, prediction: Prediction | None, view: FleetView, policy: Policy
+) -> Decision:
+    root = incident.root
+    mode = policy.mode_of(root.rule)
+    eta = eta_clause(prediction, view.now_ms)
+    return Decision(
+        rule=root.rule,
+        subject=root.subject,
+        action=ActionKind.NOTIFY,
+        mode=mode,
+        severity=root.severity,
+        category=root.category,
+        at_ms=view.now_ms,
+        expires_ms=view.now_ms + policy.time_box_ms,
+        key=cause_key(root, ActionKind.NOTIFY),
+        sentence=notice_sentence(incident.sentence, proposed, root.subject, mode, eta),
+        findings=(root.id, *(member.id for member in incident.members if member.id != root.id)),
+        incident=incident.id,
+        parameters=_parameters(root, prediction) | {"intended": str(proposed)},
+        simulated=any(member.simulated for member in incident.members) or root.simulated,
+    )
+
+
+def _parameters(root: Finding, prediction: Prediction | None) -> dict[str, str]:
+    known = {"host": root.subject.host, "pool": root.subject.pool, "metric": root.metric}
+    if prediction is not None:
+        known |= {"prediction": prediction.id, "eta_ms": str(prediction.eta_ms)}
+    return {name: value for name, value in known.items() if value}
+
+
+def _by_subject(predictions: Iterable[Prediction]) -> dict[str, list[Prediction]]:
+    found: dict[str, list[Prediction]] = {}
+    for prediction in predictions:
+        if prediction.status is PredictionStatus.CROSSING and prediction.eta_ms is not None:
+            found.setdefault(base_key(prediction.subject), []).append(prediction)
+    return found
+
+
+def _matching(root: Finding, expected: dict[str, list[Prediction]]) -> Prediction | None:
+    """The newest prediction about the finding's own metric, else about its subject where it names no metric."""
+    same = [p for p in expected.get(base_key(root.subject), ()) if not root.metric or p.metric == root.metric]
+    return max(same, key=lambda p: (p.at_ms, p.id), default=None)
+
+
+def _one_disruptive_each(decisions: list[Decision]) -> list[Decision]:
+    """`decisions`, without any that would disrupt a subject for which a graver one is there, or repeat a key."""
+    taken: set[str] = set()
+    keys: set[str] = set()
+    kept = []
+    for decision in decisions:
+        subject = base_key(decision.subject)
+        if decision.key in keys or (is_disruptive(decision.action) and subject in taken):
+            continue
+        keys.add(decision.key)
+        if is_disruptive(decision.action):
+            taken.add(subject)
+        kept.append(decision)
+    return kept
+
+
+def describe(action: ActionKind) -> str:
+    """The action's verb, for listings."""
+    return ACTIONS[action].verb

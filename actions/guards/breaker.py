@@ -1,0 +1,20 @@
+"""The breaker: many different causes at once are not many faults but one mistake of ours, or of the fleet."""
+
+from __future__ import annotations
+
+from tocsin.actions.guards.registry import Answer, Applies, guard, hold
+from tocsin.actions.view import FleetView
+from tocsin.domain.clock import to_iso
+from tocsin.domain.decision import Decision
+
+
+@guard("breaker", 180, Applies.FORWARD)
+def breaker(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+    """Is the breaker closed; restore and uncordon may run also while it is tripped."""
+    tripped = view.controls.breaker
+    if tripped is None:
+        return None
+    return hold(
+        f"the breaker tripped at {to_iso(tripped.at_ms)} on {len(tripped.causes)} root causes; "
+        "a person closes it with tocsin breaker reset"
+    )

@@ -1,0 +1,65 @@
+"""What is known: is the fault there now, seen often enough, in data that can be trusted."""
+
+from __future__ import annotations
+
+from tocsin.actions.catalogue import is_recovery
+from tocsin.actions.guards.registry import Answer, Applies, deny, guard, hold
+from tocsin.actions.reach import base_key, gpus_of
+from tocsin.actions.view import FleetView
+from tocsin.domain.clock import SECOND, to_iso
+from tocsin.domain.decision import Decision
+from tocsin.domain.reading import MAX_FUTURE_MS
+
+
+@guard("fresh_data", 30, Applies.ACTIONS)
+def fresh_data(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+    """Is more than half of the subject's GPUs freshly read."""
+    members = gpus_of(decision.subject, view)
+    if not members:
+        return hold(f"no reading of {base_key(decision.subject)} is known")
+    fresh = sum(member.is_fresh(now_ms, view.policy.fresh_ms) for member in members)
+    if 2 * fresh > len(members):
+        return None
+    limit = view.policy.settings.fresh_seconds
+    return hold(f"{len(members) - fresh} of {len(members)} GPUs have no reading of the last {limit:g} s")
+
+
+@guard("still_live", 40, Applies.ACTIONS)
+def still_live(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+    """Is the root cause seen now; for restore and uncordon, is it gone."""
+    root = decision.findings[0] if decision.findings else ""
+    finding = view.findings.get(root)
+    if is_recovery(decision.action):
+        live = [identity for identity in decision.findings if identity in view.findings]
+        return hold(f"{len(live)} causes are still seen") if live else None
+    if finding is None:
+        return hold("the cause is not seen any more")
+    age_ms = now_ms - finding.last_ms
+    if age_ms > view.policy.fresh_ms:
+        return hold(f"the cause was last seen {age_ms / SECOND:.0f} s ago: this may be history")
+    if age_ms < -MAX_FUTURE_MS:
+        return hold("the cause is dated in the future: a clock is wrong")
+    return None
+
+
+@guard("evidence", 60, Applies.FORWARD)
+def evidence(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+    """Have enough consecutive evaluations seen the root cause."""
+    wanted = view.policy.settings.confirmations
+    seen = view.confirmations.get(decision.findings[0], 0) if decision.findings else 0
+    return hold(f"seen {seen} of {wanted} consecutive times") if seen < wanted else None
+
+
+@guard("boot_grace", 65, Applies.ACTIONS)
+def boot_grace(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+    """Has this brain watched long enough since its start."""
+    until_ms = view.started_ms + view.policy.boot_grace_ms
+    return hold(f"started at {to_iso(view.started_ms)}, only watching as yet", until_ms) if now_ms < until_ms else None
+
+
+@guard("time_box", 200, Applies.ACTIONS)
+def time_box(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+    """Has the decision not waited too long."""
+    if now_ms >= decision.expires_ms:
+        return deny(f"its time box ended at {to_iso(decision.expires_ms)}")
+    return None

@@ -1,0 +1,78 @@
+"""How much may be out of service at once: in number, as a share, per host, per rack, and what must be left."""
+
+from __future__ import annotations
+
+import math
+
+from tocsin.actions.guards.registry import Answer, Applies, guard, hold
+from tocsin.actions.reach import available, base_key, hosts_of, occupied, out_of_service, racks_of, reach
+from tocsin.actions.view import FleetView
+from tocsin.domain.decision import Decision
+
+_ROUNDING = 1e-9
+"""Keeps 0.29 * 100 at 29 and 0.1 * 30 at 3."""
+
+
+@guard("max_concurrent", 120, Applies.DISRUPTIVE)
+def max_concurrent(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+    """Would no more than the allowed number of subjects be under a disruptive action."""
+    others = occupied(view).keys() - {base_key(decision.subject)}
+    most = view.policy.settings.limits.max_concurrent
+    if len(others) + 1 <= most:
+        return None
+    return hold(f"{len(others)} other subjects are under action, at most {most} at once")
+
+
+@guard("max_share", 130, Applies.DISRUPTIVE)
+def max_share(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+    """Would no more than the allowed share of the managed GPUs be out of service."""
+    ratio = view.policy.settings.limits.max_concurrent_ratio
+    total = len(view.managed)
+    most = math.floor(ratio * total + _ROUNDING)
+    wanted = len(out_of_service(view) | reach(decision, view))
+    if wanted <= most:
+        return None
+    return hold(f"{wanted} of {total} managed GPUs would be out of service, at most {most} ({ratio:.0%})")
+
+
+@guard("max_per_host", 140, Applies.DISRUPTIVE)
+def max_per_host(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+    """Would no more than the allowed number of subjects of one host be under action."""
+    most = view.policy.settings.limits.max_per_host
+    mine = hosts_of(decision.subject, view)
+    others = [s for key, s in occupied(view).items() if key != base_key(decision.subject)]
+    for host in sorted(mine):
+        here = sum(host in hosts_of(subject, view) for subject in others)
+        if here + 1 > most:
+            return hold(f"{here} other subjects of host {host} are under action, at most {most}")
+    return None
+
+
+@guard("max_per_rack", 150, Applies.DISRUPTIVE)
+def max_per_rack(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+    """Would no more than the allowed number of subjects of one rack be under action."""
+    most = view.policy.settings.limits.max_per_rack
+    others = [s for key, s in occupied(view).items() if key != base_key(decision.subject)]
+    for rack in sorted(racks_of(decision.subject, view)):
+        here = sum(rack in racks_of(subject, view) for subject in others)
+        if here + 1 > most:
+            return hold(f"{here} other subjects of rack {rack} are under action, at most {most}")
+    return None
+
+
+@guard("capacity", 160, Applies.DISRUPTIVE)
+def capacity(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+    """Would every pool that loses GPUs keep enough healthy ones in service.
+
+    GPUs that cannot be seen freshly do not count as healthy. An action that takes nothing usable away is allowed also
+    where too little is left already: it may be the way back.
+    """
+    taken = reach(decision, view)
+    ratio = view.policy.settings.limits.min_available_ratio
+    for pool in sorted({view.physical[uuid].gpu.pool for uuid in taken}):
+        total = len(view.by_pool[pool])
+        least = math.ceil(ratio * total - _ROUNDING)
+        after = available(pool, view, now_ms, taken)
+        if after < least and after < available(pool, view, now_ms):
+            return hold(f"pool {pool} would keep {after} of {total} GPUs in service, at least {least} ({ratio:.0%})")
+    return None

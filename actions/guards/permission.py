@@ -1,0 +1,83 @@
+"""What people allow: mode, pause, approval, hold-off, opt-in and opt-out."""
+
+from __future__ import annotations
+
+from tocsin.actions.guards.registry import Answer, Applies, deny, guard, hold
+from tocsin.actions.policy import least
+from tocsin.actions.reach import affected, base_key, hosts_of
+from tocsin.actions.view import FleetView
+from tocsin.domain.clock import to_iso
+from tocsin.domain.decision import Decision, Mode
+
+
+def effective_mode(decision: Decision, view: FleetView) -> Mode:
+    """The more cautious of the decision's own mode and what is allowed to its rule at this moment."""
+    return least(decision.mode, view.policy.mode_of(decision.rule))
+
+
+@guard("mode", 10, Applies.ACTIONS)
+def mode(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+    """Is more than watching allowed."""
+    if effective_mode(decision, view) is Mode.OBSERVE:
+        return hold("the mode is observe: this is what would have been done")
+    return None
+
+
+@guard("pause", 20, Applies.ACTIONS)
+def pause(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+    """Has nobody paused all actions."""
+    note = view.controls.paused
+    if note is None:
+        return None
+    return hold(f"paused by {note.actor} at {to_iso(note.at_ms)}" + (f": {note.reason}" if note.reason else ""))
+
+
+@guard("managed", 90, Applies.ACTIONS)
+def managed(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+    """Has the operator opted in every GPU that is touched."""
+    members = affected(decision, view)
+    outside = [member.gpu.uuid for member in members if member.gpu.uuid not in view.managed]
+    if members and not outside:
+        return None
+    label = view.policy.settings.managed_label
+    if not members:
+        return hold(f"no GPU of {base_key(decision.subject)} is known, so none is managed")
+    return hold(
+        f"{len(outside)} of {len(members)} GPUs touched are not managed, {outside[0]} among them: "
+        f"list their pool in actions.managed_pools or label them {label}=true"
+    )
+
+
+@guard("opt_out", 100, Applies.ACTIONS)
+def opt_out(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+    """Does no GPU that is touched carry the opt-out label."""
+    label = view.policy.settings.opt_out_label
+    named = view.gpus.get(decision.subject.name)
+    members = (*affected(decision, view), *(() if named is None else (named,)))
+    for member in members:
+        if member.has_label(label):
+            return hold(f"{member.gpu.uuid} is labelled {label}=true")
+    return None
+
+
+@guard("hold_off", 110, Applies.FORWARD)
+def hold_off(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+    """Has no person lately undone or rejected an action on the subject or its host."""
+    keys = (base_key(decision.subject), *(f"host:{host}" for host in sorted(hosts_of(decision.subject, view))))
+    for key in keys:
+        entry = view.controls.hold_offs.get(key)
+        if entry is not None and now_ms < entry.until_ms:
+            return hold(f"{key} is left alone after {entry.actor} stepped in", entry.until_ms)
+    return None
+
+
+@guard("approval", 190, Applies.ACTIONS)
+def approval(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+    """Has a person approved what is only proposed, and none rejected it."""
+    controls = view.controls
+    no = controls.rejections.get(decision.id)
+    if no is not None:
+        return deny(f"rejected by {no.actor}" + (f": {no.reason}" if no.reason else ""))
+    if effective_mode(decision, view) is Mode.ACT or decision.id in controls.approvals:
+        return None
+    return hold(f"waits for a person: tocsin approve {decision.id}")

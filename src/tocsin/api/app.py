@@ -1,0 +1,45 @@
+"""The ASGI application."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+
+from tocsin import __version__
+from tocsin.api import errors, routes_control, routes_ops, routes_read
+from tocsin.api.auth import Authenticator
+from tocsin.api.gate import Gate
+from tocsin.api.service import Service
+from tocsin.config.settings import ApiSettings
+
+_DESCRIPTION = """State of a GPU fleet, its findings, predictions and decisions; takes telemetry, approvals and pauses.
+
+Every error has one shape, `{"error": {"code", "message", "details"}}`. Instants are RFC 3339 in UTC."""
+
+
+def create_app(service: Service, settings: ApiSettings) -> FastAPI:
+    """The API over `service`. Raises InputError for tokens that cannot be used.
+
+    There is no CORS: pages of another origin cannot read, and whatever changes something refuses them.
+    """
+    app = FastAPI(
+        title="Tocsin",
+        version=__version__,
+        description=_DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        generate_unique_id_function=_operation_id,
+    )
+    app.state.service = service
+    app.state.max_body_bytes = settings.max_body_bytes
+    app.add_middleware(Gate, authenticator=Authenticator(settings.tokens), max_body_bytes=settings.max_body_bytes)
+    errors.install(app)
+    for module in (routes_read, routes_control, routes_ops):
+        app.include_router(module.router)
+    return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    suffix = "_influxdb" if route.path == "/api/v2/ping" else ""
+    return route.name + suffix

@@ -1,0 +1,129 @@
+"""Every failure as one shape: ``{"error": {"code", "message", "details"}}``."""
+
+from __future__ import annotations
+
+import http
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import JsonValue
+from starlette.exceptions import HTTPException
+
+from tocsin.client.errors import NotFound
+from tocsin.client.models import ErrorBody, ErrorOut
+from tocsin.domain.errors import Conflict, InputError, TocsinError, Unavailable
+from tocsin.store.port import StoreRejected
+
+RETRY_AFTER_SECONDS = 5
+"""Told to clients with each 503; a restart of the brain takes about as long."""
+
+_LOG = logging.getLogger("tocsin.api")
+
+_STATUS: list[tuple[type[TocsinError], int, str]] = [
+    (InputError, 400, "invalid_input"),
+    (StoreRejected, 400, "rejected"),
+    (NotFound, 404, "not_found"),
+    (Conflict, 409, "conflict"),
+    (Unavailable, 503, "unavailable"),
+]
+
+
+class ApiError(HTTPException):
+    """An answer that is an error. FastAPI lets this class alone pass unchanged from the reading of a body."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        details: Mapping[str, JsonValue] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(status, message, dict(headers or {}))
+        self.code = code
+        self.message = message
+        self.details = dict(details or {})
+
+    def response(self) -> JSONResponse:
+        """The answer itself."""
+        body = ErrorOut(error=ErrorBody(code=self.code, message=self.message, details=self.details))
+        return JSONResponse(body.model_dump(mode="json"), self.status_code, self.headers)
+
+
+def _of_tocsin(error: TocsinError) -> ApiError:
+    for kind, status, code in _STATUS:
+        if isinstance(error, kind):
+            details: dict[str, JsonValue] = {}
+            if isinstance(error, InputError):
+                details = {
+                    "field": error.field,
+                    "value": str(error.value)[:200],
+                    "problem": error.problem,
+                    "remedy": error.remedy,
+                }
+            headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if status == 503 else {}
+            return ApiError(status, code, str(error), details, headers)
+    return ApiError(500, "failed", str(error))
+
+
+def _of_validation(error: RequestValidationError) -> ApiError:
+    problems: list[JsonValue] = [
+        {"at": ".".join(str(part) for part in problem["loc"]), "problem": str(problem["msg"])}
+        for problem in error.errors()
+    ]
+    first = problems[0] if problems else None
+    message = f"{first['at']}: {first['problem']}" if isinstance(first, dict) else "the request is not valid"
+    return ApiError(422, "invalid_request", message, {"problems": problems})
+
+
+def _of_http(error: HTTPException, request: Request) -> ApiError:
+    status = error.status_code
+    code = http.HTTPStatus(status).phrase.lower().replace(" ", "_").replace("-", "_")
+    message = str(error.detail)
+    if status == 404:
+        message = f"there is no endpoint {request.url.path}; /openapi.json lists all"
+    elif status == 405:
+        message = f"{request.url.path} does not take {request.method}"
+    return ApiError(status, code, message, headers=error.headers)
+
+
+async def _answer(request: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, ApiError):
+        return error.response()
+    if isinstance(error, TocsinError):
+        return _of_tocsin(error).response()
+    if isinstance(error, RequestValidationError):
+        return _of_validation(error).response()
+    if isinstance(error, HTTPException):
+        return _of_http(error, request).response()
+    _LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return ApiError(500, "internal_error", "the brain failed on this request; its log has the details").response()
+
+
+def install(app: FastAPI) -> None:
+    """Make `app` answer every failure in the one shape."""
+    for kind in (ApiError, TocsinError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, _answer)
+
+
+_MEANINGS = {
+    400: "Bad input; `details` has field, value, problem and remedy, or the `rejected` lines of a write.",
+    401: "No token, or a wrong one.",
+    403: "The token's role does not reach, or a web page of another origin sent the request.",
+    404: "There is no such thing.",
+    409: "The present state forbids it.",
+    413: "The body is too large.",
+    415: "The body is of a type or an encoding that is not read here.",
+    422: "A parameter or the body is not valid; `details.problems` says where.",
+    500: "The brain failed; its log has the details.",
+    503: "Something that the brain needs does not answer; retry after the time that `Retry-After` names.",
+}
+
+
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The OpenAPI entries of error `statuses`."""
+    return {status: {"model": ErrorOut, "description": _MEANINGS[status]} for status in statuses}

@@ -1,0 +1,49 @@
+"""Endpoints that change something; who did it goes into the journal. All take JSON, also where it is `{}`."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from tocsin.api.auth import Admin, Operator
+from tocsin.api.errors import documented
+from tocsin.api.routes_ops import Brain
+from tocsin.api.routes_read import DecisionId
+from tocsin.client.models import ControlRequest, ControlState, DecisionOut, InjectionOut, InjectionRequest
+
+router = APIRouter(prefix="/v1", responses=documented(401, 403, 409, 413, 415, 422, 500, 503))
+
+
+@router.post("/decisions/{decision_id}/approve", tags=["decisions"], responses=documented(404))
+def approve(service: Brain, who: Operator, decision_id: DecisionId, _request: ControlRequest) -> DecisionOut:
+    """Say yes to a held decision; guards are asked again before it runs."""
+    return service.approve(decision_id, who.name)
+
+
+@router.post("/decisions/{decision_id}/reject", tags=["decisions"], responses=documented(404))
+def reject(service: Brain, who: Operator, decision_id: DecisionId, request: ControlRequest) -> DecisionOut:
+    """Say no to a held decision; its subject is left alone for the hold-off."""
+    return service.reject(decision_id, who.name, request.reason)
+
+
+@router.post("/pause", tags=["control"])
+def pause(service: Brain, who: Operator, request: ControlRequest) -> ControlState:
+    """Hold every action until `resume`; notifications go on."""
+    return service.pause(who.name, request.reason)
+
+
+@router.post("/resume", tags=["control"])
+def resume(service: Brain, who: Operator, _request: ControlRequest) -> ControlState:
+    """Allow actions again after a pause."""
+    return service.resume(who.name)
+
+
+@router.post("/breaker/reset", tags=["control"])
+def reset_breaker(service: Brain, who: Admin, _request: ControlRequest) -> ControlState:
+    """Reset the tripped breaker."""
+    return service.reset_breaker(who.name)
+
+
+@router.post("/inject", tags=["control"], responses=documented(400, 404))
+def inject(service: Brain, who: Operator, request: InjectionRequest) -> InjectionOut:
+    """Start a failure on a simulated GPU, for rehearsal; a real GPU is refused with 409."""
+    return service.inject(request.kind, request.gpu, who.name)

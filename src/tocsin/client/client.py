@@ -1,0 +1,226 @@
+"""A typed, synchronous client of the HTTP API: one method an endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from urllib.parse import quote
+
+import httpx2
+from pydantic import TypeAdapter, ValidationError
+
+from tocsin.client import models
+from tocsin.client.errors import BadRequest, Denied, NotFound, ServerFault
+from tocsin.domain.clock import to_iso
+from tocsin.domain.decision import DecisionState
+from tocsin.domain.errors import Conflict, TocsinError, Unavailable
+
+T = TypeVar("T")
+
+Params = Mapping[str, str | int | Sequence[str]]
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _error_of(response: httpx2.Response) -> TocsinError:
+    try:
+        error = models.ErrorOut.model_validate_json(response.content).error
+    except ValidationError:
+        return ServerFault(f"{response.request.url} answers {response.status_code}, which is not of this API")
+    status, message = response.status_code, error.message
+    if status in {401, 403}:
+        return Denied(message)
+    if status == 404:
+        return NotFound(message)
+    if status == 409:
+        return Conflict(message)
+    if status == 503:
+        return Unavailable(message)
+    if status >= 500:
+        return ServerFault(message)
+    return BadRequest(message, error.code, dict(error.details))
+
+
+class Client:
+    """Speaks to one brain.
+
+    `timeout` is seconds, for each step of a request. Every method raises `Unavailable` where no brain answers (or it
+    answers 503), `Denied`, `NotFound`, `Conflict`, `BadRequest` or `ServerFault` with the server's message. Safe to
+    share between threads. Environment proxies are not used: the API is reached directly.
+    """
+
+    def __init__(
+        self, base_url: str, token: str = "", timeout: float = 10.0, transport: httpx2.BaseTransport | None = None
+    ) -> None:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.base_url = base_url.rstrip("/")
+        self._http = httpx2.Client(
+            base_url=self.base_url, headers=headers, timeout=timeout, transport=transport, trust_env=False
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close connections; safe to repeat."""
+        self._http.close()
+
+    def healthy(self) -> bool:
+        """Whether a brain's process answers at all; never raises."""
+        try:
+            return self._send("GET", "/healthz").status_code == 200
+        except TocsinError:
+            return False
+
+    def ready(self) -> models.Readiness:
+        """Whether the brain can do its work."""
+        response = self._send("GET", "/readyz")
+        if response.status_code not in {200, 503}:
+            raise _error_of(response)
+        return self._parse(models.Readiness, response)
+
+    def me(self) -> models.Whoami:
+        """Name and role of this client's token."""
+        return self._get(models.Whoami, "/v1/me")
+
+    def summary(self) -> models.FleetSummary:
+        """The fleet in one object."""
+        return self._get(models.FleetSummary, "/v1/fleet")
+
+    def gpus(self) -> list[models.GpuSummary]:
+        """Every GPU by host and index."""
+        return self._get(list[models.GpuSummary], "/v1/gpus")
+
+    def gpu(self, uuid: str) -> models.GpuDetail:
+        """One GPU."""
+        return self._get(models.GpuDetail, f"/v1/gpus/{quote(uuid, safe='')}")
+
+    def series(
+        self,
+        uuid: str,
+        metrics: Sequence[str],
+        start_ms: int | None = None,
+        end_ms: int | None = None,
+        max_points: int = 600,
+    ) -> models.SeriesResponse:
+        """Values of `metrics` of one GPU in [`start_ms`, `end_ms`); by default the last six hours."""
+        params: dict[str, str | int | Sequence[str]] = {"metric": list(metrics), "max_points": max_points}
+        if start_ms is not None:
+            params["start"] = to_iso(start_ms)
+        if end_ms is not None:
+            params["end"] = to_iso(end_ms)
+        return self._get(models.SeriesResponse, f"/v1/gpus/{quote(uuid, safe='')}/series", params)
+
+    def findings(self) -> list[models.FindingOut]:
+        """Active findings, worst first."""
+        return self._get(list[models.FindingOut], "/v1/findings")
+
+    def incidents(self) -> list[models.IncidentOut]:
+        """Open incidents, worst first."""
+        return self._get(list[models.IncidentOut], "/v1/incidents")
+
+    def predictions(self) -> list[models.PredictionOut]:
+        """The newest prediction for each subject and target, most urgent first."""
+        return self._get(list[models.PredictionOut], "/v1/predictions")
+
+    def decisions(self, limit: int = 100, state: DecisionState | None = None) -> list[models.DecisionOut]:
+        """Decisions, newest first."""
+        params: dict[str, str | int] = {"limit": limit} | ({"state": state.value} if state else {})
+        return self._get(list[models.DecisionOut], "/v1/decisions", params)
+
+    def decision(self, decision_id: str) -> models.DecisionOut:
+        """One decision."""
+        return self._get(models.DecisionOut, f"/v1/decisions/{quote(decision_id, safe='')}")
+
+    def approve(self, decision_id: str) -> models.DecisionOut:
+        """Say yes to a held decision."""
+        return self._post(models.DecisionOut, f"/v1/decisions/{quote(decision_id, safe='')}/approve", {})
+
+    def reject(self, decision_id: str, reason: str = "") -> models.DecisionOut:
+        """Say no to a held decision."""
+        path = f"/v1/decisions/{quote(decision_id, safe='')}/reject"
+        return self._post(models.DecisionOut, path, {"reason": reason})
+
+    def pause(self, reason: str = "") -> models.ControlState:
+        """Hold every action."""
+        return self._post(models.ControlState, "/v1/pause", {"reason": reason})
+
+    def resume(self) -> models.ControlState:
+        """Allow actions again."""
+        return self._post(models.ControlState, "/v1/resume", {})
+
+    def reset_breaker(self) -> models.ControlState:
+        """Reset the tripped breaker."""
+        return self._post(models.ControlState, "/v1/breaker/reset", {})
+
+    def inject(self, kind: str, gpu: str) -> models.InjectionOut:
+        """Start a failure on a simulated GPU."""
+        return self._post(models.InjectionOut, "/v1/inject", {"kind": kind, "gpu": gpu})
+
+    def scoreboard(self) -> models.Scoreboard:
+        """What would have been done."""
+        return self._get(models.Scoreboard, "/v1/scoreboard")
+
+    def journal(self, after: int = 0, limit: int = 100, kinds: Sequence[str] = ()) -> list[models.JournalEntryOut]:
+        """Journal entries with `seq` above `after`, in order."""
+        params: dict[str, str | int | Sequence[str]] = {"after": after, "limit": limit, "kind": list(kinds)}
+        return self._get(list[models.JournalEntryOut], "/v1/journal", params)
+
+    def verify_journal(self) -> models.VerificationOut:
+        """Whether the journal's chain holds."""
+        return self._get(models.VerificationOut, "/v1/journal/verify")
+
+    def metrics(self) -> str:
+        """The brain's own metrics in Prometheus text format."""
+        response = self._send("GET", "/metrics")
+        if response.status_code != 200:
+            raise _error_of(response)
+        return response.text
+
+    def write(self, lines: str, precision: str = "ms") -> None:
+        """Send line protocol; durable on return. Raises BadRequest where lines are refused: `details["rejected"]`."""
+        response = self._send("POST", "/api/v2/write", {"precision": precision}, content=lines.encode())
+        if response.status_code != 204:
+            raise _error_of(response)
+
+    def _get(self, kind: type[T], path: str, params: Params | None = None) -> T:
+        response = self._send("GET", path, params)
+        if response.status_code != 200:
+            raise _error_of(response)
+        return self._parse(kind, response)
+
+    def _post(self, kind: type[T], path: str, body: Mapping[str, object]) -> T:
+        response = self._send("POST", path, json=body)
+        if response.status_code != 200:
+            raise _error_of(response)
+        return self._parse(kind, response)
+
+    def _send(self, method: str, path: str, params: Params | None = None, **more: Any) -> httpx2.Response:
+        try:
+            return self._http.request(method, path, params=params, **more)
+        except httpx2.TimeoutException as error:
+            raise Unavailable(f"the brain at {self.base_url} did not answer in time; is it overloaded?") from error
+        except (httpx2.RequestError, httpx2.InvalidURL) as error:
+            message = f"no brain answers at {self.base_url} ({error}); start it with `tocsin brain`, or correct the URL"
+            raise Unavailable(message) from error
+
+    def _parse(self, kind: type[T], response: httpx2.Response) -> T:
+        adapter = _adapter(kind)
+        try:
+            parsed: T = adapter.validate_json(response.content)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            message = f"{response.request.url.path}: {where}: {first['msg']}; are client and brain of one version?"
+            raise ServerFault(message) from error
+        return parsed

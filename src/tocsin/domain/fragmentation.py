@@ -1,0 +1,209 @@
+"""How broken up memory, MIG slices and free GPUs are: pure functions, all 0 (whole) to 1 (useless).
+
+Three different things share the word: holes inside one process's caching allocator, MIG instances placed so that larger
+ones no longer fit, and free GPUs scattered over nodes so that a gang does not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+Placement = tuple[str, int]
+"""Profile name in the template and first memory slice."""
+
+
+def external_fragmentation(largest_free: float, total_free: float) -> float:
+    """1 - `largest_free` / `total_free`, both in bytes; 0 where nothing is free.
+
+    The share of a process's free memory that one allocation cannot have. Raises ValueError for a negative size or a
+    largest block above the total.
+    """
+    if largest_free < 0 or total_free < largest_free:
+        raise ValueError(f"largest free block {largest_free} must lie between 0 and all free memory {total_free}")
+    return 1.0 - largest_free / total_free if total_free > 0 else 0.0
+
+
+def smooth_external_fragmentation(free_blocks: Sequence[float]) -> float:
+    """1 - sum(f^2) / sum(f)^2 over the sizes of the free blocks; 0 where nothing is free.
+
+    Unlike `external_fragmentation` it moves with every block, not with the largest alone.
+    """
+    total = sum(free_blocks)
+    return 1.0 - sum(block * block for block in free_blocks) / (total * total) if total > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class MigProfile:
+    """One kind of MIG instance: what it takes of the GPU and where it may begin."""
+
+    name: str
+    memory_slices: int
+    compute_slices: int
+    starts: tuple[int, ...]
+    max_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class MigTemplate:
+    """The slices of a GPU and the profiles that it offers, by name."""
+
+    memory_slices: int
+    compute_slices: int
+    profiles: Mapping[str, MigProfile]
+
+
+def _template(memory: int, compute: int, *profiles: MigProfile) -> MigTemplate:
+    return MigTemplate(memory, compute, {profile.name: profile for profile in profiles})
+
+
+SEVEN_SLICE = _template(
+    8,
+    7,
+    MigProfile("1g", 1, 1, (0, 1, 2, 3, 4, 5, 6), 7),
+    MigProfile("1g.double", 2, 1, (0, 2, 4, 6), 4),
+    MigProfile("2g", 2, 2, (0, 2, 4), 3),
+    MigProfile("3g", 4, 3, (0, 4), 2),
+    MigProfile("4g", 4, 4, (0,), 1),
+    MigProfile("7g", 8, 7, (0,), 1),
+)
+"""A100, H100 and, as far as is known, every later data-centre GPU with MIG; from `nvidia-smi mig -lgipp` of A100 and H100."""
+
+FOUR_SLICE = _template(
+    4,
+    4,
+    MigProfile("1g", 1, 1, (0, 1, 2, 3), 4),
+    MigProfile("2g", 2, 2, (0, 2), 2),
+    MigProfile("4g", 4, 4, (0,), 1),
+)
+"""A30."""
+
+
+def free_slices(layout: Iterable[Placement], template: MigTemplate = SEVEN_SLICE) -> tuple[frozenset[int], int]:
+    """Free memory slices, and how many compute slices are free, beside the instances of `layout`.
+
+    Raises ValueError where two instances overlap, a start is not allowed or the compute slices do not suffice.
+    """
+    free = set(range(template.memory_slices))
+    compute = template.compute_slices
+    for name, start in layout:
+        profile = template.profiles.get(name)
+        if profile is None or start not in profile.starts:
+            raise ValueError(f"{name}@{start} is no placement of this GPU")
+        wanted = set(range(start, start + profile.memory_slices))
+        if not wanted <= free:
+            raise ValueError(f"{name}@{start} overlaps another instance")
+        free -= wanted
+        compute -= profile.compute_slices
+    if compute < 0:
+        raise ValueError("the instances need more compute slices than the GPU has")
+    return frozenset(free), compute
+
+
+def _feasible(profile: MigProfile, free: frozenset[int], compute: int) -> int:
+    placed = 0
+    next_start = 0
+    for start in profile.starts:
+        if start >= next_start and free.issuperset(range(start, start + profile.memory_slices)):
+            placed += 1
+            next_start = start + profile.memory_slices
+    return min(placed, compute // profile.compute_slices)
+
+
+def mig_capacity(layout: Sequence[Placement], template: MigTemplate = SEVEN_SLICE) -> dict[str, int]:
+    """For each profile, how many instances of it alone can still be created: NVML's remaining capacity.
+
+    Instances of one profile are equally long, so that taking each earliest free start gives the largest number.
+    """
+    free, compute = free_slices(layout, template)
+    return {name: _feasible(profile, free, compute) for name, profile in template.profiles.items()}
+
+
+def mig_ideal(layout: Sequence[Placement], template: MigTemplate = SEVEN_SLICE) -> dict[str, int]:
+    """For each profile, how many would fit if the free slices lay together."""
+    free, compute = free_slices(layout, template)
+    return {
+        name: min(len(free) // profile.memory_slices, compute // profile.compute_slices, profile.max_count)
+        for name, profile in template.profiles.items()
+    }
+
+
+def mig_fragmentation_by_profile(
+    layout: Sequence[Placement], template: MigTemplate = SEVEN_SLICE
+) -> dict[str, float]:
+    """For each profile, 1 - feasible / ideal; 0 where even an ideal layout would take none."""
+    ideal = mig_ideal(layout, template)
+    feasible = mig_capacity(layout, template)
+    return {name: 1.0 - feasible[name] / count if count > 0 else 0.0 for name, count in ideal.items()}
+
+
+def mig_fragmentation(
+    layout: Sequence[Placement], demand: Mapping[str, float], template: MigTemplate = SEVEN_SLICE
+) -> float:
+    """Index of one GPU: the mean over profiles weighted by `demand`, each profile's share of the requests.
+
+    `demand` need not sum to 1; profiles that it does not name weigh nothing. 0 where it weighs nothing at all.
+    """
+    by_profile = mig_fragmentation_by_profile(layout, template)
+    total = sum(demand.get(name, 0.0) for name in by_profile)
+    if total <= 0:
+        return 0.0
+    return min(1.0, sum(demand.get(name, 0.0) * value for name, value in by_profile.items()) / total)
+
+
+def mig_fleet_fragmentation(
+    layouts: Iterable[Sequence[Placement]], demand: Mapping[str, float], template: MigTemplate = SEVEN_SLICE
+) -> float:
+    """Index of a fleet: the mean over GPUs weighted by their free memory slices; 0 where no slice is free."""
+    weighted = free = 0.0
+    for layout in layouts:
+        slices = len(free_slices(layout, template)[0])
+        weighted += slices * mig_fragmentation(layout, demand, template)
+        free += slices
+    return weighted / free if free > 0 else 0.0
+
+
+def repack(
+    profiles: Iterable[str], demand: Mapping[str, float], template: MigTemplate = SEVEN_SLICE
+) -> tuple[Placement, ...]:
+    """The same instances where they hinder least: largest first, each at the start that leaves the smallest index.
+
+    Raises ValueError where they do not fit in this order.
+    """
+    known = template.profiles
+    layout: tuple[Placement, ...] = ()
+    for name in sorted(profiles, key=lambda p: (-known[p].memory_slices, -known[p].compute_slices, p)):
+        choices = [(*layout, (name, start)) for start in known[name].starts]
+        valid = [choice for choice in choices if _fits(choice, template)]
+        if not valid:
+            raise ValueError(f"{name} does not fit beside {layout}")
+        layout = min(valid, key=lambda choice: (mig_fragmentation(choice, demand, template), -choice[-1][1]))
+    return layout
+
+
+def _fits(layout: Sequence[Placement], template: MigTemplate) -> bool:
+    try:
+        free_slices(layout, template)
+    except ValueError:
+        return False
+    return True
+
+
+def gang_fragmentation(free_by_node: Iterable[int], gang: int) -> float:
+    """1 - sum(floor(free / gang) * gang) / sum(free): free GPUs in islands too small for a gang of `gang` GPUs.
+
+    `free_by_node` counts the free GPUs of each node or NVLink domain. 0 where no GPU is free. Raises ValueError for a
+    gang below 1.
+    """
+    if gang < 1:
+        raise ValueError(f"a gang has at least one GPU, not {gang}")
+    counts = list(free_by_node)
+    total = sum(counts)
+    return 1.0 - sum(count // gang * gang for count in counts) / total if total > 0 else 0.0
+
+
+def largest_job_fragmentation(free_by_domain: Iterable[int]) -> float:
+    """1 - the largest count of free GPUs in one fabric domain over all free GPUs; 0 where no GPU is free."""
+    counts = list(free_by_domain)
+    total = sum(counts)
+    return 1.0 - max(counts) / total if total > 0 else 0.0

@@ -1,0 +1,46 @@
+"""The hash chain: each entry's hash covers its content and the hash of the entry before it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+GENESIS = "0" * 64
+"""What the first entry names as the hash before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry.
+
+    `seq` counts from 1 without gaps. `epoch` counts the openings of the journal for writing. `actor` is ``tocsin`` or
+    the name of a person. `payload` is JSON. `hash` is SHA-256 in hexadecimal over everything else.
+    """
+
+    seq: int
+    epoch: int
+    at_ms: int
+    kind: str
+    actor: str
+    simulated: bool
+    payload: Mapping[str, object]
+    previous_hash: str
+    hash: str
+
+
+def canonical(payload: Mapping[str, object]) -> str:
+    """`payload` as JSON text with sorted keys and no spaces: the form that is stored and hashed.
+
+    Raises ValueError for NaN and infinities, which JSON does not have, and TypeError for what is no JSON at all.
+    """
+    return json.dumps(payload, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def digest(
+    previous_hash: str, seq: int, epoch: int, at_ms: int, kind: str, actor: str, simulated: bool, payload: str
+) -> str:
+    """Hash of an entry; `payload` is its stored text."""
+    head = json.dumps([previous_hash, seq, epoch, at_ms, kind, actor, int(simulated)], ensure_ascii=False)
+    return hashlib.sha256(f"{head}\n{payload}".encode()).hexdigest()

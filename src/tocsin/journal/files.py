@@ -1,0 +1,104 @@
+"""The files of a journal: the SQLite database, its lock and the anchor that knows how long the chain is."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from tocsin.domain.errors import Conflict, InputError, TocsinError
+
+_CREATE = """
+CREATE TABLE entry (
+    seq INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, at_ms INTEGER NOT NULL, kind TEXT NOT NULL, actor TEXT NOT NULL,
+    simulated INTEGER NOT NULL, payload TEXT NOT NULL, previous_hash TEXT NOT NULL, hash TEXT NOT NULL
+) STRICT;
+CREATE INDEX entry_kind ON entry (kind, seq);
+CREATE TRIGGER entry_no_update BEFORE UPDATE ON entry BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
+CREATE TRIGGER entry_no_delete BEFORE DELETE ON entry BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_CREATE,)
+"""Script n brings schema version n to n + 1; the version is SQLite's ``user_version``."""
+
+
+class JournalBroken(TocsinError):
+    """The journal was edited or cut short; nothing is appended to it."""
+
+
+def connect(path: Path, *, write: bool) -> sqlite3.Connection:
+    """Open the database. Raises InputError where it is no journal, or one of a newer version."""
+    try:
+        if write:
+            db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = FULL")
+        else:
+            db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None, check_same_thread=False)
+        version = int(db.execute("PRAGMA user_version").fetchone()[0])
+    except sqlite3.DatabaseError as error:
+        raise InputError("journal", str(path), f"cannot be opened: {error}", "restore it from a backup") from None
+    if version > len(MIGRATIONS):
+        db.close()
+        raise InputError(
+            "journal", str(path), f"has schema version {version}", "use the version of Tocsin that wrote it"
+        )
+    if write:
+        migrate(db, version)
+    return db
+
+
+def migrate(db: sqlite3.Connection, version: int) -> None:
+    """Bring the schema from `version` to the newest, one transaction a step."""
+    for number in range(version, len(MIGRATIONS)):
+        db.executescript(f"BEGIN IMMEDIATE; {MIGRATIONS[number]} PRAGMA user_version = {number + 1}; COMMIT;")
+
+
+def lock(path: Path) -> IO[str]:
+    """Take the writer's lock, held until the file is closed. Raises Conflict where another process has it."""
+    handle = path.with_name(path.name + ".lock").open("a", encoding="utf-8")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        handle.close()
+        raise Conflict(f"journal {path} is in use by another brain; one brain acts for a fleet") from None
+    return handle
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """The newest entry that was acknowledged. A chain that ends before it was cut short."""
+
+    seq: int
+    hash: str
+
+    @staticmethod
+    def path_of(journal: Path) -> Path:
+        """Where the anchor of a journal lies."""
+        return journal.with_name(journal.name + ".head")
+
+    @classmethod
+    def read(cls, journal: Path) -> Anchor | None:
+        """The anchor; None where there is none. Raises JournalBroken where it cannot be read."""
+        path = cls.path_of(journal)
+        try:
+            raw = json.loads(path.read_text(encoding="utf-8"))
+            return cls(int(raw["seq"]), str(raw["hash"]))
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError):
+            raise JournalBroken(f"anchor {path} is damaged; restore it with the journal from a backup") from None
+
+    def write(self, journal: Path) -> None:
+        """Replace the anchor in one step; durable on return."""
+        path = self.path_of(journal)
+        temporary = path.with_name(path.name + ".new")
+        with temporary.open("w", encoding="utf-8") as out:
+            json.dump({"seq": self.seq, "hash": self.hash}, out)
+            out.flush()
+            os.fsync(out.fileno())
+        temporary.replace(path)

@@ -1,0 +1,119 @@
+"""Writing the journal."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from tocsin.domain.clock import Clock
+from tocsin.journal.chain import GENESIS, Entry, canonical, digest
+from tocsin.journal.files import Anchor, JournalBroken, connect, lock
+from tocsin.journal.kinds import EntryKind
+from tocsin.journal.reader import COLUMNS, read_entries
+from tocsin.journal.verify import verify
+
+Draft = tuple[EntryKind, Mapping[str, object], bool]
+"""Kind, payload and whether it is simulated."""
+
+
+class Journal:
+    """The one writer; safe to use from several threads. An entry is on disk when `append` returns."""
+
+    def __init__(self, path: Path, clock: Clock, db: sqlite3.Connection, held: IO[str]) -> None:
+        self.path = path
+        self._clock = clock
+        self._db = db
+        self._held = held
+        self._lock = threading.Lock()
+        query = "SELECT seq, epoch, hash FROM entry ORDER BY seq DESC LIMIT 1"
+        last: tuple[int, int, str] = db.execute(query).fetchone() or (0, 0, GENESIS)
+        self._seq, self._hash = last[0], last[2]
+        self.epoch = last[1] + 1
+        if last[0] == 0:
+            # Before the first entry, so that a chain without an anchor is always one that lost it.
+            Anchor(0, GENESIS).write(path)
+
+    @classmethod
+    def open(cls, path: Path, clock: Clock) -> Journal:
+        """Open or create the journal at `path` for writing, in a new epoch.
+
+        Raises Conflict where another process writes to it, and JournalBroken where its chain does not hold.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        held = lock(path)
+        try:
+            db = connect(path, write=True)
+            result = verify(path)
+            if not result.ok:
+                db.close()
+                raise JournalBroken(f"journal {path}: {result.problem}; restore a backup, nothing is appended to it")
+        except BaseException:
+            held.close()
+            raise
+        return cls(path, clock, db, held)
+
+    def append(
+        self, kind: EntryKind, payload: Mapping[str, object], *, actor: str = "tocsin", simulated: bool = False
+    ) -> Entry:
+        """Add one entry; durable on return. `payload` must be JSON without NaN."""
+        return self.append_many([(kind, payload, simulated)], actor=actor)[0]
+
+    def append_many(self, drafts: Sequence[Draft], *, actor: str = "tocsin") -> list[Entry]:
+        """Add entries in one transaction: all of them or none; durable on return."""
+        if not drafts:
+            return []
+        with self._lock:
+            entries = self._chain(drafts, actor)
+            with self._db:
+                self._db.execute("BEGIN IMMEDIATE")
+                self._db.executemany(
+                    f"INSERT INTO entry ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 (constant)
+                    [_row(entry) for entry in entries],
+                )
+            self._seq, self._hash = entries[-1].seq, entries[-1].hash
+            Anchor(self._seq, self._hash).write(self.path)
+            return entries
+
+    def _chain(self, drafts: Sequence[Draft], actor: str) -> list[Entry]:
+        seq, previous, at_ms = self._seq, self._hash, self._clock.now_ms()
+        entries = []
+        for kind, payload, simulated in drafts:
+            seq += 1
+            own = digest(previous, seq, self.epoch, at_ms, str(kind), actor, simulated, canonical(payload))
+            entries.append(Entry(seq, self.epoch, at_ms, str(kind), actor, simulated, payload, previous, own))
+            previous = own
+        return entries
+
+    def entries(
+        self, after: int = 0, kinds: Collection[str] | None = None, limit: int | None = None
+    ) -> Iterator[Entry]:
+        """Entries with `seq` above `after`, in order."""
+        return read_entries(self.path, after=after, kinds=kinds, limit=limit)
+
+    @property
+    def head(self) -> int:
+        """Number of the newest entry, 0 in an empty journal."""
+        return self._seq
+
+    def close(self) -> None:
+        """Close the files and give up the lock; safe to repeat."""
+        with self._lock:
+            self._db.close()
+            self._held.close()
+
+
+def _row(entry: Entry) -> tuple[object, ...]:
+    return (
+        entry.seq,
+        entry.epoch,
+        entry.at_ms,
+        entry.kind,
+        entry.actor,
+        int(entry.simulated),
+        canonical(entry.payload),
+        entry.previous_hash,
+        entry.hash,
+    )

@@ -1,0 +1,58 @@
+"""Checking the chain."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from tocsin.domain.errors import InputError
+from tocsin.journal.chain import GENESIS, digest
+from tocsin.journal.files import Anchor, JournalBroken, connect
+from tocsin.journal.reader import COLUMNS
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Whether the chain holds; `events` counts the entries up to the end or the first problem."""
+
+    ok: bool
+    events: int
+    problem: str = ""
+
+
+def verify(path: Path) -> Verification:
+    """Check every hash, the numbering and, by the anchor, the end; reads only, also beside a writer.
+
+    The chain may be ahead of the anchor by what was committed just before a crash, never behind it.
+    """
+    try:
+        # The anchor first: what a writer appends meanwhile only makes the chain longer.
+        anchor = Anchor.read(path)
+        with closing(connect(path, write=False)) as db:
+            return _walk(db, anchor)
+    except (JournalBroken, InputError, sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        return Verification(False, 0, str(error))
+
+
+def _walk(db: sqlite3.Connection, anchor: Anchor | None) -> Verification:
+    previous, count, anchored = GENESIS, 0, anchor is None or anchor.seq == 0
+    for row in db.execute(f"SELECT {COLUMNS} FROM entry ORDER BY seq"):  # noqa: S608 (constant)
+        seq, epoch, at_ms, kind, actor, simulated, payload, claimed_previous, claimed = row
+        if seq != count + 1:
+            return Verification(False, count, f"entry {count + 1} is missing")
+        if claimed_previous != previous:
+            return Verification(False, count, f"entry {seq} does not follow entry {count}")
+        if digest(previous, seq, epoch, at_ms, kind, actor, bool(simulated), payload) != claimed:
+            return Verification(False, count, f"entry {seq} was edited")
+        previous, count = claimed, seq
+        if anchor is not None and seq == anchor.seq:
+            if claimed != anchor.hash:
+                return Verification(False, count, f"entry {seq} is not the one that was acknowledged")
+            anchored = True
+    if not anchored and anchor is not None:
+        return Verification(False, count, f"cut short: {anchor.seq} entries were acknowledged, {count} are left")
+    if anchor is None and count:
+        return Verification(False, count, "the anchor file is missing")
+    return Verification(True, count)

@@ -1,0 +1,115 @@
+"""Columns of the pool and fleet sheets, computed from the GPUs in each step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tocsin.domain.pool import PoolState
+from tocsin.rules.fleet import gang_fragmentation, group_means, idle
+from tocsin.rules.roster import Roster
+from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET, Sheet
+from tocsin.rules.table import Floats, Ints, Vector
+
+_POOL_INPUTS = ("gpu_utilization_ratio", "gpu_graphics_engine_active_ratio")
+_FLEET_INPUTS = (*_POOL_INPUTS, "gpu_process_count", "gpu_memory_used_ratio")
+
+
+class Aggregates:
+    """Keeps the pool and fleet sheets.
+
+    `elastic` says for each pool whether its state allows scaling on load alone. A pool's utilisation is the mean over its
+    whole GPUs with a reading that is not stale, unknown where that is less than half of them.
+    """
+
+    def __init__(self, roster: Roster, stale: Vector, sheets: Mapping[str, Sheet]) -> None:
+        self._roster = roster
+        self._stale = stale
+        self._gpu = sheets[GPU_SHEET]
+        self._pool = sheets[POOL_SHEET]
+        self._fleet = sheets[FLEET_SHEET]
+        self.elastic = self._pool.table.vector(np.bool_, False)
+        self._fleet.table.row("fleet")
+        self._fleet.table.settle()
+
+    @staticmethod
+    def inputs(pool: Sequence[str], fleet: Sequence[str]) -> tuple[str, ...]:
+        """GPU metrics that the pool and fleet metrics in use are computed from."""
+        if fleet:
+            return _FLEET_INPUTS
+        return _POOL_INPUTS if pool else ()
+
+    def compute(self, pools: Sequence[PoolState]) -> None:
+        """Write the columns of both sheets; pools that have neither a GPU nor a state leave."""
+        if self._pool.names:
+            self._compute_pools(pools)
+        if self._fleet.names:
+            self._compute_fleet()
+
+    def release(self) -> None:
+        """Give back the pools that leave."""
+        self._pool.table.release()
+
+    def _utilization(self) -> Floats:
+        names = self._gpu.names
+        busy = self._gpu.values.v[names.index("gpu_utilization_ratio")]
+        engine = self._gpu.values.v[names.index("gpu_graphics_engine_active_ratio")]
+        return np.where(np.isnan(busy), engine, busy)
+
+    def _compute_pools(self, pools: Sequence[PoolState]) -> None:
+        table = self._pool.table
+        for state in pools:
+            table.row(state.name)
+        table.settle()
+        count = len(table)
+        groups = np.where(self._roster.physical.v, self._roster.pool.v, -1)
+        members = np.bincount(groups[groups >= 0], minlength=count)
+        for i, name in enumerate(self._pool.names):
+            if name == "pool_utilization_ratio":
+                self._pool.values.v[i] = group_means(self._utilization(), groups, members, count)
+            elif name == "pool_pending_gpus":
+                self._pool.values.v[i] = np.nan
+                for state in pools:
+                    if state.pending_gpus is not None:
+                        self._pool.values.v[i, table.rows[state.name]] = state.pending_gpus
+        self.elastic.v[:] = False
+        for state in pools:
+            self.elastic.v[table.rows[state.name]] = state.elastic
+        self._date_pools(pools, members)
+
+    def _date_pools(self, pools: Sequence[PoolState], members: Ints) -> None:
+        table = self._pool.table
+        updated = np.flatnonzero(self._roster.table.updated.v & self._roster.physical.v)
+        if updated.size:
+            owner = self._roster.pool.v[updated]
+            np.maximum.at(table.at.v, owner, self._roster.table.at.v[updated])
+            table.updated.v[owner] = True
+        if (members == 0).any():
+            listed = {table.rows[state.name] for state in pools}
+            empty = [row for row in np.flatnonzero(members == 0).tolist() if table.keys[row] is not None]
+            table.leave(np.array([row for row in empty if row not in listed], dtype=np.int64))
+
+    def _compute_fleet(self) -> None:
+        table = self._fleet.table
+        updated = self._roster.table.updated.v & self._roster.physical.v
+        if not updated.any():
+            return
+        table.at.v[0] = max(int(table.at.v[0]), int(self._roster.table.at.v[updated].max()))
+        table.updated.v[0] = True
+        self._fleet.values.v[self._fleet.names.index("fleet_fragmentation_ratio"), 0] = self._gang_index()
+
+    def _gang_index(self) -> float:
+        column = {name: self._gpu.values.v[self._gpu.names.index(name)] for name in _FLEET_INPUTS}
+        known = self._roster.physical.v & ~self._stale.v
+        utilization = self._utilization()
+        if not (known & ~np.isnan(utilization)).any():
+            return float("nan")
+        free = known & idle(utilization, column["gpu_process_count"], column["gpu_memory_used_ratio"])
+        hosts = self._roster.host.v
+        named = hosts >= 0
+        count = int(hosts.max(initial=-1)) + 1
+        free_by_host = np.bincount(hosts[free & named], minlength=count)
+        sizes = np.bincount(hosts[self._roster.physical.v & named], minlength=count)
+        return gang_fragmentation(free_by_host, sizes)
+

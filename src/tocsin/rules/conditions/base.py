@@ -1,0 +1,169 @@
+"""What every kind of condition is: a checked description that a rule file holds, and a probe that judges all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+from tocsin.domain.errors import InputError
+from tocsin.domain.finding import Evidence
+from tocsin.domain.metrics import METRICS, MetricSpec, nearest, split_variant
+from tocsin.rules.eventlog import EventLog
+from tocsin.rules.forecasts import Forecasts
+from tocsin.rules.frame import Frame
+from tocsin.rules.sheet import GPU_SHEET, Column, Sheet, VariantSheet
+from tocsin.rules.table import Bools, Ints, Table
+from tocsin.rules.units import parse_duration
+from tocsin.rules.xid import XidCatalogue
+
+Duration = Annotated[int, BeforeValidator(parse_duration)]
+"""Milliseconds, written as text with a unit."""
+
+
+@dataclass(frozen=True)
+class MetricRef:
+    """A metric that a rule names: `key` is the column, `sheet` where it lives.
+
+    ``name`` is the plain value, ``name{label}`` each of its variants, ``name{label="v"}`` one variant of the GPU.
+    """
+
+    key: str
+    spec: MetricSpec
+    sheet: str
+
+
+def metric_ref(text: str, where: str) -> MetricRef:
+    """`text` as a reference; raises InputError that names the nearest metric or the right label."""
+    name, label, _ = split_variant(text)
+    each = ""
+    if not label and text.endswith("}") and "{" in text:
+        name, _, each = text[:-1].partition("{")
+    spec = METRICS.get(name)
+    if spec is None:
+        raise InputError(where, text, "no such metric", f"did you mean {nearest(name)}?")
+    if (label or each) and spec.label != (label or each):
+        remedy = f"write {name}{{{spec.label}}}" if spec.label else f"write {name}: it has no variants"
+        raise InputError(where, text, "no such label", remedy)
+    return MetricRef(name if each else text, spec, each or spec.entity)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a probe says of one row, for the finding: the numbers, what supports them, and words for the sentence."""
+
+    metric: str = ""
+    value: float | None = None
+    threshold: float | None = None
+    evidence: tuple[Evidence, ...] = ()
+    words: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class World:
+    """All that a probe may look at; `sheet` is that of its rule."""
+
+    frame: Frame
+    sheet: Sheet
+    log: EventLog
+    forecasts: Forecasts
+    xids: XidCatalogue
+
+    @property
+    def table(self) -> Table:
+        """Rows of the rule."""
+        return self.sheet.table
+
+    def column(self, ref: MetricRef) -> Column:
+        """The column of `ref`."""
+        return self.frame.sheets[ref.sheet].column(ref.key, ref.spec)
+
+
+class Probe:
+    """Judges every row of one table.
+
+    In each step `update` runs once, then `true` and, where it matters, `known`: a row is false where it is known and
+    not true. `open_` marks rows with an open finding, None where there is none: those are held to the clear level.
+    A `clocked` probe is judged by the present instant instead of the instant of the newest reading.
+    """
+
+    clocked: ClassVar[bool] = False
+
+    def update(self) -> None:
+        return
+
+    def true(self, open_: Bools | None) -> Bools:
+        raise NotImplementedError
+
+    def known(self) -> Bools:
+        raise NotImplementedError
+
+    def since(self) -> Ints | None:
+        """Since when each true row is true, where the probe knows better than the first step that saw it."""
+        return None
+
+    def report(self, row: int) -> Report:
+        raise NotImplementedError
+
+    def forget(self, rows: Iterable[int]) -> None:
+        """Drop what is kept outside the table's vectors for `rows` of the GPU table."""
+        return
+
+
+class Condition(BaseModel):
+    """Base of the kinds. `words` names what the kind adds to the words of a rule's sentence."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    words: ClassVar[frozenset[str]] = frozenset()
+
+    kind: str
+    """Which kind of condition."""
+
+    def metrics(self) -> tuple[MetricRef, ...]:
+        """Metrics that it reads."""
+        return ()
+
+    def sheets(self) -> frozenset[str]:
+        """Sheets that it is about."""
+        return frozenset(ref.sheet for ref in self.metrics()) or frozenset({GPU_SHEET})
+
+    def window_ms(self) -> int:
+        """How far back an event must be kept for it, in milliseconds."""
+        return 0
+
+    def check(self, xids: XidCatalogue) -> None:
+        """Raise InputError, its field named relative to the condition, for what no type can rule out."""
+        return
+
+    def bind(self, world: World) -> Probe:
+        """The probe over `world`."""
+        raise NotImplementedError
+
+    def meaning(self) -> str:
+        """The condition in words, for documentation."""
+        raise NotImplementedError
+
+
+class Broadcast(Probe):
+    """A GPU's probe as seen from the GPU's parts: processes, links or instances."""
+
+    def __init__(self, inner: Probe, sheet: VariantSheet) -> None:
+        self._inner = inner
+        self._sheet = sheet
+
+    def update(self) -> None:
+        self._inner.update()
+
+    def true(self, open_: Bools | None) -> Bools:
+        return self._inner.true(None)[self._sheet.parent.v]
+
+    def known(self) -> Bools:
+        return self._inner.known()[self._sheet.parent.v]
+
+    def report(self, row: int) -> Report:
+        return self._inner.report(int(self._sheet.parent.v[row]))
+
+    def forget(self, rows: Iterable[int]) -> None:
+        self._inner.forget(rows)

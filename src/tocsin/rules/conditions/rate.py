@@ -1,0 +1,177 @@
+"""Kind ``rate``: how much a value changed over a window."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from tocsin.domain.clock import SECOND
+from tocsin.domain.errors import InputError
+from tocsin.domain.metrics import MetricKind
+from tocsin.rules.conditions.base import Duration, MetricRef, Probe, Report, World, metric_ref
+from tocsin.rules.history import Ring
+from tocsin.rules.levels import Comparer, LevelCondition
+from tocsin.rules.sheet import Column, VariantSheet
+from tocsin.rules.table import Bools, Floats, Ints, Table
+from tocsin.rules.units import show_duration
+from tocsin.rules.xid import XidCatalogue
+
+_COVERAGE = 0.5
+"""Share of the window that readings must span for a rate per time; a bare change needs two readings only."""
+
+_FOREVER = np.iinfo(np.int64).max
+
+
+class Rate(LevelCondition):
+    """Holds where the change is beyond the level.
+
+    A counter's change is the sum of its increases, a fall being a restart from zero; a gauge's is the newest value less
+    the one a window ago.
+    """
+
+    kind: Literal["rate"]
+    metric: str
+    """The metric, as ``name``, ``name{label}`` for each variant, or ``name{label="v"}`` for one."""
+    over: Duration
+    """The window."""
+    per: Duration | None = None
+    """Compare the change per this time instead of the change over the whole window."""
+    only_one: bool = False
+    """For variants: holds only where no other variant of the same GPU does."""
+
+    def metrics(self) -> tuple[MetricRef, ...]:
+        return (metric_ref(self.metric, "metric"), *self.references())
+
+    def check(self, xids: XidCatalogue) -> None:
+        ref = self.metrics()[0]
+        if self.only_one and ref.key == self.metric:
+            raise InputError("only_one", True, "the metric is read without variants", f"write {_each(ref)}")
+        counter = ref.spec.kind is MetricKind.COUNTER
+        self.check_levels(ref.spec.unit, 0.0 if counter else -ref.spec.maximum, ref.spec.maximum)
+
+    def bind(self, world: World) -> Probe:
+        ref = self.metrics()[0]
+        sheet = world.frame.sheets[ref.sheet]
+        column = world.column(ref)
+        if ref.spec.kind is MetricKind.COUNTER:
+            change: Change = CounterChange(column, sheet.table, self.over, self.per)
+        else:
+            change = GaugeChange(column, sheet.table, self.over, self.per)
+        family = sheet if self.only_one and isinstance(sheet, VariantSheet) else None
+        return RateProbe(self, change, family, Comparer(self, world))
+
+    def meaning(self) -> str:
+        per = f" per {show_duration(self.per)}" if self.per else ""
+        alone = ", on one alone" if self.only_one else ""
+        level = self.level_meaning(self.metrics()[0].spec.unit)
+        return f"change of {self.metric} over {show_duration(self.over)} {level}{per}{alone}"
+
+
+def _each(ref: MetricRef) -> str:
+    return f"{ref.spec.name}{{{ref.spec.label}}}" if ref.spec.label else "a metric that has variants"
+
+
+class Change:
+    """The change of a column over a window; `v` (rows,) is NaN where unknown."""
+
+    def __init__(self, column: Column, table: Table, window_ms: int, per_ms: int | None) -> None:
+        self._column = column
+        self._table = table
+        self._per = per_ms
+        self._ring = Ring(table, window_ms)
+        self._last = table.vector(np.float64, np.nan, timeline=True)
+        self._last_at = table.vector(np.int64, 0, timeline=True)
+        self._change = table.vector(np.float64, np.nan, timeline=True)
+
+    def update(self) -> None:
+        """Take in the readings of this step."""
+        values = self._column.v
+        rows = np.flatnonzero(self._table.updated.v & ~np.isnan(values))
+        if rows.size:
+            self._change.v[rows] = self._advance(rows, self._table.at.v[rows], values[rows])
+            self._last.v[rows] = values[rows]
+            self._last_at.v[rows] = self._table.at.v[rows]
+
+    def _advance(self, rows: Ints, at: Ints, x: Floats) -> Floats:
+        raise NotImplementedError
+
+    def _scaled(self, change: Floats, length: Ints) -> Floats:
+        if self._per is None:
+            return change
+        enough = length >= _COVERAGE * self._ring.window_ms
+        return np.divide(change * self._per, length, out=np.full(change.size, np.nan), where=enough)
+
+    @property
+    def v(self) -> Floats:
+        return np.where(np.isnan(self._column.v), np.nan, self._change.v)
+
+
+class GaugeChange(Change):
+    """Newest value less the value a window ago."""
+
+    def _advance(self, rows: Ints, at: Ints, x: Floats) -> Floats:
+        then, since = self._ring.reference(rows, at, 2 * self._ring.window_ms)
+        self._ring.push(rows, at, x)
+        return self._scaled(x - then, at - since)
+
+
+class CounterChange(Change):
+    """Sum of increases; rows that never rose cost nothing but the look at them."""
+
+    def __init__(self, column: Column, table: Table, window_ms: int, per_ms: int | None) -> None:
+        super().__init__(column, table, window_ms, per_ms)
+        self._risen = table.vector(np.float64, 0.0, timeline=True)
+
+    def _advance(self, rows: Ints, at: Ints, x: Floats) -> Floats:
+        last = self._last.v[rows]
+        first = np.isnan(last)
+        step = np.where(first, 0.0, np.where(x >= last, x - last, x))
+        before = self._risen.v[rows]
+        total = before + step
+        self._risen.v[rows] = total
+        change = np.where(first, np.nan, 0.0)
+        moved = np.flatnonzero(total > 0)
+        if moved.size:
+            change[moved] = self._moved(rows[moved], at[moved], before[moved], total[moved])
+        return change
+
+    def _moved(self, rows: Ints, at: Ints, before: Floats, total: Floats) -> Floats:
+        starts = np.flatnonzero(before == 0)
+        if starts.size:
+            self._ring.push(rows[starts], self._last_at.v[rows[starts]], before[starts])
+        then, since = self._ring.reference(rows, at, _FOREVER)
+        self._ring.push(rows, at, total)
+        return self._scaled(total - then, at - since)
+
+
+class RateProbe(Probe):
+    """Compares a change."""
+
+    def __init__(self, condition: Rate, change: Change, family: VariantSheet | None, comparer: Comparer) -> None:
+        self._condition = condition
+        self._change = change
+        self._family = family
+        self._comparer = comparer
+
+    def update(self) -> None:
+        self._change.update()
+
+    def true(self, open_: Bools | None) -> Bools:
+        holds = self._comparer.true(self._change.v, open_)
+        if self._family is None or not holds.any():
+            return holds
+        parent = self._family.parent.v
+        return holds & (np.bincount(parent[holds], minlength=int(parent.max()) + 1)[parent] == 1)
+
+    def known(self) -> Bools:
+        return self._comparer.known(self._change.v)
+
+    def report(self, row: int) -> Report:
+        value = float(self._change.v[row])
+        window = self._condition.per or self._condition.over
+        words = {"over": show_duration(window), "per_second": f"{value * SECOND / window:.3g}"}
+        return Report(self._condition.metric, value, self._comparer.level(row), words=words)
+
+
+Rate.words = frozenset({"over", "per_second"})

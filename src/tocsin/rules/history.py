@@ -1,0 +1,59 @@
+"""A bounded past of each row: one sample a time slot, enough to say what a value was one window ago."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+
+from tocsin.rules.table import Bools, Floats, Ints, Table
+
+SLOTS = 12
+"""Slots a window is cut into: a window is met within 1/12 of its length, or within one reading where those are rarer."""
+
+_FAR = np.iinfo(np.int64).max
+
+
+class Ring:
+    """Past samples (instant, value) of every row of a table, for questions about one window.
+
+    The first sample of each slot is kept; a slot is a twelfth of `window_ms` (milliseconds).
+    """
+
+    def __init__(self, table: Table, window_ms: int) -> None:
+        self.window_ms = window_ms
+        self._depth = SLOTS + 2
+        self._width = max(1, window_ms // SLOTS)
+        self._x = table.vector(np.float64, np.nan, self._depth, timeline=True)
+        self._t = table.vector(np.int64, 0, self._depth, timeline=True)
+
+    def push(self, rows: Ints, at: Ints, x: Floats) -> None:
+        """Keep the samples `x` taken at `at` (milliseconds) of `rows`; all three have shape (k,)."""
+        slot = at // self._width
+        position = slot % self._depth
+        free = self._t.v[position, rows] // self._width != slot
+        if free.any():
+            position, rows = position[free], rows[free]
+            self._t.v[position, rows] = at[free]
+            self._x.v[position, rows] = x[free]
+
+    def reference(self, rows: Ints, at: Ints, reach_ms: int) -> tuple[Floats, Ints]:
+        """The sample to compare `rows` at `at` with: values and instants of shape (k,).
+
+        It is the youngest that is at least one window old, or the oldest where none is. Samples older than `reach_ms`
+        do not count; NaN and 0 where there is no earlier sample.
+        """
+        times = self._t.v[:, rows]
+        age = at - times
+        valid = (times > 0) & (age > 0) & (age <= reach_ms)
+        old = valid & (age >= self.window_ms)
+        young = valid & ~old
+        pick = np.where(
+            old.any(axis=0),
+            np.where(old, times, -1).argmax(axis=0),
+            np.where(young, times, _FAR).argmin(axis=0),
+        )
+        across = np.arange(rows.size)
+        found = cast("Bools", valid[pick, across])
+        values = np.where(found, self._x.v[:, rows][pick, across], np.nan)
+        return values, np.where(found, times[pick, across], 0)

@@ -1,0 +1,93 @@
+"""A table with named metric columns: one for GPUs, one for each variant label, one for pools, one for the fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tocsin.domain.metrics import MetricSpec
+from tocsin.rules.table import Floats, Ints, Table
+
+GPU_SHEET = "gpu"
+POOL_SHEET = "pool"
+FLEET_SHEET = "fleet"
+
+
+class Column:
+    """One metric of every row of a sheet; `v` is its present view, shape (rows,), NaN where unknown."""
+
+    __slots__ = ("_index", "_sheet", "spec")
+
+    def __init__(self, sheet: Sheet, index: int, spec: MetricSpec) -> None:
+        self._sheet = sheet
+        self._index = index
+        self.spec = spec
+
+    @property
+    def v(self) -> Floats:
+        column: Floats = self._sheet.values.v[self._index]
+        return column
+
+
+class Sheet:
+    """`names` are the metrics in the order of `values`, whose shape is (metrics, rows)."""
+
+    def __init__(self, names: Sequence[str], table: Table) -> None:
+        self.names = list(names)
+        self.table = table
+        self.values = table.vector(np.float64, np.nan, depth=max(1, len(self.names)))
+
+    def column(self, name: str, spec: MetricSpec) -> Column:
+        """The column of metric key `name`."""
+        return Column(self, self.names.index(name), spec)
+
+
+class VariantSheet(Sheet):
+    """Variants of the metrics of one label; a row is one (GPU row, label value), `parent` its GPU's row."""
+
+    def __init__(self, label: str, names: Sequence[str], table: Table) -> None:
+        super().__init__(names, table)
+        self.label = label
+        self.parent = table.vector(np.int64, 0)
+        self.plans: dict[tuple[int, tuple[str, ...]], list[int]] = {}
+        self._orphans: list[tuple[int, int]] = []
+
+    def rows_of(self, gpu_row: int, values: tuple[str, ...]) -> list[int]:
+        """Rows of the variants `values` of one GPU; `settle` must follow."""
+        plan = self.plans.get((gpu_row, values))
+        if plan is None:
+            plan = self.plans[gpu_row, values] = [self._row(gpu_row, value) for value in values]
+        return plan
+
+    def _row(self, gpu_row: int, value: str) -> int:
+        row = self.table.row((gpu_row, value))
+        self._orphans.append((row, gpu_row))
+        return row
+
+    def settle(self) -> None:
+        """Make vectors as long as the table and tell new rows their parent."""
+        self.table.settle()
+        for row, gpu_row in self._orphans:
+            self.parent.v[row] = gpu_row
+        self._orphans.clear()
+
+    def write(self, columns: Sequence[int], rows: Sequence[int], values: Sequence[float]) -> None:
+        """Store `values` at (columns, rows), all of one length."""
+        data = np.array(values, dtype=np.float64)
+        data[~np.isfinite(data)] = np.nan
+        self.values.v[np.array(columns), np.array(rows)] = data
+
+    def value(self, row: int) -> str:
+        """The label value of `row`."""
+        key = self.table.keys[row]
+        return str(key[1]) if isinstance(key, tuple) else ""
+
+    def release(self) -> None:
+        """Give back the rows that leave."""
+        if self.table.release():
+            self.plans.clear()
+
+    def leave_with(self, parents: Ints) -> None:
+        """Let the variants of the GPU rows `parents` leave as well."""
+        self.table.leave(np.flatnonzero(np.isin(self.parent.v, parents)))

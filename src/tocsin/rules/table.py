@@ -1,0 +1,132 @@
+"""Rows of subjects with numpy vectors beside them: what lets one rule judge every GPU in a few array operations."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+_FIRST_CAPACITY = 8
+
+
+class Vector:
+    """One value a row, or `depth` of them; grows with its table.
+
+    `v` is the present view, shape (rows,) or (depth, rows). It is replaced when rows are added, so read it anew in each
+    step. A new row, and a row that is given back, holds `fill`.
+    """
+
+    __slots__ = ("_data", "_fill", "timeline", "v")
+
+    def __init__(self, dtype: Any, fill: Any, depth: int | None, capacity: int, rows: int, *, timeline: bool) -> None:
+        shape = (capacity,) if depth is None else (depth, capacity)
+        self._fill = fill
+        self._data: NDArray[Any] = np.full(shape, fill, dtype=dtype)
+        self.timeline = timeline
+        self.v: NDArray[Any] = self._data[..., :rows]
+
+    def resize(self, capacity: int, rows: int) -> None:
+        """Make room for `capacity` rows, of which `rows` are in use."""
+        if capacity != self._data.shape[-1]:
+            data = np.full((*self._data.shape[:-1], capacity), self._fill, dtype=self._data.dtype)
+            data[..., : self._data.shape[-1]] = self._data
+            self._data = data
+        self.v = self._data[..., :rows]
+
+    def reset(self, rows: Ints) -> None:
+        """Set `rows` back to the fill value."""
+        self._data[..., rows] = self._fill
+
+
+class Table:
+    """Subjects of one kind and their vectors.
+
+    `at` is the instant of each row's newest reading in milliseconds, 0 where there is none; `updated` marks rows that
+    got one in this step, `leaving` rows that are given back at its end. `version` changes with the set of rows.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[Hashable, int] = {}
+        self.keys: list[Hashable | None] = []
+        self.version = 0
+        self._free: list[int] = []
+        self._vectors: list[Vector] = []
+        self._capacity = _FIRST_CAPACITY
+        self._settled = 0
+        self.at = self.vector(np.int64, 0, timeline=True)
+        self.updated = self.vector(np.bool_, False)
+        self.leaving = self.vector(np.bool_, False)
+        self.any_leaving = False
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def vector(self, dtype: Any, fill: Any, depth: int | None = None, *, timeline: bool = False) -> Vector:
+        """A new vector of this table; one with `timeline` is reset when a row's time goes backwards."""
+        vector = Vector(dtype, fill, depth, self._capacity, self._settled, timeline=timeline)
+        self._vectors.append(vector)
+        return vector
+
+    def row(self, key: Hashable) -> int:
+        """The row of `key`, taken anew where it has none; `settle` must follow before a vector is used there."""
+        row = self.rows.get(key)
+        return self._take(key) if row is None else row
+
+    def _take(self, key: Hashable) -> int:
+        self.version += 1
+        if self._free:
+            row = self._free.pop()
+            self.keys[row] = key
+        else:
+            row = len(self.keys)
+            self.keys.append(key)
+        self.rows[key] = row
+        return row
+
+    def settle(self) -> None:
+        """Make the vectors as long as there are rows."""
+        rows = len(self.keys)
+        if rows == self._settled:
+            return
+        while self._capacity < rows:
+            self._capacity *= 2
+        for vector in self._vectors:
+            vector.resize(self._capacity, rows)
+        self._settled = rows
+
+    def leave(self, rows: Ints) -> None:
+        """Mark `rows` to be given back at the end of the step."""
+        if rows.size:
+            self.leaving.v[rows] = True
+            self.any_leaving = True
+
+    def release(self) -> list[int]:
+        """Give back the rows marked by `leave` and reset every vector there; returns them."""
+        if not self.any_leaving:
+            return []
+        rows = np.flatnonzero(self.leaving.v)
+        self._reset(rows, self._vectors)
+        for row in rows.tolist():
+            key = self.keys[row]
+            if key is not None:
+                del self.rows[key]
+            self.keys[row] = None
+            self._free.append(row)
+        self.any_leaving = False
+        self.version += 1
+        return [int(row) for row in rows]
+
+    def rewind(self, rows: Ints) -> None:
+        """Forget what `rows` know of time, because their clock went backwards."""
+        self._reset(rows, [vector for vector in self._vectors if vector.timeline])
+
+    @staticmethod
+    def _reset(rows: Ints, vectors: Iterable[Vector]) -> None:
+        for vector in vectors:
+            vector.reset(rows)

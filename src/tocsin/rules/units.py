@@ -1,0 +1,66 @@
+"""Durations and values as people write and read them."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND
+
+_UNITS = {"ms": 1, "s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_DURATION = re.compile(rf"(?:{_PART.pattern})+")
+
+_BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def parse_duration(value: object) -> int:
+    """Milliseconds of a text such as ``90s``, ``15m``, ``24h``, ``7d`` or ``1h30m``.
+
+    Raises ValueError where `value` is anything else; a bare number says no unit and is refused.
+    """
+    if isinstance(value, str) and _DURATION.fullmatch(value):
+        return round(sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(value)))
+    raise ValueError("is no duration; write it with a unit, such as '90s', '15m', '24h' or '7d'")
+
+
+def show_duration(milliseconds: float) -> str:
+    """`milliseconds` in the one or two largest units, for example ``15 min`` or ``2 h 5 min``."""
+    seconds = round(milliseconds / SECOND)
+    if seconds < 60:
+        return f"{seconds} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    days, hours = divmod(round(milliseconds / HOUR), 24)
+    return f"{days} d {hours} h" if hours else f"{days} d"
+
+
+def show_value(value: float | None, unit: str) -> str:
+    """`value` with `unit` as the metric table names it, scaled for reading; ``unknown`` for None and NaN."""
+    if value is None or math.isnan(value):
+        return "unknown"
+    if unit == "ratio":
+        return f"{value * 100:.3g} %"
+    if unit == "celsius":
+        return f"{value:.3g} °C"
+    if unit == "watts":
+        return f"{value:.4g} W"
+    if unit == "hertz":
+        return f"{value / 1e6:.4g} MHz"
+    if unit == "bytes":
+        return _show_bytes(value)
+    if unit == "seconds":
+        return f"{value:.3g} s"
+    return f"{value:.6g}" if unit in ("bool", "action", "state", "xid", "bits", "p-state") else f"{value:.6g} {unit}"
+
+
+def _show_bytes(value: float) -> str:
+    power = 0
+    while abs(value) >= 1024 and power < len(_BYTES) - 1:
+        value /= 1024
+        power += 1
+    return f"{value:.3g} {_BYTES[power]}"
