@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tocsin.actions.catalogue import ACTIONS, CONDEMNING, DRIVER_VERDICTS, is_disruptive
+from tocsin.actions.catalogue import CONDEMNING, DRIVER_VERDICTS, is_disruptive
 from tocsin.actions.policy import Policy
 from tocsin.actions.reach import base_key
 from tocsin.actions.sentences import action_sentence, eta_clause, notice_sentence
@@ -84,6 +84,32 @@ def _action(
     incident: Incident, action: ActionKind, prediction: Prediction | None, view: FleetView, policy: Policy
 ) -> Decision:
     root = incident.root
+    sentence = action_sentence(action, root.subject, incident.sentence, eta_clause(prediction, view.now_ms))
+    parameters = _parameters(root, prediction) | {"cause": cause_key(root, action)}
+    return _decision(incident, action, view, policy, _key(root, action, view), sentence, parameters)
+
+
+def _notice(
+    incident: Incident, proposed: ActionKind, prediction: Prediction | None, view: FleetView, policy: Policy
+) -> Decision:
+    root = incident.root
+    eta = eta_clause(prediction, view.now_ms)
+    sentence = notice_sentence(incident.sentence, proposed, root.subject, policy.mode_of(root.rule), eta)
+    parameters = _parameters(root, prediction) | {"intended": str(proposed)}
+    key = cause_key(root, ActionKind.NOTIFY)
+    return _decision(incident, ActionKind.NOTIFY, view, policy, key, sentence, parameters)
+
+
+def _decision(
+    incident: Incident,
+    action: ActionKind,
+    view: FleetView,
+    policy: Policy,
+    key: str,
+    sentence: str,
+    parameters: dict[str, str],
+) -> Decision:
+    root = incident.root
     return Decision(
         rule=root.rule,
         subject=root.subject,
@@ -93,36 +119,12 @@ def _action(
         category=root.category,
         at_ms=view.now_ms,
         expires_ms=view.now_ms + policy.time_box_ms,
-        key=_key(root, action, view),
-        sentence=action_sentence(action, root.subject, incident.sentence, eta_clause(prediction, view.now_ms)),
+        key=key,
+        sentence=sentence,
         findings=(root.id, *(member.id for member in incident.members if member.id != root.id)),
         incident=incident.id,
-        parameters=_parameters(root, prediction) | {"cause": cause_key(root, action)},
-        simulated=any(member.simulated for member in incident.members) or root.simulated,
-    )
-
-
-def _notice(
-    incident: Incident, proposed: ActionKind, prediction: Prediction | None, view: FleetView, policy: Policy
-) -> Decision:
-    root = incident.root
-    mode = policy.mode_of(root.rule)
-    eta = eta_clause(prediction, view.now_ms)
-    return Decision(
-        rule=root.rule,
-        subject=root.subject,
-        action=ActionKind.NOTIFY,
-        mode=mode,
-        severity=root.severity,
-        category=root.category,
-        at_ms=view.now_ms,
-        expires_ms=view.now_ms + policy.time_box_ms,
-        key=cause_key(root, ActionKind.NOTIFY),
-        sentence=notice_sentence(incident.sentence, proposed, root.subject, mode, eta),
-        findings=(root.id, *(member.id for member in incident.members if member.id != root.id)),
-        incident=incident.id,
-        parameters=_parameters(root, prediction) | {"intended": str(proposed)},
-        simulated=any(member.simulated for member in incident.members) or root.simulated,
+        parameters=parameters,
+        simulated=root.simulated or any(member.simulated for member in incident.members),
     )
 
 
@@ -161,8 +163,3 @@ def _one_disruptive_each(decisions: list[Decision]) -> list[Decision]:
             taken.add(subject)
         kept.append(decision)
     return kept
-
-
-def describe(action: ActionKind) -> str:
-    """The action's verb, for listings."""
-    return ACTIONS[action].verb

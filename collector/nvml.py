@@ -54,7 +54,7 @@ class NvmlSource:
     def __init__(self, library: Nvml, place: Place, deadline_seconds: float = 5.0) -> None:
         self._library = library
         self._place = place
-        self._deadline = deadline_seconds
+        self.deadline_seconds = deadline_seconds
         self._workers: Workers[_Result] = Workers()
         self._watch = XidWatch(library)
         self._devices: dict[str, Device] = {}
@@ -102,7 +102,7 @@ class NvmlSource:
     def _absent(self, device: Device, now_ms: int) -> list[Reading]:
         if not self._open or device.gpu.uuid in self._without_handle:
             return device.absent(now_ms, Missing.LOST)
-        _log.warning("GPU did not answer in time", gpu=device.gpu.uuid, seconds=self._deadline)
+        _log.warning("GPU did not answer in time", gpu=device.gpu.uuid, seconds=self.deadline_seconds)
         return device.absent(now_ms, Missing.TIMED_OUT)
 
     def _is_open(self, now_ms: int, events: list[Event]) -> bool:
@@ -152,7 +152,7 @@ class NvmlSource:
         if count == self._count and now_ms - self._listed_ms < ENUMERATE_MS:
             return
         before = set(self._devices)
-        listing = self._workers.run({_ENUMERATION: _guarded(self._list)}, self._deadline).get(_ENUMERATION)
+        listing = self._workers.run({_ENUMERATION: _guarded(self._list)}, self.deadline_seconds).get(_ENUMERATION)
         if isinstance(listing, NvmlFailure):
             raise listing
         if not isinstance(listing, _Listing):
@@ -203,7 +203,7 @@ class NvmlSource:
             if uuid not in self._without_handle
         }
         readings: dict[str, list[Reading]] = {}
-        for uuid, result in self._workers.run(tasks, self._deadline).items():
+        for uuid, result in self._workers.run(tasks, self.deadline_seconds).items():
             if isinstance(result, NvmlFailure):
                 raise result
             if isinstance(result, list):

@@ -70,7 +70,7 @@ class Journal:
             with self._db:
                 self._db.execute("BEGIN IMMEDIATE")
                 self._db.executemany(
-                    f"INSERT INTO entry ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 (constant)
+                    f"INSERT INTO entry ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     [_row(entry) for entry in entries],
                 )
             self._seq, self._hash = entries[-1].seq, entries[-1].hash

@@ -39,7 +39,7 @@ def select(
     where = "seq > ?" + (f" AND kind IN ({', '.join('?' * len(kinds))})" if kinds else "")
     while left is None or left > 0:
         size = _PAGE if left is None else min(_PAGE, left)
-        query = f"SELECT {COLUMNS} FROM entry WHERE {where} ORDER BY seq LIMIT {size}"  # noqa: S608 (no outside text)
+        query = f"SELECT {COLUMNS} FROM entry WHERE {where} ORDER BY seq LIMIT {size}"
         rows = db.execute(query, (after, *(kinds or ()))).fetchall()
         yield from map(from_row, rows)
         if len(rows) < size:

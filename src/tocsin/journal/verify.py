@@ -38,7 +38,7 @@ def verify(path: Path) -> Verification:
 
 def _walk(db: sqlite3.Connection, anchor: Anchor | None) -> Verification:
     previous, count, anchored = GENESIS, 0, anchor is None or anchor.seq == 0
-    for row in db.execute(f"SELECT {COLUMNS} FROM entry ORDER BY seq"):  # noqa: S608 (constant)
+    for row in db.execute(f"SELECT {COLUMNS} FROM entry ORDER BY seq"):
         seq, epoch, at_ms, kind, actor, simulated, payload, claimed_previous, claimed = row
         if seq != count + 1:
             return Verification(False, count, f"entry {count + 1} is missing")

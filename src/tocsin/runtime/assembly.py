@@ -9,6 +9,7 @@ from tocsin.actions.loop import ActionLoop
 from tocsin.actions.policy import Policy
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import Clock
+from tocsin.domain.decision import Mode
 from tocsin.forecaster.worker import ForecastWorker
 from tocsin.journal.journal import Journal
 from tocsin.rules.load import load_rules
@@ -27,10 +28,11 @@ class RunningBrain:
     worker: ForecastWorker
     threads: list[Periodic]
 
-    def start(self) -> None:
-        """Start evaluating and forecasting."""
+    def start(self, *, evaluate: bool = True) -> None:
+        """Start the threads; without `evaluate` somebody else calls the brain's `tick`."""
         for thread in self.threads:
-            thread.start()
+            if evaluate or thread.name != "evaluate":
+                thread.start()
 
     def stop(self) -> None:
         """Stop the threads, end the worker process and close the files."""
@@ -40,15 +42,19 @@ class RunningBrain:
         self.brain.close()
 
 
-def open_brain(settings: Settings, clock: Clock) -> RunningBrain:
-    """A brain over the store and the journal that `settings` name; nothing runs yet."""
+def open_brain(settings: Settings, clock: Clock, *, propose: bool = False) -> RunningBrain:
+    """A brain over the store and the journal that `settings` name; nothing runs yet.
+
+    With `propose` every rule that would only observe proposes, as far as the service's own mode allows.
+    """
     metrics = OwnMetrics()
     ruleset = load_rules(settings.rules.path)
     store = open_store(settings.store)
     store.init()
     settings.journal.path.parent.mkdir(parents=True, exist_ok=True)
     journal = Journal.open(settings.journal.path, clock)
-    policy = Policy.of(settings.actions, {rule.name: rule.mode for rule in ruleset.rules})
+    modes = {rule.name: Mode.PROPOSE if propose and rule.mode is Mode.OBSERVE else rule.mode for rule in ruleset.rules}
+    policy = Policy(settings.actions, modes)
     actions = ActionLoop(journal, open_executors(settings, clock), clock, policy)
     worker = ForecastWorker(settings.forecast)
     forecasts = Forecasts(store, worker, settings.forecast)

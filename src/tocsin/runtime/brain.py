@@ -68,9 +68,8 @@ class Brain:
         self.started_ms = clock.now_ms()
         self.active: list[Finding] = []
         self.incidents: list[Incident] = []
-        self.found = 0
         self._engine = RuleEngine(ruleset)
-        self._recorder = Recorder(journal, journal.entries())
+        self.recorder = Recorder(journal, journal.entries())
         self._pools: Callable[[], Sequence[PoolState]] = self._configured_pools
         self._confirmations = Confirmations()
         self.evaluated = False
@@ -117,8 +116,7 @@ class Brain:
             )
             self.active = list(evaluation.active)
             self.incidents = collapse(self.active, snapshot.events)
-            opened = self._recorder.record(self.active, self.incidents)
-            self.found += len(opened)
+            opened = self.recorder.record(self.active, self.incidents)
             for finding in opened:
                 self.metrics.count("tocsin_findings_opened_total", rule=finding.rule)
             if opened or evaluation.cleared:

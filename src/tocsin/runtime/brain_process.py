@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from tocsin.api.app import create_app
 from tocsin.api.server import ApiServer
+from tocsin.config.address import split_address
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import Clock
-from tocsin.config.address import split_address
 from tocsin.runtime.assembly import open_brain
 from tocsin.runtime.service import BrainService
 

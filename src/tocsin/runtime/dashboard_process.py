@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 
-from tocsin.domain.errors import Unavailable
 from tocsin.config.address import free_or, split_address
+from tocsin.domain.errors import Unavailable
 
 
 def dashboard_command(listen: str, api_url: str, api_token: str) -> tuple[list[str], dict[str, str], str]:

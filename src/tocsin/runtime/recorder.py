@@ -23,6 +23,8 @@ class Recorder:
         self._journal = journal
         self._findings: set[str] = set()
         self._incidents: dict[str, int] = {}
+        self.findings_opened = 0
+        self.incidents_opened = 0
         for entry in entries:
             self._fold(entry)
 
@@ -41,6 +43,7 @@ class Recorder:
         """Journal the difference to the last call; returns the findings that are new."""
         opened = [finding for finding in active if finding.id not in self._findings]
         batch = [(EntryKind.FINDING_OPENED, _finding_payload(f), f.simulated) for f in opened]
+        self.findings_opened += len(opened)
         now = {finding.id for finding in active}
         batch += [(EntryKind.FINDING_CLEARED, {"id": gone}, False) for gone in sorted(self._findings - now)]
         self._findings = now
@@ -56,6 +59,7 @@ class Recorder:
             if known == len(incident.members):
                 continue
             kind = EntryKind.INCIDENT_OPENED if known is None else EntryKind.INCIDENT_UPDATED
+            self.incidents_opened += known is None
             entries.append((kind, _incident_payload(incident), incident.root.simulated))
         gone = sorted(set(self._incidents) - set(now))
         entries += [(EntryKind.INCIDENT_CLOSED, {"id": name}, False) for name in gone]

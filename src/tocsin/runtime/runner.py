@@ -22,7 +22,7 @@ class Periodic:
     """
 
     def __init__(self, name: str, work: Callable[[], None], seconds: float, clock: Clock) -> None:
-        self._name = name
+        self.name = name
         self._work = work
         self._seconds = seconds
         self._clock = clock
@@ -58,4 +58,4 @@ class Periodic:
             self._work()
         except Exception:
             self.failures += 1
-            log.exception("periodic work failed", work=self._name)
+            log.exception("periodic work failed", work=self.name)

@@ -6,10 +6,9 @@ filled by one ``%`` per line.
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
@@ -32,7 +31,6 @@ from tocsin.store.points import (
 )
 
 _TAG_SPECIAL = re.compile(r"[,= \n\\]")
-_NOT_PLAIN_NUMBER = re.compile("=-?(?:nan|inf|np)|=(?:True|False)")
 _MAX_CACHED_GPUS = 65_536
 
 
@@ -95,7 +93,7 @@ def _plan(names: tuple[str, ...], form: str) -> tuple[_Group, ...]:
     return tuple(
         _Group(
             tag,
-            ",".join(f"{tag_text(name)}={form}".replace("%", "%%").replace("%%" + form[1:], form) for _, name in members),
+            ",".join(tag_text(name).replace("%", "%%") + "=" + form for _, name in members),
             None if whole else itemgetter(*(position for position, _ in members)),
         )
         for tag, members in groups.items()
@@ -106,7 +104,7 @@ def _add_lines(lines: list[str], head: str, at: str, names: tuple[str, ...], val
     for group in _plan(names, form):
         picked = values if group.pick is None else group.pick(values)
         text = group.template % picked
-        if form == "%r" and _NOT_PLAIN_NUMBER.search(text):
+        if "(" in text or "True" in text or "False" in text:  # NumPy scalars and booleans print their type
             picked = tuple(float(v) for v in (picked if isinstance(picked, tuple) else (picked,)))
             text = group.template % picked
         lines.append(f"{head}{group.tag} {text} {at}")
@@ -169,13 +167,8 @@ def encode(batch: Batch, *, info: bool = True) -> str:
     return "\n".join(lines) + "\n" if lines else ""
 
 
-def encode_points(batch: Batch) -> Iterable[str]:
+def encode_points(batch: Batch) -> Iterator[str]:
     """Lines of the batch's events, findings and predictions."""
     yield from (point_line(event_point(event)) for event in batch.events)
     yield from (point_line(finding_point(finding)) for finding in batch.findings)
     yield from (point_line(prediction_point(prediction)) for prediction in batch.predictions)
-
-
-def labels_json(labels: Mapping[str, str]) -> str:
-    """`labels` as compact JSON."""
-    return json.dumps(dict(labels), ensure_ascii=False, separators=(",", ":"))

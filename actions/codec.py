@@ -1,0 +1,45 @@
+"""Decisions, verdicts and outcomes as JSON objects of the journal, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from tocsin.domain.decision import Decision, Outcome, Verdict
+
+_DECISION = TypeAdapter(Decision)
+_VERDICTS = TypeAdapter(tuple[Verdict, ...])
+_OUTCOME = TypeAdapter(Outcome)
+
+
+def dump_decision(decision: Decision) -> dict[str, Any]:
+    """`decision` as a JSON object, its id beside the fields."""
+    return {"id": decision.id} | _DECISION.dump_python(decision, mode="json")
+
+
+def load_decision(payload: dict[str, Any]) -> Decision:
+    """The decision of `payload`; raises pydantic's ValidationError where it is none."""
+    return _DECISION.validate_python({name: value for name, value in payload.items() if name != "id"})
+
+
+def dump_verdicts(verdicts: tuple[Verdict, ...]) -> list[dict[str, Any]]:
+    """`verdicts` as a JSON array."""
+    dumped: list[dict[str, Any]] = _VERDICTS.dump_python(verdicts, mode="json")
+    return dumped
+
+
+def load_verdicts(payload: object) -> tuple[Verdict, ...]:
+    """The verdicts of a JSON array."""
+    return _VERDICTS.validate_python(payload)
+
+
+def dump_outcome(outcome: Outcome) -> dict[str, Any]:
+    """`outcome` as a JSON object."""
+    dumped: dict[str, Any] = _OUTCOME.dump_python(outcome, mode="json")
+    return dumped
+
+
+def load_outcome(payload: object) -> Outcome:
+    """The outcome of a JSON object."""
+    return _OUTCOME.validate_python(payload)

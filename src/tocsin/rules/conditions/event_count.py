@@ -1,0 +1,103 @@
+"""Kind ``event_count``: so many events of one kind within a window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from pydantic import Field
+
+from tocsin.domain.errors import InputError
+from tocsin.domain.event import Event, EventKind
+from tocsin.domain.finding import Evidence
+from tocsin.rules.conditions.base import Condition, Duration, Probe, Report, World
+from tocsin.rules.spells import MOST_EVENTS, Spells, ended_by
+from tocsin.rules.suggest import did_you_mean
+from tocsin.rules.table import Bools, Ints
+from tocsin.rules.units import show_duration
+from tocsin.rules.xid import XidCatalogue
+
+
+class EventCount(Condition):
+    """Holds while at least `count` matching events lie within the last `within`."""
+
+    words = frozenset({"count", "code", "event"})
+    kind: Literal["event_count"]
+    event: EventKind
+    """Kind of event."""
+    count: int = Field(default=1, ge=1, le=MOST_EVENTS)
+    """Least number of events."""
+    within: Duration
+    """The window."""
+    codes: list[int] = Field(default_factory=list)
+    """Only these codes; empty is any."""
+    classes: list[str] = Field(default_factory=list)
+    """For XIDs: only these classes of the catalogue; empty is any."""
+    cleared_by: list[EventKind] = Field(default_factory=list)
+    """Events on the same GPU, or on its whole host, that end it at once."""
+    clear_codes: list[int] = Field(default_factory=list)
+    """Codes of the same kind of event that end it at once."""
+
+    def window_ms(self) -> int:
+        return self.within
+
+    def check(self, xids: XidCatalogue) -> None:
+        if self.classes and self.event is not EventKind.XID:
+            raise InputError("classes", self.classes, f"{self.event} events have no classes", "use event = 'xid'")
+        for name in self.classes:
+            if name not in xids.classes():
+                raise InputError("classes", name, "no such XID class", did_you_mean(name, xids.classes()))
+
+    def bind(self, world: World) -> Probe:
+        codes, classes = frozenset(self.codes), frozenset(self.classes)
+
+        def matches(event: Event) -> bool:
+            return (
+                event.kind is self.event
+                and (not codes or event.code in codes)
+                and (not classes or world.xids.of(event.code).xid_class in classes)
+            )
+
+        ends = ended_by(self.cleared_by, self.clear_codes, self.event)
+        return EventCountProbe(self, Spells(world.frame, world.log, matches, ends, self.within, self.count), world)
+
+    def meaning(self) -> str:
+        which = f" {', '.join(map(str, self.codes))}" if self.codes else ""
+        which += f" of class {', '.join(self.classes)}" if self.classes else ""
+        return f"{self.count} or more {self.event} events{which} within {show_duration(self.within)}"
+
+
+class EventCountProbe(Probe):
+    """Reads the spells."""
+
+    clocked = True
+
+    def __init__(self, condition: EventCount, spells: Spells, world: World) -> None:
+        self._condition = condition
+        self._spells = spells
+        self._xids = world.xids
+
+    def update(self) -> None:
+        self._spells.update()
+
+    def true(self, open_: Bools | None) -> Bools:
+        return self._spells.on
+
+    def known(self) -> Bools:
+        return self._spells.on | True
+
+    def since(self) -> Ints | None:
+        return self._spells.since
+
+    def report(self, row: int) -> Report:
+        spell = self._spells.rows[row]
+        last = spell.events[-1]
+        single = self._condition.count == 1
+        value = float(last.code) if single else float(len(spell.events))
+        words = {"count": str(len(spell.events)), "code": str(last.code), "event": self._condition.event.value}
+        text = last.message or f"{self._condition.event} {last.code}"
+        evidence = (Evidence(f"{self._condition.event}:{last.code}", text, last.at_ms, value),)
+        return Report("", value, None if single else float(self._condition.count), evidence, words)
+
+    def forget(self, rows: Iterable[int]) -> None:
+        self._spells.forget(rows)

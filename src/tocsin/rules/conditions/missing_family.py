@@ -1,0 +1,95 @@
+"""Kind ``missing_family``: a GPU whose readings have lost a whole family of metrics."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from tocsin.domain.clock import DAY
+from tocsin.domain.errors import InputError
+from tocsin.domain.finding import Evidence
+from tocsin.rules.conditions.base import Condition, Duration, Probe, Report, World
+from tocsin.rules.layout import FAMILIES
+from tocsin.rules.suggest import did_you_mean
+from tocsin.rules.table import Bools, Ints
+from tocsin.rules.xid import XidCatalogue
+
+
+class MissingFamily(Condition):
+    """Holds where a GPU had metrics of a family, now reports without any of them, and another GPU still has some.
+
+    What every GPU loses at once is a change of configuration. What has been gone for `memory` is taken as normal.
+    """
+
+    words = frozenset({"families"})
+    kind: Literal["missing_family"]
+    families: list[str] = Field(min_length=1)
+    """Families of the metric table to watch."""
+    memory: Duration = DAY
+    """How long a family that was there is expected back."""
+
+    def check(self, xids: XidCatalogue) -> None:
+        for name in self.families:
+            if name not in FAMILIES:
+                raise InputError("families", name, "no such family", did_you_mean(name, FAMILIES))
+
+    def bind(self, world: World) -> Probe:
+        return MissingFamilyProbe(self, world)
+
+    def meaning(self) -> str:
+        return f"all metrics of one family gone, while another GPU has them: {', '.join(self.families)}"
+
+
+class MissingFamilyProbe(Probe):
+    """Remembers when each family was last there; all arrays have shape (families, rows)."""
+
+    def __init__(self, condition: MissingFamily, world: World) -> None:
+        self._names = condition.families
+        self._memory = condition.memory
+        self._frame = world.frame
+        self._table = world.frame.gpus
+        self._bits = np.array([[1 << FAMILIES.index(name)] for name in self._names], dtype=np.int64)
+        self._seen = self._table.vector(np.int64, 0, depth=len(self._names), timeline=True)
+        self._lost = self._table.vector(np.bool_, False, depth=len(self._names), timeline=True)
+
+    def update(self) -> None:
+        rows = np.flatnonzero(self._table.updated.v)
+        if not rows.size:
+            return
+        at = self._table.at.v[rows]
+        here = (self._frame.families.v[rows] & self._bits) != 0
+        seen = np.where(here, at, self._seen.v[:, rows])
+        self._seen.v[:, rows] = seen
+        self._lost.v[:, rows] = ~here & (seen > 0) & (at - seen <= self._memory)
+
+    def _missed(self) -> Bools:
+        lost: Bools = self._lost.v
+        if not lost.any():
+            return lost
+        live = ~self._frame.stale.v
+        have = (self._seen.v == self._table.at.v) & live & (self._seen.v > 0)
+        had = (self._seen.v > 0).sum(axis=1)
+        shared = have.any(axis=1) | (had <= 1)
+        return lost & live & shared[:, None]
+
+    def true(self, open_: Bools | None) -> Bools:
+        holds: Bools = self._missed().any(axis=0)
+        return holds
+
+    def known(self) -> Bools:
+        known: Bools = ~self._frame.stale.v
+        return known
+
+    def since(self) -> Ints | None:
+        never = np.iinfo(np.int64).max
+        since: Ints = np.where(self._missed(), self._seen.v, never).min(axis=0)
+        return since
+
+    def report(self, row: int) -> Report:
+        missed = self._missed()[:, row]
+        gone = [(name, int(self._seen.v[i, row])) for i, name in enumerate(self._names) if missed[i]]
+        evidence = tuple(Evidence(f"family:{name}", "last seen", at) for name, at in gone)
+        return Report(evidence=evidence, words={"families": ", ".join(name for name, _ in gone)})
+

@@ -1,0 +1,126 @@
+"""Kind ``peer``: a value that stands out from GPUs of the same model at equal load."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from tocsin.domain.finding import Evidence
+from tocsin.rules.conditions.base import MetricRef, Probe, Report, World, metric_ref
+from tocsin.rules.levels import Comparer, LevelCondition, Number
+from tocsin.rules.sheet import Column
+from tocsin.rules.table import Bools, Floats, Ints
+from tocsin.rules.units import show_value
+from tocsin.rules.xid import XidCatalogue
+
+
+class Peer(LevelCondition):
+    """Holds where the metric less the median of the peers is beyond the level.
+
+    Peers are the GPUs of the same model, within the host or rack if so asked, whose load falls into the same step of a
+    logarithmic scale. With fewer than `peers` of them nothing is known.
+    """
+
+    words = frozenset({"peers", "median"})
+    kind: Literal["peer"]
+    metric: str
+    """The metric that is compared."""
+    load: str = "gpu_power_watts"
+    """The metric that says how much work a GPU does."""
+    within: Number = Field(default=0.15, gt=0, le=1)
+    """Width of a load step, relative: 0.15 puts 200 W and 225 W together."""
+    group: Literal["fleet", "rack", "host"] = "fleet"
+    """Where peers are looked for."""
+    peers: int = Field(default=4, ge=2)
+    """Least number of peers beside the GPU itself."""
+
+    def metrics(self) -> tuple[MetricRef, ...]:
+        return (metric_ref(self.metric, "metric"), metric_ref(self.load, "load"), *self.references())
+
+    def check(self, xids: XidCatalogue) -> None:
+        spec = self.metrics()[0].spec
+        span = spec.maximum - spec.minimum
+        self.check_levels(spec.unit, -span, span)
+
+    def bind(self, world: World) -> Probe:
+        return PeerProbe(self, world)
+
+    def meaning(self) -> str:
+        unit = self.metrics()[0].spec.unit
+        return f"{self.metric} less the median of peers at equal {self.load} {self.level_meaning(unit)}"
+
+
+class PeerProbe(Probe):
+    """Compares every GPU with the median of its group in each step that brings readings."""
+
+    def __init__(self, condition: Peer, world: World) -> None:
+        self._condition = condition
+        self._frame = world.frame
+        value, load = condition.metrics()[:2]
+        self._column: Column = world.column(value)
+        self._load: Column = world.column(load)
+        self._comparer = Comparer(condition, world)
+        self._median = world.frame.gpus.vector(np.float64, np.nan, timeline=True)
+        self._peers = world.frame.gpus.vector(np.int64, 0, timeline=True)
+
+    def update(self) -> None:
+        if not self._frame.gpus.updated.v.any():
+            return
+        values, load = self._column.v, self._load.v
+        model = self._frame.roster.model.v
+        rows = np.flatnonzero(~np.isnan(values) & (load > 0) & (model >= 0))
+        self._median.v[:] = np.nan
+        if rows.size <= self._condition.peers:
+            return
+        step = np.floor(np.log(load[rows]) / np.log1p(self._condition.within)).astype(np.int64)
+        groups = _groups(model[rows], self._domain(rows), step)
+        median, size = group_medians(values[rows], groups)
+        enough = size > self._condition.peers
+        self._median.v[rows] = np.where(enough, median, np.nan)
+        self._peers.v[rows] = size - 1
+
+    def _domain(self, rows: Ints) -> Ints:
+        if self._condition.group == "fleet":
+            return np.zeros(rows.size, dtype=np.int64)
+        roster = self._frame.roster
+        codes: Ints = (roster.host if self._condition.group == "host" else roster.rack).v[rows]
+        return codes
+
+    @property
+    def _excess(self) -> Floats:
+        excess: Floats = self._column.v - self._median.v
+        return excess
+
+    def true(self, open_: Bools | None) -> Bools:
+        return self._comparer.true(self._excess, open_)
+
+    def known(self) -> Bools:
+        return self._comparer.known(self._excess)
+
+    def report(self, row: int) -> Report:
+        spec = self._column.spec
+        median, peers = float(self._median.v[row]), int(self._peers.v[row])
+        shown = show_value(median, spec.unit)
+        at = int(self._frame.gpus.at.v[row])
+        evidence = (Evidence("peers", f"median of {peers} peers at equal load {shown}", at, median),)
+        value = float(self._column.v[row])
+        threshold = median + self._comparer.level(row)
+        return Report(spec.name, value, threshold, evidence, {"peers": str(peers), "median": shown})
+
+
+def _groups(*codes: Ints) -> Ints:
+    stacked = np.stack(codes, axis=1)
+    _, group = np.unique(stacked, axis=0, return_inverse=True)
+    return np.asarray(group, dtype=np.int64).reshape(-1)
+
+
+def group_medians(values: Floats, groups: Ints) -> tuple[Floats, Ints]:
+    """Median and size of each value's group; all of shape (n,), groups numbered from 0 without gaps."""
+    order = np.lexsort((values, groups))
+    ordered = values[order]
+    size = np.bincount(groups)
+    start = np.concatenate(([0], np.cumsum(size)[:-1]))
+    low, high = ordered[start + (size - 1) // 2], ordered[start + size // 2]
+    return (0.5 * (low + high))[groups], size[groups]

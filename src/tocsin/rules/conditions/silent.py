@@ -1,0 +1,59 @@
+"""Kind ``silent``: a GPU that has stopped reporting."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+
+from tocsin.domain.clock import DAY
+from tocsin.rules.conditions.base import Condition, Duration, Probe, Report, World
+from tocsin.rules.table import Bools, Ints
+from tocsin.rules.units import show_duration
+
+
+class Silent(Condition):
+    """Holds where the newest reading is older than `after` and stale; after `memory` the GPU is taken as removed."""
+
+    kind: Literal["silent"]
+    after: Duration
+    """Least age of the newest reading."""
+    memory: Duration = DAY
+    """How long the GPU is expected back."""
+
+    def bind(self, world: World) -> Probe:
+        return SilentProbe(self, world)
+
+    def meaning(self) -> str:
+        return f"no reading for {show_duration(self.after)}"
+
+
+class SilentProbe(Probe):
+    """Compares the age of the newest reading with the present instant."""
+
+    clocked = True
+
+    def __init__(self, condition: Silent, world: World) -> None:
+        self._condition = condition
+        self._frame = world.frame
+        self._table = world.frame.gpus
+
+    def true(self, open_: Bools | None) -> Bools:
+        stale: Bools = self._frame.stale.v
+        if not stale.any():
+            return stale
+        age = self._frame.now_ms - self._table.at.v
+        late: Bools = stale & (age >= self._condition.after) & (age <= self._condition.memory)
+        return late & (self._table.at.v > 0)
+
+    def known(self) -> Bools:
+        known: Bools = self._table.at.v > 0
+        return known
+
+    def since(self) -> Ints | None:
+        since: Ints = self._table.at.v
+        return since
+
+    def report(self, row: int) -> Report:
+        return Report()
+
+

@@ -1,0 +1,127 @@
+"""Kind ``xid``: driver errors chosen by class and severity of the catalogue, or by number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from pydantic import Field
+
+from tocsin.domain.clock import DAY
+from tocsin.domain.errors import InputError
+from tocsin.domain.event import Event, EventKind
+from tocsin.domain.finding import Evidence, Severity
+from tocsin.rules.conditions.base import Condition, Duration, Probe, Report, World
+from tocsin.rules.spells import Spell, Spells, ended_by
+from tocsin.rules.suggest import did_you_mean
+from tocsin.rules.table import Bools, Ints
+from tocsin.rules.xid import XidCatalogue, XidSpec
+
+XID_METRIC = "gpu_xid_last_code"
+"""Metric that a finding about an XID names; its value is the number."""
+
+
+class Xid(Condition):
+    """Holds from a matching XID until `hold` has passed without another, or until the GPU was renewed."""
+
+    words = frozenset({"code", "name", "help", "remedy", "codes"})
+    kind: Literal["xid"]
+    classes: list[str] = Field(default_factory=list)
+    """Classes of the catalogue."""
+    codes: list[int] = Field(default_factory=list)
+    """Further numbers, whatever their class."""
+    except_codes: list[int] = Field(default_factory=list)
+    """Numbers that are left out."""
+    least: Severity = Severity.INFO
+    """Least severity by the catalogue, for `classes`."""
+    most: Severity = Severity.CRITICAL
+    """Greatest severity by the catalogue, for `classes`."""
+    hold: Duration = DAY
+    """How long the finding goes on after the last such XID."""
+    cleared_by: list[EventKind] = Field(default_factory=lambda: [EventKind.DRIVER_RELOAD, EventKind.GPU_FOUND])
+    """Events on the same GPU, or on its whole host, after which the XID is past."""
+
+    def window_ms(self) -> int:
+        return self.hold
+
+    def check(self, xids: XidCatalogue) -> None:
+        if not self.classes and not self.codes:
+            raise InputError("classes", [], "neither classes nor codes are given", "name at least one")
+        for name in self.classes:
+            if name not in xids.classes():
+                raise InputError("classes", name, "no such XID class", did_you_mean(name, xids.classes()))
+
+    def matches(self, spec: XidSpec) -> bool:
+        """Whether the condition is about the XID of `spec`."""
+        if spec.code in self.except_codes:
+            return False
+        ranked = self.least.rank <= spec.severity.rank <= self.most.rank
+        return spec.code in self.codes or (spec.xid_class in self.classes and ranked)
+
+    def bind(self, world: World) -> Probe:
+        def matches(event: Event) -> bool:
+            return event.kind is EventKind.XID and self.matches(world.xids.of(event.code))
+
+        spells = Spells(world.frame, world.log, matches, ended_by(self.cleared_by, (), None), self.hold)
+        return XidProbe(spells, world.xids)
+
+    def meaning(self) -> str:
+        parts = [f"of class {', '.join(self.classes)}"] if self.classes else []
+        if self.classes and self.least is self.most:
+            parts.append(f"({self.least})")
+        elif self.classes and self.least is not Severity.INFO:
+            parts.append(f"({self.least} or worse)")
+        elif self.classes and self.most is not Severity.CRITICAL:
+            parts.append(f"({self.most} or less)")
+        parts += [f"{'or ' if self.classes else ''}number {', '.join(map(str, self.codes))}"] if self.codes else []
+        parts += [f"but not {', '.join(map(str, self.except_codes))}"] if self.except_codes else []
+        return "an XID " + " ".join(parts)
+
+
+class XidProbe(Probe):
+    """Reads the spells; of several numbers the one nearest to the cause speaks for the finding."""
+
+    clocked = True
+
+    def __init__(self, spells: Spells, xids: XidCatalogue) -> None:
+        self._spells = spells
+        self._xids = xids
+
+    def update(self) -> None:
+        self._spells.update()
+
+    def true(self, open_: Bools | None) -> Bools:
+        return self._spells.on
+
+    def known(self) -> Bools:
+        return self._spells.on | True
+
+    def since(self) -> Ints | None:
+        return self._spells.since
+
+    def report(self, row: int) -> Report:
+        spell = self._spells.rows[row]
+        specs = self._by_cause(spell)
+        first = specs[0]
+        words = {
+            "code": str(first.code),
+            "name": first.name,
+            "help": first.help,
+            "remedy": first.vendor_action.replace("_", " "),
+            "codes": ", ".join(str(spec.code) for spec in sorted(specs, key=lambda spec: spec.code)),
+        }
+        evidence = tuple(_evidence(spec, spell) for spec in specs)
+        return Report(XID_METRIC, float(first.code), None, evidence, words)
+
+    def _by_cause(self, spell: Spell) -> list[XidSpec]:
+        specs = [self._xids.of(code) for code in {event.code for event in spell.events}]
+        return sorted(specs, key=lambda spec: (spec.cause_rank, spec.code))
+
+    def forget(self, rows: Iterable[int]) -> None:
+        self._spells.forget(rows)
+
+
+def _evidence(spec: XidSpec, spell: Spell) -> Evidence:
+    times = [event.at_ms for event in spell.events if event.code == spec.code]
+    often = f", {len(times)} times" if len(times) > 1 else ""
+    return Evidence(f"xid:{spec.code}", f"{spec.help}{often}", times[-1], float(spec.code))

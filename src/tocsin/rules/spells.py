@@ -1,0 +1,123 @@
+"""Spells of events: from the first matching event until nothing has renewed it for its hold, or something ended it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tocsin.domain.event import Event, EventKind
+from tocsin.rules.eventlog import EventLog
+from tocsin.rules.frame import Frame
+from tocsin.rules.table import Bools, Ints
+
+MOST_EVENTS = 256
+"""Events kept of one spell; counting goes on beyond."""
+
+
+@dataclass
+class Spell:
+    """`events` in order of time, at most MOST_EVENTS of the newest; `count` is how many there were in all."""
+
+    started_ms: int
+    last_ms: int
+    count: int = 0
+    events: list[Event] = field(default_factory=list)
+
+    def add(self, event: Event) -> None:
+        """Take in one more event."""
+        self.last_ms = max(self.last_ms, event.at_ms)
+        self.count += 1
+        self.events.append(event)
+        if len(self.events) > MOST_EVENTS:
+            del self.events[0]
+
+
+class Spells:
+    """The spells of every GPU or host row for events that `matches` picks.
+
+    A spell ends `hold_ms` after its last event, or at an event that `ends` picks. With `least` above 1 a spell counts
+    only while that many events lie within the last `hold_ms`, and starts with the event that makes it so.
+    """
+
+    def __init__(
+        self,
+        frame: Frame,
+        log: EventLog,
+        matches: Callable[[Event], bool],
+        ends: Callable[[Event], bool],
+        hold_ms: int,
+        least: int = 1,
+    ) -> None:
+        self.rows: dict[int, Spell] = {}
+        self._frame = frame
+        self._log = log
+        self._matches = matches
+        self._ends = ends
+        self._hold_ms = hold_ms
+        self._least = least
+        self._on = frame.gpus.vector(np.bool_, False)
+        self._since = frame.gpus.vector(np.int64, 0)
+
+    def update(self) -> None:
+        """Take in the new events and let old ones go."""
+        for row, event in self._log.fresh:
+            if self._ends(event):
+                for affected in self._log.affected(row, event):
+                    self._end(affected, event.at_ms)
+            elif self._matches(event):
+                self._add(row, event)
+        if self.rows:
+            self._expire()
+
+    def _end(self, row: int, at_ms: int) -> None:
+        spell = self.rows.get(row)
+        if spell is not None and spell.last_ms <= at_ms:
+            self.forget([row])
+
+    def _add(self, row: int, event: Event) -> None:
+        spell = self.rows.get(row)
+        if spell is None or event.at_ms - spell.last_ms >= self._hold_ms:
+            spell = self.rows[row] = Spell(event.at_ms, event.at_ms)
+        spell.add(event)
+
+    def _expire(self) -> None:
+        edge = self._frame.now_ms - self._hold_ms
+        for row, spell in list(self.rows.items()):
+            if spell.last_ms <= edge:
+                self.forget([row])
+                continue
+            if self._least > 1:
+                spell.events = [event for event in spell.events if event.at_ms > edge]
+            on = self._least == 1 or len(spell.events) >= self._least
+            if on and not self._on.v[row]:
+                self._since.v[row] = self._start(spell)
+            self._on.v[row] = on
+
+    def _start(self, spell: Spell) -> int:
+        return spell.started_ms if self._least == 1 else spell.events[self._least - 1].at_ms
+
+    @property
+    def on(self) -> Bools:
+        """Which rows have a spell now."""
+        on: Bools = self._on.v
+        return on
+
+    @property
+    def since(self) -> Ints:
+        """When each row's spell began."""
+        since: Ints = self._since.v
+        return since
+
+    def forget(self, rows: Iterable[int]) -> None:
+        """Drop the spells of `rows`."""
+        for row in rows:
+            if self.rows.pop(row, None) is not None:
+                self._on.v[row] = False
+
+
+def ended_by(kinds: Collection[EventKind], codes: Collection[int], own: EventKind | None) -> Callable[[Event], bool]:
+    """A test for events that end a spell: one of `kinds`, or one of kind `own` with one of `codes`."""
+    chosen, zero = frozenset(kinds), frozenset(codes)
+    return lambda event: event.kind in chosen or (event.kind is own and event.code in zero)

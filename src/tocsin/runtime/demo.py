@@ -1,0 +1,234 @@
+"""`tocsin demo`: a simulated fleet through the whole loop, in one process tree on free ports."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from tocsin.api.app import create_app
+from tocsin.api.server import ApiServer
+from tocsin.config.address import free_or, split_address
+from tocsin.config.settings import Settings, StoreKind
+from tocsin.domain.clock import SECOND, Clock, ManualClock, SystemClock
+from tocsin.domain.decision import Mode, Ruling
+from tocsin.journal.verify import verify
+from tocsin.runtime.assembly import RunningBrain, open_brain
+from tocsin.runtime.dashboard_process import dashboard_command
+from tocsin.runtime.service import BrainService
+from tocsin.sim.fleet import SimulatedFleet
+from tocsin.sim.spec import FleetSpec
+from tocsin.store.factory import open_store
+
+HISTORY_READINGS = 12_000
+"""Readings of simulated past put into the store before the start, so that charts and forecasts have something to look at."""
+HISTORY_STEPS = 150
+"""Most intervals of simulated past."""
+SCRIPT: Sequence[tuple[int, str]] = (
+    (2, "thermal_drift"),
+    (4, "memory_leak"),
+    (8, "fallen_off_bus"),
+    (20, "nvlink_recovery"),
+    (30, "row_remap"),
+)
+"""Failures that the demo injects: evaluation number and kind, each into another GPU."""
+
+Announce = Callable[[str], None]
+
+
+class Rehearsal:
+    """Injects failures into the simulated fleet; safe to use from several threads."""
+
+    def __init__(self, fleet: SimulatedFleet) -> None:
+        self.fleet = fleet
+        self.lock = threading.Lock()
+
+    def inject(self, kind: str, gpu: str) -> tuple[str, int, str]:
+        with self.lock:
+            fault = self.fleet.inject(kind, gpu)
+        return fault.gpu, fault.started_ms, f"{kind} starts in {fault.gpu}"
+
+
+def demo_settings(settings: Settings, folder: Path) -> Settings:
+    """`settings` with everything below `folder` and modes that let a person approve what is held."""
+    interval = settings.simulation.interval_seconds
+    store = settings.store.model_copy(update={"kind": StoreKind.SQLITE, "path": folder / "store.db"})
+    journal = settings.journal.model_copy(update={"path": folder / "journal.db"})
+    mode = Mode.PROPOSE if settings.actions.mode is Mode.OBSERVE else settings.actions.mode
+    actions = settings.actions.model_copy(update={"mode": mode, "fresh_seconds": max(120.0, 3 * interval)})
+    return settings.model_copy(update={"store": store, "journal": journal, "actions": actions})
+
+
+def _past(settings: Settings, fleet: SimulatedFleet) -> None:
+    steps = min(HISTORY_STEPS, max(10, HISTORY_READINGS // settings.simulation.gpus))
+    store = open_store(settings.store)
+    store.init()
+    for _ in range(steps):
+        store.write(fleet.step())
+    store.close()
+
+
+class Demo:
+    """The fleet, its clock and the brain; `step` is one interval."""
+
+    def __init__(self, settings: Settings, start_ms: int) -> None:
+        simulation = settings.simulation
+        interval_ms = round(simulation.interval_seconds * SECOND)
+        self.settings = settings
+        self.fleet = SimulatedFleet(
+            FleetSpec(
+                gpus=simulation.gpus,
+                seed=simulation.seed,
+                start_ms=start_ms // interval_ms * interval_ms,
+                interval_ms=interval_ms,
+                fault_rate_scale=simulation.fault_rate_scale,
+            )
+        )
+        _past(settings, self.fleet)
+        self.clock = ManualClock(self.fleet.now_ms)
+        self.running: RunningBrain = open_brain(settings, self.clock, propose=True)
+        self.brain = self.running.brain
+        self.brain.use_pools(self.fleet.pools)
+        self.rehearsal = Rehearsal(self.fleet)
+        self.service = BrainService(self.brain, self.rehearsal)
+        self.steps = 0
+
+    def step(self) -> None:
+        """One interval of the fleet: read, keep, evaluate."""
+        self.steps += 1
+        for number, kind in SCRIPT:
+            if number == self.steps:
+                self.service.inject(kind, str((number * 7) % self.settings.simulation.gpus), "demo")
+        with self.rehearsal.lock:
+            batch = self.fleet.step()
+        self.clock.advance(self.fleet.now_ms - self.clock.now_ms())
+        self.brain.accept(batch)
+        self.brain.tick()
+
+    def report(self) -> dict[str, object]:
+        """What came of it; counts are since the start of the brain."""
+        statuses = self.brain.statuses()
+        held = Counter(v.guard for status in statuses for v in status.verdicts if v.ruling is Ruling.HOLD)
+        result = verify(self.settings.journal.path)
+        return {
+            "simulated": True,
+            "gpus": len(self.brain.gpus),
+            "readings": self.brain.memory.count,
+            "findings": self.brain.recorder.findings_opened,
+            "incidents": self.brain.recorder.incidents_opened,
+            "predictions": self.brain.forecasts.made,
+            "decisions": len(statuses),
+            "held_by": dict(sorted(held.items())),
+            "faults_injected": len(SCRIPT) if self.steps > SCRIPT[-1][0] else sum(n <= self.steps for n, _ in SCRIPT),
+            "journal": {"events": result.events, "verified": result.ok},
+            "simulated_seconds": self.steps * self.settings.simulation.interval_seconds,
+        }
+
+
+@contextmanager
+def _dashboard(settings: Settings, api_url: str, announce: Announce) -> Iterator[None]:
+    wanted = settings.dashboard
+    command, environment, url = dashboard_command(wanted.listen, api_url, wanted.api_token.get_secret_value())
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    announce(f"dashboard: {url}")
+    try:
+        yield
+    finally:
+        # The whole session, so that nothing that Streamlit started stays behind.
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@contextmanager
+def _api(demo: Demo, announce: Announce) -> Iterator[str]:
+    host, port = split_address(demo.settings.api.listen, "api.listen")
+    server = ApiServer(create_app(demo.service, demo.settings.api), host, free_or(host, port))
+    url = f"http://{host}:{server.start()}"
+    announce(f"api: {url}")
+    try:
+        yield url
+    finally:
+        server.stop()
+
+
+def _pace(demo: Demo, stop: threading.Event, wall: Clock, duration: float | None, announce: Announce) -> None:
+    begun = wall.monotonic()
+    interval = demo.settings.simulation.interval_seconds / demo.settings.simulation.speed
+    teller = _Teller(demo, announce)
+    while not stop.is_set() and (duration is None or wall.monotonic() - begun < duration):
+        due = begun + demo.steps * interval
+        if (wait := due - wall.monotonic()) > 0:
+            stop.wait(min(wait, 0.2))
+            continue
+        demo.step()
+        teller.tell()
+
+
+class _Teller:
+    """Says what is new in words: the first things that a newcomer wants to see."""
+
+    def __init__(self, demo: Demo, announce: Announce) -> None:
+        self._demo = demo
+        self._announce = announce
+        self._told: set[str] = set()
+
+    def tell(self) -> None:
+        brain = self._demo.brain
+        for incident in brain.incidents[:20]:
+            self._once(f"incident/{incident.id}", f"found: {incident.sentence}")
+        for prediction in brain.forecasts.current(brain.clock.now_ms()):
+            if prediction.eta_ms is not None:
+                self._once(
+                    f"prediction/{prediction.subject.key}/{prediction.target}", f"predicted: {prediction.sentence}"
+                )
+        for status in brain.statuses():
+            reasons = [verdict for verdict in status.verdicts if verdict.ruling is not Ruling.ALLOW]
+            if reasons:
+                why = f"{reasons[0].guard}: {reasons[0].reason}"
+                self._once(f"decision/{status.decision.id}", f"{reasons[0].ruling}: {status.decision.sentence} ({why})")
+
+    def _once(self, key: str, text: str) -> None:
+        if key not in self._told:
+            self._told.add(key)
+            self._announce(f"  {text}")
+
+
+def run_demo(
+    settings: Settings,
+    stop: threading.Event,
+    *,
+    duration: float | None,
+    dashboard: bool,
+    announce: Announce,
+    wall: Clock | None = None,
+) -> dict[str, object]:
+    """Run until `stop` is set or `duration` seconds of wall time have passed; returns the report.
+
+    Everything it writes lies in a temporary folder that is removed at the end.
+    """
+    wall = wall or SystemClock()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tocsin-demo-")))
+        announce(f"simulating {settings.simulation.gpus} GPUs; everything shown is simulated")
+        demo = Demo(demo_settings(settings, folder), wall.now_ms())
+        stack.callback(demo.running.stop)
+        url = stack.enter_context(_api(demo, announce))
+        if dashboard:
+            stack.enter_context(_dashboard(demo.settings, url, announce))
+            announce("press Ctrl-C to end")
+        # Evaluation is driven by the fleet; the other threads keep their own time.
+        demo.running.start(evaluate=False)
+        _pace(demo, stop, wall, duration, announce)
+        return demo.report()

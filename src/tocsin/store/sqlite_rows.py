@@ -1,0 +1,113 @@
+"""Domain objects to rows of the embedded store and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from tocsin.domain.event import Event, EventKind
+from tocsin.domain.identity import Gpu
+from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Reading
+
+Value = str | int | float | bytes | None
+Row = Sequence[Value]
+
+GPU_COLUMNS = "uuid, host, position, model, serial, pci_bus_id, parent, mig_profile, pool, rack, labels, simulated"
+EVENT_COLUMNS = "id, kind, gpu, host, at_ms, code, message, source, simulated"
+
+
+def gpu_row(gpu: Gpu) -> Row:
+    """A row of `GPU_COLUMNS`."""
+    labels = json.dumps(dict(gpu.labels), sort_keys=True)
+    attributes = (gpu.model, gpu.serial, gpu.pci_bus_id, gpu.parent, gpu.mig_profile, gpu.pool, gpu.rack)
+    return (gpu.uuid, gpu.host, gpu.index, *attributes, labels, int(gpu.simulated))
+
+
+def read_gpu(row: Sequence[object]) -> Gpu:
+    """Inverse of `gpu_row`."""
+    uuid, host, index, model, serial, pci, parent, profile, pool, rack, labels, simulated = row
+    return Gpu(
+        uuid=str(uuid),
+        host=str(host),
+        index=None if index is None else int(str(index)),
+        model=str(model),
+        serial=str(serial),
+        pci_bus_id=str(pci),
+        parent=str(parent),
+        mig_profile=str(profile),
+        pool=str(pool),
+        rack=str(rack),
+        labels=json.loads(str(labels)),
+        simulated=bool(simulated),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _missing_blob(missing: tuple[tuple[str, Missing], ...], names: tuple[str, ...]) -> bytes:
+    codes = dict(missing)
+    return bytes(codes.get(name, 0) for name in names)
+
+
+def reading_row(gpu: int, reading: Reading, names: tuple[str, ...], known: frozenset[str]) -> Row:
+    """(gpu, at_ms, missing, extra, one value a column): variants and their reasons go to `extra`, as JSON."""
+    values, missing = reading.values, reading.missing
+    blob = _missing_blob(tuple(missing.items()), names) if missing else None
+    variants = {k: v for k, v in values.items() if k not in known}
+    reasons = {k: int(v) for k, v in missing.items() if k not in known}
+    extra = json.dumps([variants, reasons]) if variants or reasons else None
+    return (gpu, reading.at_ms, blob, extra, *map(values.get, names))
+
+
+def read_reading(gpu: Gpu, row: Row, names: tuple[str, ...]) -> Reading:
+    """Inverse of `reading_row`, of a row that starts with ``at_ms, missing, extra``; a value outranks a reason."""
+    at_ms, blob, extra, *columns = row
+    values = {name: float(value) for name, value in zip(names, columns, strict=True) if value is not None}
+    missing: dict[str, Missing] = {}
+    if isinstance(blob, bytes):
+        missing = {name: Missing(code) for name, code in zip(names, blob, strict=False) if code and name not in values}
+    if extra is not None:
+        variants, reasons = json.loads(str(extra))
+        values.update(variants)
+        missing.update({k: Missing(v) for k, v in reasons.items() if k not in values})
+    return Reading(gpu, int(str(at_ms)), values, missing)
+
+
+def merge_missing(old: bytes | None, new: bytes | None) -> bytes | None:
+    """Reasons of two writes to one instant: the newer wins, byte by byte."""
+    if old is None or new is None:
+        return new if old is None else old
+    longer = max(len(old), len(new))
+    pairs = zip(old.ljust(longer, b"\0"), new.ljust(longer, b"\0"), strict=True)
+    return bytes(n or o for o, n in pairs)
+
+
+def merge_extra(old: str | None, new: str | None) -> str | None:
+    """Variants of two writes to one instant: the newer wins, name by name."""
+    if old is None or new is None:
+        return new if old is None else old
+    before: list[Mapping[str, float]] = json.loads(old)
+    after: list[Mapping[str, float]] = json.loads(new)
+    return json.dumps([{**b, **a} for b, a in zip(before, after, strict=True)])
+
+
+def event_row(event: Event) -> Row:
+    """A row of `EVENT_COLUMNS`."""
+    what = (event.at_ms, event.code, event.message, event.source, int(event.simulated))
+    return (event.id, event.kind.value, event.gpu, event.host, *what)
+
+
+def read_event(row: Sequence[object]) -> Event:
+    """Inverse of `event_row`."""
+    _, kind, gpu, host, at_ms, code, message, source, simulated = row
+    return Event(
+        kind=EventKind(str(kind)),
+        gpu=str(gpu),
+        host=str(host),
+        at_ms=int(str(at_ms)),
+        code=int(str(code)),
+        message=str(message),
+        source=str(source),
+        simulated=bool(simulated),
+    )
