@@ -32,7 +32,7 @@ class Roster:
     """One row for each GPU, MIG instance, and host that events name, in a table of its own.
 
     `gpus[row]` is the GPU; a host's row has one with an empty UUID. `host`, `rack` and `model` hold group codes, `pool`
-    the row of the pool's table, `physical` is true for whole GPUs. `version` changes with any of it.
+    the row of the pool's table, `physical` is true for whole GPUs, `simulated` for those of a simulator. `version` changes with any of it.
     """
 
     def __init__(self, pools: Table) -> None:
@@ -44,6 +44,7 @@ class Roster:
         self.model = self.table.vector(np.int64, NO_CODE)
         self.pool = self.table.vector(np.int64, NO_CODE)
         self.physical = self.table.vector(np.bool_, False)
+        self.simulated = self.table.vector(np.bool_, False)
         self.version = 0
         self._pools = pools
         self._codes = Codes()
@@ -104,6 +105,7 @@ class Roster:
         self.model.v[row] = self._codes.of(gpu.model)
         self.pool.v[row] = self._pools.rows[gpu.pool] if gpu.uuid else NO_CODE
         self.physical.v[row] = bool(gpu.uuid) and not gpu.is_mig
+        self.simulated.v[row] = gpu.simulated
 
     def release(self) -> list[int]:
         """Give back the rows that leave; returns them."""

@@ -57,7 +57,7 @@ def advance(state: State, inventory: Inventory, seed: int, step: int, at_ms: int
     job_ms = np.where(inventory.training, (3.0 + 9.0 * length) * HOUR, (0.5 + 2.5 * length) * HOUR)
     gap_ms = np.where(inventory.training, (5.0 + 15.0 * gap) * MINUTE, (5.0 + 60.0 * gap * (0.3 + day)) * MINUTE)
     gap_ms = np.where(inventory.inference, MINUTE, gap_ms)
-    starts = begins & (inventory.inference | inventory.training | (chance < 0.9 - 0.4 * day))
+    starts = begins & ~_blocked(state, inventory) & (inventory.inference | inventory.training | (chance < 0.9 - 0.4 * day))
     work.job[starts] += 1
     work.level[starts] = 0.90 + 0.12 * level[starts]
     work.until_ms[starts] = at_ms + job_ms[starts]
@@ -66,12 +66,17 @@ def advance(state: State, inventory: Inventory, seed: int, step: int, at_ms: int
     work.busy = (work.busy & ~ends) | starts
 
 
+def _blocked(state: State, inventory: Inventory) -> Bools:
+    """Which gang slots take no new work: one of their GPUs is gone, not trusted or closed to the scheduler."""
+    closed = state.unschedulable | state.drained | state.lost | state.frozen
+    return np.asarray(np.bincount(inventory.gang, weights=closed, minlength=inventory.gangs) > 0, dtype=np.bool_)
+
+
 def demand(state: State, inventory: Inventory, seed: int, step: int, at_ms: int) -> Demand:
     """What is asked of each GPU at `at_ms`."""
     size = len(inventory)
     work, gang = state.work, inventory.gang
-    blocked = state.drained | state.lost
-    busy = (work.busy[gang] | state.effects.pinned) & ~blocked
+    busy = (work.busy[gang] | state.effects.pinned) & ~(state.drained | state.lost)
     rng = generator(seed, Stream.NOISE, step)
     wobble = 1.0 + 0.02 * rng.standard_normal(size)
     intensity = np.where(inventory.training, _training_level(inventory, at_ms), 1.0)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tocsin.domain.fragmentation import Placement
-from tocsin.domain.missing import Missing
 from tocsin.sim.arrays import Bools, Floats, Ints
 from tocsin.sim.inventory import Inventory
 
@@ -15,7 +14,7 @@ MAX_LINKS = 18
 BANK_LEVELS = ("max", "high", "partial", "low", "none")
 BANKS = 640
 """Memory banks with spare rows, as an A100 reports them (own choice for the other models)."""
-PCIE_ERROR_KINDS = ("correctable", "bad_tlp", "l0_to_recovery")
+PCIE_ERROR_KINDS = ("correctable", "bad_tlp", "lcrc", "l0_to_recovery")
 LINK_RESULTS = ("successful", "failed")
 
 VOLATILE = (
@@ -48,7 +47,6 @@ LASTING = (
     "gpu_pcie_receive_bytes_total",
     "gpu_nvlink_crc_flit_errors_total",
     "gpu_nvlink_crc_data_errors_total",
-    "gpu_nvlink_replay_errors_total",
     "gpu_nvlink_transmit_bytes_total",
     "gpu_nvlink_receive_bytes_total",
 )
@@ -94,7 +92,6 @@ class Effects:
     lanes: Floats
     """PCIe lanes in use."""
     bit_errors: Floats
-    """Effective bit-error rate that a failing NVLink adds."""
 
     @classmethod
     def none(cls, size: int) -> Effects:
@@ -107,7 +104,6 @@ class Effects:
             fragmentation=np.zeros(size),
             pinned=np.zeros(size, dtype=np.bool_),
             lanes=np.full(size, 16.0),
-            bit_errors=np.zeros(size),
         )
 
 
@@ -127,17 +123,18 @@ class State:
     banks: Floats
     link_up: Bools
     link_recovery: Floats
+    link_replay: Floats
     link_symbols: Floats
     link_results: Floats
     pcie_errors: Floats
     c2c_errors: Floats
     lost: Bools
     frozen: Bools
-    reset_owed: Bools
     unschedulable: Bools
     drained: Bools
     xid_last: Floats
     xid_counts: list[dict[int, int]]
+    pids: Ints
     retries: Floats
     ooms: Floats
     layouts: list[tuple[Placement, ...]]
@@ -152,13 +149,6 @@ class State:
         self.pcie_errors[gpu] = 0.0
         self.link_up[gpu] = True
         self.xid_last[gpu] = 0.0
-        self.reset_owed[gpu] = False
-
-    def unreadable(self, gpu: int) -> Missing | None:
-        """Why nothing of a GPU can be read, None where it can."""
-        if self.lost[gpu]:
-            return Missing.LOST
-        return Missing.RESET_REQUIRED if self.reset_owed[gpu] else None
 
 
 def initial(inventory: Inventory, now_ms: int) -> State:
@@ -185,17 +175,18 @@ def initial(inventory: Inventory, now_ms: int) -> State:
         banks=banks,
         link_up=np.ones((size, MAX_LINKS), dtype=np.bool_),
         link_recovery=np.zeros((size, MAX_LINKS)),
+        link_replay=np.zeros((size, MAX_LINKS)),
         link_symbols=np.zeros((size, MAX_LINKS)),
         link_results=np.zeros((size, len(LINK_RESULTS))),
         pcie_errors=np.zeros((size, len(PCIE_ERROR_KINDS))),
         c2c_errors=np.zeros(size),
         lost=np.zeros(size, dtype=np.bool_),
         frozen=np.zeros(size, dtype=np.bool_),
-        reset_owed=np.zeros(size, dtype=np.bool_),
         unschedulable=np.zeros(size, dtype=np.bool_),
         drained=np.zeros(size, dtype=np.bool_),
         xid_last=np.zeros(size),
         xid_counts=[{} for _ in range(size)],
+        pids=np.zeros(size, dtype=np.int64),
         retries=np.zeros(size),
         ooms=np.zeros(size),
         layouts=list(inventory.layouts),

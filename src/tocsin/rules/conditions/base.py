@@ -17,7 +17,7 @@ from tocsin.rules.frame import Frame
 from tocsin.rules.sheet import GPU_SHEET, Column, Sheet, VariantSheet
 from tocsin.rules.table import Bools, Ints, Table
 from tocsin.rules.units import parse_duration
-from tocsin.rules.xid import XidCatalogue
+from tocsin.rules.xid import XidCatalogue, XidSpec
 
 Duration = Annotated[int, BeforeValidator(parse_duration)]
 """Milliseconds, written as text with a unit."""
@@ -136,6 +136,10 @@ class Condition(BaseModel):
     def check(self, xids: XidCatalogue) -> None:
         """Raise InputError, its field named relative to the condition, for what no type can rule out."""
         return
+
+    def about(self, spec: XidSpec) -> bool:
+        """Whether an XID of `spec` is among what makes it hold."""
+        return False
 
     def bind(self, world: World) -> Probe:
         """The probe over `world`."""

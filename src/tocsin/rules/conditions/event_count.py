@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
+import numpy as np
 from pydantic import Field
 
 from tocsin.domain.errors import InputError
@@ -15,7 +16,7 @@ from tocsin.rules.spells import MOST_EVENTS, Spells, ended_by
 from tocsin.rules.suggest import did_you_mean
 from tocsin.rules.table import Bools, Ints
 from tocsin.rules.units import show_duration
-from tocsin.rules.xid import XidCatalogue
+from tocsin.rules.xid import XidCatalogue, XidSpec
 
 
 class EventCount(Condition):
@@ -48,15 +49,16 @@ class EventCount(Condition):
             if name not in xids.classes():
                 raise InputError("classes", name, "no such XID class", did_you_mean(name, xids.classes()))
 
-    def bind(self, world: World) -> Probe:
-        codes, classes = frozenset(self.codes), frozenset(self.classes)
+    def about(self, spec: XidSpec) -> bool:
+        if self.event is not EventKind.XID or (self.codes and spec.code not in self.codes):
+            return False
+        return not self.classes or spec.xid_class in self.classes
 
+    def bind(self, world: World) -> Probe:
         def matches(event: Event) -> bool:
-            return (
-                event.kind is self.event
-                and (not codes or event.code in codes)
-                and (not classes or world.xids.of(event.code).xid_class in classes)
-            )
+            if event.kind is EventKind.XID:
+                return self.about(world.xids.of(event.code))
+            return event.kind is self.event and (not self.codes or event.code in self.codes)
 
         ends = ended_by(self.cleared_by, self.clear_codes, self.event)
         return EventCountProbe(self, Spells(world.frame, world.log, matches, ends, self.within, self.count), world)
@@ -84,7 +86,7 @@ class EventCountProbe(Probe):
         return self._spells.on
 
     def known(self) -> Bools:
-        return self._spells.on | True
+        return np.ones(self._spells.on.shape, dtype=np.bool_)
 
     def since(self) -> Ints | None:
         return self._spells.since

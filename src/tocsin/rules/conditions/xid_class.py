@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
+import numpy as np
 from pydantic import Field
 
 from tocsin.domain.clock import DAY
@@ -51,8 +52,7 @@ class Xid(Condition):
             if name not in xids.classes():
                 raise InputError("classes", name, "no such XID class", did_you_mean(name, xids.classes()))
 
-    def matches(self, spec: XidSpec) -> bool:
-        """Whether the condition is about the XID of `spec`."""
+    def about(self, spec: XidSpec) -> bool:
         if spec.code in self.except_codes:
             return False
         ranked = self.least.rank <= spec.severity.rank <= self.most.rank
@@ -60,7 +60,7 @@ class Xid(Condition):
 
     def bind(self, world: World) -> Probe:
         def matches(event: Event) -> bool:
-            return event.kind is EventKind.XID and self.matches(world.xids.of(event.code))
+            return event.kind is EventKind.XID and self.about(world.xids.of(event.code))
 
         spells = Spells(world.frame, world.log, matches, ended_by(self.cleared_by, (), None), self.hold)
         return XidProbe(spells, world.xids)
@@ -94,7 +94,7 @@ class XidProbe(Probe):
         return self._spells.on
 
     def known(self) -> Bools:
-        return self._spells.on | True
+        return np.ones(self._spells.on.shape, dtype=np.bool_)
 
     def since(self) -> Ints | None:
         return self._spells.since

@@ -1,0 +1,251 @@
+"""Pushes what the spool holds, as InfluxDB line protocol: to a brain, to InfluxDB 2.x or to VictoriaMetrics."""
+
+from __future__ import annotations
+
+import gzip
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx2
+
+from tocsin import __version__
+from tocsin.collector.spool import Spool
+from tocsin.domain.clock import SECOND, Clock
+from tocsin.domain.errors import InputError
+from tocsin.telemetry.log import logger
+from tocsin.telemetry.metrics import OwnMetrics
+
+_log = logger("uplink")
+
+MAX_BODY_BYTES = 4 * 1024 * 1024
+"""Text of one push before compression; a brain reads 32 MiB, InfluxDB 25 MB by default."""
+FIRST_PAUSE_SECONDS = 1.0
+MAX_PAUSE_SECONDS = 60.0
+MAX_RETRY_AFTER_SECONDS = 3600.0
+"""What a receiver may ask for; more is taken for a mistake."""
+MAX_REQUESTS_PER_BATCH = 64
+"""Requests spent on finding the bad lines of one refused body; what is then still unclear is parked whole."""
+
+_TRY_AGAIN = frozenset({401, 403, 404, 405, 407, 408, 415, 421, 425, 426, 429})
+"""Answers that blame the token, the address, the encoding or the moment rather than the lines: nothing is parked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to push. `url` is the base, below which ``/api/v2/write`` lies."""
+
+    url: str
+    org: str
+    bucket: str
+    token: str = ""
+    timeout_seconds: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """Not now: nothing was acknowledged; `after` is what the receiver asked to wait, in seconds."""
+
+    reason: str
+    after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """Never: `bad` names the lines at fault by position, from 0, with the problem; empty where the answer does not."""
+
+    reason: str
+    bad: Mapping[int, str]
+
+
+_Answer = _Again | _Refused | None
+
+
+class Uplink:
+    """Empties a spool into a receiver.
+
+    An acknowledged batch leaves the spool; one that fails stays and is tried again after a growing pause with jitter.
+    Lines that the receiver refuses are parked in the spool with the reason, the others go on: a body refused without
+    naming its bad lines is halved until they are found, which is safe because writes are idempotent.
+    """
+
+    def __init__(
+        self,
+        spool: Spool,
+        target: Target,
+        clock: Clock,
+        own: OwnMetrics,
+        *,
+        transport: httpx2.BaseTransport | None = None,
+        jitter: random.Random | None = None,
+    ) -> None:
+        self._spool = spool
+        self._clock = clock
+        self._own = own
+        self._jitter = jitter if jitter is not None else random.Random()
+        self._failures = 0
+        self._not_before = clock.monotonic()
+        self._last_success = clock.monotonic()
+        headers = {"User-Agent": f"tocsin-agent/{__version__}", "Content-Type": "text/plain; charset=utf-8"}
+        if target.token:
+            headers["Authorization"] = f"Token {target.token}"
+        self._write = _write_url(target)
+        self._client = httpx2.Client(headers=headers, timeout=target.timeout_seconds, transport=transport)
+        own.set_function("tocsin_push_age_seconds", lambda: clock.monotonic() - self._last_success)
+        self._show()
+
+    def push(self) -> int:
+        """Send until the spool is empty or something stands in the way; returns how many batches left the spool.
+
+        Does nothing while a pause lasts. Never raises for what a receiver or a network does.
+        """
+        settled = 0
+        while self._clock.monotonic() >= self._not_before:
+            batches = self._spool.peek(MAX_BODY_BYTES)
+            if not batches:
+                break
+            lines = [line for batch in batches for line in batch.text.split("\n") if line]
+            outcome = self._deliver(lines)
+            if isinstance(outcome, _Again):
+                self._pause(outcome)
+                break
+            damaged = sum(1 for batch in batches if not batch.text)
+            self._count_lost(self._spool.settle(batches, outcome), damaged, outcome)
+            settled += len(batches)
+        self._show()
+        return settled
+
+    def close(self) -> None:
+        """Close connections; safe to repeat."""
+        self._client.close()
+
+    def _deliver(self, lines: Sequence[str]) -> list[tuple[str, str]] | _Again:
+        """Send `lines`; the refused ones with their problems, or why it has to be tried again."""
+        pending = [lines] if lines else []
+        parked: list[tuple[str, str]] = []
+        requests = 0
+        while pending:
+            part = pending.pop()
+            answer = self._post(part)
+            requests += 1
+            if isinstance(answer, _Again):
+                return answer
+            if answer is None:
+                continue
+            if answer.bad:
+                parked += [(part[number], problem) for number, problem in answer.bad.items()]
+            elif len(part) == 1 or requests >= MAX_REQUESTS_PER_BATCH:
+                parked += [(line, answer.reason) for line in part]
+            else:
+                half = len(part) // 2
+                pending += [part[half:], part[:half]]
+        self._succeeded()
+        return parked
+
+    def _post(self, lines: Sequence[str]) -> _Answer:
+        body = gzip.compress(("\n".join(lines) + "\n").encode(), 6, mtime=0)
+        begun = self._clock.monotonic()
+        answer: _Answer
+        try:
+            response = self._client.post(self._write, content=body, headers={"Content-Encoding": "gzip"})
+        except httpx2.HTTPError as error:
+            answer = _Again(f"{type(error).__name__}: {error}")
+        else:
+            answer = self._judge(response, len(lines))
+        self._own.observe("tocsin_push_seconds", self._clock.monotonic() - begun)
+        outcome = "acknowledged" if answer is None else "again" if isinstance(answer, _Again) else "refused"
+        self._own.count("tocsin_push_requests_total", outcome=outcome)
+        return answer
+
+    def _judge(self, response: httpx2.Response, lines: int) -> _Answer:
+        status = response.status_code
+        if 200 <= status < 300:
+            return None
+        body = _json(response)
+        reason = f"HTTP {status}: {_message(body) or response.text[:200]}"
+        if status in _TRY_AGAIN or not 400 <= status < 500:
+            return _Again(reason, self._retry_after(response.headers.get("Retry-After", "")))
+        return _Refused(reason, _rejected(body, lines))
+
+    def _retry_after(self, text: str) -> float | None:
+        """Seconds asked for by a ``Retry-After``, as a number or a date (RFC 9110, section 10.2.3)."""
+        try:
+            seconds = float(text) if text.isdecimal() else self._until(text)
+        except (TypeError, ValueError):
+            return None
+        return min(max(seconds, 0.0), MAX_RETRY_AFTER_SECONDS)
+
+    def _until(self, date: str) -> float:
+        return parsedate_to_datetime(date).timestamp() - self._clock.now_ms() / SECOND
+
+    def _pause(self, why: _Again) -> None:
+        growing = min(FIRST_PAUSE_SECONDS * 2.0 ** min(self._failures, 16), MAX_PAUSE_SECONDS)
+        seconds = why.after if why.after is not None else growing * self._jitter.uniform(0.5, 1.0)
+        self._not_before = self._clock.monotonic() + seconds
+        self._failures += 1
+        tell = _log.warning if self._failures == 1 else _log.debug
+        tell("push failed, readings stay in the spool", reason=why.reason, retry_seconds=round(seconds, 1))
+
+    def _succeeded(self) -> None:
+        if self._failures:
+            _log.info("push works again", failures=self._failures)
+        self._failures = 0
+        self._not_before = self._last_success = self._clock.monotonic()
+
+    def _count_lost(self, evicted: int, damaged: int, parked: Sequence[tuple[str, str]]) -> None:
+        if parked:
+            self._own.count("tocsin_dropped_total", len(parked), what="line", reason="refused")
+            _log.warning("lines were refused and are parked", lines=len(parked), first_problem=parked[0][1])
+        if evicted:
+            self._own.count("tocsin_dropped_total", evicted, what="line", reason="parked_overflow")
+        if damaged:
+            self._own.count("tocsin_dropped_total", damaged, what="batch", reason="damaged")
+            _log.error("batches in the spool cannot be unpacked and are dropped", batches=damaged)
+
+    def _show(self) -> None:
+        self._own.set("tocsin_spool_batches", self._spool.batches)
+        self._own.set("tocsin_spool_bytes", self._spool.size)
+        self._own.set("tocsin_spool_parked_lines", self._spool.parked_lines())
+
+
+def _write_url(target: Target) -> httpx2.URL:
+    try:
+        base = httpx2.URL(target.url)
+    except httpx2.InvalidURL as error:
+        raise _bad_url(target.url, str(error)) from None
+    if base.scheme not in ("http", "https") or not base.host:
+        raise _bad_url(target.url, "is no http or https address")
+    path = base.path.rstrip("/") + "/api/v2/write"
+    return base.copy_with(path=path, params={"org": target.org, "bucket": target.bucket, "precision": "ms"})
+
+
+def _bad_url(url: str, problem: str) -> InputError:
+    return InputError("agent.push_url", url, problem, "write for example http://brain.example:8470")
+
+
+def _json(response: httpx2.Response) -> Any:
+    try:
+        return response.json()
+    except ValueError:
+        return None
+
+
+def _message(body: Any) -> str:
+    """The words of a refusal: Tocsin's ``error.message`` or InfluxDB's ``message``."""
+    if not isinstance(body, dict):
+        return ""
+    error = body.get("error")
+    found = error.get("message") if isinstance(error, dict) else body.get("message", error)
+    return str(found)[:500] if found else ""
+
+
+def _rejected(body: Any, lines: int) -> dict[int, str]:
+    """Bad lines named by a brain, whose good lines were kept: position from 0, and problem."""
+    try:
+        rejected = body["error"]["details"]["rejected"]
+        named = {int(entry["number"]) - 1: str(entry["problem"]) for entry in rejected}
+    except (TypeError, KeyError, ValueError):
+        return {}
+    return {number: problem for number, problem in named.items() if 0 <= number < lines}

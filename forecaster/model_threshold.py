@@ -1,0 +1,237 @@
+"""Time to threshold of temperature, thermal margin, memory and row-remap spares, GPU by GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tocsin.config.settings import ForecastSettings
+from tocsin.domain.clock import HOUR, MINUTE, to_iso
+from tocsin.domain.finding import Evidence
+from tocsin.domain.metrics import METRICS as TABLE
+from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.forecaster.crossing import MAX_STEPS, Passage, screened_probability, simulate
+from tocsin.forecaster.protocol import Forecaster, History
+from tocsin.forecaster.resample import Floats, Grid, Instants, frozen, resample, since_reset
+from tocsin.forecaster.smoothing import Smoothed, fit
+from tocsin.forecaster.thresholds import LIVELY, METRICS, Target, column, targets
+from tocsin.forecaster.trend import Trend, look
+
+MIN_POINTS = 12
+"""Fewer samples, or grid points, carry no trend with an interval."""
+MIN_SPAN_MS = 30 * MINUTE
+REACH = 4
+"""A past of one hour speaks of the next four and no further."""
+STALE_STEPS = 6
+STALE_MS = 15 * MINUTE
+"""The newest sample may be this old, or `STALE_STEPS` of its own cadence if that is more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """Usable samples of one metric, turned so that the limit is reached from below."""
+
+    at_ms: Instants
+    values: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    grid: Grid
+    trend: Trend
+    passage: Passage | None
+
+
+class ThresholdForecaster:
+    """Exponential smoothing towards a fixed limit, behind a robust screen.
+
+    Each metric of each GPU stands alone, so there is nothing to learn from others. `horizon_hours` bounds how far it
+    looks ahead, `coverage` is that of the interval.
+    """
+
+    name = "threshold"
+    version = "1"
+    metrics = METRICS
+
+    def __init__(self, horizon_hours: float = 48.0, coverage: float = 0.8) -> None:
+        self._horizon_ms = int(horizon_hours * HOUR)
+        self._coverage = coverage
+
+    def learn(self, history: Sequence[History]) -> None:
+        """Nothing: the whole model is fitted anew for each prediction."""
+
+    def predict(self, history: Sequence[History], now_ms: int) -> list[Prediction]:
+        return [prediction for one in history for prediction in self._gpu(one, now_ms)]
+
+    def _gpu(self, history: History, now_ms: int) -> list[Prediction]:
+        series = history.series
+        keep = series.at_ms <= now_ms
+        series = replace(series, at_ms=series.at_ms[keep], values=series.values[keep])
+        found = [values for metric in LIVELY if (values := column(series, metric)) is not None]
+        stuck = frozen(series.at_ms, np.column_stack(found)) if found else np.zeros(series.at_ms.size, np.bool_)
+        made = []
+        for target in targets(series):
+            values = column(series, target.metric)
+            if values is None:
+                values = np.full(series.at_ms.size, np.nan)
+            made.append(self._target(history, target, series.at_ms, values, stuck, now_ms))
+        return made
+
+    def _target(
+        self, history: History, target: Target, at_ms: Instants, values: Floats, stuck: np.ndarray[tuple[int], np.dtype[np.bool_]], now_ms: int
+    ) -> Prediction:
+        present = np.isfinite(values)
+        usable = present & ~stuck
+        blank = self._blank(history, target, now_ms)
+        if not usable.any():
+            reason = "telemetry is frozen: power and energy stand still" if present.any() else "the metric has no value"
+            return _unknown(blank, reason)
+        past = _Past(at_ms[usable], values[usable] if target.rising else -values[usable])
+        if target.cumulative:
+            first = since_reset(past.values)
+            past = _Past(past.at_ms[first:], past.values[first:])
+        blank = replace(blank, value=float(values[usable][-1]))
+        reason = _lacks(past, now_ms)
+        if reason:
+            return _unknown(blank, reason)
+        limit = target.limit if target.rising else -target.limit
+        return self._state(blank, target, _examine(past, limit), limit, now_ms)
+
+    def _blank(self, history: History, target: Target, now_ms: int) -> Prediction:
+        gpu = history.gpu
+        return Prediction(
+            subject=Subject(SubjectKind.GPU, gpu.uuid, gpu.host, gpu.pool),
+            target=target.name,
+            at_ms=now_ms,
+            horizon_ms=self._horizon_ms,
+            status=PredictionStatus.NO_CROSSING,
+            model=self.name,
+            model_version=self.version,
+            sentence=f"{gpu.host} GPU {'?' if gpu.index is None else gpu.index}: {target.metric}",
+            metric=target.metric,
+            threshold=target.limit,
+            coverage=self._coverage,
+            simulated=gpu.simulated,
+        )
+
+    def _state(self, blank: Prediction, target: Target, found: _Finding, limit: float, now_ms: int) -> Prediction:
+        grid, trend = found.grid, found.trend
+        horizon = min(self._horizon_ms, REACH * grid.span_ms)
+        text = f"{'rises' if target.rising else 'falls'} {trend.slope * HOUR / grid.step_ms:.3g} {_unit(target)}/h"
+        evidence = Evidence(target.metric, f"{text} over the last {_hours(grid.span_ms)}", grid.end_ms, blank.value)
+        made = replace(blank, horizon_ms=horizon, evidence=(evidence,))
+        if grid.values[-1] >= limit:
+            return _there(made, now_ms)
+        age = now_ms - grid.end_ms
+        steps = (horizon + age) / grid.step_ms
+        passage = found.passage
+        chance = passage.probability(steps) if passage else screened_probability(trend, limit, steps)
+        made = replace(made, probability=min(max(chance, 0.0), 1.0))
+        if passage is None or chance < 0.5:
+            return _none(made)
+        low, mid, high = (
+            passage.quantile(share) for share in ((1 - self._coverage) / 2, 0.5, (1 + self._coverage) / 2)
+        )
+        return _crossing(
+            made,
+            eta_ms=max(now_ms, _instant(grid, mid)),
+            low_ms=max(now_ms, _instant(grid, low)),
+            high_ms=max(now_ms, _instant(grid, high)) if high <= steps else None,
+        )
+
+
+def _lacks(past: _Past, now_ms: int) -> str:
+    """Why `past` carries no forecast; empty where it does."""
+    if past.at_ms.size < MIN_POINTS:
+        return f"{past.at_ms.size} usable samples, {MIN_POINTS} needed"
+    span = int(past.at_ms[-1] - past.at_ms[0])
+    if span < MIN_SPAN_MS:
+        return f"samples span {_hours(span)}, {_hours(MIN_SPAN_MS)} needed"
+    allowed = max(STALE_MS, STALE_STEPS * int(np.median(np.diff(past.at_ms))))
+    if now_ms - past.at_ms[-1] > allowed:
+        return f"the newest usable sample is {_hours(int(now_ms - past.at_ms[-1]))} old, {_hours(allowed)} allowed"
+    return ""
+
+
+def _examine(past: _Past, limit: float) -> _Finding:
+    """Look for a trend in the whole past, then its last half, quarter and eighth; fit where one reaches the limit."""
+    whole: _Finding | None = None
+    span = int(past.at_ms[-1] - past.at_ms[0])
+    for part in (1, 2, 4, 8):
+        recent = past.at_ms >= past.at_ms[-1] - span // part
+        if recent.sum() < MIN_POINTS or (part > 1 and span // part < MIN_SPAN_MS):
+            break
+        grid = resample(past.at_ms[recent], past.values[recent])
+        if grid.values.size < MIN_POINTS:
+            break
+        trend = look(grid.values)
+        whole = whole or _Finding(grid, trend, None)
+        if trend.steady and trend.level + (trend.slope + 2 * trend.slope_error) * MAX_STEPS >= limit:
+            return _Finding(grid, trend, simulate(fit(grid.values) or _straight(trend), trend, limit))
+    return whole or _Finding(grid, look(np.resize(grid.values, MIN_POINTS)), None)
+
+
+def _straight(trend: Trend) -> Smoothed:
+    """The robust line as a state, for a series that the fit refuses (one without any noise, for example)."""
+    return Smoothed(trend.level, trend.slope, 0.0, trend.noise, 0.0)
+
+
+def _instant(grid: Grid, steps: float) -> int:
+    return grid.end_ms + round(steps * grid.step_ms)
+
+
+def _unit(target: Target) -> str:
+    return TABLE[target.metric].unit
+
+
+def _hours(milliseconds: int) -> str:
+    return f"{milliseconds / HOUR:.1f} h" if milliseconds >= HOUR else f"{milliseconds / MINUTE:.0f} min"
+
+
+def _unknown(blank: Prediction, reason: str) -> Prediction:
+    sentence = f"{blank.sentence}: not enough data for a forecast: {reason}."
+    return replace(
+        blank, status=PredictionStatus.NOT_ENOUGH_DATA, reason=reason, sentence=sentence, coverage=None
+    )
+
+
+def _none(made: Prediction) -> Prediction:
+    ahead = _hours(made.horizon_ms)
+    sentence = f"{made.sentence} is not expected to reach {made.threshold:g} within {ahead} (now {made.value:.4g})."
+    return replace(made, sentence=sentence, coverage=None)
+
+
+def _there(made: Prediction, now_ms: int) -> Prediction:
+    return replace(
+        made,
+        status=PredictionStatus.CROSSING,
+        probability=1.0,
+        eta_ms=now_ms,
+        eta_low_ms=now_ms,
+        eta_high_ms=now_ms,
+        sentence=f"{made.sentence} has reached {made.threshold:g} (now {made.value:.4g}).",
+    )
+
+
+def _crossing(made: Prediction, eta_ms: int, low_ms: int, high_ms: int | None) -> Prediction:
+    late = f"to {_hours(high_ms - made.at_ms)}" if high_ms is not None else f"to beyond {_hours(made.horizon_ms)}"
+    sentence = (
+        f"{made.sentence} is expected to reach {made.threshold:g} in {_hours(eta_ms - made.at_ms)}, at {to_iso(eta_ms)} "
+        f"({made.coverage:.0%} interval {_hours(low_ms - made.at_ms)} {late}, now {made.value:.4g})."
+    )
+    return replace(
+        made,
+        status=PredictionStatus.CROSSING,
+        eta_ms=eta_ms,
+        eta_low_ms=low_ms,
+        eta_high_ms=high_ms,
+        sentence=sentence,
+    )
+
+
+def build(settings: ForecastSettings) -> Forecaster:
+    """The model as the settings want it."""
+    return ThresholdForecaster(settings.horizon_hours, settings.coverage)

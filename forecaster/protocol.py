@@ -1,0 +1,40 @@
+"""What every model family offers, and the laws it keeps (``tests/laws/test_forecaster_laws.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tocsin.domain.identity import Gpu
+from tocsin.domain.prediction import Prediction
+from tocsin.store.port import Series
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The past of one GPU: `series` may have any metrics; one that a model wants and does not find is missing data."""
+
+    gpu: Gpu
+    series: Series
+
+
+class Forecaster(Protocol):
+    """A model family.
+
+    Same history and instant, same predictions; inputs are never changed; gaps and missing values are normal. Samples
+    after `now_ms` are not looked at. Where the past does not suffice, the prediction says so with its status and reason.
+    """
+
+    name: str
+    version: str
+    metrics: tuple[str, ...]
+    """Metrics that `predict` looks at."""
+
+    def learn(self, history: Sequence[History]) -> None:
+        """Fit what is shared between GPUs; a model without such a part does nothing."""
+        ...
+
+    def predict(self, history: Sequence[History], now_ms: int) -> list[Prediction]:
+        """Statements about each GPU, made at `now_ms`."""
+        ...

@@ -1,0 +1,85 @@
+"""From irregular samples to a coarse even grid: frozen stretches out, gaps bridged or left, at most 200 points."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tocsin.domain.clock import HOUR, MINUTE, SECOND
+
+Floats = npt.NDArray[np.float64]
+Instants = npt.NDArray[np.int64]
+
+MAX_POINTS = 200
+FROZEN_MS = 30 * MINUTE
+"""Power read to the milliwatt and the energy counter never stand still this long on a live GPU."""
+FROZEN_SAMPLES = 4
+_STEPS = tuple(
+    n * unit
+    for unit, counts in ((SECOND, (1, 2, 5, 10, 15, 30)), (MINUTE, (1, 2, 5, 10, 15, 20, 30)), (HOUR, (1, 2, 3, 6, 12, 24)))
+    for n in counts
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Even samples: `values` float64[n] without NaN, the last at `end_ms`, `step_ms` apart."""
+
+    end_ms: int
+    step_ms: int
+    values: Floats
+
+    @property
+    def span_ms(self) -> int:
+        return (self.values.size - 1) * self.step_ms
+
+
+def frozen(at_ms: Instants, lively: Floats) -> npt.NDArray[np.bool_]:
+    """Which samples only repeat older ones.
+
+    `lively` is float64[n, k]: metrics that always move on a live GPU. A run in which every present value equals the
+    one before, over at least `FROZEN_SAMPLES` samples and `FROZEN_MS`, is frozen from its second sample on. Samples
+    where none of the metrics is present count as neither moving nor frozen.
+    """
+    mask = np.zeros(at_ms.size, np.bool_)
+    usable = np.flatnonzero(np.isfinite(lively).any(axis=1)) if lively.size else np.empty(0, np.int64)
+    if usable.size < FROZEN_SAMPLES:
+        return mask
+    rows = np.where(np.isfinite(lively[usable]), lively[usable], -1.0)
+    starts = np.flatnonzero(np.concatenate(([True], (rows[1:] != rows[:-1]).any(axis=1))))
+    for first, last in zip(starts, np.append(starts[1:], usable.size) - 1, strict=True):
+        long = at_ms[usable[last]] - at_ms[usable[first]] >= FROZEN_MS
+        if long and last - first + 1 >= FROZEN_SAMPLES:
+            mask[usable[first] + 1 : usable[last] + 1] = True
+    return mask
+
+
+def since_reset(values: Floats) -> int:
+    """Index of the first sample after the last decrease of a counter (`values` without NaN)."""
+    drops = np.flatnonzero(np.diff(values) < 0)
+    return int(drops[-1]) + 1 if drops.size else 0
+
+
+def grid_step(at_ms: Instants) -> int:
+    """The finest step of the ladder that keeps the span in `MAX_POINTS` and is no finer than the usual cadence."""
+    span = int(at_ms[-1] - at_ms[0])
+    cadence = int(np.median(np.diff(at_ms)))
+    wanted = max(cadence, -(-span // (MAX_POINTS - 1)), 1)
+    return next((step for step in _STEPS if step >= wanted), wanted)
+
+
+def resample(at_ms: Instants, values: Floats) -> Grid:
+    """Mean of each step's samples, empty steps bridged by a straight line. Needs two samples or more, without NaN.
+
+    The grid is anchored at the last sample, so that the newest data weigh fully.
+    """
+    step, end = grid_step(at_ms), int(at_ms[-1])
+    place = (end - at_ms) // step
+    count = int(place[0]) + 1
+    filled = np.bincount(place, minlength=count)
+    sums = np.bincount(place, weights=values, minlength=count)
+    known = np.flatnonzero(filled)
+    bridged = np.interp(np.arange(count), known, sums[known] / filled[known])
+    return Grid(end, step, bridged[::-1].copy())

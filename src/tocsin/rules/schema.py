@@ -1,0 +1,211 @@
+"""What a rule file may say, and the set of rules that comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tocsin.domain.clock import DAY, MINUTE
+from tocsin.domain.decision import Mode
+from tocsin.domain.finding import ActionKind, Category, Severity
+from tocsin.domain.identity import Gpu
+from tocsin.rules.conditions.base import Condition, Duration
+from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET
+from tocsin.rules.xid import XidCatalogue
+
+CATALOGUE_ACTION = "catalogue"
+"""Written as a rule's action, takes the action of the XID catalogue for the number that was seen."""
+
+WORDS = frozenset({"where", "host", "gpu", "model", "pool", "part", "value", "threshold", "duration", "rule"})
+"""Words that every rule's sentence may use in braces."""
+
+
+class Part(BaseModel):
+    """Base of the tables of a rule file: an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Scope(Part):
+    """Which GPUs, or pools, a rule is about; all that is given must fit. Patterns are shell-like: ``*A100*``."""
+
+    models: list[str] = Field(default_factory=list)
+    """Patterns of which the model must match one; case does not matter."""
+    pools: list[str] = Field(default_factory=list)
+    """Patterns of which the pool must match one."""
+    hosts: list[str] = Field(default_factory=list)
+    """Patterns of which the host must match one."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Labels that must be there, with the pattern that the value must match."""
+    instances: Literal["include", "exclude", "only"] = "include"
+    """Whether MIG instances that report as GPUs of their own are meant."""
+
+    def covers(self, gpu: Gpu) -> bool:
+        """Whether `gpu` is in scope."""
+        return (
+            self._kind(gpu)
+            and _matches(gpu.model.lower(), [pattern.lower() for pattern in self.models])
+            and _matches(gpu.pool, self.pools)
+            and _matches(gpu.host, self.hosts)
+            and all(name in gpu.labels and fnmatchcase(gpu.labels[name], p) for name, p in self.labels.items())
+        )
+
+    def covers_pool(self, pool: str) -> bool:
+        """Whether the pool is in scope."""
+        return _matches(pool, self.pools)
+
+    def _kind(self, gpu: Gpu) -> bool:
+        return self.instances == "include" or gpu.is_mig is (self.instances == "only")
+
+    @property
+    def everything(self) -> bool:
+        """Whether nothing is left out."""
+        return self == Scope()
+
+
+def _matches(text: str, patterns: list[str]) -> bool:
+    return not patterns or any(fnmatchcase(text, pattern) for pattern in patterns)
+
+
+class RuleTable(Part):
+    """One ``[[rule]]``. It holds where every condition of `all` and, if there are any, one of `any` does."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    """Name of the rule, unique in the file."""
+    summary: str = ""
+    """What it is about and why, for documentation."""
+    severity: Severity
+    """`info`, `warning` or `critical`."""
+    category: Category
+    """What kind of trouble it is about."""
+    action: ActionKind | Literal["catalogue"]
+    """What it proposes; `catalogue` takes the action of the XID catalogue."""
+    action_by_value: dict[str, ActionKind] = Field(default_factory=dict)
+    """Actions for particular whole values of the first condition, before `action`."""
+    mode: Mode = Mode.OBSERVE
+    """How far the action may go: `observe`, `propose` or `act`."""
+    for_: Annotated[Duration, Field(alias="for")] = 0
+    """How long it must hold without a break before a finding opens."""
+    samples: int = Field(default=1, ge=1)
+    """In how many readings it must hold before a finding opens."""
+    clear_for: Duration = 0
+    """How long it must not hold before the finding closes."""
+    scope: Scope = Field(default_factory=Scope)
+    """Which GPUs or pools it is about."""
+    alert: str
+    """The sentence of a finding, with words in braces."""
+    enabled: bool = True
+    """Whether the rule is evaluated."""
+    all_: Annotated[list[dict[str, Any]], Field(alias="all")] = Field(default_factory=list)
+    """Conditions that must all hold."""
+    any_: Annotated[list[dict[str, Any]], Field(alias="any")] = Field(default_factory=list)
+    """Conditions of which one must hold."""
+
+
+class EngineTable(Part):
+    """``[engine]``: when values and subjects stop counting."""
+
+    stale_intervals: float = Field(default=3.0, ge=1, allow_inf_nan=False)
+    """A reading is stale after this many of its GPU's own intervals."""
+    stale_min: Duration = 2 * MINUTE
+    """No reading is stale sooner than this."""
+    forget: Duration = 7 * DAY
+    """A GPU without a reading or event is forgotten after this."""
+    forget_part: Duration = 10 * MINUTE
+    """A process, link or instance that its GPU no longer reports is forgotten after this."""
+
+
+class XidTable(Part):
+    """One ``[[xid]]``: replaces what the catalogue says of a number."""
+
+    code: int = Field(ge=1, le=65_535)
+    """The number."""
+    xid_class: Annotated[str | None, Field(alias="class")] = None
+    """Its class."""
+    severity: Severity | None = None
+    """Its severity."""
+    category: Category | None = None
+    """Its category."""
+    action: ActionKind | None = None
+    """What it calls for."""
+    cause_rank: int | None = Field(default=None, ge=0)
+    """Its place between cause, 0, and effect, 99."""
+    reason: str = Field(min_length=1)
+    """Who says so, and why; kept as the row's provenance."""
+
+
+class RuleFile(Part):
+    """The whole file."""
+
+    defaults: bool = False
+    """Whether the shipped rules apply too; a rule of the same name replaces the shipped one."""
+    engine: EngineTable = Field(default_factory=EngineTable)
+    """When values and subjects stop counting."""
+    modes: dict[str, Mode] = Field(default_factory=dict)
+    """Modes by rule name, in place of those of the rules."""
+    xid: list[XidTable] = Field(default_factory=list)
+    """Corrections to the XID catalogue."""
+    rule: list[RuleTable] = Field(default_factory=list)
+    """The rules."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A checked rule: `table` as written, its conditions, and the sheet that its subjects are in."""
+
+    table: RuleTable
+    all_: tuple[Condition, ...]
+    any_: tuple[Condition, ...]
+    sheet: str
+
+    @property
+    def name(self) -> str:
+        """Name of the rule."""
+        return self.table.name
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """All conditions, in the order in which they speak for a finding."""
+        return (*self.all_, *self.any_)
+
+    @property
+    def mode(self) -> Mode:
+        """How far the action may go."""
+        return self.table.mode
+
+    @property
+    def subject(self) -> str:
+        """What the rule is about, in words."""
+        return {GPU_SHEET: "GPU", POOL_SHEET: "pool", FLEET_SHEET: "fleet"}.get(self.sheet, f"{self.sheet} of a GPU")
+
+    def meaning(self) -> str:
+        """When the rule holds, in words."""
+        every = [condition.meaning() for condition in self.all_]
+        some = " or ".join(condition.meaning() for condition in self.any_)
+        if every and some:
+            return f"{' and '.join(every)} and ({some})"
+        return " and ".join(every) or some
+
+
+@dataclass(frozen=True)
+class RuleSet:
+    """Rules by name in the order of the file, without those that are switched off."""
+
+    rules: Mapping[str, Rule]
+    engine: EngineTable
+    xids: XidCatalogue
+
+    def __iter__(self) -> Iterator[Rule]:
+        return iter(self.rules.values())
+
+    def __len__(self) -> int:
+        return len(self.rules)
+
+    def mode_of(self, rule: str) -> Mode:
+        """Mode of the rule called `rule`; `observe` where there is none of that name."""
+        found = self.rules.get(rule)
+        return found.mode if found is not None else Mode.OBSERVE

@@ -1,0 +1,76 @@
+"""The demo: what a newcomer sees, by the command that the README names."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.xdist_group("demo")
+
+TOCSIN = [sys.executable, "-m", "tocsin.cli"]
+
+
+def children_of(session: int) -> list[int]:
+    """Processes of a session that still exist."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session and fields[0] != "Z":
+            found.append(int(path.parent.name))
+    return found
+
+
+def test_the_whole_loop_in_one_minute() -> None:
+    command = [*TOCSIN, "demo", "--gpus", "256", "--for", "60s", "--speed", "600", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    report = json.loads(done.stdout)
+    assert report["simulated"] is True
+    assert report["gpus"] >= 256
+    assert report["journal"]["verified"] is True
+    counts = {name: report[name] for name in ("readings", "findings", "predictions", "decisions")}
+    assert all(isinstance(count, int) and count >= 1 for count in counts.values()), counts
+    assert isinstance(report["journal"]["events"], int)
+    assert any(guard != "mode" and count > 0 for guard, count in report["held_by"].items())
+    assert "found:" in done.stderr
+    assert "predicted:" in done.stderr
+    assert "hold:" in done.stderr
+
+
+def test_two_demos_beside_each_other_and_an_end_by_ctrl_c_without_a_child_left() -> None:
+    command = [*TOCSIN, "demo", "--gpus", "8"]
+    demos = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        for _ in range(2)
+    ]
+    urls = []
+    for demo in demos:
+        assert demo.stderr is not None
+        for line in demo.stderr:
+            urls += [line.split()[1]] if line.startswith(("api:", "dashboard:")) else []
+            if line.startswith("dashboard:"):
+                break
+    assert len(set(urls)) == 4
+    for demo in demos:
+        os.kill(demo.pid, signal.SIGINT)
+        _, errors = demo.communicate(timeout=60)
+        assert demo.returncode == 0, errors[-3000:]
+        assert children_of(demo.pid) == []
+        assert "Traceback" not in errors
+
+
+def test_json_without_an_end_is_one_clear_error() -> None:
+    done = subprocess.run([*TOCSIN, "demo", "--json"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.strip().splitlines() == [
+        "tocsin: --json = True: prints at the end, and this demo has none; add --for, for example --for 60s"
+    ]

@@ -1,0 +1,41 @@
+"""A brain in a process of its own that can be killed at any instant."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
+
+from tocsin.config.settings import Settings
+from tocsin.domain.clock import SystemClock
+from tocsin.runtime.brain_process import run_brain
+
+
+def context() -> ForkServerContext:
+    """Start method whose server has the brain imported already, so that a start costs a fork."""
+    chosen = multiprocessing.get_context("forkserver")
+    chosen.set_forkserver_preload(["tocsin_testing.brain_child"])
+    return chosen
+
+
+def _serve(settings: Settings, pipe: Connection) -> None:
+    announce: Callable[[str], None] = pipe.send
+    run_brain(settings, SystemClock(), threading.Event(), announce)
+
+
+def start_brain(settings: Settings) -> tuple[BaseProcess, str]:
+    """Start a brain; returns its process and the URL of its API once it answers. Raises EOFError where it dies first."""
+    start = context()
+    here, there = start.Pipe(duplex=False)
+    process = start.Process(target=_serve, args=(settings, there))
+    process.start()
+    there.close()
+    try:
+        if not here.poll(30):
+            raise TimeoutError("the brain did not start within 30 s")
+        return process, str(here.recv()).removeprefix("api: ")
+    finally:
+        here.close()

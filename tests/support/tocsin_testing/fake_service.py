@@ -1,0 +1,325 @@
+"""A `Service` over the fleet of `fake_fleet`: approvals, pauses and the journal work, nothing else moves."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+
+from tocsin.api.app import create_app
+from tocsin.api.server import ApiServer
+from tocsin.client.errors import NotFound
+from tocsin.client.models import (
+    BreakerOut,
+    ControlState,
+    DecisionOut,
+    FindingOut,
+    FleetSummary,
+    GpuDetail,
+    GpuState,
+    GpuSummary,
+    IncidentOut,
+    IngestResult,
+    InjectionOut,
+    JournalEntryOut,
+    PredictionOut,
+    PredictionScore,
+    Readiness,
+    RejectedLine,
+    RuleScore,
+    Scoreboard,
+    SeriesResponse,
+    VerificationOut,
+)
+from tocsin.config.settings import ApiSettings
+from tocsin.domain.clock import DAY, to_iso
+from tocsin.domain.decision import DecisionState, Mode, Ruling
+from tocsin.domain.errors import Conflict, InputError
+from tocsin.domain.finding import ActionKind, Severity
+from tocsin.store.port import StoreUnavailable
+from tocsin_testing import fake_fleet as fleet
+
+FAULTS = ("thermal_drift", "gsp_timeout")
+
+
+class FakeService:
+    """Set `store_down`, `broken` or `not_ready` to make it fail; `simulated` says what the fleet claims to be."""
+
+    def __init__(self, *, simulated: bool = True) -> None:
+        self.simulated = simulated
+        self.store_down = False
+        self.broken = False
+        self.not_ready: list[str] = []
+        self.lines: list[str] = []
+        self.precisions: list[str] = []
+        self._lock = threading.Lock()
+        self._decisions = {decision.id: decision for decision in fleet.decisions()}
+        self._paused: tuple[str, str] | None = None
+        self._tripped = True
+        self._journal: list[JournalEntryOut] = []
+        self._record("brain_started", "tocsin", {"version": "test"})
+
+    def _record(self, kind: str, actor: str, payload: dict[str, object]) -> None:
+        previous = self._journal[-1].hash if self._journal else ""
+        seq = len(self._journal) + 1
+        digest = hashlib.sha256(f"{previous}{seq}{kind}{actor}".encode()).hexdigest()
+        entry = JournalEntryOut(
+            seq=seq,
+            epoch=1,
+            at=to_iso(fleet.NOW_MS + seq),
+            kind=kind,
+            actor=actor,
+            payload=payload,  # type: ignore[arg-type]
+            simulated=self.simulated,
+            hash=digest,
+            previous_hash=previous,
+        )
+        self._journal.append(entry)
+
+    def _check(self) -> None:
+        if self.broken:
+            raise RuntimeError("a defect")
+
+    def ready(self) -> Readiness:
+        return Readiness(ready=not self.not_ready, reasons=self.not_ready)
+
+    def now_ms(self) -> int:
+        return fleet.NOW_MS
+
+    def gpus(self) -> list[GpuSummary]:
+        self._check()
+        return [
+            fleet.gpu_summary(host, index, simulated=self.simulated)
+            for host in range(fleet.HOSTS)
+            for index in range(fleet.PER_HOST)
+        ]
+
+    def summary(self) -> FleetSummary:
+        gpus = self.gpus()
+        control = self._control()
+        states = Counter(gpu.state for gpu in gpus)
+        return FleetSummary(
+            version="test",
+            now=to_iso(fleet.NOW_MS),
+            simulated=self.simulated,
+            mode=Mode.PROPOSE,
+            executor="journal_only",
+            paused=control.paused,
+            paused_by=control.paused_by,
+            paused_reason=control.paused_reason,
+            breaker=control.breaker,
+            gpus=len(gpus),
+            hosts=fleet.HOSTS,
+            pools=2,
+            states={state: states[state] for state in GpuState if states[state]},
+            readings=184_320,
+            last_reading=to_iso(fleet.NOW_MS - 8_000),
+            last_reading_age_s=8.0,
+            utilization_ratio=sum(gpu.utilization_ratio or 0.0 for gpu in gpus) / len(gpus),
+            memory_used_ratio=sum(gpu.memory_used_ratio or 0.0 for gpu in gpus) / len(gpus),
+            power_watts=sum(gpu.power_watts or 0.0 for gpu in gpus),
+            findings={
+                severity: sum(f.severity is severity for f in fleet.FINDINGS)
+                for severity in (Severity.WARNING, Severity.CRITICAL)
+            },
+            incidents=len(fleet.FINDINGS),
+            predictions=3,
+            decisions=len(self._decisions),
+            decisions_held=len(self.decisions(100, DecisionState.HELD)),
+            decisions_approvable=sum(d.approvable for d in self._decisions.values()),
+        )
+
+    def _where(self, uuid: str) -> tuple[int, int]:
+        for host in range(fleet.HOSTS):
+            for index in range(fleet.PER_HOST):
+                if fleet.uuid(host, index) == uuid:
+                    return host, index
+        raise NotFound(f"no GPU {uuid} has been read")
+
+    def gpu(self, uuid: str) -> GpuDetail:
+        where = self._where(uuid)
+        lost = where == fleet.LOST
+        return GpuDetail(
+            summary=fleet.gpu_summary(*where, simulated=self.simulated),
+            serial=f"16520{where[0]}{where[1]}",
+            pci_bus_id=f"00000000:{where[1] + 7:02x}:00.0",
+            values={} if lost else {name: f(*where, fleet.NOW_MS) for name, f in fleet.METRICS.items()},
+            missing=dict.fromkeys(fleet.METRICS, "lost") if lost else {"gpu_fan_speed_ratio": "unsupported"},
+            events=[event for event in fleet.EVENTS if event.gpu == uuid],
+            findings=[f for f in fleet.FINDINGS if f.subject.name == uuid],
+            predictions=[p for p in fleet.PREDICTIONS if p.subject.name == uuid],
+            decisions=[d for d in self._decisions.values() if d.subject.name == uuid],
+        )
+
+    def series(self, uuid: str, metrics: Sequence[str], start_ms: int, end_ms: int, max_points: int) -> SeriesResponse:
+        where = self._where(uuid)
+        until = min(end_ms, fleet.NOW_MS)
+        step = max(60_000, -(-(until - start_ms) // max_points))
+        at = list(range(start_ms, until, step))
+        gap = range(len(at) // 3, len(at) // 3 + 3)
+        return SeriesResponse(
+            gpu=uuid,
+            start=to_iso(start_ms),
+            end=to_iso(end_ms),
+            at=[to_iso(at_ms) for at_ms in at],
+            metrics={
+                name: [
+                    None if i in gap or name not in fleet.METRICS else fleet.METRICS[name](*where, at_ms)
+                    for i, at_ms in enumerate(at)
+                ]
+                for name in metrics
+            },
+            points=len(at),
+        )
+
+    def findings(self) -> list[FindingOut]:
+        return fleet.FINDINGS
+
+    def incidents(self) -> list[IncidentOut]:
+        return [
+            IncidentOut(id=f.id, root=f, members=[f], subjects=1, opened=f.started, last=f.last, sentence=f.sentence)
+            for f in fleet.FINDINGS
+        ]
+
+    def predictions(self) -> list[PredictionOut]:
+        return fleet.PREDICTIONS
+
+    def decisions(self, limit: int, state: DecisionState | None = None) -> list[DecisionOut]:
+        found = [d for d in self._decisions.values() if state is None or d.state is state]
+        return found[:limit]
+
+    def decision(self, decision_id: str) -> DecisionOut:
+        found = self._decisions.get(decision_id)
+        if found is None:
+            raise NotFound(f"no decision {decision_id} is on record")
+        return found
+
+    def _settle(self, decision_id: str, actor: str, update: dict[str, object], kind: str) -> DecisionOut:
+        with self._lock:
+            found = self.decision(decision_id)
+            if not found.approvable:
+                raise Conflict(
+                    f"decision {decision_id} is {found.state}; only one that waits for a person can be settled"
+                )
+            settled = found.model_copy(update={**update, "approvable": False})
+            self._decisions[decision_id] = settled
+            self._record(kind, actor, {"decision": decision_id})
+            return settled
+
+    def approve(self, decision_id: str, actor: str) -> DecisionOut:
+        update = {"state": DecisionState.APPROVED, "approved_by": actor}
+        return self._settle(decision_id, actor, update, "decision_approved")
+
+    def reject(self, decision_id: str, actor: str, reason: str) -> DecisionOut:
+        update = {"state": DecisionState.REJECTED, "rejected_by": actor, "overall": Ruling.DENY}
+        return self._settle(decision_id, actor, update, "decision_rejected")
+
+    def _control(self) -> ControlState:
+        breaker = BreakerOut(
+            tripped=self._tripped,
+            root_causes=3 if self._tripped else 0,
+            limit=3,
+            since=to_iso(fleet.NOW_MS) if self._tripped else None,
+            reason="3 root causes within 1 h" if self._tripped else "",
+        )
+        who, why = self._paused or ("", "")
+        return ControlState(paused=self._paused is not None, paused_by=who, paused_reason=why, breaker=breaker)
+
+    def pause(self, actor: str, reason: str) -> ControlState:
+        self._paused = (actor, reason)
+        self._record("paused", actor, {"reason": reason})
+        return self._control()
+
+    def resume(self, actor: str) -> ControlState:
+        self._paused = None
+        self._record("resumed", actor, {})
+        return self._control()
+
+    def reset_breaker(self, actor: str) -> ControlState:
+        self._tripped = False
+        self._record("breaker_reset", actor, {})
+        return self._control()
+
+    def journal(self, after: int, limit: int, kinds: Collection[str] | None = None) -> list[JournalEntryOut]:
+        found = [e for e in self._journal if e.seq > after and (not kinds or e.kind in kinds)]
+        return found[:limit]
+
+    def verify_journal(self) -> VerificationOut:
+        return VerificationOut(ok=True, events=len(self._journal))
+
+    def scoreboard(self) -> Scoreboard:
+        rules = [
+            RuleScore(rule="temperature-high", action=ActionKind.PLACE_ELSEWHERE, decisions=41, would_have_acted=29,
+                      held_by={"cooldown": 8, "evidence": 4}, confirmed=17, unconfirmed=9, pending=3),
+            RuleScore(rule="xid-fatal", action=ActionKind.DRAIN, decisions=6, would_have_acted=4,
+                      held_by={"capacity": 2}, confirmed=4),
+            RuleScore(rule="row-remap-pending", action=ActionKind.RESET_GPU, decisions=9, would_have_acted=3,
+                      held_by={"maintenance": 5, "max_per_host": 1}, confirmed=2, unconfirmed=1),
+            RuleScore(rule="mig-fragmentation", action=ActionKind.DEFRAGMENT, decisions=12, would_have_acted=12,
+                      unconfirmed=10, pending=2),
+        ]  # fmt: skip
+        held: Counter[str] = Counter()
+        for rule in rules:
+            held.update(rule.held_by)
+        return Scoreboard(
+            since=to_iso(fleet.NOW_MS - 14 * DAY),
+            until=to_iso(fleet.NOW_MS),
+            mode=Mode.PROPOSE,
+            simulated=self.simulated,
+            decisions=sum(rule.decisions for rule in rules),
+            would_have_acted=sum(rule.would_have_acted for rule in rules),
+            held=sum(held.values()),
+            confirmed=sum(rule.confirmed for rule in rules),
+            held_by=dict(held),
+            rules=rules,
+            predictions=PredictionScore(
+                made=63,
+                hits=38,
+                misses=17,
+                pending=8,
+                not_enough_data=5,
+                within_interval=31,
+                lead_s=[1_800.0 * (1 + (7 * i) % 23) for i in range(38)],
+            ),  # fmt: skip
+        )
+
+    def ingest(self, text: str, precision: str) -> IngestResult:
+        if self.store_down:
+            raise StoreUnavailable("the store does not answer")
+        rejected, kept = [], 0
+        for number, line in enumerate(text.split("\n"), start=1):
+            parts = line.split(" ")
+            if not line:
+                continue
+            if len(parts) == 3 and parts[2].isdecimal():
+                kept += 1
+                self.lines.append(line)
+            else:
+                rejected.append(RejectedLine(number=number, problem="no timestamp"))
+        self.precisions.append(precision)
+        return IngestResult(readings=kept, rejected=rejected)
+
+    def inject(self, kind: str, gpu: str, actor: str) -> InjectionOut:
+        if kind not in FAULTS:
+            raise InputError("kind", kind, "is no fault", f"use one of {', '.join(FAULTS)}")
+        self._where(gpu)
+        if not self.simulated:
+            raise Conflict(f"{gpu} is real; faults are injected into simulated GPUs alone")
+        self._record("fault_injected", actor, {"kind": kind, "gpu": gpu})
+        return InjectionOut(kind=kind, gpu=gpu, at=to_iso(fleet.NOW_MS), sentence=f"{kind} starts on {gpu}")
+
+    def metrics(self) -> bytes:
+        return b"# HELP tocsin_gpus GPUs known.\n# TYPE tocsin_gpus gauge\ntocsin_gpus 64.0\n"
+
+
+@contextmanager
+def serving(service: FakeService, settings: ApiSettings | None = None) -> Iterator[str]:
+    """The API over `service` on a free port of the loopback address; yields its base URL."""
+    server = ApiServer(create_app(service, settings or ApiSettings()))
+    server.start()
+    try:
+        yield server.url
+    finally:
+        server.stop()

@@ -1,0 +1,67 @@
+"""The newest state of the fleet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tocsin_testing.builders import T0, gpu, reading, xid
+
+from tocsin.domain.batch import Batch
+from tocsin.domain.identity import Gpu
+from tocsin.domain.missing import Missing
+from tocsin.runtime.memory import FleetMemory
+
+
+@given(st.permutations([reading(at_ms=T0 + n, power_watts=100 + n) for n in range(5)]))
+def test_the_newest_reading_wins_in_any_order(order: list) -> None:  # type: ignore[type-arg]
+    memory = FleetMemory()
+    for one in order:
+        memory.put(Batch(readings=[one]))
+    assert [r.values["gpu_power_watts"] for r in memory.latest()] == [104.0]
+    assert memory.count == 5
+
+
+def test_two_parts_of_one_instant_are_one_reading() -> None:
+    memory = FleetMemory()
+    memory.put(Batch(readings=[reading(power_watts=1, missing={"gpu_fan_speed_ratio": Missing.NOT_DUE})]))
+    memory.put(Batch(readings=[reading(fan_speed_ratio=0.5)]))
+    (one,) = memory.latest()
+    assert dict(one.values) == {"gpu_power_watts": 1.0, "gpu_fan_speed_ratio": 0.5}
+    assert dict(one.missing) == {}
+
+
+def test_a_bare_identity_does_not_wipe_out_attributes() -> None:
+    memory = FleetMemory()
+    memory.put(Batch(readings=[reading(gpu(1, pool="training"), power_watts=1)]))
+    bare = Gpu("GPU-00000001", "node-1")
+    memory.put(Batch(readings=[reading(bare, T0 + 1, power_watts=2)]))
+    (one,) = memory.latest()
+    assert (one.gpu.pool, one.gpu.model) == ("training", "NVIDIA A100-SXM4-80GB")
+
+
+def test_events_are_taken_once_in_order_and_a_doubled_one_is_one() -> None:
+    memory = FleetMemory()
+    memory.put(Batch(events=[xid(79, at_ms=T0 + 5), xid(48, at_ms=T0)]))
+    memory.put(Batch(events=[xid(79, at_ms=T0 + 5)]))
+    assert [event.code for event in memory.take().events] == [48, 79]
+    assert memory.take().events == ()
+
+
+def test_a_gpu_that_left_is_forgotten() -> None:
+    memory = FleetMemory()
+    old, new = reading(gpu(1)), reading(gpu(2), T0 + 10)
+    memory.put(Batch(readings=[old, new]))
+    assert memory.forget(T0 + 1) == [old.gpu]
+    assert memory.latest() == (new,)
+    assert memory.reading(old.gpu.uuid) is None
+
+
+def test_a_value_outranks_a_reason_of_the_same_instant() -> None:
+    memory = FleetMemory()
+    memory.put(Batch(readings=[reading(power_watts=1)]))
+    late = replace(reading(), missing={"gpu_power_watts": Missing.TIMED_OUT})
+    memory.put(Batch(readings=[late]))
+    (one,) = memory.latest()
+    assert (dict(one.values), dict(one.missing)) == ({"gpu_power_watts": 1.0}, {})

@@ -1,0 +1,123 @@
+"""What only the embedded store has: schema, migrations, backup and restore, readers beside a writer."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tocsin_testing.builders import T0, gpu, reading, xid
+
+from tocsin.domain.batch import Batch
+from tocsin.domain.errors import InputError
+from tocsin.domain.missing import Missing
+from tocsin.store.port import StoreUnavailable
+from tocsin.store.sqlite import SqliteStore, restore
+
+
+@pytest.fixture()
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "deep" / "store.db"
+
+
+def filled(path: Path) -> SqliteStore:
+    store = SqliteStore(path)
+    store.init()
+    store.write(Batch(readings=[reading(gpu(n), temperature_celsius=40 + n) for n in range(3)], events=[xid(79)]))
+    return store
+
+
+def test_a_metric_that_is_new_in_the_table_gets_a_column(path: Path) -> None:
+    filled(path).close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("ALTER TABLE reading DROP COLUMN gpu_power_watts")
+        db.execute("DELETE FROM metric WHERE name = 'gpu_power_watts'")
+        db.commit()
+    store = SqliteStore(path)
+    store.write(Batch(readings=[reading(gpu(0), T0 + 1, power_watts=300, missing={"gpu_fan_speed_ratio": Missing.LOST})]))
+    old, new = store.readings(T0, T0 + 2, gpus={"GPU-00000000"})
+    store.close()
+    assert dict(old.values) == {"gpu_temperature_celsius": 40.0}
+    assert dict(new.values) == {"gpu_power_watts": 300.0}
+    assert dict(new.missing) == {"gpu_fan_speed_ratio": Missing.LOST}
+
+
+def test_a_metric_that_left_the_table_does_not_disturb_the_others(path: Path) -> None:
+    store = filled(path)
+    store.close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("ALTER TABLE reading ADD COLUMN gpu_gone_total REAL")
+        db.execute("INSERT INTO metric (name) VALUES ('gpu_gone_total')")
+        db.execute("UPDATE reading SET gpu_gone_total = 5")
+        db.commit()
+    store = SqliteStore(path)
+    assert [r.values["gpu_gone_total"] for r in store.latest(0)] == [5.0, 5.0, 5.0]
+    store.write(Batch(readings=[reading(gpu(0), T0 + 1, temperature_celsius=50)]))
+    store.close()
+
+
+def test_backup_of_a_store_in_use_and_restore(path: Path, tmp_path: Path) -> None:
+    store = filled(path)
+    copy = tmp_path / "copy.db"
+    store.backup(copy)
+    with pytest.raises(InputError, match="exists"):
+        store.backup(copy)
+    store.write(Batch(readings=[reading(gpu(9))]))
+    store.close()
+    restore(copy, path)
+    again = SqliteStore(path)
+    assert [g.uuid for g in again.gpus()] == [f"GPU-{n:08d}" for n in range(3)]
+    assert [event.code for event in again.events(T0, T0 + 1)] == [79]
+    again.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"no database at all" * 100])
+def test_what_is_no_store_is_not_restored(path: Path, tmp_path: Path, content: bytes) -> None:
+    filled(path).close()
+    bad = tmp_path / "bad.db"
+    bad.write_bytes(content)
+    with pytest.raises(InputError, match="use another backup"):
+        restore(bad, path)
+    store = SqliteStore(path)
+    assert len(store.gpus()) == 3
+    store.close()
+
+
+def test_a_newer_or_foreign_file_is_one_clear_error(path: Path, tmp_path: Path) -> None:
+    filled(path).close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA user_version = 99")
+    with pytest.raises(InputError, match="schema version 99"):
+        SqliteStore(path).init()
+    foreign = tmp_path / "text.db"
+    foreign.write_text("hello " * 1000)
+    with pytest.raises(InputError, match=r"store\.path"):
+        SqliteStore(foreign).init()
+
+
+def test_a_full_disk_loses_nothing_that_was_accepted(path: Path) -> None:
+    store = filled(path)
+    writer = store._writer
+    assert writer is not None
+    writer.execute(f"PRAGMA max_page_count = {writer.execute('PRAGMA page_count').fetchone()[0]}")
+    with pytest.raises(StoreUnavailable, match="full"):
+        store.write(Batch(readings=[reading(gpu(n), T0 + n, temperature_celsius=50) for n in range(5_000)]))
+    writer.execute("PRAGMA max_page_count = 1000000")
+    store.write(Batch(readings=[reading(gpu(4_000), T0 + 1, temperature_celsius=60)]))
+    assert {g.uuid for g in store.gpus()} == {f"GPU-{n:08d}" for n in (0, 1, 2, 4_000)}
+    store.close()
+
+
+def test_another_process_reads_while_this_one_writes(path: Path) -> None:
+    store = filled(path)
+    code = (
+        "import sys; from pathlib import Path; from tocsin.store.sqlite import SqliteStore\n"
+        "s = SqliteStore(Path(sys.argv[1])); print(len(s.latest(0))); s.close()"
+    )
+    store.write(Batch(readings=[reading(gpu(3))]))
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    store.close()
+    assert done.stdout.strip() == "4"
