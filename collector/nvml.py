@@ -19,6 +19,8 @@ from tocsin.telemetry.log import logger
 
 _log = logger("nvml")
 
+DEADLINE_SECONDS = 5.0
+"""How long a GPU may take for one reading."""
 ENUMERATE_MS = 5 * MINUTE
 """How long handles, static values and what is known as unsupported are kept before GPUs are listed anew."""
 MAX_RETRY_MS = 60 * SECOND
@@ -51,7 +53,7 @@ class NvmlSource:
 
     name = "nvml"
 
-    def __init__(self, library: Nvml, place: Place, deadline_seconds: float = 5.0) -> None:
+    def __init__(self, library: Nvml, place: Place, deadline_seconds: float = DEADLINE_SECONDS) -> None:
         self._library = library
         self._place = place
         self.deadline_seconds = deadline_seconds

@@ -79,7 +79,7 @@ class Spool:
     """
 
     def __init__(self, path: Path, max_bytes: int, clock: Clock) -> None:
-        self._path = path
+        self.path = path
         self._max_bytes = max_bytes
         self._clock = clock
         self._lock = threading.Lock()
@@ -185,7 +185,7 @@ class Spool:
 
     def _open(self) -> sqlite3.Connection:
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise self._unusable(error.strerror or str(error)) from None
         try:
@@ -193,15 +193,15 @@ class Spool:
         except sqlite3.OperationalError as error:
             raise self._unusable(str(error)) from None
         except sqlite3.DatabaseError as error:
-            aside = self._path.with_name(f"{self._path.name}.damaged-{self._clock.now_ms()}")
-            self._path.rename(aside)
+            aside = self.path.with_name(f"{self.path.name}.damaged-{self._clock.now_ms()}")
+            self.path.rename(aside)
             for suffix in ("-wal", "-shm"):
-                self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+                self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
             _log.error("spool is damaged, a fresh one is begun", problem=str(error), kept=str(aside))
             return self._connect()
 
     def _connect(self) -> sqlite3.Connection:
-        db = sqlite3.connect(self._path, timeout=10.0, check_same_thread=False)
+        db = sqlite3.connect(self.path, timeout=10.0, check_same_thread=False)
         try:
             version = int(db.execute("PRAGMA user_version").fetchone()[0])
             if version > SCHEMA:
@@ -218,5 +218,12 @@ class Spool:
 
     def _unusable(self, problem: str) -> InputError:
         return InputError(
-            "agent.spool", str(self._path), f"cannot be used: {problem}", "name a file that can be written"
+            "agent.spool", str(self.path), f"cannot be used: {problem}", "name a file that can be written"
         )
+
+
+def _text(body: bytes) -> str:
+    try:
+        return zlib.decompress(body).decode()
+    except (zlib.error, UnicodeDecodeError):
+        return ""

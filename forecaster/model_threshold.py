@@ -8,15 +8,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tocsin.config.settings import ForecastSettings
-from tocsin.domain.clock import HOUR, MINUTE, to_iso
+from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.finding import Evidence
 from tocsin.domain.metrics import METRICS as TABLE
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.forecaster.crossing import MAX_STEPS, Passage, screened_probability, simulate
 from tocsin.forecaster.protocol import Forecaster, History
-from tocsin.forecaster.resample import Floats, Grid, Instants, frozen, resample, since_reset
+from tocsin.forecaster.resample import Floats, Grid, Instants, Mask, frozen, resample, since_reset
 from tocsin.forecaster.smoothing import Smoothed, fit
+from tocsin.forecaster.statements import crossing, hours, no_crossing, reached, unknown
 from tocsin.forecaster.thresholds import LIVELY, METRICS, Target, column, targets
 from tocsin.forecaster.trend import Trend, look
 
@@ -81,14 +82,14 @@ class ThresholdForecaster:
         return made
 
     def _target(
-        self, history: History, target: Target, at_ms: Instants, values: Floats, stuck: np.ndarray[tuple[int], np.dtype[np.bool_]], now_ms: int
+        self, history: History, target: Target, at_ms: Instants, values: Floats, stuck: Mask, now_ms: int
     ) -> Prediction:
         present = np.isfinite(values)
         usable = present & ~stuck
         blank = self._blank(history, target, now_ms)
         if not usable.any():
             reason = "telemetry is frozen: power and energy stand still" if present.any() else "the metric has no value"
-            return _unknown(blank, reason)
+            return unknown(blank, reason)
         past = _Past(at_ms[usable], values[usable] if target.rising else -values[usable])
         if target.cumulative:
             first = since_reset(past.values)
@@ -96,9 +97,12 @@ class ThresholdForecaster:
         blank = replace(blank, value=float(values[usable][-1]))
         reason = _lacks(past, now_ms)
         if reason:
-            return _unknown(blank, reason)
+            return unknown(blank, reason)
         limit = target.limit if target.rising else -target.limit
-        return self._state(blank, target, _examine(past, limit), limit, now_ms)
+        found = _examine(past, limit)
+        if found is None:
+            return unknown(blank, f"samples too uneven for {MIN_POINTS} even steps")
+        return self._state(blank, target, found, limit, now_ms)
 
     def _blank(self, history: History, target: Target, now_ms: int) -> Prediction:
         gpu = history.gpu
@@ -121,21 +125,21 @@ class ThresholdForecaster:
         grid, trend = found.grid, found.trend
         horizon = min(self._horizon_ms, REACH * grid.span_ms)
         text = f"{'rises' if target.rising else 'falls'} {trend.slope * HOUR / grid.step_ms:.3g} {_unit(target)}/h"
-        evidence = Evidence(target.metric, f"{text} over the last {_hours(grid.span_ms)}", grid.end_ms, blank.value)
+        evidence = Evidence(target.metric, f"{text} over the last {hours(grid.span_ms)}", grid.end_ms, blank.value)
         made = replace(blank, horizon_ms=horizon, evidence=(evidence,))
         if grid.values[-1] >= limit:
-            return _there(made, now_ms)
+            return reached(made, now_ms)
         age = now_ms - grid.end_ms
         steps = (horizon + age) / grid.step_ms
         passage = found.passage
         chance = passage.probability(steps) if passage else screened_probability(trend, limit, steps)
         made = replace(made, probability=min(max(chance, 0.0), 1.0))
         if passage is None or chance < 0.5:
-            return _none(made)
+            return no_crossing(made)
         low, mid, high = (
             passage.quantile(share) for share in ((1 - self._coverage) / 2, 0.5, (1 + self._coverage) / 2)
         )
-        return _crossing(
+        return crossing(
             made,
             eta_ms=max(now_ms, _instant(grid, mid)),
             low_ms=max(now_ms, _instant(grid, low)),
@@ -149,15 +153,19 @@ def _lacks(past: _Past, now_ms: int) -> str:
         return f"{past.at_ms.size} usable samples, {MIN_POINTS} needed"
     span = int(past.at_ms[-1] - past.at_ms[0])
     if span < MIN_SPAN_MS:
-        return f"samples span {_hours(span)}, {_hours(MIN_SPAN_MS)} needed"
+        return f"samples span {hours(span)}, {hours(MIN_SPAN_MS)} needed"
     allowed = max(STALE_MS, STALE_STEPS * int(np.median(np.diff(past.at_ms))))
     if now_ms - past.at_ms[-1] > allowed:
-        return f"the newest usable sample is {_hours(int(now_ms - past.at_ms[-1]))} old, {_hours(allowed)} allowed"
+        return f"the newest usable sample is {hours(int(now_ms - past.at_ms[-1]))} old, {hours(allowed)} allowed"
     return ""
 
 
-def _examine(past: _Past, limit: float) -> _Finding:
-    """Look for a trend in the whole past, then its last half, quarter and eighth; fit where one reaches the limit."""
+def _examine(past: _Past, limit: float) -> _Finding | None:
+    """Look for a trend in the whole past, then its last half, quarter and eighth; fit the first that could arrive.
+
+    Whether a model is fitted does not depend on the horizon, so that a longer one never lowers a probability. None
+    where the samples are too uneven for a grid.
+    """
     whole: _Finding | None = None
     span = int(past.at_ms[-1] - past.at_ms[0])
     for part in (1, 2, 4, 8):
@@ -171,7 +179,7 @@ def _examine(past: _Past, limit: float) -> _Finding:
         whole = whole or _Finding(grid, trend, None)
         if trend.steady and trend.level + (trend.slope + 2 * trend.slope_error) * MAX_STEPS >= limit:
             return _Finding(grid, trend, simulate(fit(grid.values) or _straight(trend), trend, limit))
-    return whole or _Finding(grid, look(np.resize(grid.values, MIN_POINTS)), None)
+    return whole
 
 
 def _straight(trend: Trend) -> Smoothed:
@@ -185,51 +193,6 @@ def _instant(grid: Grid, steps: float) -> int:
 
 def _unit(target: Target) -> str:
     return TABLE[target.metric].unit
-
-
-def _hours(milliseconds: int) -> str:
-    return f"{milliseconds / HOUR:.1f} h" if milliseconds >= HOUR else f"{milliseconds / MINUTE:.0f} min"
-
-
-def _unknown(blank: Prediction, reason: str) -> Prediction:
-    sentence = f"{blank.sentence}: not enough data for a forecast: {reason}."
-    return replace(
-        blank, status=PredictionStatus.NOT_ENOUGH_DATA, reason=reason, sentence=sentence, coverage=None
-    )
-
-
-def _none(made: Prediction) -> Prediction:
-    ahead = _hours(made.horizon_ms)
-    sentence = f"{made.sentence} is not expected to reach {made.threshold:g} within {ahead} (now {made.value:.4g})."
-    return replace(made, sentence=sentence, coverage=None)
-
-
-def _there(made: Prediction, now_ms: int) -> Prediction:
-    return replace(
-        made,
-        status=PredictionStatus.CROSSING,
-        probability=1.0,
-        eta_ms=now_ms,
-        eta_low_ms=now_ms,
-        eta_high_ms=now_ms,
-        sentence=f"{made.sentence} has reached {made.threshold:g} (now {made.value:.4g}).",
-    )
-
-
-def _crossing(made: Prediction, eta_ms: int, low_ms: int, high_ms: int | None) -> Prediction:
-    late = f"to {_hours(high_ms - made.at_ms)}" if high_ms is not None else f"to beyond {_hours(made.horizon_ms)}"
-    sentence = (
-        f"{made.sentence} is expected to reach {made.threshold:g} in {_hours(eta_ms - made.at_ms)}, at {to_iso(eta_ms)} "
-        f"({made.coverage:.0%} interval {_hours(low_ms - made.at_ms)} {late}, now {made.value:.4g})."
-    )
-    return replace(
-        made,
-        status=PredictionStatus.CROSSING,
-        eta_ms=eta_ms,
-        eta_low_ms=low_ms,
-        eta_high_ms=high_ms,
-        sentence=sentence,
-    )
 
 
 def build(settings: ForecastSettings) -> Forecaster:

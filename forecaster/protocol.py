@@ -23,7 +23,7 @@ class Forecaster(Protocol):
     """A model family.
 
     Same history and instant, same predictions; inputs are never changed; gaps and missing values are normal. Samples
-    after `now_ms` are not looked at. Where the past does not suffice, the prediction says so with its status and reason.
+    after `now_ms` are not looked at. Where the past does not suffice, status and reason of the prediction say so.
     """
 
     name: str

@@ -11,6 +11,7 @@ from tocsin.domain.clock import HOUR, MINUTE, SECOND
 
 Floats = npt.NDArray[np.float64]
 Instants = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 MAX_POINTS = 200
 FROZEN_MS = 30 * MINUTE
@@ -18,7 +19,11 @@ FROZEN_MS = 30 * MINUTE
 FROZEN_SAMPLES = 4
 _STEPS = tuple(
     n * unit
-    for unit, counts in ((SECOND, (1, 2, 5, 10, 15, 30)), (MINUTE, (1, 2, 5, 10, 15, 20, 30)), (HOUR, (1, 2, 3, 6, 12, 24)))
+    for unit, counts in (
+        (SECOND, (1, 2, 5, 10, 15, 30)),
+        (MINUTE, (1, 2, 5, 10, 15, 20, 30)),
+        (HOUR, (1, 2, 3, 6, 12, 24)),
+    )
     for n in counts
 )
 
@@ -36,7 +41,7 @@ class Grid:
         return (self.values.size - 1) * self.step_ms
 
 
-def frozen(at_ms: Instants, lively: Floats) -> npt.NDArray[np.bool_]:
+def frozen(at_ms: Instants, lively: Floats) -> Mask:
     """Which samples only repeat older ones.
 
     `lively` is float64[n, k]: metrics that always move on a live GPU. A run in which every present value equals the

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tocsin.forecaster.resample import Floats
 from tocsin.store.port import Series
 
 TEMPERATURE_LIMIT = 85.0
@@ -55,7 +56,7 @@ METRICS = (*(target.metric for target in _TARGETS), _SLOWDOWN, *LIVELY)
 """Everything that the forecast reads."""
 
 
-def column(series: Series, metric: str) -> np.ndarray[tuple[int], np.dtype[np.float64]] | None:
+def column(series: Series, metric: str) -> Floats | None:
     """Values of `metric`, float64[n] with NaN where absent; None where the series has no such metric."""
     if metric not in series.metrics:
         return None

@@ -167,8 +167,6 @@ def score(
     """
     starts = {node: episode_starts(values) for node, values in times.items()}
     days = {node: np.unique([i.day_ms for i in incidents if i.node == node]) for node in {i.node for i in incidents}}
-    found = [
-        _found(one, starts.get(one.node, _NONE), days[one.node]) for one in scorable(incidents, observed)
-    ]
+    found = [_found(one, starts.get(one.node, _NONE), days[one.node]) for one in scorable(incidents, observed)]
     followed = sum(_followed(values, days.get(node, _NONE)) for node, values in starts.items())
     return TicketScore(tuple(found), sum(v.size for v in starts.values()), followed, node_days(observed))

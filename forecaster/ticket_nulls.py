@@ -63,7 +63,9 @@ class Nulls:
     shifts: NullAlert
 
 
-def _null(draw: Draw, draws: int, real: TicketScore, incidents: Sequence[LoggedIncident], seen: Mapping[str, Instants]) -> NullAlert:
+def _null(
+    draw: Draw, draws: int, real: TicketScore, incidents: Sequence[LoggedIncident], seen: Mapping[str, Instants]
+) -> NullAlert:
     target = figures(real)
     rows = [figures(score(draw(), incidents, seen)) for _ in range(draws)]
     spreads = {}

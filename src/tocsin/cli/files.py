@@ -30,7 +30,7 @@ def config_check(context: Context, path: Path | None) -> None:
 
     settings = load_settings(path, secrets=context.secrets) if path else context.settings
     rules = load_rules(settings.rules.path)
-    click.echo(f"ok: {sum(1 for _ in describe())} settings, {len(rules.rules)} rules")
+    click.echo(f"ok: {sum(1 for _ in describe())} settings, {len(rules)} rules")
 
 
 @config.command("show")
@@ -51,7 +51,7 @@ def rules_check(path: Path) -> None:
     """Check the rule file PATH against the metric table."""
     from tocsin.rules.load import load_rules
 
-    click.echo(f"ok: {len(load_rules(path).rules)} rules")
+    click.echo(f"ok: {len(load_rules(path))} rules")
 
 
 @rules.command("list")
@@ -60,8 +60,9 @@ def rules_list(context: Context) -> None:
     """List the rules in force."""
     from tocsin.rules.load import load_rules
 
-    for rule in load_rules(context.settings.rules.path).rules:
-        click.echo(f"{rule.name}\t{rule.severity}\t{rule.category}\t{rule.action}\t{rule.mode}")
+    for rule in load_rules(context.settings.rules.path):
+        table = rule.table
+        click.echo(f"{rule.name}\t{table.severity}\t{table.category}\t{table.action}\t{rule.mode}\t{rule.meaning()}")
 
 
 @click.group()

@@ -13,7 +13,7 @@ from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET, Sheet
 from tocsin.rules.table import Floats, Ints, Vector
 
 _POOL_INPUTS = ("gpu_utilization_ratio", "gpu_graphics_engine_active_ratio")
-_FLEET_INPUTS = (*_POOL_INPUTS, "gpu_process_count", "gpu_memory_used_ratio")
+_FLEET_INPUTS = (*_POOL_INPUTS, "gpu_processes", "gpu_memory_used_ratio")
 
 
 class Aggregates:
@@ -105,7 +105,7 @@ class Aggregates:
         utilization = self._utilization()
         if not (known & ~np.isnan(utilization)).any():
             return float("nan")
-        free = known & idle(utilization, column["gpu_process_count"], column["gpu_memory_used_ratio"])
+        free = known & idle(utilization, column["gpu_processes"], column["gpu_memory_used_ratio"])
         hosts = self._roster.host.v
         named = hosts >= 0
         count = int(hosts.max(initial=-1)) + 1

@@ -13,6 +13,7 @@ from tocsin.domain.finding import Finding
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
+from tocsin.domain.subject import SubjectKind
 from tocsin.rules.conditions.base import World
 from tocsin.rules.eventlog import EventLog
 from tocsin.rules.forecasts import Forecasts
@@ -102,7 +103,7 @@ class RuleEngine:
             touched[row] = max(int(touched[row]), event.at_ms)
         for fresh in self._forecasts.fresh.values():
             for row, prediction in fresh:
-                if row < touched.size:
+                if prediction.subject.kind in (SubjectKind.GPU, SubjectKind.HOST):
                     touched[row] = max(int(touched[row]), prediction.at_ms)
         self._frame.load(inputs.now_ms, inputs.readings, inputs.pools)
 

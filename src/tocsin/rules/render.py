@@ -58,10 +58,6 @@ class Renderer:
             simulated=self._simulated(row, gpu),
         )
 
-    def key(self, row: int) -> str:
-        """Sort key of a row's subject."""
-        return self._subject(row).key
-
     def _gpu(self, row: int) -> Gpu | None:
         if self._rule.sheet in (POOL_SHEET, FLEET_SHEET):
             return None

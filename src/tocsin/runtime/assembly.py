@@ -53,7 +53,7 @@ def open_brain(settings: Settings, clock: Clock, *, propose: bool = False) -> Ru
     store.init()
     settings.journal.path.parent.mkdir(parents=True, exist_ok=True)
     journal = Journal.open(settings.journal.path, clock)
-    modes = {rule.name: Mode.PROPOSE if propose and rule.mode is Mode.OBSERVE else rule.mode for rule in ruleset.rules}
+    modes = {rule.name: Mode.PROPOSE if propose and rule.mode is Mode.OBSERVE else rule.mode for rule in ruleset}
     policy = Policy(settings.actions, modes)
     actions = ActionLoop(journal, open_executors(settings, clock), clock, policy)
     worker = ForecastWorker(settings.forecast)

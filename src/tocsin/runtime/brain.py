@@ -26,7 +26,7 @@ from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
 from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.incidents import collapse
-from tocsin.rules.load import RuleSet
+from tocsin.rules.schema import RuleSet
 from tocsin.runtime.forecasts import Forecasts
 from tocsin.runtime.memory import FleetMemory
 from tocsin.runtime.recorder import Recorder
@@ -115,7 +115,7 @@ class Brain:
                 Inputs(now, snapshot.readings, snapshot.events, predictions, list(self._pools()))
             )
             self.active = list(evaluation.active)
-            self.incidents = collapse(self.active, snapshot.events)
+            self.incidents = collapse(self.active, self.memory.events_since(now - EVENT_MEMORY_MS))
             opened = self.recorder.record(self.active, self.incidents)
             for finding in opened:
                 self.metrics.count("tocsin_findings_opened_total", rule=finding.rule)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from tocsin.actions.controls import Controls
 from tocsin.client.models import (
+    BreakerOut,
+    ControlState,
     EventOut,
     EvidenceOut,
     FindingOut,
     IncidentOut,
+    JournalEntryOut,
     PredictionOut,
     SubjectOut,
 )
@@ -15,6 +19,7 @@ from tocsin.domain.event import Event
 from tocsin.domain.finding import Evidence, Finding, Incident
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.subject import Subject
+from tocsin.journal.chain import Entry
 
 
 def instant(at_ms: int | None) -> str | None:
@@ -104,4 +109,38 @@ def prediction_out(prediction: Prediction) -> PredictionOut:
         reason=prediction.reason,
         evidence=[evidence_out(piece) for piece in prediction.evidence],
         simulated=prediction.simulated,
+    )
+
+
+def entry_out(entry: Entry) -> JournalEntryOut:
+    """An entry of the journal."""
+    return JournalEntryOut.model_validate(
+        {
+            "seq": entry.seq,
+            "epoch": entry.epoch,
+            "at": to_iso(entry.at_ms),
+            "kind": entry.kind,
+            "actor": entry.actor,
+            "payload": dict(entry.payload),
+            "simulated": entry.simulated,
+            "hash": entry.hash,
+            "previous_hash": entry.previous_hash,
+        }
+    )
+
+
+def control_out(controls: Controls, limit: int) -> ControlState:
+    """Pause and breaker; `limit` is the number of root causes that trips it."""
+    paused, breaker = controls.paused, controls.breaker
+    return ControlState(
+        paused=paused is not None,
+        paused_by=paused.actor if paused else "",
+        paused_reason=paused.reason if paused else "",
+        breaker=BreakerOut(
+            tripped=breaker is not None,
+            root_causes=len(breaker.causes) if breaker else 0,
+            limit=limit,
+            since=instant(breaker.at_ms) if breaker else None,
+            reason=breaker.reason if breaker else "",
+        ),
     )

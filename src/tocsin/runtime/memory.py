@@ -28,6 +28,7 @@ class FleetMemory:
         self._lock = threading.Lock()
         self._latest: dict[str, Reading] = {}
         self._events: dict[str, Event] = {}
+        self._recent: dict[str, Event] = {}
         self._count = 0
 
     def put(self, batch: Batch) -> None:
@@ -39,6 +40,7 @@ class FleetMemory:
                 self._latest[uuid] = _newer(self._latest.get(uuid), reading)
             for event in batch.events:
                 self._events[event.id] = event
+                self._recent[event.id] = event
 
     def take(self) -> Snapshot:
         """The newest readings, and the events since the last call, by instant."""
@@ -46,6 +48,12 @@ class FleetMemory:
             events = tuple(sorted(self._events.values(), key=lambda event: (event.at_ms, event.id)))
             self._events.clear()
             return Snapshot(self._sorted(), events)
+
+    def events_since(self, since_ms: int) -> list[Event]:
+        """Events at or after `since_ms`, taken or not; older ones are dropped."""
+        with self._lock:
+            self._recent = {name: event for name, event in self._recent.items() if event.at_ms >= since_ms}
+            return list(self._recent.values())
 
     def latest(self) -> tuple[Reading, ...]:
         """The newest reading of each GPU, by UUID."""

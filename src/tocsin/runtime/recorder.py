@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from pydantic import TypeAdapter
 
 from tocsin.domain.finding import Finding, Incident
-from tocsin.journal.journal import Entry, Journal
+from tocsin.journal.chain import Entry
+from tocsin.journal.journal import Draft, Journal
 from tocsin.journal.kinds import EntryKind
 
 _FINDING = TypeAdapter(Finding)
@@ -42,7 +43,7 @@ class Recorder:
     def record(self, active: Sequence[Finding], incidents: Sequence[Incident]) -> list[Finding]:
         """Journal the difference to the last call; returns the findings that are new."""
         opened = [finding for finding in active if finding.id not in self._findings]
-        batch = [(EntryKind.FINDING_OPENED, _finding_payload(f), f.simulated) for f in opened]
+        batch: list[Draft] = [(EntryKind.FINDING_OPENED, _finding_payload(f), f.simulated) for f in opened]
         self.findings_opened += len(opened)
         now = {finding.id for finding in active}
         batch += [(EntryKind.FINDING_CLEARED, {"id": gone}, False) for gone in sorted(self._findings - now)]
@@ -51,8 +52,8 @@ class Recorder:
         self._journal.append_many(batch)
         return opened
 
-    def _incident_entries(self, incidents: Sequence[Incident]) -> list[tuple[EntryKind, dict[str, object], bool]]:
-        entries: list[tuple[EntryKind, dict[str, object], bool]] = []
+    def _incident_entries(self, incidents: Sequence[Incident]) -> list[Draft]:
+        entries: list[Draft] = []
         now = {incident.id: incident for incident in incidents}
         for incident in incidents:
             known = self._incidents.get(incident.id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from tocsin.client.models import (
     DecisionOut,
@@ -74,7 +75,7 @@ def power(host: int, index: int, at_ms: int) -> float:
     return 90 + 300 * utilization(host, index, at_ms)
 
 
-METRICS = {
+METRICS: dict[str, Callable[[int, int, int], float]] = {
     "gpu_temperature_celsius": temperature,
     "gpu_utilization_ratio": utilization,
     "gpu_memory_used_ratio": memory,
@@ -267,20 +268,49 @@ def decisions() -> list[DecisionOut]:
     """Newest first."""
     lost, hot, dying, _, split = FINDINGS
     person = "waits for a person"
+    expired = {
+        "state": DecisionState.EXPIRED,
+        "overall": Ruling.DENY,
+        "verdicts": _verdicts({}, {"time_box": f"its time box ended at {to_iso(NOW_MS)}"}),
+    }
     return [
-        _decision(hot, ActionKind.PLACE_ELSEWHERE, 3, "Place new work elsewhere than on gpu-node-03 GPU 5: 86.4 C and rising", {"approval": (person, None)}),
-        _decision(lost, ActionKind.DRAIN, 29, "Drain gpu-node-06: GPU 2 has fallen off the bus (XID 79)", {
-            "capacity": ("pool inference would keep 16 of 24 GPUs in service, at least 20 (80%)", None),
-            "approval": (person, None),
-        }),
-        _decision(dying, ActionKind.RESET_GPU, 34, "Reset gpu-node-05 GPU 1 to finish a row remapping", {
-            "maintenance": ("outside the maintenance windows", NOW_MS + 5 * HOUR),
-            "cooldown": ("reset 22 min ago, rest of 30 min", NOW_MS + 8 * MINUTE),
-        }),
-        _decision(split, ActionKind.DEFRAGMENT, 47, "Defragment the MIG layout of gpu-node-04 GPU 3", {}, state=DecisionState.EXPIRED,
-            overall=Ruling.DENY, verdicts=_verdicts({}, {"time_box": f"its time box ended at {to_iso(NOW_MS)}"})),
-        _decision(hot, ActionKind.NOTIFY, 58, "Tell people about gpu-node-03 GPU 5: 85.2 C", {}, state=DecisionState.DONE),
-    ]  # fmt: skip
+        _decision(
+            hot,
+            ActionKind.PLACE_ELSEWHERE,
+            3,
+            "Place new work elsewhere than on gpu-node-03 GPU 5: 86.4 C and rising",
+            {"approval": (person, None)},
+        ),
+        _decision(
+            lost,
+            ActionKind.DRAIN,
+            29,
+            "Drain gpu-node-06: GPU 2 has fallen off the bus (XID 79)",
+            {
+                "capacity": ("pool inference would keep 16 of 24 GPUs in service, at least 20 (80%)", None),
+                "approval": (person, None),
+            },
+        ),
+        _decision(
+            dying,
+            ActionKind.RESET_GPU,
+            34,
+            "Reset gpu-node-05 GPU 1 to finish a row remapping",
+            {
+                "maintenance": ("outside the maintenance windows", NOW_MS + 5 * HOUR),
+                "cooldown": ("reset 22 min ago, rest of 30 min", NOW_MS + 8 * MINUTE),
+            },
+        ),
+        _decision(split, ActionKind.DEFRAGMENT, 47, "Defragment the MIG layout of gpu-node-04 GPU 3", {}, **expired),
+        _decision(
+            hot,
+            ActionKind.NOTIFY,
+            58,
+            "Tell people about gpu-node-03 GPU 5: 85.2 C",
+            {},
+            state=DecisionState.DONE,
+        ),
+    ]
 
 
 EVENTS = [

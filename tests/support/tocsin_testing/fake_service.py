@@ -209,11 +209,11 @@ class FakeService:
             return settled
 
     def approve(self, decision_id: str, actor: str) -> DecisionOut:
-        update = {"state": DecisionState.APPROVED, "approved_by": actor}
+        update: dict[str, object] = {"state": DecisionState.APPROVED, "approved_by": actor}
         return self._settle(decision_id, actor, update, "decision_approved")
 
     def reject(self, decision_id: str, actor: str, reason: str) -> DecisionOut:
-        update = {"state": DecisionState.REJECTED, "rejected_by": actor, "overall": Ruling.DENY}
+        update: dict[str, object] = {"state": DecisionState.REJECTED, "rejected_by": actor, "overall": Ruling.DENY}
         return self._settle(decision_id, actor, update, "decision_rejected")
 
     def _control(self) -> ControlState:
@@ -282,7 +282,7 @@ class FakeService:
                 not_enough_data=5,
                 within_interval=31,
                 lead_s=[1_800.0 * (1 + (7 * i) % 23) for i in range(38)],
-            ),  # fmt: skip
+            ),
         )
 
     def ingest(self, text: str, precision: str) -> IngestResult:

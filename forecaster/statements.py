@@ -1,0 +1,56 @@
+"""How a prediction is worded, one function for each kind of answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tocsin.domain.clock import HOUR, MINUTE, to_iso
+from tocsin.domain.prediction import Prediction, PredictionStatus
+
+
+def hours(milliseconds: int) -> str:
+    """`milliseconds` in words: hours, or minutes below one hour."""
+    return f"{milliseconds / HOUR:.1f} h" if milliseconds >= HOUR else f"{milliseconds / MINUTE:.0f} min"
+
+
+def unknown(blank: Prediction, reason: str) -> Prediction:
+    """Nothing is claimed, for `reason`."""
+    sentence = f"{blank.sentence}: not enough data for a forecast: {reason}."
+    return replace(blank, status=PredictionStatus.NOT_ENOUGH_DATA, reason=reason, sentence=sentence, coverage=None)
+
+
+def no_crossing(made: Prediction) -> Prediction:
+    """The limit is not reached within the horizon."""
+    ahead = hours(made.horizon_ms)
+    sentence = f"{made.sentence} is not expected to reach {made.threshold:g} within {ahead} (now {made.value:.4g})."
+    return replace(made, sentence=sentence, coverage=None)
+
+
+def reached(made: Prediction, now_ms: int) -> Prediction:
+    """The limit is reached already."""
+    return replace(
+        made,
+        status=PredictionStatus.CROSSING,
+        probability=1.0,
+        eta_ms=now_ms,
+        eta_low_ms=now_ms,
+        eta_high_ms=now_ms,
+        sentence=f"{made.sentence} has reached {made.threshold:g} (now {made.value:.4g}).",
+    )
+
+
+def crossing(made: Prediction, eta_ms: int, low_ms: int, high_ms: int | None) -> Prediction:
+    """The limit is reached at `eta_ms`, within the horizon; `high_ms` is None where the late end lies beyond it."""
+    late = f"to {hours(high_ms - made.at_ms)}" if high_ms is not None else f"to beyond {hours(made.horizon_ms)}"
+    sentence = (
+        f"{made.sentence} is expected to reach {made.threshold:g} in {hours(eta_ms - made.at_ms)}, at {to_iso(eta_ms)} "
+        f"({made.coverage:.0%} interval {hours(low_ms - made.at_ms)} {late}, now {made.value:.4g})."
+    )
+    return replace(
+        made,
+        status=PredictionStatus.CROSSING,
+        eta_ms=eta_ms,
+        eta_low_ms=low_ms,
+        eta_high_ms=high_ms,
+        sentence=sentence,
+    )

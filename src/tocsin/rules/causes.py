@@ -1,0 +1,74 @@
+"""Which of several findings explains the others: causes before effects."""
+
+from __future__ import annotations
+
+from tocsin.domain.finding import Category, Finding, Severity
+from tocsin.rules.conditions.xid_class import XID_METRIC
+from tocsin.rules.xid import xid
+
+NVLINK_CLASS = "nvlink"
+
+_BUS_LOSS = 1
+_BY_CATEGORY = {
+    Category.POWER: 10,
+    Category.HARDWARE: 55,
+    Category.THERMAL: 65,
+    Category.TELEMETRY: 80,
+    Category.APPLICATION: 92,
+    Category.MEMORY: 94,
+    Category.FRAGMENTATION: 95,
+    Category.CAPACITY: 96,
+}
+_DRIVER_VERDICT = 70
+_MINOR = 15
+"""Added for a finding that is less than critical, so that a warning does not stand before the failure it came with."""
+
+_GPU_LOST = "gpu_lost:"
+_RECOVERY_METRIC = "gpu_recovery_action"
+
+
+def code_of(finding: Finding) -> int | None:
+    """The XID that `finding` is about; None where it is about none."""
+    if finding.metric == XID_METRIC and finding.value is not None:
+        return round(finding.value)
+    return None
+
+
+def is_verdict(finding: Finding) -> bool:
+    """Whether `finding` is the driver's own recovery verdict."""
+    return any(item.name.startswith((_RECOVERY_METRIC, "recovery_action:")) for item in finding.evidence)
+
+
+def is_nvlink(finding: Finding) -> bool:
+    """Whether `finding` is an XID of the NVLink fabric."""
+    code = code_of(finding)
+    return code is not None and xid(code).xid_class == NVLINK_CLASS
+
+
+def cause_rank(finding: Finding) -> int:
+    """Place between cause and effect, least first.
+
+    Loss of the bus comes before a power brake, that before a fatal NVLink event (XID 149) and that before its echo on
+    peers (145); an uncorrectable memory error (48) before its handling (63, 64, 94, 95); clean-up (45) is last.
+    """
+    code = code_of(finding)
+    if code is not None:
+        return xid(code).cause_rank
+    if any(item.name.startswith(_GPU_LOST) for item in finding.evidence):
+        return _BUS_LOSS
+    if is_verdict(finding):
+        return _DRIVER_VERDICT
+    rank = _BY_CATEGORY[finding.category]
+    minor = finding.category in (Category.POWER, Category.HARDWARE) and finding.severity is not Severity.CRITICAL
+    return rank + _MINOR if minor else rank
+
+
+def root_order(finding: Finding) -> tuple[int, int, int, str, str]:
+    """Sort key under which the root cause comes first."""
+    return (
+        cause_rank(finding),
+        -finding.severity.rank,
+        finding.started_ms,
+        finding.subject.key,
+        finding.rule,
+    )

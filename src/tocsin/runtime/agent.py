@@ -1,0 +1,229 @@
+"""The agent: reads one node's GPUs, exports, spools and pushes. It needs no brain and loads no model or web server."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Protocol
+
+import httpx2
+
+from tocsin.collector.exporter import FleetCollector, MetricsServer
+from tocsin.collector.source import Source
+from tocsin.collector.spool import Spool
+from tocsin.collector.uplink import Target, Uplink
+from tocsin.config.address import split_address
+from tocsin.config.settings import Settings
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import Clock
+from tocsin.domain.errors import TocsinError
+from tocsin.domain.reading import Reading, sanitise
+from tocsin.runtime.sources import open_source
+from tocsin.store.lineprotocol import encode
+from tocsin.telemetry.log import logger
+from tocsin.telemetry.metrics import OwnMetrics
+
+_log = logger("agent")
+
+BATCH_READINGS = 500
+"""Most readings of one spooled batch; keeps a push within what receivers take."""
+PUSH_SECONDS = 0.5
+"""Pause between two looks into the spool."""
+EXPORT_INTERVALS = 3
+MIN_EXPORT_SECONDS = 30.0
+"""Readings are exported for three intervals, and for this long at least, after the source fell silent."""
+
+
+class Stop(Protocol):
+    """What `threading.Event` offers; tests move a clock in `wait`."""
+
+    def is_set(self) -> bool:
+        """Whether to stop."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until told to stop or `timeout` seconds have passed; whether to stop."""
+        ...
+
+
+class Agent:
+    """Everything of one agent but its HTTP server.
+
+    Readings go to the exporter and, where ``agent.push_url`` is set, through the spool to the uplink. `registry` holds
+    the GPUs' metrics and the agent's own. Takes over `source` and closes it.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        source: Source,
+        clock: Clock,
+        *,
+        own: OwnMetrics | None = None,
+        transport: httpx2.BaseTransport | None = None,
+    ) -> None:
+        wanted = settings.agent
+        self.own = own if own is not None else OwnMetrics()
+        self.registry = self.own.registry
+        self._source = source
+        self._clock = clock
+        self._interval = wanted.interval_seconds
+        self._patience = wanted.push_timeout_seconds + 1.0
+        self._told: set[str] = set()
+        self.exporter = FleetCollector(clock, max(EXPORT_INTERVALS * wanted.interval_seconds, MIN_EXPORT_SECONDS))
+        self.registry.register(self.exporter)
+        self.spool: Spool | None = None
+        self.uplink: Uplink | None = None
+        if wanted.push_url:
+            target = Target(
+                wanted.push_url,
+                wanted.push_org,
+                wanted.push_bucket,
+                wanted.push_token.get_secret_value(),
+                wanted.push_timeout_seconds,
+            )
+            self.spool = Spool(wanted.spool, wanted.spool_max_bytes, clock)
+            try:
+                self.uplink = Uplink(self.spool, target, clock, self.own, transport=transport)
+            except TocsinError:
+                self.spool.close()
+                raise
+
+    def tick(self) -> Batch:
+        """Read once and push; returns what was read, without what could not be used."""
+        batch = self.read()
+        self.push()
+        return batch
+
+    def read(self) -> Batch:
+        """Read, clean, export and spool. Raises what the source raises, which is never for a single GPU."""
+        name = self._source.name
+        begun = self._clock.monotonic()
+        try:
+            raw = self._source.read(self._clock.now_ms())
+        except Exception:
+            self.own.count("tocsin_source_failures_total", source=name)
+            raise
+        self.own.observe("tocsin_source_read_seconds", self._clock.monotonic() - begun, source=name)
+        batch = Batch(readings=[self._clean(reading) for reading in raw.readings], events=raw.events)
+        self.own.count("tocsin_readings_total", len(batch.readings), source=name)
+        for event in batch.events:
+            self.own.count("tocsin_events_total", source=name, kind=event.kind.value)
+            _log.info("event", kind=event.kind.value, gpu=event.gpu, code=event.code, message=event.message)
+        self.exporter.update(name, batch.readings)
+        self._keep(batch)
+        return batch
+
+    def push(self) -> int:
+        """Push what waits; returns how many batches left the spool."""
+        return self.uplink.push() if self.uplink is not None else 0
+
+    def run(self, stop: Stop) -> None:
+        """Read at a fixed cadence until `stop`; pushing has a thread of its own, so that a slow receiver delays no reading.
+
+        A tick that is missed is skipped and counted, not made up for, and the cadence does not drift. An unexpected error
+        costs one tick; a TocsinError, such as a driver that only a new process can open, ends the run.
+        """
+        pusher = threading.Thread(target=self._push_until, args=(stop,), name="uplink", daemon=True)
+        if self.uplink is not None:
+            pusher.start()
+        begun = self._clock.monotonic()
+        done = 0
+        try:
+            while not stop.is_set():
+                self._supervised("read", self.read)
+                elapsed = self._clock.monotonic() - begun
+                due = int(elapsed // self._interval) + 1
+                if due > done + 1:
+                    self.own.count("tocsin_ticks_missed_total", due - done - 1)
+                done = due
+                stop.wait(begun + due * self._interval - self._clock.monotonic())
+        finally:
+            if pusher.is_alive() and stop.is_set():
+                pusher.join(self._patience)
+
+    def close(self) -> None:
+        """Let go of source, spool and connections; what waits in the spool stays there. Safe to repeat."""
+        self._source.close()
+        if self.uplink is not None:
+            self.uplink.close()
+        if self.spool is not None:
+            self.spool.close()
+
+    def _push_until(self, stop: Stop) -> None:
+        while not stop.wait(PUSH_SECONDS):
+            self._supervised("push", self.push)
+
+    def _supervised(self, loop: str, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except TocsinError:
+            raise
+        except Exception:
+            self.own.count("tocsin_loop_failures_total", loop=loop)
+            _log.exception("unexpected error, the agent goes on", loop=loop)
+
+    def _clean(self, reading: Reading) -> Reading:
+        cleaned, problems = sanitise(reading)
+        if problems:
+            self.own.count("tocsin_dropped_total", len(problems), what="value", reason="implausible")
+        for problem in problems:
+            metric = problem.split(" ", 1)[0]
+            if metric not in self._told:
+                self._told.add(metric)
+                _log.warning("value cannot be used (said once per metric)", gpu=reading.gpu.uuid, problem=problem)
+        return cleaned
+
+    def _keep(self, batch: Batch) -> None:
+        if self.spool is None:
+            return
+        for part in _parts(batch):
+            try:
+                dropped = self.spool.put(encode(part), len(part.readings))
+            except sqlite3.Error as error:
+                self.own.count("tocsin_dropped_total", len(part.readings), what="reading", reason="spool_failed")
+                self.own.count("tocsin_dropped_total", len(part.events), what="event", reason="spool_failed")
+                _log.error("spool takes nothing", path=str(self.spool.path), problem=str(error))
+                continue
+            if dropped.batches:
+                self.own.count("tocsin_dropped_total", dropped.readings, what="reading", reason="spool_full")
+                self.own.count("tocsin_dropped_total", dropped.batches, what="batch", reason="spool_full")
+
+
+def _parts(batch: Batch) -> Iterator[Batch]:
+    """`batch` in pieces of at most `BATCH_READINGS` readings, its events in the first."""
+    events: Sequence[object] = batch.events
+    if not batch.readings and events:
+        yield batch
+    for start in range(0, len(batch.readings), BATCH_READINGS):
+        readings = batch.readings[start : start + BATCH_READINGS]
+        yield Batch(readings=readings, events=batch.events if start == 0 else ())
+
+
+def once(settings: Settings, name: str, clock: Clock) -> Iterator[dict[str, object]]:
+    """One reading of each GPU of source `name`, as JSON rows (`gpu`, `host`, `at`, `simulated`, `values`, `missing`)."""
+    source = open_source(name, settings, clock)
+    try:
+        for reading in source.read(clock.now_ms()).readings:
+            yield sanitise(reading)[0].as_json()
+    finally:
+        source.close()
+
+
+def serve(settings: Settings, name: str, clock: Clock, stop: Stop, announce: Callable[[str], None]) -> None:
+    """Run an agent over source `name` with its `/metrics` until `stop`; says where that is by `announce`."""
+    host, port = split_address(settings.agent.listen, "agent.listen")
+    with ExitStack() as stack:
+        source = open_source(name, settings, clock)
+        stack.callback(source.close)
+        agent = Agent(settings, source, clock)
+        stack.callback(agent.close)
+        server = MetricsServer(agent.registry, host, port)
+        stack.callback(server.close)
+        announce(f"reading {len(source.gpus())} GPUs from {name} every {settings.agent.interval_seconds:g} s")
+        announce(f"metrics: {server.url}")
+        if agent.uplink is not None:
+            announce(f"pushing to {settings.agent.push_url}")
+        agent.run(stop)

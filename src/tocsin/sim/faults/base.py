@@ -1,0 +1,160 @@
+"""What every fault kind is, and how a fault goes through its life.
+
+A fault begins with a precursor (unless it is abrupt), strikes, lasts until it is repaired, and ends. A benign fault is
+a precursor that fades away again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import ClassVar
+
+import numpy as np
+
+from tocsin.domain.clock import HOUR, MINUTE
+from tocsin.sim.arrays import Floats
+from tocsin.sim.inventory import Inventory
+from tocsin.sim.models import GpuModel
+from tocsin.sim.spec import Fault
+from tocsin.sim.world import Window, World
+
+Span = tuple[float, float]
+"""Shortest and longest of a duration in milliseconds."""
+
+
+class FaultClass(StrEnum):
+    """Whose fault it is."""
+
+    HARDWARE = "hardware"
+    FACILITY = "facility"
+    SOFTWARE = "software"
+
+
+class Stage(StrEnum):
+    """Where a fault stands."""
+
+    PRECURSOR = "precursor"
+    STRUCK = "struck"
+    OVER = "over"
+
+
+@dataclass
+class Run:
+    """One fault in progress. `rng` belongs to it alone, so that it shifts no other random number."""
+
+    kind: str
+    gpu: int
+    started_ms: int
+    onset_at_ms: int
+    repaired_at_ms: int
+    abrupt: bool
+    benign: bool
+    injected: bool
+    rng: np.random.Generator
+    stage: Stage = Stage.PRECURSOR
+    onset_ms: int | None = None
+    ended_ms: int | None = None
+    done: set[str] = field(default_factory=set)
+    base: dict[str, float] = field(default_factory=dict)
+
+    def strength(self, at_ms: int) -> float:
+        """How far the precursor has come, 0 to 1. A benign one rises to a half and fades."""
+        lead = max(1, self.onset_at_ms - self.started_ms)
+        grown = min(1.0, max(0.0, (at_ms - self.started_ms) / lead))
+        return min(grown, 1.0 - grown) if self.benign else grown
+
+    def once(self, mark: str) -> bool:
+        """True the first time that it is asked for `mark`."""
+        if mark in self.done:
+            return False
+        self.done.add(mark)
+        return True
+
+    def truth(self, uuid: str) -> Fault:
+        """The ground truth so far."""
+        return Fault(
+            self.kind, uuid, self.started_ms, self.onset_ms, self.ended_ms, self.abrupt, self.benign, self.injected
+        )
+
+
+class FaultKind(ABC):
+    """One kind. Rates are per GPU and year of faults that strike; docs/simulation.md has their sources.
+
+    `lead` is the length of a spontaneous precursor, `rehearsal_lead` that of an injected one; `repair` is how long
+    the fault lasts after it struck when nobody acts. `abrupt_share` of the faults strike without a precursor;
+    `benign_share` of the precursors lead to nothing.
+    """
+
+    kind: ClassVar[str]
+    help: ClassVar[str]
+    fault_class: ClassVar[FaultClass] = FaultClass.HARDWARE
+    per_gpu_year: ClassVar[float]
+    abrupt_share: ClassVar[float] = 1.0
+    benign_share: ClassVar[float] = 0.0
+    lead: ClassVar[Span] = (0.0, 0.0)
+    rehearsal_lead: ClassVar[float] = 15.0 * MINUTE
+    repair: ClassVar[Span] = (2.0 * HOUR, 12.0 * HOUR)
+    rehearsal_repair: ClassVar[float] = 2.0 * HOUR
+
+    @property
+    def precursor(self) -> bool:
+        """Whether any fault of this kind announces itself."""
+        return self.abrupt_share < 1.0
+
+    def objection(self, inventory: Inventory, gpu: int) -> str:
+        """Why this kind cannot befall the GPU; empty where it can."""
+        return ""
+
+    def model_factor(self, model: GpuModel) -> float:
+        """Rate of this model as a multiple of `per_gpu_year`."""
+        return 1.0
+
+    def rates(self, inventory: Inventory) -> Floats:
+        """Faults that strike per year, for each GPU."""
+        fits = np.array([not self.objection(inventory, gpu) for gpu in range(len(inventory))], dtype=np.float64)
+        factors = np.array([self.model_factor(model) for model in inventory.model_of])
+        return np.asarray(fits * factors * self.per_gpu_year)
+
+    def warn(self, run: Run, world: World, strength: float, window: Window) -> None:
+        """Show the precursor at `strength` over `window`."""
+
+    @abstractmethod
+    def strike(self, run: Run, world: World, at_ms: int) -> None:
+        """What happens at the onset, once."""
+
+    def hold(self, run: Run, world: World, window: Window) -> None:
+        """What goes on while the fault lasts; called in every step after the onset, the onset's own among them."""
+
+    def clear(self, run: Run, world: World, at_ms: int) -> None:
+        """What the repair, or the end of a benign precursor, puts right."""
+
+    def advance(self, run: Run, world: World, window: Window) -> None:
+        """Bring the fault to the end of `window`."""
+        if run.stage is Stage.PRECURSOR:
+            if not run.abrupt:
+                self.warn(run, world, run.strength(window.end_ms), window)
+            if window.end_ms >= run.onset_at_ms:
+                self._turn(run, world)
+        if run.stage is Stage.STRUCK:
+            if window.end_ms >= run.repaired_at_ms:
+                self.finish(run, world, run.repaired_at_ms)
+            else:
+                self.hold(run, world, window)
+
+    def _turn(self, run: Run, world: World) -> None:
+        if run.benign:
+            self.finish(run, world, run.onset_at_ms)
+            return
+        run.stage = Stage.STRUCK
+        run.onset_ms = run.onset_at_ms
+        self.strike(run, world, run.onset_at_ms)
+
+    def finish(self, run: Run, world: World, at_ms: int) -> None:
+        """End the fault at `at_ms`."""
+        if run.stage is Stage.OVER:
+            return
+        self.clear(run, world, at_ms)
+        run.stage = Stage.OVER
+        run.ended_ms = at_ms

@@ -1,0 +1,37 @@
+"""MIG instances created and destroyed without regard to where they begin."""
+
+from __future__ import annotations
+
+from tocsin.domain.clock import HOUR, MINUTE
+from tocsin.sim import mig
+from tocsin.sim.faults.base import FaultClass, FaultKind, Run
+from tocsin.sim.inventory import Inventory
+from tocsin.sim.world import Window, World
+
+
+class MigFragmentation(FaultKind):
+    """Churn leaves small instances where they keep larger ones out."""
+
+    kind = "mig_fragmentation"
+    help = "churn of MIG instances leaves a layout in which larger instances no longer fit"
+    fault_class = FaultClass.SOFTWARE
+    per_gpu_year = 1.0
+    abrupt_share = 0.0
+    lead = (1.0 * HOUR, 8.0 * HOUR)
+    rehearsal_lead = 15.0 * MINUTE
+    repair = (4.0 * HOUR, 24.0 * HOUR)
+    rehearsal_repair = 4.0 * HOUR
+
+    def objection(self, inventory: Inventory, gpu: int) -> str:
+        return "" if inventory.mig[gpu] else "MIG is off there; choose a GPU with MIG on"
+
+    def warn(self, run: Run, world: World, strength: float, window: Window) -> None:
+        stage = min(int(strength * len(mig.DECAY)), len(mig.DECAY) - 1)
+        if strength > 0.2 and run.once(f"stage {stage}"):
+            world.state.layouts[run.gpu] = mig.DECAY[stage]
+
+    def strike(self, run: Run, world: World, at_ms: int) -> None:
+        world.state.layouts[run.gpu] = mig.DECAY[-1]
+
+    def clear(self, run: Run, world: World, at_ms: int) -> None:
+        world.state.layouts[run.gpu] = world.inventory.layouts[run.gpu]

@@ -1,0 +1,78 @@
+"""NVLink: recoveries on one link, then the link goes down, and with it what its peers were doing."""
+
+from __future__ import annotations
+
+from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND
+from tocsin.domain.event import EventKind
+from tocsin.sim.faults.base import FaultKind, Run
+from tocsin.sim.faults.rates import LLAMA3_FAULTY_GPU
+from tocsin.sim.inventory import Inventory
+from tocsin.sim.world import Window, World
+
+LINK_SHARE = 0.40
+"""Of Llama 3's "faulty GPU" interruptions, whose table counts NVLink among them (own choice)."""
+RECOVERIES_PER_HOUR = 30.0
+SYMBOLS_PER_HOUR = 5.0e5
+CRC_PER_HOUR = 2.0e4
+"""At the end of a precursor (own choices)."""
+
+
+class NvlinkFailure(FaultKind):
+    """A cable, retimer or backplane connector goes bad."""
+
+    kind = "nvlink_failure"
+    help = "recoveries on one NVLink, then XID 74, or 149 with 145 on every peer of the NVLink 5 domain"
+    per_gpu_year = LLAMA3_FAULTY_GPU * LINK_SHARE
+    abrupt_share = 0.65
+    benign_share = 0.4
+    lead = (30.0 * MINUTE, 3.0 * DAY)
+    rehearsal_lead = 20.0 * MINUTE
+    repair = (1.0 * HOUR, 12.0 * HOUR)
+
+    def objection(self, inventory: Inventory, gpu: int) -> str:
+        return "" if inventory.model_of[gpu].nvlink_version else "the model has no NVLink; choose an SXM GPU"
+
+    def _link(self, run: Run, world: World) -> int:
+        if "link" not in run.base:
+            run.base["link"] = float(run.rng.integers(world.inventory.model_of[run.gpu].nvlink_links))
+        return int(run.base["link"])
+
+    def warn(self, run: Run, world: World, strength: float, window: Window) -> None:
+        state, gpu, link = world.state, run.gpu, self._link(run, world)
+        state.effects.pinned[gpu] |= run.injected
+        hours = window.after(run.started_ms) * SECOND / HOUR
+        recoveries = float(run.rng.poisson(RECOVERIES_PER_HOUR * strength * hours))
+        state.link_recovery[gpu, link] += recoveries
+        state.link_replay[gpu, link] += float(run.rng.poisson(2.0 * recoveries))
+        state.link_results[gpu, 0] += recoveries
+        state.link_symbols[gpu, link] += float(run.rng.poisson(SYMBOLS_PER_HOUR * strength * hours))
+        world.count("gpu_nvlink_crc_flit_errors_total", gpu, float(run.rng.poisson(CRC_PER_HOUR * strength * hours)))
+
+    def strike(self, run: Run, world: World, at_ms: int) -> None:
+        state, gpu, link = world.state, run.gpu, self._link(run, world)
+        state.link_up[gpu, link] = False
+        if world.inventory.model_of[gpu].nvlink_version >= 5:
+            state.link_results[gpu, 1] += 1.0
+            self._strike_5(run, world, at_ms, link)
+        else:
+            self._strike_old(run, world, at_ms, link)
+        world.kill_job(gpu, at_ms)
+
+    def _strike_old(self, run: Run, world: World, at_ms: int, link: int) -> None:
+        world.xids(run.gpu, at_ms, [(74, f"NVLink: fatal error detected on link {link}"), (45, "Cleanup")])
+        world.verdict(run.gpu, at_ms + 2 * SECOND, 1, "GPU Reset")
+        peers = world.link_peers(run.gpu)
+        if len(peers):
+            peer = int(peers[run.rng.integers(len(peers))])
+            world.xids(peer, at_ms + SECOND, [(74, f"NVLink: error reported by the remote end of link {link}")])
+
+    def _strike_5(self, run: Run, world: World, at_ms: int, link: int) -> None:
+        world.xids(run.gpu, at_ms, [(149, f"NETIR_LINK_EVT Fatal XC0 i0 Link {link:02d}")])
+        world.verdict(run.gpu, at_ms + SECOND, 1, "GPU Reset")
+        for place, peer in enumerate(world.link_peers(run.gpu).tolist()):
+            delay = 200 + 40 * place
+            world.emit(EventKind.XID, peer, at_ms + delay, 145, f"RLW_REMAP Nonfatal XC0 i0 Link {link:02d}")
+
+    def clear(self, run: Run, world: World, at_ms: int) -> None:
+        if run.onset_ms is not None:
+            world.state.reset_gpu(run.gpu)

@@ -1,0 +1,120 @@
+"""Faults of what runs on the GPU: leaks, broken-up allocators, hangs and crashes. They never condemn the hardware."""
+
+from __future__ import annotations
+
+from tocsin.domain.clock import HOUR, MINUTE
+from tocsin.sim.faults.base import FaultClass, FaultKind, Run
+from tocsin.sim.faults.rates import LLAMA3_FAULTY_GPU
+from tocsin.sim.inventory import Inventory
+from tocsin.sim.world import Window, World
+
+HANG_SHARE = 0.15
+"""Of Llama 3's "faulty GPU" interruptions (own choice)."""
+WORST_FRAGMENTATION = 0.72
+RETRIES_PER_MINUTE = 2.0
+
+
+class MemoryLeak(FaultKind):
+    """A process keeps what it should free; a benign one is a cache that fills to its bound and shrinks."""
+
+    kind = "memory_leak"
+    help = "a process leaks device memory until an allocation fails and the job dies"
+    fault_class = FaultClass.SOFTWARE
+    per_gpu_year = 0.5
+    abrupt_share = 0.0
+    benign_share = 0.3
+    lead = (2.0 * HOUR, 12.0 * HOUR)
+    rehearsal_lead = 40.0 * MINUTE
+    repair = (3.0 * MINUTE, 5.0 * MINUTE)
+    rehearsal_repair = 4.0 * MINUTE
+
+    def _set(self, run: Run, world: World, strength: float) -> None:
+        world.state.effects.leak[run.gpu] = max(world.state.effects.leak[run.gpu], strength)
+        world.state.effects.pinned[run.gpu] = True
+
+    def warn(self, run: Run, world: World, strength: float, window: Window) -> None:
+        self._set(run, world, strength)
+
+    def strike(self, run: Run, world: World, at_ms: int) -> None:
+        world.state.ooms[run.gpu] += 1.0
+        world.state.retries[run.gpu] += 1.0
+
+    def hold(self, run: Run, world: World, window: Window) -> None:
+        self._set(run, world, 1.0)
+
+    def clear(self, run: Run, world: World, at_ms: int) -> None:
+        if run.onset_ms is not None:
+            world.kill_job(run.gpu, at_ms)
+
+
+class AllocatorFragmentation(FaultKind):
+    """Changing batch shapes leave holes that no large tensor fits into."""
+
+    kind = "allocator_fragmentation"
+    help = "external fragmentation of a process's caching allocator grows past one half; allocations retry"
+    fault_class = FaultClass.SOFTWARE
+    per_gpu_year = 0.5
+    abrupt_share = 0.0
+    benign_share = 0.2
+    lead = (1.0 * HOUR, 6.0 * HOUR)
+    rehearsal_lead = 15.0 * MINUTE
+    repair = (2.0 * HOUR, 8.0 * HOUR)
+    rehearsal_repair = 3.0 * HOUR
+
+    def objection(self, inventory: Inventory, gpu: int) -> str:
+        blind = inventory.inference[gpu] or inventory.mig[gpu]
+        return "no process reports its allocator there; choose a training or batch GPU without MIG" if blind else ""
+
+    def _set(self, run: Run, world: World, strength: float) -> None:
+        effects = world.state.effects
+        effects.fragmentation[run.gpu] = max(effects.fragmentation[run.gpu], WORST_FRAGMENTATION * strength)
+        effects.pinned[run.gpu] = True
+
+    def warn(self, run: Run, world: World, strength: float, window: Window) -> None:
+        self._set(run, world, strength)
+
+    def strike(self, run: Run, world: World, at_ms: int) -> None:
+        world.state.retries[run.gpu] += 1.0
+
+    def hold(self, run: Run, world: World, window: Window) -> None:
+        self._set(run, world, 1.0)
+        world.state.retries[run.gpu] += float(run.rng.poisson(RETRIES_PER_MINUTE * window.seconds / 60.0))
+
+
+class Hang(FaultKind):
+    """A collective waits for ever: a kernel is resident, nothing computes, no XID tells."""
+
+    kind = "hang"
+    help = "utilisation 100 % at idle power with no SM active, and no XID"
+    fault_class = FaultClass.SOFTWARE
+    per_gpu_year = LLAMA3_FAULTY_GPU * HANG_SHARE
+    repair = (30.0 * MINUTE, 4.0 * HOUR)
+
+    def objection(self, inventory: Inventory, gpu: int) -> str:
+        return "utilisation cannot be read with MIG on; choose a GPU without MIG" if inventory.mig[gpu] else ""
+
+    def strike(self, run: Run, world: World, at_ms: int) -> None:
+        run.base["struck"] = 1.0
+
+    def hold(self, run: Run, world: World, window: Window) -> None:
+        world.state.effects.hang[run.gpu] = True
+        world.state.effects.pinned[run.gpu] = True
+
+    def clear(self, run: Run, world: World, at_ms: int) -> None:
+        world.kill_job(run.gpu, at_ms)
+
+
+class AppCrash(FaultKind):
+    """A program reads what is not its own."""
+
+    kind = "app_crash"
+    help = "a program's own fault: XID 31 or 13, then 45 and 43; the GPU is sound"
+    fault_class = FaultClass.SOFTWARE
+    per_gpu_year = 4.0
+    repair = (MINUTE, MINUTE)
+    rehearsal_repair = float(MINUTE)
+
+    def strike(self, run: Run, world: World, at_ms: int) -> None:
+        first = (31, "MMU Fault") if run.rng.uniform() < 0.7 else (13, "Graphics Exception")
+        world.xids(run.gpu, at_ms, [first, (45, "Cleanup"), (43, "Reset channel")])
+        world.kill_job(run.gpu, at_ms)
