@@ -10,8 +10,6 @@ from pathlib import Path
 import httpx2
 import pytest
 from pytest_httpserver import HTTPServer
-from tocsin_testing.brain_child import start_brain
-from tocsin_testing.builders import gpu
 from werkzeug import Request, Response
 
 from tocsin.config.settings import Settings
@@ -22,6 +20,8 @@ from tocsin.journal.reader import read_entries
 from tocsin.journal.verify import verify
 from tocsin.store.lineprotocol import encode
 from tocsin.store.sqlite import SqliteStore
+from tocsin_testing.brain_child import start_brain
+from tocsin_testing.builders import gpu
 
 KILLS = 50
 GPUS = 60

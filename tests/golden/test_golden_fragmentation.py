@@ -19,9 +19,7 @@ CAPACITY = [
 
 
 @pytest.mark.parametrize(("layout", "expected"), CAPACITY)
-def test_capacity_is_what_the_driver_answers(
-    layout: tuple[frag.Placement, ...], expected: tuple[int, ...]
-) -> None:
+def test_capacity_is_what_the_driver_answers(layout: tuple[frag.Placement, ...], expected: tuple[int, ...]) -> None:
     assert tuple(frag.mig_capacity(layout).values()) == expected
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tocsin_testing.builders import T0
 
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.errors import Conflict, InputError
@@ -24,6 +23,7 @@ from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
 from tocsin.journal.reader import read_entries
 from tocsin.journal.verify import verify
+from tocsin_testing.builders import T0
 
 ENTRIES = 8
 json_values = st.recursive(

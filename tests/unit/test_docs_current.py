@@ -7,10 +7,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tocsin.rules.load import load_rules
 
 from tocsin.cli.reference import PAGES
 from tocsin.config.settings import Settings
+from tocsin.rules.load import load_rules
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tocsin_testing.builders import T0, gpu, reading, xid
 
 from tocsin.domain.batch import Batch
 from tocsin.domain.identity import Gpu
 from tocsin.domain.missing import Missing
 from tocsin.runtime.memory import FleetMemory
+from tocsin_testing.builders import T0, gpu, reading, xid
 
 
 @given(st.permutations([reading(at_ms=T0 + n, power_watts=100 + n) for n in range(5)]))

@@ -9,16 +9,16 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tocsin_testing.builders import T0, gpu, reading, xid
 
 from tocsin.domain.batch import Batch
 from tocsin.domain.errors import InputError
 from tocsin.domain.missing import Missing
 from tocsin.store.port import StoreUnavailable
 from tocsin.store.sqlite import SqliteStore, restore
+from tocsin_testing.builders import T0, gpu, reading, xid
 
 
-@pytest.fixture()
+@pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "deep" / "store.db"
 
@@ -37,7 +37,9 @@ def test_a_metric_that_is_new_in_the_table_gets_a_column(path: Path) -> None:
         db.execute("DELETE FROM metric WHERE name = 'gpu_power_watts'")
         db.commit()
     store = SqliteStore(path)
-    store.write(Batch(readings=[reading(gpu(0), T0 + 1, power_watts=300, missing={"gpu_fan_speed_ratio": Missing.LOST})]))
+    store.write(
+        Batch(readings=[reading(gpu(0), T0 + 1, power_watts=300, missing={"gpu_fan_speed_ratio": Missing.LOST})])
+    )
     old, new = store.readings(T0, T0 + 2, gpus={"GPU-00000000"})
     store.close()
     assert dict(old.values) == {"gpu_temperature_celsius": 40.0}

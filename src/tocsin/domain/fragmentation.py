@@ -128,9 +128,7 @@ def mig_ideal(layout: Sequence[Placement], template: MigTemplate = SEVEN_SLICE) 
     }
 
 
-def mig_fragmentation_by_profile(
-    layout: Sequence[Placement], template: MigTemplate = SEVEN_SLICE
-) -> dict[str, float]:
+def mig_fragmentation_by_profile(layout: Sequence[Placement], template: MigTemplate = SEVEN_SLICE) -> dict[str, float]:
     """For each profile, 1 - feasible / ideal; 0 where even an ideal layout would take none."""
     ideal = mig_ideal(layout, template)
     feasible = mig_capacity(layout, template)

@@ -112,4 +112,3 @@ class Aggregates:
         free_by_host = np.bincount(hosts[free & named], minlength=count)
         sizes = np.bincount(hosts[self._roster.physical.v & named], minlength=count)
         return gang_fragmentation(free_by_host, sizes)
-

@@ -6,16 +6,14 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 
-from tocsin.domain.clock import MINUTE, SECOND
+from tocsin.domain.clock import SECOND
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Category, Finding, Incident
 from tocsin.domain.subject import SubjectKind
 from tocsin.rules.causes import code_of, is_nvlink, is_verdict, root_order
 from tocsin.rules.render import RACK_EVIDENCE
+from tocsin.rules.spells import BURST_EVIDENCE, QUIET_MS
 from tocsin.rules.units import show_duration
-
-QUIET_MS = 3 * MINUTE
-"""Silence on a GPU that ends an incident (the same figure as in NVIDIA Fleet Intelligence)."""
 
 BURST_MS = 60 * SECOND
 """Gap within which faults on several GPUs of one host, rack or fabric are one burst; covers one polling interval."""
@@ -23,6 +21,7 @@ BURST_MS = 60 * SECOND
 _FAULTS = frozenset({Category.HARDWARE, Category.POWER, Category.THERMAL, Category.TELEMETRY, Category.APPLICATION})
 _SPREADING = frozenset({Category.HARDWARE, Category.POWER, Category.TELEMETRY, Category.APPLICATION})
 _RACK_WIDE = frozenset({Category.HARDWARE, Category.POWER})
+_BRIDGE = -1
 
 
 def collapse(findings: Iterable[Finding], events: Iterable[Event] = ()) -> list[Incident]:
@@ -89,21 +88,26 @@ def _join_gpus(ordered: Sequence[Finding], instants: dict[str, list[int]], group
 
     for positions in _by(ordered, subject):
         bridges = instants.get(ordered[positions[0]].subject.name, [])
-        marks = [(ordered[i].started_ms, i) for i in positions] + [(at, -1) for at in bridges]
-        _chain(sorted(marks), QUIET_MS, groups)
+        spans = [(ordered[i].started_ms, _burst_end(ordered[i]), i) for i in positions]
+        _chain([*spans, *((at, at, _BRIDGE) for at in bridges)], QUIET_MS, groups)
 
 
-def _chain(marks: Sequence[tuple[int, int]], gap_ms: int, groups: _Groups) -> None:
-    """Join findings whose marks follow each other by less than `gap_ms`; a negative position only bridges."""
-    last_at, last = None, -1
-    for at, position in marks:
-        if last_at is None or at - last_at >= gap_ms:
-            last = -1
-        if position >= 0:
-            if last >= 0:
+def _chain(spans: Iterable[tuple[int, int, int]], gap_ms: int, groups: _Groups) -> None:
+    """Join the findings of spans (start, end, position) with less than `gap_ms` of silence between them."""
+    reach, last = 0, _BRIDGE
+    for start, end, position in sorted(spans):
+        if start - reach >= gap_ms:
+            last = _BRIDGE
+        if position != _BRIDGE:
+            if last != _BRIDGE:
                 groups.join(last, position)
             last = position
-        last_at = at
+        reach = max(reach, end)
+
+
+def _burst_end(finding: Finding) -> int:
+    ends = [item.at_ms for item in finding.evidence if item.name == BURST_EVIDENCE]
+    return max([finding.started_ms, *ends])
 
 
 def _join_consequences(ordered: Sequence[Finding], groups: _Groups) -> None:
@@ -131,14 +135,14 @@ def _join_bursts(ordered: Sequence[Finding], groups: _Groups) -> None:
 
     for key in (host, rack):
         for positions in _by(ordered, key):
-            _chain([(ordered[i].started_ms, i) for i in positions], BURST_MS, groups)
+            _chain([(ordered[i].started_ms, ordered[i].started_ms, i) for i in positions], BURST_MS, groups)
     _join_fabric(ordered, groups)
 
 
 def _join_fabric(ordered: Sequence[Finding], groups: _Groups) -> None:
     """Join NVLink errors over hosts: within a rack where it is known, else over all that have none."""
     for positions in _by(ordered, lambda f: (_rack(f),) if is_nvlink(f) else None):
-        _chain([(ordered[i].started_ms, i) for i in positions], BURST_MS, groups)
+        _chain([(ordered[i].started_ms, ordered[i].started_ms, i) for i in positions], BURST_MS, groups)
 
 
 def _rack(finding: Finding) -> str:

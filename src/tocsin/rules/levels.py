@@ -88,7 +88,11 @@ class LevelCondition(Condition):
                 raise InputError(
                     field, number, f"is outside the metric's {minimum:g} to {maximum:g} {unit}", _remedy(unit, number)
                 )
-        if isinstance(level, float) and level == (maximum if name == "above" else minimum) and name in ("above", "below"):
+        if (
+            isinstance(level, float)
+            and level == (maximum if name == "above" else minimum)
+            and name in ("above", "below")
+        ):
             raise InputError(name, level, "can never hold: the metric ends there", f"use at_{_inclusive(name)}")
         self._check_clear(name, level)
 

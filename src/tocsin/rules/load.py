@@ -21,6 +21,8 @@ from tocsin.rules.schema import EngineTable, Rule, RuleFile, RuleSet, RuleTable,
 from tocsin.rules.suggest import did_you_mean
 from tocsin.rules.xid import XidCatalogue, XidSpec, shipped_catalogue
 
+__all__ = ["RuleSet", "load_rules", "parse_rules"]
+
 _SHIPPED = "defaults.toml"
 
 
@@ -46,11 +48,11 @@ def parse_rules(text: str, source: str) -> RuleSet:
     except tomllib.TOMLDecodeError as error:
         raise InputError("rule file", source, f"is not TOML: {error}", "correct the line it names") from None
     file = _read_file(raw)
-    base = load_rules() if file.defaults else RuleSet({}, EngineTable(), shipped_catalogue())
+    base = load_rules() if file.defaults else RuleSet((), EngineTable(), shipped_catalogue())
     xids = base.xids.with_overrides(_override(base.xids, table) for table in file.xid)
-    rules: dict[str, Rule] = dict(base.rules)
+    rules = {rule.name: rule for rule in base}
     written: set[str] = set()
-    for table in file.rule:
+    for table in file.rules:
         if table.name in written:
             raise InputError(f"rule {table.name}: name", table.name, "two rules have this name", "rename one of them")
         written.add(table.name)
@@ -62,13 +64,13 @@ def parse_rules(text: str, source: str) -> RuleSet:
     return RuleSet(_with_modes(rules, file, written), engine, xids)
 
 
-def _with_modes(rules: dict[str, Rule], file: RuleFile, written: set[str]) -> dict[str, Rule]:
+def _with_modes(rules: dict[str, Rule], file: RuleFile, written: set[str]) -> tuple[Rule, ...]:
     for name, mode in file.modes.items():
         if name in rules:
             rules[name] = replace(rules[name], table=rules[name].table.model_copy(update={"mode": mode}))
         elif name not in written:
             raise InputError(f"modes.{name}", mode.value, "no such rule", did_you_mean(name, rules))
-    return rules
+    return tuple(rules.values())
 
 
 def _read_file(raw: dict[str, Any]) -> RuleFile:

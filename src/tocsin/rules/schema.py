@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
@@ -72,7 +72,7 @@ def _matches(text: str, patterns: list[str]) -> bool:
 
 
 class RuleTable(Part):
-    """One ``[[rule]]``. It holds where every condition of `all` and, if there are any, one of `any` does."""
+    """One of ``[[rules]]``. It holds where every condition of `all` and, if there are any, one of `any` does."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     """Name of the rule, unique in the file."""
@@ -149,7 +149,7 @@ class RuleFile(Part):
     """Modes by rule name, in place of those of the rules."""
     xid: list[XidTable] = Field(default_factory=list)
     """Corrections to the XID catalogue."""
-    rule: list[RuleTable] = Field(default_factory=list)
+    rules: list[RuleTable] = Field(default_factory=list)
     """The rules."""
 
 
@@ -173,6 +173,21 @@ class Rule:
         return (*self.all_, *self.any_)
 
     @property
+    def severity(self) -> Severity:
+        """Severity of its findings."""
+        return self.table.severity
+
+    @property
+    def category(self) -> Category:
+        """Category of its findings."""
+        return self.table.category
+
+    @property
+    def action(self) -> str:
+        """What it proposes: an action, or ``catalogue``."""
+        return str(self.table.action)
+
+    @property
     def mode(self) -> Mode:
         """How far the action may go."""
         return self.table.mode
@@ -193,19 +208,18 @@ class Rule:
 
 @dataclass(frozen=True)
 class RuleSet:
-    """Rules by name in the order of the file, without those that are switched off."""
+    """Rules in the order of the file, without those that are switched off; names are unique."""
 
-    rules: Mapping[str, Rule]
+    rules: tuple[Rule, ...]
     engine: EngineTable
     xids: XidCatalogue
 
     def __iter__(self) -> Iterator[Rule]:
-        return iter(self.rules.values())
+        return iter(self.rules)
 
     def __len__(self) -> int:
         return len(self.rules)
 
     def mode_of(self, rule: str) -> Mode:
         """Mode of the rule called `rule`; `observe` where there is none of that name."""
-        found = self.rules.get(rule)
-        return found.mode if found is not None else Mode.OBSERVE
+        return next((one.mode for one in self.rules if one.name == rule), Mode.OBSERVE)

@@ -7,28 +7,37 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tocsin.domain.clock import MINUTE
 from tocsin.domain.event import Event, EventKind
+from tocsin.domain.finding import Evidence
 from tocsin.rules.eventlog import EventLog
 from tocsin.rules.frame import Frame
 from tocsin.rules.table import Bools, Ints
 
 MOST_EVENTS = 256
-"""Events kept of one spell; counting goes on beyond."""
+"""Events kept of one spell."""
+
+QUIET_MS = 3 * MINUTE
+"""Silence on a GPU that ends an incident (the same figure as in NVIDIA Fleet Intelligence)."""
+
+BURST_EVIDENCE = "burst"
+"""Name of the evidence that says until when the first burst of a finding's events went on."""
 
 
 @dataclass
 class Spell:
-    """`events` in order of time, at most MOST_EVENTS of the newest; `count` is how many there were in all."""
+    """`events` are at most MOST_EVENTS of the newest; `burst_ms` is the last event before the first quiet QUIET_MS."""
 
     started_ms: int
     last_ms: int
-    count: int = 0
+    burst_ms: int
     events: list[Event] = field(default_factory=list)
 
     def add(self, event: Event) -> None:
         """Take in one more event."""
         self.last_ms = max(self.last_ms, event.at_ms)
-        self.count += 1
+        if self.burst_ms < event.at_ms < self.burst_ms + QUIET_MS:
+            self.burst_ms = event.at_ms
         self.events.append(event)
         if len(self.events) > MOST_EVENTS:
             del self.events[0]
@@ -79,7 +88,7 @@ class Spells:
     def _add(self, row: int, event: Event) -> None:
         spell = self.rows.get(row)
         if spell is None or event.at_ms - spell.last_ms >= self._hold_ms:
-            spell = self.rows[row] = Spell(event.at_ms, event.at_ms)
+            spell = self.rows[row] = Spell(event.at_ms, event.at_ms, event.at_ms)
         spell.add(event)
 
     def _expire(self) -> None:
@@ -115,6 +124,11 @@ class Spells:
         for row in rows:
             if self.rows.pop(row, None) is not None:
                 self._on.v[row] = False
+
+
+def burst_evidence(spell: Spell) -> Evidence:
+    """Until when the first burst went on; it stays the same however long the finding lasts."""
+    return Evidence(BURST_EVIDENCE, "last event of the first burst", spell.burst_ms)
 
 
 def ended_by(kinds: Collection[EventKind], codes: Collection[int], own: EventKind | None) -> Callable[[Event], bool]:

@@ -96,9 +96,7 @@ def heat(state: State, limits: thermal.Limits, load: Demand, noise: Floats) -> d
     }
 
 
-def clocks(
-    state: State, inventory: Inventory, throttle: thermal.Throttle, load: Demand
-) -> dict[str, Floats]:
+def clocks(state: State, inventory: Inventory, throttle: thermal.Throttle, load: Demand) -> dict[str, Floats]:
     """Clocks, why they are held down, and the performance state; parts without NVLink sleep in P8 when idle."""
     sleepy = ~load.busy & (inventory.column("nvlink_links") == 0)
     sm_max, memory_max = inventory.column("sm_clock_mhz"), inventory.column("memory_clock_mhz")

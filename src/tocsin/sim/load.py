@@ -57,7 +57,9 @@ def advance(state: State, inventory: Inventory, seed: int, step: int, at_ms: int
     job_ms = np.where(inventory.training, (3.0 + 9.0 * length) * HOUR, (0.5 + 2.5 * length) * HOUR)
     gap_ms = np.where(inventory.training, (5.0 + 15.0 * gap) * MINUTE, (5.0 + 60.0 * gap * (0.3 + day)) * MINUTE)
     gap_ms = np.where(inventory.inference, MINUTE, gap_ms)
-    starts = begins & ~_blocked(state, inventory) & (inventory.inference | inventory.training | (chance < 0.9 - 0.4 * day))
+    starts = (
+        begins & ~_blocked(state, inventory) & (inventory.inference | inventory.training | (chance < 0.9 - 0.4 * day))
+    )
     work.job[starts] += 1
     work.level[starts] = 0.90 + 0.12 * level[starts]
     work.until_ms[starts] = at_ms + job_ms[starts]

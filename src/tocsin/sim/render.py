@@ -74,9 +74,7 @@ class Renderer:
             missing = {name: Missing.UNSUPPORTED for name in METRICS if name in lacking}
             if inferring or mig_on:
                 missing |= _ALLOCATOR_MISSING
-            groups.append(
-                _Group(np.array(members), np.array(rows), tuple(self._names[row] for row in rows), missing)
-            )
+            groups.append(_Group(np.array(members), np.array(rows), tuple(self._names[row] for row in rows), missing))
         return groups
 
     def readings(

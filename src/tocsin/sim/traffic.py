@@ -39,9 +39,7 @@ def pcie_capacity(inventory: Inventory) -> Floats:
     return np.array([LANE_BYTES_PER_SECOND[model.pcie_generation] for model in inventory.model_of])
 
 
-def advance(
-    state: State, inventory: Inventory, lane: Floats, nvlink: Floats, load: Demand, seconds: float
-) -> Traffic:
+def advance(state: State, inventory: Inventory, lane: Floats, nvlink: Floats, load: Demand, seconds: float) -> Traffic:
     """Count the bytes of a step; `nvlink` is each GPU's bandwidth in both directions with all links up."""
     moving = np.where(state.effects.hang, 0.0, load.util)
     capacity = lane * state.effects.lanes

@@ -37,11 +37,11 @@ class Window:
 
 @dataclass
 class World:
-    """The mutable world of one fleet."""
+    """The mutable world of one fleet. `usual_power` is what each GPU draws at its pool's typical load, in watts."""
 
     inventory: Inventory
     state: State
-    nominal_power: Floats
+    usual_power: Floats
     _queue: list[tuple[int, int, Event]] = field(default_factory=list)
     _sequence: int = 0
 
@@ -77,6 +77,11 @@ class World:
                 counts[event.code] = counts.get(event.code, 0) + 1
                 self.state.xid_last[gpu] = float(event.code)
         return due
+
+    def reset(self, gpu: int, at_ms: int) -> None:
+        """Reset the GPU: volatile counters start again, verdicts are cleared."""
+        self.state.reset_gpu(gpu)
+        self.emit(EventKind.DRIVER_RELOAD, gpu, at_ms, message="the GPU was reset")
 
     def count(self, name: str, gpu: int, amount: float) -> None:
         """Add to a counter."""

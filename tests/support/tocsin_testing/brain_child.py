@@ -27,7 +27,7 @@ def _serve(settings: Settings, pipe: Connection) -> None:
 
 
 def start_brain(settings: Settings) -> tuple[BaseProcess, str]:
-    """Start a brain; returns its process and the URL of its API once it answers. Raises EOFError where it dies first."""
+    """Start a brain; returns its process and the URL of its API. Raises EOFError where it dies first."""
     start = context()
     here, there = start.Pipe(duplex=False)
     process = start.Process(target=_serve, args=(settings, there))

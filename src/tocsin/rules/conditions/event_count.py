@@ -12,11 +12,15 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Evidence
 from tocsin.rules.conditions.base import Condition, Duration, Probe, Report, World
-from tocsin.rules.spells import MOST_EVENTS, Spells, ended_by
+from tocsin.rules.spells import MOST_EVENTS, Spells, burst_evidence, ended_by
 from tocsin.rules.suggest import did_you_mean
 from tocsin.rules.table import Bools, Ints
 from tocsin.rules.units import show_duration
 from tocsin.rules.xid import XidCatalogue, XidSpec
+
+
+_METRICS = {EventKind.XID: "gpu_xid_last_code", EventKind.RECOVERY_ACTION: "gpu_recovery_action"}
+"""Metrics whose value the code of an event is."""
 
 
 class EventCount(Condition):
@@ -99,7 +103,9 @@ class EventCountProbe(Probe):
         words = {"count": str(len(spell.events)), "code": str(last.code), "event": self._condition.event.value}
         text = last.message or f"{self._condition.event} {last.code}"
         evidence = (Evidence(f"{self._condition.event}:{last.code}", text, last.at_ms, value),)
-        return Report("", value, None if single else float(self._condition.count), evidence, words)
+        evidence += (burst_evidence(spell),)
+        metric = _METRICS.get(self._condition.event, "") if single else ""
+        return Report(metric, value, None if single else float(self._condition.count), evidence, words)
 
     def forget(self, rows: Iterable[int]) -> None:
         self._spells.forget(rows)

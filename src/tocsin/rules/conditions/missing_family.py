@@ -92,4 +92,3 @@ class MissingFamilyProbe(Probe):
         gone = [(name, int(self._seen.v[i, row])) for i, name in enumerate(self._names) if missed[i]]
         evidence = tuple(Evidence(f"family:{name}", "last seen", at) for name, at in gone)
         return Report(evidence=evidence, words={"families": ", ".join(name for name, _ in gone)})
-

@@ -55,5 +55,3 @@ class SilentProbe(Probe):
 
     def report(self, row: int) -> Report:
         return Report()
-
-

@@ -88,5 +88,7 @@ class StuckProbe(Probe):
     def report(self, row: int) -> Report:
         at = int(self._table.at.v[row])
         seen = [(c.spec.name, show_value(float(c.v[row]), c.spec.unit), float(c.v[row])) for c in self._columns]
-        evidence = tuple(Evidence(name, f"{text}, unchanged", at, value) for name, text, value in seen if value == value)
+        evidence = tuple(
+            Evidence(name, f"{text}, unchanged", at, value) for name, text, value in seen if value == value
+        )
         return Report(evidence=evidence, words={"values": ", ".join(e.text.partition(",")[0] for e in evidence)})

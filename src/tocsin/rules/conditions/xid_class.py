@@ -13,7 +13,7 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Evidence, Severity
 from tocsin.rules.conditions.base import Condition, Duration, Probe, Report, World
-from tocsin.rules.spells import Spell, Spells, ended_by
+from tocsin.rules.spells import Spell, Spells, burst_evidence, ended_by
 from tocsin.rules.suggest import did_you_mean
 from tocsin.rules.table import Bools, Ints
 from tocsin.rules.xid import XidCatalogue, XidSpec
@@ -110,7 +110,7 @@ class XidProbe(Probe):
             "remedy": first.vendor_action.replace("_", " "),
             "codes": ", ".join(str(spec.code) for spec in sorted(specs, key=lambda spec: spec.code)),
         }
-        evidence = tuple(_evidence(spec, spell) for spec in specs)
+        evidence = (*(_evidence(spec, spell) for spec in specs), burst_evidence(spell))
         return Report(XID_METRIC, float(first.code), None, evidence, words)
 
     def _by_cause(self, spell: Spell) -> list[XidSpec]:

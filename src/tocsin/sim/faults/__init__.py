@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from functools import cache
-from inspect import isabstract
 
 from tocsin.sim.faults.base import FaultKind
 
@@ -21,7 +20,7 @@ def fault_kinds() -> dict[str, FaultKind]:
 
 def _concrete(base: type[FaultKind]) -> list[type[FaultKind]]:
     subclasses = [sub for child in base.__subclasses__() for sub in (child, *_concrete(child))]
-    return [sub for sub in subclasses if not isabstract(sub)]
+    return [sub for sub in subclasses if "kind" in vars(sub)]
 
 
 def __getattr__(name: str) -> dict[str, str]:

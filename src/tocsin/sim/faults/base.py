@@ -6,7 +6,6 @@ a precursor that fades away again.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar
@@ -14,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from tocsin.domain.clock import HOUR, MINUTE
+from tocsin.domain.finding import ActionKind
 from tocsin.sim.arrays import Floats
 from tocsin.sim.inventory import Inventory
 from tocsin.sim.models import GpuModel
@@ -30,6 +30,11 @@ class FaultClass(StrEnum):
     HARDWARE = "hardware"
     FACILITY = "facility"
     SOFTWARE = "software"
+
+
+RESETS = frozenset({ActionKind.RESET_GPU, ActionKind.REBOOT_NODE})
+LEAVES = RESETS | {ActionKind.MIGRATE, ActionKind.DRAIN}
+"""Actions after which no process of before is left on the GPU."""
 
 
 class Stage(StrEnum):
@@ -79,12 +84,13 @@ class Run:
         )
 
 
-class FaultKind(ABC):
+class FaultKind:
     """One kind. Rates are per GPU and year of faults that strike; docs/simulation.md has their sources.
 
     `lead` is the length of a spontaneous precursor, `rehearsal_lead` that of an injected one; `repair` is how long
     the fault lasts after it struck when nobody acts. `abrupt_share` of the faults strike without a precursor;
-    `benign_share` of the precursors lead to nothing.
+    `benign_share` of the precursors lead to nothing. `cured_by` are the actions that end a fault that struck; a fault of
+    software ends with its process, struck or not.
     """
 
     kind: ClassVar[str]
@@ -97,6 +103,7 @@ class FaultKind(ABC):
     rehearsal_lead: ClassVar[float] = 15.0 * MINUTE
     repair: ClassVar[Span] = (2.0 * HOUR, 12.0 * HOUR)
     rehearsal_repair: ClassVar[float] = 2.0 * HOUR
+    cured_by: ClassVar[frozenset[ActionKind]] = frozenset()
 
     @property
     def precursor(self) -> bool:
@@ -120,7 +127,6 @@ class FaultKind(ABC):
     def warn(self, run: Run, world: World, strength: float, window: Window) -> None:
         """Show the precursor at `strength` over `window`."""
 
-    @abstractmethod
     def strike(self, run: Run, world: World, at_ms: int) -> None:
         """What happens at the onset, once."""
 
@@ -150,6 +156,10 @@ class FaultKind(ABC):
         run.stage = Stage.STRUCK
         run.onset_ms = run.onset_at_ms
         self.strike(run, world, run.onset_at_ms)
+
+    def cures(self, run: Run, action: ActionKind) -> bool:
+        """Whether `action` on its GPU ends the fault as it stands now."""
+        return action in self.cured_by and (run.stage is Stage.STRUCK or self.fault_class is FaultClass.SOFTWARE)
 
     def finish(self, run: Run, world: World, at_ms: int) -> None:
         """End the fault at `at_ms`."""

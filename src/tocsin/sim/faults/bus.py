@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND
 from tocsin.domain.event import EventKind
+from tocsin.domain.finding import ActionKind
 from tocsin.sim.faults.base import FaultKind, Run
 from tocsin.sim.faults.rates import LLAMA3_FAULTY_GPU
 from tocsin.sim.world import Window, World
@@ -33,6 +34,7 @@ class PcieDegradation(FaultKind):
     lead = (30.0 * MINUTE, 2.0 * DAY)
     rehearsal_lead = 20.0 * MINUTE
     repair = (1.0 * HOUR, 24.0 * HOUR)
+    cured_by = frozenset({ActionKind.REBOOT_NODE})
 
     def warn(self, run: Run, world: World, strength: float, window: Window) -> None:
         state, gpu = world.state, run.gpu
@@ -55,7 +57,7 @@ class PcieDegradation(FaultKind):
         if run.onset_ms is None:
             return
         world.state.lost[run.gpu] = False
-        world.state.reset_gpu(run.gpu)
+        world.reset(run.gpu, at_ms)
         world.emit(EventKind.GPU_FOUND, run.gpu, at_ms, message="the GPU answers again")
 
 
@@ -67,6 +69,7 @@ class FrozenTelemetry(FaultKind):
     per_gpu_year = LLAMA3_FAULTY_GPU * FROZEN_SHARE
     repair = (6.0 * HOUR, 96.0 * HOUR)
     rehearsal_repair = 6.0 * HOUR
+    cured_by = frozenset({ActionKind.REBOOT_NODE})
 
     def strike(self, run: Run, world: World, at_ms: int) -> None:
         fall_off(run, world, at_ms)
@@ -74,4 +77,4 @@ class FrozenTelemetry(FaultKind):
 
     def clear(self, run: Run, world: World, at_ms: int) -> None:
         world.state.frozen[run.gpu] = False
-        world.state.reset_gpu(run.gpu)
+        world.reset(run.gpu, at_ms)

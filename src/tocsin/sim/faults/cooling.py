@@ -26,7 +26,7 @@ class ThermalDrift(FaultKind):
     def _worst(self, world: World, gpu: int) -> float:
         inventory = world.inventory
         target = inventory.model_of[gpu].slowdown_at_c + OVERSHOOT_C - INLET_C
-        usual = inventory.resistance[gpu] * 0.95 * world.nominal_power[gpu]
+        usual = inventory.resistance[gpu] * world.usual_power[gpu]
         return float(max(1.25, target / usual))
 
     def _set(self, run: Run, world: World, strength: float) -> None:
@@ -36,9 +36,6 @@ class ThermalDrift(FaultKind):
 
     def warn(self, run: Run, world: World, strength: float, window: Window) -> None:
         self._set(run, world, strength)
-
-    def strike(self, run: Run, world: World, at_ms: int) -> None:
-        run.base["struck"] = 1.0
 
     def hold(self, run: Run, world: World, window: Window) -> None:
         self._set(run, world, 1.0)
@@ -54,9 +51,6 @@ class CoolingLoss(FaultKind):
     repair = (30.0 * MINUTE, 3.0 * HOUR)
     rehearsal_repair = 45.0 * MINUTE
     factor = 2.2
-
-    def strike(self, run: Run, world: World, at_ms: int) -> None:
-        run.base["struck"] = 1.0
 
     def hold(self, run: Run, world: World, window: Window) -> None:
         effects = world.state.effects

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tocsin.domain.clock import HOUR, MINUTE
-from tocsin.sim.faults.base import FaultKind, Run
+from tocsin.sim.faults.base import RESETS, FaultKind, Run
 from tocsin.sim.faults.rates import LLAMA3_GSP
 from tocsin.sim.inventory import Inventory
 from tocsin.sim.world import Window, World
@@ -17,6 +17,7 @@ class _Gsp(FaultKind):
     code = 119
     text = "Timeout waiting for RPC from GSP"
     repair = (1.0 * HOUR, 8.0 * HOUR)
+    cured_by = RESETS
 
     def objection(self, inventory: Inventory, gpu: int) -> str:
         turing = inventory.model_of[gpu].arch == "turing"
@@ -33,7 +34,7 @@ class _Gsp(FaultKind):
 
     def clear(self, run: Run, world: World, at_ms: int) -> None:
         world.kill_job(run.gpu, at_ms)
-        world.state.reset_gpu(run.gpu)
+        world.reset(run.gpu, at_ms)
 
 
 class GspTimeout(_Gsp):

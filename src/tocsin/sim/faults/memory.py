@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND
-from tocsin.sim.faults.base import FaultKind, Run
+from tocsin.sim.faults.base import RESETS, FaultKind, Run
 from tocsin.sim.faults.rates import LLAMA3_HBM, LLAMA3_SRAM, memory_factor
 from tocsin.sim.inventory import Inventory
 from tocsin.sim.models import GpuModel
@@ -72,6 +72,7 @@ class EccGrowth(_RowFault):
     help = "corrected errors grow, then XID 48, 63 and 94: a row remap waits for a reset"
     per_gpu_year = LLAMA3_HBM * (1.0 - REMAP_FAILURE_SHARE)
     abrupt_share = 0.65
+    cured_by = RESETS
 
     def strike(self, run: Run, world: World, at_ms: int) -> None:
         gpu = run.gpu
@@ -86,7 +87,7 @@ class EccGrowth(_RowFault):
 
     def clear(self, run: Run, world: World, at_ms: int) -> None:
         if run.onset_ms is not None:
-            world.state.reset_gpu(run.gpu)
+            world.reset(run.gpu, at_ms)
 
 
 class RowRemapFailure(_RowFault):
@@ -115,7 +116,7 @@ class RowRemapFailure(_RowFault):
             return
         for flag in ("gpu_row_remap_failure", "gpu_memory_unrepairable"):
             world.state.flags[flag][run.gpu] = 0.0
-        world.state.reset_gpu(run.gpu)
+        world.reset(run.gpu, at_ms)
 
 
 class SramError(FaultKind):
@@ -125,6 +126,7 @@ class SramError(FaultKind):
     help = "uncorrectable SRAM error without warning: XID 48, 172 and 95"
     per_gpu_year = LLAMA3_SRAM
     repair = (2.0 * HOUR, 12.0 * HOUR)
+    cured_by = RESETS
 
     def strike(self, run: Run, world: World, at_ms: int) -> None:
         gpu = run.gpu
@@ -135,4 +137,4 @@ class SramError(FaultKind):
         world.kill_job(gpu, at_ms)
 
     def clear(self, run: Run, world: World, at_ms: int) -> None:
-        world.state.reset_gpu(run.gpu)
+        world.reset(run.gpu, at_ms)

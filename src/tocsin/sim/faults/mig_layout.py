@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tocsin.domain.clock import HOUR, MINUTE
+from tocsin.domain.finding import ActionKind
 from tocsin.sim import mig
 from tocsin.sim.faults.base import FaultClass, FaultKind, Run
 from tocsin.sim.inventory import Inventory
@@ -21,6 +22,7 @@ class MigFragmentation(FaultKind):
     rehearsal_lead = 15.0 * MINUTE
     repair = (4.0 * HOUR, 24.0 * HOUR)
     rehearsal_repair = 4.0 * HOUR
+    cured_by = frozenset({ActionKind.DEFRAGMENT})
 
     def objection(self, inventory: Inventory, gpu: int) -> str:
         return "" if inventory.mig[gpu] else "MIG is off there; choose a GPU with MIG on"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND
 from tocsin.domain.event import EventKind
-from tocsin.sim.faults.base import FaultKind, Run
+from tocsin.sim.faults.base import RESETS, FaultKind, Run
 from tocsin.sim.faults.rates import LLAMA3_FAULTY_GPU
 from tocsin.sim.inventory import Inventory
 from tocsin.sim.world import Window, World
@@ -28,6 +28,7 @@ class NvlinkFailure(FaultKind):
     lead = (30.0 * MINUTE, 3.0 * DAY)
     rehearsal_lead = 20.0 * MINUTE
     repair = (1.0 * HOUR, 12.0 * HOUR)
+    cured_by = RESETS
 
     def objection(self, inventory: Inventory, gpu: int) -> str:
         return "" if inventory.model_of[gpu].nvlink_version else "the model has no NVLink; choose an SXM GPU"
@@ -75,4 +76,4 @@ class NvlinkFailure(FaultKind):
 
     def clear(self, run: Run, world: World, at_ms: int) -> None:
         if run.onset_ms is not None:
-            world.state.reset_gpu(run.gpu)
+            world.reset(run.gpu, at_ms)

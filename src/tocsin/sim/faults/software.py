@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tocsin.domain.clock import HOUR, MINUTE
-from tocsin.sim.faults.base import FaultClass, FaultKind, Run
+from tocsin.domain.finding import ActionKind
+from tocsin.sim.faults.base import LEAVES, FaultClass, FaultKind, Run
 from tocsin.sim.faults.rates import LLAMA3_FAULTY_GPU
 from tocsin.sim.inventory import Inventory
 from tocsin.sim.world import Window, World
@@ -27,6 +28,7 @@ class MemoryLeak(FaultKind):
     rehearsal_lead = 40.0 * MINUTE
     repair = (3.0 * MINUTE, 5.0 * MINUTE)
     rehearsal_repair = 4.0 * MINUTE
+    cured_by = LEAVES
 
     def _set(self, run: Run, world: World, strength: float) -> None:
         world.state.effects.leak[run.gpu] = max(world.state.effects.leak[run.gpu], strength)
@@ -60,6 +62,7 @@ class AllocatorFragmentation(FaultKind):
     rehearsal_lead = 15.0 * MINUTE
     repair = (2.0 * HOUR, 8.0 * HOUR)
     rehearsal_repair = 3.0 * HOUR
+    cured_by = LEAVES | {ActionKind.DEFRAGMENT}
 
     def objection(self, inventory: Inventory, gpu: int) -> str:
         blind = inventory.inference[gpu] or inventory.mig[gpu]
@@ -89,12 +92,10 @@ class Hang(FaultKind):
     fault_class = FaultClass.SOFTWARE
     per_gpu_year = LLAMA3_FAULTY_GPU * HANG_SHARE
     repair = (30.0 * MINUTE, 4.0 * HOUR)
+    cured_by = LEAVES
 
     def objection(self, inventory: Inventory, gpu: int) -> str:
         return "utilisation cannot be read with MIG on; choose a GPU without MIG" if inventory.mig[gpu] else ""
-
-    def strike(self, run: Run, world: World, at_ms: int) -> None:
-        run.base["struck"] = 1.0
 
     def hold(self, run: Run, world: World, window: Window) -> None:
         world.state.effects.hang[run.gpu] = True

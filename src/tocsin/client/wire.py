@@ -1,0 +1,115 @@
+"""What all wire models share, and the small ones: errors, control, writes.
+
+Instants are RFC 3339 strings in UTC with milliseconds (`tocsin.domain.clock.to_iso`), durations seconds, ratios 0 to 1,
+other values in the unit of the metric table. None means that there is no value.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+Instant = Annotated[
+    str,
+    Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{3}Z$", examples=["2026-11-21T03:54:16.000Z"]),
+]
+Ratio = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class Wire(BaseModel):
+    """Base of every wire model."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class ErrorBody(Wire):
+    """What went wrong."""
+
+    code: str
+    """Stable name of the error, in snake case."""
+    message: str
+    """What happened and what to do about it."""
+    details: dict[str, JsonValue] = Field(default_factory=dict)
+    """Field, value, problem and remedy of bad input; `rejected` lines of a write."""
+
+
+class ErrorOut(Wire):
+    """The one shape of every error."""
+
+    error: ErrorBody
+
+
+class Readiness(Wire):
+    """Whether the brain can do its work, and if not, why not."""
+
+    ready: bool
+    reasons: list[str] = Field(default_factory=list)
+
+
+class Whoami(Wire):
+    """The holder of the token that a request carried."""
+
+    name: str
+    role: str
+    """`viewer`, `operator`, `agent` or `admin`."""
+
+
+class BreakerOut(Wire):
+    """The breaker: trips at `limit` distinct root causes within its window, and stays so until a person resets it."""
+
+    tripped: bool
+    root_causes: Count = 0
+    limit: Count = 0
+    since: Instant | None = None
+    reason: str = ""
+
+
+class ControlState(Wire):
+    """What people have set: pause and breaker."""
+
+    paused: bool
+    paused_by: str = ""
+    paused_reason: str = ""
+    breaker: BreakerOut
+
+
+class RejectedLine(Wire):
+    """A line of a write that was not kept; `number` counts from 1."""
+
+    number: Annotated[int, Field(ge=1)]
+    problem: str
+
+
+class IngestResult(Wire):
+    """What became of a write: how much is durable, and what was refused."""
+
+    readings: Count = 0
+    events: Count = 0
+    findings: Count = 0
+    predictions: Count = 0
+    rejected: list[RejectedLine] = Field(default_factory=list)
+    warnings: list[str] = Field(default_factory=list)
+
+
+class InjectionRequest(Wire):
+    """Rehearse a failure on a simulated GPU."""
+
+    kind: Annotated[str, Field(min_length=1, max_length=100)]
+    gpu: Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class InjectionOut(Wire):
+    """The failure that was started."""
+
+    kind: str
+    gpu: str
+    at: Instant
+    sentence: str
+
+
+class ControlRequest(Wire):
+    """Why; kept in the journal."""
+
+    reason: Annotated[str, Field(max_length=500)] = ""

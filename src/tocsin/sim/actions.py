@@ -1,0 +1,163 @@
+"""What actions do to the simulated fleet, so that what follows them can be verified."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from tocsin.domain.clock import MINUTE
+from tocsin.domain.errors import InputError
+from tocsin.domain.event import EventKind
+from tocsin.domain.finding import ActionKind
+from tocsin.domain.fragmentation import repack
+from tocsin.sim import mig
+from tocsin.sim.arrays import Ints
+from tocsin.sim.faultline import FaultLine
+from tocsin.sim.pools import POOLS
+from tocsin.sim.world import World
+
+Parameters = Mapping[str, str]
+
+THROTTLE_STEP = 0.075
+THROTTLE_FLOOR = 0.60
+"""One step of a power cap and the lowest, as shares of the default limit (own choice)."""
+SCALE_STEP = 8.0
+CORDON_GRACE_MS = 15 * MINUTE
+"""How long running work keeps a cordoned GPU; real work takes its own time (own choice)."""
+
+
+def _number(parameters: Parameters, name: str, default: float) -> float:
+    text = parameters.get(name)
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not (np.isfinite(value) and value > 0):
+        raise InputError(name, text, "not a positive number", "give watts, or a number of GPUs")
+    return value
+
+
+def pool_named(name: str) -> str:
+    """The pool `name`; InputError with the nearest where there is none."""
+    if name not in POOLS:
+        close = difflib.get_close_matches(name, POOLS, n=1, cutoff=0.0)[0]
+        raise InputError("pool", name, "no such pool", f"nearest is {close}; known: {', '.join(POOLS)}")
+    return name
+
+
+class Hands:
+    """Carries out actions on one world."""
+
+    def __init__(self, world: World, faults: FaultLine) -> None:
+        self._world = world
+        self._faults = faults
+        self._verbs: dict[ActionKind, Callable[[int, Parameters], bool]] = {
+            ActionKind.THROTTLE: self._throttle,
+            ActionKind.RESTORE: self._restore,
+            ActionKind.DEFRAGMENT: self._defragment,
+            ActionKind.RESET_GPU: self._reset,
+            ActionKind.REBOOT_NODE: self._reboot,
+            ActionKind.PLACE_ELSEWHERE: self._place_elsewhere,
+            ActionKind.MIGRATE: self._migrate,
+            ActionKind.CORDON: self._cordon,
+            ActionKind.DRAIN: self._drain,
+            ActionKind.UNCORDON: self._uncordon,
+        }
+
+    def on_gpu(self, action: ActionKind, gpu: int, parameters: Parameters) -> bool:
+        """Do `action` to a GPU, or to its host where that is the action's scope; whether anything could be done.
+
+        Notifications, checkpoints and tickets change nothing in the fleet and always succeed.
+        """
+        verb = self._verbs.get(action)
+        return True if verb is None else verb(gpu, parameters)
+
+    def on_pool(self, action: ActionKind, pool: str, parameters: Parameters) -> bool:
+        """Scale a pool out or in by parameter `gpus`, 8 where it is absent."""
+        extra = self._world.state.extra_capacity
+        step = _number(parameters, "gpus", SCALE_STEP)
+        before = extra.get(pool, 0.0)
+        extra[pool] = before + step if action is ActionKind.SCALE_OUT else max(0.0, before - step)
+        return extra[pool] != before
+
+    def _answers(self, gpu: int) -> bool:
+        return not self._world.state.lost[gpu]
+
+    def _throttle(self, gpu: int, parameters: Parameters) -> bool:
+        state, model = self._world.state, self._world.inventory.model_of[gpu]
+        floor = max(model.min_power_w, THROTTLE_FLOOR * model.default_power_w)
+        wanted = float(state.power_limit[gpu]) - THROTTLE_STEP * model.default_power_w
+        limit = max(floor, _number(parameters, "power_limit_watts", wanted))
+        if not self._answers(gpu) or limit >= state.power_limit[gpu]:
+            return False
+        state.power_limit[gpu] = limit
+        return True
+
+    def _restore(self, gpu: int, parameters: Parameters) -> bool:
+        model = self._world.inventory.model_of[gpu]
+        limit = _number(parameters, "power_limit_watts", model.default_power_w)
+        self._world.state.power_limit[gpu] = min(max(limit, model.min_power_w), model.max_power_w)
+        return self._answers(gpu)
+
+    def _defragment(self, gpu: int, parameters: Parameters) -> bool:
+        now_ms = self._world.state.now_ms
+        cured = self._faults.cure(ActionKind.DEFRAGMENT, [gpu], now_ms)
+        layout = self._world.state.layouts[gpu]
+        if layout:
+            self._world.state.layouts[gpu] = repack([name for name, _ in layout], mig.DEMAND)
+        return cured > 0 or self._answers(gpu)
+
+    def _reset(self, gpu: int, parameters: Parameters) -> bool:
+        if not self._answers(gpu):
+            return False
+        now_ms = self._world.state.now_ms
+        if not self._faults.cure(ActionKind.RESET_GPU, [gpu], now_ms):
+            self._world.reset(gpu, now_ms)
+        self._world.kill_job(gpu, now_ms)
+        return True
+
+    def _reboot(self, gpu: int, parameters: Parameters) -> bool:
+        mates = self._mates(gpu)
+        now_ms = self._world.state.now_ms
+        self._faults.cure(ActionKind.REBOOT_NODE, mates.tolist(), now_ms)
+        for mate in mates.tolist():
+            self._world.kill_job(mate, now_ms)
+            self._world.reset(mate, now_ms)
+            self._world.emit(EventKind.GPU_FOUND, mate, now_ms, message="the host was rebooted")
+        return True
+
+    def _mates(self, gpu: int) -> Ints:
+        return self._world.host_mates(gpu)
+
+    def _place_elsewhere(self, gpu: int, parameters: Parameters) -> bool:
+        self._world.state.unschedulable[gpu] = True
+        return True
+
+    def _migrate(self, gpu: int, parameters: Parameters) -> bool:
+        self._faults.cure(ActionKind.MIGRATE, [gpu], self._world.state.now_ms)
+        self._world.state.drained[gpu] = True
+        return True
+
+    def _cordon(self, gpu: int, parameters: Parameters) -> bool:
+        state, mates = self._world.state, self._mates(gpu)
+        state.unschedulable[mates] = True
+        slots = self._world.inventory.gang[mates]
+        state.work.until_ms[slots] = np.minimum(state.work.until_ms[slots], state.now_ms + CORDON_GRACE_MS)
+        return True
+
+    def _drain(self, gpu: int, parameters: Parameters) -> bool:
+        mates = self._mates(gpu)
+        self._faults.cure(ActionKind.DRAIN, mates.tolist(), self._world.state.now_ms)
+        self._world.state.unschedulable[mates] = True
+        self._world.state.drained[mates] = True
+        return True
+
+    def _uncordon(self, gpu: int, parameters: Parameters) -> bool:
+        mates = self._mates(gpu)
+        self._world.state.unschedulable[mates] = False
+        self._world.state.drained[mates] = False
+        return True

@@ -1,0 +1,118 @@
+"""All faults of a fleet: those that began by themselves, those injected, and what each is doing."""
+
+from __future__ import annotations
+
+import difflib
+import zlib
+from collections.abc import Iterable
+
+import numpy as np
+
+from tocsin.domain.clock import SECOND
+from tocsin.domain.errors import Conflict, InputError
+from tocsin.domain.finding import ActionKind
+from tocsin.sim.arrays import Stream, generator
+from tocsin.sim.faults import fault_kinds
+from tocsin.sim.faults.base import FaultKind, Run, Stage
+from tocsin.sim.schedule import Draw, FaultScheduler
+from tocsin.sim.spec import Fault, FleetSpec
+from tocsin.sim.world import Window, World
+
+
+def kind_named(name: str) -> FaultKind:
+    """The fault kind `name`; InputError with the nearest name where there is none."""
+    kinds = fault_kinds()
+    found = kinds.get(name)
+    if found is None:
+        close = difflib.get_close_matches(name, kinds, n=1, cutoff=0.0)[0]
+        raise InputError("kind", name, "no such fault kind", f"nearest is {close}; known: {', '.join(kinds)}")
+    return found
+
+
+class FaultLine:
+    """The faults of one fleet in the order in which they began."""
+
+    def __init__(self, spec: FleetSpec, world: World) -> None:
+        self._spec = spec
+        self._world = world
+        self._kinds = fault_kinds()
+        self._scheduler = FaultScheduler(world.inventory, self._kinds, spec.seed, spec.fault_rate_scale)
+        self._runs: list[Run] = []
+        self._active: list[Run] = []
+
+    def faults(self) -> list[Fault]:
+        """Ground truth, oldest first."""
+        return [run.truth(self._world.inventory.gpus[run.gpu].uuid) for run in self._runs]
+
+    def inject(self, kind: FaultKind, gpu: int, now_ms: int) -> Fault:
+        """Begin a rehearsal: the precursor (or, for a kind without one, the onset) starts right after `now_ms`.
+
+        Raises InputError where the kind cannot befall the GPU, Conflict where it already does.
+        """
+        who = self._world.inventory.gpus[gpu]
+        objection = kind.objection(self._world.inventory, gpu)
+        if objection:
+            remedy = f"for example GPU {self._suited(kind)}"
+            raise InputError("gpu", who.uuid, f"{kind.kind} cannot befall it: {objection}", remedy)
+        if self._present(kind.kind, gpu) or self._world.state.lost[gpu]:
+            raise Conflict(
+                f"{who.uuid} already has {kind.kind} or is lost; choose another GPU or wait until it is over"
+            )
+        lead = kind.rehearsal_lead if kind.precursor else 0.0
+        run = self._begin(kind, gpu, now_ms, abrupt=not kind.precursor, benign=False, lead=lead, injected=True)
+        return run.truth(who.uuid)
+
+    def _suited(self, kind: FaultKind) -> str:
+        inventory = self._world.inventory
+        fits = (number for number in range(len(inventory)) if not kind.objection(inventory, number))
+        number = next(fits, None)
+        return "none in this fleet: choose another kind or a larger fleet" if number is None else str(number)
+
+    def _present(self, kind: str, gpu: int) -> bool:
+        return any(run.kind == kind and run.gpu == gpu for run in self._active)
+
+    def _begin(
+        self, kind: FaultKind, gpu: int, now_ms: int, *, abrupt: bool, benign: bool, lead: float, injected: bool
+    ) -> Run:
+        rng = generator(self._spec.seed, Stream.FAULT, zlib.crc32(kind.kind.encode()), gpu, now_ms)
+        started = now_ms + SECOND
+        onset = started + int(lead)
+        repair = kind.rehearsal_repair if injected else float(rng.uniform(*kind.repair))
+        run = Run(kind.kind, gpu, started, onset, onset + int(repair), abrupt, benign, injected, rng)
+        self._runs.append(run)
+        self._active.append(run)
+        return run
+
+    def _take(self, draw: Draw, window: Window) -> None:
+        kind = self._kinds[draw.kind]
+        state = self._world.state
+        if self._present(draw.kind, draw.gpu) or state.lost[draw.gpu] or state.frozen[draw.gpu]:
+            return
+        rng = generator(self._spec.seed, Stream.FAULT, zlib.crc32(draw.kind.encode()), draw.gpu, window.end_ms)
+        lead = 0.0 if draw.abrupt else float(rng.uniform(*kind.lead))
+        self._begin(kind, draw.gpu, window.start_ms, abrupt=draw.abrupt, benign=draw.benign, lead=lead, injected=False)
+
+    def advance(self, step: int, window: Window) -> None:
+        """Begin what begins in `window` and bring every fault to its end."""
+        for draw in self._scheduler.draw(step, window.end_ms - window.start_ms):
+            self._take(draw, window)
+        for run in self._active:
+            self._kinds[run.kind].advance(run, self._world, window)
+        self._active = [run for run in self._active if run.stage is not Stage.OVER]
+
+    def cure(self, action: ActionKind, gpus: Iterable[int], now_ms: int) -> int:
+        """End every fault on `gpus` that `action` ends; how many those were."""
+        wanted = set(gpus)
+        cured = 0
+        for run in self._active:
+            kind = self._kinds[run.kind]
+            if run.gpu in wanted and kind.cures(run, action):
+                kind.finish(run, self._world, now_ms)
+                cured += 1
+        self._active = [run for run in self._active if run.stage is not Stage.OVER]
+        return cured
+
+    def holds(self, gpus: Iterable[int]) -> list[Run]:
+        """Faults that have struck on `gpus` and last."""
+        wanted = np.fromiter(gpus, dtype=np.int64)
+        return [run for run in self._active if run.stage is Stage.STRUCK and run.gpu in wanted]

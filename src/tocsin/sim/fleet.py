@@ -1,0 +1,156 @@
+"""The simulated fleet: one object that steps through time, takes faults and actions, and knows the truth."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from threading import RLock
+
+import numpy as np
+
+from tocsin.domain.batch import Batch
+from tocsin.domain.errors import InputError
+from tocsin.domain.finding import ActionKind
+from tocsin.domain.identity import Gpu
+from tocsin.domain.pool import PoolState
+from tocsin.domain.reading import Reading
+from tocsin.sim import columns, inventory, load, memory, pools, state, thermal, traffic
+from tocsin.sim.actions import Hands, pool_named
+from tocsin.sim.arrays import Floats, Stream, generator
+from tocsin.sim.faultline import FaultLine, kind_named
+from tocsin.sim.render import Renderer
+from tocsin.sim.spec import Fault, FleetSpec
+from tocsin.sim.world import Window, World
+
+NO_PARAMETERS: Mapping[str, str] = {}
+POOL_ACTIONS = frozenset({ActionKind.SCALE_OUT, ActionKind.SCALE_IN})
+USUAL_HEAT = {"training": 0.84, "inference": 0.45, "batch": 0.60}
+"""Share of its dynamic power that a GPU of each pool draws at its usual load."""
+
+
+class SimulatedFleet:
+    """A fleet made from a `FleetSpec`.
+
+    The same spec, steps, injections and actions give the same batches; what happens to one GPU changes no random number
+    of another. Calls from several threads take turns.
+    """
+
+    def __init__(self, spec: FleetSpec) -> None:
+        self.spec = spec
+        self._lock = RLock()
+        self._inventory = inventory.build(spec)
+        self._state = state.initial(self._inventory, spec.start_ms)
+        self._limits = thermal.Limits.of(self._inventory)
+        heat = np.array([USUAL_HEAT[gpu.pool] for gpu in self._inventory.gpus])
+        usual = self._limits.idle_w + heat * (self._limits.max_w * 1.12 - self._limits.idle_w)
+        self._world = World(self._inventory, self._state, usual)
+        self._faults = FaultLine(spec, self._world)
+        self._hands = Hands(self._world, self._faults)
+        self._static = columns.static(self._inventory)
+        self._lane = traffic.pcie_capacity(self._inventory)
+        self._nvlink = self._inventory.column("nvlink_gb_s") * 1e9
+        self._renderer: Renderer | None = None
+        self._last: list[Reading] = []
+        self._step = 0
+
+    @property
+    def now_ms(self) -> int:
+        """The instant of the last batch; the start before the first step."""
+        return self._state.now_ms
+
+    @property
+    def gpus(self) -> list[Gpu]:
+        """Every GPU, lost ones among them; a GPU's place in the list is its index number for `inject`."""
+        return list(self._inventory.gpus)
+
+    @property
+    def faults(self) -> list[Fault]:
+        """Ground truth of every fault so far, oldest first."""
+        with self._lock:
+            return self._faults.faults()
+
+    def pools(self) -> list[PoolState]:
+        """What each pool's scheduler says now."""
+        with self._lock:
+            return pools.states(self._state, self._inventory)
+
+    def step(self, interval_ms: int | None = None) -> Batch:
+        """Move on by the spec's interval, or by `interval_ms`: one reading of each GPU, and the events of the span.
+
+        Raises InputError for an interval below 1 ms.
+        """
+        span = self.spec.interval_ms if interval_ms is None else interval_ms
+        if span < 1:
+            raise InputError("interval_ms", span, "time must move forward", "give at least 1 ms")
+        with self._lock:
+            window = Window(self._state.now_ms, self._state.now_ms + span)
+            self._step += 1
+            return self._advance(window)
+
+    def _advance(self, window: Window) -> Batch:
+        world, now, inv = self._state, window.end_ms, self._inventory
+        world.effects = state.Effects.none(len(inv))
+        symbols_before = world.link_symbols.copy()
+        load.advance(world, inv, self.spec.seed, self._step, now)
+        traffic.background(world, self.spec.seed, self._step, now - window.start_ms)
+        self._faults.advance(self._step, window)
+        events = self._world.deliver(now)
+        world.now_ms = now
+        noise = generator(self.spec.seed, Stream.NOISE, self._step, 1).standard_normal((3, len(inv)))
+        asked = load.demand(world, inv, self.spec.seed, self._step, now)
+        self._renew_processes(asked)
+        throttle = thermal.advance(world, inv, self._limits, asked, noise[0], now, window.seconds)
+        moved = traffic.advance(world, inv, self._lane, self._nvlink, asked, window.seconds)
+        measured = memory.measure(world, inv, self._static["gpu_memory_total_bytes"], asked)
+        table = {
+            **self._static,
+            **columns.utilisation(world, asked, noise[1]),
+            **columns.heat(world, self._limits, asked, noise[2]),
+            **columns.clocks(world, inv, throttle, asked),
+            **columns.memory(measured, asked),
+            **columns.links(world, moved, symbols_before, window.seconds),
+            **columns.counters(world),
+        }
+        self._last = self._render(table, asked, measured)
+        return Batch(readings=self._last, events=events)
+
+    def _render(self, table: Mapping[str, Floats], asked: load.Demand, measured: memory.Memory) -> list[Reading]:
+        if self._renderer is None:
+            self._renderer = Renderer(self._inventory, tuple(table))
+        return self._renderer.readings(table, self._state, asked, measured, self._last)
+
+    def _renew_processes(self, asked: load.Demand) -> None:
+        """A new process starts its allocator's counters from zero."""
+        fresh = asked.pid != self._state.pids
+        self._state.pids = asked.pid
+        self._state.retries[fresh] = 0.0
+        self._state.ooms[fresh] = 0.0
+
+    def inject(self, kind: str, gpu: str) -> Fault:
+        """Begin fault `kind` on `gpu`, a UUID or an index number as text; visible within minutes, see `FAULT_KINDS`.
+
+        Raises InputError for an unknown kind or GPU, or one that the kind cannot befall, and Conflict where the fault
+        is already there.
+        """
+        with self._lock:
+            return self._faults.inject(kind_named(kind), self._number(gpu), self._state.now_ms)
+
+    def apply(self, action: ActionKind, gpu: str, parameters: Mapping[str, str] = NO_PARAMETERS) -> bool:
+        """Do `action`; whether it could be done. Scaling takes a pool's name in place of a GPU.
+
+        Cordon, drain, uncordon and reboot act on the GPU's whole host. Parameters: `power_limit_watts` for throttle and
+        restore, `gpus` for scaling. Raises InputError for an unknown GPU, pool or parameter value.
+        """
+        with self._lock:
+            if action in POOL_ACTIONS:
+                return self._hands.on_pool(action, pool_named(gpu), parameters)
+            return self._hands.on_gpu(action, self._number(gpu), parameters)
+
+    def _number(self, gpu: str) -> int:
+        known = self._inventory.by_uuid
+        if gpu in known:
+            return known[gpu]
+        if gpu.isascii() and gpu.isdigit() and int(gpu) < len(known):
+            return int(gpu)
+        close = difflib.get_close_matches(gpu, known, n=1, cutoff=0.0)[0]
+        raise InputError("gpu", gpu, "no such GPU", f"nearest is {close}; or give a number from 0 to {len(known) - 1}")

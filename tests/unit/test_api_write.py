@@ -1,0 +1,129 @@
+"""The InfluxDB-compatible write."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+from fastapi.testclient import TestClient
+from influxdb_client.client.exceptions import InfluxDBError
+from influxdb_client.client.influxdb_client import InfluxDBClient
+from influxdb_client.client.write_api import SYNCHRONOUS
+
+from tocsin.api.app import create_app
+from tocsin.config.settings import ApiSettings
+from tocsin_testing.fake_service import FakeService, serving
+
+LIMIT = 64 * 1024
+GOOD = "gpu,gpu_uuid=GPU-1 power_watts=300 1795000000000"
+
+
+@pytest.fixture
+def service() -> FakeService:
+    return FakeService()
+
+
+@pytest.fixture
+def http(service: FakeService) -> TestClient:
+    app = create_app(service, ApiSettings(max_body_bytes=LIMIT))
+    return TestClient(app, base_url="http://127.0.0.1", client=("127.0.0.1", 1))
+
+
+def write(http: TestClient, body: bytes, query: str = "", **headers: str) -> tuple[int, dict[str, object]]:
+    answer = http.post(
+        f"/api/v2/write{query}", content=body, headers={k.replace("_", "-"): v for k, v in headers.items()}
+    )
+    return answer.status_code, answer.json()["error"] if answer.content else {}
+
+
+def test_good_lines_are_kept(http: TestClient, service: FakeService) -> None:
+    assert write(http, f"{GOOD}\n{GOOD}\n".encode(), "?org=o&bucket=b&precision=ms") == (204, {})
+    assert (service.lines, service.precisions) == ([GOOD, GOOD], ["ms"])
+
+
+def test_precision_is_nanoseconds_unless_told(http: TestClient, service: FakeService) -> None:
+    write(http, GOOD.encode())
+    assert service.precisions == ["ns"]
+    assert write(http, GOOD.encode(), "?precision=h")[0] == 422
+
+
+def test_an_empty_write_is_no_error(http: TestClient) -> None:
+    assert write(http, b"") == (204, {})
+
+
+def test_bad_lines_are_numbered_and_the_good_ones_kept(http: TestClient, service: FakeService) -> None:
+    status, error = write(http, f"{GOOD}\nnonsense\n{GOOD}\ngpu x=1 soon\n".encode())
+    assert (status, error["code"]) == (400, "lines_rejected")
+    details = error["details"]
+    assert isinstance(details, dict)
+    assert [line["number"] for line in details["rejected"]] == [2, 4]
+    assert (details["kept"], details["rejected_total"], service.lines) == (2, 2, [GOOD, GOOD])
+
+
+def test_a_line_that_is_no_utf8_costs_only_itself(http: TestClient, service: FakeService) -> None:
+    status, error = write(http, GOOD.encode() + b"\ngpu,host=\xff\xfe x=1 1\nnonsense\n" + GOOD.encode())
+    details = error["details"]
+    assert status == 400
+    assert isinstance(details, dict)
+    assert [(line["number"], line["problem"][:9]) for line in details["rejected"]] == [
+        (2, "not UTF-8"),
+        (3, "no timest"),
+    ]
+    assert service.lines == [GOOD, GOOD]
+
+
+def test_gzip_is_unpacked_also_in_several_members(http: TestClient, service: FakeService) -> None:
+    body = gzip.compress(f"{GOOD}\n".encode()) + gzip.compress(GOOD.encode())
+    assert write(http, body, Content_Encoding="gzip") == (204, {})
+    assert service.lines == [GOOD, GOOD]
+
+
+def test_a_gzip_bomb_is_stopped(http: TestClient, service: FakeService) -> None:
+    bomb = gzip.compress(b"\0" * (40 * LIMIT))
+    assert len(bomb) < LIMIT / 10
+    status, error = write(http, bomb, Content_Encoding="gzip")
+    assert (status, error["code"], service.precisions) == (413, "content_too_large", [])
+    members = gzip.compress(b"\0" * (LIMIT - 1)) * 3
+    assert write(http, members, Content_Encoding="gzip")[0] == 413
+
+
+def test_gzip_up_to_the_limit_is_read(http: TestClient, service: FakeService) -> None:
+    lines = (GOOD + "\n").encode() * (LIMIT // (len(GOOD) + 1))
+    exact = lines + b"\n" * (LIMIT - len(lines))
+    assert write(http, gzip.compress(exact), Content_Encoding="gzip")[0] == 204
+    assert write(http, gzip.compress(exact + b"\n"), Content_Encoding="gzip")[0] == 413
+
+
+@pytest.mark.parametrize("cut", [1, 8, 12])
+def test_gzip_that_is_cut_short_is_refused_whole(http: TestClient, service: FakeService, cut: int) -> None:
+    status, error = write(http, gzip.compress(GOOD.encode())[:-cut], Content_Encoding="gzip")
+    assert (status, error["code"], service.lines) == (400, "broken_gzip", [])
+
+
+def test_what_is_not_gzip_and_other_encodings(http: TestClient) -> None:
+    assert write(http, b"hello", Content_Encoding="gzip")[0] == 400
+    assert write(http, GOOD.encode(), Content_Encoding="br")[1]["code"] == "unsupported_encoding"
+
+
+def test_a_body_beyond_the_limit_is_refused(http: TestClient) -> None:
+    status, error = write(http, b"x" * (LIMIT + 1))
+    assert (status, error["code"]) == (413, "content_too_large")
+
+
+def test_without_its_store_the_agent_is_told_to_retry(http: TestClient, service: FakeService) -> None:
+    service.store_down = True
+    answer = http.post("/api/v2/write", content=GOOD)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert answer.json()["error"]["code"] == "unavailable"
+
+
+def test_influxdb_client_writes_to_it() -> None:
+    service = FakeService()
+    with serving(service) as url, InfluxDBClient(url, token="unused", org="o", enable_gzip=True) as influx:
+        assert influx.ping() is True
+        with influx.write_api(write_options=SYNCHRONOUS) as api:
+            api.write("b", record=[GOOD, GOOD], write_precision="ms")
+            with pytest.raises(InfluxDBError, match="lines_rejected"):
+                api.write("b", record=[GOOD, "nonsense"], write_precision="ms")
+    assert service.lines == [GOOD] * 3
+    assert service.precisions == ["ms", "ms"]
