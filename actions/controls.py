@@ -42,8 +42,9 @@ class Controls:
 
     `approvals` and `rejections` are by decision id, `hold_offs` by subject key, `started` by idempotency key with the
     instant of the start. `attempts` has the instants of the starts of an action on a subject, by (subject key, action).
-    `effects` are decisions that run now or whose effect lasts, by key. `renewals` counts, by the first key of a cause,
-    the decisions that ended without having done anything, so that the next one gets a key of its own.
+    `effects` are decisions that run now or whose effect lasts, by key; `busy` names the action that runs now, by subject
+    key without detail. `renewals` counts, by the first key of a cause, the decisions that ended without having done
+    anything, so that the next one gets a key of its own. `cancelled` are findings for which a person stepped in.
     """
 
     paused: Note | None = None
@@ -56,3 +57,4 @@ class Controls:
     effects: Mapping[str, Decision] = field(default_factory=dict)
     busy: Mapping[str, str] = field(default_factory=dict)
     renewals: Mapping[str, int] = field(default_factory=dict)
+    cancelled: frozenset[str] = frozenset()

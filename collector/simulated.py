@@ -14,8 +14,8 @@ from tocsin.sim.spec import FleetSpec
 class SimulatedSource:
     """Reads a `SimulatedFleet`, which keeps to the reader's time.
 
-    `read(now_ms)` moves the fleet to `now_ms` in one step, whatever its length, and dates the readings so. At an instant
-    that the fleet has already reached it gives the last readings again and no event.
+    `read(now_ms)` moves the fleet to `now_ms` in one step, whatever its length, and dates the readings so. At an
+    instant that the fleet has already reached it gives the last readings again and no event.
     """
 
     name = "simulated"

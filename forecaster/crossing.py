@@ -15,12 +15,14 @@ from tocsin.forecaster.trend import Trend
 
 PATHS = 400
 MAX_STEPS = 800
+UNCLAIMED = 0.49
+"""Upper bound where no crossing is claimed."""
 _SEED = 20_261_121
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """First steps (1 is the next grid point) at which each path reached the limit; infinite where it never did."""
+    """When each path reached the limit, in steps from the last grid point; infinite where it never did."""
 
     first: Floats
 
@@ -35,41 +37,49 @@ class Passage:
 
 @cache
 def _noise() -> tuple[Floats, Floats]:
-    """Standard normal numbers for slopes [PATHS] and steps [MAX_STEPS, PATHS]; never written to."""
+    """Standard normal numbers for lines [2, PATHS] and steps [MAX_STEPS, PATHS]; never written to."""
     rng = np.random.default_rng(_SEED)
-    return rng.standard_normal(PATHS), rng.standard_normal((MAX_STEPS, PATHS))
+    return rng.standard_normal((2, PATHS)), rng.standard_normal((MAX_STEPS, PATHS))
 
 
 def simulate(state: Smoothed, trend: Trend, limit: float) -> Passage:
-    """First passage of the smoothed level through `limit` from below, over `MAX_STEPS` steps.
+    """First passage of the level through `limit` from below, over `MAX_STEPS` steps.
 
-    A path keeps one slope, drawn with the trend's standard error and the fitted slope's own wander; around it the
-    level makes excursions that start with `alpha` * `sigma` and stay as wide as the history's were around its line,
-    so that workload swings do not grow into a random walk. Observation noise is left out: a limit is reached when the
-    level is there, not when one sample is.
+    Each path follows a line of its own and makes excursions around it. The lines' slope is half the smoothed and half
+    the robust one, spread by the robust one's standard error, by how far the smoothed one wandered and by half their
+    difference; a line turns about the middle of the history, where it is known best. Excursions begin where the
+    smoothed level stands, get shocks of `alpha` * `sigma`, and stay as wide as the history's were, so that workload
+    swings do not grow into a random walk. Observation noise is left out: a limit is reached when the level is there,
+    not when one sample is.
     """
-    slopes, shocks = _noise()
-    spread = math.hypot(trend.slope_error, state.slope_wander)
-    width = state.alpha * state.sigma
-    keep = math.sqrt(max(0.0, 1 - (width / trend.noise) ** 2)) if trend.noise > width else 0.0
-    shock = min(width, trend.noise)
-    excursion = np.zeros(PATHS)
-    drift = state.slope + spread * slopes
+    lines, shocks = _noise()
+    spread = math.hypot(trend.slope_error, state.slope_wander, (state.slope - trend.slope) / 2)
+    turn = spread * lines[0]
+    start = trend.level + turn * trend.points / 2 + trend.noise / math.sqrt(trend.effective) * lines[1]
+    drift = (state.slope + trend.slope) / 2 + turn
+    shock = min(state.alpha * state.sigma, trend.noise)
+    keep = math.sqrt(1 - (shock / trend.noise) ** 2) if trend.noise > 0.0 else 0.0
+    offset = np.full(PATHS, state.level - trend.level)
     first = np.full(PATHS, np.inf)
+    before = np.full(PATHS, state.level)
     for step in range(1, MAX_STEPS + 1):
-        excursion = keep * excursion + shock * shocks[step - 1]
-        arrived = (state.level + drift * step + excursion >= limit) & np.isinf(first)
-        first[arrived] = step
+        offset = keep * offset + shock * shocks[step - 1]
+        level = start + drift * step + offset
+        arrived = (level >= limit) & np.isinf(first)
+        first[arrived] = step - ((level - limit) / np.maximum(level - before, 1e-300))[arrived].clip(0.0, 1.0)
+        before = level
     return Passage(first)
 
 
 def screened_probability(trend: Trend, limit: float, steps: float) -> float:
-    """Chance of standing at `limit` after `steps`, by the robust line alone; rises with `steps`.
+    """Chance of standing at `limit` after `steps`, without a fit; never falls with `steps`, below one half.
 
-    For series that are not worth a fit: normal errors of noise and slope, a falling slope taken as flat.
+    A steady trend goes on with normal errors of noise and slope. Without one nothing but the recent level and the
+    swings around it is known, and these do not depend on `steps`.
     """
-    width = math.hypot(trend.noise, trend.slope_error * steps)
-    reach = trend.level + max(trend.slope, 0.0) * steps - limit
-    if width <= 0.0:
-        return 1.0 if reach >= 0 else 0.0
-    return NormalDist().cdf(reach / width)
+    if trend.steady:
+        width = math.hypot(trend.noise, trend.slope_error * steps)
+        reach = trend.level + trend.slope * steps - limit
+    else:
+        width, reach = trend.swing, trend.recent - limit
+    return min(NormalDist().cdf(reach / width), UNCLAIMED) if width > 0.0 else 0.0

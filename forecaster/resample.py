@@ -30,7 +30,7 @@ _STEPS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Even samples: `values` float64[n] without NaN, the last at `end_ms`, `step_ms` apart."""
+    """Even samples: `values` float64[n] without NaN, the last dated `end_ms`, `step_ms` apart."""
 
     end_ms: int
     step_ms: int
@@ -78,7 +78,8 @@ def grid_step(at_ms: Instants) -> int:
 def resample(at_ms: Instants, values: Floats) -> Grid:
     """Mean of each step's samples, empty steps bridged by a straight line. Needs two samples or more, without NaN.
 
-    The grid is anchored at the last sample, so that the newest data weigh fully.
+    Steps are counted back from the last sample, so that the newest are whole, and dated at the mean instant of their
+    samples, so that a mean does not lag behind a trend.
     """
     step, end = grid_step(at_ms), int(at_ms[-1])
     place = (end - at_ms) // step
@@ -86,5 +87,6 @@ def resample(at_ms: Instants, values: Floats) -> Grid:
     filled = np.bincount(place, minlength=count)
     sums = np.bincount(place, weights=values, minlength=count)
     known = np.flatnonzero(filled)
+    lag = round(float(((end - at_ms) - place * step).mean()))
     bridged = np.interp(np.arange(count), known, sums[known] / filled[known])
-    return Grid(end, step, bridged[::-1].copy())
+    return Grid(end - lag, step, bridged[::-1].copy())

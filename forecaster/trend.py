@@ -22,6 +22,7 @@ SIGNIFICANCE = 3.0
 class Trend:
     """A robust line: `level` at the last point, `slope` per step with its standard error, `noise` around the line.
 
+    `points` is n, `effective` the number of independent points that the autocorrelated noise is worth. `recent` is the median of the newest sixth, `swing` the standard deviation of all values without any line.
     `steady` says whether the rise goes on to the end and is more than noise.
     """
 
@@ -29,6 +30,10 @@ class Trend:
     slope: float
     slope_error: float
     noise: float
+    points: int
+    effective: float
+    recent: float
+    swing: float
     steady: bool
 
 
@@ -61,4 +66,6 @@ def look(values: Floats) -> Trend:
     r = float((rest[1:] * rest[:-1]).sum()) / denominator if denominator > 0 else 0.0
     effective = max(3.0, n * (1 - r) / (1 + r)) if r > 0 else float(n)
     error = noise * math.sqrt(12 / (effective * n**2))
-    return Trend(level, slope, error, noise, slope > SIGNIFICANCE * error and _steady(values, slope))
+    recent = float(np.median(values[-max(1, n // BLOCKS) :]))
+    steady = slope > SIGNIFICANCE * error and _steady(values, slope)
+    return Trend(level, slope, error, noise, n, effective, recent, float(values.std()), steady)

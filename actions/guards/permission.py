@@ -62,7 +62,9 @@ def opt_out(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
 
 @guard("hold_off", 110, Applies.FORWARD)
 def hold_off(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
-    """Has no person lately undone or rejected an action on the subject or its host."""
+    """Has no person lately undone or rejected an action on the subject or its host, or cancelled the cause."""
+    if decision.findings and decision.findings[0] in view.controls.cancelled:
+        return deny("a person gave the subject back: this cause is cancelled")
     keys = (base_key(decision.subject), *(f"host:{host}" for host in sorted(hosts_of(decision.subject, view))))
     for key in keys:
         entry = view.controls.hold_offs.get(key)

@@ -8,6 +8,7 @@ from tocsin.actions.reach import base_key
 from tocsin.actions.view import FleetView
 from tocsin.domain.clock import DAY, to_iso
 from tocsin.domain.decision import Decision
+from tocsin.domain.finding import ActionKind
 
 
 def _starts(decision: Decision, view: FleetView) -> tuple[int, ...]:
@@ -20,6 +21,8 @@ def not_done(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
     started_ms = view.controls.started.get(decision.key)
     if started_ms is not None:
         return deny(f"already started at {to_iso(started_ms)}")
+    if decision.action is ActionKind.NOTIFY:
+        return None
     other = view.controls.busy.get(base_key(decision.subject))
     return hold(f"{other} runs on the subject") if other is not None else None
 

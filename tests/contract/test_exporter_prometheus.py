@@ -10,8 +10,6 @@ from typing import Any
 import httpx2
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
-from tocsin_testing import needs, servers
-from tocsin_testing.builders import T0, gpu, reading
 
 from tocsin.collector.exporter import FleetCollector, MetricsServer
 from tocsin.domain.clock import ManualClock
@@ -19,6 +17,8 @@ from tocsin.domain.metrics import METRICS, variant
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading
 from tocsin.telemetry.metrics import OWN_METRICS, OwnMetrics
+from tocsin_testing import needs, servers
+from tocsin_testing.builders import T0, gpu, reading
 
 pytestmark = pytest.mark.server
 

@@ -137,7 +137,6 @@ def test_health_is_open_to_anyone() -> None:
     http = client(address=("10.0.0.7", 1))
     paths = ["/healthz", "/readyz", "/ping", "/api/v2/ping", "/openapi.json"]
     assert [http.get(path).status_code for path in paths] == [200, 200, 204, 204, 200]
-    assert http.head("/ping").status_code == 204
 
 
 @pytest.mark.parametrize("secret", ["", "short", "fifteen-letters"])

@@ -8,7 +8,6 @@ import httpx2
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from tocsin_testing.builders import gpu, reading
 
 from tocsin.collector.exporter import FleetCollector, MetricsServer
 from tocsin.domain.clock import ManualClock
@@ -17,6 +16,7 @@ from tocsin.domain.identity import Gpu
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading
 from tocsin.telemetry.metrics import OwnMetrics
+from tocsin_testing.builders import gpu, reading
 
 
 def setup() -> tuple[FleetCollector, CollectorRegistry, ManualClock]:

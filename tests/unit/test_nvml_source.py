@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tocsin_testing.builders import T0
-from tocsin_testing.nvml_replay import RecordedNvml, devices, dump
 
 from tocsin.collector.nvml import ENUMERATE_MS, NvmlSource
 from tocsin.collector.nvml_device import Place
@@ -20,6 +18,8 @@ from tocsin.domain.event import EventKind
 from tocsin.domain.metrics import METRICS, spec_of
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading, sanitise
+from tocsin_testing.builders import T0
+from tocsin_testing.nvml_replay import RecordedNvml, devices, dump
 
 PLACE = Place("node-1", "training", "rack-7", {"team": "vision"})
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tocsin_testing.builders import T0
 
 from tocsin.collector import spool as module
 from tocsin.collector.spool import Spool
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.errors import InputError
+from tocsin_testing.builders import T0
 
 BIG = 1 << 30
 

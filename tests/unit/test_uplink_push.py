@@ -13,13 +13,13 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tocsin_testing.builders import T0
 
 from tocsin.collector.spool import Spool
 from tocsin.collector.uplink import MAX_PAUSE_SECONDS, MAX_REQUESTS_PER_BATCH, Target, Uplink
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.errors import InputError
 from tocsin.telemetry.metrics import OwnMetrics
+from tocsin_testing.builders import T0
 
 Handler = Callable[[list[str]], httpx2.Response]
 

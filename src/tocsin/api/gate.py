@@ -13,9 +13,6 @@ from tocsin.api.errors import ApiError
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/ping", "/api/v2/ping", "/openapi.json"})
 """Served to anyone: they tell whether the brain runs, and nothing of the fleet."""
 
-LINE_PROTOCOL_PATH = "/api/v2/write"
-"""The one endpoint whose body is not JSON."""
-
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -27,13 +24,6 @@ def _refuse_foreign_pages(headers: Headers) -> None:
         raise ApiError(403, "cross_origin", "requests of web pages from another origin are refused")
 
 
-def _require_json(headers: Headers) -> None:
-    """A page may send forms and plain text without being asked; JSON needs the leave that is never given here."""
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise ApiError(415, "unsupported_media_type", "send a JSON body with Content-Type: application/json")
-
-
 def _too_large(limit: int) -> ApiError:
     return ApiError(
         413, "content_too_large", f"the body is larger than api.max_body_bytes = {limit}; send less at once"
@@ -41,7 +31,7 @@ def _too_large(limit: int) -> ApiError:
 
 
 class Gate:
-    """ASGI middleware: origin, principal, content type and size of each request."""
+    """ASGI middleware: origin, principal and size of each request."""
 
     def __init__(self, app: ASGIApp, authenticator: Authenticator, max_body_bytes: int) -> None:
         self._app = app
@@ -61,8 +51,7 @@ class Gate:
 
     def _check(self, scope: Scope) -> None:
         headers, path = Headers(scope=scope), scope["path"]
-        changing = scope["method"] not in _SAFE
-        if changing:
+        if scope["method"] not in _SAFE:
             _refuse_foreign_pages(headers)
         if path not in OPEN_PATHS:
             client = (scope.get("client") or ("", 0))[0]
@@ -70,8 +59,6 @@ class Gate:
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > self._limit:
             raise _too_large(self._limit)
-        if scope["method"] == "POST" and path.startswith("/v1/"):
-            _require_json(headers)
 
     def _limited(self, receive: Receive) -> Receive:
         seen = 0

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends, Request
 
 from tocsin.api.auth import Admin, Operator
-from tocsin.api.errors import documented
+from tocsin.api.errors import ApiError, documented
 from tocsin.api.routes_ops import Brain
 from tocsin.api.routes_read import DecisionId
 from tocsin.client.models import ControlRequest, ControlState, DecisionOut, InjectionOut, InjectionRequest
 
-router = APIRouter(prefix="/v1", responses=documented(401, 403, 409, 413, 415, 422, 500, 503))
+
+async def require_json(request: Request) -> None:
+    """A web page may send forms and plain text without being asked; JSON needs the leave that is never given here."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise ApiError(415, "unsupported_media_type", "send a JSON body with Content-Type: application/json")
+
+
+router = APIRouter(
+    prefix="/v1",
+    dependencies=[Depends(require_json)],
+    responses=documented(401, 403, 409, 413, 415, 422, 500, 503),
+)
 
 
 @router.post("/decisions/{decision_id}/approve", tags=["decisions"], responses=documented(404))

@@ -74,8 +74,6 @@ def metrics(service: Brain, _who: Viewer) -> Response:
 
 @router.get("/ping", tags=["telemetry"], status_code=204, responses=documented(500))
 @router.get("/api/v2/ping", tags=["telemetry"], status_code=204, responses=documented(500))
-@router.head("/ping", status_code=204, include_in_schema=False)
-@router.head("/api/v2/ping", status_code=204, include_in_schema=False)
 async def ping() -> Response:
     """What InfluxDB clients ask first."""
     return Response(status_code=204, headers={"X-Tocsin-Version": __version__})
@@ -106,7 +104,6 @@ def _partial(result: IngestResult) -> ApiError:
 
 _WRITE_BODY = {
     "requestBody": {
-        "required": True,
         "description": "InfluxDB line protocol, plain or with `Content-Encoding: gzip`.",
         "content": {"text/plain": {"schema": {"type": "string"}}},
     }

@@ -88,8 +88,8 @@ def series(
     _who: Viewer,
     uuid: Uuid,
     metric: Annotated[list[str], Query(min_length=1, max_length=32, description="Metric or variant; repeatable.")],
-    start: Annotated[str | None, Query(description="Default: six hours before `end`.")] = None,
-    end: Annotated[str | None, Query(description="Default: the brain's clock.")] = None,
+    start: Annotated[str | None, Query(description="RFC 3339. Default: six hours before `end`.")] = None,
+    end: Annotated[str | None, Query(description="RFC 3339. Default: the brain's clock.")] = None,
     max_points: Annotated[int, Query(ge=10, le=10_000)] = 600,
 ) -> SeriesResponse:
     """Values of some metrics of one GPU in [`start`, `end`), thinned to `max_points`."""

@@ -17,6 +17,7 @@ from tocsin.client.wire import (
     Count,
     ErrorBody,
     ErrorOut,
+    EvidenceOut,
     IngestResult,
     InjectionOut,
     InjectionRequest,
@@ -24,6 +25,7 @@ from tocsin.client.wire import (
     Ratio,
     Readiness,
     RejectedLine,
+    SubjectOut,
     Whoami,
     Wire,
 )
@@ -31,7 +33,6 @@ from tocsin.domain.decision import DecisionState, Mode, OutcomeStatus, Ruling
 from tocsin.domain.event import EventKind
 from tocsin.domain.finding import ActionKind, Category, Severity
 from tocsin.domain.prediction import PredictionStatus
-from tocsin.domain.subject import SubjectKind
 
 __all__ = [
     "BreakerOut",
@@ -164,25 +165,6 @@ class GpuSummary(Wire):
     eta: Instant | None = None
     eta_low: Instant | None = None
     eta_high: Instant | None = None
-
-
-class SubjectOut(Wire):
-    """What a finding, prediction or decision is about; `name` is the UUID for a GPU."""
-
-    kind: SubjectKind
-    name: str
-    host: str = ""
-    pool: str = ""
-    detail: str = ""
-
-
-class EvidenceOut(Wire):
-    """One thing that supports a claim."""
-
-    name: str
-    text: str
-    at: Instant
-    value: float | None = None
 
 
 class EventOut(Wire):

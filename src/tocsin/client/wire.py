@@ -10,6 +10,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from tocsin.domain.subject import SubjectKind
+
 Instant = Annotated[
     str,
     Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{3}Z$", examples=["2026-11-21T03:54:16.000Z"]),
@@ -113,3 +115,22 @@ class ControlRequest(Wire):
     """Why; kept in the journal."""
 
     reason: Annotated[str, Field(max_length=500)] = ""
+
+
+class SubjectOut(Wire):
+    """What a finding, prediction or decision is about; `name` is the UUID for a GPU."""
+
+    kind: SubjectKind
+    name: str
+    host: str = ""
+    pool: str = ""
+    detail: str = ""
+
+
+class EvidenceOut(Wire):
+    """One thing that supports a claim."""
+
+    name: str
+    text: str
+    at: Instant
+    value: float | None = None

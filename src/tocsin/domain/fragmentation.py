@@ -67,7 +67,7 @@ SEVEN_SLICE = _template(
     MigProfile("4g", 4, 4, (0,), 1),
     MigProfile("7g", 8, 7, (0,), 1),
 )
-"""A100, H100 and, as far as is known, every later data-centre GPU with MIG; from `nvidia-smi mig -lgipp` of A100 and H100."""
+"""A100 and H100, as `nvidia-smi mig -lgipp` lists them; later data-centre GPUs are taken to be the same."""
 
 FOUR_SLICE = _template(
     4,

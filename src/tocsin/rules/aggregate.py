@@ -19,8 +19,8 @@ _FLEET_INPUTS = (*_POOL_INPUTS, "gpu_processes", "gpu_memory_used_ratio")
 class Aggregates:
     """Keeps the pool and fleet sheets.
 
-    `elastic` says for each pool whether its state allows scaling on load alone. A pool's utilisation is the mean over its
-    whole GPUs with a reading that is not stale, unknown where that is less than half of them.
+    `elastic` says for each pool whether its state allows scaling on load alone. A pool's utilisation is the mean over
+    its whole GPUs with a reading that is not stale, unknown where that is less than half of them.
     """
 
     def __init__(self, roster: Roster, stale: Vector, sheets: Mapping[str, Sheet]) -> None:
@@ -55,7 +55,7 @@ class Aggregates:
         names = self._gpu.names
         busy = self._gpu.values.v[names.index("gpu_utilization_ratio")]
         engine = self._gpu.values.v[names.index("gpu_graphics_engine_active_ratio")]
-        return np.where(np.isnan(busy), engine, busy)
+        return np.asarray(np.where(np.isnan(busy), engine, busy), dtype=np.float64)
 
     def _compute_pools(self, pools: Sequence[PoolState]) -> None:
         table = self._pool.table

@@ -16,8 +16,8 @@ _PRUNES = 8
 class EventLog:
     """Takes in events; `fresh` are those new in this step as (row of the GPU or host, event), in order of time.
 
-    An event counts once by its id, however often it comes. `window_ms` is how far back any rule looks: an older event is
-    left out, so that replayed history causes nothing. `dropped` counts what was left out, by reason.
+    An event counts once by its id, however often it comes. `window_ms` is how far back any rule looks: an older event
+    is left out, so that replayed history causes nothing. `dropped` counts what was left out, by reason.
     """
 
     def __init__(self, roster: Roster, window_ms: int, dropped: Counter[str]) -> None:

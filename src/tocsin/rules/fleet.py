@@ -20,8 +20,8 @@ def gang_fragmentation(free: Ints, sizes: Ints, gang: int = GANG) -> float:
     """Share of the free GPUs that jobs of `gang` GPUs cannot use where they are, 0 to 1.
 
     `free` counts the free GPUs of each host and `sizes` all of them, both of shape (hosts,). A host that is smaller
-    than the gang counts as whole when all of it is free. The index is 1 - sum(floor(free / k) * k) / sum(free), the gang
-    form of stranded capacity, and 0 where packing all free GPUs together would still make no gang.
+    than the gang counts as whole when all of it is free. The index is 1 - sum(floor(free / k) * k) / sum(free), the
+    gang form of stranded capacity, and 0 where packing all free GPUs together would still make no gang.
     """
     total = int(free.sum())
     unit = np.minimum(sizes, gang)

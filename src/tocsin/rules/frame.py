@@ -25,9 +25,9 @@ _SWEEPS = 16
 class Ageing:
     """When a value stops counting, in milliseconds but for `intervals`.
 
-    A reading is stale, and its values unknown, when it is older than `least_ms` and than `intervals` times the GPU's own
-    interval between readings. A GPU is forgotten after `forget_ms` without a reading or event, a part of one (process,
-    link, instance) when its GPU reports without it for `forget_part_ms`.
+    A reading is stale, and its values unknown, when it is older than `least_ms` and than `intervals` times the GPU's
+    own interval between readings. A GPU is forgotten after `forget_ms` without a reading or event, a part of one
+    (process, link, instance) when its GPU reports without it for `forget_part_ms`.
     """
 
     intervals: float
@@ -96,7 +96,10 @@ class Frame:
         for sheet in self.variants.values():
             sheet.release()
         self.aggregates.release()
-        return self.roster.release()
+        released = self.roster.release()
+        if released:
+            self._layouts.forget(self.roster.gpus[row].uuid for row in released)
+        return released
 
     def _turn(self, now_ms: int) -> None:
         backwards = now_ms < self.now_ms

@@ -9,7 +9,7 @@ import numpy as np
 from tocsin.rules.table import Bools, Floats, Ints, Table
 
 SLOTS = 12
-"""Slots a window is cut into: a window is met within 1/12 of its length, or within one reading where those are rarer."""
+"""Slots of a window: its length is met within a twelfth, or within one reading where those are rarer."""
 
 _FAR = np.iinfo(np.int64).max
 

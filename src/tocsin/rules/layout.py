@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -16,15 +16,15 @@ from tocsin.rules.table import Ints
 FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(spec.family for spec in METRICS.values() if spec.entity == "gpu"))
 """Families of GPU metrics, in the order of their bits in `Layout.families`."""
 
-_MOST_LAYOUTS = 4096
-"""Layouts kept at most; process ids come and go, and each new one makes a new layout."""
+_MOST_KEYS = 200_000
+"""Keys whose meaning is kept at most; process ids come and go, and each makes new ones."""
 
 Getter = Callable[[Mapping[str, float]], Sequence[float]]
 
 
 def _getter(names: Sequence[str]) -> Getter:
     if not names:
-        return lambda values: ()
+        return lambda _: ()
     if len(names) == 1:
         name = names[0]
         return lambda values: (values[name],)
@@ -59,10 +59,22 @@ class Layout:
     families: int
 
 
+@dataclass(frozen=True)
+class _Key:
+    """What one metric key is: its family's bit and, where rules use it, its place among the variants' columns."""
+
+    family: int
+    plain: bool
+    label: str = ""
+    column: int = 0
+    value: str = ""
+
+
 class Layouts:
     """The layouts met so far.
 
-    `columns` names the GPU columns that rules use, `variant_columns` for each label the names of its metrics.
+    `columns` names the GPU columns that rules use, `variant_columns` for each label the names of its metrics. The last
+    layout of each GPU is kept, since a GPU's names seldom change, and so is every key's meaning.
     """
 
     def __init__(self, columns: Sequence[str], variant_columns: Mapping[str, Sequence[str]]) -> None:
@@ -70,7 +82,8 @@ class Layouts:
         self._static = {name for name in columns if (spec := spec_of(name)) is not None and spec.static}
         self._variants = {label: {name: i for i, name in enumerate(names)} for label, names in variant_columns.items()}
         self._plain: dict[tuple[tuple[str, ...], tuple[str, ...]], PlainPart] = {}
-        self._known: dict[tuple[tuple[str, ...], tuple[str, ...]], Layout] = {}
+        self._keys: dict[str, _Key] = {}
+        self._last: dict[str, tuple[tuple[str, ...], tuple[str, ...], Layout]] = {}
 
     def of(self, reading: Reading) -> Layout:
         """The layout of `reading`."""
@@ -79,21 +92,50 @@ class Layouts:
         not_due: tuple[str, ...] = ()
         if missing and Missing.NOT_DUE in missing.values():
             not_due = tuple(name for name, reason in missing.items() if reason is Missing.NOT_DUE)
-        layout = self._known.get((names, not_due))
-        if layout is None:
-            if len(self._known) >= _MOST_LAYOUTS:
-                self._known.clear()
-            layout = self._known[names, not_due] = self._make(names, not_due)
+        last = self._last.get(reading.gpu.uuid)
+        if last is not None and last[0] == names and last[1] == not_due:
+            return last[2]
+        layout = self._make(names, not_due)
+        self._last[reading.gpu.uuid] = (names, not_due, layout)
         return layout
 
+    def forget(self, uuids: Iterable[str]) -> None:
+        """Drop the layouts of GPUs that are gone."""
+        for uuid in uuids:
+            self._last.pop(uuid, None)
+
     def _make(self, names: tuple[str, ...], not_due: tuple[str, ...]) -> Layout:
-        plain = tuple(sorted(name for name in names if name in self._columns))
-        carried = tuple(sorted(name for name in not_due if name in self._columns))
-        return Layout(
-            plain=self._plain_part(plain, carried),
-            variants=tuple(part for label in self._variants if (part := self._variant_part(label, names)).columns),
-            families=_families(names) | _families(not_due),
-        )
+        families = 0
+        plain: list[str] = []
+        variants: dict[str, list[tuple[str, _Key]]] = {}
+        for name in names:
+            key = self._keys.get(name) or self._learn(name)
+            families |= key.family
+            if key.plain:
+                plain.append(name)
+            elif key.label:
+                variants.setdefault(key.label, []).append((name, key))
+        carried = [name for name in not_due if name in self._columns]
+        for name in not_due:
+            families |= (self._keys.get(name) or self._learn(name)).family
+        parts = tuple(_variant_part(label, variants[label]) for label in sorted(variants))
+        return Layout(self._plain_part(tuple(sorted(plain)), tuple(sorted(carried))), parts, families)
+
+    def _learn(self, name: str) -> _Key:
+        if len(self._keys) >= _MOST_KEYS:
+            self._keys.clear()
+        spec = spec_of(name)
+        family = 1 << FAMILIES.index(spec.family) if spec is not None and spec.family in FAMILIES else 0
+        base, label, value = split_variant(name)
+        column = self._variants.get(label, {}).get(base)
+        if name in self._columns:
+            key = _Key(family, plain=True)
+        elif column is not None:
+            key = _Key(family, plain=False, label=label, column=column, value=value)
+        else:
+            key = _Key(family, plain=False)
+        self._keys[name] = key
+        return key
 
     def _plain_part(self, names: tuple[str, ...], carried: tuple[str, ...]) -> PlainPart:
         part = self._plain.get((names, carried))
@@ -105,31 +147,15 @@ class Layouts:
             self._plain[names, carried] = part
         return part
 
-    def _variant_part(self, label: str, names: tuple[str, ...]) -> VariantPart:
-        wanted = self._variants[label]
-        found = [
-            (key, wanted[name], value)
-            for key in names
-            if key.endswith("}")
-            for name, key_label, value in [split_variant(key)]
-            if key_label == label and name in wanted
-        ]
-        return VariantPart(
-            label,
-            tuple(column for _, column, _ in found),
-            tuple(value for _, _, value in found),
-            _getter([key for key, _, _ in found]),
-        )
+
+def _variant_part(label: str, found: Sequence[tuple[str, _Key]]) -> VariantPart:
+    return VariantPart(
+        label,
+        tuple(key.column for _, key in found),
+        tuple(key.value for _, key in found),
+        _getter([name for name, _ in found]),
+    )
 
 
 def _column(indices: Sequence[int]) -> Ints:
     return np.array(indices, dtype=np.int64).reshape(-1, 1)
-
-
-def _families(names: Sequence[str]) -> int:
-    bits = 0
-    for name in names:
-        spec = spec_of(name)
-        if spec is not None and spec.family in FAMILIES:
-            bits |= 1 << FAMILIES.index(spec.family)
-    return bits

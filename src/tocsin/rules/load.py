@@ -124,7 +124,10 @@ def _condition(raw: Mapping[str, Any], prefix: str, xids: XidCatalogue) -> Condi
         raise explain(error.errors(include_url=False)[0], model, (prefix, 0)) from None
     try:
         condition.metrics()
-        condition.check(xids)
+        condition.check()
+        for name in condition.xid_classes():
+            if name not in xids.classes():
+                raise InputError("classes", name, "no such XID class", did_you_mean(name, xids.classes()))
     except InputError as error:
         raise InputError(prefix + error.field, error.value, error.problem, error.remedy) from None
     return condition

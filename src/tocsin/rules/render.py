@@ -6,11 +6,11 @@ import math
 
 from tocsin.domain.finding import ActionKind, Evidence, Finding
 from tocsin.domain.identity import Gpu
-from tocsin.domain.metrics import split_variant, spec_of
+from tocsin.domain.metrics import spec_of, split_variant
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.rules.conditions.base import Report
 from tocsin.rules.frame import Frame
-from tocsin.rules.schema import CATALOGUE_ACTION, Rule
+from tocsin.rules.schema import Rule
 from tocsin.rules.sheet import FLEET_SHEET, POOL_SHEET, Sheet, VariantSheet
 from tocsin.rules.state import RuleState
 from tocsin.rules.units import show_duration, show_value
@@ -83,9 +83,9 @@ class Renderer:
             chosen = table.action_by_value.get(str(round(first.value)))
             if chosen is not None:
                 return chosen
-        if table.action == CATALOGUE_ACTION:
-            return self._xids.of(round(first.value or 0)).action
-        return table.action
+        if isinstance(table.action, ActionKind):
+            return table.action
+        return self._xids.of(round(first.value or 0)).action
 
     def _words(self, row: int, gpu: Gpu | None, first: Report, duration_ms: int) -> dict[str, str]:
         subject = self._subject(row)

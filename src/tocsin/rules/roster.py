@@ -32,7 +32,8 @@ class Roster:
     """One row for each GPU, MIG instance, and host that events name, in a table of its own.
 
     `gpus[row]` is the GPU; a host's row has one with an empty UUID. `host`, `rack` and `model` hold group codes, `pool`
-    the row of the pool's table, `physical` is true for whole GPUs, `simulated` for those of a simulator. `version` changes with any of it.
+    the row of the pool's table, `physical` is true for whole GPUs, `simulated` for those of a simulator.
+    `version` changes with any of it.
     """
 
     def __init__(self, pools: Table) -> None:

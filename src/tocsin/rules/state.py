@@ -17,8 +17,8 @@ _NO_GAP = np.iinfo(np.int64).max
 class RuleState:
     """`open` marks the rows with an open finding, `started` since when it has held, `held` when it held last.
 
-    After `step`, `opened` and `closed` are the rows that changed. Time is that of a row's newest reading, or the present
-    instant where a condition is judged by that.
+    After `step`, `opened` and `closed` are the rows that changed. Time is that of a row's newest reading, or the
+    present instant where a condition is judged by that.
     """
 
     def __init__(self, rule: Rule, world: World) -> None:
@@ -57,7 +57,9 @@ class RuleState:
         if not len(self._table):
             return
         open_ = self.open.v if self._busy and self.open.v.any() else None
-        self._masks = [probe.true(open_) for probe in self._probes]
+        for probe in self._probes:
+            probe.open_ = open_
+        self._masks = [probe.true() for probe in self._probes]
         true = self._in_scope(self._true())
         if self._busy or true.any():
             self._advance(true)

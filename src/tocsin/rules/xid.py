@@ -27,7 +27,8 @@ class XidSpec:
     """One row.
 
     `xid_class` groups numbers by the part that is in trouble. `action` is the remedy in Tocsin's words, `vendor_action`
-    NVIDIA's own word for it. `cause_rank` orders causes before effects, least first. `provenance` says where it is from.
+    NVIDIA's own word for it. `cause_rank` orders causes before effects, least first. `provenance` says where it
+    is from.
     """
 
     code: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Protocol
 
@@ -121,12 +121,13 @@ class Agent:
         return self.uplink.push() if self.uplink is not None else 0
 
     def run(self, stop: Stop) -> None:
-        """Read at a fixed cadence until `stop`; pushing has a thread of its own, so that a slow receiver delays no reading.
+        """Read at a fixed cadence until `stop`. Pushing has its own thread: a slow receiver must delay no reading.
 
-        A tick that is missed is skipped and counted, not made up for, and the cadence does not drift. An unexpected error
-        costs one tick; a TocsinError, such as a driver that only a new process can open, ends the run.
+        A tick that is missed is skipped and counted, not made up for, and the cadence does not drift. An unexpected
+        error costs one tick; a TocsinError, such as a driver that only a new process can open, ends the run.
         """
-        pusher = threading.Thread(target=self._push_until, args=(stop,), name="uplink", daemon=True)
+        ended = threading.Event()
+        pusher = threading.Thread(target=self._push_until, args=(ended,), name="uplink", daemon=True)
         if self.uplink is not None:
             pusher.start()
         begun = self._clock.monotonic()
@@ -141,7 +142,8 @@ class Agent:
                 done = due
                 stop.wait(begun + due * self._interval - self._clock.monotonic())
         finally:
-            if pusher.is_alive() and stop.is_set():
+            ended.set()
+            if pusher.is_alive():
                 pusher.join(self._patience)
 
     def close(self) -> None:
@@ -152,8 +154,8 @@ class Agent:
         if self.spool is not None:
             self.spool.close()
 
-    def _push_until(self, stop: Stop) -> None:
-        while not stop.wait(PUSH_SECONDS):
+    def _push_until(self, ended: threading.Event) -> None:
+        while not ended.wait(PUSH_SECONDS):
             self._supervised("push", self.push)
 
     def _supervised(self, loop: str, work: Callable[[], object]) -> None:
@@ -161,7 +163,7 @@ class Agent:
             work()
         except TocsinError:
             raise
-        except Exception:
+        except Exception:  # noqa: BLE001  # the supervisor of the agent's two loops
             self.own.count("tocsin_loop_failures_total", loop=loop)
             _log.exception("unexpected error, the agent goes on", loop=loop)
 
@@ -194,8 +196,7 @@ class Agent:
 
 def _parts(batch: Batch) -> Iterator[Batch]:
     """`batch` in pieces of at most `BATCH_READINGS` readings, its events in the first."""
-    events: Sequence[object] = batch.events
-    if not batch.readings and events:
+    if batch.events and not batch.readings:
         yield batch
     for start in range(0, len(batch.readings), BATCH_READINGS):
         readings = batch.readings[start : start + BATCH_READINGS]
@@ -203,7 +204,7 @@ def _parts(batch: Batch) -> Iterator[Batch]:
 
 
 def once(settings: Settings, name: str, clock: Clock) -> Iterator[dict[str, object]]:
-    """One reading of each GPU of source `name`, as JSON rows (`gpu`, `host`, `at`, `simulated`, `values`, `missing`)."""
+    """One reading of each GPU of source `name`, as rows for JSON: see `Reading.as_json`."""
     source = open_source(name, settings, clock)
     try:
         for reading in source.read(clock.now_ms()).readings:

@@ -12,7 +12,7 @@ from tocsin.domain.clock import Clock
 from tocsin.domain.errors import InputError
 
 
-def _nvml(settings: Settings, clock: Clock) -> Source:
+def _nvml(settings: Settings, _clock: Clock) -> Source:
     from tocsin.collector.nvml import DEADLINE_SECONDS, NvmlSource
     from tocsin.collector.nvml_device import Place
     from tocsin.collector.nvml_library import PynvmlLibrary
@@ -23,9 +23,9 @@ def _nvml(settings: Settings, clock: Clock) -> Source:
 
 
 def _simulated(settings: Settings, clock: Clock) -> Source:
-    from tocsin.collector.simulated import SimulatedSource
+    from tocsin.collector.simulated import from_settings
 
-    return SimulatedSource(settings.simulation, clock)
+    return from_settings(settings.simulation, clock.now_ms())
 
 
 SOURCES: dict[str, Callable[[Settings, Clock], Source]] = {"nvml": _nvml, "simulated": _simulated}

@@ -55,9 +55,7 @@ class Hands:
     def __init__(self, world: World, faults: FaultLine) -> None:
         self._world = world
         self._faults = faults
-        self._verbs: dict[ActionKind, Callable[[int, Parameters], bool]] = {
-            ActionKind.THROTTLE: self._throttle,
-            ActionKind.RESTORE: self._restore,
+        self._verbs: dict[ActionKind, Callable[[int], bool]] = {
             ActionKind.DEFRAGMENT: self._defragment,
             ActionKind.RESET_GPU: self._reset,
             ActionKind.REBOOT_NODE: self._reboot,
@@ -73,8 +71,12 @@ class Hands:
 
         Notifications, checkpoints and tickets change nothing in the fleet and always succeed.
         """
+        if action is ActionKind.THROTTLE:
+            return self._throttle(gpu, parameters)
+        if action is ActionKind.RESTORE:
+            return self._restore(gpu, parameters)
         verb = self._verbs.get(action)
-        return True if verb is None else verb(gpu, parameters)
+        return True if verb is None else verb(gpu)
 
     def on_pool(self, action: ActionKind, pool: str, parameters: Parameters) -> bool:
         """Scale a pool out or in by parameter `gpus`, 8 where it is absent."""
@@ -103,7 +105,7 @@ class Hands:
         self._world.state.power_limit[gpu] = min(max(limit, model.min_power_w), model.max_power_w)
         return self._answers(gpu)
 
-    def _defragment(self, gpu: int, parameters: Parameters) -> bool:
+    def _defragment(self, gpu: int) -> bool:
         now_ms = self._world.state.now_ms
         cured = self._faults.cure(ActionKind.DEFRAGMENT, [gpu], now_ms)
         layout = self._world.state.layouts[gpu]
@@ -111,7 +113,7 @@ class Hands:
             self._world.state.layouts[gpu] = repack([name for name, _ in layout], mig.DEMAND)
         return cured > 0 or self._answers(gpu)
 
-    def _reset(self, gpu: int, parameters: Parameters) -> bool:
+    def _reset(self, gpu: int) -> bool:
         if not self._answers(gpu):
             return False
         now_ms = self._world.state.now_ms
@@ -120,7 +122,7 @@ class Hands:
         self._world.kill_job(gpu, now_ms)
         return True
 
-    def _reboot(self, gpu: int, parameters: Parameters) -> bool:
+    def _reboot(self, gpu: int) -> bool:
         mates = self._mates(gpu)
         now_ms = self._world.state.now_ms
         self._faults.cure(ActionKind.REBOOT_NODE, mates.tolist(), now_ms)
@@ -133,30 +135,30 @@ class Hands:
     def _mates(self, gpu: int) -> Ints:
         return self._world.host_mates(gpu)
 
-    def _place_elsewhere(self, gpu: int, parameters: Parameters) -> bool:
+    def _place_elsewhere(self, gpu: int) -> bool:
         self._world.state.unschedulable[gpu] = True
         return True
 
-    def _migrate(self, gpu: int, parameters: Parameters) -> bool:
+    def _migrate(self, gpu: int) -> bool:
         self._faults.cure(ActionKind.MIGRATE, [gpu], self._world.state.now_ms)
         self._world.state.drained[gpu] = True
         return True
 
-    def _cordon(self, gpu: int, parameters: Parameters) -> bool:
+    def _cordon(self, gpu: int) -> bool:
         state, mates = self._world.state, self._mates(gpu)
         state.unschedulable[mates] = True
         slots = self._world.inventory.gang[mates]
         state.work.until_ms[slots] = np.minimum(state.work.until_ms[slots], state.now_ms + CORDON_GRACE_MS)
         return True
 
-    def _drain(self, gpu: int, parameters: Parameters) -> bool:
+    def _drain(self, gpu: int) -> bool:
         mates = self._mates(gpu)
         self._faults.cure(ActionKind.DRAIN, mates.tolist(), self._world.state.now_ms)
         self._world.state.unschedulable[mates] = True
         self._world.state.drained[mates] = True
         return True
 
-    def _uncordon(self, gpu: int, parameters: Parameters) -> bool:
+    def _uncordon(self, gpu: int) -> bool:
         mates = self._mates(gpu)
         self._world.state.unschedulable[mates] = False
         self._world.state.drained[mates] = False

@@ -61,16 +61,18 @@ def utilisation(state: State, load: Demand, noise: Floats) -> dict[str, Floats]:
     def seen(share: Floats) -> Floats:
         return np.round(np.where(hang, 0.0, share * jitter).clip(0.0, 1.0), 6)
 
-    percent = np.round(np.where(hang, 1.0, load.util), 2)
-    media = np.round(np.where(hang, 0.0, 0.2 * load.fp32), 2)
+    def percent(share: Floats, when_hung: float = 0.0) -> Floats:
+        return np.asarray(np.round(np.where(hang, when_hung, share), 2), dtype=np.float64)
+
+    media = percent(0.2 * load.fp32)
     return {
-        "gpu_utilization_ratio": percent,
-        "gpu_memory_copy_utilization_ratio": np.round(np.where(hang, 0.0, load.dram), 2),
+        "gpu_utilization_ratio": percent(load.util, 1.0),
+        "gpu_memory_copy_utilization_ratio": percent(load.dram),
         "gpu_encoder_utilization_ratio": np.zeros(len(hang)),
         "gpu_decoder_utilization_ratio": media,
-        "gpu_jpeg_utilization_ratio": np.round(media / 2, 2),
+        "gpu_jpeg_utilization_ratio": percent(media / 2),
         "gpu_ofa_utilization_ratio": np.zeros(len(hang)),
-        "gpu_graphics_engine_active_ratio": np.round(np.where(hang, 1.0, load.util), 6),
+        "gpu_graphics_engine_active_ratio": percent(load.util, 1.0),
         "gpu_sm_active_ratio": seen(load.sm),
         "gpu_sm_occupancy_ratio": seen(load.sm * 0.55),
         "gpu_tensor_active_ratio": seen(load.tensor),
@@ -118,7 +120,7 @@ def memory(measured: Memory, load: Demand) -> dict[str, Floats]:
         "gpu_memory_reserved_bytes": measured.reserved,
         "gpu_memory_used_ratio": measured.used_ratio,
         "gpu_bar1_used_bytes": np.where(load.busy, 8.0, 1.0) * 1024 * 1024,
-        "gpu_process_count": load.busy.astype(np.float64),
+        "gpu_processes": load.busy.astype(np.float64),
     }
 
 

@@ -99,6 +99,8 @@ class SimulatedFleet:
         noise = generator(self.spec.seed, Stream.NOISE, self._step, 1).standard_normal((3, len(inv)))
         asked = load.demand(world, inv, self.spec.seed, self._step, now)
         self._renew_processes(asked)
+        if self._step == 1:
+            thermal.settle(world, inv, self._limits, asked, now)
         throttle = thermal.advance(world, inv, self._limits, asked, noise[0], now, window.seconds)
         moved = traffic.advance(world, inv, self._lane, self._nvlink, asked, window.seconds)
         measured = memory.measure(world, inv, self._static["gpu_memory_total_bytes"], asked)

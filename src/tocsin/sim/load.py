@@ -62,7 +62,9 @@ def advance(state: State, inventory: Inventory, seed: int, step: int, at_ms: int
     )
     work.job[starts] += 1
     work.level[starts] = 0.90 + 0.12 * level[starts]
-    work.until_ms[starts] = at_ms + job_ms[starts]
+    # A fleet is found in the middle of its work: the first jobs have run for a while.
+    left = 1.0 - gap if step == 1 else np.ones(size)
+    work.until_ms[starts] = at_ms + (job_ms * left)[starts]
     resting = ends | (begins & ~starts)
     work.until_ms[resting] = at_ms + gap_ms[resting]
     work.busy = (work.busy & ~ends) | starts

@@ -33,7 +33,7 @@ _ALLOCATOR = (
     "gpu_allocator_retries_total",
     "gpu_allocator_ooms_total",
 )
-_ALLOCATOR_MISSING = {name: Missing.UNSUPPORTED for name in _ALLOCATOR}
+_ALLOCATOR_MISSING = dict.fromkeys(_ALLOCATOR, Missing.UNSUPPORTED)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Renderer:
         known = self._instances.get(number)
         if known is None or known[0] != layout:
             values = {"gpu_mig_fragmentation_ratio": mig_fragmentation(layout, mig.DEMAND)}
-            counts = {name: 0 for name in mig.NAMES_80GB}
+            counts = dict.fromkeys(mig.NAMES_80GB, 0)
             for name, _ in layout:
                 counts[name] += 1
             capacity = mig_capacity(layout)

@@ -91,7 +91,6 @@ class Effects:
     """Work is held running, so that what a fault does can be seen."""
     lanes: Floats
     """PCIe lanes in use."""
-    bit_errors: Floats
 
     @classmethod
     def none(cls, size: int) -> Effects:

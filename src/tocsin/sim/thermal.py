@@ -73,7 +73,7 @@ class Throttle:
 
 def relax(temperature: Floats, steady: Floats, seconds: float, tau_s: float = TAU_S) -> Floats:
     """Temperatures after `seconds` on the first-order way to `steady`."""
-    return steady + (temperature - steady) * np.exp(-seconds / tau_s)
+    return np.asarray(steady + (temperature - steady) * np.exp(-seconds / tau_s), dtype=np.float64)
 
 
 def inlet(inventory: Inventory, at_ms: int) -> Floats:
@@ -87,6 +87,13 @@ def clock_for(power: Floats, idle_w: Floats, heat_w: Floats) -> Floats:
     room = np.maximum(power - idle_w, 0.0)
     ratio = np.divide(room, heat_w, out=np.ones_like(room), where=heat_w > 0)
     return np.minimum(1.0, ratio ** (1.0 / CLOCK_EXPONENT))
+
+
+def settle(state: State, inventory: Inventory, limits: Limits, load: Demand, at_ms: int) -> None:
+    """Set temperatures to where the present load would have brought them: a fleet does not begin cold."""
+    heat_w = load.heat * (limits.max_w * 1.12 - limits.idle_w)
+    power = np.minimum(limits.idle_w + heat_w, state.power_limit)
+    state.temperature = inlet(inventory, at_ms) + inventory.resistance * power
 
 
 def advance(

@@ -100,7 +100,9 @@ def _plan(names: tuple[str, ...], form: str) -> tuple[_Group, ...]:
     )
 
 
-def _add_lines(lines: list[str], head: str, at: str, names: tuple[str, ...], values: tuple[float, ...], form: str) -> None:
+def _add_lines(
+    lines: list[str], head: str, at: str, names: tuple[str, ...], values: tuple[float, ...], form: str
+) -> None:
     for group in _plan(names, form):
         picked = values if group.pick is None else group.pick(values)
         text = group.template % picked

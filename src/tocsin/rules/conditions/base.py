@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
@@ -90,11 +90,12 @@ class Probe:
     """
 
     clocked: ClassVar[bool] = False
+    open_: Bools | None = None
 
     def update(self) -> None:
-        return
+        """Take in what this step brought."""
 
-    def true(self, open_: Bools | None) -> Bools:
+    def true(self) -> Bools:
         raise NotImplementedError
 
     def known(self) -> Bools:
@@ -104,12 +105,11 @@ class Probe:
         """Since when each true row is true, where the probe knows better than the first step that saw it."""
         return None
 
-    def report(self, row: int) -> Report:
-        raise NotImplementedError
+    def report(self, row: int) -> Report:  # noqa: ARG002
+        return Report()
 
     def forget(self, rows: Iterable[int]) -> None:
         """Drop what is kept outside the table's vectors for `rows` of the GPU table."""
-        return
 
 
 class Condition(BaseModel):
@@ -133,11 +133,14 @@ class Condition(BaseModel):
         """How far back an event must be kept for it, in milliseconds."""
         return 0
 
-    def check(self, xids: XidCatalogue) -> None:
+    def check(self) -> None:
         """Raise InputError, its field named relative to the condition, for what no type can rule out."""
-        return
 
-    def about(self, spec: XidSpec) -> bool:
+    def xid_classes(self) -> Sequence[str]:
+        """Classes of the XID catalogue that it names, to be checked against the catalogue in force."""
+        return ()
+
+    def about(self, spec: XidSpec) -> bool:  # noqa: ARG002
         """Whether an XID of `spec` is among what makes it hold."""
         return False
 
@@ -160,11 +163,13 @@ class Broadcast(Probe):
     def update(self) -> None:
         self._inner.update()
 
-    def true(self, open_: Bools | None) -> Bools:
-        return self._inner.true(None)[self._sheet.parent.v]
+    def true(self) -> Bools:
+        mask: Bools = self._inner.true()[self._sheet.parent.v]
+        return mask
 
     def known(self) -> Bools:
-        return self._inner.known()[self._sheet.parent.v]
+        mask: Bools = self._inner.known()[self._sheet.parent.v]
+        return mask
 
     def report(self, row: int) -> Report:
         return self._inner.report(int(self._sheet.parent.v[row]))

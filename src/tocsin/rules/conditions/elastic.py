@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from tocsin.rules.conditions.base import Condition, Probe, Report, World
+from tocsin.rules.conditions.base import Condition, Probe, World
 from tocsin.rules.sheet import POOL_SHEET
 from tocsin.rules.table import Bools
 
@@ -32,12 +32,9 @@ class ElasticProbe(Probe):
     def __init__(self, world: World) -> None:
         self._elastic = world.frame.aggregates.elastic
 
-    def true(self, open_: Bools | None) -> Bools:
+    def true(self) -> Bools:
         elastic: Bools = self._elastic.v
         return elastic
 
     def known(self) -> Bools:
         return np.ones(self._elastic.v.shape, dtype=np.bool_)
-
-    def report(self, row: int) -> Report:
-        return Report()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -13,11 +13,9 @@ from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Evidence
 from tocsin.rules.conditions.base import Condition, Duration, Probe, Report, World
 from tocsin.rules.spells import MOST_EVENTS, Spells, burst_evidence, ended_by
-from tocsin.rules.suggest import did_you_mean
 from tocsin.rules.table import Bools, Ints
 from tocsin.rules.units import show_duration
-from tocsin.rules.xid import XidCatalogue, XidSpec
-
+from tocsin.rules.xid import XidSpec
 
 _METRICS = {EventKind.XID: "gpu_xid_last_code", EventKind.RECOVERY_ACTION: "gpu_recovery_action"}
 """Metrics whose value the code of an event is."""
@@ -46,12 +44,12 @@ class EventCount(Condition):
     def window_ms(self) -> int:
         return self.within
 
-    def check(self, xids: XidCatalogue) -> None:
+    def check(self) -> None:
         if self.classes and self.event is not EventKind.XID:
             raise InputError("classes", self.classes, f"{self.event} events have no classes", "use event = 'xid'")
-        for name in self.classes:
-            if name not in xids.classes():
-                raise InputError("classes", name, "no such XID class", did_you_mean(name, xids.classes()))
+
+    def xid_classes(self) -> Sequence[str]:
+        return self.classes
 
     def about(self, spec: XidSpec) -> bool:
         if self.event is not EventKind.XID or (self.codes and spec.code not in self.codes):
@@ -86,7 +84,7 @@ class EventCountProbe(Probe):
     def update(self) -> None:
         self._spells.update()
 
-    def true(self, open_: Bools | None) -> Bools:
+    def true(self) -> Bools:
         return self._spells.on
 
     def known(self) -> Bools:
@@ -102,10 +100,11 @@ class EventCountProbe(Probe):
         value = float(last.code) if single else float(len(spell.events))
         words = {"count": str(len(spell.events)), "code": str(last.code), "event": self._condition.event.value}
         text = last.message or f"{self._condition.event} {last.code}"
-        evidence = (Evidence(f"{self._condition.event}:{last.code}", text, last.at_ms, value),)
-        evidence += (burst_evidence(spell),)
+        seen = Evidence(f"{self._condition.event}:{last.code}", text, last.at_ms, value)
         metric = _METRICS.get(self._condition.event, "") if single else ""
-        return Report(metric, value, None if single else float(self._condition.count), evidence, words)
+        return Report(
+            metric, value, None if single else float(self._condition.count), (seen, burst_evidence(spell)), words
+        )
 
     def forget(self, rows: Iterable[int]) -> None:
         self._spells.forget(rows)

@@ -16,7 +16,6 @@ from tocsin.rules.conditions.base import Condition, Duration, MetricRef, Probe, 
 from tocsin.rules.levels import Number
 from tocsin.rules.table import Bools, Table
 from tocsin.rules.units import show_duration
-from tocsin.rules.xid import XidCatalogue
 
 TARGET = "time_to_threshold:"
 """What a prediction's target starts with; the metric follows."""
@@ -46,7 +45,7 @@ class Forecast(Condition):
     def metrics(self) -> tuple[MetricRef, ...]:
         return (metric_ref(self.metric, "metric"),)
 
-    def check(self, xids: XidCatalogue) -> None:
+    def check(self) -> None:
         ref = self.metrics()[0]
         if ref.key != ref.spec.name or ref.sheet != ref.spec.entity:
             raise InputError("metric", self.metric, "predictions are about plain metrics", f"write {ref.spec.name}")
@@ -101,8 +100,8 @@ class ForecastProbe(Probe):
         live: Bools = self._frame.now_ms - self._made.v <= self._condition.max_age
         return live
 
-    def true(self, open_: Bools | None) -> Bools:
-        crossing = self._status.v == _YES
+    def true(self) -> Bools:
+        crossing: Bools = self._status.v == _YES
         if not crossing.any():
             return crossing
         soon: Bools = crossing & self._live() & (self._eta.v - self._frame.now_ms <= self._condition.within)

@@ -14,7 +14,6 @@ from tocsin.rules.conditions.base import Condition, Duration, Probe, Report, Wor
 from tocsin.rules.layout import FAMILIES
 from tocsin.rules.suggest import did_you_mean
 from tocsin.rules.table import Bools, Ints
-from tocsin.rules.xid import XidCatalogue
 
 
 class MissingFamily(Condition):
@@ -30,7 +29,7 @@ class MissingFamily(Condition):
     memory: Duration = DAY
     """How long a family that was there is expected back."""
 
-    def check(self, xids: XidCatalogue) -> None:
+    def check(self) -> None:
         for name in self.families:
             if name not in FAMILIES:
                 raise InputError("families", name, "no such family", did_you_mean(name, FAMILIES))
@@ -72,11 +71,11 @@ class MissingFamilyProbe(Probe):
         have = (self._seen.v == self._table.at.v) & live & (self._seen.v > 0)
         had = (self._seen.v > 0).sum(axis=1)
         shared = have.any(axis=1) | (had <= 1)
-        return lost & live & shared[:, None]
+        missed: Bools = lost & live & shared[:, None]
+        return missed
 
-    def true(self, open_: Bools | None) -> Bools:
-        holds: Bools = self._missed().any(axis=0)
-        return holds
+    def true(self) -> Bools:
+        return np.asarray(self._missed().any(axis=0), dtype=np.bool_)
 
     def known(self) -> Bools:
         known: Bools = ~self._frame.stale.v

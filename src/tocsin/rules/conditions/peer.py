@@ -13,7 +13,6 @@ from tocsin.rules.levels import Comparer, LevelCondition, Number
 from tocsin.rules.sheet import Column
 from tocsin.rules.table import Bools, Floats, Ints
 from tocsin.rules.units import show_value
-from tocsin.rules.xid import XidCatalogue
 
 
 class Peer(LevelCondition):
@@ -39,7 +38,7 @@ class Peer(LevelCondition):
     def metrics(self) -> tuple[MetricRef, ...]:
         return (metric_ref(self.metric, "metric"), metric_ref(self.load, "load"), *self.references())
 
-    def check(self, xids: XidCatalogue) -> None:
+    def check(self) -> None:
         spec = self.metrics()[0].spec
         span = spec.maximum - spec.minimum
         self.check_levels(spec.unit, -span, span)
@@ -93,8 +92,8 @@ class PeerProbe(Probe):
         excess: Floats = self._column.v - self._median.v
         return excess
 
-    def true(self, open_: Bools | None) -> Bools:
-        return self._comparer.true(self._excess, open_)
+    def true(self) -> Bools:
+        return self._comparer.true(self._excess, self.open_)
 
     def known(self) -> Bools:
         return self._comparer.known(self._excess)

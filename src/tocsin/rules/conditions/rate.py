@@ -15,7 +15,6 @@ from tocsin.rules.levels import Comparer, LevelCondition
 from tocsin.rules.sheet import Column, VariantSheet
 from tocsin.rules.table import Bools, Floats, Ints, Table
 from tocsin.rules.units import show_duration
-from tocsin.rules.xid import XidCatalogue
 
 _COVERAGE = 0.5
 """Share of the window that readings must span for a rate per time; a bare change needs two readings only."""
@@ -43,7 +42,7 @@ class Rate(LevelCondition):
     def metrics(self) -> tuple[MetricRef, ...]:
         return (metric_ref(self.metric, "metric"), *self.references())
 
-    def check(self, xids: XidCatalogue) -> None:
+    def check(self) -> None:
         ref = self.metrics()[0]
         if self.only_one and ref.key == self.metric:
             raise InputError("only_one", True, "the metric is read without variants", f"write {_each(ref)}")
@@ -100,7 +99,8 @@ class Change:
         if self._per is None:
             return change
         enough = length >= _COVERAGE * self._ring.window_ms
-        return np.divide(change * self._per, length, out=np.full(change.size, np.nan), where=enough)
+        scaled: Floats = np.divide(change * self._per, length, out=np.full(change.size, np.nan), where=enough)
+        return scaled
 
     @property
     def v(self) -> Floats:
@@ -157,12 +157,13 @@ class RateProbe(Probe):
     def update(self) -> None:
         self._change.update()
 
-    def true(self, open_: Bools | None) -> Bools:
-        holds = self._comparer.true(self._change.v, open_)
+    def true(self) -> Bools:
+        holds = self._comparer.true(self._change.v, self.open_)
         if self._family is None or not holds.any():
             return holds
         parent = self._family.parent.v
-        return holds & (np.bincount(parent[holds], minlength=int(parent.max()) + 1)[parent] == 1)
+        alone: Bools = holds & (np.bincount(parent[holds], minlength=int(parent.max()) + 1)[parent] == 1)
+        return alone
 
     def known(self) -> Bools:
         return self._comparer.known(self._change.v)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-
 from tocsin.domain.clock import DAY
-from tocsin.rules.conditions.base import Condition, Duration, Probe, Report, World
+from tocsin.rules.conditions.base import Condition, Duration, Probe, World
 from tocsin.rules.table import Bools, Ints
 from tocsin.rules.units import show_duration
 
@@ -37,7 +36,7 @@ class SilentProbe(Probe):
         self._frame = world.frame
         self._table = world.frame.gpus
 
-    def true(self, open_: Bools | None) -> Bools:
+    def true(self) -> Bools:
         stale: Bools = self._frame.stale.v
         if not stale.any():
             return stale
@@ -52,6 +51,3 @@ class SilentProbe(Probe):
     def since(self) -> Ints | None:
         since: Ints = self._table.at.v
         return since
-
-    def report(self, row: int) -> Report:
-        return Report()

@@ -12,7 +12,6 @@ from tocsin.domain.finding import Evidence
 from tocsin.rules.conditions.base import Condition, Duration, MetricRef, Probe, Report, World, metric_ref
 from tocsin.rules.table import Bools, Ints
 from tocsin.rules.units import show_duration, show_value
-from tocsin.rules.xid import XidCatalogue
 
 
 class Stuck(Condition):
@@ -32,7 +31,7 @@ class Stuck(Condition):
     def metrics(self) -> tuple[MetricRef, ...]:
         return tuple(metric_ref(name, "metrics") for name in self.names)
 
-    def check(self, xids: XidCatalogue) -> None:
+    def check(self) -> None:
         if self.present is not None and self.present > len(self.names):
             raise InputError("present", self.present, "is more than there are metrics", "lower it")
         if len({ref.sheet for ref in self.metrics()}) > 1:
@@ -71,15 +70,14 @@ class StuckProbe(Probe):
         self._same.v[rows] = np.where(moved, 1, self._same.v[rows] + 1)
         self._last.v[:, rows] = np.where(missing, last, now)
 
-    def true(self, open_: Bools | None) -> Bools:
+    def true(self) -> Bools:
         still = self._table.at.v - self._changed_at.v >= self._condition.over
         holds: Bools = still & (self._same.v >= self._condition.samples) & (self._changed_at.v > 0)
         return holds & self.known() if holds.any() else holds
 
     def known(self) -> Bools:
         there = sum((~np.isnan(column.v)).astype(np.int64) for column in self._columns)
-        known: Bools = there >= self._present
-        return known
+        return np.asarray(there >= self._present, dtype=np.bool_)
 
     def since(self) -> Ints | None:
         since: Ints = self._changed_at.v
@@ -89,6 +87,6 @@ class StuckProbe(Probe):
         at = int(self._table.at.v[row])
         seen = [(c.spec.name, show_value(float(c.v[row]), c.spec.unit), float(c.v[row])) for c in self._columns]
         evidence = tuple(
-            Evidence(name, f"{text}, unchanged", at, value) for name, text, value in seen if value == value
+            Evidence(name, f"{text}, unchanged", at, value) for name, text, value in seen if text != "unknown"
         )
         return Report(evidence=evidence, words={"values": ", ".join(e.text.partition(",")[0] for e in evidence)})

@@ -15,7 +15,6 @@ from tocsin.rules.levels import COMPARISONS, Comparer, LevelCondition
 from tocsin.rules.sheet import Column
 from tocsin.rules.table import Bools, Floats, Table
 from tocsin.rules.units import show_duration
-from tocsin.rules.xid import XidCatalogue
 
 _COVERAGE = 0.8
 """Share of the window that must have readings for a mean to be known."""
@@ -37,7 +36,7 @@ class Threshold(LevelCondition):
     def metrics(self) -> tuple[MetricRef, ...]:
         return (metric_ref(self.metric, "metric"), *self.references())
 
-    def check(self, xids: XidCatalogue) -> None:
+    def check(self) -> None:
         if self.has_bits is not None:
             clash = next((name for name in COMPARISONS if getattr(self, name) is not None), None)
             if clash is not None:
@@ -116,9 +115,9 @@ class ThresholdProbe(Probe):
         if self._mean is not None:
             self._mean.update()
 
-    def true(self, open_: Bools | None) -> Bools:
+    def true(self) -> Bools:
         values = self._values()
-        holds = self._comparer.true(values, open_)
+        holds = self._comparer.true(values, self.open_)
         return holds | ~self._comparer.known(values) if self._absent is True else holds
 
     def known(self) -> Bools:
@@ -136,9 +135,10 @@ class BitsProbe(Probe):
         self._column = column
         self._bits = bits
 
-    def true(self, open_: Bools | None) -> Bools:
+    def true(self) -> Bools:
         mask = np.nan_to_num(self._column.v, nan=0.0).astype(np.int64)
-        return (mask & self._bits) != 0
+        holds: Bools = (mask & self._bits) != 0
+        return holds
 
     def known(self) -> Bools:
         return ~np.isnan(self._column.v)

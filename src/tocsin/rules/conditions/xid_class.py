@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -14,7 +14,6 @@ from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Evidence, Severity
 from tocsin.rules.conditions.base import Condition, Duration, Probe, Report, World
 from tocsin.rules.spells import Spell, Spells, burst_evidence, ended_by
-from tocsin.rules.suggest import did_you_mean
 from tocsin.rules.table import Bools, Ints
 from tocsin.rules.xid import XidCatalogue, XidSpec
 
@@ -45,12 +44,12 @@ class Xid(Condition):
     def window_ms(self) -> int:
         return self.hold
 
-    def check(self, xids: XidCatalogue) -> None:
+    def check(self) -> None:
         if not self.classes and not self.codes:
             raise InputError("classes", [], "neither classes nor codes are given", "name at least one")
-        for name in self.classes:
-            if name not in xids.classes():
-                raise InputError("classes", name, "no such XID class", did_you_mean(name, xids.classes()))
+
+    def xid_classes(self) -> Sequence[str]:
+        return self.classes
 
     def about(self, spec: XidSpec) -> bool:
         if spec.code in self.except_codes:
@@ -90,7 +89,7 @@ class XidProbe(Probe):
     def update(self) -> None:
         self._spells.update()
 
-    def true(self, open_: Bools | None) -> Bools:
+    def true(self) -> Bools:
         return self._spells.on
 
     def known(self) -> Bools:

@@ -89,7 +89,7 @@ class FaultKind:
 
     `lead` is the length of a spontaneous precursor, `rehearsal_lead` that of an injected one; `repair` is how long
     the fault lasts after it struck when nobody acts. `abrupt_share` of the faults strike without a precursor;
-    `benign_share` of the precursors lead to nothing. `cured_by` are the actions that end a fault that struck; a fault of
+    `benign_share` of the precursors lead to nothing. `cured_by` are the actions that end a fault that struck; one of
     software ends with its process, struck or not.
     """
 

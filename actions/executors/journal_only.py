@@ -1,0 +1,36 @@
+"""The executor that changes nothing: the journal says what would have been done."""
+
+from __future__ import annotations
+
+from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor
+from tocsin.actions.executors.registry import Means, executor
+from tocsin.actions.recovery import inverse_of
+from tocsin.actions.view import FleetView
+from tocsin.domain.decision import Decision, Ruling, Verdict
+from tocsin.domain.finding import ActionKind
+
+
+class JournalOnly:
+    """Supports every action and does none."""
+
+    name = "journal_only"
+
+    def supports(self, action: ActionKind) -> bool:
+        return True
+
+    def check(self, decision: Decision, view: FleetView) -> Verdict:
+        return Verdict(PRE_CHECK, Ruling.ALLOW)
+
+    def execute(self, decision: Decision) -> ExecutionResult:
+        return ExecutionResult(True, "recorded only, nothing was changed", lasting=False)
+
+    def verify(self, decision: Decision, view: FleetView) -> bool | None:
+        return None
+
+    def inverse(self, decision: Decision) -> Decision | None:
+        return inverse_of(decision)
+
+
+@executor("journal_only")
+def _build(means: Means) -> Executor:
+    return JournalOnly()

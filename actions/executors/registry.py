@@ -1,0 +1,50 @@
+"""Executors by name, found among the modules of this package."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import tocsin.actions.executors as package
+from tocsin.actions.executors.protocol import Executor
+from tocsin.actions.sender import WebhookSender
+from tocsin.domain.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What executors are built from; `sender` is None where no receiver is set."""
+
+    sender: WebhookSender | None = None
+
+
+Factory = Callable[[Means], Executor]
+_REGISTER: dict[str, Factory] = {}
+
+
+def executor(name: str) -> Callable[[Factory], Factory]:
+    """Enter the decorated factory into the register as executor `name`."""
+
+    def enter(factory: Factory) -> Factory:
+        _REGISTER[name] = factory
+        return factory
+
+    return enter
+
+
+def executors() -> dict[str, Factory]:
+    """Every executor's factory by name."""
+    for module in pkgutil.iter_modules(package.__path__):
+        if module.name not in {"protocol", "registry"}:
+            importlib.import_module(f"{package.__name__}.{module.name}")
+    return dict(sorted(_REGISTER.items()))
+
+
+def build_executor(name: str, means: Means) -> Executor:
+    """The executor that settings name; raises InputError where there is none of that name."""
+    known = executors()
+    if name not in known:
+        raise InputError("actions.executor", name, "no executor has this name", f"use one of {', '.join(known)}")
+    return known[name](means)

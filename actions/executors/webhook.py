@@ -1,0 +1,52 @@
+"""The executor that asks a receiver of the operator's to act, by a signed CloudEvents request."""
+
+from __future__ import annotations
+
+from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor
+from tocsin.actions.executors.registry import Means, executor
+from tocsin.actions.messages import REQUESTED
+from tocsin.actions.recovery import inverse_of
+from tocsin.actions.sender import WebhookSender
+from tocsin.actions.verification import seen_in
+from tocsin.actions.view import FleetView
+from tocsin.domain.decision import Decision, Ruling, Verdict
+from tocsin.domain.errors import InputError
+from tocsin.domain.finding import ActionKind
+
+
+class Webhook:
+    """The idempotency key is the event's id: a receiver that has seen it does nothing a second time."""
+
+    name = "webhook"
+
+    def __init__(self, sender: WebhookSender) -> None:
+        self._sender = sender
+
+    def supports(self, action: ActionKind) -> bool:
+        return action is not ActionKind.NOTIFY
+
+    def check(self, decision: Decision, view: FleetView) -> Verdict:
+        if decision.simulated:
+            return Verdict(PRE_CHECK, Ruling.DENY, "simulated decisions never leave the simulator")
+        return Verdict(PRE_CHECK, Ruling.ALLOW)
+
+    def execute(self, decision: Decision) -> ExecutionResult:
+        delivery = self._sender.send(decision, REQUESTED)
+        return ExecutionResult(delivery.ok, delivery.detail, delivery.attempts, delivery.certain)
+
+    def verify(self, decision: Decision, view: FleetView) -> bool | None:
+        return seen_in(decision, view)
+
+    def inverse(self, decision: Decision) -> Decision | None:
+        return inverse_of(decision)
+
+
+@executor("webhook")
+def _build(means: Means) -> Executor:
+    if means.sender is None:
+        raise InputError("webhook.url", "", "executor webhook has no receiver", "set webhook.url or another executor")
+    if means.sender.settings.format == "slack":
+        raise InputError(
+            "webhook.format", "slack", "a chat room carries out no action", "use cloudevents, or executor journal_only"
+        )
+    return Webhook(means.sender)

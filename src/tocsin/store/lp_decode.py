@@ -1,0 +1,375 @@
+"""Reading line protocol: every usable line is kept, every other is named by its number."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import to_iso
+from tocsin.domain.errors import InputError
+from tocsin.domain.event import Event
+from tocsin.domain.finding import Finding
+from tocsin.domain.identity import Gpu
+from tocsin.domain.metrics import BY_FIELD, METRICS, nearest, variant
+from tocsin.domain.missing import Missing
+from tocsin.domain.prediction import Prediction
+from tocsin.domain.reading import MAX_FUTURE_MS, Reading, sanitise
+from tocsin.store import points
+from tocsin.store.lp_line import (
+    NANOSECONDS,
+    LineError,
+    OpenTextError,
+    cut,
+    cut_head,
+    instant,
+    number,
+    parse_fields,
+    parse_head,
+    unescape_name,
+)
+from tocsin.store.points import FieldValue, Point, PointError
+
+MAX_WARNINGS = 100
+"""Warnings that are spelt out; the others are counted in one more."""
+
+_MAX_SUGGESTIONS = 20
+_MAX_TEXT = 256 * 1024
+_MAX_JOINS = 10_000
+_LABELS = frozenset(spec.label for spec in METRICS.values() if spec.label)
+_BOUNDS = {name: (spec.name, spec.label, spec.minimum, spec.maximum) for name, spec in BY_FIELD.items()}
+_REASONS = {reason.value: reason for reason in Missing}
+_ESCAPED = re.compile(r"\\.")
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line that was not kept: its number, counted from 1, the line (shortened), and why."""
+
+    number: int
+    line: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What a body of line protocol held.
+
+    `rejected` are the lines that were not kept. `warnings` tell of single values that were not kept although their line was, and
+    `dropped` counts those values: blank ones (kept as `Missing.BLANK`) and ones of unknown fields.
+    """
+
+    batch: Batch
+    rejected: list[BadLine] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    dropped: int = 0
+
+
+@dataclass(slots=True)
+class _Row:
+    """The reading of one (GPU, instant) while its lines come in."""
+
+    gpu: Gpu
+    values: dict[str, float] = field(default_factory=dict)
+    missing: dict[str, Missing] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _GpuHead:
+    """Head of a line of measurement ``gpu``, ``gpu_missing`` or ``gpu_info``."""
+
+    measurement: str
+    gpu: Gpu
+    label: str
+    value: str
+    strange: tuple[str, ...]
+
+
+@lru_cache(maxsize=16_384)
+def _gpu_head(head: str) -> _GpuHead:
+    measurement, tags = parse_head(head)
+    others = [name for name in tags if name not in ("gpu_uuid", "host", "mig_uuid")]
+    labels = [name for name in others if name in _LABELS]
+    if len(labels) > 1:
+        raise LineError(f"tags {' and '.join(labels)} are labels of different metrics")
+    label = labels[0] if labels else ""
+    strange = tuple(name for name in others if name != label)
+    return _GpuHead(measurement, points.gpu_of_tags(tags), label, tags.get(label, ""), strange)
+
+
+class _Decoder:
+    def __init__(self, precision: str, now_ms: int) -> None:
+        if precision not in NANOSECONDS:
+            raise InputError("precision", precision, "is not known", f"use one of {', '.join(NANOSECONDS)}")
+        self._step = NANOSECONDS[precision]
+        self._now_ms = now_ms
+        self._rows: dict[tuple[str, int], _Row] = {}
+        self._infos: dict[tuple[str, int], Gpu] = {}
+        self._newest_info: dict[str, tuple[int, Gpu]] = {}
+        self._events: list[Event] = []
+        self._findings: list[Finding] = []
+        self._predictions: list[Prediction] = []
+        self._rejected: list[BadLine] = []
+        self._warnings: Counter[str] = Counter()
+        self._suggested: dict[str, str] = {}
+        self._dropped = 0
+        self._joins = 0
+
+    # ------------------------------------------------------------------ lines
+
+    def run(self, text: str, undecodable: bool) -> None:
+        lines = text.split("\n")
+        at = 0
+        while at < len(lines):
+            line = lines[at].removesuffix("\r")
+            taken = 1
+            if line and not line.isspace() and not line.lstrip().startswith("#"):
+                taken = self._try(lines, at, line.strip(" "), undecodable)
+            at += taken
+
+    def _try(self, lines: list[str], at: int, line: str, undecodable: bool) -> int:
+        """Decode the line at `at`; returns how many physical lines that used up."""
+        try:
+            if undecodable and not _is_utf8(line):
+                raise LineError("not UTF-8")
+            return self._whole(lines, at, line)
+        except (LineError, PointError) as error:
+            shown = line.encode("utf-8", "replace").decode()
+            self._rejected.append(BadLine(at + 1, shown if len(shown) <= 200 else shown[:197] + "...", str(error)))
+            return 1
+
+    def _whole(self, lines: list[str], at: int, line: str) -> int:
+        for end in self._ends(lines, at):
+            text = line if end == at else "\n".join(lines[at : end + 1]).removesuffix("\r")
+            try:
+                self._line(text, at + 1)
+            except OpenTextError:
+                continue
+            return end - at + 1
+        raise OpenTextError("quoted text does not end")
+
+    def _ends(self, lines: list[str], at: int) -> Iterator[int]:
+        """The line itself, then each later one on which its quoted text may end, within bounds."""
+        yield at
+        size = len(lines[at])
+        for end in range(at + 1, len(lines)):
+            size += len(lines[end]) + 1
+            if size > _MAX_TEXT:
+                return
+            if '"' in lines[end] and '"' in _ESCAPED.sub("", lines[end]):
+                self._joins += 1
+                if self._joins > _MAX_JOINS:
+                    return
+                yield end
+
+    def _line(self, line: str, line_number: int) -> None:
+        if '"' in line:
+            head, rest = cut_head(line)
+            fields, stamp = parse_fields(rest)
+            self._typed(head, fields, self._instant(stamp), line_number)
+            return
+        head, text, stamp = cut(line)
+        if head.startswith("gpu,"):
+            self._values(_gpu_head(head), text, self._instant(stamp), line_number)
+        elif head.startswith("gpu_missing,"):
+            self._missing(_gpu_head(head), parse_fields(text)[0], self._instant(stamp), line_number)
+        else:
+            self._typed(head, parse_fields(text)[0], self._instant(stamp), line_number)
+
+    def _instant(self, stamp: str) -> int:
+        at_ms = instant(stamp, self._step, self._now_ms)
+        if at_ms > self._now_ms + MAX_FUTURE_MS:
+            ahead = (at_ms - self._now_ms) / 1000
+            raise LineError(
+                f"dated {ahead:.0f} s in the future ({_shown(at_ms)}); check the sender's clock and the precision"
+            )
+        return at_ms
+
+    # ------------------------------------------------------------------ points
+
+    def _typed(self, head: str, fields: Mapping[str, FieldValue], at_ms: int, line_number: int) -> None:
+        measurement, tags = parse_head(head)
+        if measurement in (points.GPU, points.MISSING):
+            text = [name for name, value in fields.items() if isinstance(value, str)]
+            for name in text:
+                self._drop(f"field {name!r} of {measurement} is text, dropped")
+            rest = {name: value for name, value in fields.items() if name not in text}
+            parsed = _gpu_head(head)
+            if measurement == points.MISSING:
+                self._missing(parsed, rest, at_ms, line_number)
+            else:
+                self._take(parsed, rest, at_ms, line_number)
+            return
+        reader = _READERS.get(measurement)
+        if reader is None:
+            raise LineError(f"unknown measurement {measurement[:60]!r}")
+        reader(self, Point(measurement, tags, fields, at_ms))
+
+    def _row(self, head: _GpuHead, at_ms: int) -> _Row:
+        for name in head.strange:
+            self._warn(f"tag {name!r} is not known, ignored")
+        row = self._rows.get((head.gpu.uuid, at_ms))
+        if row is None:
+            row = self._rows[head.gpu.uuid, at_ms] = _Row(head.gpu)
+        return row
+
+    def _values(self, head: _GpuHead, text: str, at_ms: int, line_number: int) -> None:
+        """The fast way, for fields without quotes: most of what ever comes in."""
+        if "\\" in text or head.label:
+            self._take(head, parse_fields(text)[0], at_ms, line_number)
+            return
+        values: dict[str, float] = {}
+        suspects: dict[str, FieldValue] = {}
+        bounds = _BOUNDS
+        for item in text.split(","):
+            name, _, raw = item.partition("=")
+            spec = bounds.get(name)
+            try:
+                value = float(raw)
+            except ValueError:
+                suspects[name or item] = number(raw)
+                continue
+            if spec is not None and spec[2] <= value <= spec[3] and "_" not in raw:
+                values[spec[0]] = value
+            else:
+                suspects[unescape_name(name) or item] = number(raw)
+        row = self._row(head, at_ms)
+        row.values.update(values)
+        if suspects:
+            self._take(head, suspects, at_ms, line_number)
+
+    def _take(self, head: _GpuHead, fields: Mapping[str, FieldValue], at_ms: int, line_number: int) -> None:
+        row = self._row(head, at_ms)
+        suspects: dict[str, float] = {}
+        for name, value in fields.items():
+            key = self._key(name, head)
+            if key is None:
+                continue
+            low, high = _BOUNDS[name][2:]
+            if low <= float(value) <= high:
+                row.values[key] = float(value)
+            else:
+                suspects[key] = float(value)
+        if suspects:
+            cleaned, problems = sanitise(Reading(head.gpu, at_ms, suspects))
+            row.missing.update(cleaned.missing)
+            for problem in problems:
+                self._drop(f"line {line_number}: {problem}")
+
+    def _missing(self, head: _GpuHead, fields: Mapping[str, FieldValue], at_ms: int, line_number: int) -> None:
+        row = self._row(head, at_ms)
+        for name, code in fields.items():
+            key = self._key(name, head)
+            if key is None:
+                continue
+            reason = _REASONS.get(int(code)) if isinstance(code, int | float) and code == code // 1 else None
+            if reason is None:
+                self._drop(f"line {line_number}: {key} = {code!r} is no reason's code, kept as blank")
+            row.missing[key] = reason or Missing.BLANK
+
+    def _key(self, name: str, head: _GpuHead) -> str | None:
+        """Canonical name of a field, as a variant where the line has a label; None, with a warning, where there is none."""
+        spec = _BOUNDS.get(name)
+        if spec is None:
+            self._drop(f"field {name!r} is not in the metric table, dropped{self._suggestion(name)}")
+            return None
+        if not head.label:
+            return spec[0]
+        if head.label != spec[1]:
+            self._drop(f"field {name!r} has no label {head.label!r}, dropped")
+            return None
+        return variant(spec[0], head.label, head.value)
+
+    def _suggestion(self, name: str) -> str:
+        if name not in self._suggested and len(self._suggested) < _MAX_SUGGESTIONS:
+            self._suggested[name] = f"; the nearest is {METRICS[nearest('gpu_' + name[:100])].field!r}"
+        return self._suggested.get(name, "")
+
+    def take_info(self, point: Point) -> None:
+        """Attributes of a GPU."""
+        gpu = points.read_info(point)
+        key = (gpu.uuid, point.at_ms)
+        self._infos[key] = gpu
+        if point.at_ms >= self._newest_info.get(gpu.uuid, (point.at_ms, gpu))[0]:
+            self._newest_info[gpu.uuid] = (point.at_ms, gpu)
+        self._rows.setdefault(key, _Row(points.gpu_of_tags(point.tags)))
+
+    def take_event(self, point: Point) -> None:
+        """An event."""
+        self._events.append(points.read_event(point))
+
+    def take_finding(self, point: Point) -> None:
+        """A finding."""
+        self._findings.append(points.read_finding(point))
+
+    def take_prediction(self, point: Point) -> None:
+        """A prediction."""
+        self._predictions.append(points.read_prediction(point))
+
+    # ------------------------------------------------------------------ result
+
+    def _warn(self, text: str) -> None:
+        self._warnings[text] += 1
+
+    def _drop(self, text: str) -> None:
+        self._dropped += 1
+        self._warnings[text] += 1
+
+    def _gpu_of(self, key: tuple[str, int], bare: Gpu) -> Gpu:
+        known = self._infos.get(key)
+        return known or self._newest_info.get(key[0], (0, bare))[1]
+
+    def result(self) -> Decoded:
+        readings = []
+        for key, row in self._rows.items():
+            missing = {name: reason for name, reason in row.missing.items() if name not in row.values}
+            readings.append(Reading(self._gpu_of(key, row.gpu), key[1], row.values, missing))
+        warnings = [text if count == 1 else f"{text} ({count} times)" for text, count in self._warnings.items()]
+        if len(warnings) > MAX_WARNINGS:
+            warnings[MAX_WARNINGS:] = [f"and {len(warnings) - MAX_WARNINGS} more warnings"]
+        batch = Batch(readings, self._events, self._findings, self._predictions)
+        return Decoded(batch, self._rejected, warnings, self._dropped)
+
+
+_READERS: dict[str, Callable[[_Decoder, Point], None]] = {
+    points.INFO: _Decoder.take_info,
+    points.EVENT: _Decoder.take_event,
+    points.FINDING: _Decoder.take_finding,
+    points.PREDICTION: _Decoder.take_prediction,
+}
+
+
+def _is_utf8(line: str) -> bool:
+    try:
+        line.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _shown(at_ms: int) -> str:
+    try:
+        return to_iso(at_ms)
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms} ms"
+
+
+def decode(text: str | bytes, *, precision: str = "ms", now_ms: int) -> Decoded:
+    """Read line protocol with timestamps in `precision` (``ns``, ``us``, ``ms`` or ``s``); a point without one is dated `now_ms`.
+
+    Lines of one GPU and instant become one `Reading`; within it a value outranks a reason for its absence, and of two values the later
+    line's holds. Readings carry the attributes of their own ``gpu_info`` line, else of the GPU's newest one in `text`.
+    A line dated more than `MAX_FUTURE_MS` ahead of `now_ms` is rejected. Raises InputError for an unknown `precision`.
+    """
+    undecodable = False
+    if isinstance(text, bytes):
+        try:
+            text = text.decode()
+        except UnicodeDecodeError:
+            text, undecodable = text.decode("utf-8", "surrogateescape"), True
+    decoder = _Decoder(precision, now_ms)
+    decoder.run(text, undecodable)
+    return decoder.result()

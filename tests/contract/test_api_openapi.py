@@ -1,0 +1,61 @@
+"""The API keeps to its own OpenAPI document, whatever it is sent."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import schemathesis
+from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, settings
+from pydantic import SecretStr
+
+from tocsin.api.app import create_app
+from tocsin.config.settings import ApiSettings, Role, Token
+from tocsin_testing.fake_service import FakeService
+
+DOCS = Path(__file__).parents[2] / "docs" / "api.md"
+SECRET = "a-secret-0123456789"
+positive_data_acceptance = schemathesis.checks.CHECKS.get_one("positive_data_acceptance")
+"""Not asked: whether a metric or a fault exists is more than a schema can say."""
+HEADERS = {"Authorization": f"Bearer {SECRET}"}
+APP = create_app(FakeService(), ApiSettings(tokens=[Token(name="t", role=Role.ADMIN, secret=SecretStr(SECRET))]))
+SCHEMA = schemathesis.openapi.from_asgi("/openapi.json", APP)
+
+
+@SCHEMA.parametrize()
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_every_endpoint_keeps_to_its_document(case: schemathesis.Case) -> None:
+    case.call_and_validate(headers=HEADERS, excluded_checks=[positive_data_acceptance])
+
+
+def operations() -> list[tuple[str, str, dict[str, object]]]:
+    paths = APP.openapi()["paths"]
+    return [(method.upper(), path, body) for path, methods in paths.items() for method, body in methods.items()]
+
+
+def test_every_endpoint_is_documented() -> None:
+    text = DOCS.read_text()
+    assert [f"{method} {path}" for method, path, _ in operations() if f"`{method} {path}`" not in text] == []
+
+
+def test_no_endpoint_is_documented_that_does_not_exist() -> None:
+    written = set(re.findall(r"`((?:GET|POST|PUT|PATCH|DELETE) /[^` ?]*)`", DOCS.read_text()))
+    assert written - {f"{method} {path}" for method, path, _ in operations()} == set()
+
+
+def test_the_document_says_what_each_endpoint_does_and_how_it_fails() -> None:
+    for method, path, body in operations():
+        assert body["description"], f"{method} {path}"
+        assert {"500"} <= set(body["responses"]), f"{method} {path}"  # type: ignore[call-overload]
+    secured = {path for _, path, body in operations() if "security" in body}
+    assert {path for _, path, _ in operations()} - secured == {"/healthz", "/readyz", "/ping", "/api/v2/ping"}
+
+
+def test_operation_ids_are_unique() -> None:
+    ids = [body["operationId"] for _, _, body in operations()]
+    assert len(ids) == len(set(ids))
+
+
+def test_the_document_is_served() -> None:
+    assert TestClient(APP).get("/openapi.json").json() == APP.openapi()

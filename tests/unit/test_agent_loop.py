@@ -1,0 +1,325 @@
+"""The agent: what one tick does, how the cadence keeps, what it loads."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import httpx2
+import pytest
+from prometheus_client import generate_latest
+
+from tocsin.collector.spool import Spool
+from tocsin.config.settings import AgentSettings, Settings
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import SECOND, ManualClock
+from tocsin.domain.errors import InputError, Unavailable
+from tocsin.domain.event import Event
+from tocsin.domain.identity import Gpu
+from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Reading
+from tocsin.runtime import agent as module
+from tocsin.runtime.agent import Agent, once, serve
+from tocsin.runtime.sources import SOURCES, open_source
+from tocsin.store.lineprotocol import decode
+from tocsin_testing.builders import T0, gpu, reading, xid
+
+HEAVY = (
+    "torch", "sklearn", "statsmodels", "streamlit", "fastapi", "uvicorn", "starlette", "polars", "pandas",
+    "influxdb_client", "scipy", "plotly", "kubernetes",
+)  # fmt: skip
+
+
+class ListSource:
+    """A source of prepared readings; `work` runs inside each read."""
+
+    name = "list"
+
+    def __init__(self, readings: Sequence[Reading] = (), events: Sequence[Event] = ()) -> None:
+        self.readings = readings
+        self.events = events
+        self.reads: list[int] = []
+        self.work: Callable[[], None] = lambda: None
+        self.closed = False
+
+    def gpus(self) -> list[Gpu]:
+        return [r.gpu for r in self.readings]
+
+    def read(self, now_ms: int) -> Batch:
+        self.reads.append(now_ms)
+        self.work()
+        return Batch(readings=self.readings, events=self.events)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class ClockStop:
+    """A stop signal whose waiting moves a clock, until `seconds` have passed."""
+
+    def __init__(self, clock: ManualClock, seconds: float) -> None:
+        self._clock = clock
+        self._end = clock.monotonic() + seconds
+
+    def is_set(self) -> bool:
+        return self._clock.monotonic() >= self._end
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        assert timeout > 0
+        self._clock.advance(round(timeout * SECOND))
+        return self.is_set()
+
+
+def settings(tmp_path: Path, **more: object) -> Settings:
+    fields: dict[str, object] = {"spool": tmp_path / "spool.db", "interval_seconds": 10.0, **more}
+    return Settings(agent=AgentSettings.model_validate(fields))
+
+
+def accepting(bodies: list[str], status: int = 204) -> httpx2.MockTransport:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        bodies.append(gzip.decompress(request.content).decode())
+        return httpx2.Response(status)
+
+    return httpx2.MockTransport(answer)
+
+
+def test_a_tick_exports_spools_and_pushes(tmp_path: Path) -> None:
+    bodies: list[str] = []
+    source = ListSource([reading(gpu(0), temperature_celsius=66)], [xid(79, gpu(0))])
+    clock = ManualClock(T0)
+    agent = Agent(settings(tmp_path, push_url="http://brain.test"), source, clock, transport=accepting(bodies))
+    agent.tick()
+    assert b"gpu_temperature_celsius{" in generate_latest(agent.registry)
+    decoded = decode("".join(bodies), precision="ms", now_ms=T0)
+    assert not decoded.rejected
+    assert dict(decoded.batch.readings[0].values) == {"gpu_temperature_celsius": 66.0}
+    assert [e.code for e in decoded.batch.events] == [79]
+    assert agent.spool is not None
+    assert agent.spool.batches == 0
+    assert agent.own.value("tocsin_readings_total", source="list") == 1
+    assert agent.own.value("tocsin_events_total", source="list", kind="xid") == 1
+    agent.close()
+    assert source.closed
+
+
+def test_what_cannot_be_pushed_waits_over_a_restart(tmp_path: Path) -> None:
+    clock, wanted = ManualClock(T0), settings(tmp_path, push_url="http://brain.test")
+    first = Agent(wanted, ListSource([reading(temperature_celsius=50)]), clock, transport=accepting([], 503))
+    first.tick()
+    first.close()
+    bodies: list[str] = []
+    second = Agent(wanted, ListSource(), clock, transport=accepting(bodies))
+    second.push()
+    assert decode(bodies[0], precision="ms", now_ms=T0).batch.readings[0].values == {"gpu_temperature_celsius": 50.0}
+    second.close()
+
+
+def test_without_a_push_address_nothing_is_spooled(tmp_path: Path) -> None:
+    agent = Agent(settings(tmp_path), ListSource([reading(temperature_celsius=50)]), ManualClock(T0))
+    agent.tick()
+    assert not (tmp_path / "spool.db").exists()
+    agent.close()
+
+
+def test_unusable_values_are_counted_and_cost_nothing_else(tmp_path: Path) -> None:
+    bad = Reading(gpu(0), T0, {"gpu_temperature_celsius": 9_999.0, "gpu_power_watts": float("nan"), "nonsense": 1.0})
+    agent = Agent(settings(tmp_path), ListSource([bad, reading(gpu(1), temperature_celsius=50)]), ManualClock(T0))
+    batch = agent.tick()
+    assert batch.readings[0].values == {}
+    assert batch.readings[0].missing == {
+        "gpu_temperature_celsius": Missing.BLANK,
+        "gpu_power_watts": Missing.BLANK,
+    }
+    assert batch.readings[1].values == {"gpu_temperature_celsius": 50.0}
+    assert agent.own.value("tocsin_dropped_total", what="value", reason="implausible") == 3
+    agent.close()
+
+
+def test_large_fleets_are_spooled_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BATCH_READINGS", 10)
+    source = ListSource([reading(gpu(n), temperature_celsius=50) for n in range(25)], [xid(79)])
+    agent = Agent(settings(tmp_path, push_url="http://b.test"), source, ManualClock(T0), transport=accepting([], 503))
+    agent.tick()
+    assert agent.spool is not None
+    batches = agent.spool.peek(1 << 30)
+    assert [b.readings for b in batches] == [10, 10, 5]
+    decoded = decode("".join(b.text for b in batches), precision="ms", now_ms=T0).batch
+    assert (len(decoded.readings), len(decoded.events)) == (25, 1)
+    agent.close()
+
+
+def test_a_full_spool_drops_the_oldest_and_counts(tmp_path: Path) -> None:
+    readings = [reading(gpu(n), **{f"{m}_celsius": n * 1.37}) for n in range(500) for m in ("temperature",)]
+    wanted = settings(tmp_path, push_url="http://b.test", spool_max_bytes=1024 * 1024)
+    agent = Agent(wanted, ListSource(readings), ManualClock(T0), transport=accepting([], 503))
+    ticks = 0
+    while not agent.own.value("tocsin_dropped_total", what="reading", reason="spool_full"):
+        agent.tick()
+        ticks += 1
+        assert ticks < 1_000
+    assert agent.own.value("tocsin_dropped_total", what="reading", reason="spool_full") % 500 == 0
+    assert agent.spool is not None
+    assert agent.spool.size <= 1024 * 1024
+    agent.close()
+
+
+def test_a_spool_that_takes_nothing_does_not_stop_the_exporter(tmp_path: Path) -> None:
+    source = ListSource([reading(gpu(0), temperature_celsius=66)], [xid(79, gpu(0))])
+    agent = Agent(settings(tmp_path, push_url="http://b.test"), source, ManualClock(T0), transport=accepting([]))
+    assert agent.spool is not None
+    agent.spool.close()
+    agent.read()
+    assert agent.own.value("tocsin_dropped_total", what="reading", reason="spool_failed") == 1
+    assert agent.own.value("tocsin_dropped_total", what="event", reason="spool_failed") == 1
+    assert b"gpu_temperature_celsius{" in generate_latest(agent.registry)
+    agent.close()
+
+
+def test_the_cadence_does_not_drift(tmp_path: Path) -> None:
+    clock, source = ManualClock(T0), ListSource()
+    source.work = lambda: clock.advance(3_300)
+    agent = Agent(settings(tmp_path), source, clock)
+    agent.run(ClockStop(clock, 100))
+    assert source.reads == [T0 + n * 10_000 for n in range(10)]
+    assert agent.own.value("tocsin_ticks_missed_total") == 0
+    agent.close()
+
+
+def test_missed_ticks_are_skipped_and_counted(tmp_path: Path) -> None:
+    clock, source = ManualClock(T0), ListSource()
+    slow = iter([0, 34_000])
+    source.work = lambda: clock.advance(next(slow, 0))
+    agent = Agent(settings(tmp_path), source, clock)
+    agent.run(ClockStop(clock, 70))
+    assert [at - T0 for at in source.reads] == [0, 10_000, 50_000, 60_000]
+    assert agent.own.value("tocsin_ticks_missed_total") == 3
+    agent.close()
+
+
+def test_a_step_of_the_wall_clock_does_not_disturb_the_cadence(tmp_path: Path) -> None:
+    clock, source = ManualClock(T0), ListSource()
+    steps = iter([lambda: clock.set(T0 - 3_600_000)])
+    source.work = lambda: next(steps, lambda: None)()
+    agent = Agent(settings(tmp_path), source, clock)
+    agent.run(ClockStop(clock, 30))
+    assert source.reads == [T0, *(T0 - 3_600_000 + n * 10_000 for n in (1, 2))]
+    agent.close()
+
+
+def test_an_unexpected_error_costs_one_tick(tmp_path: Path) -> None:
+    clock, source = ManualClock(T0), ListSource()
+    errors = iter([None, ZeroDivisionError("bug")])
+
+    def work() -> None:
+        if error := next(errors, None):
+            raise error
+
+    source.work = work
+    agent = Agent(settings(tmp_path), source, clock)
+    agent.run(ClockStop(clock, 40))
+    assert len(source.reads) == 4
+    assert agent.own.value("tocsin_loop_failures_total", loop="read") == 1
+    assert agent.own.value("tocsin_source_failures_total", source="list") == 1
+    agent.close()
+
+
+def test_a_source_that_is_gone_for_good_ends_the_run(tmp_path: Path) -> None:
+    clock, source = ManualClock(T0), ListSource()
+
+    def work() -> None:
+        raise Unavailable("the driver was replaced")
+
+    source.work = work
+    bodies: list[str] = []
+    agent = Agent(settings(tmp_path, push_url="http://b.test"), source, clock, transport=accepting(bodies))
+    with pytest.raises(Unavailable, match="replaced"):
+        agent.run(ClockStop(clock, 40))
+    agent.close()
+
+
+def test_serve_shows_metrics_and_closes_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, source = ManualClock(T0), ListSource([reading(gpu(0), temperature_celsius=66)])
+    monkeypatch.setitem(SOURCES, "list", lambda _settings, _clock: source)
+    told: list[str] = []
+    pages: list[str] = []
+
+    class Once(ClockStop):
+        def wait(self, timeout: float | None = None) -> bool:
+            pages.append(httpx2.get(told[1].removeprefix("metrics: ")).text)
+            return super().wait(timeout)
+
+    serve(settings(tmp_path, listen="127.0.0.1:0"), "list", clock, Once(clock, 10), told.append)
+    assert told[0] == "reading 1 GPUs from list every 10 s"
+    assert 'host="node-1"' in pages[0]
+    assert source.closed
+    with pytest.raises(httpx2.ConnectError):
+        httpx2.get(told[1].removeprefix("metrics: "))
+
+
+def test_serve_closes_the_source_where_the_spool_cannot_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ListSource()
+    monkeypatch.setitem(SOURCES, "list", lambda _settings, _clock: source)
+    (tmp_path / "file").write_text("")
+    wanted = settings(tmp_path, listen="127.0.0.1:0", push_url="http://b.test", spool=tmp_path / "file" / "spool.db")
+    with pytest.raises(InputError, match=r"agent\.spool"):
+        serve(wanted, "list", ManualClock(T0), ClockStop(ManualClock(T0), 10), lambda _: None)
+    assert source.closed
+
+
+def test_a_bad_push_address_closes_the_spool(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"agent\.push_url"):
+        Agent(settings(tmp_path, push_url="brain"), ListSource(), ManualClock(T0))
+    Spool(tmp_path / "spool.db", 1 << 20, ManualClock(T0)).close()
+
+
+def test_an_unknown_source_is_named_with_the_nearest() -> None:
+    with pytest.raises(InputError, match=r"agent\.source = 'simulate': is no source; did you mean simulated\?"):
+        open_source("simulate", Settings(), ManualClock(T0))
+
+
+def test_nvml_without_a_driver_is_unavailable() -> None:
+    from tocsin.collector.nvml_library import NvmlFailure, PynvmlLibrary
+
+    library = PynvmlLibrary()
+    try:
+        library.open()
+    except NvmlFailure:
+        with pytest.raises(Unavailable) as caught:
+            open_source("nvml", Settings(), ManualClock(T0))
+        assert caught.value.exit_code == 3
+    else:
+        library.close()
+        pytest.skip("this machine has a driver")
+
+
+@pytest.mark.smoke
+def test_once_over_the_simulated_fleet_shows_sixty_metrics() -> None:
+    rows = [json.loads(json.dumps(row)) for row in once(Settings(), "simulated", ManualClock(T0))]
+    assert len(rows) >= 64
+    names = {key.split("{")[0] for row in rows for key in row["values"]}
+    assert len(names) >= 60
+    assert all(row["simulated"] is True for row in rows)
+    assert {"gpu", "at", "values", "missing"} <= set(rows[0])
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("opened", ["", "simulated"])
+def test_importing_the_agent_loads_nothing_heavy(opened: str) -> None:
+    code = (
+        "import sys\n"
+        "import tocsin.runtime.agent as agent\n"
+        "from tocsin.config.settings import Settings\n"
+        "from tocsin.domain.clock import ManualClock\n"
+        f"rows = list(agent.once(Settings(), {opened!r}, ManualClock(1795000000000))) if {opened!r} else []\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
