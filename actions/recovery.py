@@ -30,7 +30,9 @@ def inverse_of(decision: Decision) -> Decision | None:
         action=action,
         severity=Severity.INFO,
         key=key,
-        sentence=joined(f"{ACTIONS[action].verb} {named(decision.subject)}: the cause of its {decision.action} is gone"),
+        sentence=joined(
+            f"{ACTIONS[action].verb} {named(decision.subject)}: the cause of its {decision.action} is gone"
+        ),
         parameters={**decision.parameters, "cause": key, "undoes": decision.key},
     )
 

@@ -69,9 +69,14 @@ class FleetCollector(Collector):
         self._lock = threading.Lock()
 
     def update(self, source: str, readings: Iterable[Reading]) -> None:
-        """Replace all that `source` said before."""
+        """Replace all that `source` said before; of several readings of one GPU the newest counts."""
+        newest: dict[str, Reading] = {}
+        for reading in readings:
+            known = newest.get(reading.gpu.uuid)
+            if known is None or known.at_ms <= reading.at_ms:
+                newest[reading.gpu.uuid] = reading
         with self._lock:
-            self._updates[source] = _Update(tuple(readings), self._clock.monotonic())
+            self._updates[source] = _Update(tuple(newest.values()), self._clock.monotonic())
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: which families there are depends on the readings."""

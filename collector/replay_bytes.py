@@ -25,7 +25,7 @@ def _broken(path: Path, where: int, problem: str) -> InputError:
 
 
 def _bz2(path: Path) -> Iterator[bytes]:
-    """Streams one after the other; raises InputError where one is cut short or damaged, after yielding what is whole."""
+    """Streams one after the other; InputError where one is cut short or damaged, after what is whole."""
     with path.open("rb") as file:
         expander, fed = bz2.BZ2Decompressor(), False
         while True:

@@ -24,26 +24,25 @@ USED_RATIO = "gpu_memory_used_ratio"
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """All of one GPU. `at_ms` int64[n] rises strictly; `values` float64[n, m] in the order of `metrics`, NaN absent."""
+    """All of one GPU. `at_ms` int64[n] rises strictly; `values` float64[n, m] in the order of `metrics`, NaN absent.
+
+    `since` int64[m] is the row of each metric's first sample, blank or not.
+    """
 
     gpu: Gpu
     metrics: tuple[str, ...]
     at_ms: Instants
     values: Floats
+    since: npt.NDArray[np.int64]
 
-    def reading(self, row: int, first_seen: npt.NDArray[np.int64]) -> Reading:
-        """The reading at `row`. A metric that the GPU had before (`first_seen`, per column) and has not now is blank:
-        exporters leave out what the driver answers with a sentinel."""
+    def reading(self, row: int) -> Reading:
+        """The reading at `row`. A metric that the GPU once had and has not now is blank: exporters leave out what the
+        driver answers with a sentinel."""
         line = self.values[row]
         present = np.isfinite(line)
         values = {self.metrics[i]: float(line[i]) for i in np.flatnonzero(present)}
-        gone = np.flatnonzero(~present & (first_seen <= row))
+        gone = np.flatnonzero(~present & (self.since <= row))
         return Reading(self.gpu, int(self.at_ms[row]), values, {self.metrics[i]: Missing.BLANK for i in gone})
-
-    def first_seen(self) -> npt.NDArray[np.int64]:
-        """Row of the first value of each metric; n where it has none."""
-        present = np.isfinite(self.values)
-        return np.where(present.any(axis=0), present.argmax(axis=0), self.at_ms.size)
 
     def xids(self) -> list[Event]:
         """Transitions of the latched XID gauge into a code.
@@ -95,18 +94,19 @@ class Recording:
 
     def instants(self) -> Iterator[tuple[int, list[Reading]]]:
         """Each instant with the readings at it, in order."""
-        firsts = [track.first_seen() for track in self.tracks]
         at = np.concatenate([t.at_ms for t in self.tracks]) if self.tracks else np.empty(0, np.int64)
         owner = np.repeat(np.arange(len(self.tracks)), [t.at_ms.size for t in self.tracks])
         row = np.concatenate([np.arange(t.at_ms.size) for t in self.tracks]) if self.tracks else at
         order = np.lexsort((owner, at))
         cuts = np.flatnonzero(np.diff(at[order])) + 1
         for group in np.split(order, cuts) if order.size else ():
-            made = [self.tracks[owner[i]].reading(int(row[i]), firsts[owner[i]]) for i in group]
+            made = [self.tracks[owner[i]].reading(int(row[i])) for i in group]
             yield int(at[group[0]]), made
 
 
-def build_track(gpu: Gpu, metrics: Sequence[str], at_ms: Instants, which: npt.NDArray[np.int64], values: Floats) -> Track:
+def build_track(
+    gpu: Gpu, metrics: Sequence[str], at_ms: Instants, which: npt.NDArray[np.int64], values: Floats
+) -> Track:
     """One GPU's table from single samples: `which` int64[k] indexes `metrics`, `values` are in our units.
 
     A sample that comes twice counts once, the last one wins (overlapping recordings). Values that are not finite or
@@ -117,6 +117,8 @@ def build_track(gpu: Gpu, metrics: Sequence[str], at_ms: Instants, which: npt.ND
     instants, rows = np.unique(at_ms, return_inverse=True)
     table = np.full((instants.size, used.size), np.nan)
     table[rows, columns] = values
+    since = np.full(used.size, instants.size)
+    np.minimum.at(since, columns, rows)
     names = tuple(metrics[i] for i in used)
     for i, name in enumerate(names):
         spec = spec_of(name)
@@ -124,13 +126,20 @@ def build_track(gpu: Gpu, metrics: Sequence[str], at_ms: Instants, which: npt.ND
             column = table[:, i]
             with np.errstate(invalid="ignore"):
                 column[~((column >= spec.minimum) & (column <= spec.maximum))] = np.nan
-    return _with_ratio(Track(gpu, names, instants, table))
+    return _with_ratio(Track(gpu, names, instants, table, since))
 
 
 def _with_ratio(track: Track) -> Track:
-    if USED_RATIO in track.metrics or not {"gpu_memory_used_bytes", "gpu_memory_free_bytes"} <= set(track.metrics):
+    parts = ("gpu_memory_used_bytes", "gpu_memory_free_bytes")
+    if USED_RATIO in track.metrics or not set(parts) <= set(track.metrics):
         return track
-    used = track.values[:, track.metrics.index("gpu_memory_used_bytes")]
-    total = used + track.values[:, track.metrics.index("gpu_memory_free_bytes")]
-    ratio = np.divide(used, total, out=np.full(used.size, np.nan), where=total > 0)
-    return Track(track.gpu, (*track.metrics, USED_RATIO), track.at_ms, np.column_stack((track.values, ratio)))
+    places = [track.metrics.index(name) for name in parts]
+    used, free = track.values[:, places[0]], track.values[:, places[1]]
+    ratio = np.divide(used, used + free, out=np.full(used.size, np.nan), where=used + free > 0)
+    return Track(
+        gpu=track.gpu,
+        metrics=(*track.metrics, USED_RATIO),
+        at_ms=track.at_ms,
+        values=np.column_stack((track.values, ratio)),
+        since=np.append(track.since, track.since[places].max()),
+    )

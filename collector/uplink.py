@@ -54,10 +54,14 @@ class _Again:
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """Never: `bad` names the lines at fault by position, from 0, with the problem; empty where the answer does not."""
+    """Never: `bad` names the lines at fault by position, from 0, with the problem; empty where the answer does not.
+
+    `total` is how many are at fault, which may be more than the answer names.
+    """
 
     reason: str
     bad: Mapping[int, str]
+    total: int = 0
 
 
 _Answer = _Again | _Refused | None
@@ -136,6 +140,9 @@ class Uplink:
                 continue
             if answer.bad:
                 parked += [(part[number], problem) for number, problem in answer.bad.items()]
+                rest = [line for number, line in enumerate(part) if number not in answer.bad]
+                if rest and answer.total > len(answer.bad):
+                    pending.append(rest)
             elif len(part) == 1 or requests >= MAX_REQUESTS_PER_BATCH:
                 parked += [(line, answer.reason) for line in part]
             else:
@@ -167,7 +174,8 @@ class Uplink:
         reason = f"HTTP {status}: {_message(body) or response.text[:200]}"
         if status in _TRY_AGAIN or not 400 <= status < 500:
             return _Again(reason, self._retry_after(response.headers.get("Retry-After", "")))
-        return _Refused(reason, _rejected(body, lines))
+        bad, total = _rejected(body, lines)
+        return _Refused(reason, bad, total)
 
     def _retry_after(self, text: str) -> float | None:
         """Seconds asked for by a ``Retry-After``, as a number or a date (RFC 9110, section 10.2.3)."""
@@ -241,11 +249,12 @@ def _message(body: Any) -> str:
     return str(found)[:500] if found else ""
 
 
-def _rejected(body: Any, lines: int) -> dict[int, str]:
-    """Bad lines named by a brain, whose good lines were kept: position from 0, and problem."""
+def _rejected(body: Any, lines: int) -> tuple[dict[int, str], int]:
+    """Bad lines named by a brain, whose good lines were kept: position from 0 and problem; and how many there are."""
     try:
-        rejected = body["error"]["details"]["rejected"]
-        named = {int(entry["number"]) - 1: str(entry["problem"]) for entry in rejected}
-    except (TypeError, KeyError, ValueError):
-        return {}
-    return {number: problem for number, problem in named.items() if 0 <= number < lines}
+        details = body["error"]["details"]
+        named = {int(entry["number"]) - 1: str(entry["problem"]) for entry in details["rejected"]}
+        total = int(details.get("rejected_total", len(named)))
+    except (AttributeError, TypeError, KeyError, ValueError):
+        return {}, 0
+    return {number: problem for number, problem in named.items() if 0 <= number < lines}, total

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tocsin.config.settings import ForecastSettings
-from tocsin.domain.clock import HOUR, MINUTE
+from tocsin.domain.clock import HOUR, MINUTE, to_iso
 from tocsin.domain.finding import Evidence
 from tocsin.domain.metrics import METRICS as TABLE
 from tocsin.domain.prediction import Prediction, PredictionStatus
@@ -84,12 +84,15 @@ class ThresholdForecaster:
     def _target(
         self, history: History, target: Target, at_ms: Instants, values: Floats, stuck: Mask, now_ms: int
     ) -> Prediction:
-        present = np.isfinite(values)
-        usable = present & ~stuck
+        present = np.flatnonzero(np.isfinite(values))
         blank = self._blank(history, target, now_ms)
-        if not usable.any():
-            reason = "telemetry is frozen: power and energy stand still" if present.any() else "the metric has no value"
-            return unknown(blank, reason)
+        if present.size == 0:
+            return unknown(blank, "the metric has no value")
+        if stuck[present[-1]]:
+            moved = np.flatnonzero(~stuck[: present[-1]])
+            since = to_iso(int(at_ms[moved[-1]]))
+            return unknown(blank, f"telemetry is frozen: power and energy have not moved since {since}")
+        usable = present[~stuck[present]]
         past = _Past(at_ms[usable], values[usable] if target.rising else -values[usable])
         if target.cumulative:
             first = since_reset(past.values)

@@ -125,6 +125,12 @@ def nulls(
     )
 
 
+def figures_above(result: TicketScore, shifts: NullAlert) -> list[str]:
+    """Names of the figures that lie above the shifts' 95th percentile. One that is at its best possible value there
+    already cannot lie above it."""
+    return [name for name, value in figures(result).items() if value > shifts.spreads[name].p95]
+
+
 def skilful(result: TicketScore, shifts: NullAlert) -> bool:
     """Whether `SKILL_FIGURE` lies above the shifts' 95th percentile."""
-    return figures(result)[SKILL_FIGURE] > shifts.spreads[SKILL_FIGURE].p95
+    return SKILL_FIGURE in figures_above(result, shifts)

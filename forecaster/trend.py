@@ -22,7 +22,9 @@ SIGNIFICANCE = 3.0
 class Trend:
     """A robust line: `level` at the last point, `slope` per step with its standard error, `noise` around the line.
 
-    `points` is n, `effective` the number of independent points that the autocorrelated noise is worth. `recent` is the median of the newest sixth, `swing` the standard deviation of all values without any line.
+    `points` is n, `effective` the number of independent points that the autocorrelated noise is worth. `recent` is
+    the median of the newest sixth, `swing` the standard deviation of all values without any line.
+
     `steady` says whether the rise goes on to the end and is more than noise.
     """
 

@@ -279,6 +279,30 @@ def test_a_bad_push_address_closes_the_spool(tmp_path: Path) -> None:
     Spool(tmp_path / "spool.db", 1 << 20, ManualClock(T0)).close()
 
 
+def test_a_replay_is_exported_between_its_instants(tmp_path: Path) -> None:
+    recorded = tmp_path / "node.prom"
+    labels = 'gpu="0",UUID="GPU-1",modelName="A100",Hostname="n1"'
+    recorded.write_text(
+        f"# TYPE DCGM_FI_DEV_GPU_TEMP gauge\nDCGM_FI_DEV_GPU_TEMP{{{labels}}} 50 {T0}\n"
+        f"DCGM_FI_DEV_GPU_TEMP{{{labels}}} 70 {T0 + 60_000}\n"
+    )
+    wanted = settings(tmp_path, replay=[recorded])
+    clock = ManualClock(T0)
+    agent = Agent(wanted, open_source("replay", wanted, clock), clock)
+    for wait_ms, expected in ((0, 50), (25_000, 50), (35_000, 70)):
+        clock.advance(wait_ms)
+        agent.read()
+        page = generate_latest(agent.registry).decode()
+        (line,) = [line for line in page.splitlines() if line.startswith("gpu_temperature_celsius{")]
+        assert float(line.rsplit(" ", 1)[1]) == expected
+    agent.close()
+
+
+def test_a_replay_of_nothing_is_one_clear_error() -> None:
+    with pytest.raises(InputError, match=r"agent\.replay"):
+        open_source("replay", Settings(), ManualClock(T0))
+
+
 def test_an_unknown_source_is_named_with_the_nearest() -> None:
     with pytest.raises(InputError, match=r"agent\.source = 'simulate': is no source; did you mean simulated\?"):
         open_source("simulate", Settings(), ManualClock(T0))

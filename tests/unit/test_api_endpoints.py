@@ -85,6 +85,12 @@ def test_decisions_can_be_filtered_and_limited(http: TestClient) -> None:
     assert error_of(http.get("/v1/decisions?limit=0")) == (422, "invalid_request")
 
 
+def test_a_misspelt_parameter_is_not_ignored(http: TestClient) -> None:
+    answer = http.get("/v1/decisions?limt=2")
+    assert error_of(answer) == (422, "invalid_request")
+    assert answer.json()["error"]["message"] == "query.limt: there is no such parameter; known here: limit, state"
+
+
 def test_an_approval_is_recorded_once(http: TestClient, service: FakeService) -> None:
     chosen = next(d for d in service.decisions(10) if d.approvable)
     approved = http.post(f"/v1/decisions/{chosen.id}/approve", json={}).json()
@@ -149,6 +155,11 @@ def test_a_bad_body_is_named(http: TestClient, body: str) -> None:
     answer = http.post("/v1/pause", content=body, headers={"Content-Type": "application/json"})
     assert error_of(answer) == (422, "invalid_request")
     assert answer.json()["error"]["details"]["problems"][0]["at"].startswith("body")
+
+
+def test_a_body_that_is_no_text(http: TestClient) -> None:
+    answer = http.post("/v1/pause", content=b'{"reason": "\xff"}', headers={"Content-Type": "application/json"})
+    assert error_of(answer) == (400, "bad_request")
 
 
 def test_a_body_that_is_too_large_is_not_read(http: TestClient) -> None:

@@ -16,7 +16,7 @@ from tocsin.domain.identity import Gpu
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading
 from tocsin.telemetry.metrics import OwnMetrics
-from tocsin_testing.builders import gpu, reading
+from tocsin_testing.builders import T0, gpu, reading
 
 
 def setup() -> tuple[FleetCollector, CollectorRegistry, ManualClock]:
@@ -40,6 +40,16 @@ def test_a_gpu_that_left_the_newest_update_vanishes() -> None:
     collector.update("nvml", [reading(gpu(1), temperature_celsius=42)])
     assert gpus_of(registry, "gpu_temperature_celsius") == {"GPU-00000001"}
     assert registry.get_sample_value("tocsin_gpus", {"source": "nvml"}) == 1
+
+
+def test_of_several_readings_of_a_gpu_the_newest_counts() -> None:
+    collector, registry, _ = setup()
+    collector.update(
+        "replay", [reading(gpu(0), T0 + at, temperature_celsius=40 + at) for at in (1, 3, 2)] + [reading(gpu(1), T0)]
+    )
+    text = generate_latest(registry).decode()
+    (line,) = [line for line in text.splitlines() if line.startswith("gpu_temperature_celsius{")]
+    assert line.endswith(" 43.0")
 
 
 def test_sources_do_not_replace_each_other() -> None:

@@ -196,6 +196,25 @@ def test_only_the_lines_that_a_brain_names_are_parked(bench: Bench) -> None:
     assert bench.own.value("tocsin_spool_parked_lines") == 2
 
 
+def test_bad_lines_beyond_those_that_a_brain_names_are_found_too(bench: Bench) -> None:
+    bench.put(*(f"bad {n}" if n % 2 else f"good v={n} {n}" for n in range(20)))
+
+    def answer(lines: list[str]) -> httpx2.Response:
+        bad = [n for n, line in enumerate(lines, 1) if line.startswith("bad")]
+        bench.receiver.accepted += [line for line in lines if line.startswith("good")]
+        if not bad:
+            return httpx2.Response(204)
+        named = [{"number": n, "problem": "no fields"} for n in bad[:4]]
+        details = {"rejected": named, "rejected_total": len(bad)}
+        return httpx2.Response(400, json={"error": {"code": "c", "message": "m", "details": details}})
+
+    bench.receiver.handler = answer
+    assert bench.uplink.push() == 1
+    assert {p.line for p in bench.spool.parked()} == {f"bad {n}" for n in range(1, 20, 2)}
+    assert set(bench.receiver.accepted) == {f"good v={n} {n}" for n in range(0, 20, 2)}
+    assert len(bench.receiver.requests) == 3
+
+
 def test_a_refused_body_is_halved_until_the_bad_lines_are_found(bench: Bench) -> None:
     lines = [f"m v={n} {n}" for n in range(200)]
     bad = {lines[3], lines[77], lines[199]}

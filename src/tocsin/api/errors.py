@@ -104,6 +104,16 @@ async def _answer(request: Request, error: Exception) -> JSONResponse:
     return ApiError(500, "internal_error", "the brain failed on this request; its log has the details").response()
 
 
+async def refuse_unknown_parameters(request: Request) -> None:
+    """A misspelt query parameter would otherwise be ignored without a word."""
+    known = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
+    unknown = sorted(set(request.query_params) - known)
+    if unknown:
+        message = f"query.{unknown[0]}: there is no such parameter; known here: {', '.join(sorted(known)) or 'none'}"
+        problems: list[JsonValue] = [{"at": f"query.{name}", "problem": "no such parameter"} for name in unknown]
+        raise ApiError(422, "invalid_request", message, {"problems": problems})
+
+
 def install(app: FastAPI) -> None:
     """Make `app` answer every failure in the one shape."""
     for kind in (ApiError, TocsinError, RequestValidationError, HTTPException, Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Depends, Request
 
 from tocsin.api.auth import Admin, Operator
-from tocsin.api.errors import ApiError, documented
+from tocsin.api.errors import ApiError, documented, refuse_unknown_parameters
 from tocsin.api.routes_ops import Brain
 from tocsin.api.routes_read import DecisionId
 from tocsin.client.models import ControlRequest, ControlState, DecisionOut, InjectionOut, InjectionRequest
@@ -20,8 +20,8 @@ async def require_json(request: Request) -> None:
 
 router = APIRouter(
     prefix="/v1",
-    dependencies=[Depends(require_json)],
-    responses=documented(401, 403, 409, 413, 415, 422, 500, 503),
+    dependencies=[Depends(require_json), Depends(refuse_unknown_parameters)],
+    responses=documented(400, 401, 403, 409, 413, 415, 422, 500, 503),
 )
 
 
@@ -55,7 +55,7 @@ def reset_breaker(service: Brain, who: Admin, _request: ControlRequest) -> Contr
     return service.reset_breaker(who.name)
 
 
-@router.post("/inject", tags=["control"], responses=documented(400, 404))
+@router.post("/inject", tags=["control"], responses=documented(404))
 def inject(service: Brain, who: Operator, request: InjectionRequest) -> InjectionOut:
     """Start a failure on a simulated GPU, for rehearsal; a real GPU is refused with 409."""
     return service.inject(request.kind, request.gpu, who.name)

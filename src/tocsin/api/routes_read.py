@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Depends, Path, Query
 
 from tocsin.api.auth import Anyone, Viewer
-from tocsin.api.errors import documented
+from tocsin.api.errors import documented, refuse_unknown_parameters
 from tocsin.api.routes_ops import Brain
 from tocsin.client.models import (
     DecisionOut,
@@ -32,7 +32,11 @@ DEFAULT_SPAN_MS = 6 * HOUR
 END_OF_TIME_MS = 253_402_300_800_000
 """Year 10,000: RFC 3339 has four digits for the year."""
 
-router = APIRouter(prefix="/v1", responses=documented(401, 403, 500, 503))
+router = APIRouter(
+    prefix="/v1",
+    dependencies=[Depends(refuse_unknown_parameters)],
+    responses=documented(401, 403, 422, 500, 503),
+)
 
 Uuid = Annotated[str, Path(min_length=1, max_length=200, description="UUID of a GPU or MIG instance.")]
 DecisionId = Annotated[str, Path(min_length=1, max_length=64, description="Id of a decision.")]
@@ -57,7 +61,7 @@ def gpus(service: Brain, _who: Viewer) -> list[GpuSummary]:
     return service.gpus()
 
 
-@router.get("/gpus/{uuid}", tags=["fleet"], responses=documented(404, 422))
+@router.get("/gpus/{uuid}", tags=["fleet"], responses=documented(404))
 def gpu(service: Brain, _who: Viewer, uuid: Uuid) -> GpuDetail:
     """One GPU with its newest values, and its events, findings, predictions and decisions."""
     return service.gpu(uuid)
@@ -82,7 +86,7 @@ def _check_metrics(metrics: list[str]) -> None:
             raise InputError("metric", name, "not in the metric table", f"did you mean {nearest(name)}?")
 
 
-@router.get("/gpus/{uuid}/series", tags=["fleet"], responses=documented(400, 404, 422))
+@router.get("/gpus/{uuid}/series", tags=["fleet"], responses=documented(400, 404))
 def series(
     service: Brain,
     _who: Viewer,
@@ -119,7 +123,7 @@ def predictions(service: Brain, _who: Viewer) -> list[PredictionOut]:
     return service.predictions()
 
 
-@router.get("/decisions", tags=["decisions"], responses=documented(422))
+@router.get("/decisions", tags=["decisions"])
 def decisions(
     service: Brain,
     _who: Viewer,
@@ -130,7 +134,7 @@ def decisions(
     return service.decisions(limit, state)
 
 
-@router.get("/decisions/{decision_id}", tags=["decisions"], responses=documented(404, 422))
+@router.get("/decisions/{decision_id}", tags=["decisions"], responses=documented(404))
 def decision(service: Brain, _who: Viewer, decision_id: DecisionId) -> DecisionOut:
     """One decision."""
     return service.decision(decision_id)
@@ -142,7 +146,7 @@ def scoreboard(service: Brain, _who: Viewer) -> Scoreboard:
     return service.scoreboard()
 
 
-@router.get("/journal", tags=["journal"], responses=documented(422))
+@router.get("/journal", tags=["journal"])
 def journal(
     service: Brain,
     _who: Viewer,

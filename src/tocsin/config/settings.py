@@ -28,6 +28,10 @@ class AgentSettings(Section):
     """Where readings come from: `nvml`, `simulated` or `replay`."""
     interval_seconds: float = Field(default=10.0, gt=0)
     """Time between two readings of a GPU."""
+    replay: list[Path] = Field(default_factory=list)
+    """Files that source `replay` lives through again: tidy CSV or text of dcgm-exporter, plain or bz2."""
+    replay_speed: float = Field(default=1.0, gt=0)
+    """Recorded seconds that pass in one second of a replay."""
     listen: str = "127.0.0.1:9835"
     """Address of `/metrics`; port 0 takes a free one."""
     push_url: str = ""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tocsin.domain.pool import PoolState
-from tocsin.rules.fleet import gang_fragmentation, group_means, idle
+from tocsin.rules.fleet import group_means, idle, stranded_ratio
 from tocsin.rules.roster import Roster
 from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET, Sheet
 from tocsin.rules.table import Floats, Ints, Vector
@@ -111,4 +111,4 @@ class Aggregates:
         count = int(hosts.max(initial=-1)) + 1
         free_by_host = np.bincount(hosts[free & named], minlength=count)
         sizes = np.bincount(hosts[self._roster.physical.v & named], minlength=count)
-        return gang_fragmentation(free_by_host, sizes)
+        return stranded_ratio(free_by_host, sizes)

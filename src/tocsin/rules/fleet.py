@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tocsin.domain.fragmentation import gang_fragmentation
 from tocsin.rules.table import Bools, Floats, Ints
 
 GANG = 8
@@ -16,19 +17,17 @@ IDLE_MEMORY = 0.02
 """Where no process list is given, a GPU with less of its memory used than this counts as without process (ratio)."""
 
 
-def gang_fragmentation(free: Ints, sizes: Ints, gang: int = GANG) -> float:
-    """Share of the free GPUs that jobs of `gang` GPUs cannot use where they are, 0 to 1.
+def stranded_ratio(free: Ints, sizes: Ints) -> float:
+    """Share of the free GPUs that jobs of the reference size cannot use where they are, 0 to 1.
 
-    `free` counts the free GPUs of each host and `sizes` all of them, both of shape (hosts,). A host that is smaller
-    than the gang counts as whole when all of it is free. The index is 1 - sum(floor(free / k) * k) / sum(free), the
-    gang form of stranded capacity, and 0 where packing all free GPUs together would still make no gang.
+    `free` counts the free GPUs of each host and `sizes` all of them, both of shape (hosts,). The job has GANG GPUs, or
+    as many as the largest host where that is less. 0 where all free GPUs together would not make one such job: moving work
+    would gain nothing.
     """
-    total = int(free.sum())
-    unit = np.minimum(sizes, gang)
-    if total == 0 or total < int(unit.min(initial=gang, where=unit > 0)):
+    gang = min(GANG, int(sizes.max(initial=0)))
+    if gang == 0 or int(free.sum()) < gang:
         return 0.0
-    usable = (free // np.maximum(unit, 1)) * unit
-    return 1.0 - float(usable.sum()) / total
+    return gang_fragmentation(free.tolist(), gang)
 
 
 def idle(utilization: Floats, processes: Floats, memory_used_ratio: Floats) -> Bools:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tocsin.domain.clock import MINUTE
 from tocsin.domain.metrics import METRICS, split_variant
 from tocsin.domain.pool import PoolState
 from tocsin.domain.reading import MAX_FUTURE_MS, Reading
@@ -16,6 +17,9 @@ from tocsin.rules.layout import Layout, Layouts, PlainPart
 from tocsin.rules.roster import Roster
 from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET, Sheet, VariantSheet
 from tocsin.rules.table import Ints, Table
+
+_UNKNOWN_INTERVAL_MS = 15 * MINUTE
+"""Age at which a GPU's first reading is stale, as long as a second has not told its interval."""
 
 _SWEEPS = 16
 """Times that rows are looked through for forgotten ones within the span after which they are forgotten."""
@@ -140,7 +144,8 @@ class Frame:
         step = np.where(before > 0, times - before, 0).astype(np.float64)
         new = np.where(old > 0, 0.75 * old + 0.25 * np.minimum(step, 4 * old), step)
         self._interval.v[rows] = new
-        self.limit.v[rows] = np.maximum(self._ageing.least_ms, self._ageing.intervals * new)
+        limit = np.where(new > 0, self._ageing.intervals * new, _UNKNOWN_INTERVAL_MS)
+        self.limit.v[rows] = np.maximum(self._ageing.least_ms, limit)
 
     def _store_plain(self, fresh: Sequence[tuple[int, Reading]], layouts: Sequence[Layout]) -> None:
         groups: dict[int, tuple[PlainPart, list[int], list[Sequence[float]]]] = {}

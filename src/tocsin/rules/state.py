@@ -215,5 +215,7 @@ def _probe(condition: Condition, world: World, sheet: str) -> Probe:
 
 
 def _every(masks: list[Bools]) -> Bools:
+    if len(masks) == 1:
+        return masks[0]
     result: Bools = np.logical_and.reduce(masks)
     return result

@@ -112,7 +112,9 @@ class Agent:
         for event in batch.events:
             self.own.count("tocsin_events_total", source=name, kind=event.kind.value)
             _log.info("event", kind=event.kind.value, gpu=event.gpu, code=event.code, message=event.message)
-        self.exporter.update(name, batch.readings)
+        if batch.readings or not self._source.gpus():
+            # A replay has nothing new at most ticks; that is no reason to take its GPUs for gone.
+            self.exporter.update(name, batch.readings)
         self._keep(batch)
         return batch
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tocsin.api.app import create_app
 from tocsin.api.server import ApiServer
+from tocsin.collector.exporter import FleetCollector
 from tocsin.config.address import free_or, split_address
 from tocsin.config.settings import Settings, StoreKind
 from tocsin.domain.clock import SECOND, Clock, ManualClock, SystemClock
@@ -27,7 +28,9 @@ from tocsin.sim.spec import FleetSpec
 from tocsin.store.factory import open_store
 
 HISTORY_READINGS = 12_000
-"""Readings of simulated past put into the store before the start, so that charts and forecasts have something to look at."""
+"""Readings of simulated past put into the store before the start: charts and forecasts look at the past."""
+EXPORT_INTERVALS = 3
+"""A simulated GPU leaves `/metrics` after this many intervals without a reading."""
 HISTORY_STEPS = 150
 """Most intervals of simulated past."""
 SCRIPT: Sequence[tuple[int, str]] = (
@@ -97,6 +100,8 @@ class Demo:
         self.brain.use_pools(self.fleet.pools)
         self.rehearsal = Rehearsal(self.fleet)
         self.service = BrainService(self.brain, self.rehearsal)
+        self.exporter = FleetCollector(self.clock, EXPORT_INTERVALS * simulation.interval_seconds)
+        self.brain.metrics.registry.register(self.exporter)
         self.steps = 0
 
     def step(self) -> None:
@@ -108,6 +113,7 @@ class Demo:
         with self.rehearsal.lock:
             batch = self.fleet.step()
         self.clock.advance(self.fleet.now_ms - self.clock.now_ms())
+        self.exporter.update("simulated", batch.readings)
         self.brain.accept(batch)
         self.brain.tick()
 
@@ -157,6 +163,7 @@ def _api(demo: Demo, announce: Announce) -> Iterator[str]:
     server = ApiServer(create_app(demo.service, demo.settings.api), host, free_or(host, port))
     url = f"http://{host}:{server.start()}"
     announce(f"api: {url}")
+    announce(f"metrics: {url}/metrics")
     try:
         yield url
     finally:

@@ -28,7 +28,20 @@ def _simulated(settings: Settings, clock: Clock) -> Source:
     return from_settings(settings.simulation, clock.now_ms())
 
 
-SOURCES: dict[str, Callable[[Settings, Clock], Source]] = {"nvml": _nvml, "simulated": _simulated}
+def _replay(settings: Settings, clock: Clock) -> Source:
+    from tocsin.collector.replay import ReplaySource, read_recording
+
+    paths = settings.agent.replay
+    if not paths:
+        raise InputError("agent.replay", [], "names nothing to replay", "name files of recorded telemetry")
+    return ReplaySource(read_recording(paths), origin_ms=clock.now_ms(), speed=settings.agent.replay_speed)
+
+
+SOURCES: dict[str, Callable[[Settings, Clock], Source]] = {
+    "nvml": _nvml,
+    "simulated": _simulated,
+    "replay": _replay,
+}
 """Name, as in setting ``agent.source``, to what opens it. Imports are inside: one source must not load another's."""
 
 

@@ -89,9 +89,9 @@ class SimulatedFleet:
 
     def _advance(self, window: Window) -> Batch:
         world, now, inv = self._state, window.end_ms, self._inventory
-        world.effects = state.Effects.none(len(inv))
         symbols_before = world.link_symbols.copy()
         load.advance(world, inv, self.spec.seed, self._step, now)
+        world.effects = state.Effects.none(len(inv))
         traffic.background(world, self.spec.seed, self._step, now - window.start_ms)
         self._faults.advance(self._step, window)
         events = self._world.deliver(now)

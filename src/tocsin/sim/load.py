@@ -46,12 +46,13 @@ def daylight(at_ms: int) -> float:
 
 
 def advance(state: State, inventory: Inventory, seed: int, step: int, at_ms: int) -> None:
-    """End and begin jobs up to `at_ms`."""
+    """End and begin jobs up to `at_ms`. Where a fault of the step before holds work running, it goes on, or begins."""
     work = state.work
     size = inventory.gangs
     rng = generator(seed, Stream.LOAD, step)
     length, gap, level, chance = (rng.uniform(size=size) for _ in range(4))
-    due = work.until_ms <= at_ms
+    held = _gangs_with(state.effects.pinned, inventory)
+    due = (work.until_ms <= at_ms) & ~(held & work.busy)
     ends, begins = due & work.busy, due & ~work.busy
     day = daylight(at_ms)
     job_ms = np.where(inventory.training, (3.0 + 9.0 * length) * HOUR, (0.5 + 2.5 * length) * HOUR)
@@ -73,7 +74,12 @@ def advance(state: State, inventory: Inventory, seed: int, step: int, at_ms: int
 def _blocked(state: State, inventory: Inventory) -> Bools:
     """Which gang slots take no new work: one of their GPUs is gone, not trusted or closed to the scheduler."""
     closed = state.unschedulable | state.drained | state.lost | state.frozen
-    return np.asarray(np.bincount(inventory.gang, weights=closed, minlength=inventory.gangs) > 0, dtype=np.bool_)
+    return _gangs_with(closed, inventory)
+
+
+def _gangs_with(marked: Bools, inventory: Inventory) -> Bools:
+    """Which gang slots have a marked GPU."""
+    return np.asarray(np.bincount(inventory.gang, weights=marked, minlength=inventory.gangs) > 0, dtype=np.bool_)
 
 
 def demand(state: State, inventory: Inventory, seed: int, step: int, at_ms: int) -> Demand:

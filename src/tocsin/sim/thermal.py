@@ -20,8 +20,10 @@ from tocsin.sim.state import State
 CLOCK_EXPONENT = 2.4
 """Between 1 (constant voltage) and 3 (voltage in step with the clock); own choice."""
 IDLE_CLOCK = 0.2
-HW_SLOWDOWN_CLOCK = 0.5
-"""Hardware slowdown cuts the clocks by a factor of at least 2 (NVML's description of the reason bits)."""
+SW_OFFSET_C = 1.0
+SW_DROOP = 0.25
+SW_DROOP_MAX_C = 8.0
+"""How far software slowdown lets the maximum operating temperature pass, and how that grows (own choices)."""
 POWER_BRAKE_CLOCK = 0.4
 
 REASON_IDLE = 0x1
@@ -71,7 +73,7 @@ class Throttle:
         return mask.astype(np.float64)
 
 
-def relax(temperature: Floats, steady: Floats, seconds: float, tau_s: float = TAU_S) -> Floats:
+def relax(temperature: Floats, steady: Floats, seconds: float | Floats, tau_s: float = TAU_S) -> Floats:
     """Temperatures after `seconds` on the first-order way to `steady`."""
     return np.asarray(steady + (temperature - steady) * np.exp(-seconds / tau_s), dtype=np.float64)
 
@@ -106,40 +108,65 @@ def advance(
     computing = load.busy & ~effects.hang
     heat_w = np.where(computing, load.heat, 0.0) * (limits.max_w * 1.12 - limits.idle_w)
     capped = clock_for(state.power_limit, limits.idle_w, heat_w)
-    wanted = limits.idle_w + heat_w * capped**CLOCK_EXPONENT
-    excess = ambient + resistance * wanted - limits.ceiling_c
-    sw_thermal = (excess > 0.5) & (state.temperature >= limits.ceiling_c - 0.5) & computing
-    # The software's regulator leaves an offset that grows with what it has to hold back, so that a grave loss of
-    # cooling still reaches the hardware's own limit.
-    allowed = limits.ceiling_c + 1.0 + (0.1 * excess).clip(0.0, 8.0)
-    thermal = clock_for((allowed - ambient) / resistance, limits.idle_w, heat_w)
-    clock = np.where(sw_thermal, np.minimum(capped, thermal), capped)
-    hw_thermal = (state.temperature >= limits.slowdown_c) & computing
-    clock = np.where(hw_thermal, np.minimum(clock, HW_SLOWDOWN_CLOCK), clock)
-    clock = np.where(effects.power_brake, np.minimum(clock, POWER_BRAKE_CLOCK), clock)
-    drawn = (limits.idle_w + heat_w * clock**CLOCK_EXPONENT) * (1.0 + 0.006 * noise.clip(-3, 3))
-    drawn = np.where(state.lost, 0.0, np.minimum(drawn, np.maximum(state.power_limit, limits.idle_w) * 1.01))
-    state.power = np.round(drawn, 3)
-    state.clock = np.where(load.busy, clock, IDLE_CLOCK)
-    state.temperature = relax(state.temperature, ambient + resistance * state.power, seconds)
+    clock = np.where(effects.power_brake, np.minimum(capped, POWER_BRAKE_CLOCK), capped)
+    asked = (limits.idle_w + heat_w * clock**CLOCK_EXPONENT) * (1.0 + 0.006 * noise.clip(-3, 3))
+    wanted = np.where(state.lost, 0.0, np.minimum(asked, np.maximum(state.power_limit, limits.idle_w) * 1.01))
+    heat = _hold_back(state.temperature, ambient + resistance * wanted, limits, seconds)
+    held = limits.idle_w + np.maximum(0.0, (heat.target_c - ambient) / resistance - limits.idle_w)
+    power = np.where(heat.held > 0, wanted * (1.0 - heat.held) + np.minimum(held, wanted) * heat.held, wanted)
+    state.power = np.asarray(np.round(power, 3), dtype=np.float64)
+    slowed = np.where(heat.held > 0, np.minimum(clock, clock_for(state.power, limits.idle_w, heat_w)), clock)
+    state.clock = np.where(load.busy, slowed, IDLE_CLOCK)
+    state.temperature = np.where(
+        heat.held > 0,
+        relax(np.maximum(state.temperature, limits.ceiling_c), heat.target_c, heat.held * seconds),
+        relax(state.temperature, ambient + resistance * state.power, seconds),
+    )
     throttle = Throttle(
         power_cap=(capped < 0.999) & computing,
-        sw_thermal=sw_thermal,
-        hw_thermal=hw_thermal,
+        sw_thermal=heat.held > 0,
+        hw_thermal=heat.hardware > 0,
         power_brake=effects.power_brake & ~state.lost,
         idle=~load.busy,
     )
-    _count(state, throttle, seconds)
+    _count(state, throttle, heat, seconds)
     return throttle
 
 
-def _count(state: State, throttle: Throttle, seconds: float) -> None:
+@dataclass(frozen=True)
+class _Heat:
+    """`held` is the share of the step in which software holds the GPU at `target_c`, `hardware` that of hardware."""
+
+    held: Floats
+    hardware: Floats
+    target_c: Floats
+
+
+def _hold_back(temperature: Floats, free_c: Floats, limits: Limits, seconds: float) -> _Heat:
+    """Thermal slowdown over a step in which unlimited power would settle at `free_c`.
+
+    Software starts at the maximum operating temperature and lets it pass by an offset that grows with what it holds
+    back. Where that offset would pass the hardware's point, hardware slowdown comes and goes and keeps it there, for
+    a share of the time that grows with the excess. Closed form, so that no step is too long.
+    """
+    excess = np.maximum(free_c - limits.ceiling_c, 0.0)
+    reach = np.maximum(free_c - temperature, 1e-9)
+    crossing = TAU_S * np.log(np.maximum(reach, 1e-9) / np.maximum(excess, 1e-9)).clip(0.0, None)
+    engaged = (excess > 0.5) & (crossing < seconds)
+    held = np.where(engaged, 1.0 - np.where(engaged, crossing, 0.0) / seconds, 0.0)
+    allowed = limits.ceiling_c + SW_OFFSET_C + (SW_DROOP * excess).clip(0.0, SW_DROOP_MAX_C)
+    beyond = allowed - limits.slowdown_c
+    hardware = np.where(beyond > 0, (beyond / SW_DROOP_MAX_C).clip(0.1, 1.0), 0.0) * held
+    return _Heat(held, hardware, np.minimum(np.minimum(allowed, limits.slowdown_c + 0.5), free_c))
+
+
+def _count(state: State, throttle: Throttle, heat: _Heat, seconds: float) -> None:
     counters = state.counters
     counters["gpu_energy_joules_total"] += state.power * seconds
     counters["gpu_power_cap_seconds_total"] += throttle.power_cap * seconds
-    counters["gpu_sw_thermal_slowdown_seconds_total"] += throttle.sw_thermal * seconds
-    counters["gpu_hw_thermal_slowdown_seconds_total"] += throttle.hw_thermal * seconds
-    counters["gpu_thermal_violation_seconds_total"] += (throttle.sw_thermal | throttle.hw_thermal) * seconds
+    counters["gpu_sw_thermal_slowdown_seconds_total"] += heat.held * seconds
+    counters["gpu_hw_thermal_slowdown_seconds_total"] += heat.hardware * seconds
+    counters["gpu_thermal_violation_seconds_total"] += heat.held * seconds
     counters["gpu_hw_power_brake_seconds_total"] += throttle.power_brake * seconds
 
 

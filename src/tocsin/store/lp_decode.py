@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import to_iso
@@ -19,6 +18,7 @@ from tocsin.domain.missing import Missing
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import MAX_FUTURE_MS, Reading, sanitise
 from tocsin.store import points
+from tocsin.store.lp_heads import GpuHead, gpu_head, info_of
 from tocsin.store.lp_line import (
     NANOSECONDS,
     LineError,
@@ -39,7 +39,6 @@ MAX_WARNINGS = 100
 _MAX_SUGGESTIONS = 20
 _MAX_TEXT = 256 * 1024
 _MAX_JOINS = 10_000
-_LABELS = frozenset(spec.label for spec in METRICS.values() if spec.label)
 _BOUNDS = {name: (spec.name, spec.label, spec.minimum, spec.maximum) for name, spec in BY_FIELD.items()}
 _REASONS = {reason.value: reason for reason in Missing}
 _ESCAPED = re.compile(r"\\.")
@@ -58,8 +57,8 @@ class BadLine:
 class Decoded:
     """What a body of line protocol held.
 
-    `rejected` are the lines that were not kept. `warnings` tell of single values that were not kept although their line was, and
-    `dropped` counts those values: blank ones (kept as `Missing.BLANK`) and ones of unknown fields.
+    `rejected` are the lines that were not kept. `warnings` tell of single values that were not kept although their
+    line was, and `dropped` counts those values: blank ones (kept as `Missing.BLANK`) and ones of unknown fields.
     """
 
     batch: Batch
@@ -75,29 +74,6 @@ class _Row:
     gpu: Gpu
     values: dict[str, float] = field(default_factory=dict)
     missing: dict[str, Missing] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class _GpuHead:
-    """Head of a line of measurement ``gpu``, ``gpu_missing`` or ``gpu_info``."""
-
-    measurement: str
-    gpu: Gpu
-    label: str
-    value: str
-    strange: tuple[str, ...]
-
-
-@lru_cache(maxsize=16_384)
-def _gpu_head(head: str) -> _GpuHead:
-    measurement, tags = parse_head(head)
-    others = [name for name in tags if name not in ("gpu_uuid", "host", "mig_uuid")]
-    labels = [name for name in others if name in _LABELS]
-    if len(labels) > 1:
-        raise LineError(f"tags {' and '.join(labels)} are labels of different metrics")
-    label = labels[0] if labels else ""
-    strange = tuple(name for name in others if name != label)
-    return _GpuHead(measurement, points.gpu_of_tags(tags), label, tags.get(label, ""), strange)
 
 
 class _Decoder:
@@ -148,6 +124,10 @@ class _Decoder:
                 self._line(text, at + 1)
             except OpenTextError:
                 continue
+            except (LineError, PointError):
+                if end > at:
+                    break
+                raise
             return end - at + 1
         raise OpenTextError("quoted text does not end")
 
@@ -166,6 +146,11 @@ class _Decoder:
                 yield end
 
     def _line(self, line: str, line_number: int) -> None:
+        if line.startswith("gpu_info,"):
+            body, _, stamp = line.rpartition(" ")
+            if stamp.isdigit():
+                self._put_info(info_of(body), self._instant(stamp))
+                return
         if '"' in line:
             head, rest = cut_head(line)
             fields, stamp = parse_fields(rest)
@@ -173,9 +158,9 @@ class _Decoder:
             return
         head, text, stamp = cut(line)
         if head.startswith("gpu,"):
-            self._values(_gpu_head(head), text, self._instant(stamp), line_number)
+            self._values(gpu_head(head), text, self._instant(stamp), line_number)
         elif head.startswith("gpu_missing,"):
-            self._missing(_gpu_head(head), parse_fields(text)[0], self._instant(stamp), line_number)
+            self._missing(gpu_head(head), parse_fields(text)[0], self._instant(stamp), line_number)
         else:
             self._typed(head, parse_fields(text)[0], self._instant(stamp), line_number)
 
@@ -197,7 +182,7 @@ class _Decoder:
             for name in text:
                 self._drop(f"field {name!r} of {measurement} is text, dropped")
             rest = {name: value for name, value in fields.items() if name not in text}
-            parsed = _gpu_head(head)
+            parsed = gpu_head(head)
             if measurement == points.MISSING:
                 self._missing(parsed, rest, at_ms, line_number)
             else:
@@ -208,15 +193,19 @@ class _Decoder:
             raise LineError(f"unknown measurement {measurement[:60]!r}")
         reader(self, Point(measurement, tags, fields, at_ms))
 
-    def _row(self, head: _GpuHead, at_ms: int) -> _Row:
+    def _put(self, head: GpuHead, at_ms: int, values: dict[str, float], missing: dict[str, Missing]) -> None:
         for name in head.strange:
-            self._warn(f"tag {name!r} is not known, ignored")
+            self._warnings[f"tag {name!r} is not known, ignored"] += 1
+        if not values and not missing:
+            return
         row = self._rows.get((head.gpu.uuid, at_ms))
         if row is None:
-            row = self._rows[head.gpu.uuid, at_ms] = _Row(head.gpu)
-        return row
+            self._rows[head.gpu.uuid, at_ms] = _Row(head.gpu, values, missing)
+            return
+        row.values.update(values)
+        row.missing.update(missing)
 
-    def _values(self, head: _GpuHead, text: str, at_ms: int, line_number: int) -> None:
+    def _values(self, head: GpuHead, text: str, at_ms: int, line_number: int) -> None:
         """The fast way, for fields without quotes: most of what ever comes in."""
         if "\\" in text or head.label:
             self._take(head, parse_fields(text)[0], at_ms, line_number)
@@ -236,13 +225,21 @@ class _Decoder:
                 values[spec[0]] = value
             else:
                 suspects[unescape_name(name) or item] = number(raw)
-        row = self._row(head, at_ms)
-        row.values.update(values)
         if suspects:
-            self._take(head, suspects, at_ms, line_number)
+            self._take(head, suspects, at_ms, line_number, values)
+        else:
+            self._put(head, at_ms, values, {})
 
-    def _take(self, head: _GpuHead, fields: Mapping[str, FieldValue], at_ms: int, line_number: int) -> None:
-        row = self._row(head, at_ms)
+    def _take(
+        self,
+        head: GpuHead,
+        fields: Mapping[str, FieldValue],
+        at_ms: int,
+        line_number: int,
+        good: dict[str, float] | None = None,
+    ) -> None:
+        values = good or {}
+        missing: dict[str, Missing] = {}
         suspects: dict[str, float] = {}
         for name, value in fields.items():
             key = self._key(name, head)
@@ -250,17 +247,18 @@ class _Decoder:
                 continue
             low, high = _BOUNDS[name][2:]
             if low <= float(value) <= high:
-                row.values[key] = float(value)
+                values[key] = float(value)
             else:
                 suspects[key] = float(value)
         if suspects:
             cleaned, problems = sanitise(Reading(head.gpu, at_ms, suspects))
-            row.missing.update(cleaned.missing)
+            missing.update(cleaned.missing)
             for problem in problems:
                 self._drop(f"line {line_number}: {problem}")
+        self._put(head, at_ms, values, missing)
 
-    def _missing(self, head: _GpuHead, fields: Mapping[str, FieldValue], at_ms: int, line_number: int) -> None:
-        row = self._row(head, at_ms)
+    def _missing(self, head: GpuHead, fields: Mapping[str, FieldValue], at_ms: int, line_number: int) -> None:
+        missing: dict[str, Missing] = {}
         for name, code in fields.items():
             key = self._key(name, head)
             if key is None:
@@ -268,10 +266,11 @@ class _Decoder:
             reason = _REASONS.get(int(code)) if isinstance(code, int | float) and code == code // 1 else None
             if reason is None:
                 self._drop(f"line {line_number}: {key} = {code!r} is no reason's code, kept as blank")
-            row.missing[key] = reason or Missing.BLANK
+            missing[key] = reason or Missing.BLANK
+        self._put(head, at_ms, {}, missing)
 
-    def _key(self, name: str, head: _GpuHead) -> str | None:
-        """Canonical name of a field, as a variant where the line has a label; None, with a warning, where there is none."""
+    def _key(self, name: str, head: GpuHead) -> str | None:
+        """Canonical name of a field, with the line's label; None, with a warning, where there is no such metric."""
         spec = _BOUNDS.get(name)
         if spec is None:
             self._drop(f"field {name!r} is not in the metric table, dropped{self._suggestion(name)}")
@@ -290,12 +289,15 @@ class _Decoder:
 
     def take_info(self, point: Point) -> None:
         """Attributes of a GPU."""
-        gpu = points.read_info(point)
-        key = (gpu.uuid, point.at_ms)
+        self._put_info(points.read_info(point), point.at_ms)
+
+    def _put_info(self, gpu: Gpu, at_ms: int) -> None:
+        key = (gpu.uuid, at_ms)
         self._infos[key] = gpu
-        if point.at_ms >= self._newest_info.get(gpu.uuid, (point.at_ms, gpu))[0]:
-            self._newest_info[gpu.uuid] = (point.at_ms, gpu)
-        self._rows.setdefault(key, _Row(points.gpu_of_tags(point.tags)))
+        if at_ms >= self._newest_info.get(gpu.uuid, (at_ms, gpu))[0]:
+            self._newest_info[gpu.uuid] = (at_ms, gpu)
+        if key not in self._rows:
+            self._rows[key] = _Row(gpu)
 
     def take_event(self, point: Point) -> None:
         """An event."""
@@ -310,9 +312,6 @@ class _Decoder:
         self._predictions.append(points.read_prediction(point))
 
     # ------------------------------------------------------------------ result
-
-    def _warn(self, text: str) -> None:
-        self._warnings[text] += 1
 
     def _drop(self, text: str) -> None:
         self._dropped += 1
@@ -358,18 +357,21 @@ def _shown(at_ms: int) -> str:
 
 
 def decode(text: str | bytes, *, precision: str = "ms", now_ms: int) -> Decoded:
-    """Read line protocol with timestamps in `precision` (``ns``, ``us``, ``ms`` or ``s``); a point without one is dated `now_ms`.
+    """Read line protocol with timestamps in `precision`: ``ns``, ``us``, ``ms`` or ``s``.
 
-    Lines of one GPU and instant become one `Reading`; within it a value outranks a reason for its absence, and of two values the later
-    line's holds. Readings carry the attributes of their own ``gpu_info`` line, else of the GPU's newest one in `text`.
-    A line dated more than `MAX_FUTURE_MS` ahead of `now_ms` is rejected. Raises InputError for an unknown `precision`.
+    A point without a timestamp is dated `now_ms`. Lines of one GPU and instant become one `Reading`; within it a value
+    outranks a reason for its absence, and of two values the later line's holds. Readings carry the attributes of their
+    own ``gpu_info`` line, else of the GPU's newest one in `text`. A line dated more than `MAX_FUTURE_MS` ahead of
+    `now_ms` is rejected. Raises InputError for an unknown `precision`.
     """
     undecodable = False
     if isinstance(text, bytes):
         try:
-            text = text.decode()
+            body = text.decode()
         except UnicodeDecodeError:
-            text, undecodable = text.decode("utf-8", "surrogateescape"), True
+            body, undecodable = text.decode("utf-8", "surrogateescape"), True
+    else:
+        body = text
     decoder = _Decoder(precision, now_ms)
-    decoder.run(text, undecodable)
+    decoder.run(body, undecodable)
     return decoder.result()

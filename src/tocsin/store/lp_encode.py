@@ -1,7 +1,7 @@
 """Writing line protocol.
 
-Field names of one reading hardly ever change from tick to tick, so the text around the numbers is made once per set of names and
-filled by one ``%`` per line.
+Field names of a reading hardly ever change from tick to tick, so the text around the numbers is made once per set of
+names and filled by one ``%`` per line.
 """
 
 from __future__ import annotations
@@ -100,10 +100,9 @@ def _plan(names: tuple[str, ...], form: str) -> tuple[_Group, ...]:
     )
 
 
-def _add_lines(
-    lines: list[str], head: str, at: str, names: tuple[str, ...], values: tuple[float, ...], form: str
-) -> None:
-    for group in _plan(names, form):
+def _add_lines(lines: list[str], head: str, at: str, fields: Mapping[str, float], form: str) -> None:
+    values = tuple(fields.values())
+    for group in _plan(tuple(fields), form):
         picked = values if group.pick is None else group.pick(values)
         text = group.template % picked
         if "(" in text or "True" in text or "False" in text:  # NumPy scalars and booleans print their type
@@ -150,16 +149,17 @@ def _encode_reading(lines: list[str], reading: Reading, info: bool) -> None:
     if info:
         lines.append(heads.info + at)
     if values:
-        _add_lines(lines, heads.values, at, tuple(values), tuple(values.values()), "%r")
+        _add_lines(lines, heads.values, at, values, "%r")
     if missing:
-        _add_lines(lines, heads.missing, at, tuple(missing), tuple(missing.values()), "%di")
+        _add_lines(lines, heads.missing, at, missing, "%di")
 
 
 def encode(batch: Batch, *, info: bool = True) -> str:
     """`batch` as InfluxDB line protocol with timestamps in milliseconds; every line ends with a newline.
 
-    A variant's label is a tag, so each label value is a line of its own. `info` adds one line of measurement ``gpu_info`` per reading with
-    the GPU's attributes; without it only UUID, parent and host travel, and a reading that has neither values nor reasons has no line.
+    A variant's label is a tag, so each label value is a line of its own. `info` adds one line of measurement
+    ``gpu_info`` per reading with the GPU's attributes; without it only UUID, parent and host travel, and a reading that
+    has neither values nor reasons has no line.
     A value that is not finite travels as blank in ``gpu_missing``.
     """
     lines: list[str] = []

@@ -1,7 +1,7 @@
 """The grammar of one line: measurement and tags, fields, timestamp, with InfluxDB's rules for escapes.
 
-In names and tags a backslash before a comma, an equals sign or a space takes its meaning away; in quoted text it does so before a quote
-and a backslash. Everywhere else a backslash is itself.
+In names and tags a backslash before a comma, an equals sign or a space takes its meaning away; in quoted text it does
+so before a quote and a backslash. Everywhere else a backslash is itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Events, findings, predictions and GPU attributes as points: a measurement with tags, fields and an instant.
 
-Tags name what a point is (they make it unique together with the instant), fields carry what may change. An optional number
-that is None is named in field ``absent``, because a second write merges fields and an old number would shine through.
+Tags name what a point is (they make it unique together with the instant), fields carry what may change. An optional
+number that is None is named in field ``absent``: a second write merges fields, and an old number would shine through.
 """
 
 from __future__ import annotations

@@ -17,9 +17,10 @@ from tocsin.rules.table import Bools, Ints
 
 
 class MissingFamily(Condition):
-    """Holds where a GPU had metrics of a family, now reports without any of them, and another GPU still has some.
+    """Holds where a GPU had metrics of a family and now reports without any of them.
 
-    What every GPU loses at once is a change of configuration. What has been gone for `memory` is taken as normal.
+    What all GPUs on several hosts have lost is a change of configuration and does not count, nor does what has been
+    gone for `memory`.
     """
 
     words = frozenset({"families"})
@@ -38,7 +39,7 @@ class MissingFamily(Condition):
         return MissingFamilyProbe(self, world)
 
     def meaning(self) -> str:
-        return f"all metrics of one family gone, while another GPU has them: {', '.join(self.families)}"
+        return f"all metrics of a family gone, not from the whole fleet at once: {', '.join(self.families)}"
 
 
 class MissingFamilyProbe(Probe):
@@ -69,10 +70,13 @@ class MissingFamilyProbe(Probe):
             return lost
         live = ~self._frame.stale.v
         have = (self._seen.v == self._table.at.v) & live & (self._seen.v > 0)
-        had = (self._seen.v > 0).sum(axis=1)
-        shared = have.any(axis=1) | (had <= 1)
-        missed: Bools = lost & live & shared[:, None]
+        missed: Bools = lost & live & (have.any(axis=1) | ~self._on_several_hosts())[:, None]
         return missed
+
+    def _on_several_hosts(self) -> Bools:
+        hosts = self._frame.roster.host.v
+        spread = [np.unique(hosts[seen > 0]).size > 1 for seen in self._seen.v]
+        return np.array(spread, dtype=np.bool_)
 
     def true(self) -> Bools:
         return np.asarray(self._missed().any(axis=0), dtype=np.bool_)

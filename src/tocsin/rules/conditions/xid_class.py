@@ -106,7 +106,7 @@ class XidProbe(Probe):
             "code": str(first.code),
             "name": first.name,
             "help": first.help,
-            "remedy": first.vendor_action.replace("_", " "),
+            "remedy": first.vendor_action.upper() or "nothing",
             "codes": ", ".join(str(spec.code) for spec in sorted(specs, key=lambda spec: spec.code)),
         }
         evidence = (*(_evidence(spec, spell) for spec in specs), burst_evidence(spell))

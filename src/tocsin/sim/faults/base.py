@@ -153,6 +153,8 @@ class FaultKind:
         if run.benign:
             self.finish(run, world, run.onset_at_ms)
             return
+        # What the fault kills must not be held running on behalf of its precursor.
+        world.state.effects.pinned[run.gpu] = False
         run.stage = Stage.STRUCK
         run.onset_ms = run.onset_at_ms
         self.strike(run, world, run.onset_at_ms)

@@ -23,13 +23,13 @@ def fall_off(run: Run, world: World, at_ms: int) -> None:
     world.kill_job(run.gpu, at_ms)
 
 
-class PcieDegradation(FaultKind):
+class FallenOffBus(FaultKind):
     """A riser, retimer or seat goes bad."""
 
-    kind = "pcie_degradation"
+    kind = "fallen_off_bus"
     help = "PCIe replays grow and lanes drop, then XID 79: the GPU falls off the bus and is lost"
     per_gpu_year = LLAMA3_FAULTY_GPU * BUS_SHARE
-    abrupt_share = 0.65
+    abrupt_share = 0.70
     benign_share = 0.3
     lead = (30.0 * MINUTE, 2.0 * DAY)
     rehearsal_lead = 20.0 * MINUTE

@@ -8,7 +8,7 @@ from tocsin.sim.faults.rates import LLAMA3_POWER_SUPPLY, LLAMA3_THERMAL
 from tocsin.sim.inventory import INLET_C
 from tocsin.sim.world import Window, World
 
-OVERSHOOT_C = 8.0
+OVERSHOOT_C = 10.0
 """How far above the hardware's slowdown point the GPU would settle at full power when the drift is complete."""
 
 
@@ -31,7 +31,8 @@ class ThermalDrift(FaultKind):
 
     def _set(self, run: Run, world: World, strength: float) -> None:
         effects = world.state.effects
-        effects.resistance[run.gpu] *= 1.0 + (self._worst(world, run.gpu) - 1.0) * strength
+        factor = 1.0 + (self._worst(world, run.gpu) - 1.0) * strength
+        effects.resistance[run.gpu] = max(effects.resistance[run.gpu], factor)
         effects.pinned[run.gpu] |= run.injected
 
     def warn(self, run: Run, world: World, strength: float, window: Window) -> None:
@@ -41,19 +42,20 @@ class ThermalDrift(FaultKind):
         self._set(run, world, 1.0)
 
 
-class CoolingLoss(FaultKind):
+class FanFailure(FaultKind):
     """A fan wall or a coolant pump stops."""
 
-    kind = "cooling_loss"
+    kind = "fan_failure"
     help = "fans or pump of a host stop: all its GPUs heat up within minutes"
     fault_class = FaultClass.FACILITY
     per_gpu_year = LLAMA3_POWER_SUPPLY
     repair = (30.0 * MINUTE, 3.0 * HOUR)
     rehearsal_repair = 45.0 * MINUTE
     factor = 2.2
+    """Multiplier on the thermal resistance (own choice)."""
 
     def hold(self, run: Run, world: World, window: Window) -> None:
         effects = world.state.effects
         for mate in world.host_mates(run.gpu):
-            effects.resistance[mate] *= self.factor
+            effects.resistance[mate] = max(effects.resistance[mate], self.factor)
             effects.pinned[mate] |= run.injected

@@ -65,13 +65,13 @@ class _RowFault(FaultKind):
             world.xids(run.gpu, window.end_ms, [(92, "High single-bit ECC error rate")])
 
 
-class EccGrowth(_RowFault):
+class RowRemap(_RowFault):
     """The usual end: the row is remapped at the next reset, the application is lost, the GPU is not."""
 
-    kind = "ecc_growth"
+    kind = "row_remap"
     help = "corrected errors grow, then XID 48, 63 and 94: a row remap waits for a reset"
     per_gpu_year = LLAMA3_HBM * (1.0 - REMAP_FAILURE_SHARE)
-    abrupt_share = 0.65
+    abrupt_share = 0.70
     cured_by = RESETS
 
     def strike(self, run: Run, world: World, at_ms: int) -> None:
@@ -96,7 +96,7 @@ class RowRemapFailure(_RowFault):
     kind = "row_remap_failure"
     help = "corrected errors grow, then XID 48, 64 and 95: no spare row is left, the board must be replaced"
     per_gpu_year = LLAMA3_HBM * REMAP_FAILURE_SHARE
-    abrupt_share = 0.60
+    abrupt_share = 0.70
     repair = (24.0 * HOUR, 96.0 * HOUR)
 
     def strike(self, run: Run, world: World, at_ms: int) -> None:

@@ -17,13 +17,13 @@ CRC_PER_HOUR = 2.0e4
 """At the end of a precursor (own choices)."""
 
 
-class NvlinkFailure(FaultKind):
+class NvlinkRecovery(FaultKind):
     """A cable, retimer or backplane connector goes bad."""
 
-    kind = "nvlink_failure"
+    kind = "nvlink_recovery"
     help = "recoveries on one NVLink, then XID 74, or 149 with 145 on every peer of the NVLink 5 domain"
     per_gpu_year = LLAMA3_FAULTY_GPU * LINK_SHARE
-    abrupt_share = 0.65
+    abrupt_share = 0.70
     benign_share = 0.4
     lead = (30.0 * MINUTE, 3.0 * DAY)
     rehearsal_lead = 20.0 * MINUTE

@@ -1,0 +1,214 @@
+"""The journal folded into the state that the loop works on. The same entries give the same state, also after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from tocsin.actions.catalogue import ACTIONS, Scope
+from tocsin.actions.codec import load_decision, load_outcome, load_verdicts
+from tocsin.actions.controls import Breaker, Controls, HoldOff, Note
+from tocsin.actions.reach import base_key
+from tocsin.actions.record import Record
+from tocsin.domain.decision import Decision, DecisionState, Outcome, OutcomeStatus, Ruling
+from tocsin.domain.finding import ActionKind
+from tocsin.journal.chain import Entry
+from tocsin.journal.kinds import EntryKind
+
+KEEP_FINAL = 2_000
+"""Ended decisions that stay listed; of older ones only the keys are remembered, so that nothing is done twice."""
+_KEEP_STARTS = 100
+
+
+class Ledger:
+    """All decisions and controls. `apply` takes entries in the order of the journal; other kinds pass it by."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, Record] = {}
+        self.ended: list[str] = []
+        self.known: set[str] = set()
+        self.causes: dict[str, int] = {}
+        self._paused: Note | None = None
+        self._breaker: Breaker | None = None
+        self._approvals: dict[str, Note] = {}
+        self._rejections: dict[str, Note] = {}
+        self._hold_offs: dict[str, HoldOff] = {}
+        self._started: dict[str, int] = {}
+        self._attempts: dict[tuple[str, ActionKind], tuple[int, ...]] = {}
+        self._effects: dict[str, Decision] = {}
+        self._renewals: dict[str, int] = {}
+        self._cancelled: set[str] = set()
+        self._controls: Controls | None = None
+
+    def apply(self, entry: Entry) -> None:
+        """Take one entry in."""
+        handler = self._HANDLERS.get(entry.kind)
+        if handler is not None:
+            handler(self, entry, dict(entry.payload))
+            self._controls = None
+
+    def controls(self) -> Controls:
+        """A snapshot for guards; the same object until an entry changes it."""
+        if self._controls is None:
+            self._controls = Controls(
+                self._paused,
+                self._breaker,
+                dict(self._approvals),
+                dict(self._rejections),
+                dict(self._hold_offs),
+                dict(self._started),
+                dict(self._attempts),
+                dict(self._effects),
+                self._busy(),
+                dict(self._renewals),
+                frozenset(self._cancelled),
+            )
+        return self._controls
+
+    def _busy(self) -> dict[str, str]:
+        running = (DecisionState.EXECUTING, DecisionState.VERIFYING)
+        effects = [self.records[key] for key in self._effects if key in self.records]
+        return {base_key(r.decision.subject): str(r.decision.action) for r in effects if r.state in running}
+
+    def by_id(self, identity: str) -> Record | None:
+        """The record of a decision id; None where it is unknown or no longer listed."""
+        return next((record for record in self.records.values() if record.decision.id == identity), None)
+
+    def _record(self, payload: Mapping[str, Any]) -> Record | None:
+        return self.records.get(payload["key"])
+
+    def _decision(self, entry: Entry, payload: dict[str, Any]) -> None:
+        decision = load_decision(payload)
+        self.known.add(decision.key)
+        record = self.records.get(decision.key)
+        if record is None:
+            self.records[decision.key] = Record(decision, entry.at_ms)
+        else:
+            record.decision, record.updated_ms = decision, entry.at_ms
+
+    def _verdict(self, entry: Entry, payload: dict[str, Any]) -> None:
+        record = self._record(payload)
+        if record is None:
+            return
+        record.verdicts = load_verdicts(payload["verdicts"])
+        record.overall, record.updated_ms = Ruling(payload["overall"]), entry.at_ms
+        if payload.get("cause"):
+            self.causes[payload["cause"]] = entry.at_ms
+        if payload.get("state"):
+            self._end(record, DecisionState(payload["state"]), payload)
+
+    def _end(self, record: Record, state: DecisionState, payload: dict[str, Any]) -> None:
+        record.state, record.reason = state, str(payload.get("reason", ""))
+        cause = record.decision.parameters.get("cause", "")
+        if payload.get("renew") and cause:
+            self._renewals[cause] = self._renewals.get(cause, 0) + 1
+        self.ended.append(record.decision.key)
+        for key in self.ended[:-KEEP_FINAL]:
+            gone = self.records.pop(key)
+            self._approvals.pop(gone.decision.id, None)
+            self._rejections.pop(gone.decision.id, None)
+        del self.ended[:-KEEP_FINAL]
+
+    def _approval(self, entry: Entry, payload: dict[str, Any]) -> None:
+        record = self._record(payload)
+        if record is not None:
+            record.state, record.approved_by, record.updated_ms = DecisionState.APPROVED, entry.actor, entry.at_ms
+            self._approvals[record.decision.id] = Note(entry.actor, entry.at_ms)
+
+    def _rejection(self, entry: Entry, payload: dict[str, Any]) -> None:
+        record = self._record(payload)
+        if record is not None:
+            record.updated_ms = entry.at_ms
+            self._rejections[record.decision.id] = Note(entry.actor, entry.at_ms, payload.get("reason", ""))
+            self._end(record, DecisionState.REJECTED, payload)
+
+    def _execution(self, entry: Entry, payload: dict[str, Any]) -> None:
+        self._started[payload["key"]] = entry.at_ms
+        slot = (payload["subject"], ActionKind(payload["action"]))
+        self._attempts[slot] = (*self._attempts.get(slot, ()), entry.at_ms)[-_KEEP_STARTS:]
+        record = self._record(payload)
+        if record is not None:
+            record.state, record.executor, record.updated_ms = DecisionState.EXECUTING, payload["executor"], entry.at_ms
+            self._effects[payload["key"]] = record.decision
+
+    def _verification(self, entry: Entry, payload: dict[str, Any]) -> None:
+        record = self._record(payload)
+        if record is None:
+            return
+        record.updated_ms = entry.at_ms
+        if payload["phase"] == "due":
+            record.state = DecisionState.VERIFYING
+            record.detail, record.attempts, record.lasting = payload["detail"], payload["attempts"], payload["lasting"]
+        else:
+            record.checked, record.seen = True, payload["seen"]
+
+    def _outcome(self, entry: Entry, payload: dict[str, Any]) -> None:
+        record = self._record(payload)
+        outcome = load_outcome(payload["outcome"])
+        if not payload["in_effect"]:
+            self._effects.pop(payload["key"], None)
+        if record is None:
+            return
+        if outcome.status is OutcomeStatus.RESTORED:
+            self._give_back(record.decision)
+        self._conclude(record, outcome, entry, payload)
+
+    def _conclude(self, record: Record, outcome: Outcome, entry: Entry, payload: dict[str, Any]) -> None:
+        record.outcome, record.updated_ms = outcome, entry.at_ms
+        good = outcome.status in (OutcomeStatus.SUCCEEDED, OutcomeStatus.RESTORED)
+        self._end(record, DecisionState.DONE if good else DecisionState.FAILED, payload | {"reason": outcome.detail})
+
+    def _give_back(self, recovery: Decision) -> None:
+        for key, effect in list(self._effects.items()):
+            spec = ACTIONS[effect.action]
+            host = spec.scope is Scope.HOST and effect.subject.host and effect.subject.host == recovery.subject.host
+            same = base_key(effect.subject) == base_key(recovery.subject)
+            if spec.inverse is recovery.action and (same or host):
+                del self._effects[key]
+
+    def _notification(self, entry: Entry, payload: dict[str, Any]) -> None:
+        self._started[payload["key"]] = entry.at_ms
+        record = self._record(payload)
+        if record is not None:
+            self._conclude(record, load_outcome(payload["outcome"]), entry, payload)
+
+    def _pause(self, entry: Entry, payload: dict[str, Any]) -> None:
+        self._paused = Note(entry.actor, entry.at_ms, payload.get("reason", ""))
+
+    def _resume(self, entry: Entry, payload: dict[str, Any]) -> None:
+        self._paused = None
+
+    def _trip(self, entry: Entry, payload: dict[str, Any]) -> None:
+        self._breaker = Breaker(entry.at_ms, tuple(payload["causes"]), payload["reason"])
+
+    def _reset(self, entry: Entry, payload: dict[str, Any]) -> None:
+        self._breaker = None
+        self.causes.clear()
+
+    def _hold_off(self, entry: Entry, payload: dict[str, Any]) -> None:
+        subject = payload["subject"]
+        self._hold_offs[subject] = HoldOff(payload["until_ms"], entry.actor, payload.get("reason", ""))
+        self._cancelled.update(payload.get("cancelled", ()))
+        for key in payload.get("released", ()):
+            self._effects.pop(key, None)
+
+    _HANDLERS: ClassVar[dict[str, Callable[[Ledger, Entry, dict[str, Any]], None]]] = {
+        EntryKind.DECISION: _decision,
+        EntryKind.VERDICT: _verdict,
+        EntryKind.APPROVAL: _approval,
+        EntryKind.REJECTION: _rejection,
+        EntryKind.EXECUTION_STARTED: _execution,
+        EntryKind.VERIFICATION: _verification,
+        EntryKind.OUTCOME: _outcome,
+        EntryKind.NOTIFICATION: _notification,
+        EntryKind.PAUSE: _pause,
+        EntryKind.RESUME: _resume,
+        EntryKind.BREAKER_TRIPPED: _trip,
+        EntryKind.BREAKER_RESET: _reset,
+        EntryKind.HOLD_OFF: _hold_off,
+    }
+
+
+LEDGER_KINDS: tuple[str, ...] = tuple(Ledger._HANDLERS)
+
+"""Kinds of entries that the ledger reads."""

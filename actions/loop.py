@@ -1,0 +1,127 @@
+"""The loop: given the whole state, decide, ask the guards, do at most one thing per subject, and record it all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tocsin.actions.book import Book, JournalPort
+from tocsin.actions.decide import decide
+from tocsin.actions.escalation import escalations
+from tocsin.actions.execution import Execution
+from tocsin.actions.executors.protocol import Executor
+from tocsin.actions.judging import Judge
+from tocsin.actions.notices import Notices
+from tocsin.actions.notifier import JournalNotifier, Notifier
+from tocsin.actions.people import People
+from tocsin.actions.policy import Policy
+from tocsin.actions.reach import base_key
+from tocsin.actions.recovery import due_recoveries
+from tocsin.actions.status import DecisionStatus, StepReport
+from tocsin.actions.view import FleetView
+from tocsin.domain.clock import Clock
+from tocsin.domain.decision import Decision, Ruling
+from tocsin.domain.finding import Incident
+from tocsin.domain.prediction import Prediction
+
+
+class ActionLoop(People):
+    """One per fleet. `step` belongs to one thread; what people say may come from others.
+
+    Level-triggered: a step that comes twice, late or after a restart does what the state asks for and nothing again.
+    An execution that the journal shows begun without an outcome is reported as failed with unknown effect.
+    """
+
+    def __init__(
+        self,
+        journal: JournalPort,
+        executors: Sequence[Executor],
+        clock: Clock,
+        policy: Policy,
+        notifier: Notifier | None = None,
+    ) -> None:
+        super().__init__(Book(journal), clock, policy)
+        self._execution = Execution(self._book, executors, clock)
+        self._judge = Judge(self._book, self._execution, policy)
+        self._notices = Notices(self._book, notifier or JournalNotifier(), clock)
+        self._counts: Counter[str] = Counter()
+        self._execution.settle_interrupted()
+
+    def step(self, view: FleetView, incidents: Sequence[Incident], predictions: Sequence[Prediction]) -> StepReport:
+        """One turn over the state `view`; `incidents` and `predictions` are the present ones."""
+        now_ms = self._clock.now_ms()
+        self._execution.settle_interrupted()
+        self._execution.verify_settled(self._current(view))
+        wanted = self._wanted(self._current(view), incidents, predictions)
+        created = self._register(wanted)
+        ended = self._judge.close_ended(self._current(view), now_ms)
+        self._judge.judge_all(self._current(view), now_ms, wanted)
+        self._judge.trip_breaker(now_ms)
+        executed = self._execute(view, wanted)
+        self._register(escalations(self._book.ledger, view, self.policy))
+        notified = self._notices.deliver(self._current(view), now_ms)
+        self._count(created=created, executed=executed, notified=notified, ended=ended)
+        counts = dict(self._counts + self._notices.counts)
+        return StepReport(now_ms, self.statuses(), created, executed, notified, ended, counts)
+
+    def statuses(self) -> list[DecisionStatus]:
+        """Every decision that is listed, the waiting ones first, then by the latest change."""
+        with self._book.lock:
+            records = sorted(self._book.ledger.records.values(), key=lambda r: (r.final, -r.updated_ms))
+            return [record.status() for record in records]
+
+    def _current(self, view: FleetView) -> FleetView:
+        """`view` with the controls as they are at this moment."""
+        with self._book.lock:
+            controls = self._book.ledger.controls()
+        if view.controls is controls and view.policy is self.policy:
+            return view
+        return replace(view, controls=controls, policy=self.policy)
+
+    def _wanted(
+        self, view: FleetView, incidents: Sequence[Incident], predictions: Sequence[Prediction]
+    ) -> dict[str, Decision]:
+        """What the state asks for, by key: what gives back first, then by urgency."""
+        due = due_recoveries(view, self._execution.inverse)
+        return {decision.key: decision for decision in (*due, *decide(incidents, predictions, view, self.policy))}
+
+    def _register(self, wanted: dict[str, Decision]) -> tuple[str, ...]:
+        """Enter new decisions, and the new mode of waiting ones."""
+        created = []
+        ledger = self._book.ledger
+        for key, decision in wanted.items():
+            record = ledger.records.get(key)
+            if key not in ledger.known:
+                self._book.decided(decision)
+                created.append(decision.id)
+            elif record is not None and record.waiting and record.decision.mode is not decision.mode:
+                self._book.decided(replace(record.decision, mode=decision.mode))
+        return tuple(created)
+
+    def _execute(self, view: FleetView, wanted: dict[str, Decision]) -> tuple[str, ...]:
+        """Run what every guard allows, asking each again at the last moment, at most one per subject."""
+        executed = []
+        touched: set[str] = set()
+        for key in wanted:
+            record = self._book.ledger.records.get(key)
+            if record is None or record.notice or not record.waiting or record.overall is not Ruling.ALLOW:
+                continue
+            subject = base_key(record.decision.subject)
+            if subject in touched:
+                continue
+            with self._book.lock:
+                now_ms = self._clock.now_ms()
+                self._judge.judge(record, self._current(view), now_ms, wanted)
+                go = record.waiting and record.overall is Ruling.ALLOW
+                if go:
+                    self._execution.begin(record)
+            if go:
+                touched.add(subject)
+                executed.append(record.decision.id)
+                self._execution.carry_out(record)
+        return tuple(executed)
+
+    def _count(self, **lists: tuple[str, ...]) -> None:
+        for name, identities in lists.items():
+            self._counts[name] += len(identities)

@@ -1,0 +1,37 @@
+"""Every word that the dashboard says itself, in English and Chinese.
+
+What the brain says (sentences of findings, predictions and guards) is shown as it comes, in English.
+"""
+
+from __future__ import annotations
+
+from tocsin.dashboard.text_table import STRINGS
+
+LANGUAGES = {"en": "English", "zh": "中文"}
+
+
+class Text:
+    """Looks words up in one language."""
+
+    def __init__(self, language: str) -> None:
+        self.language = language if language in LANGUAGES else "en"
+        self._column = list(LANGUAGES).index(self.language)
+
+    def __call__(self, key: str, **values: object) -> str:
+        """The string `key` with `values` filled in. Raises KeyError for a key that the table lacks."""
+        return STRINGS[key][self._column].format(**values)
+
+    def name(self, group: str, value: str) -> str:
+        """The word for `value` of an enumeration; `value` itself where the table has none, as for a guard of a plug-in."""
+        row = STRINGS.get(f"{group}.{value}")
+        return row[self._column] if row else value
+
+    def duration(self, seconds: float) -> str:
+        """`seconds` in the largest unit that leaves a number above one: 42 s, 18 min, 2.6 h, 3.1 d."""
+        size = abs(seconds)
+        for unit, length in (("d", 86_400), ("h", 3_600)):
+            if size >= 2 * length:
+                return self(f"unit.{unit}", n=f"{seconds / length:.1f}")
+        if size >= 120:
+            return self("unit.min", n=f"{seconds / 60:.0f}")
+        return self("unit.s", n=f"{seconds:.0f}")

@@ -1,0 +1,106 @@
+"""The language of rules and the rules in force as Markdown, from the code and the file themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pydantic import BaseModel
+
+from tocsin.rules.registry import kinds
+from tocsin.rules.schema import EngineTable, Rule, RuleSet, RuleTable, Scope, XidTable
+from tocsin.rules.units import show_duration
+from tocsin.rules.xid import XidCatalogue
+
+
+def generated(ruleset: RuleSet) -> str:
+    """Everything in the documentation of rules that follows from code, catalogue and rule file."""
+    parts = ("## Rules", rules_table(ruleset), "## Reference", language_tables())
+    return "\n\n".join([*parts, "### XID classes", "Critical numbers are bold.", classes_table(ruleset.xids)])
+
+
+def rules_table(ruleset: RuleSet) -> str:
+    """One row a rule: what it proposes and when it holds."""
+    rows = [
+        (
+            f"`{rule.name}`",
+            rule.table.summary,
+            rule.severity.value,
+            rule.category.value,
+            _action(rule),
+            _timing(rule),
+            _escape(rule.meaning()),
+        )
+        for rule in ruleset
+    ]
+    return _table(("Rule", "About", "Severity", "Category", "Proposes", "Timing", "Holds when"), rows)
+
+
+def _action(rule: Rule) -> str:
+    by_value = rule.table.action_by_value
+    chosen = ", ".join(f"{value}: `{action}`" for value, action in by_value.items())
+    return f"{chosen}, else `{rule.action}`" if chosen else f"`{rule.action}`"
+
+
+def _timing(rule: Rule) -> str:
+    parts = [f"for {show_duration(rule.table.for_)}"] if rule.table.for_ else []
+    parts += [f"{rule.table.samples} readings"] if rule.table.samples > 1 else []
+    parts += [f"clears after {show_duration(rule.table.clear_for)}"] if rule.table.clear_for else []
+    return ", ".join(parts) or "at once"
+
+
+def language_tables() -> str:
+    """The keys of a rule file: rules, scopes, engine, XID corrections, and every kind of condition."""
+    parts: list[tuple[str, type[BaseModel]]] = [
+        ("### Keys of a rule", RuleTable),
+        ("### Keys of a scope", Scope),
+        ("### Keys of the engine", EngineTable),
+        ("### Keys of an XID correction", XidTable),
+    ]
+    text = [f"{title}\n\n{_keys(model)}" for title, model in parts]
+    for name, model in kinds().items():
+        first = " ".join((model.__doc__ or "").split())
+        text.append(f"### Condition `{name}`\n\n{first}\n\n{_keys(model, leave_out=('kind',))}")
+    return "\n\n".join(text)
+
+
+def classes_table(xids: XidCatalogue) -> str:
+    """The classes of the XID catalogue with their numbers, critical ones in bold."""
+    rows = []
+    for name in sorted(xids.classes()):
+        specs = [spec for spec in xids.specs() if spec.xid_class == name]
+        codes = ", ".join(f"**{spec.code}**" if spec.severity.rank == 2 else str(spec.code) for spec in specs)
+        rows.append((f"`{name}`", codes or "every number that is not in the catalogue"))
+    return _table(("Class", "Numbers"), rows)
+
+
+def _keys(model: type[BaseModel], leave_out: Sequence[str] = ()) -> str:
+    rows = []
+    for name, field in model.model_fields.items():
+        if name in leave_out:
+            continue
+        default = "required" if field.is_required() else _default(field.get_default(call_default_factory=True))
+        rows.append(
+            (f"`{field.alias or name}`", default, " ".join((field.description or "").replace("``", "`").split()))
+        )
+    return _table(("Key", "Default", "Meaning"), rows) if rows else "It has no keys."
+
+
+def _default(value: object) -> str:
+    if value is None or value in ([], {}, "") or isinstance(value, BaseModel):
+        return "unset"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return ", ".join(str(item) for item in value)
+    if isinstance(value, int) and value >= 1000:
+        return show_duration(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _escape(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])

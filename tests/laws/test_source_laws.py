@@ -1,0 +1,113 @@
+"""Laws of every source. A new source is one more factory in `FACTORIES`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tocsin.collector.simulated import from_settings
+from tocsin.collector.source import Source
+from tocsin.config.settings import SimulationSettings
+from tocsin.domain.clock import MINUTE
+from tocsin.domain.metrics import spec_of
+from tocsin.domain.reading import MAX_FUTURE_MS, sanitise
+from tocsin_testing.builders import T0
+
+Factory = Callable[[], Source]
+"""Makes a source with at least one GPU, ready to be read at `T0`."""
+
+
+def simulated() -> Source:
+    """A simulated fleet of 16 GPUs."""
+    return from_settings(SimulationSettings(gpus=16, interval_seconds=60), T0)
+
+
+def simulated_in_trouble() -> Source:
+    """A simulated fleet in which one GPU is lost and another's telemetry is frozen."""
+    source = from_settings(SimulationSettings(gpus=16, interval_seconds=60), T0 - 40 * MINUTE)
+    source.fleet.inject("fallen_off_bus", "3")
+    source.fleet.inject("frozen_telemetry", "12")
+    source.read(T0 - MINUTE)
+    return source
+
+
+FACTORIES: dict[str, Factory] = {"simulated": simulated, "simulated_in_trouble": simulated_in_trouble}
+
+
+@pytest.fixture(params=sorted(FACTORIES))
+def source(request: pytest.FixtureRequest) -> Iterator[Source]:
+    made = FACTORIES[request.param]()
+    yield made
+    made.close()
+
+
+def test_it_has_a_name(source: Source) -> None:
+    assert source.name
+    assert source.name == source.name.lower()
+
+
+def test_gpus_are_distinct_and_have_a_host(source: Source) -> None:
+    gpus = source.gpus()
+    assert gpus
+    assert len(set(gpus)) == len(gpus)
+    assert all(gpu.uuid and gpu.host for gpu in gpus)
+
+
+def test_each_gpu_is_read_once_at_one_instant(source: Source) -> None:
+    readings = source.read(T0).readings
+    assert {reading.gpu for reading in readings} == set(source.gpus())
+    assert len({(reading.gpu, reading.at_ms) for reading in readings}) == len(readings)
+
+
+def test_readings_are_never_dated_ahead_of_the_reader(source: Source) -> None:
+    for step in range(5):
+        now_ms = T0 + step * 10_000
+        assert all(reading.at_ms <= now_ms + MAX_FUTURE_MS for reading in source.read(now_ms).readings)
+
+
+def test_time_moves_forward_with_the_reader(source: Source) -> None:
+    first = {reading.gpu: reading.at_ms for reading in source.read(T0).readings}
+    second = {reading.gpu: reading.at_ms for reading in source.read(T0 + 10_000).readings}
+    assert all(second[gpu] > at_ms for gpu, at_ms in first.items() if gpu in second)
+
+
+def test_every_value_is_usable_as_it_is(source: Source) -> None:
+    for step in range(3):
+        for reading in source.read(T0 + step * 10_000).readings:
+            assert sanitise(reading)[1] == []
+            assert all(type(value) is float for value in reading.values.values())
+
+
+def test_a_name_has_a_value_or_a_reason_and_is_known(source: Source) -> None:
+    for reading in source.read(T0).readings:
+        assert not set(reading.values) & set(reading.missing)
+        assert all(spec_of(name) is not None for name in (*reading.values, *reading.missing))
+        assert reading.values or reading.missing
+
+
+def test_events_belong_to_a_known_gpu_or_a_host_and_come_once(source: Source) -> None:
+    known = {gpu.uuid for gpu in source.gpus()}
+    seen: set[str] = set()
+    for step in range(5):
+        for event in source.read(T0 + step * MINUTE).events:
+            assert event.gpu in known or (not event.gpu and event.host)
+            assert event.id not in seen
+            seen.add(event.id)
+
+
+def test_the_same_instant_twice_does_no_harm(source: Source) -> None:
+    first = source.read(T0).readings
+    again = source.read(T0)
+    assert {reading.gpu for reading in again.readings} == {reading.gpu for reading in first}
+    assert not again.events
+
+
+def test_a_clock_that_steps_back_does_no_harm(source: Source) -> None:
+    source.read(T0)
+    assert {reading.gpu for reading in source.read(T0 - MINUTE).readings} == set(source.gpus())
+
+
+def test_close_is_safe_to_repeat(source: Source) -> None:
+    source.close()
+    source.close()

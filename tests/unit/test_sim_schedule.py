@@ -1,0 +1,92 @@
+"""Spontaneous faults come at the rates and in the shares that the documentation states."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tocsin.domain.clock import DAY
+from tocsin.sim.arrays import Stream, generator
+from tocsin.sim.faults import fault_kinds
+from tocsin.sim.faults.base import FaultClass
+from tocsin.sim.faults.rates import GPU_YEARS, LLAMA3_HBM, LLAMA3_SRAM
+from tocsin.sim.inventory import build
+from tocsin.sim.schedule import YEAR_MS, Draw, FaultScheduler, shares
+from tocsin.sim.spec import FleetSpec
+from tocsin_testing.builders import T0
+from tocsin_testing.simulated import fleet
+
+INVENTORY = build(FleetSpec(1024, 3, T0))
+KINDS = fault_kinds()
+
+
+def draws(years: float, scale: float = 1.0, seed: int = 3) -> list[Draw]:
+    return FaultScheduler(INVENTORY, KINDS, seed, scale).draw(1, int(years * YEAR_MS))
+
+
+def hardware(found: list[Draw]) -> list[Draw]:
+    return [draw for draw in found if KINDS[draw.kind].fault_class is FaultClass.HARDWARE]
+
+
+def test_at_least_sixty_percent_of_hardware_faults_are_abrupt() -> None:
+    struck = [draw for draw in hardware(draws(100)) if not draw.benign]
+    assert len(struck) > 5_000
+    assert sum(draw.abrupt for draw in struck) / len(struck) >= 0.60
+
+
+def test_some_precursors_lead_to_nothing() -> None:
+    warned = [draw for draw in hardware(draws(100)) if not draw.abrupt]
+    share = sum(draw.benign for draw in warned) / len(warned)
+    assert 0.2 < share < 0.6
+    assert not any(draw.abrupt and draw.benign for draw in draws(100))
+
+
+def test_rates_are_the_published_ones() -> None:
+    hopper = [number for number, gpu in enumerate(INVENTORY.gpus) if "H100" in gpu.model]
+    ampere = [number for number, gpu in enumerate(INVENTORY.gpus) if "A100" in gpu.model]
+    memory = KINDS["row_remap"].rates(INVENTORY) + KINDS["row_remap_failure"].rates(INVENTORY)
+    assert pytest.approx(2422.3, abs=0.1) == GPU_YEARS
+    assert memory[hopper[0]] == pytest.approx(LLAMA3_HBM) == pytest.approx(72 / GPU_YEARS)
+    assert memory[hopper[0]] / memory[ampere[0]] == pytest.approx(3.2)
+    struck = Counter(draw.kind for draw in draws(100) if not draw.benign)
+    assert struck["sram_error"] == pytest.approx(100 * 1024 * LLAMA3_SRAM, rel=0.15)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_shares_add_up_to_one_fault_that_strikes(kind: str) -> None:
+    abrupt, warned, benign = shares(KINDS[kind])
+    assert abrupt + warned == pytest.approx(1)
+    assert (benign > 0) == (KINDS[kind].precursor and KINDS[kind].benign_share > 0)
+
+
+def test_scale_multiplies_and_zero_silences() -> None:
+    assert not draws(100, scale=0.0)
+    assert len(draws(1, scale=50.0)) == pytest.approx(len(draws(50)), rel=0.1)
+
+
+def test_faults_befall_only_what_they_can() -> None:
+    for draw in draws(5):
+        assert not KINDS[draw.kind].objection(INVENTORY, draw.gpu)
+
+
+def test_equal_seeds_draw_equal_faults() -> None:
+    assert draws(2) == draws(2) != draws(2, seed=4)
+
+
+def test_a_long_run_has_all_fates() -> None:
+    simulated = fleet(gpus=64, interval_ms=DAY // 8, scale=60.0)
+    for _ in range(240):
+        simulated.step()
+    faults = simulated.faults
+    assert any(fault.benign and fault.onset_ms is None and fault.ended_ms is not None for fault in faults)
+    assert any(fault.abrupt and fault.onset_ms is not None for fault in faults)
+    assert any(not fault.abrupt and fault.onset_ms is not None for fault in faults)
+    for fault in faults:
+        assert not fault.injected
+        assert fault.ended_ms is None or fault.ended_ms >= (fault.onset_ms or fault.started_ms)
+
+
+def test_streams_are_apart() -> None:
+    assert generator(1, Stream.LOAD, 2).uniform() != generator(1, Stream.NOISE, 2).uniform()
+    assert generator(-1, Stream.LOAD, 2).uniform() == generator(-1, Stream.LOAD, 2).uniform()
