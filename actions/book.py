@@ -41,6 +41,11 @@ class Book:
         for entry in journal.entries(kinds=LEDGER_KINDS):
             self.ledger.apply(entry)
 
+    def records(self) -> list[Record]:
+        """All listed decisions."""
+        with self.lock:
+            return list(self.ledger.records.values())
+
     def note(
         self, kind: EntryKind, payload: Mapping[str, object], *, actor: str = "tocsin", simulated: bool = False
     ) -> None:

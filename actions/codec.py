@@ -15,7 +15,8 @@ _OUTCOME = TypeAdapter(Outcome)
 
 def dump_decision(decision: Decision) -> dict[str, Any]:
     """`decision` as a JSON object, its id beside the fields."""
-    return {"id": decision.id} | _DECISION.dump_python(decision, mode="json")
+    dumped: dict[str, Any] = _DECISION.dump_python(decision, mode="json")
+    return {"id": decision.id, **dumped}
 
 
 def load_decision(payload: dict[str, Any]) -> Decision:

@@ -43,8 +43,8 @@ class Controls:
     `approvals` and `rejections` are by decision id, `hold_offs` by subject key, `started` by idempotency key with the
     instant of the start. `attempts` has the instants of the starts of an action on a subject, by (subject key, action).
     `effects` are decisions that run now or whose effect lasts, by key; `busy` names the action that runs now, by
-    subject key without detail. `renewals` counts, by the first key of a cause, the decisions that ended without having done
-    anything, so that the next one gets a key of its own. `cancelled` are findings for which a person stepped in.
+    subject key without detail. `renewals` counts, by the first key of a cause, the decisions that ended without having
+    done anything, so that the next one gets a key of its own. `cancelled` are findings for which a person stepped in.
     """
 
     paused: Note | None = None

@@ -1,4 +1,4 @@
-"""Carrying out: begun in the journal before it begins in the world, checked after the settle time, ended exactly once."""
+"""Carrying out: begun in the journal before it begins in the world, checked when settled, ended exactly once."""
 
 from __future__ import annotations
 
@@ -111,4 +111,4 @@ class Execution:
         return next((each for each in self._executors if each.name == record.executor), None)
 
     def _in(self, state: DecisionState) -> list[Record]:
-        return [record for record in self._book.ledger.records.values() if record.state is state]
+        return [record for record in self._book.records() if record.state is state]

@@ -40,16 +40,22 @@ class Judge:
             self.judge(record, view, now_ms, wanted)
 
     def judge(self, record: Record, view: FleetView, now_ms: int, wanted: Collection[str]) -> None:
-        """Ask all guards about one decision; an entry is made where a ruling changed, and a denial ends the decision."""
+        """Ask all guards about one decision; an entry is made where a ruling changed, a denial ends it."""
+        with self._book.lock:
+            if record.waiting:
+                self._judge(record, view, now_ms, wanted)
+
+    def _judge(self, record: Record, view: FleetView, now_ms: int, wanted: Collection[str]) -> None:
         decision = record.decision
         verdicts = (*evaluate(decision, view, now_ms), *self._own(decision, view, wanted))
         overall = worst(verdicts)
         before = record.rulings()
         record.verdicts, record.overall = verdicts, overall
         if record.rulings() != before:
-            self._book.judged(record, verdicts, str(overall), cause=self._cause(decision, verdicts, view))
-        if overall is Ruling.DENY:
-            reason = "; ".join(v.reason for v in verdicts if v.ruling is Ruling.DENY)
+            cause = "" if record.counted else self._cause(decision, verdicts, view)
+            self._book.judged(record, verdicts, str(overall), cause=cause)
+        reason = "; ".join(v.reason for v in verdicts if v.ruling is Ruling.DENY and v.guard != "time_box")
+        if reason:
             self._book.closed(record, DecisionState.REJECTED, reason, renew=False)
 
     def _own(self, decision: Decision, view: FleetView, wanted: Collection[str]) -> tuple[Verdict, ...]:
@@ -73,10 +79,11 @@ class Judge:
         ended = []
         for record in self._waiting():
             reason = "" if record.notice else _end_of(record.decision, view, now_ms)
-            if reason:
-                renew = effective_mode(record.decision, view) is not Mode.OBSERVE
-                self._book.closed(record, DecisionState.EXPIRED, reason, renew=renew)
-                ended.append(record.decision.id)
+            with self._book.lock:
+                if reason and record.waiting:
+                    renew = effective_mode(record.decision, view) is not Mode.OBSERVE
+                    self._book.closed(record, DecisionState.EXPIRED, reason, renew=renew)
+                    ended.append(record.decision.id)
         return tuple(ended)
 
     def trip_breaker(self, now_ms: int) -> None:
@@ -92,7 +99,7 @@ class Judge:
             self._book.note(EntryKind.BREAKER_TRIPPED, {"causes": causes, "reason": reason})
 
     def _waiting(self) -> list[Record]:
-        return [record for record in self._book.ledger.records.values() if record.waiting]
+        return [record for record in self._book.records() if record.waiting]
 
 
 def _end_of(decision: Decision, view: FleetView, now_ms: int) -> str:

@@ -1,4 +1,4 @@
-"""The journal folded into the state that the loop works on. The same entries give the same state, also after a restart."""
+"""The journal folded into the state that the loop works on: the same entries give the same state."""
 
 from __future__ import annotations
 
@@ -94,6 +94,7 @@ class Ledger:
         record.overall, record.updated_ms = Ruling(payload["overall"]), entry.at_ms
         if payload.get("cause"):
             self.causes[payload["cause"]] = entry.at_ms
+            record.counted = True
         if payload.get("state"):
             self._end(record, DecisionState(payload["state"]), payload)
 

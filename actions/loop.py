@@ -59,8 +59,8 @@ class ActionLoop(People):
         self._judge.judge_all(self._current(view), now_ms, wanted)
         self._judge.trip_breaker(now_ms)
         executed = self._execute(view, wanted)
-        self._register(escalations(self._book.ledger, view, self.policy))
-        notified = self._notices.deliver(self._current(view), now_ms)
+        self._escalate(view)
+        notified = self._notices.deliver(now_ms)
         self._count(created=created, executed=executed, notified=notified, ended=ended)
         counts = dict(self._counts + self._notices.counts)
         return StepReport(now_ms, self.statuses(), created, executed, notified, ended, counts)
@@ -68,7 +68,7 @@ class ActionLoop(People):
     def statuses(self) -> list[DecisionStatus]:
         """Every decision that is listed, the waiting ones first, then by the latest change."""
         with self._book.lock:
-            records = sorted(self._book.ledger.records.values(), key=lambda r: (r.final, -r.updated_ms))
+            records = sorted(self._book.records(), key=lambda r: (r.final, -r.updated_ms))
             return [record.status() for record in records]
 
     def _current(self, view: FleetView) -> FleetView:
@@ -98,6 +98,12 @@ class ActionLoop(People):
             elif record is not None and record.waiting and record.decision.mode is not decision.mode:
                 self._book.decided(replace(record.decision, mode=decision.mode))
         return tuple(created)
+
+    def _escalate(self, view: FleetView) -> None:
+        """Enter the notifications about the loop's own doings."""
+        breaker = self._current(view).controls.breaker
+        notices = escalations(self._book.records(), breaker, view, self.policy)
+        self._register({key: notice for key, notice in notices.items() if key not in self._book.ledger.known})
 
     def _execute(self, view: FleetView, wanted: dict[str, Decision]) -> tuple[str, ...]:
         """Run what every guard allows, asking each again at the last moment, at most one per subject."""

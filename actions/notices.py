@@ -10,7 +10,6 @@ from tocsin.actions.codec import dump_outcome
 from tocsin.actions.notifier import Notifier
 from tocsin.actions.record import Record
 from tocsin.actions.sender import Delivery, pause_seconds
-from tocsin.actions.view import FleetView
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Outcome, OutcomeStatus, Ruling
 from tocsin.journal.kinds import EntryKind
@@ -32,7 +31,7 @@ class Notices:
         self._tries: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
 
-    def deliver(self, view: FleetView, now_ms: int) -> tuple[str, ...]:
+    def deliver(self, now_ms: int) -> tuple[str, ...]:
         """Ids of what was delivered in this step."""
         delivered: list[str] = []
         for record in self._due():
@@ -46,7 +45,7 @@ class Notices:
         return tuple(delivered)
 
     def _due(self) -> list[Record]:
-        waiting = [r for r in self._book.ledger.records.values() if r.notice and r.waiting]
+        waiting = [r for r in self._book.records() if r.notice and r.waiting]
         due = [r for r in waiting if r.overall is not Ruling.DENY]
         return sorted(due, key=lambda r: (-r.decision.severity.rank, r.decision.at_ms, r.decision.key))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tocsin.actions.book import Book
 from tocsin.actions.catalogue import is_disruptive
+from tocsin.actions.controls import Controls
 from tocsin.actions.policy import Policy
 from tocsin.actions.reach import base_key
 from tocsin.actions.record import Record
@@ -31,13 +32,19 @@ class People:
         self._clock = clock
         self.policy = policy
 
+    def controls(self) -> Controls:
+        """What people and earlier actions have laid down, at this moment."""
+        with self._book.lock:
+            return self._book.ledger.controls()
+
     def approve(self, identity: str, actor: str) -> None:
         """Let a proposed decision run, once the other guards allow."""
+        _named(actor)
         with self._book.lock:
-            record = self._waiting(identity, _named(actor))
+            record = self._waiting(identity)
             if record.decision.mode is Mode.OBSERVE:
                 raise Conflict(
-                    f"decision {identity} is in observe mode: approval changes nothing, its rule only watches"
+                    f"decision {identity} is in observe mode: its rule only watches, approval changes nothing"
                 )
             if record.state is DecisionState.APPROVED:
                 raise Conflict(f"decision {identity} is already approved by {record.approved_by}")
@@ -47,16 +54,17 @@ class People:
 
     def reject(self, identity: str, actor: str, reason: str = "") -> None:
         """Never run a decision, and leave its subject alone for the hold-off."""
+        _named(actor)
         with self._book.lock:
-            record = self._waiting(identity, _named(actor))
+            record = self._waiting(identity)
             self._book.about(EntryKind.REJECTION, record.decision, actor=actor, reason=reason)
             self._hold_off(base_key(record.decision.subject), actor, reason)
 
     def release(self, subject: Subject, actor: str, reason: str = "") -> None:
-        """A person gave a subject back (uncordoned it): its incidents are cancelled, it is left alone for the hold-off."""
+        """A person gave a subject back (uncordoned it): its incidents are cancelled and it is left alone for a while."""
         _named(actor)
         with self._book.lock:
-            touched = [r for r in self._book.ledger.records.values() if not r.notice and _within(r, subject)]
+            touched = [r for r in self._book.records() if not r.notice and _within(r, subject)]
             effects = self._book.ledger.controls().effects
             released = [
                 r.decision.key for r in touched if r.decision.key in effects and r.state is not DecisionState.EXECUTING
@@ -86,7 +94,7 @@ class People:
                 raise Conflict("the breaker is not tripped")
             self._book.note(EntryKind.BREAKER_RESET, {}, actor=_named(actor))
 
-    def _waiting(self, identity: str, actor: str) -> Record:
+    def _waiting(self, identity: str) -> Record:
         record = self._book.ledger.by_id(identity)
         if record is None:
             raise Conflict(f"no decision {identity} is known")

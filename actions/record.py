@@ -13,7 +13,8 @@ from tocsin.domain.finding import ActionKind
 class Record:
     """The journal's account of a decision; only the ledger changes it.
 
-    `executor`, `detail`, `attempts` and `lasting` are of the execution. `checked` is True once the post-check has said
+    `counted` is True once the breaker has counted its cause. `executor`, `detail`, `attempts` and `lasting` are of the
+    execution. `checked` is True once the post-check has said
     `seen`.
     """
 
@@ -25,6 +26,7 @@ class Record:
     outcome: Outcome | None = None
     approved_by: str = ""
     reason: str = ""
+    counted: bool = False
     executor: str = ""
     detail: str = ""
     attempts: int = 1

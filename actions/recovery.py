@@ -38,7 +38,7 @@ def inverse_of(decision: Decision) -> Decision | None:
 
 
 def due_recoveries(view: FleetView, inverse: Inverse) -> list[Decision]:
-    """Inverses of lasting effects whose causes are all gone, where no other reason remains to keep the GPUs as they are.
+    """Inverses of lasting effects whose causes are all gone, where nothing else keeps the GPUs as they are.
 
     Nothing falls due while this brain only watches, for its rules may not have seen the causes yet. What was done
     about failing hardware stays until a person gives it back: the end of an error burst does not repair a GPU.

@@ -11,8 +11,8 @@ from tocsin.domain.decision import Decision
 def seen_in(decision: Decision, view: FleetView) -> bool | None:
     """Whether `view` shows that the decision took effect.
 
-    A cure is seen by its cause being gone, a removal from service by all its GPUs being out of service. What can be seen
-    neither way gives None: the end of the cause proves nothing about a cordon.
+    A cure is seen by its cause being gone, a removal from service by all its GPUs being out of service. What can be
+    seen neither way gives None: the end of the cause proves nothing about a cordon.
     """
     spec = ACTIONS[decision.action]
     root = decision.findings[0] if decision.findings else ""

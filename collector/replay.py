@@ -60,7 +60,8 @@ class ReplaySource:
 
     Without `origin_ms` the instants given to `read` are the recording's own. With it, the recording's first instant
     happens at `origin_ms` and its time runs `speed` times as fast; readings and events are dated on the reader's
-    scale. Each is given once, in order; after a long pause `read` gives all that was missed.
+    scale. All are given in order, after a long pause all that was missed; a GPU without anything new gives its newest
+    reading again. Events are given once.
     """
 
     name = "replay"
@@ -75,6 +76,7 @@ class ReplaySource:
         self._events = iter(recording.events())
         self._next: tuple[int, list[Reading]] | None = next(self._instants, None)
         self._event: Event | None = next(self._events, None)
+        self._newest: dict[Gpu, Reading] = {}
         self._position_ms = recording.start_ms
 
     @property
@@ -83,8 +85,9 @@ class ReplaySource:
         return self._next is None and self._event is None
 
     def gpus(self) -> list[Gpu]:
-        """The GPUs whose recording has not ended yet."""
-        return [track.gpu for track in self._recording.tracks if track.at_ms[-1] >= self._position_ms]
+        """The GPUs whose recording has begun and not ended."""
+        now = self._position_ms
+        return [track.gpu for track in self._recording.tracks if track.at_ms[0] <= now <= track.at_ms[-1]]
 
     def read(self, now_ms: int) -> Batch:
         self._position_ms = max(self._position_ms, self._recorded(now_ms))
@@ -92,6 +95,9 @@ class ReplaySource:
         while self._next is not None and self._next[0] <= self._position_ms:
             readings += (replace(one, at_ms=self._dated(one.at_ms)) for one in self._next[1])
             self._next = next(self._instants, None)
+        fresh = {one.gpu: one for one in readings}
+        readings += (self._newest[gpu] for gpu in self.gpus() if gpu not in fresh and gpu in self._newest)
+        self._newest.update(fresh)
         events: list[Event] = []
         while self._event is not None and self._event.at_ms <= self._position_ms:
             events.append(replace(self._event, at_ms=self._dated(self._event.at_ms)))

@@ -65,7 +65,8 @@ def hold_off(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
     """Has no person lately undone or rejected an action on the subject or its host, or cancelled the cause."""
     if decision.findings and decision.findings[0] in view.controls.cancelled:
         return deny("a person gave the subject back: this cause is cancelled")
-    keys = (base_key(decision.subject), *(f"host:{host}" for host in sorted(hosts_of(decision.subject, view))))
+    hosts = (f"host:{host}" for host in sorted(hosts_of(decision.subject, view)))
+    keys = (base_key(decision.subject), *hosts, *(f"gpu:{m.gpu.uuid}" for m in affected(decision, view)))
     for key in keys:
         entry = view.controls.hold_offs.get(key)
         if entry is not None and now_ms < entry.until_ms:

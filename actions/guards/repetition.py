@@ -27,7 +27,7 @@ def not_done(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
     return hold(f"{other} runs on the subject") if other is not None else None
 
 
-@guard("cooldown", 70, Applies.FORWARD)
+@guard("cooldown", 70, Applies.ACTIONS)
 def cooldown(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
     """Has the subject rested since the last action of this kind."""
     until_ms = max(_starts(decision, view), default=0) + milliseconds(view.policy.settings.cooldown_seconds)
@@ -36,7 +36,7 @@ def cooldown(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
     return None
 
 
-@guard("attempts", 170, Applies.FORWARD)
+@guard("attempts", 170, Applies.ACTIONS)
 def attempts(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
     """Are there tries left for today."""
     recent = [start for start in _starts(decision, view) if start > now_ms - DAY]

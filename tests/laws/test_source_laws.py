@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from tocsin.collector.replay import ReplaySource, read_recording
 from tocsin.collector.simulated import from_settings
 from tocsin.collector.source import Source
 from tocsin.config.settings import SimulationSettings
@@ -32,7 +34,17 @@ def simulated_in_trouble() -> Source:
     return source
 
 
-FACTORIES: dict[str, Factory] = {"simulated": simulated, "simulated_in_trouble": simulated_in_trouble}
+def replayed() -> Source:
+    """Recorded telemetry of two GPUs, one sample in ten minutes, sixty times as fast."""
+    path = Path(__file__).parents[1] / "data" / "gwdg" / "excerpt_tidy.csv.bz2"
+    return ReplaySource(read_recording([path]), origin_ms=T0, speed=60.0)
+
+
+FACTORIES: dict[str, Factory] = {
+    "simulated": simulated,
+    "simulated_in_trouble": simulated_in_trouble,
+    "replayed": replayed,
+}
 
 
 @pytest.fixture(params=sorted(FACTORIES))

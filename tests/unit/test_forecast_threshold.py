@@ -144,9 +144,8 @@ def test_a_frozen_stretch_in_the_past_is_left_out() -> None:
 
 def test_uneven_samples_that_give_no_grid_are_refused() -> None:
     keep = np.zeros(N, np.bool_)
-    keep[-12:-6] = True
-    keep[-6 - 60 * np.arange(7)] = True
-    keep[-1] = True
+    keep[-1 - 60 * np.arange(8)] = True
+    keep[-5:] = True
     found = refused({TEMPERATURE: rising(60, 1, 0.5)}, keep)
     assert found.reason == "samples too uneven for 12 even steps"
 

@@ -40,10 +40,10 @@ class Aggregates:
             return _FLEET_INPUTS
         return _POOL_INPUTS if pool else ()
 
-    def compute(self, pools: Sequence[PoolState]) -> None:
+    def compute(self, now_ms: int, pools: Sequence[PoolState]) -> None:
         """Write the columns of both sheets; pools that have neither a GPU nor a state leave."""
         if self._pool.names:
-            self._compute_pools(pools)
+            self._compute_pools(now_ms, pools)
         if self._fleet.names:
             self._compute_fleet()
 
@@ -57,7 +57,7 @@ class Aggregates:
         engine = self._gpu.values.v[names.index("gpu_graphics_engine_active_ratio")]
         return np.asarray(np.where(np.isnan(busy), engine, busy), dtype=np.float64)
 
-    def _compute_pools(self, pools: Sequence[PoolState]) -> None:
+    def _compute_pools(self, now_ms: int, pools: Sequence[PoolState]) -> None:
         table = self._pool.table
         for state in pools:
             table.row(state.name)
@@ -76,19 +76,22 @@ class Aggregates:
         self.elastic.v[:] = False
         for state in pools:
             self.elastic.v[table.rows[state.name]] = state.elastic
-        self._date_pools(pools, members)
+        self._date_pools(now_ms, [table.rows[state.name] for state in pools], members)
 
-    def _date_pools(self, pools: Sequence[PoolState], members: Ints) -> None:
+    def _date_pools(self, now_ms: int, listed: Sequence[int], members: Ints) -> None:
+        """A pool is as new as its newest reading; one without a GPU, as its scheduler's word, which is of now."""
         table = self._pool.table
         updated = np.flatnonzero(self._roster.table.updated.v & self._roster.physical.v)
         if updated.size:
             owner = self._roster.pool.v[updated]
             np.maximum.at(table.at.v, owner, self._roster.table.at.v[updated])
             table.updated.v[owner] = True
-        if (members == 0).any():
-            listed = {table.rows[state.name] for state in pools}
-            empty = [row for row in np.flatnonzero(members == 0).tolist() if table.keys[row] is not None]
-            table.leave(np.array([row for row in empty if row not in listed], dtype=np.int64))
+        for row in np.flatnonzero(members == 0).tolist():
+            if row in listed:
+                table.at.v[row] = now_ms
+                table.updated.v[row] = True
+            elif table.keys[row] is not None:
+                table.leave(np.array([row], dtype=np.int64))
 
     def _compute_fleet(self) -> None:
         table = self._fleet.table

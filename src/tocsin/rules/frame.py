@@ -93,7 +93,7 @@ class Frame:
         if fresh:
             self._store(fresh)
         self._age()
-        self.aggregates.compute(pools)
+        self.aggregates.compute(now_ms, pools)
 
     def close(self) -> list[int]:
         """Give back what leaves; returns the rows of the GPU table that are free again."""

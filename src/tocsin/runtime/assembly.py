@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tocsin.actions.executors.registry import open_executors
+from tocsin.actions.executors.registry import Means, build_executor
 from tocsin.actions.loop import ActionLoop
+from tocsin.actions.notifier import JournalNotifier, WebhookNotifier
 from tocsin.actions.policy import Policy
+from tocsin.actions.sender import WebhookSender
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Mode
 from tocsin.forecaster.worker import ForecastWorker
 from tocsin.journal.journal import Journal
+from tocsin.journal.kinds import EntryKind
 from tocsin.rules.load import load_rules
 from tocsin.runtime.brain import Brain
 from tocsin.runtime.forecasts import Forecasts
@@ -27,6 +30,7 @@ class RunningBrain:
     brain: Brain
     worker: ForecastWorker
     threads: list[Periodic]
+    sender: WebhookSender | None
 
     def start(self, *, evaluate: bool = True) -> None:
         """Start the threads; without `evaluate` somebody else calls the brain's `tick`."""
@@ -36,6 +40,8 @@ class RunningBrain:
 
     def stop(self) -> None:
         """Stop the threads, end the worker process and close the files."""
+        if self.sender is not None:
+            self.sender.close()
         for thread in self.threads:
             thread.stop()
         self.worker.close()
@@ -51,11 +57,17 @@ def open_brain(settings: Settings, clock: Clock, *, propose: bool = False) -> Ru
     ruleset = load_rules(settings.rules.path)
     store = open_store(settings.store)
     store.init()
-    settings.journal.path.parent.mkdir(parents=True, exist_ok=True)
     journal = Journal.open(settings.journal.path, clock)
     modes = {rule.name: Mode.PROPOSE if propose and rule.mode is Mode.OBSERVE else rule.mode for rule in ruleset}
     policy = Policy(settings.actions, modes)
-    actions = ActionLoop(journal, open_executors(settings, clock), clock, policy)
+    sender = WebhookSender(settings.webhook, clock) if settings.webhook.url else None
+    executor = build_executor(settings.actions.executor, Means(sender))
+    if journal.head == 0 and settings.actions.mode is Mode.ACT:
+        # Without the old journal nothing says what was already done or what a person forbade.
+        reason = "the journal is new: resume once no other brain acts on this fleet"
+        journal.append(EntryKind.PAUSE, {"reason": reason})
+    notifier = WebhookNotifier(sender) if sender is not None else JournalNotifier()
+    actions = ActionLoop(journal, [executor], clock, policy, notifier)
     worker = ForecastWorker(settings.forecast)
     forecasts = Forecasts(store, worker, settings.forecast)
     brain = Brain(settings, clock, store, journal, ruleset, actions, forecasts, metrics)
@@ -64,4 +76,4 @@ def open_brain(settings: Settings, clock: Clock, *, propose: bool = False) -> Ru
         Periodic("forecast", brain.forecast, min(settings.forecast.every_seconds, 60.0), clock),
         Periodic("prune", brain.prune, 3600.0, clock),
     ]
-    return RunningBrain(brain, worker, threads)
+    return RunningBrain(brain, worker, threads, sender)

@@ -11,12 +11,13 @@ from itertools import groupby
 
 import structlog
 
-from tocsin.actions.loop import ActionLoop, DecisionStatus
+from tocsin.actions.loop import ActionLoop
+from tocsin.actions.status import DecisionStatus
 from tocsin.actions.view import Confirmations, FleetView, GpuView
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, MINUTE, Clock
-from tocsin.domain.decision import DecisionState, Mode
+from tocsin.domain.decision import DecisionState
 from tocsin.domain.finding import Category, Finding, Incident, Severity
 from tocsin.domain.identity import Gpu
 from tocsin.domain.missing import Missing
@@ -77,13 +78,9 @@ class Brain:
         self._start()
 
     def _start(self) -> None:
-        fresh = next(iter(self.journal.entries()), None) is None
         self.journal.append(
             EntryKind.SERVICE_STARTED, {"epoch": self.journal.epoch, "mode": self.settings.actions.mode}
         )
-        if fresh and self.settings.actions.mode is not Mode.OBSERVE:
-            # Without the old journal nothing says what was already done or what a person forbade.
-            self.actions.pause("tocsin", "the journal is new: resume once no other brain acts on this fleet")
         now = self.started_ms
         events = self.store.events(now - EVENT_MEMORY_MS, now + 1)
         readings = list(self.store.readings(now - WARM_UP_MS, now + 1))

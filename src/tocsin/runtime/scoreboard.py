@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tocsin.actions.loop import DecisionStatus
+from tocsin.actions.status import DecisionStatus
 from tocsin.client.models import PredictionScore, RuleScore, Scoreboard
 from tocsin.domain.clock import HOUR, SECOND, to_iso
 from tocsin.domain.decision import DecisionState, Mode, Ruling

@@ -9,7 +9,7 @@ from typing import Protocol
 from prometheus_client import generate_latest
 
 from tocsin import __version__
-from tocsin.actions.loop import DecisionStatus
+from tocsin.actions.status import DecisionStatus
 from tocsin.client.errors import NotFound
 from tocsin.client.models import (
     ControlState,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tocsin.actions.loop import DecisionStatus
+from tocsin.actions.status import DecisionStatus
 from tocsin.client.models import DecisionOut, GpuState, GpuSummary, OutcomeOut, SeriesResponse, VerdictOut
 from tocsin.domain.clock import SECOND, to_iso
 from tocsin.domain.decision import DecisionState, Mode
@@ -111,7 +111,6 @@ def decision_out(status: DecisionStatus) -> DecisionOut:
         verdicts=verdicts,
         approvable=status.state is DecisionState.HELD and decision.mode is Mode.PROPOSE,
         approved_by=status.approved_by,
-        rejected_by=status.rejected_by,
         outcome=ended,
     )
 

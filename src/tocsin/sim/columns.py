@@ -16,8 +16,6 @@ from tocsin.sim.memory import Memory
 from tocsin.sim.state import BANK_LEVELS, COUNTERS, FLAGS, LINK_RESULTS, MAX_LINKS, PCIE_ERROR_KINDS, State
 
 MHZ = 1_000_000.0
-LINK_METRICS_OLD = ("gpu_nvlink_up", "gpu_nvlink_recovery_errors_total", "gpu_nvlink_replay_errors_total")
-LINK_METRICS_5 = ("gpu_nvlink_up", "gpu_nvlink_symbol_errors_total", "gpu_nvlink_effective_ber_ratio")
 C2C_KINDS = ("interrupt", "replay", "replay_back_to_back")
 EFFECTIVE_SHARE = 0.01
 """Symbol errors that survive correction, as a share (own choice)."""

@@ -6,8 +6,6 @@ import difflib
 import zlib
 from collections.abc import Iterable
 
-import numpy as np
-
 from tocsin.domain.clock import SECOND
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.finding import ActionKind
@@ -111,8 +109,3 @@ class FaultLine:
                 cured += 1
         self._active = [run for run in self._active if run.stage is not Stage.OVER]
         return cured
-
-    def holds(self, gpus: Iterable[int]) -> list[Run]:
-        """Faults that have struck on `gpus` and last."""
-        wanted = np.fromiter(gpus, dtype=np.int64)
-        return [run for run in self._active if run.stage is Stage.STRUCK and run.gpu in wanted]

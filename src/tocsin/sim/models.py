@@ -14,7 +14,7 @@ from importlib import resources
 MARGIN_ARCHS = frozenset({"ada", "hopper", "blackwell"})
 """Architectures that report a thermal margin."""
 
-_GPM_ALWAYS_MISSING = frozenset({"gpu_memory_limit_bytes", "gpu_fan_speed_ratio"})
+_ALWAYS_MISSING = frozenset({"gpu_memory_limit_bytes", "gpu_fan_speed_ratio"})
 """No control-group limit is set, and every board is passively cooled: fans belong to the host."""
 
 _UTILISATION_WITHOUT_MIG = frozenset(
@@ -130,7 +130,7 @@ class GpuModel:
 
     def unsupported(self, *, mig_on: bool) -> frozenset[str]:
         """Canonical names that this model cannot read; with MIG on, also those that MIG hides."""
-        lacking = _GPM_ALWAYS_MISSING | self._unsupported_board() | self._unsupported_links()
+        lacking = _ALWAYS_MISSING | self._unsupported_board() | self._unsupported_links()
         return lacking | (_UTILISATION_WITHOUT_MIG | _ROW_REMAP if mig_on else _MIG)
 
     def _unsupported_board(self) -> frozenset[str]:

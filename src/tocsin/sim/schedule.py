@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from tocsin.domain.clock import DAY
 from tocsin.sim.arrays import Floats, Stream, generator
 from tocsin.sim.faults.base import FaultKind
@@ -56,8 +54,3 @@ class FaultScheduler:
             for gpu, turn in zip(gpus.tolist(), turns.tolist(), strict=True):
                 found.append(Draw(name, gpu, turn < abrupt, turn >= abrupt + warned))
         return found
-
-
-def total_rate(inventory: Inventory, kinds: Mapping[str, FaultKind]) -> float:
-    """Faults of all kinds that strike in this fleet per year."""
-    return float(np.sum([kind.rates(inventory).sum() for kind in kinds.values()]))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tocsin.domain.clock import DAY, HOUR, SECOND
+from tocsin.domain.clock import DAY, HOUR
 from tocsin.sim.arrays import Bools, Floats
 from tocsin.sim.inventory import INLET_C, TAU_S, Inventory
 from tocsin.sim.load import Demand
@@ -168,8 +168,3 @@ def _count(state: State, throttle: Throttle, heat: _Heat, seconds: float) -> Non
     counters["gpu_hw_thermal_slowdown_seconds_total"] += heat.hardware * seconds
     counters["gpu_thermal_violation_seconds_total"] += heat.held * seconds
     counters["gpu_hw_power_brake_seconds_total"] += throttle.power_brake * seconds
-
-
-def as_seconds(interval_ms: int) -> float:
-    """Milliseconds as seconds."""
-    return interval_ms / SECOND

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tocsin.domain.identity import Gpu
+from tocsin.domain.reading import Reading
 
 
 def is_bare(gpu: Gpu) -> bool:
@@ -27,3 +29,38 @@ class Known:
             return False
         self.gpu, self.told_ms = gpu, at_ms
         return True
+
+
+class Announcer:
+    """Decides when attributes are written again to a store that keeps them as points of their own.
+
+    A GPU's attributes are due when they are new or differ from what was written last, and again every `period_ms`, so
+    that retention never takes them while the GPU lives.
+    """
+
+    def __init__(self, period_ms: int) -> None:
+        self._period_ms = period_ms
+        self._told: dict[str, tuple[tuple[object, ...], int]] = {}
+
+    def due(self, readings: Iterable[Reading]) -> list[Reading]:
+        """The readings whose GPU is to be written with its attributes; one a GPU and set of attributes."""
+        found: dict[tuple[str, tuple[object, ...]], Reading] = {}
+        for reading in readings:
+            if is_bare(reading.gpu):
+                continue
+            attributes = attributes_of(reading.gpu)
+            told = self._told.get(reading.gpu.uuid)
+            if told is None or told[0] != attributes or abs(reading.at_ms - told[1]) >= self._period_ms:
+                found[reading.gpu.uuid, attributes] = reading
+        return list(found.values())
+
+    def told(self, readings: Iterable[Reading]) -> None:
+        """Remember that the attributes of `readings` were written."""
+        for reading in readings:
+            self._told[reading.gpu.uuid] = (attributes_of(reading.gpu), reading.at_ms)
+
+
+def attributes_of(gpu: Gpu) -> tuple[object, ...]:
+    """All of `gpu` as one comparable value; `Gpu` itself compares by UUID."""
+    rest = (gpu.model, gpu.serial, gpu.pci_bus_id, gpu.parent, gpu.mig_profile, gpu.pool, gpu.rack, gpu.simulated)
+    return (gpu.uuid, gpu.host, gpu.index, *rest, tuple(sorted(gpu.labels.items())))

@@ -1,0 +1,39 @@
+"""The script that Streamlit runs: the frame around every page."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from tocsin.dashboard.access import api
+from tocsin.dashboard.frame import adopt_language, current_text, header, sidebar
+
+PAGES = {
+    "overview": ("page_overview.py", ":material/grid_view:"),
+    "gpu": ("page_gpu.py", ":material/memory:"),
+    "decisions": ("page_decisions.py", ":material/gavel:"),
+    "scoreboard": ("page_scoreboard.py", ":material/leaderboard:"),
+}
+
+
+def main() -> None:
+    """One run of the script."""
+    st.set_page_config(page_title="Tocsin", page_icon=":material/notifications_active:", layout="wide")
+    adopt_language()
+    text = current_text()
+    pages = [
+        st.Page(file, title=text(f"page.{name}"), icon=icon, url_path=name, default=name == "overview")
+        for name, (file, icon) in PAGES.items()
+    ]
+    page = st.navigation(pages)
+    sidebar(text)
+    reachable = False
+    with api(text) as client:
+        client.summary()
+        reachable = True
+    if reachable:
+        header()
+        page.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Numbers and instants as people read them."""
+
+from __future__ import annotations
+
+from tocsin.client.models import GpuSummary
+from tocsin.dashboard.text import Text
+from tocsin.domain.clock import SECOND, from_iso
+from tocsin.domain.metrics import METRICS, spec_of, split_variant
+
+NOTHING = "–"
+_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_SYMBOLS = {"celsius": "°C", "watts": "W", "hertz": "Hz", "bytes": "B", "bytes/s": "B/s", "seconds": "s", "joules": "J"}
+
+
+def percent(ratio: float | None) -> str:
+    """`ratio` as a percentage."""
+    return NOTHING if ratio is None else f"{ratio:.0%}".replace("%", " %")
+
+
+def degrees(value: float | None) -> str:
+    """A temperature."""
+    return NOTHING if value is None else f"{value:.0f} °C"
+
+
+def watts(value: float | None) -> str:
+    """A power, in kW from 10,000 W on."""
+    if value is None:
+        return NOTHING
+    return f"{value / 1000:.1f} kW" if value >= 10_000 else f"{value:.0f} W"
+
+
+def quantity(name: str, value: float) -> tuple[str, str]:
+    """`value` of metric `name` as number and unit, with a prefix where the number is large."""
+    spec = spec_of(name)
+    unit = spec.unit if spec else ""
+    if unit == "ratio":
+        return f"{100 * value:.1f}", "%"
+    symbol = _SYMBOLS.get(unit, unit)
+    if symbol in {"B", "B/s", "Hz", "J"}:
+        for size, prefix in _PREFIXES:
+            if abs(value) >= size:
+                return f"{value / size:.2f}", prefix + symbol
+    return f"{value:,.6g}" if abs(value) < 1e6 else f"{value:,.0f}", symbol
+
+
+def metric_label(name: str) -> str:
+    """`name` in words: without ``gpu_`` and the unit's suffix."""
+    plain, _, variant = split_variant(name)
+    words = plain.removeprefix("gpu_")
+    for suffix in ("_celsius", "_ratio", "_watts", "_bytes_per_second", "_bytes", "_hertz", "_joules_total", "_seconds_total"):
+        if words.endswith(suffix):
+            words = words.removesuffix(suffix)
+            break
+    words = words.removesuffix("_total").replace("_", " ")
+    return f"{words[:1].upper()}{words[1:]}" + (f" {variant}" if variant else "")
+
+
+def chart_unit(name: str) -> tuple[str, float]:
+    """The unit in which metric `name` is drawn, and the factor to it."""
+    spec = METRICS.get(split_variant(name)[0])
+    if spec is None:
+        return "", 1.0
+    known = {"ratio": ("%", 100.0), "hertz": ("GHz", 1e-9), "bytes": ("GB", 1e-9), "bytes/s": ("GB/s", 1e-9)}
+    return known.get(spec.unit, (_SYMBOLS.get(spec.unit, spec.unit), 1.0))
+
+
+def seconds_between(start: str, end: str) -> float:
+    """Seconds from one instant of the wire to another."""
+    return (from_iso(end) - from_iso(start)) / SECOND
+
+
+def clock(at: str) -> str:
+    """An instant of the wire as date and minute, UTC."""
+    return f"{at[:10]} {at[11:16]}"
+
+
+def gpu_label(gpu: GpuSummary) -> str:
+    """Where a GPU sits: host and index, or the end of its UUID where the index is unknown."""
+    return f"{gpu.host} · GPU {gpu.index}" if gpu.index is not None else f"{gpu.host} · {gpu.uuid[-8:]}"
+
+
+def eta_text(text: Text, now: str, eta: str | None, low: str | None, high: str | None) -> str:
+    """When a crossing is expected, with its interval; empty where none is."""
+    if eta is None:
+        return ""
+    parts = [text("eta", time=text.duration(max(0.0, seconds_between(now, eta))))]
+    if low is not None:
+        early = text.duration(max(0.0, seconds_between(now, low)))
+        if high is None:
+            parts.append(text("eta.open", low=early))
+        else:
+            late = text.duration(max(0.0, seconds_between(now, high)))
+            parts.append(text("eta.range", low=early, high=late))
+    return ", ".join(parts)

@@ -1,0 +1,77 @@
+"""What every page has around it: language, pages, banner and the state of the service."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from tocsin.client.models import FleetSummary
+from tocsin.dashboard import style
+from tocsin.dashboard.access import REFRESH_SECONDS, api
+from tocsin.dashboard.format import clock
+from tocsin.dashboard.palette import DARK, LIGHT, Palette
+from tocsin.dashboard.text import LANGUAGES, Text
+from tocsin.domain.decision import Mode
+
+
+def current_text() -> Text:
+    """The words of the chosen language."""
+    return Text(st.session_state.get("lang", "en"))
+
+
+def current_palette() -> Palette:
+    """Colours for the browser's theme."""
+    return DARK if st.context.theme.type == "dark" else LIGHT
+
+
+def _language_changed() -> None:
+    st.query_params["lang"] = st.session_state["lang"]
+
+
+def adopt_language() -> None:
+    """Take the language from the URL, else keep that of the session, else the browser's; write it to the URL."""
+    asked = st.query_params.get("lang", "")
+    if asked not in LANGUAGES:
+        locale = (st.context.locale or "").lower()
+        asked = st.session_state.get("lang") or ("zh" if locale.startswith("zh") else "en")
+        st.query_params["lang"] = asked
+    st.session_state["lang"] = asked
+
+
+def sidebar(text: Text) -> None:
+    """The language switch."""
+    with st.sidebar:
+        st.segmented_control(
+            text("language"),
+            list(LANGUAGES),
+            format_func=LANGUAGES.__getitem__,
+            key="lang",
+            required=True,
+            on_change=_language_changed,
+        )
+
+
+def banner(summary: FleetSummary, text: Text) -> str:
+    """The line above every page: simulated or not, mode, pause, breaker, clock."""
+    parts = []
+    if summary.simulated:
+        parts += [style.chip(text("simulated"), "tc-sim"), f'<span>{text("simulated.banner")}</span>']
+    mode = text.name("mode", summary.mode.value)
+    parts.append(style.chip(text("mode", mode=mode), "tc-alarm" if summary.mode is Mode.ACT else ""))
+    if summary.paused:
+        parts.append(style.chip("Ⅱ " + text("paused", who=summary.paused_by), "tc-alarm"))
+    if summary.breaker.tripped:
+        parts.append(style.chip("✕ " + text("breaker.tripped", n=summary.breaker.root_causes), "tc-alarm"))
+    age = summary.last_reading_age_s
+    reading = text("reading.none") if age is None else text("reading.age", age=text.duration(age))
+    moment = f"{clock(summary.now)} UTC · {reading}"
+    parts.append(f'<span class="tc-muted tc-right">{moment}</span>')
+    return style.bar(parts)
+
+
+@st.fragment(run_every=REFRESH_SECONDS)
+def header() -> None:
+    """The banner, looked up again and again."""
+    text = current_text()
+    st.html(style.style_sheet(current_palette()))
+    with api(text) as client:
+        st.html(banner(client.summary(), text))

@@ -1,0 +1,5 @@
+"""Page: see `tocsin.dashboard.overview`."""
+
+from tocsin.dashboard.overview import render
+
+render()

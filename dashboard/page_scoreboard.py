@@ -1,0 +1,5 @@
+"""Page: see `tocsin.dashboard.scoreboard`."""
+
+from tocsin.dashboard.scoreboard import render
+
+render()

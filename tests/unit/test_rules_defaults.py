@@ -1,0 +1,320 @@
+"""Every shipped rule: a case in which it fires, and one in which it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from tocsin.domain.clock import HOUR
+from tocsin.domain.decision import Mode
+from tocsin.domain.event import Event, EventKind
+from tocsin.domain.finding import ActionKind, Category, Severity
+from tocsin.domain.identity import Gpu
+from tocsin.domain.pool import PoolState
+from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.rules import load_rules
+from tocsin.rules.xid import shipped_catalogue
+from tocsin_testing.builders import gpu, xid
+from tocsin_testing.rule_runs import Run, Values, instant
+
+Make = Callable[[int], Values | dict[Gpu, Values]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """`minutes` of readings, one a minute, then events, predictions and pools at the end."""
+
+    minutes: int = 0
+    values: Make | Values = field(default_factory=dict)
+    events: tuple[Event, ...] = ()
+    predictions: tuple[Prediction, ...] = ()
+    pools: tuple[PoolState, ...] = ()
+
+    def run(self) -> Run:
+        run = Run()
+        make = self.values if callable(self.values) else lambda _: self.values
+        for minute in range(self.minutes + 1):
+            last = minute == self.minutes
+            events = [e for e in self.events if last or e.at_ms <= instant(minute)]
+            run.step(
+                minute, make(minute), events=events, predictions=self.predictions if last else (), pools=self.pools
+            )
+        return run
+
+
+def event(kind: EventKind, code: int = 0) -> Case:
+    return Case(events=(Event(kind, gpu().uuid, "node-1", instant(0), code),))
+
+
+def code(*numbers: int) -> Case:
+    return Case(events=tuple(xid(number, at_ms=instant(0)) for number in numbers))
+
+
+def crossing(metric: str, minutes: int) -> Case:
+    subject = Subject(SubjectKind.GPU, gpu().uuid, "node-1")
+    yes, target = PredictionStatus.CROSSING, f"time_to_threshold:{metric}"
+    eta = instant(minutes)
+    made = Prediction(subject, target, instant(0), 999 * HOUR, yes, "m", "1", "s", metric, 1.0, 0.5, eta_ms=eta)
+    return Case(predictions=(made,))
+
+
+def flat(minutes: int = 0, **values: float) -> Case:
+    return Case(minutes, values)
+
+
+def counter(name: str, per_minute: float, minutes: int = 6) -> Case:
+    return Case(minutes, lambda minute: {name: 100 + per_minute * minute})
+
+
+def pool(utilization: float, minutes: int = 16, **state: object) -> Case:
+    pools = (PoolState("default", **state),) if state else ()  # type: ignore[arg-type]
+    return Case(minutes, {"utilization_ratio": utilization}, pools=pools)
+
+
+def fleet(free: dict[str, int], minutes: int = 11) -> Case:
+    values: dict[Gpu, Values] = {}
+    for host, count in free.items():
+        for n in range(8):
+            idle = n < count
+            which = gpu(uuid=f"{host}-{n}", host=host)
+            values[which] = {"utilization_ratio": 0.0 if idle else 0.9, "processes": 0 if idle else 1}
+    return Case(minutes, lambda _: values)
+
+
+def peers(hot: float) -> Case:
+    values = {gpu(n): {"temperature_celsius": 50.0 + (hot if n == 0 else n), "power_watts": 300.0} for n in range(7)}
+    return Case(31, lambda _: values)
+
+
+def link(rising: str) -> Case:
+    name = 'nvlink_recovery_errors_total{link="%s"}'
+    return Case(2, lambda minute: {name % n: float(minute if n in rising else 0) for n in "0123"})
+
+
+def still(moving: bool) -> Case:
+    def values(minute: int) -> Values:
+        energy = 5000.0 + (60 * minute if moving else 0)
+        return {"energy_joules_total": energy, "temperature_celsius": 24, "power_watts": 83, "sm_clock_hertz": 1.41e9}
+
+    return Case(60, values)
+
+
+def family(without: int) -> Case:
+    def values(minute: int) -> dict[Gpu, Values]:
+        full, less = {"power_watts": 83.0, "temperature_celsius": 24.0}, {"temperature_celsius": 24.0}
+        return {
+            gpu(0): less if minute >= 2 else full,
+            gpu(1, host="node-2"): less if without > 1 and minute >= 2 else full,
+        }
+
+    return Case(13, values)
+
+
+def silence(gone: int) -> Case:
+    return Case(15, lambda m: {gpu(n): {"power_watts": 80.0 + m} for n in range(2) if n >= gone or m < 3} or {})
+
+
+PROCESS = 'allocator_external_fragmentation_ratio{pid="7"}'
+INSTANCE = 'mig_instance_memory_used_ratio{instance="1"}'
+MIG = gpu(9, uuid="MIG-1", parent=gpu().uuid)
+LOADED = {"utilization_ratio": 0.9, "pcie_link_width_max": 16.0, "pcie_link_generation_max": 5.0}
+HUNG = {"utilization_ratio": 1.0, "sm_active_ratio": 0.0, "power_watts": 80.0, "power_limit_default_watts": 700.0}
+
+CASES: dict[str, tuple[Case, Case]] = {
+    "pool_overloaded": (pool(0.95, pending_gpus=2.0), pool(0.95, pending_gpus=0.0)),
+    "pool_underused": (pool(0.1), pool(0.1, pending_gpus=3.0)),
+    "allocator_fragmented": (Case(10, {PROCESS: 0.4}), Case(9, {PROCESS: 0.4})),
+    "mig_fragmented": (flat(10, mig_fragmentation_ratio=0.31), flat(20, mig_fragmentation_ratio=0.3)),
+    "fleet_fragmented": (fleet({"a": 4, "b": 5}), fleet({"a": 8, "b": 1})),
+    "temperature_high": (
+        flat(1, temperature_celsius=83, temperature_slowdown_celsius=89),
+        flat(5, temperature_celsius=83, temperature_slowdown_celsius=95),
+    ),
+    "thermal_margin_low": (flat(2, thermal_margin_celsius=2), flat(5, thermal_margin_celsius=3)),
+    "thermal_margin_gone": (flat(1, thermal_margin_celsius=0), flat(5, thermal_margin_celsius=1)),
+    "memory_temperature_high": (
+        flat(1, memory_temperature_celsius=96, memory_temperature_max_operating_celsius=95),
+        flat(5, memory_temperature_celsius=95, memory_temperature_max_operating_celsius=95),
+    ),
+    "thermal_slowdown": (
+        counter("hw_thermal_slowdown_seconds_total", 2),
+        counter("hw_thermal_slowdown_seconds_total", 0),
+    ),
+    "temperature_above_peers": (peers(25), peers(10)),
+    "memory_full": (flat(15, memory_used_ratio=0.91), flat(14, memory_used_ratio=0.91)),
+    "instance_memory_full": (Case(2, {INSTANCE: 0.81}), Case(9, {INSTANCE: 0.8})),
+    "mig_device_memory_full": (
+        Case(2, lambda _: {MIG: {"memory_used_ratio": 0.85}}),
+        flat(9, memory_used_ratio=0.85),
+    ),
+    "driver_recovery_action": (flat(recovery_action=1), flat(recovery_action=0)),
+    "row_remap_pending": (flat(1, row_remap_pending=1), flat(5, row_remap_pending=0)),
+    "row_remap_failed": (flat(row_remap_failure=1), flat(row_remap_failure=0, memory_unrepairable=0)),
+    "ecc_uncorrectable": (
+        counter("ecc_uncorrected_volatile_total", 1, minutes=1),
+        counter("ecc_uncorrected_volatile_total", 0),
+    ),
+    "xid_bus": (code(79), code(176)),
+    "xid_memory": (code(48), code(63)),
+    "xid_memory_repair": (code(63), code(48)),
+    "xid_nvlink": (code(149), code(137)),
+    "xid_firmware": (code(119), code(61)),
+    "xid_power": (code(54), code(162)),
+    "xid_application": (code(31), code(79)),
+    "xid_application_repeated": (
+        Case(events=tuple(xid(31, at_ms=instant(-n)) for n in range(10))),
+        Case(events=tuple(xid(31, at_ms=instant(-n)) for n in range(9))),
+    ),
+    "xid_other": (code(61), code(154)),
+    "nvswitch_error": (event(EventKind.SXID, 12020), event(EventKind.GPU_FOUND)),
+    "gpu_lost": (event(EventKind.GPU_LOST), event(EventKind.DRIVER_RELOAD)),
+    "pcie_width_reduced": (flat(5, **LOADED, pcie_link_width=8), flat(9, **LOADED, pcie_link_width=16)),
+    "pcie_generation_reduced": (
+        flat(5, **LOADED, pcie_link_generation=3),
+        flat(9, **{**LOADED, "utilization_ratio": 0.0}, pcie_link_generation=1),
+    ),
+    "pcie_replays": (counter("pcie_replay_total", 20), counter("pcie_replay_total", 15)),
+    "nvlink_recovery_one_link": (link("2"), link("13")),
+    "power_brake": (
+        flat(2, clocks_event_reasons_bitmask=0x80),
+        flat(5, clocks_event_reasons_bitmask=0x104, hw_power_brake_seconds_total=7),
+    ),
+    "gpu_hung": (flat(5, **HUNG), flat(9, **{**HUNG, "power_watts": 600.0})),
+    "telemetry_frozen": (still(moving=False), still(moving=True)),
+    "metric_family_lost": (family(1), family(2)),
+    "gpu_silent": (silence(1), silence(0)),
+    "temperature_forecast": (crossing("gpu_temperature_celsius", 29), crossing("gpu_temperature_celsius", 31)),
+    "memory_forecast": (crossing("gpu_memory_used_ratio", 119), crossing("gpu_memory_used_ratio", 121)),
+    "row_remap_forecast": (
+        crossing("gpu_row_remap_uncorrectable_total", 10_000),
+        crossing("gpu_row_remap_uncorrectable_total", 10_081),
+    ),
+}
+
+
+def test_there_is_a_case_for_every_shipped_rule() -> None:
+    assert set(CASES) == {rule.name for rule in load_rules()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_fires(name: str) -> None:
+    run = CASES[name][0].run()
+    found = [finding for finding in run.last.active if finding.rule == name]
+    assert len(found) == 1
+    sentence = found[0].sentence
+    assert "unknown" not in sentence
+    assert "{" not in sentence
+    where = {"pool": "pool default", "fleet": "the fleet"}.get(found[0].subject.kind.value, "node-1")
+    assert where in sentence
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_does_not_fire(name: str) -> None:
+    run = CASES[name][1].run()
+    assert name not in {finding.rule for finding in run.opened}
+
+
+def test_thresholds_that_were_asked_for() -> None:
+    meaning = {rule.name: rule.meaning() for rule in load_rules()}
+    assert "pool_utilization_ratio (mean over 15 min) > 90 %" in meaning["pool_overloaded"]
+    assert "pool_utilization_ratio (mean over 15 min) < 30 %" in meaning["pool_underused"]
+    assert "> 85 °C" in meaning["temperature_high"]
+    assert "gpu_temperature_slowdown_celsius - 7" in meaning["temperature_high"]
+    asked = {
+        "pool_overloaded": ("scale_out", 0),
+        "pool_underused": ("scale_in", 0),
+        "allocator_fragmented": ("defragment", 10),
+        "mig_fragmented": ("defragment", 10),
+        "fleet_fragmented": ("defragment", 10),
+        "temperature_high": ("throttle", 1),
+        "memory_full": ("migrate", 15),
+        "instance_memory_full": ("place_elsewhere", 2),
+    }
+    shipped = {rule.name: (rule.action, rule.table.for_ // 60_000) for rule in load_rules() if rule.name in asked}
+    assert shipped == asked
+
+
+def test_an_elastic_pool_scales_out_without_waiting_work() -> None:
+    run = pool(0.95, elastic=True).run()
+    assert "pool_overloaded" in run.active
+    assert "pool_overloaded" not in pool(0.95).run().active
+
+
+def test_85_degrees_count_where_the_slowdown_threshold_is_unknown() -> None:
+    assert "temperature_high" in flat(1, temperature_celsius=86).run().active
+    assert flat(5, temperature_celsius=84).run().active == []
+
+
+def test_whichever_comes_first_of_85_and_slowdown_less_7() -> None:
+    late = flat(1, temperature_celsius=86, temperature_slowdown_celsius=95).run()
+    (finding,) = late.last.active
+    assert finding.threshold == 85
+    early = flat(1, temperature_celsius=83, temperature_slowdown_celsius=89).run()
+    assert early.last.active[0].threshold == 82
+
+
+@pytest.mark.parametrize(
+    ("value", "action"),
+    [
+        (1, "reset_gpu"),
+        (2, "reboot_node"),
+        (3, "drain"),
+        (4, "drain"),
+        (5, "notify"),
+        (6, "reset_gpu"),
+        (7, "reboot_node"),
+    ],
+)
+def test_the_drivers_verdict_names_the_action(value: int, action: str) -> None:
+    (finding,) = flat(recovery_action=value).run().last.active
+    assert finding.action == action
+    (by_event,) = event(EventKind.RECOVERY_ACTION, value).run().last.active
+    assert (by_event.action, by_event.metric, by_event.value) == (action, "gpu_recovery_action", value)
+
+
+def test_the_drivers_verdict_ends_when_it_says_none() -> None:
+    run = event(EventKind.RECOVERY_ACTION, 2).run()
+    run.step(1, events=[Event(EventKind.RECOVERY_ACTION, gpu().uuid, "node-1", instant(1), 0)])
+    assert run.active == []
+
+
+@pytest.mark.parametrize("number", [spec.code for spec in shipped_catalogue().specs() if spec.application])
+def test_a_programs_fault_only_ever_notifies(number: int) -> None:
+    run = code(number).run()
+    assert {(f.action, f.category) for f in run.opened} == {(ActionKind.NOTIFY, Category.APPLICATION)}
+
+
+def test_every_critical_xid_is_found_and_condemns_the_gpu() -> None:
+    for spec in shipped_catalogue().specs():
+        if spec.severity is Severity.CRITICAL:
+            found = [(f.severity, f.action, f.category) for f in code(spec.code).run().opened]
+            assert found == [(Severity.CRITICAL, ActionKind.DRAIN, spec.category)], spec
+
+
+def test_everything_ships_in_observe() -> None:
+    assert {rule.mode for rule in load_rules()} == {Mode.OBSERVE}
+
+
+def test_a_healthy_day_is_silent() -> None:
+    run = Run()
+    for minute in range(0, 24 * 60, 5):
+        wave = minute % 60
+        values = {
+            gpu(n): {
+                "utilization_ratio": 0.6,
+                "temperature_celsius": 60 + (wave + n) % 7,
+                "power_watts": 400 + wave + n,
+                "energy_joules_total": 1e6 + 400 * 60 * minute,
+                "memory_used_ratio": 0.7,
+                "pcie_link_generation": 5,
+                "pcie_link_generation_max": 5,
+                "pcie_replay_total": minute // 600,
+                "recovery_action": 0,
+            }
+            for n in range(8)
+        }
+        run.step(minute, values)
+    assert run.opened == []
