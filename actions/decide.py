@@ -35,7 +35,7 @@ def decide(
             wanted.append(_notice(incident, action, prediction, view, policy))
         if action is not ActionKind.NOTIFY:
             wanted.append(_action(incident, action, prediction, view, policy))
-    return _one_disruptive_each(wanted)
+    return _one_disruptive_each(wanted, view.controls.finished)
 
 
 def chosen_action(incident: Incident) -> ActionKind:
@@ -149,8 +149,11 @@ def _matching(root: Finding, expected: dict[str, list[Prediction]]) -> Predictio
     return max(same, key=lambda p: (p.at_ms, p.id), default=None)
 
 
-def _one_disruptive_each(decisions: list[Decision]) -> list[Decision]:
-    """`decisions`, without any that would disrupt a subject for which a graver one is there, or repeat a key."""
+def _one_disruptive_each(decisions: list[Decision], finished: frozenset[str]) -> list[Decision]:
+    """`decisions`, without any that would disrupt a subject for which a graver one is there, or repeat a key.
+
+    A graver one that has ended, done or refused, stands in nobody's way.
+    """
     taken: set[str] = set()
     keys: set[str] = set()
     kept = []
@@ -159,7 +162,7 @@ def _one_disruptive_each(decisions: list[Decision]) -> list[Decision]:
         if decision.key in keys or (is_disruptive(decision.action) and subject in taken):
             continue
         keys.add(decision.key)
-        if is_disruptive(decision.action):
+        if is_disruptive(decision.action) and decision.key not in finished:
             taken.add(subject)
         kept.append(decision)
     return kept

@@ -38,6 +38,7 @@ class Ledger:
         self._effects: dict[str, Decision] = {}
         self._renewals: dict[str, int] = {}
         self._cancelled: set[str] = set()
+        self._finished: set[str] = set()
         self._controls: Controls | None = None
 
     def apply(self, entry: Entry) -> None:
@@ -62,6 +63,7 @@ class Ledger:
                 self._busy(),
                 dict(self._renewals),
                 frozenset(self._cancelled),
+                frozenset(self._finished),
             )
         return self._controls
 
@@ -104,6 +106,7 @@ class Ledger:
         if payload.get("renew") and cause:
             self._renewals[cause] = self._renewals.get(cause, 0) + 1
         self.ended.append(record.decision.key)
+        self._finished.add(record.decision.key)
         for key in self.ended[:-KEEP_FINAL]:
             gone = self.records.pop(key)
             self._approvals.pop(gone.decision.id, None)

@@ -9,7 +9,7 @@ from tocsin.actions.policy import Policy
 from tocsin.actions.reach import base_key
 from tocsin.actions.record import Record
 from tocsin.domain.clock import Clock
-from tocsin.domain.decision import DecisionState, Mode
+from tocsin.domain.decision import Decision, DecisionState, Mode
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.journal.kinds import EntryKind
@@ -61,15 +61,15 @@ class People:
             self._hold_off(base_key(record.decision.subject), actor, reason)
 
     def release(self, subject: Subject, actor: str, reason: str = "") -> None:
-        """A person gave a subject back (uncordoned it): its incidents are cancelled and it is left alone for a while."""
+        """A person gave a subject back (uncordoned it): its incidents are cancelled, it is left alone."""
         _named(actor)
         with self._book.lock:
-            touched = [r for r in self._book.records() if not r.notice and _within(r, subject)]
-            effects = self._book.ledger.controls().effects
-            released = [
-                r.decision.key for r in touched if r.decision.key in effects and r.state is not DecisionState.EXECUTING
-            ]
-            causes = sorted({r.decision.findings[0] for r in touched if r.decision.findings})
+            records = self._book.records()
+            running = {r.decision.key for r in records if r.state is DecisionState.EXECUTING}
+            effects = [d for d in self._book.ledger.controls().effects.values() if _within(d, subject)]
+            decided = [r.decision for r in records if not r.notice and _within(r.decision, subject)]
+            released = [decision.key for decision in effects if decision.key not in running]
+            causes = sorted({decision.findings[0] for decision in (*decided, *effects) if decision.findings})
             self._hold_off(base_key(subject), actor, reason, released=released, cancelled=causes)
 
     def pause(self, actor: str, reason: str = "") -> None:
@@ -111,9 +111,9 @@ class People:
         )
 
 
-def _within(record: Record, subject: Subject) -> bool:
-    mine = record.decision.subject
+def _within(decision: Decision, subject: Subject) -> bool:
+    mine = decision.subject
     if base_key(mine) == base_key(subject):
         return True
     on_host = subject.kind is SubjectKind.HOST and mine.host == subject.name
-    return on_host and is_disruptive(record.decision.action)
+    return on_host and is_disruptive(decision.action)

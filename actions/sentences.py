@@ -33,9 +33,10 @@ def named(subject: Subject) -> str:
     """The subject as people call it."""
     if subject.kind is SubjectKind.FLEET:
         return "the fleet"
-    where = f" on {subject.host}" if subject.kind is SubjectKind.GPU and subject.host else ""
     part = f" ({subject.detail})" if subject.detail else ""
-    return f"{subject.kind} {subject.name}{part}{where}"
+    if subject.kind is SubjectKind.GPU:
+        return f"{subject.name}{part}" + (f" on {subject.host}" if subject.host else "")
+    return f"{subject.kind} {subject.name}{part}"
 
 
 def joined(*parts: str) -> str:

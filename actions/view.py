@@ -41,8 +41,8 @@ class FleetView:
     """The state at `now_ms`.
 
     `started_ms` is the start of this brain. `gpus` are by UUID, MIG instances among them. `findings` are the active
-    ones by id, `incidents` what they collapse to. `confirmations` counts by finding id the consecutive evaluations that saw
-    it. `pools` are by name. `controls` and `policy` are filled in by the loop, from the journal and the settings.
+    ones by id, `incidents` what they collapse to. `confirmations` counts by finding id the consecutive evaluations that
+    saw it. `pools` are by name. `controls` and `policy` are filled in by the loop, from the journal and the settings.
     """
 
     now_ms: int

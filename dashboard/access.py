@@ -33,9 +33,10 @@ def show_problem(error: TocsinError, text: Text) -> None:
 
 @contextmanager
 def api(text: Text) -> Iterator[Client]:
-    """A client for one run of a page; an error of the API ends the run with its message instead of a traceback."""
+    """A client for one run of a page; an error of the API ends that run with its message instead of a traceback."""
     try:
         with connect() as client:
             yield client
     except TocsinError as error:
         show_problem(error, text)
+        st.stop()

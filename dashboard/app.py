@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import streamlit as st
 
-from tocsin.dashboard.access import api
 from tocsin.dashboard.frame import adopt_language, current_text, header, sidebar
 
 PAGES = {
@@ -26,13 +25,8 @@ def main() -> None:
     ]
     page = st.navigation(pages)
     sidebar(text)
-    reachable = False
-    with api(text) as client:
-        client.summary()
-        reachable = True
-    if reachable:
-        header()
-        page.run()
+    header()
+    page.run()
 
 
 if __name__ == "__main__":

@@ -47,7 +47,16 @@ def metric_label(name: str) -> str:
     """`name` in words: without ``gpu_`` and the unit's suffix."""
     plain, _, variant = split_variant(name)
     words = plain.removeprefix("gpu_")
-    for suffix in ("_celsius", "_ratio", "_watts", "_bytes_per_second", "_bytes", "_hertz", "_joules_total", "_seconds_total"):
+    for suffix in (
+        "_celsius",
+        "_ratio",
+        "_watts",
+        "_bytes_per_second",
+        "_bytes",
+        "_hertz",
+        "_joules_total",
+        "_seconds_total",
+    ):
         if words.endswith(suffix):
             words = words.removesuffix(suffix)
             break

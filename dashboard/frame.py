@@ -6,11 +6,12 @@ import streamlit as st
 
 from tocsin.client.models import FleetSummary
 from tocsin.dashboard import style
-from tocsin.dashboard.access import REFRESH_SECONDS, api
+from tocsin.dashboard.access import REFRESH_SECONDS, connect
 from tocsin.dashboard.format import clock
 from tocsin.dashboard.palette import DARK, LIGHT, Palette
 from tocsin.dashboard.text import LANGUAGES, Text
 from tocsin.domain.decision import Mode
+from tocsin.domain.errors import TocsinError
 
 
 def current_text() -> Text:
@@ -54,7 +55,7 @@ def banner(summary: FleetSummary, text: Text) -> str:
     """The line above every page: simulated or not, mode, pause, breaker, clock."""
     parts = []
     if summary.simulated:
-        parts += [style.chip(text("simulated"), "tc-sim"), f'<span>{text("simulated.banner")}</span>']
+        parts += [style.chip(text("simulated"), "tc-sim"), f"<span>{text('simulated.banner')}</span>"]
     mode = text.name("mode", summary.mode.value)
     parts.append(style.chip(text("mode", mode=mode), "tc-alarm" if summary.mode is Mode.ACT else ""))
     if summary.paused:
@@ -70,8 +71,10 @@ def banner(summary: FleetSummary, text: Text) -> str:
 
 @st.fragment(run_every=REFRESH_SECONDS)
 def header() -> None:
-    """The banner, looked up again and again."""
-    text = current_text()
+    """The banner, looked up again and again; where the API does not answer, the page below says so."""
     st.html(style.style_sheet(current_palette()))
-    with api(text) as client:
-        st.html(banner(client.summary(), text))
+    try:
+        with connect() as client:
+            st.html(banner(client.summary(), current_text()))
+    except TocsinError:
+        st.empty()

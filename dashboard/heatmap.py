@@ -104,9 +104,7 @@ def _ink(gpu: GpuSummary, measure: Measure | None, palette: Palette) -> str:
 
 def _state_scale(palette: Palette) -> list[tuple[float, str]]:
     count = len(GpuState)
-    return [
-        (edge / count, palette.states[state]) for rank, state in enumerate(GpuState) for edge in (rank, rank + 1)
-    ]
+    return [(edge / count, palette.states[state]) for rank, state in enumerate(GpuState) for edge in (rank, rank + 1)]
 
 
 def _colours(layout: Layout, measure: Measure | None) -> list[list[float | None]]:

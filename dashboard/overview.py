@@ -12,7 +12,7 @@ from tocsin.dashboard import heatmap, style
 from tocsin.dashboard.access import REFRESH_SECONDS, api
 from tocsin.dashboard.format import eta_text, gpu_label, percent, watts
 from tocsin.dashboard.frame import current_palette, current_text
-from tocsin.dashboard.palette import Palette
+from tocsin.dashboard.palette import SYMBOLS, Palette
 from tocsin.dashboard.text import Text
 
 GPU_PAGE = "page_gpu.py"
@@ -21,7 +21,7 @@ _SHOWN = 9
 
 
 def needing_attention(gpus: Sequence[GpuSummary]) -> list[GpuSummary]:
-    """GPUs that are not well or are predicted not to stay so: worst state first, then the most probable, then soonest."""
+    """GPUs that are not well or not expected to stay so: worst state first, then most probable, then soonest."""
     chosen = [gpu for gpu in gpus if gpu.state is not GpuState.OK or gpu.prediction]
     return sorted(chosen, key=lambda gpu: (-gpu.state.rank, -(gpu.probability or 0.0), gpu.eta or "~", gpu.uuid))
 
@@ -107,12 +107,15 @@ def _map(gpus: Sequence[GpuSummary], text: Text, palette: Palette) -> None:
         )
     chart, uuids = heatmap.figure(gpus, choice, text, palette)
     event = st.plotly_chart(
-        chart, key="map", on_select="rerun", selection_mode="points", config={"displayModeBar": False}, alt=text("fleet")
+        chart,
+        key="map",
+        on_select="rerun",
+        selection_mode="points",
+        config={"displayModeBar": False},
+        alt=text("fleet"),
     )
     if choice == "state":
-        pairs = [
-            (palette.states[state], f"{heatmap.SYMBOLS[state]} {text.name('state', state.value)}") for state in GpuState
-        ]
+        pairs = [(palette.states[state], f"{SYMBOLS[state]} {text.name('state', state.value)}") for state in GpuState]
         st.html(style.legend(pairs))
     st.caption(text("fleet.hint"))
     points = event.selection.points

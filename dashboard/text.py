@@ -22,7 +22,7 @@ class Text:
         return STRINGS[key][self._column].format(**values)
 
     def name(self, group: str, value: str) -> str:
-        """The word for `value` of an enumeration; `value` itself where the table has none, as for a guard of a plug-in."""
+        """The word for `value` of an enumeration; `value` itself where the table has none."""
         row = STRINGS.get(f"{group}.{value}")
         return row[self._column] if row else value
 

@@ -50,7 +50,7 @@ def test_config_show_hides_secrets(tmp_path: Path) -> None:
 def test_a_rule_with_an_unknown_metric_is_named_with_the_nearest(tmp_path: Path) -> None:
     path = tmp_path / "rules.toml"
     path.write_text(
-        '[[rule]]\nname = "hot"\nseverity = "warning"\ncategory = "thermal"\naction = "notify"\nalert = "hot"\n'
+        '[[rules]]\nname = "hot"\nseverity = "warning"\ncategory = "thermal"\naction = "notify"\nalert = "hot"\n'
         'all = [{kind = "threshold", metric = "gpu_temprature_celsius", above = 85}]\n'
     )
     done = tocsin("rules", "check", str(path), cwd=tmp_path)

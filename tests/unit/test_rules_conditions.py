@@ -355,7 +355,12 @@ def test_any_and_all_follow_three_valued_logic() -> None:
     run = Run(rule(f"all = [{busy}]\nany = [{hot}, {full}]"))
     run.step(0, {"utilization_ratio": 1, "temperature_celsius": 81})
     assert run.active == ["r"], "one of any suffices, the other is unknown"
-    run.step(1, {"utilization_ratio": 1, "temperature_celsius": 79})
-    assert run.active == ["r"], "the other is unknown, so nothing says that it cleared"
-    run.step(2, {"utilization_ratio": 0.1})
+    run.step(1, {"utilization_ratio": 1, "memory_used_ratio": 0.5})
+    assert run.active == ["r"], "what it held on is unknown now"
+    run.step(2, {"utilization_ratio": 1, "temperature_celsius": 79})
+    assert run.active == [], "what it held on is false, and the other was never true"
+    run.step(3, {"utilization_ratio": 1, "temperature_celsius": 81, "memory_used_ratio": 0.95})
+    run.step(4, {"utilization_ratio": 1, "temperature_celsius": 79})
+    assert run.active == ["r"], "it held on both, and one is unknown"
+    run.step(5, {"utilization_ratio": 0.1})
     assert run.active == [], "one of all is false"

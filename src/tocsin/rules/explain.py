@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from tocsin.domain.errors import InputError
 from tocsin.rules.suggest import did_you_mean
@@ -34,6 +34,18 @@ def explain(first: Any, model: type[BaseModel], place: tuple[str, int]) -> Input
     if problem != first["msg"] and first["type"] != "value_error":
         problem = f"should be {problem}"
     return InputError(field, first["input"], problem, f"correct {location[-1] if location else 'it'}")
+
+
+def first_error(error: ValidationError) -> Any:
+    """The first error; of the branches of a union, the one that fits what was written: a table or a plain value."""
+    errors = error.errors(include_url=False)
+    first = errors[0]
+    if not isinstance(first["input"], Mapping):
+        return first
+    head = tuple(part for part in first["loc"] if not _is_branch(part))
+    return next(
+        (one for one in errors if len(one["loc"]) > len(first["loc"]) and one["loc"][: len(head)] == head), first
+    )
 
 
 def _is_branch(part: int | str) -> bool:

@@ -21,8 +21,8 @@ def stranded_ratio(free: Ints, sizes: Ints) -> float:
     """Share of the free GPUs that jobs of the reference size cannot use where they are, 0 to 1.
 
     `free` counts the free GPUs of each host and `sizes` all of them, both of shape (hosts,). The job has GANG GPUs, or
-    as many as the largest host where that is less. 0 where all free GPUs together would not make one such job: moving work
-    would gain nothing.
+    as many as the largest host where that is less. 0 where all free GPUs together would not make one such job:
+    moving work would gain nothing.
     """
     gang = min(GANG, int(sizes.max(initial=0)))
     if gang == 0 or int(free.sum()) < gang:

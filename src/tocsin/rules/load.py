@@ -15,7 +15,7 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind
 from tocsin.rules.check import check_rule, sheet_of
 from tocsin.rules.conditions.base import Condition
-from tocsin.rules.explain import explain, name_place
+from tocsin.rules.explain import explain, first_error, name_place
 from tocsin.rules.registry import kinds
 from tocsin.rules.schema import EngineTable, Rule, RuleFile, RuleSet, RuleTable, XidTable
 from tocsin.rules.suggest import did_you_mean
@@ -77,7 +77,7 @@ def _read_file(raw: dict[str, Any]) -> RuleFile:
     try:
         return RuleFile.model_validate(raw)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        first = first_error(error)
         raise explain(first, RuleFile, name_place(first["loc"], raw)) from None
 
 
@@ -105,7 +105,7 @@ def _override(xids: XidCatalogue, table: XidTable) -> XidSpec:
 def _rule(table: RuleTable, xids: XidCatalogue) -> Rule:
     prefix = f"rule {table.name}: "
     if not table.all_ and not table.any_:
-        raise InputError(f"{prefix}all", None, "the rule has no condition", "add [[rule.all]] or [[rule.any]]")
+        raise InputError(f"{prefix}all", None, "the rule has no condition", "add [[rules.all]] or [[rules.any]]")
     every = tuple(_condition(raw, f"{prefix}all.{i}.", xids) for i, raw in enumerate(table.all_))
     some = tuple(_condition(raw, f"{prefix}any.{i}.", xids) for i, raw in enumerate(table.any_))
     rule = Rule(table, every, some, sheet_of((*every, *some), prefix))
@@ -115,13 +115,15 @@ def _rule(table: RuleTable, xids: XidCatalogue) -> Rule:
 
 def _condition(raw: Mapping[str, Any], prefix: str, xids: XidCatalogue) -> Condition:
     kind = raw.get("kind")
+    if kind is None:
+        raise InputError(f"{prefix}kind", None, "is missing", f"add one of {', '.join(kinds())}")
     model = kinds().get(kind) if isinstance(kind, str) else None
     if model is None:
         raise InputError(f"{prefix}kind", kind, "no such kind of condition", did_you_mean(str(kind), kinds()))
     try:
         condition = model.model_validate(raw)
     except ValidationError as error:
-        raise explain(error.errors(include_url=False)[0], model, (prefix, 0)) from None
+        raise explain(first_error(error), model, (prefix, 0)) from None
     try:
         condition.metrics()
         condition.check()

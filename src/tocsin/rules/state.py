@@ -36,6 +36,7 @@ class RuleState:
         self._since = vector(np.int64, 0, timeline=True)
         self._samples = vector(np.int64, 0, timeline=True)
         self._clear_since = vector(np.int64, 0, timeline=True)
+        self._grounds = [vector(np.bool_, False) for _ in self._any]
         self._scope: Bools | None = None
         self._scope_version = -1
         self._busy = False
@@ -73,12 +74,21 @@ class RuleState:
         return either & _every(every) if every else either
 
     def _false(self) -> Bools:
+        """Rows known not to hold: one of `all` is false, or all those of `any` are on which it last held."""
         count = len(self._all)
         false = [probe.known() & ~mask for probe, mask in zip(self._probes, self._masks, strict=True)]
         result = np.zeros(len(self._table), dtype=np.bool_)
         for mask in false[:count]:
             result |= mask
-        return result | _every(false[count:]) if self._any else result
+        return result | self._none_left(false[count:]) if self._any else result
+
+    def _none_left(self, false: list[Bools]) -> Bools:
+        left = np.zeros(len(self._table), dtype=np.bool_)
+        for ground, mask, gone in zip(self._grounds, self._masks[len(self._all) :], false, strict=True):
+            ground.v[mask] = True
+            ground.v[gone] = False
+            left |= ground.v
+        return ~left
 
     def _in_scope(self, true: Bools) -> Bools:
         scope = self._scope_mask()

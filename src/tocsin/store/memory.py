@@ -14,6 +14,7 @@ from tocsin.domain.finding import Finding
 from tocsin.domain.identity import Gpu
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
+from tocsin.store.identity import Known
 from tocsin.store.port import Series
 
 T = TypeVar("T")
@@ -27,7 +28,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._readings: dict[tuple[int, str], Reading] = {}
-        self._gpus: dict[str, Gpu] = {}
+        self._gpus: dict[str, Known] = {}
         self._events: dict[str, Event] = {}
         self._findings: dict[str, Finding] = {}
         self._predictions: dict[str, Prediction] = {}
@@ -40,14 +41,14 @@ class MemoryStore:
             for reading in batch.readings:
                 key = (reading.at_ms, reading.gpu.uuid)
                 self._readings[key] = _merged(self._readings.get(key), reading)
-                self._gpus[reading.gpu.uuid] = better_known(self._gpus.get(reading.gpu.uuid), reading.gpu)
+                self._gpus.setdefault(reading.gpu.uuid, Known(reading.gpu)).learn(reading.gpu, reading.at_ms)
             self._events.update((event.id, event) for event in batch.events)
             self._findings.update((finding.id, finding) for finding in batch.findings)
             self._predictions.update((prediction.id, prediction) for prediction in batch.predictions)
 
     def gpus(self) -> list[Gpu]:
         with self._lock:
-            return [self._gpus[uuid] for uuid in sorted(self._gpus)]
+            return [self._gpus[uuid].gpu for uuid in sorted({uuid for _, uuid in self._readings})]
 
     def latest(self, since_ms: int) -> list[Reading]:
         newest = {reading.gpu.uuid: reading for reading in self._select(since_ms, None)}
@@ -60,7 +61,7 @@ class MemoryStore:
         with self._lock:
             keys = sorted(key for key in self._readings if start_ms <= key[0] and (end_ms is None or key[0] < end_ms))
             found = [self._readings[key] for key in keys]
-            return [Reading(self._gpus[r.gpu.uuid], r.at_ms, dict(r.values), dict(r.missing)) for r in found]
+            return [Reading(self._gpus[r.gpu.uuid].gpu, r.at_ms, dict(r.values), dict(r.missing)) for r in found]
 
     def series(self, gpu: str, metrics: Sequence[str], start_ms: int, end_ms: int) -> Series:
         found = [reading for reading in self._select(start_ms, end_ms) if reading.gpu.uuid == gpu]
@@ -99,12 +100,6 @@ class MemoryStore:
         """Nothing to let go of."""
 
 
-def better_known(old: Gpu | None, new: Gpu) -> Gpu:
-    """The newer attributes, unless they are a bare identity, as it comes without its attributes."""
-    bare = not new.model and new.index is None
-    return old if old is not None and bare else new
-
-
 def _prune(kept: dict[str, T], old: Callable[[T], bool]) -> int:
     names = [name for name, item in kept.items() if old(item)]
     for name in names:
@@ -113,8 +108,6 @@ def _prune(kept: dict[str, T], old: Callable[[T], bool]) -> int:
 
 
 def _merged(old: Reading | None, new: Reading) -> Reading:
-    if old is None:
-        return new
-    values = {**old.values, **new.values}
-    missing = {**old.missing, **new.missing}
+    values = {**old.values, **new.values} if old is not None else dict(new.values)
+    missing = {**old.missing, **new.missing} if old is not None else dict(new.missing)
     return Reading(new.gpu, new.at_ms, values, {name: why for name, why in missing.items() if name not in values})

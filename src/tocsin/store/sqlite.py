@@ -24,6 +24,7 @@ from tocsin.domain.identity import Gpu
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
 from tocsin.store import sqlite_rows as rows
+from tocsin.store.identity import Known, attributes_of, is_bare
 from tocsin.store.port import Series, StoreUnavailable
 from tocsin.store.sqlite_schema import MIGRATIONS, Columns, prepare
 
@@ -45,7 +46,7 @@ class SqliteStore:
         self._local = threading.local()
         self._columns = Columns(())
         self._known: frozenset[str] = frozenset()
-        self._ids: dict[str, tuple[int, Gpu]] = {}
+        self._ids: dict[str, tuple[int, Known]] = {}
 
     def init(self) -> None:
         with self._lock:
@@ -67,8 +68,7 @@ class SqliteStore:
             ) from None
         self._columns = Columns.of(db)
         self._known = frozenset(self._columns.names)
-        found = db.execute(f"SELECT id, {rows.GPU_COLUMNS} FROM gpu")
-        self._ids = {str(row[1]): (int(row[0]), rows.read_gpu(row[1:])) for row in found}
+        self._ids = _known_gpus(db)
         return db
 
     def _read(self) -> sqlite3.Connection:
@@ -96,22 +96,26 @@ class SqliteStore:
                     self._write_rest(db, batch)
             except sqlite3.OperationalError as error:
                 # What a transaction that was undone said of GPUs is not in the file.
-                self._ids = {}
+                self._ids = _known_gpus(db)
                 raise StoreUnavailable(f"store {self.path}: {error}") from None
 
     def _write_readings(self, db: sqlite3.Connection, readings: Sequence[Reading]) -> None:
         if not readings:
             return
         names, known = self._columns.names, self._known
-        numbered = [(self._id_of(db, reading.gpu), reading) for reading in readings]
+        numbered = [(self._id_of(db, reading), reading) for reading in readings]
         db.executemany(self._columns.upsert, [rows.reading_row(number, r, names, known) for number, r in numbered])
         newest = [(reading.at_ms, number) for number, reading in numbered]
         db.executemany("UPDATE gpu SET last_ms = MAX(COALESCE(last_ms, ?1), ?1) WHERE id = ?2", newest)
 
-    def _id_of(self, db: sqlite3.Connection, gpu: Gpu) -> int:
+    def _id_of(self, db: sqlite3.Connection, reading: Reading) -> int:
+        gpu = reading.gpu
         found = self._ids.get(gpu.uuid)
-        if found is not None and (found[1] is gpu or not _says_more(gpu, found[1])):
-            return found[0]
+        if found is not None:
+            number, known = found
+            before = known.gpu
+            if not known.learn(gpu, reading.at_ms) or before is gpu or attributes_of(before) == attributes_of(gpu):
+                return number
         marks = ", ".join("?" * len(rows.GPU_COLUMNS.split(",")))
         update = ", ".join(f"{name} = excluded.{name}" for name in rows.GPU_COLUMNS.replace(" ", "").split(",")[1:])
         row = db.execute(
@@ -119,7 +123,10 @@ class SqliteStore:
             f"ON CONFLICT (uuid) DO UPDATE SET {update} RETURNING id",
             tuple(rows.gpu_row(gpu)),
         ).fetchone()
-        self._ids[gpu.uuid] = (int(row[0]), gpu)
+        if found is None:
+            known = Known(gpu)
+            known.learn(gpu, reading.at_ms)
+            self._ids[gpu.uuid] = (int(row[0]), known)
         return int(row[0])
 
     def _write_rest(self, db: sqlite3.Connection, batch: Batch) -> None:
@@ -135,7 +142,8 @@ class SqliteStore:
     # ------------------------------------------------------------------ reading
 
     def gpus(self) -> list[Gpu]:
-        query = f"SELECT {rows.GPU_COLUMNS} FROM gpu WHERE last_ms IS NOT NULL ORDER BY uuid"
+        some = "EXISTS (SELECT 1 FROM reading WHERE reading.gpu = gpu.id)"
+        query = f"SELECT {rows.GPU_COLUMNS} FROM gpu WHERE {some} ORDER BY uuid"
         return [rows.read_gpu(row) for row in self._read().execute(query)]
 
     def latest(self, since_ms: int) -> list[Reading]:
@@ -235,11 +243,14 @@ class SqliteStore:
             self._local = threading.local()
 
 
-def _says_more(new: Gpu, old: Gpu) -> bool:
-    """Whether attributes changed; a bare identity, as it comes without its attributes, says nothing."""
-    if not new.model and new.index is None and (old.model or old.index is not None):
-        return False
-    return rows.gpu_row(new) != rows.gpu_row(old)
+def _known_gpus(db: sqlite3.Connection) -> dict[str, tuple[int, Known]]:
+    """Row number and attributes of every GPU in the file, by UUID."""
+    found = {}
+    for row in db.execute(f"SELECT id, last_ms, {rows.GPU_COLUMNS} FROM gpu"):
+        gpu = rows.read_gpu(row[2:])
+        # Who told the attributes is not kept: the newest reading is the latest that it can have been.
+        found[gpu.uuid] = (int(row[0]), Known(gpu, None if is_bare(gpu) else row[1]))
+    return found
 
 
 def restore(source: Path, target: Path) -> None:

@@ -5,12 +5,12 @@ Its rules, as measured on release 1.79 (see docs/store.md):
 - A point becomes one series a field, named ``gpu_`` + field: the exporter's names.
 - Time is kept in milliseconds; finer steps are cut.
 - A value keeps about 12 significant digits: byte totals beyond 1e12 come back rounded.
-- Two samples of one series at one instant are both kept; which one is read is not defined. The same sample twice does no
-  harm, so a repeated write is idempotent, but a correction of a value already written may not win.
+- Two samples of one series at one instant are both kept; which one is read is not defined. The same sample twice does
+  no harm, so a repeated write is idempotent, but a correction of a value already written may not win.
 - Text fields become 0. Attributes of GPUs, events, findings and predictions therefore live in the embedded file
   `store.path`; their numbers are sent to the server as well, for charts.
-- An instant query sees five minutes back (look-back) and not the newest seconds (``-search.latencyOffset``). Nothing here
-  depends on either: reads go through ``/api/v1/export``, which gives stored samples as they are.
+- An instant query sees five minutes back (look-back) and not the newest seconds (``-search.latencyOffset``). Nothing
+  here depends on either: reads go through ``/api/v1/export``, which gives stored samples as they are.
 - A write that was answered is searchable within about a second, and on disk within about five: a killed server can lose
   those. The embedded store is durable on return.
 - Retention is the server's own flag ``-retentionPeriod``; `prune` removes from the embedded file alone.
@@ -158,11 +158,12 @@ class VictoriaMetricsStore:
     def readings(self, start_ms: int, end_ms: int, gpus: Collection[str] | None = None) -> Iterator[Reading]:
         if gpus is not None and not gpus:
             return
-        first = min(self._extremes("min", "tfirst_over_time", start_ms, end_ms).values(), default=end_ms)
-        # What is too new for a query is in an export: the end is not cut to the newest sample that a query knows.
-        end_ms = min(end_ms, max(self._clock.now_ms(), start_ms) + HOUR)
+        now = self._clock.now_ms()
+        # The newest samples are in an export before a query sees them: where it finds none, only those can be there.
+        first = min(self._extremes("min", "tfirst_over_time", start_ms, end_ms).values(), default=now - _WINDOW)
+        end_ms = min(end_ms, now + HOUR)
         known = self._known()
-        for start in range(max(start_ms, first) if first < end_ms else start_ms, end_ms, _WINDOW):
+        for start in range(max(start_ms, first), end_ms, _WINDOW):
             yield from self._export(start, min(start + _WINDOW, end_ms), gpus).readings(known)
 
     def series(self, gpu: str, metrics: Sequence[str], start_ms: int, end_ms: int) -> Series:

@@ -1,0 +1,213 @@
+"""One GPU over time: values, with events, findings and predictions drawn in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from tocsin.client.models import EventOut, FindingOut, GpuDetail, PredictionOut, SeriesResponse
+from tocsin.dashboard.format import chart_unit, metric_label, percent
+from tocsin.dashboard.palette import SEVERITY_STATES, Palette
+from tocsin.dashboard.text import Text
+from tocsin.domain.clock import from_iso, to_iso
+from tocsin.domain.event import EventKind
+from tocsin.domain.prediction import PredictionStatus
+
+_PANEL = 132
+"""Height of one metric's panel, pixels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Canvas:
+    """What the drawing functions share: the figure, its span of time and the row of each metric."""
+
+    chart: go.Figure
+    rows: dict[str, int]
+    start_ms: int
+    now_ms: int
+    end_ms: int
+    text: Text
+    palette: Palette
+
+
+def figure(series: SeriesResponse, detail: GpuDetail, now: str, text: Text, palette: Palette) -> go.Figure:
+    """A panel for each metric of `series`; the span grows past `now` as far as predictions reach, at most doubled."""
+    metrics = list(series.metrics)
+    chart = make_subplots(
+        rows=len(metrics),
+        cols=1,
+        shared_xaxes=True,
+        vertical_spacing=0.22 / max(2, len(metrics)),
+        subplot_titles=[_heading(name) for name in metrics],
+    )
+    start_ms, now_ms = from_iso(series.start), from_iso(now)
+    predictions = [p for p in detail.predictions if p.status is PredictionStatus.CROSSING and p.metric in metrics]
+    end_ms = _end(predictions, start_ms, now_ms)
+    rows = {name: row for row, name in enumerate(metrics, start=1)}
+    canvas = Canvas(chart, rows, start_ms, now_ms, end_ms, text, palette)
+    for name in metrics:
+        _values(canvas, series, name)
+    for finding in detail.findings:
+        _finding(canvas, finding)
+    for prediction in predictions:
+        _prediction(canvas, prediction)
+    _events(canvas, detail.events)
+    _lay_out(canvas)
+    return chart
+
+
+def _heading(name: str) -> str:
+    unit, _ = chart_unit(name)
+    return f"{escape(metric_label(name))}" + (f", {unit}" if unit else "")
+
+
+def _end(predictions: Sequence[PredictionOut], start_ms: int, now_ms: int) -> int:
+    reach = [from_iso(at) for p in predictions for at in (p.eta, p.eta_high) if at is not None]
+    latest = min(max(reach, default=now_ms), now_ms + (now_ms - start_ms))
+    return max(latest, now_ms) + (now_ms - start_ms) // 50
+
+
+def _values(canvas: Canvas, series: SeriesResponse, name: str) -> None:
+    _, factor = chart_unit(name)
+    values = [None if value is None else value * factor for value in series.metrics[name]]
+    canvas.chart.add_trace(
+        go.Scatter(
+            x=series.at,
+            y=values,
+            mode="lines",
+            connectgaps=False,
+            line={"color": canvas.palette.line, "width": 1.6},
+            name=metric_label(name),
+            hovertemplate="%{y:.1f}<extra></extra>",
+            showlegend=False,
+        ),
+        row=canvas.rows[name],
+        col=1,
+    )
+
+
+def _threshold(canvas: Canvas, name: str, value: float) -> None:
+    _, factor = chart_unit(name)
+    canvas.chart.add_hline(
+        y=value * factor,
+        row=canvas.rows[name],
+        col=1,
+        line={"color": canvas.palette.muted, "width": 1, "dash": "dash"},
+        annotation={
+            "text": f"{canvas.text('chart.threshold')} {value * factor:g}",
+            "font": {"size": 10, "color": canvas.palette.muted},
+        },
+        annotation_position="bottom left",
+    )
+
+
+def _finding(canvas: Canvas, finding: FindingOut) -> None:
+    """A finding on a drawn metric is a span and its threshold there; any other is a span over all panels."""
+    colour = canvas.palette.states[SEVERITY_STATES[finding.severity]]
+    start = max(from_iso(finding.started), canvas.start_ms)
+    end = min(canvas.now_ms, max(from_iso(finding.last), start))
+    row: Any = canvas.rows.get(finding.metric, "all")
+    canvas.chart.add_vrect(
+        x0=to_iso(start), x1=to_iso(end), row=row, col=1, fillcolor=colour, opacity=0.16, line_width=0, layer="below"
+    )
+    if finding.threshold is not None and finding.metric in canvas.rows:
+        _threshold(canvas, finding.metric, finding.threshold)
+
+
+def _prediction(canvas: Canvas, prediction: PredictionOut) -> None:
+    """A dotted line to the expected crossing, and the interval as a span."""
+    if prediction.eta is None or prediction.threshold is None:
+        return
+    row, (_, factor) = canvas.rows[prediction.metric], chart_unit(prediction.metric)
+    text, palette = canvas.text, canvas.palette
+    _threshold(canvas, prediction.metric, prediction.threshold)
+    if prediction.eta_low is not None:
+        high = prediction.eta_high or to_iso(canvas.end_ms)
+        name = text("chart.interval", p=percent(prediction.coverage))
+        canvas.chart.add_vrect(
+            x0=prediction.eta_low,
+            x1=high,
+            row=row,
+            col=1,
+            fillcolor=palette.forecast,
+            opacity=0.14,
+            line_width=0,
+            layer="below",
+            annotation={"text": name, "font": {"size": 10, "color": palette.forecast}},
+            annotation_position="bottom left",
+        )
+    if prediction.value is None:
+        return
+    canvas.chart.add_trace(
+        go.Scatter(
+            x=[prediction.at, prediction.eta],
+            y=[prediction.value * factor, prediction.threshold * factor],
+            mode="lines+markers",
+            line={"color": palette.forecast, "width": 2, "dash": "dot"},
+            marker={"size": [0, 9], "symbol": "diamond", "color": palette.forecast},
+            name=text("chart.forecast"),
+            hovertext=escape(prediction.sentence),
+            hoverinfo="text",
+            showlegend=False,
+        ),
+        row=row,
+        col=1,
+    )
+
+
+def _events(canvas: Canvas, events: Sequence[EventOut]) -> None:
+    """Every event within the span is a line through all panels, named at the top."""
+    by_instant: dict[str, list[str]] = {}
+    for event in events:
+        if canvas.start_ms <= from_iso(event.at) <= canvas.end_ms:
+            word = canvas.text.name("event", event.kind.value)
+            by_instant.setdefault(event.at, []).append(
+                f"{word} {event.code}" if event.kind in {EventKind.XID, EventKind.SXID} else word
+            )
+    for at, names in by_instant.items():
+        colour = canvas.palette.states[SEVERITY_STATES[_EVENT_SEVERITY]]
+        canvas.chart.add_vline(x=at, row="all", col=1, line={"color": colour, "width": 1.2})
+        canvas.chart.add_annotation(
+            x=at,
+            y=1.0,
+            xref="x",
+            yref="paper",
+            text=escape(", ".join(names)),
+            showarrow=False,
+            xanchor="left",
+            yanchor="bottom",
+            xshift=2,
+            font={"size": 11, "color": colour},
+        )
+    if canvas.end_ms > canvas.now_ms:
+        line = {"color": canvas.palette.muted, "width": 1}
+        canvas.chart.add_vline(x=to_iso(canvas.now_ms), row="all", col=1, line=line)
+
+
+_EVENT_SEVERITY = max(SEVERITY_STATES, key=lambda severity: severity.rank)
+
+
+def _lay_out(canvas: Canvas) -> None:
+    palette = canvas.palette
+    canvas.chart.update_layout(
+        height=_PANEL * len(canvas.rows) + 60,
+        margin={"l": 0, "r": 8, "t": 34, "b": 0},
+        hovermode="x unified",
+        plot_bgcolor="rgba(0,0,0,0)",
+        paper_bgcolor="rgba(0,0,0,0)",
+    )
+    canvas.chart.update_xaxes(
+        range=[to_iso(canvas.start_ms), to_iso(canvas.end_ms)],
+        gridcolor=palette.grid,
+        tickfont={"color": palette.muted},
+    )
+    canvas.chart.update_yaxes(gridcolor=palette.grid, zeroline=False, tickfont={"color": palette.muted}, nticks=5)
+    headings = {_heading(name) for name in canvas.rows}
+    for annotation in canvas.chart.layout.annotations:
+        if annotation.text in headings:
+            annotation.update(x=0, xanchor="left", font={"size": 12, "color": palette.muted})

@@ -1,0 +1,230 @@
+"""The brain over a store and a journal, driven by a clock that the test moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tocsin.config.settings import Settings
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import MINUTE, ManualClock
+from tocsin.domain.decision import DecisionState, Ruling
+from tocsin.domain.errors import Conflict
+from tocsin.domain.missing import Missing
+from tocsin.journal.reader import read_entries
+from tocsin.journal.verify import verify
+from tocsin.runtime.assembly import RunningBrain, open_brain
+from tocsin.runtime.service import BrainService
+from tocsin.store.lineprotocol import encode
+from tocsin_testing.builders import T0, gpu, reading, xid
+
+GPUS = 16
+
+
+def settings_in(folder: Path, **actions: object) -> Settings:
+    wanted = {"mode": "propose", "confirmations": 2, "boot_grace_seconds": 0, "managed_pools": ["default"], **actions}
+    return Settings.model_validate(
+        {
+            "store": {"path": folder / "store.db"},
+            "journal": {"path": folder / "journal.db"},
+            "forecast": {"worker": False},
+            "actions": wanted,
+        }
+    )
+
+
+class Fleet:
+    """A small healthy fleet whose readings the test changes."""
+
+    def __init__(self, folder: Path, **actions: object) -> None:
+        self.settings = settings_in(folder, **actions)
+        self.clock = ManualClock(T0)
+        self.running: RunningBrain = open_brain(self.settings, self.clock, propose=True)
+
+    @property
+    def service(self) -> BrainService:
+        return BrainService(self.running.brain)
+
+    def minute(self, *events: object, **hot: float) -> None:
+        """One minute: a reading of each GPU (temperature by ``gpu<n>``), then an evaluation."""
+        self.clock.advance(MINUTE)
+        now = self.clock.now_ms()
+        readings = [
+            reading(
+                gpu(n, host=f"node-{n // 8}"),
+                now,
+                temperature_celsius=hot.get(f"gpu{n}", 50.0 + n % 3 + (now // MINUTE) % 2),
+                power_watts=200.0 + (now // MINUTE) % 7,
+                utilization_ratio=0.5,
+                memory_used_ratio=0.5,
+            )
+            for n in range(GPUS)
+        ]
+        self.running.brain.accept(Batch(readings=readings, events=events))  # type: ignore[arg-type]
+        self.running.brain.tick()
+
+    def restart(self) -> None:
+        self.running.stop()
+        self.running = open_brain(self.settings, self.clock, propose=True)
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    made = Fleet(tmp_path)
+    yield made
+    made.running.stop()
+    assert verify(made.settings.journal.path).ok
+
+
+def throttles(fleet: Fleet) -> list:  # type: ignore[type-arg]
+    return [d for d in fleet.service.decisions(100) if d.action == "throttle"]
+
+
+def test_a_hot_gpu_is_found_decided_held_approved_and_done(fleet: Fleet) -> None:
+    for _ in range(6):
+        fleet.minute(gpu3=91.0)
+    (decision,) = throttles(fleet)
+    assert decision.state == DecisionState.HELD
+    assert "approval" in decision.held_by
+    assert decision.approvable
+    assert "node-0" in decision.sentence
+    assert fleet.service.summary().findings["warning" if "warning" in fleet.service.summary().findings else "critical"]
+    fleet.service.approve(decision.id, "anna")
+    fleet.minute(gpu3=91.0)
+    after = fleet.service.decision(decision.id)
+    assert after.approved_by == "anna"
+    assert after.state in (DecisionState.VERIFYING, DecisionState.DONE)
+    with pytest.raises(Conflict):
+        fleet.service.approve(decision.id, "anna")
+
+
+def test_a_restart_repeats_and_forgets_nothing(fleet: Fleet) -> None:
+    for _ in range(6):
+        fleet.minute(gpu3=91.0)
+    before = {d.id: (d.state, d.sentence) for d in fleet.service.decisions(100)}
+    opened = [e.payload["id"] for e in read_entries(fleet.settings.journal.path, kinds=["finding_opened"])]
+    fleet.restart()
+    fleet.minute(gpu3=91.0)
+    assert {d.id for d in fleet.service.decisions(100)} == set(before)
+    again = [e.payload["id"] for e in read_entries(fleet.settings.journal.path, kinds=["finding_opened"])]
+    assert again == opened
+    assert fleet.running.brain.journal.epoch == 2
+
+
+def test_findings_and_incidents_open_once_and_close_once(fleet: Fleet) -> None:
+    for step in range(40):
+        fleet.minute(**({"gpu3": 91.0} if step < 8 else {}))
+    kinds = [(e.kind, e.payload["id"]) for e in read_entries(fleet.settings.journal.path) if "id" in e.payload]
+    opened = [name for kind, name in kinds if kind == "finding_opened"]
+    cleared = [name for kind, name in kinds if kind == "finding_cleared"]
+    assert opened
+    assert len(opened) == len(set(opened))
+    assert sorted(opened) == sorted(cleared)
+    incidents = [name for kind, name in kinds if kind == "incident_opened"]
+    assert sorted(incidents) == sorted(name for kind, name in kinds if kind == "incident_closed")
+    assert fleet.service.findings() == []
+
+
+def test_an_xid_through_line_protocol_is_one_incident_however_often_it_comes(fleet: Fleet) -> None:
+    fleet.minute()
+    text = encode(Batch(events=[xid(79, gpu(5, host="node-0"), fleet.clock.now_ms())]))
+    for _ in range(3):
+        fleet.service.ingest(text, "ms")
+        fleet.minute()
+    incidents = [i for i in fleet.service.incidents() if i.root.category == "hardware"]
+    assert len(incidents) == 1
+    assert "79" in incidents[0].root.sentence
+    detail = fleet.service.gpu("GPU-00000005")
+    assert [event.code for event in detail.events] == [79]
+    assert detail.summary.state in ("critical", "warning")
+
+
+def test_an_old_event_never_leads_to_an_action(fleet: Fleet) -> None:
+    fleet.minute()
+    old = fleet.clock.now_ms() - 40 * 24 * 60 * MINUTE
+    fleet.service.ingest(encode(Batch(events=[xid(79, gpu(5, host="node-0"), old)])), "ms")
+    for _ in range(4):
+        fleet.minute()
+    assert [d for d in fleet.service.decisions(100) if d.subject.name == "GPU-00000005"] == []
+
+
+def test_ingest_keeps_the_good_lines_and_names_the_bad(fleet: Fleet) -> None:
+    fleet.minute()
+    now = fleet.clock.now_ms()
+    good = encode(Batch(readings=[reading(gpu(2), now, power_watts=321)]), info=False).strip()
+    future = encode(Batch(readings=[reading(gpu(2), now + 120 * MINUTE, power_watts=1)]), info=False).strip()
+    result = fleet.service.ingest(f"{good}\nnot a line at all\n{future}\n", "ms")
+    assert result.readings == 1
+    assert [line.number for line in result.rejected] == [2, 3]
+    assert fleet.service.gpu("GPU-00000002").values["gpu_power_watts"] == 321.0
+
+
+def test_pause_holds_actions_and_survives_a_restart(fleet: Fleet) -> None:
+    fleet.minute()
+    fleet.service.pause("anna", "maintenance")
+    fleet.restart()
+    for _ in range(6):
+        fleet.minute(gpu3=91.0)
+    (decision,) = throttles(fleet)
+    assert "pause" in decision.held_by
+    summary = fleet.service.summary()
+    assert (summary.paused, summary.paused_by, summary.paused_reason) == (True, "anna", "maintenance")
+    fleet.service.resume("bob")
+    fleet.minute(gpu3=91.0)
+    assert "pause" not in fleet.service.decision(decision.id).held_by
+
+
+def test_a_lost_gpu_reads_as_lost(fleet: Fleet) -> None:
+    fleet.minute()
+    fleet.clock.advance(MINUTE)
+    lost = reading(gpu(7, host="node-0"), fleet.clock.now_ms(), missing={"gpu_temperature_celsius": Missing.LOST})
+    fleet.running.brain.accept(Batch(readings=[lost]))
+    fleet.running.brain.tick()
+    assert fleet.service.gpu("GPU-00000007").summary.state == "lost"
+
+
+def test_the_scoreboard_counts_what_would_have_been_done(fleet: Fleet) -> None:
+    for _ in range(6):
+        fleet.minute(gpu3=91.0)
+    board = fleet.service.scoreboard()
+    assert board.decisions >= 1
+    assert sum(rule.decisions for rule in board.rules) == board.decisions
+    assert board.held_by
+
+
+def test_a_new_journal_starts_a_brain_that_may_act_paused(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, mode="act")
+    for _ in range(6):
+        fleet.minute(gpu3=91.0)
+    assert fleet.service.summary().paused
+    assert all(d.overall is not Ruling.ALLOW for d in throttles(fleet))
+    fleet.service.resume("anna")
+    fleet.restart()
+    assert not fleet.service.summary().paused
+    fleet.running.stop()
+
+
+def test_forecasts_reach_the_store_and_the_service(fleet: Fleet) -> None:
+    for step in range(90):
+        fleet.minute(gpu3=50.0 + step * 0.3)
+    fleet.running.brain.forecast()
+    predictions = [p for p in fleet.service.predictions() if p.subject.name == "GPU-00000003" and p.eta]
+    assert predictions, "a straight ramp towards the threshold is predicted"
+    assert predictions[0].metric == "gpu_temperature_celsius"
+    assert fleet.service.gpu("GPU-00000003").summary.prediction
+    stored = fleet.running.brain.store.predictions(0, fleet.clock.now_ms() + 1, gpu="GPU-00000003")
+    assert predictions[0].id in {p.id for p in stored}
+
+
+def test_a_failing_worker_costs_a_forecast_and_nothing_else(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet.minute()
+
+    def broken(*_: object) -> None:
+        raise Conflict("no")
+
+    monkeypatch.setattr(fleet.running.worker, "submit", broken)
+    fleet.running.brain.forecast()
+    assert fleet.running.brain.forecasts.failed == 1
+    fleet.minute()

@@ -1,0 +1,44 @@
+"""A journal in memory, for tests that append a great deal; the payload passes through JSON as on disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+
+from tocsin.domain.clock import Clock
+from tocsin.journal.chain import GENESIS, Entry, canonical
+from tocsin.journal.kinds import EntryKind
+
+
+class JournalDouble:
+    """Appends and reads like the real one, without hashes. `fail_after` entries it dies, as a killed process does."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.log: list[Entry] = []
+        self.fail_after: int | None = None
+
+    def append(
+        self, kind: EntryKind, payload: Mapping[str, object], *, actor: str = "tocsin", simulated: bool = False
+    ) -> Entry:
+        if self.fail_after is not None and len(self.log) >= self.fail_after:
+            raise KilledError
+        content = json.loads(canonical(payload))
+        seq, at_ms = len(self.log) + 1, self._clock.now_ms()
+        entry = Entry(seq, 1, at_ms, str(kind), actor, simulated, content, GENESIS, GENESIS)
+        self.log.append(entry)
+        return entry
+
+    def entries(
+        self, after: int = 0, kinds: Collection[str] | None = None, limit: int | None = None
+    ) -> Iterator[Entry]:
+        chosen = [e for e in self.log if e.seq > after and (kinds is None or e.kind in kinds)]
+        return iter(chosen[:limit])
+
+    def of(self, *kinds: EntryKind) -> list[Entry]:
+        """Entries of these kinds."""
+        return [entry for entry in self.log if entry.kind in kinds]
+
+
+class KilledError(BaseException):
+    """The process dies here: nothing may catch it."""

@@ -1,0 +1,253 @@
+"""Cool-down, attempts, maintenance, limits and the breaker."""
+
+from __future__ import annotations
+
+import pytest
+
+from tocsin.actions.executors.protocol import ExecutionResult
+from tocsin.actions.guards.maintenance import is_open, next_start
+from tocsin.config.settings import MaintenanceWindow
+from tocsin.domain.clock import DAY, HOUR, MINUTE
+from tocsin.domain.decision import Ruling, Verdict
+from tocsin.domain.errors import Conflict, InputError
+from tocsin.domain.finding import ActionKind, Category
+from tocsin.domain.subject import Subject, SubjectKind
+from tocsin_testing.action_world import World, finding, fleet, settings
+from tocsin_testing.builders import T0
+
+MIDNIGHT = T0 - T0 % DAY
+
+
+def _held(world: World, guard: str) -> list[Verdict]:
+    verdicts = [v for s in world.loop.statuses() for v in s.verdicts if v.guard == guard]
+    return [v for v in verdicts if v.ruling is Ruling.HOLD]
+
+
+def _subjects(world: World) -> list[str]:
+    return [key.split("|")[1] for key in world.executor.done]
+
+
+def test_cooldown_rests_between_two_actions_of_a_kind() -> None:
+    world = World(settings(cooldown_seconds=1800.0, settle_seconds=0.0))
+    world.break_gpu("GPU-0-0", action=ActionKind.RESET_GPU)
+    world.step()
+    world.step()
+    world.faults.clear()
+    world.break_gpu("GPU-0-0", action=ActionKind.RESET_GPU)
+    world.step()
+    assert _held(world, "cooldown")[0].until_ms == T0 + 15_000 + 30 * MINUTE
+    world.step(advance=30 * MINUTE)
+    assert len(world.executor.done) == 2
+
+
+def test_attempts_are_capped_within_a_day() -> None:
+    world = World(settings(settle_seconds=0.0, limits={"attempts_per_day": 2}))
+    world.executor.result = ExecutionResult(False, "no", certain=True)
+    world.break_gpu("GPU-0-0")
+    for _ in range(6):
+        world.step()
+    assert len(world.executor.done) == 2
+    assert len(set(world.executor.done)) == 2
+    assert "tried 2 times" in _held(world, "attempts")[0].reason
+    world.step(advance=DAY)
+    world.step()
+    assert len(world.executor.done) > 2
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "minute", "opened"),
+    [
+        ("00:00", "23:59", 0, True),
+        ("00:00", "23:59", 1439, True),
+        ("22:00", "02:00", 1320, True),
+        ("22:00", "02:00", 120, True),
+        ("22:00", "02:00", 121, False),
+        ("09:00", "17:00", 539, False),
+        ("09:00", "17:00", 540, True),
+    ],
+)
+def test_maintenance_window(start: str, end: str, minute: int, opened: bool) -> None:
+    window = MaintenanceWindow(start=start, end=end)
+    now_ms = MIDNIGHT + minute * MINUTE
+    assert is_open(window, now_ms) == opened
+    assert is_open(window, next_start(window, now_ms))
+    assert now_ms < next_start(window, now_ms) <= now_ms + DAY
+
+
+def test_outside_the_window_disruptive_actions_wait_and_others_do_not() -> None:
+    world = World(settings(maintenance=[{"start": "00:00", "end": "00:10"}]))
+    world.clock.set(MIDNIGHT + HOUR)
+    world.restart()
+    world.break_gpu("GPU-0-0")
+    world.break_gpu("GPU-1-0", action=ActionKind.THROTTLE)
+    world.step()
+    assert _subjects(world) == ["gpu:GPU-1-0"]
+    assert _held(world, "maintenance")[0].until_ms == MIDNIGHT + DAY
+
+
+def test_absolute_limit() -> None:
+    world = World(settings(limits={"max_concurrent": 2}))
+    for host in range(4):
+        world.break_gpu(f"GPU-{host}-0")
+    for _ in range(5):
+        world.step()
+    assert len(world.executor.done) == 2
+    assert "at most 2 at once" in _held(world, "max_concurrent")[0].reason
+
+
+def test_share_counts_whole_hosts() -> None:
+    world = World(settings(limits={"max_concurrent_ratio": 0.5}))
+    for host in range(4):
+        world.break_gpu(f"GPU-{host}-0")
+    world.step()
+    assert len(world.executor.done) == 2
+    assert "6 of 8 managed GPUs would be out of service, at most 4 (50%)" in _held(world, "max_share")[0].reason
+
+
+def test_share_of_a_small_fleet_may_be_nothing() -> None:
+    world = World(settings(limits={"max_concurrent_ratio": 0.1}))
+    world.break_gpu("GPU-0-0", action=ActionKind.RESET_GPU)
+    world.step()
+    assert "1 of 8 managed GPUs would be out of service, at most 0 (10%)" in _held(world, "max_share")[0].reason
+
+
+def test_host_limit() -> None:
+    world = World(settings(limits={"max_per_host": 1}), fleet(hosts=2, per_host=4))
+    for index in range(3):
+        world.break_gpu(f"GPU-0-{index}", action=ActionKind.RESET_GPU)
+    world.step()
+    assert len(world.executor.done) == 1
+    assert "host node-0" in _held(world, "max_per_host")[0].reason
+
+
+def test_rack_limit() -> None:
+    world = World(settings(limits={"max_per_rack": 1}))
+    for uuid in ("GPU-0-0", "GPU-1-0", "GPU-2-0"):
+        world.break_gpu(uuid)
+    world.step()
+    assert sorted(subject[:-2] for subject in _subjects(world)) in (
+        ["gpu:GPU-0", "gpu:GPU-2"],
+        ["gpu:GPU-1", "gpu:GPU-2"],
+    )
+    assert "rack rack-0" in _held(world, "max_per_rack")[0].reason
+
+
+def test_capacity_counts_sick_and_unseen_gpus_as_gone() -> None:
+    world = World(settings(limits={"min_available_ratio": 0.5}))
+    world.sick.add("GPU-3-0")
+    world.stale.add("GPU-3-1")
+    for host in range(3):
+        world.break_gpu(f"GPU-{host}-0")
+    world.step()
+    assert len(world.executor.done) == 1
+    reason = _held(world, "capacity")[0].reason
+    assert "pool default would keep 2 of 8 GPUs in service, at least 4 (50%)" in reason
+
+
+def test_what_takes_nothing_usable_away_is_allowed_where_little_is_left() -> None:
+    world = World(settings(limits={"min_available_ratio": 1.0}))
+    world.sick.add("GPU-0-0")
+    world.break_gpu("GPU-0-0", action=ActionKind.RESET_GPU)
+    world.step()
+    assert len(world.executor.done) == 1
+
+
+def test_what_others_took_out_counts() -> None:
+    world = World(settings(limits={"max_concurrent": 2}))
+    world.elsewhere.update({"GPU-3-0", "GPU-3-1"})
+    world.break_gpu("GPU-0-0")
+    world.step()
+    assert "2 other subjects" in _held(world, "max_concurrent")[0].reason
+
+
+def test_scaling_a_pool_in_counts_as_its_largest_host() -> None:
+    world = World(settings(limits={"max_concurrent_ratio": 0.25, "min_available_ratio": 0.75}))
+    pool = Subject(SubjectKind.POOL, "default")
+    world.faults["idle"] = finding(pool, world.clock.now_ms(), action=ActionKind.SCALE_IN, category=Category.CAPACITY)
+    world.step()
+    assert _subjects(world) == ["pool:default"]
+    world.break_gpu("GPU-0-0")
+    world.step()
+    assert _held(world, "max_share")
+
+
+def test_an_action_on_the_whole_fleet_is_never_within_the_share() -> None:
+    world = World(settings(limits={"max_concurrent_ratio": 0.9}))
+    whole = Subject(SubjectKind.FLEET, "fleet")
+    world.faults["all"] = finding(whole, world.clock.now_ms(), action=ActionKind.DRAIN)
+    world.step()
+    assert world.executor.done == []
+    assert _held(world, "max_share")
+
+
+def test_breaker_trips_on_distinct_causes_before_the_last_of_them_runs() -> None:
+    world = World(settings(breaker_root_causes=3))
+    world.break_gpu("GPU-0-0")
+    world.step()
+    world.break_gpu("GPU-1-0")
+    world.step()
+    assert len(world.executor.done) == 2
+    world.break_gpu("GPU-2-0")
+    world.step()
+    assert len(world.executor.done) == 2
+    assert "3 root causes" in _held(world, "breaker")[0].reason
+    world.restart()
+    world.break_gpu("GPU-3-0")
+    world.step(advance=2 * HOUR)
+    world.step()
+    assert len(world.executor.done) == 2
+    told = [d for d in world.notifier.told if d.rule == "breaker"]
+    assert len(told) == 1
+
+
+def test_breaker_is_reset_by_a_named_person_only() -> None:
+    world = World(settings(breaker_root_causes=1))
+    with pytest.raises(Conflict, match="not tripped"):
+        world.loop.reset_breaker("ann")
+    world.break_gpu("GPU-0-0")
+    world.step()
+    assert world.executor.done == []
+    for nobody in ("", "  ", "tocsin"):
+        with pytest.raises(InputError, match="actor"):
+            world.loop.reset_breaker(nobody)
+    world.loop.reset_breaker("ann")
+    world.step()
+    assert len(world.executor.done) == 1
+
+
+def test_one_flapping_cause_is_one_cause() -> None:
+    world = World(settings(breaker_root_causes=2, limits={"max_concurrent": 0}))
+    for _ in range(4):
+        world.break_gpu("GPU-0-0")
+        world.step()
+        world.faults.clear()
+        world.step()
+    assert _held(world, "breaker") == []
+
+
+def test_causes_spread_over_more_than_the_window_do_not_trip() -> None:
+    world = World(settings(breaker_root_causes=2, breaker_window_seconds=600.0))
+    for host in range(3):
+        world.break_gpu(f"GPU-{host}-0")
+        world.step(advance=11 * MINUTE)
+    assert len(world.executor.done) == 3
+
+
+def test_what_is_only_observed_or_not_managed_does_not_trip() -> None:
+    for more in ({"mode": "observe"}, {"managed_pools": []}, {"confirmations": 9}):
+        world = World(settings(breaker_root_causes=1, **more))
+        world.break_gpu("GPU-0-0")
+        world.step()
+        assert _held(world, "breaker") == []
+
+
+def test_giving_back_runs_while_the_breaker_is_tripped() -> None:
+    world = World(settings(breaker_root_causes=2))
+    world.break_gpu("GPU-0-0")
+    for _ in range(4):
+        world.step()
+    world.break_gpu("GPU-1-0")
+    world.step()
+    del world.faults["hot|GPU-0-0"]
+    world.step()
+    assert [key.rsplit("|", 1)[1] for key in world.executor.done][-1] == "uncordon"

@@ -1,0 +1,217 @@
+"""Bursts become one incident under their root cause."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tocsin.domain.clock import HOUR, MINUTE, SECOND
+from tocsin.domain.event import Event, EventKind
+from tocsin.domain.finding import ActionKind, Evidence, Finding, Incident
+from tocsin.domain.identity import Gpu
+from tocsin.rules import collapse
+from tocsin.rules.causes import cause_rank
+from tocsin_testing.builders import T0, gpu, xid
+from tocsin_testing.rule_runs import Run, instant
+
+
+def found(*events: Event, values: dict[Gpu, dict[str, float]] | None = None) -> list[Finding]:
+    """What the shipped rules find in `events`, all of them given at their last instant."""
+    run = Run()
+    if values:
+        run.step(0, values)
+    last = max((event.at_ms for event in events), default=T0)
+    run.step((last - T0) / MINUTE, events=events)
+    return run.last.active
+
+
+def at(code: int, which: Gpu, seconds: float = 0) -> Event:
+    return xid(code, which, T0 + round(seconds * SECOND))
+
+
+def codes(incident: Incident) -> list[float | None]:
+    return sorted(member.value for member in incident.members if member.value is not None)
+
+
+def test_149_beside_63_times_145_is_one_incident() -> None:
+    fleet = [gpu(n, host=f"node-{n // 4}") for n in range(64)]
+    events = [at(149 if n == 37 else 145, which, n % 5) for n, which in enumerate(fleet)]
+    (incident,) = collapse(found(*events), events)
+    assert len(incident.members) == incident.subjects == 64
+    assert (incident.root.value, incident.root.subject.name) == (149, fleet[37].uuid)
+    assert "64 findings on 64 subjects of 16 hosts within 4 s, also XID 145" in incident.sentence
+    assert "node-9 GPU 37" in incident.sentence
+
+
+def test_nvlink_bursts_of_two_known_racks_are_two_incidents() -> None:
+    fleet = [gpu(n, host=f"node-{n // 4}", rack=f"r{n // 8}") for n in range(16)]
+    readings = {which: {"power_watts": 100.0} for which in fleet}
+    events = [at(145, which, 1) for which in fleet]
+    incidents = collapse(found(*events, values=readings), events)
+    assert [incident.subjects for incident in incidents] == [8, 8]
+
+
+@pytest.mark.parametrize(
+    ("burst", "root"),
+    [
+        ([48, 63, 94, 45], 48),
+        ([63, 64, 45], 64),
+        ([95, 45, 43], 95),
+        ([119, 79, 45], 79),
+        ([74, 45, 48], 74),
+        ([145, 149], 149),
+        ([149, 54], 54),
+        ([54, 79], 79),
+        ([109, 45], 109),
+        ([92, 63], 63),
+    ],
+)
+def test_root_of_a_burst_on_one_gpu(burst: list[int], root: int) -> None:
+    events = [at(code, gpu(), 2.0 * n) for n, code in enumerate(burst)]
+    (incident,) = collapse(found(*events), events)
+    assert incident.root.value == root
+
+
+def test_three_minutes_of_silence_split() -> None:
+    close = [at(48, gpu()), at(119, gpu(), 179)]
+    apart = [at(48, gpu()), at(119, gpu(), 180)]
+    assert len(collapse(found(*close))) == 1
+    assert len(collapse(found(*apart))) == 2
+
+
+def test_repeats_and_other_xids_bridge_a_gap() -> None:
+    repeats = [at(48, gpu()), at(48, gpu(), 150), at(119, gpu(), 300)]
+    assert len(collapse(found(*repeats))) == 1
+    quiet = [at(48, gpu()), at(154, gpu(), 150), at(119, gpu(), 300)]
+    assert len(collapse(found(*quiet))) == 2, "154 makes no finding"
+    assert len(collapse(found(*quiet), quiet)) == 1, "but its event bridges"
+
+
+def test_a_later_repeat_does_not_split_what_was_one() -> None:
+    burst = [at(48, gpu()), at(48, gpu(), 150), at(119, gpu(), 300)]
+    run = Run()
+    run.step(5, events=burst)
+    (before,) = collapse(run.last.active)
+    run.step(600, events=[at(48, gpu(), 600 * 60)])
+    (after,) = collapse(run.last.active)
+    assert (after.id, len(after.members)) == (before.id, 2)
+
+
+def test_a_burst_over_one_host_is_one_incident_and_other_hosts_are_not() -> None:
+    events = [at(79, gpu(n), 10) for n in range(4)] + [at(79, gpu(9, host="node-2"), 12)]
+    incidents = collapse(found(*events), events)
+    assert sorted(incident.subjects for incident in incidents) == [1, 4]
+
+
+def test_hosts_of_one_rack_are_one_incident() -> None:
+    fleet = [gpu(n, host=f"node-{n}", rack="r1") for n in range(3)]
+    values = {which: {"power_watts": 1.0} for which in fleet}
+    events = [at(79, which, 20 + which.index if which.index else 20) for which in fleet]
+    (incident,) = collapse(found(*events, values=values), events)
+    assert incident.subjects == 3
+
+
+def test_power_brake_over_a_host_is_one_incident() -> None:
+    run = Run()
+    run.hold(0, 3, {gpu(n): {"clocks_event_reasons_bitmask": 128.0, "power_watts": 90.0 + n} for n in range(8)})
+    (incident,) = collapse(run.last.active)
+    assert (incident.root.rule, incident.subjects) == ("power_brake", 8)
+
+
+def test_program_faults_on_another_gpu_join_the_hardware_fault_of_their_host() -> None:
+    events = [at(79, gpu(0)), at(45, gpu(1), 2), at(43, gpu(2), 3)]
+    (incident,) = collapse(found(*events), events)
+    assert (incident.root.value, incident.subjects) == (79, 3)
+
+
+def test_silence_and_verdict_join_the_fault_however_long_after() -> None:
+    run = Run()
+    run.hold(0, 5, {gpu(0): {"power_watts": 80.0}, gpu(1): {"power_watts": 80.0}})
+    run.step(6, {gpu(1): {"power_watts": 81.0}}, events=[at(79, gpu(0), 360)])
+    for minute in range(7, 61):
+        run.step(minute, {gpu(1): {"power_watts": 80.0 + minute}})
+    (incident,) = collapse(run.last.active)
+    assert {member.rule for member in incident.members} == {"xid_bus", "gpu_silent"}
+    run.step(61, {gpu(0): {"recovery_action": 2.0}, gpu(1): {"power_watts": 80.0}})
+    (incident,) = collapse(run.last.active)
+    assert {member.rule for member in incident.members} == {"xid_bus", "driver_recovery_action"}
+
+
+def test_the_drivers_verdict_becomes_the_action_of_the_root() -> None:
+    run = Run()
+    run.step(0, {"recovery_action": 2.0}, events=[at(79, gpu())])
+    (incident,) = collapse(run.last.active)
+    assert (incident.root.rule, incident.root.action) == ("xid_bus", ActionKind.REBOOT_NODE)
+    assert incident.root in incident.members
+    assert incident.id == next(f.id for f in run.last.active if f.rule == "xid_bus")
+
+
+def test_a_verdict_on_another_gpu_does_not_decide() -> None:
+    run = Run()
+    run.step(0, {gpu(0): {"power_watts": 1.0}, gpu(1): {"recovery_action": 2.0}}, events=[at(79, gpu(0))])
+    (incident,) = collapse(run.last.active)
+    assert (incident.subjects, incident.root.action) == (2, ActionKind.DRAIN)
+
+
+def test_load_and_memory_stand_alone() -> None:
+    run = Run()
+    run.hold(0, 16, {"memory_used_ratio": 0.95, "utilization_ratio": 0.1})
+    run.step(17, {"memory_used_ratio": 0.95, "utilization_ratio": 0.1}, events=[at(48, gpu(), 17 * 60)])
+    assert sorted(incident.root.rule for incident in collapse(run.last.active)) == [
+        "memory_full",
+        "pool_underused",
+        "xid_memory",
+    ]
+
+
+def test_an_incident_keeps_its_name_as_members_arrive() -> None:
+    run = Run()
+    run.step(0, events=[at(149, gpu(0))])
+    (before,) = collapse(run.last.active)
+    run.step(1, events=[at(145, gpu(n, host=f"node-{n}"), 20) for n in range(1, 9)])
+    (after,) = collapse(run.last.active)
+    assert (after.id, after.subjects, after.opened_ms) == (before.id, 9, before.opened_ms)
+
+
+def test_what_comes_long_after_the_start_does_not_become_the_root() -> None:
+    events = [at(119, gpu(), n * 100) for n in range(4)] + [at(79, gpu(), 400)]
+    run = Run()
+    run.step(10, events=events)
+    (incident,) = collapse(run.last.active)
+    assert (incident.root.value, codes(incident)) == (119, [79, 119])
+
+
+def test_most_severe_first() -> None:
+    events = [at(31, gpu(0)), at(79, gpu(9, host="node-7"), 500)]
+    assert [incident.root.rule for incident in collapse(found(*events))] == ["xid_bus", "xid_application"]
+
+
+def test_a_lone_finding_speaks_for_itself() -> None:
+    (finding,) = found(at(79, gpu()))
+    (incident,) = collapse([finding])
+    assert (incident.sentence, incident.members) == (finding.sentence, (finding,))
+
+
+def test_lost_gpu_counts_as_loss_of_the_bus() -> None:
+    (finding,) = found(Event(EventKind.GPU_LOST, gpu().uuid, "node-1", T0))
+    (braked,) = found(at(54, gpu()))
+    assert cause_rank(finding) < cause_rank(braked)
+
+
+def test_the_same_finding_twice_is_one() -> None:
+    (finding,) = found(at(79, gpu()))
+    (incident,) = collapse([finding, finding])
+    assert incident.members == (finding,)
+
+
+def test_nothing_makes_nothing() -> None:
+    assert collapse([]) == []
+
+
+def test_last_seen_is_that_of_the_newest_member() -> None:
+    first, second = found(at(79, gpu()), at(45, gpu(), 5))
+    late = replace(second, last_ms=second.last_ms + HOUR, evidence=(Evidence("x", "y", 1),))
+    (incident,) = collapse([first, late])
+    assert incident.last_ms == late.last_ms
+    assert incident.opened_ms == instant(0)
