@@ -44,8 +44,8 @@ class Controls:
     instant of the start. `attempts` has the instants of the starts of an action on a subject, by (subject key, action).
     `effects` are decisions that run now or whose effect lasts, by key; `busy` names the action that runs now, by
     subject key without detail. `renewals` counts, by the first key of a cause, the decisions that ended without having
-    done anything, so that the next one gets a key of its own. `cancelled` are findings for which a person stepped in. `finished`
-    are the keys of decisions that have ended, however they did.
+    done anything, so that the next one gets a key of its own. `cancelled` are findings for which a person stepped in.
+    `finished` are the keys of decisions that have ended, however they did.
     """
 
     paused: Note | None = None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tocsin.actions.book import Book, JournalPort
+from tocsin.actions.controls import Controls
 from tocsin.actions.decide import decide
 from tocsin.actions.escalation import escalations
 from tocsin.actions.execution import Execution
@@ -71,10 +72,14 @@ class ActionLoop(People):
             records = sorted(self._book.records(), key=lambda r: (r.final, -r.updated_ms))
             return [record.status() for record in records]
 
+    def controls(self) -> Controls:
+        """Pause, breaker, approvals and the rest, as they are at this moment."""
+        with self._book.lock:
+            return self._book.ledger.controls()
+
     def _current(self, view: FleetView) -> FleetView:
         """`view` with the controls as they are at this moment."""
-        with self._book.lock:
-            controls = self._book.ledger.controls()
+        controls = self.controls()
         if view.controls is controls and view.policy is self.policy:
             return view
         return replace(view, controls=controls, policy=self.policy)

@@ -96,6 +96,11 @@ class WebhookSender:
             return Delivery(False, f"webhook.url cannot be used: {_words(error)}", count, again=False)
         except httpx2.HTTPError as error:
             return Delivery(False, f"no answer: {_words(error)}", count, certain=False)
+        except RuntimeError:
+            # What the client raises when another thread closes it between two tries.
+            if not self._closed.is_set():
+                raise
+            return Delivery(False, "closed while sending", count, certain=False)
         return _judge(response.status_code, count)
 
 

@@ -19,7 +19,8 @@ class GpuView:
     """One GPU as the brain knows it.
 
     `last_reading_ms` is None where no reading has arrived. `healthy` is False while a hardware finding is active or the
-    GPU is lost. `under_action` is True where something, not only Tocsin, has it out of service.
+    GPU is lost. `under_action` is True where the world shows it out of service, a scheduler for example, whoever did
+    that. It must not be derived from decisions: the loop counts its own, and looks here for their effect.
     """
 
     gpu: Gpu

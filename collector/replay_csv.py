@@ -6,6 +6,7 @@ DCGM's are counted, and tell that the node was observed; the rest of them is dro
 
 from __future__ import annotations
 
+import importlib.util
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 from tocsin.collector.replay_bytes import pieces
 from tocsin.collector.replay_samples import Samples
 from tocsin.domain.clock import from_iso
-from tocsin.domain.errors import InputError
+from tocsin.domain.errors import InputError, Unavailable
 from tocsin.domain.identity import Gpu
 
 if TYPE_CHECKING:
@@ -34,8 +35,11 @@ def read_csv(path: Path, samples: Samples) -> None:
     """Add everything in `path` to `samples`.
 
     Raises InputError where a required column is missing, and where the file ends early or is damaged; all lines
-    before that have been added. Lines that cannot be used are counted and reported by `samples`.
+    before that have been added. Lines that cannot be used are counted and reported by `samples`. Raises Unavailable
+    without polars, which the agent alone does not install.
     """
+    if importlib.util.find_spec("polars") is None:
+        raise Unavailable("reading tidy CSV needs polars: install tocsin[brain]")
     reader = _Reader(path, samples)
     try:
         for piece in _without_header(path, reader):

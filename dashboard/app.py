@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import streamlit as st
 
 from tocsin.dashboard.frame import adopt_language, current_text, header, sidebar
 
+ICON = Path(__file__).with_name("icon.svg")
+LOGO = Path(__file__).with_name("logo.svg")
+SIDEBAR_WIDTH = 220
 PAGES = {
     "overview": ("page_overview.py", ":material/grid_view:"),
     "gpu": ("page_gpu.py", ":material/memory:"),
@@ -16,13 +21,14 @@ PAGES = {
 
 def main() -> None:
     """One run of the script."""
-    st.set_page_config(page_title="Tocsin", page_icon=":material/notifications_active:", layout="wide")
+    st.set_page_config(page_title="Tocsin", page_icon=ICON, layout="wide", initial_sidebar_state=SIDEBAR_WIDTH)
     adopt_language()
     text = current_text()
     pages = [
         st.Page(file, title=text(f"page.{name}"), icon=icon, url_path=name, default=name == "overview")
         for name, (file, icon) in PAGES.items()
     ]
+    st.logo(str(LOGO), size="large", icon_image=str(ICON))
     page = st.navigation(pages)
     sidebar(text)
     header()

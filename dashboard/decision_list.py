@@ -10,7 +10,7 @@ import streamlit as st
 from tocsin.client.models import DecisionOut, VerdictOut
 from tocsin.dashboard import style
 from tocsin.dashboard.access import REFRESH_SECONDS, api, connect, show_problem
-from tocsin.dashboard.format import clock, seconds_between
+from tocsin.dashboard.format import clock, seconds_between, short_clock
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.overview import GPU_PAGE
 from tocsin.dashboard.palette import RULING_SYMBOLS, SEVERITY_STATES
@@ -51,17 +51,14 @@ def _news(text: Text) -> None:
 def _chips(decision: DecisionOut, now: str, text: Text) -> str:
     age = text("decision.made", age=text.duration(seconds_between(decision.at, now)))
     left = text("decision.expires", time=text.duration(max(0.0, seconds_between(now, decision.expires))))
-    held = ", ".join(text.name("guard", guard) for guard in decision.held_by)
     parts = [
         style.chip(text.name("action", decision.action.value)),
         f'<span class="tc-muted">{escape(decision.rule)} · {escape(age)} · {escape(left)}</span>',
     ]
-    if held:
-        parts.insert(1, style.chip(f"{RULING_SYMBOLS[Ruling.HOLD]} {held}"))
     return style.bar(parts)
 
 
-def _reasons(decision: DecisionOut, text: Text) -> str:
+def _reasons(decision: DecisionOut, now: str, text: Text) -> str:
     """One line for each guard that does not allow it."""
     colours = current_palette()
     lines = []
@@ -71,7 +68,7 @@ def _reasons(decision: DecisionOut, text: Text) -> str:
         colour = colours.ruling(verdict.ruling)
         mark = f'<span class="tc-sign" style="color:{colour}">{RULING_SYMBOLS[verdict.ruling]}</span>'
         what = f"<b>{escape(text.name('guard', verdict.guard))}</b> {escape(verdict.reason)}"
-        until = text("decision.until", time=f"{clock(verdict.until)} UTC") if verdict.until else ""
+        until = text("decision.until", time=f"{short_clock(verdict.until, now)} UTC") if verdict.until else ""
         lines.append(style.row(mark, what, until))
     return "".join(lines)
 
@@ -126,7 +123,7 @@ def _card(decision: DecisionOut, now: str, role: str, text: Text) -> None:
     with st.container(border=True, gap="small"):
         mark = style.sign(SEVERITY_STATES[decision.severity])
         st.html(style.row(mark, f"<b>{escape(decision.sentence)}</b>") + _chips(decision, now, text))
-        st.html(_reasons(decision, text))
+        st.html(_reasons(decision, now, text))
         if decision.approvable:
             _buttons(decision, role, text)
         with st.container(horizontal=True, vertical_alignment="center"):

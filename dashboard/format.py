@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tocsin.client.models import GpuSummary
 from tocsin.dashboard.text import Text
 from tocsin.domain.clock import SECOND, from_iso
@@ -83,9 +85,19 @@ def clock(at: str) -> str:
     return f"{at[:10]} {at[11:16]}"
 
 
+def short_clock(at: str, now: str) -> str:
+    """An instant of the wire as minute, with its date where that is not the date of `now`; UTC."""
+    return at[11:16] if at[:10] == now[:10] else clock(at)
+
+
 def gpu_label(gpu: GpuSummary) -> str:
     """Where a GPU sits: host and index, or the end of its UUID where the index is unknown."""
     return f"{gpu.host} · GPU {gpu.index}" if gpu.index is not None else f"{gpu.host} · {gpu.uuid[-8:]}"
+
+
+def markdown_safe(words: str) -> str:
+    """`words` such that Markdown shows them as they are."""
+    return re.sub(r"([\\`*_\[\]<>:$~#])", r"\\\1", words)
 
 
 def eta_text(text: Text, now: str, eta: str | None, low: str | None, high: str | None) -> str:

@@ -125,11 +125,10 @@ def _wanted(detail: GpuDetail, text: Text) -> list[str]:
 
 
 def _series(client: Client, detail: GpuDetail, now: str, text: Text) -> None:
-    left, right = st.columns([2, 5], vertical_alignment="center")
-    with left:
+    with st.container(horizontal=True, vertical_alignment="center"):
         span = _span(text)
-    with right:
-        metrics = _wanted(detail, text)
+        with st.popover(text("gpu.metrics"), icon=":material/tune:"):
+            metrics = _wanted(detail, text)
     now_ms = from_iso(now)
     series = client.series(detail.summary.uuid, metrics, now_ms - span, now_ms + 1, _POINTS) if metrics else None
     if series is None or not any(value is not None for values in series.metrics.values() for value in values):

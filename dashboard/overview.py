@@ -10,12 +10,13 @@ import streamlit as st
 from tocsin.client.models import FleetSummary, GpuState, GpuSummary
 from tocsin.dashboard import heatmap, style
 from tocsin.dashboard.access import REFRESH_SECONDS, api
-from tocsin.dashboard.format import eta_text, gpu_label, percent, watts
+from tocsin.dashboard.format import eta_text, gpu_label, markdown_safe, percent, watts
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import SYMBOLS, Palette
 from tocsin.dashboard.text import Text
 
 GPU_PAGE = "page_gpu.py"
+DECISION_PAGE = "page_decisions.py"
 _SHOWN = 9
 """Items of the attention list: as many as fit beside the map."""
 
@@ -48,11 +49,17 @@ def _figures(summary: FleetSummary, text: Text) -> str:
                 text("kpi.warning.note", stale=stale),
                 GpuState.WARNING if warning else GpuState.OK,
             ),
-            style.kpi(text("kpi.predictions"), str(summary.predictions), text("kpi.predictions.note")),
+            style.kpi(
+                text("kpi.predictions"),
+                str(summary.predictions),
+                text("kpi.predictions.note"),
+                edge="forecast" if summary.predictions else "grid",
+            ),
             style.kpi(
                 text("kpi.decisions"),
                 str(summary.decisions_approvable),
                 text("kpi.decisions.note", held=summary.decisions_held),
+                edge="line" if summary.decisions_approvable else "grid",
             ),
             style.kpi(
                 text("kpi.gpus"),
@@ -75,20 +82,31 @@ def _sentences(gpu: GpuSummary, now: str, text: Text) -> str:
     return "<br>".join(lines)
 
 
-def _attention(gpus: Sequence[GpuSummary], now: str, text: Text) -> None:
-    st.html(style.title(text("attention")))
+def _item(gpu: GpuSummary, now: str, text: Text) -> None:
+    mark = style.sign(gpu.state) if gpu.state is not GpuState.OK else '<span class="tc-sign tc-forecast">↗</span>'
+    with st.container(horizontal=True, wrap=False, vertical_alignment="top", gap="small"):
+        st.html(mark, width="content")
+        label = f":primary[{markdown_safe(gpu_label(gpu))}]"
+        st.page_link(GPU_PAGE, label=label, query_params={"gpu": gpu.uuid, "lang": text.language}, width=150)
+        st.html(style.row("", _sentences(gpu, now, text)))
+
+
+def _attention(gpus: Sequence[GpuSummary], summary: FleetSummary, text: Text) -> None:
+    now = summary.now
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.html(style.title(text("attention")))
+        if summary.decisions_approvable:
+            st.page_link(
+                DECISION_PAGE,
+                label=text("attention.decisions", n=summary.decisions_approvable),
+                icon=":material/gavel:",
+                query_params={"lang": text.language},
+            )
     ranked = needing_attention(gpus)
     if not ranked:
         st.success(text("attention.none"), icon=":material/check_circle:")
     for gpu in ranked[:_SHOWN]:
-        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-            st.page_link(
-                GPU_PAGE,
-                label=gpu_label(gpu),
-                query_params={"gpu": gpu.uuid, "lang": text.language},
-                width=170,
-            )
-            st.html(style.row(style.sign(gpu.state), _sentences(gpu, now, text)))
+        _item(gpu, now, text)
     if len(ranked) > _SHOWN:
         st.caption(text("attention.more", n=len(ranked) - _SHOWN))
 
@@ -137,4 +155,4 @@ def render() -> None:
         with left:
             _map(gpus, text, palette)
         with right:
-            _attention(gpus, summary.now, text)
+            _attention(gpus, summary, text)

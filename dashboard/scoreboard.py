@@ -29,7 +29,7 @@ def _rate(score: PredictionScore) -> str:
 def _figures(score: Scoreboard, text: Text) -> str:
     told = score.predictions
     lead = text.duration(median(told.lead_s)) if told.lead_s else NOTHING
-    rate_note = text("score.rate.note", hits=told.hits, misses=told.misses, pending=told.pending)
+    rate_note = text("score.rate.note", hits=told.hits, settled=told.hits + told.misses, pending=told.pending)
     return style.kpis(
         [
             style.kpi(text("score.decisions"), str(score.decisions), ""),
@@ -72,7 +72,10 @@ def _by_rule(rules: Sequence[RuleScore], text: Text, palette: Palette) -> go.Fig
                 x=counts,
                 orientation="h",
                 name=text(key),
-                marker={"color": colour, "pattern": {"shape": shape, "solidity": 0.25}},
+                marker={
+                    "color": colour,
+                    "pattern": {"shape": shape, "fillmode": "overlay", "fgopacity": 0.35, "size": 6},
+                },
                 text=[str(count) if count else "" for count in counts],
                 textposition="inside",
                 insidetextanchor="middle",
@@ -81,7 +84,7 @@ def _by_rule(rules: Sequence[RuleScore], text: Text, palette: Palette) -> go.Fig
             for key, colour, shape, counts in parts
         ]
     )
-    return _plain(chart, _BAR * len(order) + 90, palette)
+    return _plain(chart, _BAR * len(order) + 90, palette).update_yaxes(showgrid=False)
 
 
 def _by_guard(held_by: dict[str, int], text: Text, palette: Palette) -> go.Figure:
@@ -98,7 +101,7 @@ def _by_guard(held_by: dict[str, int], text: Text, palette: Palette) -> go.Figur
             hoverinfo="skip",
         )
     )
-    return _plain(chart, _BAR * len(order) + 50, palette)
+    return _plain(chart, _BAR * len(order) + 50, palette).update_yaxes(showgrid=False)
 
 
 def _leads(lead_s: Sequence[float], text: Text, palette: Palette) -> go.Figure:
@@ -119,6 +122,17 @@ def _rules_table(rules: Sequence[RuleScore], text: Text) -> str:
     keys = ("column.rule", "column.action", "score.decisions", "score.acted", "score.confirmed", "score.unconfirmed")
     head = [*(text(key) for key in keys), text("score.pending"), text("column.held_by")]
     return style.table(head, rows, numbers=[2, 3, 4, 5, 6])
+
+
+def _predictions_table(told: PredictionScore, text: Text) -> str:
+    counts = {
+        "made": told.made,
+        "hits": told.hits,
+        "misses": told.misses,
+        "pending": told.pending,
+        "silent": told.not_enough_data,
+    }
+    return style.table(["", ""], [[escape(text(f"score.{key}")), str(n)] for key, n in counts.items()], numbers=[1])
 
 
 def _chart(heading: str, chart: go.Figure | None, empty: str, key: str) -> None:
@@ -144,11 +158,12 @@ def render() -> None:
     left, right = st.columns([5, 4], gap="medium")
     with left:
         _chart(text("score.by_rule"), _by_rule(score.rules, text, palette), "", "rules")
-        st.html(style.title(text("score.table")) + _rules_table(score.rules, text))
+        leads = _leads(told.lead_s, text, palette) if told.lead_s else None
+        _chart(text("score.leads"), leads, text("score.no_hits"), "leads")
     with right:
         guards = _by_guard(score.held_by, text, palette) if score.held_by else None
         _chart(text("score.by_guard"), guards, text("score.nothing_held"), "guards")
-        leads = _leads(told.lead_s, text, palette) if told.lead_s else None
-        _chart(text("score.leads"), leads, text("score.no_hits"), "leads")
+        st.html(style.title(text("score.predictions")) + _predictions_table(told, text))
         if told.hits:
             st.caption(text("score.interval", n=told.within_interval, hits=told.hits))
+    st.html(style.title(text("score.table")) + _rules_table(score.rules, text))

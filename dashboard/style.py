@@ -19,7 +19,7 @@ def _css() -> str:
 def style_sheet(palette: Palette) -> str:
     """The style as a ``<style>`` element, with the colours of `palette`."""
     states = "".join(f"--tc-{state.value}:{colour};" for state, colour in palette.states.items())
-    others = {name: getattr(palette, name) for name in ("text", "muted", "grid", "forecast")}
+    others = {name: getattr(palette, name) for name in ("text", "muted", "line", "grid", "forecast")}
     names = "".join(f"--tc-{name}:{colour};" for name, colour in others.items())
     return f"<style>:root{{{states}{names}}}{_css()}</style>"
 
@@ -34,9 +34,9 @@ def bar(parts: Sequence[str]) -> str:
     return f'<div class="tc-bar">{"".join(parts)}</div>'
 
 
-def kpi(label: str, value: str, note: str, state: GpuState | None = None) -> str:
-    """One figure; `state` colours its edge and puts the state's symbol before the value."""
-    edge = f"var(--tc-{state.value})" if state else "var(--tc-grid)"
+def kpi(label: str, value: str, note: str, state: GpuState | None = None, edge: str = "grid") -> str:
+    """One figure; `edge` names its colour, `state` takes its own and puts its symbol before the value."""
+    edge = f"var(--tc-{state.value if state else edge})"
     sign = f'<span style="color:{edge};font-size:1.1rem">{SYMBOLS[state]}</span> ' if state else ""
     return (
         f'<div class="tc-kpi" style="--tc-edge:{edge}"><span>{escape(label)}</span>'

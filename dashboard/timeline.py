@@ -179,9 +179,8 @@ def _events(canvas: Canvas, events: Sequence[EventOut]) -> None:
             yref="paper",
             text=escape(", ".join(names)),
             showarrow=False,
-            xanchor="left",
+            xanchor="right" if 2 * from_iso(at) > canvas.start_ms + canvas.end_ms else "left",
             yanchor="bottom",
-            xshift=2,
             font={"size": 11, "color": colour},
         )
     if canvas.end_ms > canvas.now_ms:

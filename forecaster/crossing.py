@@ -9,12 +9,12 @@ from statistics import NormalDist
 
 import numpy as np
 
-from tocsin.forecaster.resample import Floats
+from tocsin.forecaster.resample import MAX_POINTS, Floats
 from tocsin.forecaster.smoothing import Smoothed
 from tocsin.forecaster.trend import Trend
 
 PATHS = 400
-MAX_STEPS = 800
+MAX_STEPS = 2 * MAX_POINTS + 20
 UNCLAIMED = 0.49
 """Upper bound where no crossing is claimed."""
 _SEED = 20_261_121

@@ -8,24 +8,28 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tocsin.config.settings import ForecastSettings
-from tocsin.domain.clock import HOUR, MINUTE, to_iso
+from tocsin.domain.clock import DAY, HOUR, MINUTE, to_iso
 from tocsin.domain.finding import Evidence
 from tocsin.domain.metrics import METRICS as TABLE
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.subject import Subject, SubjectKind
-from tocsin.forecaster.crossing import MAX_STEPS, Passage, screened_probability, simulate
+from tocsin.forecaster.crossing import Passage, screened_probability, simulate
 from tocsin.forecaster.protocol import Forecaster, History
 from tocsin.forecaster.resample import Floats, Grid, Instants, Mask, frozen, resample, since_reset
 from tocsin.forecaster.smoothing import Smoothed, fit
 from tocsin.forecaster.statements import crossing, hours, no_crossing, reached, unknown
 from tocsin.forecaster.thresholds import LIVELY, METRICS, Target, column, targets
-from tocsin.forecaster.trend import Trend, look
+from tocsin.forecaster.trend import Trend, look, may_rise
 
 MIN_POINTS = 12
 """Fewer samples, or grid points, carry no trend with an interval."""
 MIN_SPAN_MS = 30 * MINUTE
-REACH = 4
-"""A past of one hour speaks of the next four and no further."""
+REACH, REACH_DAY = 1, 2
+"""A past speaks of a future as long as itself, from a whole day on of twice that: a rise within less than a day may be
+the day's own cycle."""
+PARTS = (1, 2, 4, 8, 16, 32)
+"""Shares of the past in which a trend is looked for, the longest first: a trend that began lately shows in none but
+the last ones."""
 STALE_STEPS = 6
 STALE_MS = 15 * MINUTE
 """The newest sample may be this old, or `STALE_STEPS` of its own cadence if that is more."""
@@ -126,7 +130,7 @@ class ThresholdForecaster:
 
     def _state(self, blank: Prediction, target: Target, found: _Finding, limit: float, now_ms: int) -> Prediction:
         grid, trend = found.grid, found.trend
-        horizon = min(self._horizon_ms, REACH * grid.span_ms)
+        horizon = min(self._horizon_ms, _reach(grid))
         text = f"{'rises' if target.rising else 'falls'} {trend.slope * HOUR / grid.step_ms:.3g} {_unit(target)}/h"
         evidence = Evidence(target.metric, f"{text} over the last {hours(grid.span_ms)}", grid.end_ms, blank.value)
         made = replace(blank, horizon_ms=horizon, evidence=(evidence,))
@@ -164,25 +168,33 @@ def _lacks(past: _Past, now_ms: int) -> str:
 
 
 def _examine(past: _Past, limit: float) -> _Finding | None:
-    """Look for a trend in the whole past, then its last half, quarter and eighth; fit the first that could arrive.
+    """Look for a trend in the whole past, then in its last half, quarter and so on; fit the first that could arrive.
 
     Whether a model is fitted does not depend on the horizon, so that a longer one never lowers a probability. None
     where the samples are too uneven for a grid.
     """
     whole: _Finding | None = None
     span = int(past.at_ms[-1] - past.at_ms[0])
-    for part in (1, 2, 4, 8):
+    for part in PARTS:
         recent = past.at_ms >= past.at_ms[-1] - span // part
         if recent.sum() < MIN_POINTS or (part > 1 and span // part < MIN_SPAN_MS):
             break
         grid = resample(past.at_ms[recent], past.values[recent])
         if grid.values.size < MIN_POINTS:
             break
+        if whole is not None and not may_rise(grid.values):
+            continue
         trend = look(grid.values)
         whole = whole or _Finding(grid, trend, None)
-        if trend.steady and trend.level + (trend.slope + 2 * trend.slope_error) * MAX_STEPS >= limit:
+        ahead = _reach(grid) / grid.step_ms
+        if trend.steady and trend.level + (trend.slope + 2 * trend.slope_error) * ahead >= limit:
             return _Finding(grid, trend, simulate(fit(grid.values) or _straight(trend), trend, limit))
     return whole
+
+
+def _reach(grid: Grid) -> int:
+    """How far ahead, in milliseconds, the past on `grid` says anything."""
+    return grid.span_ms * (REACH_DAY if grid.span_ms >= DAY - 2 * grid.step_ms else REACH)
 
 
 def _straight(trend: Trend) -> Smoothed:

@@ -45,10 +45,18 @@ def theil_sen(values: Floats) -> float:
     return float(np.median((values[second] - values[first]) / (second - first)))
 
 
+def _gains(values: Floats) -> Floats:
+    return np.diff([float(np.median(part)) for part in np.array_split(values, BLOCKS)])
+
+
+def may_rise(values: Floats) -> bool:
+    """Whether `look` could find a steady rise: a cheap first question, never wrong when it says no."""
+    rising = _gains(values) > 0
+    return bool(rising[-1] and rising.sum() >= RISING_BLOCKS)
+
+
 def _steady(values: Floats, slope: float) -> bool:
-    blocks = np.array([np.median(part) for part in np.array_split(values, BLOCKS)])
-    gains = np.diff(blocks)
-    enough = gains > SHARE * slope * values.size / BLOCKS
+    enough = _gains(values) > SHARE * slope * values.size / BLOCKS
     return bool(slope > 0 and enough[-1] and enough.sum() >= RISING_BLOCKS)
 
 

@@ -28,7 +28,7 @@ def healthy() -> History:
     return history({TEMPERATURE: 55 + noise(N, 1.0), MEMORY: np.full(N, 0.4), REMAP: np.zeros(N)})
 
 
-def ramp(slope_per_hour: float = 1.5, start: float = 55.0, seed: int = 1) -> History:
+def ramp(slope_per_hour: float = 1.5, start: float = 64.0, seed: int = 1) -> History:
     hours = np.arange(N) / 60
     return history({TEMPERATURE: start + slope_per_hour * hours + noise(N, 0.5, seed), MEMORY: np.full(N, 0.4)})
 
@@ -101,7 +101,7 @@ def test_a_constant_series_gets_no_crossing(model: Forecaster) -> None:
 @pytest.mark.parametrize("slope", [1.0, 1.5, 2.0])
 def test_a_planted_ramp_is_found_near_its_time(model: Forecaster, slope: float) -> None:
     found = of(model.predict([ramp(slope)], T0), TEMPERATURE)
-    now = 55 + slope * (N - 1) / 60
+    now = 64 + slope * (N - 1) / 60
     truth = T0 + (85 - now) / slope * HOUR
     assert found.status is PredictionStatus.CROSSING
     assert found.eta_ms == pytest.approx(truth, abs=0.1 * (truth - T0))

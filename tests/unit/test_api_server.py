@@ -13,9 +13,9 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from tocsin.api.app import create_app
-from tocsin.api.server import ApiServer, split_address
+from tocsin.api.server import ApiServer
 from tocsin.config.settings import ApiSettings
-from tocsin.domain.errors import InputError, Unavailable
+from tocsin.domain.errors import Unavailable
 from tocsin_testing.fake_service import FakeService
 
 
@@ -112,17 +112,3 @@ def test_a_process_that_served_ends_without_a_warning() -> None:
         check=False,
     )
     assert (ran.stdout, ran.stderr, ran.returncode) == ("200\n", "", 0)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("127.0.0.1:8470", ("127.0.0.1", 8470)), ("[::1]:0", ("::1", 0)), ("localhost:1", ("localhost", 1))],
-)
-def test_addresses(text: str, expected: tuple[str, int]) -> None:
-    assert split_address(text) == expected
-
-
-@pytest.mark.parametrize("text", ["8470", ":8470", "host:", "host:port", "host:70000", ""])
-def test_bad_addresses(text: str) -> None:
-    with pytest.raises(InputError, match="is no address"):
-        split_address(text)

@@ -196,9 +196,9 @@ def test_releasing_a_host_frees_it_cancels_the_incident_and_holds_off() -> None:
     world.break_gpu("GPU-0-0")
     for _ in range(4):
         world.step()
-    assert len(world.loop._book.ledger.controls().effects) == 1
+    assert len(world.loop.controls().effects) == 1
     world.loop.release(Subject(SubjectKind.HOST, "node-0"), "ann", "looked at it")
-    assert world.loop._book.ledger.controls().effects == {}
+    assert world.loop.controls().effects == {}
     world.step(advance=HOUR)
     world.step()
     assert len(world.executor.done) == 1

@@ -41,7 +41,7 @@ def test_149_beside_63_times_145_is_one_incident() -> None:
     assert len(incident.members) == incident.subjects == 64
     assert (incident.root.value, incident.root.subject.name) == (149, fleet[37].uuid)
     assert "64 findings on 64 subjects of 16 hosts within 4 s, also XID 145" in incident.sentence
-    assert "node-9 GPU 37" in incident.sentence
+    assert "node-9 GPU-00000037: XID 149" in incident.sentence
 
 
 def test_nvlink_bursts_of_two_known_racks_are_two_incidents() -> None:

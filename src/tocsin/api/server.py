@@ -8,21 +8,10 @@ import threading
 import uvicorn
 from starlette.types import ASGIApp
 
-from tocsin.domain.errors import InputError, Unavailable
+from tocsin.domain.errors import Unavailable
 
 _START_SECONDS = 30.0
 _DRAIN_SECONDS = 5
-
-
-def split_address(listen: str) -> tuple[str, int]:
-    """``host:port`` (``[::1]:8470`` for IPv6) as host and port. Raises InputError."""
-    host, _, port = listen.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdecimal() or int(port) > 65_535:
-        raise InputError(
-            "listen", listen, "is no address", "write host:port, such as 127.0.0.1:8470; port 0 takes a free one"
-        )
-    return host, int(port)
 
 
 class _Server(uvicorn.Server):

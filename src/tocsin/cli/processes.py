@@ -93,14 +93,12 @@ def brain(context: Context) -> None:
 @pass_context
 def dashboard(context: Context) -> None:
     """Serve the dashboard over the brain's API."""
-    from tocsin.runtime.dashboard_process import dashboard_command
+    from tocsin.runtime.dashboard_process import prepare_dashboard
 
     settings = context.settings.dashboard
-    command, environment, url = dashboard_command(
-        settings.listen, settings.api_url, settings.api_token.get_secret_value()
-    )
-    click.echo(f"dashboard: {url}", err=True)
-    with stop_on_signal() as stop, subprocess.Popen(command, env=environment) as process:
+    ready = prepare_dashboard(settings.listen, settings.api_url, settings.api_token.get_secret_value())
+    click.echo(f"dashboard: {ready.url}", err=True)
+    with stop_on_signal() as stop, subprocess.Popen(ready.command, env=ready.environment) as process:
         while process.poll() is None and not stop.wait(0.2):
             pass
         process.terminate()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import socket
+import tempfile
+from pathlib import Path
 
 from tocsin.domain.errors import InputError
 
@@ -17,14 +20,41 @@ def split_address(text: str, field: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def free_or(host: str, port: int) -> int:
-    """`port` where nothing listens on it, else a port that is free now."""
-    for candidate in (port, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, candidate))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-    raise InputError("listen", host, "no port can be bound", "use an address of this host")
+class PortClaim:
+    """A port that was free and that no other process of Tocsin takes until `release`.
+
+    Between finding a port free and listening on it another process could take it; demos that start together would.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        """Claim `port` where nothing listens on it, else a free one. Raises InputError where `host` has none."""
+        for candidate in (port, 0, 0, 0):
+            found = _bindable(host, candidate)
+            if found is not None and self._lock(found):
+                self.port = found
+                return
+        raise InputError("listen", host, "no port can be bound", "use an address of this host")
+
+    def _lock(self, port: int) -> bool:
+        path = Path(tempfile.gettempdir(), f"tocsin-port-{port}.lock")
+        self._file = path.open("a", encoding="ascii")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            return False
+        return True
+
+    def release(self) -> None:
+        """Let others have the port; safe to repeat."""
+        self._file.close()
+
+
+def _bindable(host: str, port: int) -> int | None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return None
+        return int(probe.getsockname()[1])

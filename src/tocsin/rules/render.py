@@ -105,7 +105,11 @@ class Renderer:
         }
 
     def _evidence(self, reports: list[Report], gpu: Gpu | None, at_ms: int) -> tuple[Evidence, ...]:
-        found = [_measured(report, at_ms) for report in reports if report.metric and not report.evidence]
+        found = [
+            _measured(report, at_ms)
+            for report in reports
+            if report.metric and not report.evidence and _number(report.value) is not None
+        ]
         found += [item for report in reports for item in report.evidence]
         if gpu is not None and gpu.rack:
             found.append(Evidence(RACK_EVIDENCE, gpu.rack, at_ms))
@@ -154,5 +158,5 @@ def where(subject: Subject, gpu: Gpu | None, label: str = "") -> str:
     if gpu.is_mig:
         text = f"{gpu.host} MIG instance {gpu.mig_profile} {gpu.uuid}".replace("  ", " ")
     else:
-        text = f"{gpu.host} GPU {gpu.index if gpu.index is not None else gpu.uuid}"
+        text = f"{gpu.host} GPU {gpu.index}" if gpu.index is not None else f"{gpu.host} {gpu.uuid}"
     return f"{text} {_PARTS.get(label, label)} {subject.detail}" if subject.detail else text

@@ -44,6 +44,7 @@ class RuleState:
         self.opened: list[int] = []
         self.closed: list[int] = []
         self._masks: list[Bools] = []
+        self._counted: Bools | None = None
 
     @property
     def active(self) -> list[int]:
@@ -53,6 +54,7 @@ class RuleState:
     def step(self) -> None:
         """Judge every row as the frame is now."""
         self.opened, self.closed = [], []
+        self._counted = None
         for probe in self._probes:
             probe.update()
         if not len(self._table):
@@ -101,7 +103,8 @@ class RuleState:
         self._start(true, clock)
         counted = true & fresh
         self._samples.v[counted] += 1
-        self.held.v[counted] = clock[counted]
+        self.held.v[counted] = np.maximum(self.held.v, clock)[counted]
+        self._counted = counted
         false = self._false()
         self._since.v[false & ~self.open.v] = 0
         self._open_ready(true, clock)
@@ -205,9 +208,8 @@ class RuleState:
         return [probe.report(row) for probe, mask in zip(self._probes, self._masks, strict=True) if mask[row]]
 
     def holds(self, row: int) -> bool:
-        """Whether an open row was seen to hold at the instant of its newest reading, or now for a clocked rule."""
-        now = self._world.frame.now_ms if self._clocked else int(self._table.at.v[row])
-        return int(self.held.v[row]) == now
+        """Whether this step brought anything new by which `row` holds."""
+        return self._counted is not None and bool(self._counted[row])
 
     def forget(self, rows: Iterable[int]) -> None:
         """Drop what probes keep of `rows` of the GPU table."""

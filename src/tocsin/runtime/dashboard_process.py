@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from dataclasses import dataclass
 
-from tocsin.config.address import free_or, split_address
+from tocsin.config.address import PortClaim, split_address
 from tocsin.domain.errors import Unavailable
 
 
-def dashboard_command(listen: str, api_url: str, api_token: str) -> tuple[list[str], dict[str, str], str]:
+@dataclass(frozen=True)
+class DashboardProcess:
+    """How to start a dashboard; release `claim` once it has ended."""
+
+    command: list[str]
+    environment: dict[str, str]
+    url: str
+    claim: PortClaim
+
+
+def prepare_dashboard(listen: str, api_url: str, api_token: str) -> DashboardProcess:
     """Command line, environment and URL of a dashboard; a taken port is replaced by a free one.
 
     Raises Unavailable where Streamlit is not installed.
@@ -19,10 +30,10 @@ def dashboard_command(listen: str, api_url: str, api_token: str) -> tuple[list[s
     from tocsin.dashboard.launch import command
 
     host, port = split_address(listen, "dashboard.listen")
-    port = free_or(host, port)
+    claim = PortClaim(host, port)
     environment = {
         **os.environ,
         "TOCSIN_DASHBOARD__API_URL": api_url,
         "TOCSIN_DASHBOARD__API_TOKEN": api_token,
     }
-    return command(host, port), environment, f"http://{host}:{port}"
+    return DashboardProcess(command(host, claim.port), environment, f"http://{host}:{claim.port}", claim)

@@ -15,14 +15,14 @@ from pathlib import Path
 from tocsin.api.app import create_app
 from tocsin.api.server import ApiServer
 from tocsin.collector.exporter import FleetCollector
-from tocsin.config.address import free_or, split_address
+from tocsin.config.address import PortClaim, split_address
 from tocsin.config.settings import Settings, StoreKind
 from tocsin.domain.clock import SECOND, Clock, ManualClock, SystemClock
 from tocsin.domain.decision import Mode, Ruling
 from tocsin.domain.errors import Conflict
 from tocsin.journal.verify import verify
 from tocsin.runtime.assembly import RunningBrain, open_brain
-from tocsin.runtime.dashboard_process import dashboard_command
+from tocsin.runtime.dashboard_process import prepare_dashboard
 from tocsin.runtime.service import BrainService
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.spec import FleetSpec
@@ -150,11 +150,15 @@ class Demo:
 @contextmanager
 def _dashboard(settings: Settings, api_url: str, announce: Announce) -> Iterator[None]:
     wanted = settings.dashboard
-    command, environment, url = dashboard_command(wanted.listen, api_url, wanted.api_token.get_secret_value())
+    ready = prepare_dashboard(wanted.listen, api_url, wanted.api_token.get_secret_value())
     process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        ready.command,
+        env=ready.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
-    announce(f"dashboard: {url}")
+    announce(f"dashboard: {ready.url}")
     try:
         yield
     finally:
@@ -165,12 +169,14 @@ def _dashboard(settings: Settings, api_url: str, announce: Announce) -> Iterator
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+        ready.claim.release()
 
 
 @contextmanager
 def _api(demo: Demo, announce: Announce) -> Iterator[str]:
     host, port = split_address(demo.settings.api.listen, "api.listen")
-    server = ApiServer(create_app(demo.service, demo.settings.api), host, free_or(host, port))
+    claim = PortClaim(host, port)
+    server = ApiServer(create_app(demo.service, demo.settings.api), host, claim.port)
     url = f"http://{host}:{server.start()}"
     announce(f"api: {url}")
     announce(f"metrics: {url}/metrics")
@@ -178,6 +184,7 @@ def _api(demo: Demo, announce: Announce) -> Iterator[str]:
         yield url
     finally:
         server.stop()
+        claim.release()
 
 
 def _pace(demo: Demo, stop: threading.Event, wall: Clock, duration: float | None, announce: Announce) -> None:

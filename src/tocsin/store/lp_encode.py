@@ -162,11 +162,17 @@ def encode(batch: Batch, *, info: bool = True) -> str:
     has neither values nor reasons has no line.
     A value that is not finite travels as blank in ``gpu_missing``.
     """
+    lines = encode_lines(batch, info=info)
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def encode_lines(batch: Batch, *, info: bool = True) -> list[str]:
+    """`encode`, one point an item. Text may hold newlines, so the whole must not be cut at them."""
     lines: list[str] = []
     for reading in batch.readings:
         _encode_reading(lines, reading, info)
     lines += encode_points(batch)
-    return "\n".join(lines) + "\n" if lines else ""
+    return lines
 
 
 def encode_points(batch: Batch) -> Iterator[str]:

@@ -80,8 +80,16 @@ def _flag(point: Point, name: str) -> bool:
 
 
 def _optional(numbers: Mapping[str, float | int | None]) -> dict[str, FieldValue]:
-    """The numbers that are there, and field ``absent`` with the names of the others."""
-    there: dict[str, FieldValue] = {k: v for k, v in numbers.items() if v is not None and math.isfinite(v)}
+    """The numbers that are there, and field ``absent`` with the names of the others.
+
+    Instants are integers and all else floats, whatever type the caller's number has: InfluxDB gives a field one type
+    for good, and refuses the other.
+    """
+    there: dict[str, FieldValue] = {
+        name: int(number) if name.endswith("_ms") else float(number)
+        for name, number in numbers.items()
+        if number is not None and math.isfinite(number)
+    }
     there["absent"] = ",".join(name for name in numbers if name not in there)
     return there
 

@@ -139,8 +139,9 @@ class VictoriaMetricsStore:
     def gpus(self) -> list[Gpu]:
         response = self._request("POST", "/api/v1/series", data={"match[]": f"{{{_SELECTOR}}}", "start": "0"})
         found = {gpu.uuid: gpu for gpu in map(points.gpu_of_tags, _with_uuid(response.json()["data"]))}
-        known = self._known()
-        return [known.get(uuid, found[uuid]) for uuid in sorted(found)]
+        # The file beside knows the GPUs written here, the server also those that agents write to it themselves.
+        known = {**found, **self._known()}
+        return [known[uuid] for uuid in sorted(known)]
 
     def latest(self, since_ms: int) -> list[Reading]:
         now = max(self._clock.now_ms(), since_ms) + MAX_FUTURE_MS

@@ -28,6 +28,7 @@ HOSTS, PER_HOST = 8, 8
 NOW_MS = T0
 HOT, DYING, LOST, LEAKING, STALE, SPLIT = (2, 5), (4, 1), (5, 2), (1, 6), (6, 7), (3, 3)
 """Host and index of the GPUs that have something to tell."""
+LOST_MS = NOW_MS - 31 * MINUTE
 
 
 def uuid(host: int, index: int) -> str:

@@ -158,7 +158,8 @@ class FakeService:
         until = min(end_ms, fleet.NOW_MS)
         step = max(60_000, -(-(until - start_ms) // max_points))
         at = list(range(start_ms, until, step))
-        gap = range(len(at) // 3, len(at) // 3 + 3)
+        gone = fleet.LOST_MS if where == fleet.LOST else fleet.NOW_MS
+        gap = {*range(len(at) // 3, len(at) // 3 + 3), *(i for i, at_ms in enumerate(at) if at_ms >= gone)}
         return SeriesResponse(
             gpu=uuid,
             start=to_iso(start_ms),

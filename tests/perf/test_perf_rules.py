@@ -1,0 +1,136 @@
+"""The engine judges a large fleet in array operations: compared with a plain loop, not with the clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from tocsin.domain.clock import MINUTE
+from tocsin.domain.identity import Gpu
+from tocsin.domain.metrics import METRICS, MetricKind, variant
+from tocsin.domain.reading import Reading
+from tocsin.rules import Inputs, RuleEngine, load_rules, parse_rules
+from tocsin_testing.builders import T0, gpu
+from tocsin_testing.rule_runs import HEAD
+
+LEVELS = {
+    "gpu_temperature_celsius": 85.0,
+    "gpu_memory_temperature_celsius": 95.0,
+    "gpu_memory_used_ratio": 0.9,
+    "gpu_utilization_ratio": 0.99,
+    "gpu_power_watts": 690.0,
+    "gpu_mig_fragmentation_ratio": 0.3,
+    "gpu_recovery_action": 0.5,
+    "gpu_row_remap_pending": 0.5,
+    "gpu_row_remap_failure": 0.5,
+    "gpu_memory_unrepairable": 0.5,
+}
+
+
+def fleet(count: int) -> list[Gpu]:
+    return [gpu(n, host=f"node-{n // 8}", rack=f"r{n // 64}", pool=f"p{n // 2048}") for n in range(count)]
+
+
+def calm(metric: str) -> float:
+    spec = METRICS[metric]
+    if spec.kind is MetricKind.COUNTER or spec.unit in ("bool", "action", "bits"):
+        return 0.0
+    if spec.maximum == 1:
+        return 0.5
+    return {
+        "gpu_temperature_slowdown_celsius": 89.0,
+        "gpu_memory_temperature_max_operating_celsius": 95.0,
+    }.get(metric, 40.0)
+
+
+PLAIN = {spec.name: calm(spec.name) for spec in METRICS.values() if spec.entity == "gpu" and not spec.label}
+LINKS = {variant("gpu_nvlink_recovery_errors_total", "link", str(n)): 0.0 for n in range(18)}
+
+
+def readings(gpus: list[Gpu], step: int) -> list[Reading]:
+    return [
+        Reading(
+            which,
+            T0 + step * MINUTE,
+            PLAIN | LINKS | {"gpu_mig_fragmentation_ratio": 0.1, "gpu_power_watts": 300.0 + (n + step) % 50},
+        )
+        for n, which in enumerate(gpus)
+    ]
+
+
+def best(function: Callable[[int], object], runs: int) -> float:
+    taken = []
+    for n in range(runs):
+        begun = time.perf_counter()
+        function(n)
+        taken.append(time.perf_counter() - begun)
+    return min(taken)
+
+
+def naive(found: list[Reading], since: dict[tuple[str, str], int], active: set[tuple[str, str]]) -> None:
+    """What a rule engine without arrays does for each GPU and rule: look up, compare, keep the timer."""
+    for reading in found:
+        for metric, level in LEVELS.items():
+            key = (metric, reading.gpu.uuid)
+            value = reading.values.get(metric)
+            if value is not None and value > level:
+                if reading.at_ms - since.setdefault(key, reading.at_ms) >= MINUTE:
+                    active.add(key)
+            else:
+                since.pop(key, None)
+                active.discard(key)
+
+
+def threshold_rules(copies: int) -> str:
+    return "\n".join(
+        f'[[rules]]\nname = "r{n}_{i}"\n{HEAD}for = "1m"\nalert = "{{where}}"\n'
+        f'all = [{{ kind = "threshold", metric = "{metric}", above = {level} }}]'
+        for n in range(copies)
+        for i, (metric, level) in enumerate(LEVELS.items())
+    )
+
+
+def test_rules_cost_less_than_a_loop_over_gpus() -> None:
+    gpus = fleet(4000)
+    copies = 10
+    engine = RuleEngine(parse_rules(threshold_rules(copies), "x"))
+    steps = [readings(gpus, n) for n in range(5)]
+    engine.step(Inputs(T0, steps[0]))
+    ours = best(lambda n: engine.step(Inputs(T0 + (n + 1) * MINUTE, steps[n + 1])), 4)
+    since: dict[tuple[str, str], int] = {}
+    active: set[tuple[str, str]] = set()
+
+    def loop(n: int) -> None:
+        for _ in range(copies):
+            naive(steps[n], since, active)
+
+    assert ours * 4 < best(loop, 2)
+
+
+def test_ten_times_the_gpus_cost_less_than_thirty_times_the_time() -> None:
+    def cost(count: int) -> float:
+        engine = RuleEngine(load_rules())
+        gpus = fleet(count)
+        steps = [readings(gpus, n) for n in range(4)]
+        engine.step(Inputs(T0, steps[0]))
+        return best(lambda n: engine.step(Inputs(T0 + (n + 1) * MINUTE, steps[n + 1])), 3)
+
+    assert cost(4000) < 30 * cost(400)
+
+
+@pytest.mark.parametrize(("count", "rounds"), [(4, 200), (1000, 10), (10_000, 3)])
+def test_step_of_the_shipped_rules(benchmark: BenchmarkFixture, count: int, rounds: int) -> None:
+    engine = RuleEngine(load_rules())
+    gpus = fleet(count)
+    step = iter(range(rounds + 1))
+
+    def setup() -> tuple[tuple[Inputs], dict[str, object]]:
+        n = next(step)
+        return (Inputs(T0 + n * MINUTE, readings(gpus, n)),), {}
+
+    evaluation = benchmark.pedantic(engine.step, setup=setup, rounds=rounds, warmup_rounds=1)
+    assert evaluation.dropped == {}
+    assert evaluation.active == []

@@ -1,0 +1,281 @@
+"""No sequence of faults, restarts, kills, failures and steps of the clock makes the loop break a limit.
+
+The machine keeps its own account of what is out of service, and audits each execution as it happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any
+
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from tocsin.actions.catalogue import ACTIONS, Scope, is_disruptive, is_recovery
+from tocsin.actions.executors.protocol import ExecutionResult
+from tocsin.actions.sender import Delivery
+from tocsin.actions.status import FINAL
+from tocsin.domain.clock import HOUR, MINUTE
+from tocsin.domain.decision import Decision, Mode
+from tocsin.domain.errors import TocsinError
+from tocsin.domain.finding import ActionKind, Category
+from tocsin.journal.kinds import EntryKind
+from tocsin_testing.action_world import FakeExecutor, World, fleet, settings
+from tocsin_testing.journal_double import KilledError
+
+HOSTS, PER_HOST = 4, 2
+UUIDS = [f"GPU-{h}-{i}" for h in range(HOSTS) for i in range(PER_HOST)]
+KINDS = [
+    ActionKind.CORDON,
+    ActionKind.DRAIN,
+    ActionKind.RESET_GPU,
+    ActionKind.REBOOT_NODE,
+    ActionKind.THROTTLE,
+    ActionKind.NOTIFY,
+]
+uuids = st.sampled_from(UUIDS)
+KILLED = ExecutionResult(False, "killed", certain=False)
+
+
+class AuditingExecutor(FakeExecutor):
+    """Lets the machine look at each execution before it is done."""
+
+    def __init__(self, machine: ActionMachine) -> None:
+        super().__init__()
+        self._machine = machine
+
+    def execute(self, decision: Decision) -> ExecutionResult:
+        self._machine.audit(decision)
+        result = KILLED if self.raises is not None else self.result
+        self._machine.account(decision, result)
+        return super().execute(decision)
+
+
+class ActionMachine(RuleBasedStateMachine):
+    """The loop under everything that may happen to it."""
+
+    @initialize(
+        mode=st.sampled_from([Mode.ACT, Mode.ACT, Mode.PROPOSE, Mode.OBSERVE]),
+        concurrent=st.integers(0, 4),
+        ratio=st.sampled_from([0.25, 0.5, 1.0]),
+        host=st.integers(1, 2),
+        rack=st.integers(1, 3),
+        left=st.sampled_from([0.0, 0.5, 0.75]),
+        breaker=st.sampled_from([2, 3, 1000]),
+    )
+    def begin(self, mode: Mode, concurrent: int, ratio: float, host: int, rack: int, left: float, breaker: int) -> None:
+        limits: dict[str, Any] = {
+            "max_concurrent": concurrent,
+            "max_concurrent_ratio": ratio,
+            "max_per_host": host,
+            "max_per_rack": rack,
+            "min_available_ratio": left,
+        }
+        self.world = World(settings(mode=mode, limits=limits, breaker_root_causes=breaker), fleet(HOSTS, PER_HOST))
+        self.limits = self.world.policy.settings.limits
+        self.world.executor = AuditingExecutor(self)
+        self.world.restart()
+        self.effects: dict[str, Decision] = {}
+        self.approved: set[str] = set()
+        self.keys: set[str] = set()
+        self.announced: set[str] = set()
+        self.paused = False
+        self.tripped = False
+
+    # What happens to the fleet
+
+    @rule(uuid=uuids, kind=st.sampled_from(KINDS), category=st.sampled_from([Category.THERMAL, Category.HARDWARE]))
+    def fault(self, uuid: str, kind: ActionKind, category: Category) -> None:
+        self.world.break_gpu(uuid, rule=f"{kind}-{category}", action=kind, category=category)
+
+    @rule(chance=st.randoms(use_true_random=False))
+    def heal(self, chance: Any) -> None:
+        if self.world.faults:
+            del self.world.faults[chance.choice(sorted(self.world.faults))]
+
+    @rule(uuid=uuids, which=st.sampled_from(["stale", "sick", "elsewhere"]))
+    def toggle(self, uuid: str, which: str) -> None:
+        getattr(self.world, which).symmetric_difference_update({uuid})
+
+    # What happens to the loop
+
+    @rule(advance=st.sampled_from([0, 15_000, 30_000, 5 * MINUTE]))
+    def step(self, advance: int) -> None:
+        self.world.step(advance=advance)
+        self._look()
+
+    @rule()
+    def several_steps(self) -> None:
+        for _ in range(4):
+            self.step(15_000)
+
+    @rule(by=st.sampled_from([-2 * HOUR, -MINUTE, MINUTE, 2 * HOUR]))
+    def clock_steps(self, by: int) -> None:
+        self.world.clock.set(self.world.clock.now_ms() + by)
+
+    @rule()
+    def restart(self) -> None:
+        self.world.restart()
+        self._look()
+
+    @rule(entries=st.integers(0, 6))
+    def killed_at_an_entry(self, entries: int) -> None:
+        self.world.journal.fail_after = len(self.world.journal.log) + entries
+        self._until_killed()
+
+    @rule()
+    def killed_while_executing(self) -> None:
+        self.world.executor.raises = KilledError()
+        self._until_killed()
+
+    def _until_killed(self) -> None:
+        with contextlib.suppress(KilledError):
+            self.world.step()
+        self.world.journal.fail_after = None
+        self.world.executor.raises = None
+        self.world.restart()
+        self._look()
+
+    @rule(ok=st.booleans(), certain=st.booleans(), seen=st.sampled_from([True, False, None]))
+    def executor_changes(self, ok: bool, certain: bool, seen: bool | None) -> None:
+        self.world.executor.result = ExecutionResult(ok, "as told", certain=certain or ok)
+        self.world.executor.seen = seen
+
+    @rule(ok=st.booleans())
+    def receiver_changes(self, ok: bool) -> None:
+        self.world.notifier.delivery = Delivery(ok, "as told", 1)
+
+    # What people do
+
+    @rule()
+    def pause_or_resume(self) -> None:
+        if self.paused:
+            self.world.loop.resume("ann")
+        else:
+            self.world.loop.pause("ann")
+        self.paused = not self.paused
+
+    @rule()
+    def approve_all(self) -> None:
+        for status in self.world.loop.statuses():
+            try:
+                self.world.loop.approve(status.decision.id, "ann")
+            except TocsinError:
+                continue
+            self.approved.add(status.decision.id)
+
+    @rule(chance=st.randoms(use_true_random=False))
+    def reject_one(self, chance: Any) -> None:
+        statuses = self.world.loop.statuses()
+        if statuses:
+            with contextlib.suppress(TocsinError):
+                self.world.loop.reject(chance.choice(statuses).decision.id, "ann")
+
+    @rule()
+    def reset_breaker(self) -> None:
+        if self.tripped:
+            self.world.loop.reset_breaker("ann")
+            self.tripped = False
+
+    # The account and the audit
+
+    def _look(self) -> None:
+        """What the machine knows of the journal without the loop's help."""
+        kinds = [e.kind for e in self.world.journal.of(EntryKind.BREAKER_TRIPPED, EntryKind.BREAKER_RESET)]
+        tripped = bool(kinds) and kinds[-1] == EntryKind.BREAKER_TRIPPED
+        assert tripped or not self.tripped, "only a person closes the breaker"
+        self.tripped = tripped
+        self.announced |= {
+            str(e.payload["key"])
+            for e in self.world.journal.of(EntryKind.DECISION)
+            if e.payload["action"] == ActionKind.NOTIFY
+        }
+        for status in self.world.loop.statuses():
+            if status.state in FINAL and not ACTIONS[status.decision.action].lasting:
+                self.effects.pop(status.decision.key, None)
+
+    def _reach(self, decision: Decision) -> set[str]:
+        scope = ACTIONS[decision.action].scope
+        if scope is Scope.HOST:
+            return {uuid for uuid, gpu in self.world.gpus.items() if gpu.host == decision.subject.host}
+        return {decision.subject.name} if scope is Scope.SUBJECT else set()
+
+    def account(self, decision: Decision, result: ExecutionResult) -> None:
+        """What is out of service from now on."""
+        self.keys.add(decision.key)
+        if is_recovery(decision.action) and result.ok:
+            for key, effect in list(self.effects.items()):
+                if effect.subject.host == decision.subject.host and ACTIONS[effect.action].inverse is decision.action:
+                    del self.effects[key]
+        elif is_disruptive(decision.action) and (result.ok or not result.certain):
+            self.effects[decision.key] = decision
+
+    def audit(self, decision: Decision) -> None:
+        """May this run now."""
+        assert decision.key not in self.keys, "twice on one key"
+        assert not self.paused, "acts while paused"
+        mode = self.world.policy.settings.mode
+        assert mode is not Mode.OBSERVE, "acts in observe"
+        assert mode is Mode.ACT or decision.id in self.approved, "acts without approval"
+        started = [e.payload["key"] for e in self.world.journal.of(EntryKind.EXECUTION_STARTED)]
+        assert started.count(decision.key) == 1, "the start is recorded once and before"
+        assert is_recovery(decision.action) or self._breaker_closed(), "acts while tripped"
+        if is_disruptive(decision.action):
+            self._audit_limits(decision)
+
+    def _breaker_closed(self) -> bool:
+        kinds = [e.kind for e in self.world.journal.of(EntryKind.BREAKER_TRIPPED, EntryKind.BREAKER_RESET)]
+        return not kinds or kinds[-1] == EntryKind.BREAKER_RESET
+
+    def _audit_limits(self, decision: Decision) -> None:
+        gpus, mine = self.world.gpus, self._reach(decision)
+        covered = set().union(*(self._reach(e) for e in self.effects.values()))
+        subjects = {e.subject.name for e in self.effects.values()} | (self.world.elsewhere - covered)
+        subjects.add(decision.subject.name)
+        assert len(subjects) <= self.limits.max_concurrent, "absolute limit"
+        out = covered | self.world.elsewhere
+        assert len(out | mine) <= math.floor(self.limits.max_concurrent_ratio * len(gpus)), "share"
+        here = [name for name in subjects if gpus[name].host == decision.subject.host]
+        assert len(here) <= self.limits.max_per_host, "host"
+        rack = gpus[decision.subject.name].rack
+        assert sum(gpus[name].rack == rack for name in subjects) <= self.limits.max_per_rack, "rack"
+        usable = set(gpus) - out - self.world.sick - self.world.stale
+        left = usable - mine
+        assert left == usable or len(left) >= self.limits.min_available_ratio * len(gpus), "capacity"
+
+    @invariant()
+    def at_most_one_outcome_each(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        keys = [e.payload["key"] for e in self.world.journal.of(EntryKind.OUTCOME)]
+        assert len(keys) == len(set(keys))
+
+    @invariant()
+    def a_restart_would_show_the_same(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        shown = {s.decision.key: (s.state, s.outcome, s.approved_by) for s in self.world.loop.statuses()}
+        loop = type(self.world.loop)(
+            self.world.journal, [self.world.executor], self.world.clock, self.world.policy, self.world.notifier
+        )
+        again = {s.decision.key: (s.state, s.outcome, s.approved_by) for s in loop.statuses()}
+        assert again == shown
+
+    def teardown(self) -> None:
+        """Whatever happened, every notification goes out once the receiver answers, in any mode and while paused."""
+        if not hasattr(self, "world"):
+            return
+        self.world.notifier.delivery = Delivery(True, "told", 1)
+        self.world.step(advance=MINUTE)
+        self._look()
+        self.world.step(advance=MINUTE)
+        lost = {str(e.payload["key"]) for e in self.world.journal.of(EntryKind.NOTIFICATION) if not e.payload["ok"]}
+        told = {decision.key for decision in self.world.notifier.told}
+        assert self.announced - lost <= told
+        assert not lost & told
+
+
+ActionMachine.TestCase.settings = hypothesis_settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestActionMachine = ActionMachine.TestCase

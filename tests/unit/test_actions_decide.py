@@ -1,0 +1,146 @@
+"""From incidents to decisions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tocsin.actions.catalogue import ACTIONS, CONDEMNING, DRIVER_VERDICTS
+from tocsin.actions.decide import chosen_action, decide
+from tocsin.actions.policy import Policy
+from tocsin.actions.view import FleetView
+from tocsin.domain.clock import HOUR, MINUTE
+from tocsin.domain.decision import Decision, Mode
+from tocsin.domain.finding import ActionKind, Category, Finding, Severity
+from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.subject import Subject, SubjectKind
+from tocsin_testing.action_world import finding, incident, settings
+from tocsin_testing.builders import T0
+
+GPU = Subject(SubjectKind.GPU, "GPU-a", "node-1", "train")
+VIEW = FleetView(T0, T0)
+
+
+def _decide(*roots: Finding, predictions: tuple[Prediction, ...] = (), mode: Mode = Mode.ACT) -> list[Decision]:
+    policy = Policy(settings(mode=mode), {"careful": Mode.PROPOSE})
+    return decide([incident(root) for root in roots], predictions, VIEW, policy)
+
+
+def _prediction(**more: object) -> Prediction:
+    fields: dict[str, object] = {
+        "status": PredictionStatus.CROSSING,
+        "metric": "gpu_temperature_celsius",
+        "eta_ms": T0 + 3 * HOUR + 10 * MINUTE,
+        "eta_low_ms": T0 + 2 * HOUR,
+        "eta_high_ms": T0 + 5 * HOUR,
+        "coverage": 0.8,
+    }
+    return Prediction(GPU, "hot", T0, 48 * HOUR, model="m", model_version="1", sentence="s", **(fields | more))  # type: ignore[arg-type]
+
+
+def test_every_action_kind_has_a_row() -> None:
+    assert set(ACTIONS) == set(ActionKind)
+    for action, spec in ACTIONS.items():
+        assert spec.inverse is None or ACTIONS[spec.inverse].recovery, action
+        assert not (spec.recovery and spec.disruptive), action
+
+
+def test_an_incident_gives_one_notification_and_one_action_for_its_root_alone() -> None:
+    peers = [finding(Subject(SubjectKind.GPU, f"GPU-{n}"), rule="sympathetic") for n in range(63)]
+    root = finding(GPU)
+    decisions = decide([incident(root, *peers)], [], VIEW, Policy(settings()))
+    assert [(d.action, d.subject) for d in decisions] == [(ActionKind.NOTIFY, GPU), (ActionKind.CORDON, GPU)]
+    assert decisions[1].findings[0] == root.id
+    assert len(decisions[1].findings) == 64
+
+
+def test_information_does_not_notify() -> None:
+    assert _decide(finding(GPU, severity=Severity.INFO, action=ActionKind.NOTIFY)) == []
+
+
+def test_keys_name_rule_subject_action_and_start_and_do_not_depend_on_now() -> None:
+    one = _decide(finding(GPU))
+    later = decide([incident(finding(GPU))], [], FleetView(T0 + HOUR, T0 + HOUR), Policy(settings()))
+    assert [d.key for d in one] == [f"hot|gpu:GPU-a|notify|{T0}", f"hot|gpu:GPU-a|cordon|{T0}"]
+    assert [d.key for d in later] == [d.key for d in one]
+    assert [d.id for d in later] == [d.id for d in one]
+
+
+def test_mode_is_the_lesser_of_rule_and_service() -> None:
+    modes = {d.rule: d.mode for d in _decide(finding(GPU, rule="careful"), finding(GPU, rule="bold"))}
+    assert modes == {"careful": Mode.PROPOSE, "bold": Mode.ACT}
+    assert {d.mode for d in _decide(finding(GPU, rule="careful"), mode=Mode.OBSERVE)} == {Mode.OBSERVE}
+
+
+def test_time_box_ends_the_decision() -> None:
+    assert {d.expires_ms for d in _decide(finding(GPU))} == {T0 + HOUR}
+
+
+@pytest.mark.parametrize(("code", "action"), list(DRIVER_VERDICTS.items()))
+def test_the_drivers_verdict_outranks_the_table(code: int, action: ActionKind) -> None:
+    verdict = finding(GPU, rule="driver", metric="gpu_recovery_action", value=float(code), action=ActionKind.NOTIFY)
+    assert chosen_action(incident(finding(GPU), verdict)) is action
+
+
+def test_a_verdict_about_another_gpu_or_none_at_all_leaves_the_table() -> None:
+    other = finding(Subject(SubjectKind.GPU, "GPU-b"), metric="gpu_recovery_action", value=2.0)
+    none = finding(GPU, rule="driver", metric="gpu_recovery_action", value=0.0)
+    assert chosen_action(incident(finding(GPU), other, none)) is ActionKind.CORDON
+
+
+@pytest.mark.parametrize("action", sorted(CONDEMNING))
+def test_a_programs_own_fault_condemns_no_gpu(action: ActionKind) -> None:
+    assert chosen_action(incident(finding(GPU, category=Category.APPLICATION, action=action))) is ActionKind.NOTIFY
+
+
+def test_one_disruptive_decision_per_subject_that_of_the_gravest() -> None:
+    decisions = _decide(
+        finding(GPU, rule="mild", severity=Severity.WARNING, action=ActionKind.REBOOT_NODE),
+        finding(GPU, rule="grave", action=ActionKind.CORDON),
+        finding(GPU, rule="soft", severity=Severity.WARNING, action=ActionKind.THROTTLE),
+    )
+    acting = [(d.rule, d.action) for d in decisions if d.action is not ActionKind.NOTIFY]
+    assert acting == [("grave", ActionKind.CORDON), ("soft", ActionKind.THROTTLE)]
+    assert len(decisions) == 5
+
+
+def test_a_part_of_a_gpu_is_the_gpu_to_an_action() -> None:
+    part = replace(GPU, detail="pid 7")
+    decisions = _decide(finding(GPU), finding(part, rule="fragmented", action=ActionKind.DEFRAGMENT))
+    assert sum(d.action is not ActionKind.NOTIFY for d in decisions) == 1
+
+
+def test_a_prediction_of_the_same_metric_is_said_in_the_sentence() -> None:
+    root = finding(GPU, metric="gpu_temperature_celsius")
+    newest = _prediction()
+    older = replace(newest, at_ms=T0 - 1, eta_ms=T0 + HOUR)
+    decisions = _decide(root, predictions=(newest, older))
+    text = "crossing expected in 3 h 10 min (80% interval: 2 h to 5 h)"
+    assert all(text in d.sentence for d in decisions)
+    assert decisions[1].parameters["prediction"] == newest.id
+    assert decisions[1].sentence == f"Cordon GPU-a on node-1: It is too hot; {text}."
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"metric": "gpu_power_watts"},
+        {"status": PredictionStatus.NOT_ENOUGH_DATA, "eta_ms": None},
+        {"status": PredictionStatus.NO_CROSSING},
+    ],
+)
+def test_other_predictions_are_not(more: dict[str, object]) -> None:
+    root = finding(GPU, metric="gpu_temperature_celsius")
+    assert all("expected" not in d.sentence for d in _decide(root, predictions=(_prediction(**more),)))
+
+
+def test_an_open_interval_is_said_as_such() -> None:
+    root = finding(GPU, metric="gpu_temperature_celsius")
+    decisions = _decide(root, predictions=(_prediction(eta_high_ms=None),))
+    assert "2 h to beyond the horizon" in decisions[0].sentence
+
+
+def test_simulated_findings_give_simulated_decisions() -> None:
+    assert {d.simulated for d in _decide(finding(GPU, simulated=True))} == {True}
+    assert {d.simulated for d in _decide(finding(GPU))} == {False}

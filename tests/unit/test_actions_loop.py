@@ -1,0 +1,279 @@
+"""The loop: once per key, recorded before done, verified, escalated, rebuilt after a restart."""
+
+from __future__ import annotations
+
+import pytest
+
+from tocsin.actions.execution import INTERRUPTED
+from tocsin.actions.executors.protocol import ExecutionResult
+from tocsin.actions.ledger import KEEP_FINAL, Ledger
+from tocsin.actions.loop import ActionLoop
+from tocsin.domain.clock import HOUR
+from tocsin.domain.decision import DecisionState, OutcomeStatus, Ruling
+from tocsin.domain.finding import ActionKind, Category, Severity
+from tocsin.journal.kinds import EntryKind
+from tocsin_testing.action_world import World, settings
+from tocsin_testing.journal_double import KilledError
+
+
+def test_the_whole_way_of_a_decision() -> None:
+    world = World()
+    world.break_gpu("GPU-0-0")
+    report = world.step()
+    assert len(report.created) == 2
+    assert len(report.executed) == 1
+    assert len(report.notified) == 1
+    assert world.only().state is DecisionState.VERIFYING
+    world.step()
+    assert world.only().state is DecisionState.VERIFYING
+    world.step()
+    status = world.only()
+    assert status.state is DecisionState.DONE
+    assert status.outcome is not None
+    assert (status.outcome.status, status.outcome.executor) == (OutcomeStatus.SUCCEEDED, "fake")
+    kinds = [entry.kind for entry in world.journal.log if entry.payload.get("key") == status.decision.key]
+    assert kinds == ["decision", "verdict", "execution_started", "verification", "verification", "outcome"]
+
+
+def test_steps_that_come_twice_change_nothing() -> None:
+    world = World()
+    world.break_gpu("GPU-0-0")
+    world.step()
+    entries = len(world.journal.log)
+    for _ in range(3):
+        world.step(advance=0)
+    assert len(world.journal.log) == entries
+    assert len(world.executor.done) == 1
+
+
+def test_verdicts_are_recorded_when_a_ruling_changes_only() -> None:
+    world = World(settings(confirmations=5))
+    world.break_gpu("GPU-0-0")
+    for _ in range(4):
+        world.step()
+    cordon = world.only().decision.key
+    assert len([e for e in world.journal.of(EntryKind.VERDICT) if e.payload["key"] == cordon]) == 1
+    assert world.verdict("evidence").reason == "seen 4 of 5 consecutive times"
+    world.step()
+    assert len([e for e in world.journal.of(EntryKind.VERDICT) if e.payload["key"] == cordon]) == 2
+
+
+def test_every_guard_is_heard_also_behind_one_that_holds() -> None:
+    world = World(settings(mode="observe", managed_pools=[], confirmations=5))
+    world.loop.pause("ann")
+    world.break_gpu("GPU-0-0")
+    world.step()
+    held = {v.guard for v in world.only().verdicts if v.ruling is Ruling.HOLD}
+    assert held == {"mode", "pause", "managed", "evidence", "approval", "max_share"}
+    assert world.only().overall is Ruling.HOLD
+
+
+def test_at_most_one_thing_per_subject_and_step() -> None:
+    world = World()
+    world.executor.result = ExecutionResult(True, "done", lasting=False)
+    world.break_gpu("GPU-0-0", rule="a", action=ActionKind.THROTTLE)
+    world.break_gpu("GPU-0-0", rule="b", action=ActionKind.CHECKPOINT)
+    counts = [len(world.step().executed) for _ in range(4)]
+    assert counts == [1, 0, 1, 0]
+
+
+def test_a_kill_during_execution_is_reported_and_not_repeated() -> None:
+    world = World()
+    world.break_gpu("GPU-0-0")
+    world.executor.raises = KilledError()
+    with pytest.raises(KilledError):
+        world.step()
+    world.executor.raises = None
+    world.restart()
+    status = world.only()
+    assert status.state is DecisionState.FAILED
+    assert status.outcome is not None
+    assert status.outcome.detail == INTERRUPTED
+    for _ in range(5):
+        world.step(advance=HOUR)
+    assert len(world.executor.done) == 1
+    assert len(world.journal.of(EntryKind.OUTCOME)) == 1
+    assert any("A person is needed" in d.sentence for d in world.notifier.told)
+
+
+def test_an_executor_that_raises_does_not_end_the_loop_for_good() -> None:
+    world = World()
+    world.break_gpu("GPU-0-0")
+    world.executor.raises = RuntimeError("boom")
+    with pytest.raises(RuntimeError):
+        world.step()
+    world.executor.raises = None
+    world.step()
+    assert world.only().state is DecisionState.FAILED
+    assert len(world.executor.done) == 1
+
+
+@pytest.mark.parametrize("cut", range(1, 10))
+def test_a_kill_at_any_entry_does_nothing_twice(cut: int) -> None:
+    world = World()
+    world.break_gpu("GPU-0-0")
+    world.journal.fail_after = cut
+    died = False
+    for _ in range(4):
+        try:
+            world.step()
+        except KilledError:
+            died = True
+            world.journal.fail_after = None
+            world.restart()
+    assert died == (cut < 9)
+    for _ in range(3):
+        world.step()
+    assert len(world.executor.done) == 1
+    assert len(world.journal.of(EntryKind.OUTCOME)) == 1
+    assert len(world.journal.of(EntryKind.NOTIFICATION)) >= 1
+
+
+def test_a_failure_that_is_certain_is_tried_again_under_a_new_key_after_the_rest() -> None:
+    world = World(settings(cooldown_seconds=600.0))
+    world.executor.result = ExecutionResult(False, "answered 404", certain=True)
+    world.break_gpu("GPU-0-0")
+    world.step()
+    assert world.only().state is DecisionState.FAILED
+    world.step()
+    assert len(world.executor.done) == 1
+    world.executor.result = ExecutionResult(True, "done")
+    world.step(advance=10 * 60_000)
+    assert len(world.executor.done) == 2
+    assert len(set(world.executor.done)) == 2
+
+
+def test_a_failure_that_may_have_worked_is_not_tried_again() -> None:
+    world = World()
+    world.executor.result = ExecutionResult(False, "no answer", certain=False)
+    world.break_gpu("GPU-0-0")
+    for _ in range(4):
+        world.step(advance=HOUR)
+    assert len(world.executor.done) == 1
+    assert len(world.loop.controls().effects) == 1
+
+
+def test_an_effect_that_is_not_seen_is_unverified_and_escalated_once() -> None:
+    world = World()
+    world.executor.seen = False
+    world.break_gpu("GPU-0-0")
+    for _ in range(5):
+        world.step()
+    status = world.only()
+    assert status.state is DecisionState.FAILED
+    assert status.outcome is not None
+    assert status.outcome.status is OutcomeStatus.UNVERIFIED
+    escalated = [d for d in world.notifier.told if d.key.endswith("|escalate")]
+    assert [d.severity for d in escalated] == [Severity.CRITICAL]
+    world.restart()
+    world.step()
+    assert len([d for d in world.notifier.told if d.key.endswith("|escalate")]) == 1
+
+
+def test_an_effect_that_cannot_be_seen_counts_as_done_and_says_so() -> None:
+    world = World()
+    world.executor.seen = None
+    world.break_gpu("GPU-0-0")
+    for _ in range(3):
+        world.step()
+    outcome = world.only().outcome
+    assert outcome is not None
+    assert outcome.detail == "done; its effect cannot be seen from here"
+
+
+def test_settling_is_not_shortened_by_a_step_of_the_wall_clock() -> None:
+    world = World()
+    world.break_gpu("GPU-0-0")
+    world.step()
+    world.clock.set(world.clock.now_ms() + HOUR)
+    world.step(advance=0)
+    assert world.only().state is DecisionState.VERIFYING
+    world.clock.set(world.clock.now_ms() - 2 * HOUR)
+    world.step(advance=30_000)
+    assert world.only().state is DecisionState.DONE
+
+
+def test_a_restart_shows_the_same_decisions() -> None:
+    world = World()
+    world.break_gpu("GPU-0-0")
+    world.break_gpu("GPU-1-0")
+    for _ in range(3):
+        world.step()
+    before = world.loop.statuses()
+    world.restart()
+    assert world.loop.statuses() == before
+
+
+def test_without_an_executor_the_decision_waits() -> None:
+    world = World()
+    world.loop = ActionLoop(world.journal, [], world.clock, world.policy, world.notifier)
+    world.break_gpu("GPU-0-0")
+    world.step()
+    assert world.verdict("executor").reason == "no executor carries out cordon"
+
+
+def test_what_is_outranked_waits_and_takes_over() -> None:
+    world = World(settings(confirmations=2))
+    world.break_gpu("GPU-0-0", rule="mild", severity=Severity.WARNING, action=ActionKind.RESET_GPU)
+    world.step()
+    world.break_gpu("GPU-0-0", rule="grave")
+    world.step()
+    assert world.only(ActionKind.RESET_GPU).state is DecisionState.HELD
+    assert world.verdict("selection", ActionKind.RESET_GPU).ruling is Ruling.HOLD
+    del world.faults["grave|GPU-0-0"]
+    world.step()
+    assert [key.split("|")[0] for key in world.executor.done] == ["mild"]
+
+
+def test_throttling_is_restored_when_the_heat_is_gone_and_not_while_another_cause_lives() -> None:
+    world = World()
+    world.break_gpu("GPU-0-0", rule="a", action=ActionKind.THROTTLE)
+    world.break_gpu("GPU-0-0", rule="b", action=ActionKind.THROTTLE)
+    for _ in range(8):
+        world.step()
+    assert len(world.executor.done) == 2
+    del world.faults["a|GPU-0-0"]
+    for _ in range(3):
+        world.step()
+    assert len(world.executor.done) == 2
+    world.faults.clear()
+    for _ in range(6):
+        world.step()
+    assert [key.rsplit("|", 1)[1] for key in world.executor.done[2:]] == ["restore"]
+    assert world.loop.controls().effects == {}
+    assert world.only(ActionKind.RESTORE).outcome.status is OutcomeStatus.RESTORED  # type: ignore[union-attr]
+
+
+def test_failing_hardware_stays_cordoned_until_a_person_gives_it_back() -> None:
+    world = World()
+    world.break_gpu("GPU-0-0", category=Category.HARDWARE)
+    for _ in range(4):
+        world.step()
+    world.faults.clear()
+    for _ in range(5):
+        world.step(advance=HOUR)
+    assert len(world.executor.done) == 1
+    assert len(world.loop.controls().effects) == 1
+
+
+def test_old_decisions_leave_the_list_and_are_still_not_repeated() -> None:
+    world = World(settings(mode="observe"))
+    world.break_gpu("GPU-0-0")
+    world.step()
+    world.step(advance=HOUR)
+    key = world.only().decision.key
+    ledger = Ledger()
+    for entry in world.journal.log:
+        ledger.apply(entry)
+    template = next(e for e in world.journal.of(EntryKind.DECISION) if e.payload["key"] == key)
+    closing = [e for e in world.journal.of(EntryKind.VERDICT) if e.payload["key"] == key][-1]
+    for n in range(KEEP_FINAL):
+        for entry in (template, closing):
+            ledger.apply(
+                type(entry)(
+                    **{f: getattr(entry, f) for f in entry.__slots__} | {"payload": {**entry.payload, "key": f"k{n}"}}
+                )
+            )
+    assert key not in ledger.records
+    assert key in ledger.known
+    assert len(ledger.records) == KEEP_FINAL
