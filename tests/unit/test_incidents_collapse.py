@@ -44,12 +44,17 @@ def test_149_beside_63_times_145_is_one_incident() -> None:
     assert "node-9 GPU-00000037: XID 149" in incident.sentence
 
 
-def test_nvlink_bursts_of_two_known_racks_are_two_incidents() -> None:
+def test_a_fabric_over_two_racks_fails_as_one() -> None:
     fleet = [gpu(n, host=f"node-{n // 4}", rack=f"r{n // 8}") for n in range(16)]
     readings = {which: {"power_watts": 100.0} for which in fleet}
     events = [at(145, which, 1) for which in fleet]
-    incidents = collapse(found(*events, values=readings), events)
-    assert [incident.subjects for incident in incidents] == [8, 8]
+    (incident,) = collapse(found(*events, values=readings), events)
+    assert incident.subjects == 16
+
+
+def test_nvlink_faults_of_two_hosts_half_a_minute_apart_are_two() -> None:
+    events = [at(149, gpu(0)), at(149, gpu(9, host="node-2"), 30)]
+    assert len(collapse(found(*events), events)) == 2
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ async def _answer(request: Request, error: Exception) -> JSONResponse:
         return _of_validation(error).response()
     if isinstance(error, HTTPException):
         return _of_http(error, request).response()
-    _LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    _LOG.error("%s %s failed: %r", request.method, request.url.path, error)
     return ApiError(500, "internal_error", "the brain failed on this request; its log has the details").response()
 
 

@@ -18,6 +18,9 @@ from tocsin.rules.units import show_duration
 BURST_MS = 60 * SECOND
 """Gap within which faults on several GPUs of one host, rack or fabric are one burst; covers one polling interval."""
 
+FABRIC_MS = 30 * SECOND
+"""Gap within which NVLink errors count as one fault of the fabric, wherever they are."""
+
 _FAULTS = frozenset({Category.HARDWARE, Category.POWER, Category.THERMAL, Category.TELEMETRY, Category.APPLICATION})
 _SPREADING = frozenset({Category.HARDWARE, Category.POWER, Category.TELEMETRY, Category.APPLICATION})
 _RACK_WIDE = frozenset({Category.HARDWARE, Category.POWER})
@@ -28,8 +31,8 @@ def collapse(findings: Iterable[Finding], events: Iterable[Event] = ()) -> list[
     """The incidents that `findings` make, most severe first, then oldest.
 
     Findings belong together on one GPU with less than QUIET_MS between their starts, XID `events` of that GPU bridging
-    gaps; on one host, and for hardware and power on one rack, with less than BURST_MS; and for NVLink errors on any
-    host whose rack is not known to be another. A silent or frozen GPU and the driver's verdict join the fault before
+    gaps; on one host, and for hardware and power on one rack, with less than BURST_MS; and NVLink errors anywhere with
+    less than FABRIC_MS, since a fabric spans hosts and racks. A silent or frozen GPU and the driver's verdict join the fault before
     them however long ago it was. Load, memory and fragmentation stand alone.
 
     The root is the finding nearest to the cause among those that started within QUIET_MS of the first; where the driver
@@ -140,9 +143,8 @@ def _join_bursts(ordered: Sequence[Finding], groups: _Groups) -> None:
 
 
 def _join_fabric(ordered: Sequence[Finding], groups: _Groups) -> None:
-    """Join NVLink errors over hosts: within a rack where it is known, else over all that have none."""
-    for positions in _by(ordered, lambda f: (_rack(f),) if is_nvlink(f) else None):
-        _chain([(ordered[i].started_ms, ordered[i].started_ms, i) for i in positions], BURST_MS, groups)
+    starts = [(finding.started_ms, i) for i, finding in enumerate(ordered) if is_nvlink(finding)]
+    _chain([(start, start, i) for start, i in starts], FABRIC_MS, groups)
 
 
 def _rack(finding: Finding) -> str:

@@ -11,6 +11,7 @@ _UNITS = {"ms": 1, "s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _DURATION = re.compile(rf"(?:{_PART.pattern})+")
 
+_BARE = frozenset({"", "bool", "action", "state", "xid", "bits", "p-state", "events"})
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -55,7 +56,7 @@ def show_value(value: float | None, unit: str) -> str:
         return _show_bytes(value)
     if unit == "seconds":
         return f"{value:.3g} s"
-    return f"{value:.6g}" if unit in ("bool", "action", "state", "xid", "bits", "p-state") else f"{value:.6g} {unit}"
+    return f"{value:.6g}" if unit in _BARE else f"{value:.6g} {unit}"
 
 
 def _show_bytes(value: float) -> str:

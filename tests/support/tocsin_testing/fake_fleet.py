@@ -211,7 +211,7 @@ PREDICTIONS = [
 ]  # fmt: skip
 
 GUARDS = [
-    "mode", "pause", "fresh_data", "still_live", "already_done", "evidence", "boot_grace", "cooldown", "maintenance",
+    "mode", "pause", "fresh_data", "still_live", "not_done", "evidence", "boot_grace", "cooldown", "maintenance",
     "managed", "opt_out", "hold_off", "max_concurrent", "max_share", "max_per_host", "max_per_rack", "capacity",
     "attempts", "breaker", "approval", "time_box",
 ]  # fmt: skip

@@ -117,8 +117,8 @@ class FakeService:
             readings=184_320,
             last_reading=to_iso(fleet.NOW_MS - 8_000),
             last_reading_age_s=8.0,
-            utilization_ratio=sum(gpu.utilization_ratio or 0.0 for gpu in gpus) / len(gpus),
-            memory_used_ratio=sum(gpu.memory_used_ratio or 0.0 for gpu in gpus) / len(gpus),
+            utilization_ratio=sum(gpu.utilization_ratio or 0.0 for gpu in gpus) / max(1, len(gpus)),
+            memory_used_ratio=sum(gpu.memory_used_ratio or 0.0 for gpu in gpus) / max(1, len(gpus)),
             power_watts=sum(gpu.power_watts or 0.0 for gpu in gpus),
             findings={
                 severity: sum(f.severity is severity for f in fleet.FINDINGS)

@@ -1,0 +1,90 @@
+"""Writing readings: one wide row against one row per metric, our line protocol against the client library's points."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+import pytest
+from influxdb_client import Point
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import SECOND
+from tocsin.domain.metrics import METRICS, spec_of
+from tocsin.domain.reading import Reading
+from tocsin.store.lineprotocol import decode, encode
+from tocsin.store.sqlite import SqliteStore
+from tocsin_testing.builders import T0, gpu
+
+GPUS = 200
+NAMES = [spec.name for spec in METRICS.values() if spec.entity == "gpu" and not spec.label][:60]
+FLEET = [gpu(n, host=f"node-{n // 8}") for n in range(GPUS)]
+
+
+def tick(step: int) -> list[Reading]:
+    values = dict.fromkeys(NAMES, 0.25 + step % 7 / 100)
+    return [Reading(which, T0 + step * SECOND, values) for which in FLEET]
+
+
+@pytest.mark.benchmark(group=f"write {GPUS} readings of {len(NAMES)} metrics, durable")
+def test_wide_rows(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
+    store, steps = SqliteStore(tmp_path / "wide.db"), count()
+    store.init()
+    benchmark.pedantic(lambda: store.write(Batch(readings=tick(next(steps)))), rounds=15, warmup_rounds=1)
+    assert len(store.latest(0)) == GPUS
+    store.close()
+
+
+@pytest.mark.benchmark(group=f"write {GPUS} readings of {len(NAMES)} metrics, durable")
+def test_baseline_one_row_per_metric(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
+    db, steps = sqlite3.connect(tmp_path / "long.db", isolation_level=None), count()
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute(
+        "CREATE TABLE sample (gpu TEXT, at_ms INTEGER, metric TEXT, value REAL, PRIMARY KEY (gpu, metric, at_ms))"
+    )
+
+    def write() -> None:
+        rows = [(r.gpu.uuid, r.at_ms, name, value) for r in tick(next(steps)) for name, value in r.values.items()]
+        db.execute("BEGIN")
+        db.executemany("INSERT OR REPLACE INTO sample VALUES (?, ?, ?, ?)", rows)
+        db.execute("COMMIT")
+
+    benchmark.pedantic(write, rounds=15, warmup_rounds=1)
+    db.close()
+
+
+def points(readings: list[Reading]) -> str:
+    """The same lines by the client library's own objects."""
+    lines = []
+    for reading in readings:
+        point = Point("gpu").tag("gpu_uuid", reading.gpu.uuid).tag("host", reading.gpu.host).time(reading.at_ms)
+        for name, value in reading.values.items():
+            spec = spec_of(name)
+            assert spec is not None
+            point = point.field(spec.field, value)
+        lines.append(point.to_line_protocol())
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda readings: encode(Batch(readings=readings), info=False), id="tocsin"),
+        pytest.param(points, id="baseline_influxdb_client_points"),
+    ],
+)
+@pytest.mark.benchmark(group=f"encode {GPUS} readings as line protocol")
+def test_encode(benchmark: BenchmarkFixture, make: Callable[[list[Reading]], str]) -> None:
+    text = benchmark.pedantic(make, args=(tick(1),), rounds=10, warmup_rounds=1)
+    assert text.count("\n") >= GPUS - 1
+
+
+@pytest.mark.benchmark(group=f"decode {GPUS} readings of line protocol")
+def test_decode(benchmark: BenchmarkFixture) -> None:
+    text = encode(Batch(readings=tick(1)), info=False)
+    decoded = benchmark.pedantic(lambda: decode(text, now_ms=T0 + SECOND), rounds=10, warmup_rounds=1)
+    assert len(decoded.batch.readings) == GPUS

@@ -1,0 +1,228 @@
+"""Every page, in both languages, over the real API of the fake fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+from streamlit.testing.v1 import AppTest
+
+import tocsin.dashboard
+from tocsin.config.settings import ApiSettings, Role, Token
+from tocsin.dashboard.access import TOKEN_VARIABLE, URL_VARIABLE
+from tocsin.dashboard.text import LANGUAGES, Text
+from tocsin.domain.decision import DecisionState
+from tocsin_testing import fake_fleet as fleet
+from tocsin_testing.fake_service import FakeService, serving
+from tocsin_testing.servers import free_port
+
+APP = Path(tocsin.dashboard.__file__).with_name("app.py")
+PAGES = ["overview", "gpu", "decisions", "scoreboard"]
+SECRET = "a-viewer-secret-0123"
+
+
+@pytest.fixture
+def service() -> FakeService:
+    return FakeService()
+
+
+@pytest.fixture
+def url(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    with serving(service) as base:
+        monkeypatch.setenv(URL_VARIABLE, base)
+        yield base
+
+
+def opened(page: str = "overview", **query: str) -> AppTest:
+    app = AppTest.from_file(str(APP), default_timeout=60)
+    app.query_params.update(query)
+    app.run()
+    if page != "overview":
+        app.switch_page(f"page_{page}.py")
+        app.query_params.update(query)
+        app.run()
+    assert not app.exception
+    return app
+
+
+def said(app: AppTest) -> str:
+    """All that the page says, as one text."""
+    kinds = ["html", "markdown", "caption", "error", "info", "warning", "success", "page_link", "expander"]
+    words = []
+    for kind in kinds:
+        for element in app.get(kind):
+            proto = getattr(element, "proto", None)
+            words += [str(getattr(proto, name, "")) for name in ("body", "label")]
+    return "\n".join(words)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("page", PAGES)
+def test_every_page_opens_and_says_that_the_fleet_is_simulated(url: str, page: str, language: str) -> None:
+    text = Text(language)
+    app = opened(page, lang=language)
+    shown = said(app)
+    assert f">{text('simulated')}</span>" in shown
+    assert text("simulated.banner") in shown
+    headings = {
+        "overview": text("attention"),
+        "gpu": text("gpu.findings"),
+        "decisions": text("decisions.waiting"),
+        "scoreboard": text("score.by_rule"),
+    }
+    assert headings[page] in shown
+    assert not app.error
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_real_fleet_is_not_called_simulated(url: str, service: FakeService, page: str) -> None:
+    service.simulated = False
+    assert Text("en")("simulated.banner") not in said(opened(page))
+
+
+def test_the_overview_ranks_what_needs_attention(url: str) -> None:
+    shown = said(opened())
+    order = [shown.index(words) for words in ("XID 79: the GPU", "Core temperature 86.4 C", "93 % of memory in use")]
+    assert order == sorted(order)
+    assert "91 % · in 2.5 h, between 90 min and 4.4 h" in shown
+    assert "2 decisions wait for a person" in shown
+
+
+@pytest.mark.parametrize("colour", ["state", "temperature", "utilization", "memory"])
+def test_the_map_can_be_coloured_by_each_measure(url: str, colour: str) -> None:
+    app = opened()
+    app.segmented_control(key="colour").set_value(colour).run()
+    assert not app.exception
+    assert len(app.get("plotly_chart")) == 1
+
+
+def test_the_gpu_of_the_url_is_shown(url: str) -> None:
+    app = opened("gpu", gpu=fleet.uuid(*fleet.HOT))
+    assert app.selectbox(key="chosen_gpu").value == fleet.uuid(*fleet.HOT)
+    shown = said(app)
+    assert "temperature-high" in shown
+    assert "Reaches 93 C, the slowdown threshold" in shown
+    assert "XID 13" in shown
+
+
+def test_choosing_a_gpu_is_kept_in_the_url(url: str) -> None:
+    app = opened("gpu")
+    assert app.query_params["gpu"] == fleet.uuid(*fleet.LOST)
+    app.selectbox(key="chosen_gpu").set_value(fleet.uuid(*fleet.LEAKING)).run()
+    assert app.query_params["gpu"] == fleet.uuid(*fleet.LEAKING)
+    assert "memory-high" in said(app)
+
+
+def test_an_unknown_gpu_in_the_url_is_said(url: str) -> None:
+    app = opened("gpu", gpu="GPU-none")
+    assert [w.value for w in app.warning] == ["No GPU GPU-none has been read; choose one."]
+
+
+def test_a_lost_gpu_says_why_it_has_no_values(url: str) -> None:
+    shown = said(opened("gpu", gpu=fleet.uuid(*fleet.LOST)))
+    assert "GPU does not answer" in shown
+    assert "No prediction yet." in shown
+
+
+def test_a_prediction_without_enough_data_says_so(url: str) -> None:
+    shown = said(opened("gpu", gpu=fleet.uuid(7, 0)))
+    assert "not enough data" in shown
+    assert "14 min of history" in shown
+
+
+@pytest.mark.parametrize("span", ["1 h", "24 h", "7 d"])
+def test_each_time_span_draws(url: str, span: str) -> None:
+    app = opened("gpu", gpu=fleet.uuid(*fleet.HOT))
+    app.segmented_control(key="span").set_value(span).run()
+    assert not app.exception
+    assert len(app.get("plotly_chart")) == 1
+
+
+def test_a_decision_shows_what_every_guard_said(url: str) -> None:
+    shown = said(opened("decisions"))
+    assert "pool inference would keep 16 of 24 GPUs in service" in shown
+    assert "What every guard said: 19 allow, 2 hold, 0 deny" in shown
+    assert "until 11:14 UTC" in shown
+
+
+def test_approving_and_rejecting_reach_the_journal(url: str, service: FakeService) -> None:
+    first, second = [d for d in service.decisions(10) if d.approvable]
+    app = opened("decisions")
+    app.button(key=f"approve-{first.id}").click().run()
+    assert service.decision(first.id).approved_by == "loopback"
+    assert app.success[0].value == f"Approved: {first.sentence}"
+    assert "approved by loopback" in said(app)
+    app.text_input(key=f"reason-{second.id}").set_value("its job ends at noon").run()
+    app.button(key=f"reject-{second.id}").click().run()
+    assert service.decision(second.id).state is DecisionState.REJECTED
+    assert [e.kind for e in service.journal(1, 10)] == ["decision_approved", "decision_rejected"]
+    assert "No decision waits for a person." in said(app)
+
+
+def test_a_decision_that_was_settled_elsewhere_is_said_to_be(url: str, service: FakeService) -> None:
+    first = next(d for d in service.decisions(10) if d.approvable)
+    app = opened("decisions")
+    service.reject(first.id, "someone", "")
+    app.button(key=f"approve-{first.id}").click().run()
+    assert not app.exception
+    assert "only one that waits for a person can be settled" in app.error[0].value
+
+
+def test_a_viewer_sees_buttons_that_cannot_be_pressed(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = Token(name="v", role=Role.VIEWER, secret=SecretStr(SECRET))
+    with serving(service, ApiSettings(tokens=[token])) as base:
+        monkeypatch.setenv(URL_VARIABLE, base)
+        monkeypatch.setenv(TOKEN_VARIABLE, SECRET)
+        app = opened("decisions")
+    assert {button.disabled for button in app.button} == {True}
+
+
+def test_a_refused_token_is_one_clear_message(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = Token(name="v", role=Role.VIEWER, secret=SecretStr(SECRET))
+    with serving(service, ApiSettings(tokens=[token])) as base:
+        monkeypatch.setenv(URL_VARIABLE, base)
+        app = opened()
+    assert len(app.error) == 1
+    assert "TOCSIN_DASHBOARD__API_TOKEN" in app.error[0].value
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_without_an_api_there_is_one_clear_message(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(URL_VARIABLE, f"http://127.0.0.1:{free_port()}")
+    app = opened(page)
+    assert len(app.error) == 1
+    assert "The brain's API does not answer" in app.error[0].value
+    assert "tocsin brain" in app.error[0].value
+
+
+def test_a_defect_of_the_api_is_one_clear_message(url: str, service: FakeService) -> None:
+    service.broken = True
+    app = opened()
+    assert len(app.error) == 1
+    assert "The API's answer cannot be used" in app.error[0].value
+
+
+def test_an_empty_fleet_says_what_to_do(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "HOSTS", 0)
+    for page in ("overview", "gpu"):
+        app = opened(page)
+        assert "tocsin agent" in app.info[0].value
+
+
+def test_the_language_is_kept_in_the_url(url: str) -> None:
+    app = opened()
+    assert app.query_params["lang"] == "en"
+    app.segmented_control(key="lang").set_value("zh").run()
+    assert app.query_params["lang"] == "zh"
+    assert "需要立即关注" in said(app)
+
+
+def test_what_the_fleet_says_cannot_become_markup(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    evil = fleet.FINDINGS[0].model_copy(update={"sentence": "<img src=x onerror=alert(1)> a & b"})
+    monkeypatch.setattr(fleet, "FINDINGS", [evil, *fleet.FINDINGS[1:]])
+    for page in ("overview", "gpu"):
+        shown = said(opened(page))
+        assert "&lt;img src=x onerror=alert(1)&gt; a &amp; b" in shown
+        assert "<img" not in shown

@@ -1,0 +1,248 @@
+"""Words, numbers and pictures of the dashboard, without Streamlit running."""
+
+from __future__ import annotations
+
+import re
+import string
+from enum import StrEnum
+from pathlib import Path
+
+import pytest
+
+import tocsin.dashboard
+from tocsin.actions.guards.registry import REGISTER
+from tocsin.client.models import GpuState, SeriesResponse
+from tocsin.dashboard import format as formats
+from tocsin.dashboard import heatmap, launch, timeline
+from tocsin.dashboard.overview import needing_attention
+from tocsin.dashboard.palette import DARK, LIGHT, SYMBOLS, Palette
+from tocsin.dashboard.text import LANGUAGES, Text
+from tocsin.dashboard.text_table import STRINGS
+from tocsin.domain.clock import HOUR, to_iso
+from tocsin.domain.decision import DecisionState, Mode, OutcomeStatus, Ruling
+from tocsin.domain.event import EventKind
+from tocsin.domain.finding import ActionKind, Severity
+from tocsin.domain.metrics import METRICS
+from tocsin.domain.missing import Missing
+from tocsin.domain.prediction import PredictionStatus
+from tocsin_testing import fake_fleet as fleet
+from tocsin_testing.fake_service import FakeService
+
+FOLDER = Path(tocsin.dashboard.__file__).parent
+GROUPS: dict[str, type[StrEnum]] = {
+    "state": GpuState,
+    "severity": Severity,
+    "mode": Mode,
+    "ruling": Ruling,
+    "decision_state": DecisionState,
+    "outcome": OutcomeStatus,
+    "prediction": PredictionStatus,
+    "event": EventKind,
+    "action": ActionKind,
+}
+
+
+def placeholders(words: str) -> set[str]:
+    return {name for _, name, _, _ in string.Formatter().parse(words) if name}
+
+
+def test_every_string_is_in_every_language_with_the_same_placeholders() -> None:
+    for key, row in STRINGS.items():
+        assert len(row) == len(LANGUAGES), key
+        assert all(row), key
+        assert len({frozenset(placeholders(words)) for words in row}) == 1, key
+
+
+def test_chinese_is_chinese() -> None:
+    same = {key for key, (english, chinese) in STRINGS.items() if english == chinese}
+    assert same == {"gpu.choose", "event.xid", "event.sxid"}
+
+
+@pytest.mark.parametrize(("group", "values"), GROUPS.items())
+def test_every_value_of_an_enumeration_has_a_word(group: str, values: type[StrEnum]) -> None:
+    assert [value.value for value in values if f"{group}.{value.value}" not in STRINGS] == []
+
+
+def test_every_missing_reason_and_every_guard_has_a_word() -> None:
+    from tocsin.actions.guards import registry
+
+    registry.stages()
+    assert [reason.label for reason in Missing if f"missing.{reason.label}" not in STRINGS] == []
+    assert [name for name in REGISTER if f"guard.{name}" not in STRINGS] == []
+
+
+def test_no_string_is_left_over() -> None:
+    source = "".join(path.read_text() for path in FOLDER.glob("*.py") if path.name != "text_table.py")
+    built = ("page", "colour", "column", "problem", "remedy", "score", "unit", "missing", "guard", *GROUPS)
+    used = {key for key in STRINGS if f'"{key}"' in source or key.partition(".")[0] in built}
+    assert set(STRINGS) - used == {"decision.approve", "decision.reject"}
+
+
+def test_an_unknown_language_is_english_and_an_unknown_value_itself() -> None:
+    assert Text("xx")("attention") == "Needs attention now"
+    assert Text("en").name("guard", "a_plug_in") == "a_plug_in"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (0, "0 s"),
+        (119, "119 s"),
+        (120, "2 min"),
+        (7199, "120 min"),
+        (7200, "2.0 h"),
+        (172_800, "2.0 d"),
+        (-30, "-30 s"),
+    ],
+)
+def test_durations(seconds: float, expected: str) -> None:
+    assert Text("en").duration(seconds) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("gpu_memory_used_bytes", 8.0e10, ("80.00", "GB")),
+        ("gpu_utilization_ratio", 0.934, ("93.4", "%")),
+        ("gpu_sm_clock_hertz", 1.41e9, ("1.41", "GHz")),
+        ("gpu_temperature_celsius", 86.4, ("86.4", "°C")),
+        ("gpu_ecc_corrected_volatile_total", 1234567.0, ("1,234,567", "events")),
+        ("gpu_unheard_of", 3.0, ("3", "")),
+    ],
+)
+def test_quantities(name: str, value: float, expected: tuple[str, str]) -> None:
+    assert formats.quantity(name, value) == expected
+
+
+def test_every_metric_has_a_label_and_a_unit() -> None:
+    assert all(formats.metric_label(name) for name in METRICS)
+    assert formats.metric_label("gpu_memory_used_ratio") == "Memory used"
+    assert formats.metric_label('gpu_nvlink_up{link="3"}') == "Nvlink up 3"
+    assert formats.chart_unit("gpu_memory_used_ratio") == ("%", 100.0)
+    assert formats.chart_unit("gpu_unheard_of") == ("", 1.0)
+
+
+def test_numbers_that_are_not_there() -> None:
+    assert [formats.percent(None), formats.degrees(None), formats.watts(None)] == ["–"] * 3
+    assert [formats.watts(312.4), formats.watts(21_300.0)] == ["312 W", "21.3 kW"]
+
+
+def test_an_eta_without_a_far_end_says_not_before() -> None:
+    now, eta, low = (to_iso(fleet.NOW_MS + hours * HOUR) for hours in (0, 10, 4))
+    assert formats.eta_text(Text("en"), now, eta, low, None) == "in 10.0 h, not before 4.0 h"
+    assert formats.eta_text(Text("en"), now, None, None, None) == ""
+
+
+def test_markdown_is_shown_as_it_is() -> None:
+    assert formats.markdown_safe("a_b*[c]") == r"a\_b\*\[c\]"
+
+
+def test_attention_is_ranked_by_state_then_probability() -> None:
+    ranked = needing_attention(FakeService().gpus())
+    found = [(gpu.state, gpu.probability) for gpu in ranked]
+    assert found[:3] == [(GpuState.LOST, None), (GpuState.CRITICAL, 0.91), (GpuState.WARNING, 0.74)]
+    assert found[-1] == (GpuState.OK, 0.22)
+    assert len(ranked) == 7
+
+
+def test_a_small_fleet_is_one_band() -> None:
+    layout = heatmap.arrange(FakeService().gpus())
+    assert (layout.columns, layout.rows, layout.bands, layout.height) == (8, 8, 1, 8)
+    assert layout.cells[5, 2].uuid == fleet.uuid(*fleet.HOT)
+
+
+def test_a_large_fleet_wraps_into_bands_and_loses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "HOSTS", 70)
+    layout = heatmap.arrange(FakeService().gpus())
+    assert (layout.columns, layout.bands, layout.height) == (32, 3, 26)
+    assert len({gpu.uuid for gpu in layout.cells.values()}) == 560
+
+
+def test_an_empty_fleet_can_be_arranged() -> None:
+    assert heatmap.arrange([]).cells == {}
+
+
+@pytest.mark.parametrize("palette", [LIGHT, DARK])
+@pytest.mark.parametrize("choice", heatmap.MEASURES)
+def test_the_map_has_a_point_for_each_gpu_and_no_colour_for_no_value(choice: str, palette: Palette) -> None:
+    chart, uuids = heatmap.figure(FakeService().gpus(), choice, Text("en"), palette)
+    colours, points = chart.data
+    row, column = fleet.LOST[1], fleet.LOST[0]
+    assert len(uuids) == len(points.x) == 64
+    assert (colours.z[row][column] is None) == (choice != "state")
+    assert points.text[uuids.index(fleet.uuid(*fleet.LOST))] == SYMBOLS[GpuState.LOST]
+    assert "XID 79" in points.hovertext[uuids.index(fleet.uuid(*fleet.LOST))]
+
+
+def luminance(colour: str) -> float:
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize(("palette", "background"), [(LIGHT, "#fbfcfd"), (DARK, "#0f151b")])
+def test_words_stand_out_from_the_background(palette: Palette, background: str) -> None:
+    """WCAG 2.2, 1.4.3: at least 4.5 to 1."""
+    for colour in (palette.text, palette.muted, palette.forecast, palette.line):
+        low, high = sorted([luminance(colour), luminance(background)])
+        assert (high + 0.05) / (low + 0.05) >= 4.5, colour
+
+
+def test_no_two_states_share_a_symbol_or_a_colour() -> None:
+    assert len(set(SYMBOLS.values())) == len(GpuState)
+    assert all(len(set(palette.states.values())) == len(GpuState) for palette in (LIGHT, DARK))
+
+
+def series_of(where: tuple[int, int], metrics: list[str]) -> SeriesResponse:
+    return FakeService().series(fleet.uuid(*where), metrics, fleet.NOW_MS - 6 * HOUR, fleet.NOW_MS, 200)
+
+
+def test_the_timeline_draws_events_findings_and_predictions() -> None:
+    detail = FakeService().gpu(fleet.uuid(*fleet.HOT))
+    series = series_of(fleet.HOT, ["gpu_temperature_celsius", "gpu_power_watts"])
+    chart = timeline.figure(series, detail, to_iso(fleet.NOW_MS), Text("en"), LIGHT)
+    notes = {annotation.text for annotation in chart.layout.annotations}
+    assert {"XID 13", "threshold 85", "threshold 93", "80 % interval"} <= notes
+    forecast = next(trace for trace in chart.data if trace.name == "forecast")
+    assert forecast.y == (86.4, 93.0)
+    assert chart.layout.xaxis.range[1] > fleet.PREDICTIONS[0].eta
+    spans = {(shape.x0, shape.x1) for shape in chart.layout.shapes if shape.type == "rect"}
+    assert (fleet.PREDICTIONS[0].eta_low, fleet.PREDICTIONS[0].eta_high) in spans
+    assert any(x0 == fleet.FINDINGS[1].started for x0, _ in spans)
+
+
+def test_the_timeline_leaves_a_gap_where_there_is_no_value() -> None:
+    detail = FakeService().gpu(fleet.uuid(*fleet.HOT))
+    chart = timeline.figure(series_of(fleet.HOT, ["gpu_power_watts"]), detail, to_iso(fleet.NOW_MS), Text("en"), DARK)
+    assert chart.data[0].connectgaps is False
+    assert None in chart.data[0].y
+
+
+def test_the_timeline_looks_no_further_ahead_than_it_looks_back() -> None:
+    uuid = fleet.uuid(0, 4)
+    series = series_of((0, 4), ["gpu_temperature_celsius"])
+    chart = timeline.figure(series, FakeService().gpu(uuid), to_iso(fleet.NOW_MS), Text("en"), LIGHT)
+    assert chart.layout.xaxis.range[1] < to_iso(fleet.NOW_MS + 6 * HOUR + HOUR // 2)
+
+
+def test_the_command_serves_on_the_address_and_calls_nobody() -> None:
+    command = launch.command("127.0.0.1", 8501)
+    options = dict(zip(command[5::2], command[6::2], strict=True))
+    assert command[1:4] == ["-m", "streamlit", "run"]
+    assert Path(command[4]).samefile(FOLDER / "app.py")
+    assert options["--server.address"] == "127.0.0.1"
+    assert options["--server.port"] == "8501"
+    assert options["--browser.gatherUsageStats"] == "false"
+    assert options["--server.headless"] == "true"
+
+
+def test_the_launch_theme_is_the_palette_s_background() -> None:
+    options = dict(zip(launch.command("h", 1)[5::2], launch.command("h", 1)[6::2], strict=True))
+    assert options["--theme.light.textColor"] == LIGHT.text
+    assert options["--theme.dark.textColor"] == DARK.text
+
+
+def test_nothing_is_loaded_from_elsewhere() -> None:
+    files = [path for path in FOLDER.iterdir() if path.suffix in {".py", ".css", ".svg"}]
+    linked = {url for path in files for url in re.findall(r"https?://[^\s\"')]+", path.read_text())}
+    assert linked <= {"http://127.0.0.1:8470", "http://www.w3.org/2000/svg"}
