@@ -274,7 +274,7 @@ def test_refusals_of_a_query(store: InfluxStore, server: Server, answer: str) ->
         '  |> filter(fn: (r) => (r._measurement == "gpu_event"))',
         answer,
     )
-    with pytest.raises(StoreUnavailable, match="could not find bucket|unauthorized access"):
+    with pytest.raises(StoreUnavailable, match=r"could not find bucket|unauthorized access"):
         store.events(T0, T0 + 1)
 
 

@@ -87,7 +87,7 @@ def test_the_overview_ranks_what_needs_attention(url: str) -> None:
     order = [shown.index(words) for words in ("XID 79: the GPU", "Core temperature 86.4 C", "93 % of memory in use")]
     assert order == sorted(order)
     assert "91 % · in 2.5 h, between 90 min and 4.4 h" in shown
-    assert "2 decisions wait for a person" in shown
+    assert "Decisions waiting for a person: 2" in shown
 
 
 @pytest.mark.parametrize("colour", ["state", "temperature", "utilization", "memory"])

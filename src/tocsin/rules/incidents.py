@@ -32,8 +32,8 @@ def collapse(findings: Iterable[Finding], events: Iterable[Event] = ()) -> list[
 
     Findings belong together on one GPU with less than QUIET_MS between their starts, XID `events` of that GPU bridging
     gaps; on one host, and for hardware and power on one rack, with less than BURST_MS; and NVLink errors anywhere with
-    less than FABRIC_MS, since a fabric spans hosts and racks. A silent or frozen GPU and the driver's verdict join the fault before
-    them however long ago it was. Load, memory and fragmentation stand alone.
+    less than FABRIC_MS, since a fabric spans hosts and racks. A silent or frozen GPU and the driver's verdict join the
+    fault before them however long ago it was. Load, memory and fragmentation stand alone.
 
     The root is the finding nearest to the cause among those that started within QUIET_MS of the first; where the driver
     has given a verdict on the root's GPU, that is the root's action. The order of the arguments does not matter.

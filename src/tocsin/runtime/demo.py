@@ -23,6 +23,7 @@ from tocsin.domain.errors import Conflict
 from tocsin.journal.verify import verify
 from tocsin.runtime.assembly import RunningBrain, open_brain
 from tocsin.runtime.dashboard_process import prepare_dashboard
+from tocsin.runtime.scoreboard import is_ahead
 from tocsin.runtime.service import BrainService
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.spec import FleetSpec
@@ -213,7 +214,7 @@ class _Teller:
         for incident in brain.incidents[:20]:
             self._once(f"incident/{incident.id}", f"found: {incident.sentence}")
         for prediction in brain.forecasts.current(brain.clock.now_ms()):
-            if prediction.eta_ms is not None:
+            if is_ahead(prediction):
                 self._once(
                     f"prediction/{prediction.subject.key}/{prediction.target}", f"predicted: {prediction.sentence}"
                 )

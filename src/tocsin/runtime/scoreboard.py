@@ -21,6 +21,9 @@ from tocsin.store.port import Series
 HORIZON_MS = 48 * HOUR
 """A decision is confirmed where a hardware event follows on its subject within this."""
 
+MODE_GUARDS = frozenset({"mode", "approval"})
+"""Guards that hold because of the mode alone: in mode `act` they would not have."""
+
 SeriesOf = Callable[[str, str, int, int], Series]
 """(gpu, metric, start_ms, end_ms) to the series."""
 
@@ -55,7 +58,7 @@ def _score_rule(rule: str, mine: Sequence[DecisionStatus], events: Sequence[Even
         rule=rule,
         action=mine[0].decision.action,
         decisions=len(mine),
-        would_have_acted=sum(set(guards) <= {"mode"} for guards in held),
+        would_have_acted=sum(MODE_GUARDS.issuperset(guards) for guards in held),
         executed=sum(status.outcome is not None for status in mine),
         held_by=dict(Counter(guard for guards in held for guard in guards)),
         confirmed=found["confirmed"],
@@ -64,12 +67,17 @@ def _score_rule(rule: str, mine: Sequence[DecisionStatus], events: Sequence[Even
     )
 
 
+def is_ahead(prediction: Prediction) -> bool:
+    """Whether a crossing is still to come: a threshold that is already passed is a finding, not a prediction."""
+    return prediction.status is PredictionStatus.CROSSING and (prediction.lead_ms or 0) > 0
+
+
 def score_predictions(predictions: Sequence[Prediction], series_of: SeriesOf, now_ms: int) -> PredictionScore:
     """Score the first crossing prediction of each run; later ones within its horizon repeat it and do not count."""
     made = hits = misses = pending = within = 0
     leads: list[float] = []
     ends: dict[tuple[str, str], int] = {}
-    crossing = [p for p in predictions if p.status is PredictionStatus.CROSSING]
+    crossing = [p for p in predictions if is_ahead(p)]
     for prediction in sorted(crossing, key=lambda p: p.at_ms):
         key = (prediction.subject.key, prediction.target)
         end = prediction.at_ms + prediction.horizon_ms

@@ -40,7 +40,7 @@ from tocsin.journal.kinds import EntryKind
 from tocsin.journal.verify import verify
 from tocsin.runtime import convert, views
 from tocsin.runtime.brain import Brain
-from tocsin.runtime.scoreboard import score_predictions, scoreboard
+from tocsin.runtime.scoreboard import is_ahead, score_predictions, scoreboard
 from tocsin.store.lineprotocol import decode
 from tocsin.store.port import Series
 
@@ -100,7 +100,7 @@ class BrainService:
             power_watts=sum(gpu.power_watts or 0.0 for gpu in gpus) if gpus else None,
             findings=dict(Counter(finding.severity for finding in brain.active)),
             incidents=len(brain.incidents),
-            predictions=sum(p.status is PredictionStatus.CROSSING for p in brain.forecasts.current(now)),
+            predictions=sum(is_ahead(p) for p in brain.forecasts.current(now)),
             decisions=len(statuses),
             decisions_held=sum(status.state is DecisionState.HELD for status in statuses),
             decisions_approvable=sum(views.decision_out(status).approvable for status in statuses),

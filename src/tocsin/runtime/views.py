@@ -12,10 +12,11 @@ from tocsin.client.models import DecisionOut, GpuState, GpuSummary, OutcomeOut, 
 from tocsin.domain.clock import SECOND, to_iso
 from tocsin.domain.decision import DecisionState, Mode
 from tocsin.domain.finding import Finding, Severity
-from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
 from tocsin.runtime.brain import is_lost
 from tocsin.runtime.convert import instant, subject_out
+from tocsin.runtime.scoreboard import is_ahead
 from tocsin.store.port import Series
 
 
@@ -37,8 +38,8 @@ def worst(findings: Sequence[Finding]) -> Finding | None:
 
 
 def most_urgent(predictions: Sequence[Prediction]) -> Prediction | None:
-    """The crossing that comes first."""
-    crossing = [p for p in predictions if p.status is PredictionStatus.CROSSING and p.eta_ms is not None]
+    """The crossing still to come that comes first."""
+    crossing = [p for p in predictions if is_ahead(p)]
     return min(crossing, key=lambda p: (p.eta_ms or 0, p.target), default=None)
 
 

@@ -1,0 +1,132 @@
+"""What would have been done, and what came of it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tocsin.actions.status import DecisionStatus
+from tocsin.domain.clock import HOUR, MINUTE
+from tocsin.domain.decision import Decision, DecisionState, Mode, Ruling, Verdict
+from tocsin.domain.event import Event
+from tocsin.domain.finding import ActionKind, Category, Severity
+from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.runtime.scoreboard import is_hardware, score_predictions, scoreboard
+from tocsin.store.port import Series
+from tocsin_testing.builders import T0, gpu, xid
+
+SUBJECT = Subject(SubjectKind.GPU, gpu(1).uuid, "node-1")
+
+
+def prediction(at_ms: int, lead_ms: int, *, threshold: float = 85.0, value: float = 60.0) -> Prediction:
+    return Prediction(
+        subject=SUBJECT,
+        target="time_to_threshold:gpu_temperature_celsius",
+        at_ms=at_ms,
+        horizon_ms=4 * HOUR,
+        status=PredictionStatus.CROSSING,
+        model="m",
+        model_version="1",
+        sentence="",
+        metric="gpu_temperature_celsius",
+        threshold=threshold,
+        value=value,
+        eta_ms=at_ms + lead_ms,
+        eta_low_ms=at_ms + lead_ms - MINUTE,
+        eta_high_ms=at_ms + lead_ms + MINUTE,
+    )
+
+
+def rising_to_85_at(crossing_ms: int):  # type: ignore[no-untyped-def]
+    def series_of(uuid: str, metric: str, start_ms: int, end_ms: int) -> Series:
+        at = np.arange(start_ms, end_ms, MINUTE, dtype=np.int64)
+        return Series(uuid, (metric,), at, np.where(at >= crossing_ms, 90.0, 60.0)[:, None])
+
+    return series_of
+
+
+def test_a_hit_has_a_lead_and_a_miss_has_none() -> None:
+    made = [prediction(T0, 30 * MINUTE)]
+    hit = score_predictions(made, rising_to_85_at(T0 + 30 * MINUTE), T0 + 10 * HOUR)
+    assert (hit.made, hit.hits, hit.misses, hit.pending) == (1, 1, 0, 0)
+    assert (hit.lead_s, hit.within_interval) == ([1800.0], 1)
+    miss = score_predictions(made, rising_to_85_at(T0 + 9 * HOUR), T0 + 10 * HOUR)
+    assert (miss.hits, miss.misses, miss.pending) == (0, 1, 0)
+    waiting = score_predictions(made, rising_to_85_at(T0 + 9 * HOUR), T0 + HOUR)
+    assert (waiting.hits, waiting.misses, waiting.pending) == (0, 0, 1)
+
+
+def test_repeating_a_prediction_counts_once() -> None:
+    made = [prediction(T0 + n * 5 * MINUTE, HOUR) for n in range(20)]
+    score = score_predictions(made, rising_to_85_at(T0 + HOUR), T0 + 10 * HOUR)
+    assert (score.made, score.hits, score.within_interval) == (1, 1, 1)
+
+
+def test_what_is_already_crossed_is_no_prediction() -> None:
+    score = score_predictions([prediction(T0, 0, value=90.0)], rising_to_85_at(T0 - HOUR), T0 + 10 * HOUR)
+    assert (score.made, score.hits) == (0, 0)
+
+
+def test_a_falling_metric_crosses_downwards() -> None:
+    made = [prediction(T0, 30 * MINUTE, threshold=5.0, value=40.0)]
+
+    def falling(uuid: str, metric: str, start_ms: int, end_ms: int) -> Series:
+        at = np.arange(start_ms, end_ms, MINUTE, dtype=np.int64)
+        return Series(uuid, (metric,), at, np.where(at >= T0 + 30 * MINUTE, 4.0, 40.0)[:, None])
+
+    assert score_predictions(made, falling, T0 + 10 * HOUR).lead_s == [1800.0]
+
+
+def status(guards: dict[str, Ruling], rule: str = "hot", at_ms: int = T0) -> DecisionStatus:
+    decision = Decision(
+        rule=rule,
+        subject=SUBJECT,
+        action=ActionKind.DRAIN,
+        mode=Mode.OBSERVE,
+        severity=Severity.CRITICAL,
+        category=Category.HARDWARE,
+        at_ms=at_ms,
+        expires_ms=at_ms + HOUR,
+        key=f"{rule}|{at_ms}",
+        sentence="",
+    )
+    verdicts = tuple(Verdict(name, ruling) for name, ruling in guards.items())
+    return DecisionStatus(decision, verdicts, Ruling.HOLD, DecisionState.HELD, None, "", at_ms)
+
+
+def board(statuses: list[DecisionStatus], events: list[Event], now_ms: int):  # type: ignore[no-untyped-def]
+    empty = score_predictions([], rising_to_85_at(T0), now_ms)
+    return scoreboard(statuses, events, empty, mode=Mode.OBSERVE, simulated=False, since_ms=T0, now_ms=now_ms)
+
+
+def test_only_the_mode_in_the_way_means_would_have_acted() -> None:
+    allow = {"pause": Ruling.ALLOW}
+    found = board(
+        [
+            status(allow | {"mode": Ruling.HOLD}, at_ms=T0),
+            status(allow | {"mode": Ruling.HOLD, "approval": Ruling.HOLD}, at_ms=T0 + 1),
+            status(allow | {"mode": Ruling.HOLD, "managed": Ruling.HOLD}, at_ms=T0 + 2),
+        ],
+        [],
+        T0 + HOUR,
+    )
+    assert (found.decisions, found.would_have_acted) == (3, 2)
+    assert found.held_by == {"mode": 3, "approval": 1, "managed": 1}
+
+
+def test_a_later_hardware_event_confirms_and_an_earlier_or_a_programs_fault_does_not() -> None:
+    one = [status({"mode": Ruling.HOLD})]
+    late = T0 + 100 * HOUR
+    assert board(one, [xid(79, gpu(1), T0 + HOUR)], late).confirmed == 1
+    assert board(one, [xid(79, gpu(1), T0 - HOUR)], late).confirmed == 0
+    assert board(one, [xid(31, gpu(1), T0 + HOUR)], late).confirmed == 0
+    assert board(one, [xid(79, gpu(2), T0 + HOUR)], late).confirmed == 0
+    assert board(one, [xid(79, gpu(1), T0 + 49 * HOUR)], late).rules[0].unconfirmed == 1
+    assert board(one, [], T0 + HOUR).rules[0].pending == 1
+
+
+def test_what_counts_as_a_hardware_event() -> None:
+    assert is_hardware(xid(79))
+    assert is_hardware(xid(95))
+    assert not is_hardware(xid(13))
+    assert not is_hardware(xid(43))
