@@ -78,7 +78,7 @@ def _guard_rows(verdicts: Sequence[VerdictOut], text: Text) -> list[list[str]]:
     return [
         [
             escape(text.name("guard", verdict.guard)),
-            f'<span style="color:{colours.ruling(verdict.ruling)}">{RULING_SYMBOLS[verdict.ruling]} '
+            f'<span class="tc-nowrap" style="color:{colours.ruling(verdict.ruling)}">{RULING_SYMBOLS[verdict.ruling]} '
             f"{escape(text.name('ruling', verdict.ruling.value))}</span>",
             escape(verdict.reason),
             f"{clock(verdict.until)}" if verdict.until else "",
@@ -122,12 +122,8 @@ def _buttons(decision: DecisionOut, role: str, text: Text) -> None:
 def _card(decision: DecisionOut, now: str, role: str, text: Text) -> None:
     with st.container(border=True, gap="small"):
         mark = style.sign(SEVERITY_STATES[decision.severity])
-        st.html(style.row(mark, f"<b>{escape(decision.sentence)}</b>") + _chips(decision, now, text))
-        st.html(_reasons(decision, now, text))
-        if decision.approvable:
-            _buttons(decision, role, text)
-        with st.container(horizontal=True, vertical_alignment="center"):
-            _guards(decision, text)
+        with st.container(horizontal=True, wrap=False, vertical_alignment="top"):
+            st.html(style.row(mark, f"<b>{escape(decision.sentence)}</b>") + _chips(decision, now, text))
             if decision.subject.kind is SubjectKind.GPU:
                 st.page_link(
                     GPU_PAGE,
@@ -135,6 +131,10 @@ def _card(decision: DecisionOut, now: str, role: str, text: Text) -> None:
                     icon=":material/arrow_forward:",
                     query_params={"gpu": decision.subject.name, "lang": text.language},
                 )
+        st.html(_reasons(decision, now, text))
+        if decision.approvable:
+            _buttons(decision, role, text)
+        _guards(decision, text)
 
 
 def _people(decision: DecisionOut, text: Text) -> str:

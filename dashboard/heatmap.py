@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
 import plotly.graph_objects as go
 
 from tocsin.client.models import GpuState, GpuSummary
 from tocsin.dashboard.format import degrees, gpu_label, percent, watts
-from tocsin.dashboard.palette import SYMBOLS, Palette
+from tocsin.dashboard.palette import SYMBOLS, Palette, ink, mix
 from tocsin.dashboard.text import Text
 
 HOSTS_PER_BAND = 32
@@ -29,13 +30,32 @@ class Measure:
     high: float
     factor: float
     unit: str
+    alarm: float | None = None
+    """Value from which the colours are those of trouble; None where high is no trouble."""
+
+    def scale(self, palette: Palette) -> list[tuple[float, str]]:
+        """Colours from 0 (`low`) to 1 (`high`)."""
+        top = 1.0 if self.alarm is None else (self.alarm - self.low) / (self.high - self.low)
+        stops = [(0.0, palette.scale[0]), (0.5 * top, palette.scale[1]), (top, palette.scale[2])]
+        if self.alarm is None:
+            return stops
+        return [*stops, (top, palette.states[GpuState.WARNING]), (1.0, palette.states[GpuState.CRITICAL])]
+
+    def colour(self, value: float, palette: Palette) -> str:
+        """The colour of `value`, cut off at both ends."""
+        share = min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
+        stops = self.scale(palette)
+        for (left, low), (right, high) in pairwise(stops):
+            if share < right:
+                return mix(low, high, (share - left) / (right - left))
+        return stops[-1][1]
 
 
 MEASURES: dict[str, Measure | None] = {
     "state": None,
-    "temperature": Measure(lambda gpu: gpu.temperature_celsius, 30.0, 95.0, 1.0, "°C"),
+    "temperature": Measure(lambda gpu: gpu.temperature_celsius, 30.0, 95.0, 1.0, "°C", 85.0),
     "utilization": Measure(lambda gpu: gpu.utilization_ratio, 0.0, 100.0, 100.0, "%"),
-    "memory": Measure(lambda gpu: gpu.memory_used_ratio, 0.0, 100.0, 100.0, "%"),
+    "memory": Measure(lambda gpu: gpu.memory_used_ratio, 0.0, 100.0, 100.0, "%", 90.0),
 }
 """Choices of colour; None colours by state."""
 
@@ -91,15 +111,10 @@ def _mark(gpu: GpuSummary, measure: Measure | None, crowded: bool) -> str:
 
 
 def _ink(gpu: GpuSummary, measure: Measure | None, palette: Palette) -> str:
-    dark, light = "#10181f", "#ffffff"
     if measure is None:
-        return light if gpu.state in {GpuState.CRITICAL, GpuState.LOST} and palette.text != "#e6edf3" else dark
+        return ink(palette.states[gpu.state])
     value = measure.read(gpu)
-    if value is None:
-        return palette.text
-    share = (measure.factor * value - measure.low) / (measure.high - measure.low)
-    middle = 0.62 <= share < 0.86
-    return (light if middle else dark) if palette.text != "#e6edf3" else (dark if share >= 0.55 else light)
+    return palette.text if value is None else ink(measure.colour(measure.factor * value, palette))
 
 
 def _state_scale(palette: Palette) -> list[tuple[float, str]]:
@@ -123,7 +138,7 @@ def figure(gpus: Sequence[GpuSummary], choice: str, text: Text, palette: Palette
     layout, measure = arrange(gpus), MEASURES[choice]
     crowded = len(gpus) > _MAX_NUMBERS
     low, high = (0.0, float(len(GpuState))) if measure is None else (measure.low, measure.high)
-    scale = _state_scale(palette) if measure is None else list(palette.scale)
+    scale = _state_scale(palette) if measure is None else measure.scale(palette)
     cells = layout.cells
     colours = go.Heatmap(
         z=_colours(layout, measure),

@@ -15,7 +15,7 @@ _THEME = {
     "theme.light.secondaryBackgroundColor": "#f0f3f6",
     "theme.light.textColor": "#17212b",
     "theme.light.borderColor": "#d9e0e7",
-    "theme.dark.primaryColor": "#5cc0e0",
+    "theme.dark.primaryColor": "#3391b5",
     "theme.dark.backgroundColor": "#0f151b",
     "theme.dark.secondaryBackgroundColor": "#18212a",
     "theme.dark.textColor": "#e6edf3",

@@ -34,8 +34,8 @@ class Palette:
     line: str
     grid: str
     forecast: str
-    scale: tuple[tuple[float, str], ...]
-    """For quantities: grows away from the background, and ends in the colour of trouble."""
+    scale: tuple[str, str, str]
+    """For quantities: from low to high, growing away from the background."""
 
     def ruling(self, ruling: Ruling) -> str:
         """Colour of a guard's answer."""
@@ -44,6 +44,25 @@ class Palette:
             Ruling.HOLD: self.states[GpuState.WARNING],
             Ruling.DENY: self.states[GpuState.CRITICAL],
         }[ruling]
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of ``#rrggbb``, 0 to 1 (WCAG 2.2)."""
+    channels = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def mix(low: str, high: str, share: float) -> str:
+    """The colour at `share`, 0 to 1, of the way from `low` to `high`."""
+    pairs = [(int(low[i : i + 2], 16), int(high[i : i + 2], 16)) for i in (1, 3, 5)]
+    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)
+
+
+def ink(background: str) -> str:
+    """Near-black or white, whichever stands out more from `background`."""
+    behind = luminance(background) + 0.05
+    return "#ffffff" if 1.05 / behind > behind / (luminance("#10181f") + 0.05) else "#10181f"
 
 
 LIGHT = Palette(
@@ -59,7 +78,7 @@ LIGHT = Palette(
     line="#0b6e8f",
     grid="#e3e8ee",
     forecast="#8a4fbf",
-    scale=((0.0, "#eaf3f7"), (0.5, "#7fb6cc"), (0.8, "#2a7597"), (0.9, "#e69f00"), (1.0, "#d1491b")),
+    scale=("#eaf3f7", "#7fb6cc", "#2a7597"),
 )
 DARK = Palette(
     states={
@@ -74,5 +93,5 @@ DARK = Palette(
     line="#5cc0e0",
     grid="#2a3440",
     forecast="#c79bf2",
-    scale=((0.0, "#17303b"), (0.5, "#2a6e88"), (0.8, "#6cc3df"), (0.9, "#f0b429"), (1.0, "#f0622f")),
+    scale=("#17303b", "#2a6e88", "#6cc3df"),
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+
 from tocsin.config.settings import StoreKind, StoreSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE, SystemClock

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from pydantic import SecretStr
 from pytest_httpserver import HTTPServer
-from tocsin_testing.builders import T0, gpu, reading, xid
-from tocsin_testing.servers import free_port
 
 from tocsin.config.settings import StoreKind, StoreSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.errors import InputError
 from tocsin.store.influx import InfluxStore, LinesParked
 from tocsin.store.port import StoreRejected, StoreUnavailable
+from tocsin_testing.builders import T0, gpu, reading, xid
+from tocsin_testing.servers import free_port
 
 ANSWERS = Path(__file__).parent.parent / "data" / "influxdb2"
 HEADERS = {"Authorization": "Token secret"}

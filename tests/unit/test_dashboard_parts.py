@@ -15,7 +15,7 @@ from tocsin.client.models import GpuState, SeriesResponse
 from tocsin.dashboard import format as formats
 from tocsin.dashboard import heatmap, launch, timeline
 from tocsin.dashboard.overview import needing_attention
-from tocsin.dashboard.palette import DARK, LIGHT, SYMBOLS, Palette
+from tocsin.dashboard.palette import DARK, LIGHT, SYMBOLS, Palette, ink, luminance, mix
 from tocsin.dashboard.text import LANGUAGES, Text
 from tocsin.dashboard.text_table import STRINGS
 from tocsin.domain.clock import HOUR, to_iso
@@ -172,18 +172,39 @@ def test_the_map_has_a_point_for_each_gpu_and_no_colour_for_no_value(choice: str
     assert "XID 79" in points.hovertext[uuids.index(fleet.uuid(*fleet.LOST))]
 
 
-def luminance(colour: str) -> float:
-    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
 @pytest.mark.parametrize(("palette", "background"), [(LIGHT, "#fbfcfd"), (DARK, "#0f151b")])
 def test_words_stand_out_from_the_background(palette: Palette, background: str) -> None:
     """WCAG 2.2, 1.4.3: at least 4.5 to 1."""
     for colour in (palette.text, palette.muted, palette.forecast, palette.line):
         low, high = sorted([luminance(colour), luminance(background)])
         assert (high + 0.05) / (low + 0.05) >= 4.5, colour
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted([luminance(one), luminance(other)])
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("palette", [LIGHT, DARK])
+def test_what_a_cell_says_can_be_read(palette: Palette) -> None:
+    """WCAG 2.2, 1.4.11: at least 3 to 1."""
+    cells = [*palette.states.values()]
+    for measure in heatmap.MEASURES.values():
+        if measure is not None:
+            cells += [measure.colour(measure.low + (measure.high - measure.low) * n / 40, palette) for n in range(41)]
+    assert [cell for cell in cells if contrast(cell, ink(cell)) < 3.0] == []
+
+
+def test_heat_turns_to_the_colours_of_trouble_at_its_threshold() -> None:
+    measure = heatmap.MEASURES["temperature"]
+    assert measure is not None
+    assert measure.colour(85.0, LIGHT) == LIGHT.states[GpuState.WARNING]
+    assert measure.colour(120.0, LIGHT) == LIGHT.states[GpuState.CRITICAL]
+    assert measure.colour(-5.0, LIGHT) == LIGHT.scale[0]
+    load = heatmap.MEASURES["utilization"]
+    assert load is not None
+    assert load.colour(100.0, LIGHT) == LIGHT.scale[2]
+    assert mix("#000000", "#ff8000", 0.5) == "#804000"
 
 
 def test_no_two_states_share_a_symbol_or_a_colour() -> None:
