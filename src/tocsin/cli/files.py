@@ -217,6 +217,8 @@ def replay(context: Context, paths: tuple[Path, ...], incidents: Path | None, as
     from tocsin.runtime.replay import run_replay
 
     report = run_replay(paths, incidents, load_rules(context.settings.rules.path))
+    for problem in report.problems:
+        click.echo(f"tocsin: {problem}", err=True)
     if as_json:
         dump(report.as_json())
     else:

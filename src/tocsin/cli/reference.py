@@ -8,6 +8,7 @@ import click
 
 from tocsin.config.load import PREFIX, describe
 from tocsin.domain.metrics import METRICS
+from tocsin.telemetry.metrics import reference as own_reference
 
 
 def settings_page() -> str:
@@ -68,7 +69,22 @@ def commands_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-PAGES = {"settings": settings_page, "metrics": metrics_page, "commands": commands_page}
+def own_metrics_page() -> str:
+    """Markdown of Tocsin's own metrics."""
+    lines = [
+        "# Own metrics",
+        "",
+        "Made by `tocsin reference own_metrics`: what agent and brain say about themselves on `/metrics`.",
+        "",
+        "| metric | type | labels | meaning |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, spec in own_reference().items():
+        lines.append(f"| `{name}` | {spec.kind} | {', '.join(spec.labels)} | {spec.help} |")
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {"own_metrics": own_metrics_page, "settings": settings_page, "metrics": metrics_page, "commands": commands_page}
 """Page name to its maker; `docs/NAME.md` holds what it returns."""
 
 

@@ -22,6 +22,9 @@ from tocsin.runtime.runner import Periodic
 from tocsin.store.factory import open_store
 from tocsin.telemetry.metrics import OwnMetrics
 
+PRUNE_SECONDS = 3600.0
+"""Time between two removals of what is older than the retention."""
+
 
 @dataclass
 class RunningBrain:
@@ -71,9 +74,14 @@ def open_brain(settings: Settings, clock: Clock, *, propose: bool = False) -> Ru
     worker = ForecastWorker(settings.forecast)
     forecasts = Forecasts(store, worker, settings.forecast)
     brain = Brain(settings, clock, store, journal, ruleset, actions, forecasts, metrics)
+    metrics.set_function("tocsin_forecast_worker_deaths", lambda: float(worker.deaths))
+
+    def failed(name: str) -> None:
+        metrics.count("tocsin_loop_failures_total", loop=name)
+
     threads = [
-        Periodic("evaluate", brain.tick, settings.rules.evaluate_seconds, clock),
-        Periodic("forecast", brain.forecast, min(settings.forecast.every_seconds, 60.0), clock),
-        Periodic("prune", brain.prune, 3600.0, clock),
+        Periodic("evaluate", brain.tick, settings.rules.evaluate_seconds, clock, failed),
+        Periodic("forecast", brain.forecast, min(settings.forecast.every_seconds, 60.0), clock, failed),
+        Periodic("prune", brain.prune, PRUNE_SECONDS, clock, failed),
     ]
     return RunningBrain(brain, worker, threads, sender)

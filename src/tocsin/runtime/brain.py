@@ -6,13 +6,13 @@ Its state is the store and the journal; it can be killed at any instant and star
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
 import structlog
 
 from tocsin.actions.loop import ActionLoop
-from tocsin.actions.status import DecisionStatus
+from tocsin.actions.status import DecisionStatus, StepReport
 from tocsin.actions.view import Confirmations, FleetView, GpuView
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
@@ -22,6 +22,7 @@ from tocsin.domain.finding import Category, Finding, Incident, Severity
 from tocsin.domain.identity import Gpu
 from tocsin.domain.missing import Missing
 from tocsin.domain.pool import PoolState
+from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
 from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
@@ -31,13 +32,18 @@ from tocsin.rules.schema import RuleSet
 from tocsin.runtime.forecasts import Forecasts
 from tocsin.runtime.memory import FleetMemory
 from tocsin.runtime.recorder import Recorder
+from tocsin.runtime.scoreboard import is_ahead
 from tocsin.store.port import Store
 from tocsin.telemetry.metrics import OwnMetrics
 
 log = structlog.get_logger()
 
 WARM_UP_MS = 30 * MINUTE
-"""How much past is put through the rules at start, so that a `for` of a rule survives a restart."""
+"""How much past is put whole through the rules at start, so that a `for` of a rule survives a restart."""
+SAMPLE_MS = 30 * MINUTE
+"""Of the day before that one reading of each GPU is put through in each of these, for rules that look back so far."""
+SAMPLE_SPAN_MS = 2 * MINUTE
+"""How long such a sample is: at least one interval of any agent."""
 EVENT_MEMORY_MS = DAY
 """How far back events are put through the rules at start."""
 FORGET_MS = DAY
@@ -74,6 +80,7 @@ class Brain:
         self._pools: Callable[[], Sequence[PoolState]] = self._configured_pools
         self._confirmations = Confirmations()
         self.evaluated = False
+        self._failed_before = 0
         self._guard = threading.Lock()
         self._start()
 
@@ -83,9 +90,13 @@ class Brain:
         )
         now = self.started_ms
         events = self.store.events(now - EVENT_MEMORY_MS, now + 1)
-        readings = list(self.store.readings(now - WARM_UP_MS, now + 1))
         self.memory.put(Batch(readings=self.store.latest(now - FORGET_MS), events=events))
-        self._engine.warm(_history(readings))
+        self._engine.warm(_history(self._past(now)))
+
+    def _past(self, now_ms: int) -> Iterator[Reading]:
+        for start in range(now_ms - EVENT_MEMORY_MS, now_ms - WARM_UP_MS, SAMPLE_MS):
+            yield from self.store.readings(start, start + SAMPLE_SPAN_MS)
+        yield from self.store.readings(now_ms - WARM_UP_MS, now_ms + 1)
 
     def _configured_pools(self) -> list[PoolState]:
         return [PoolState(name, None, elastic=True) for name in self.settings.actions.elastic_pools]
@@ -111,6 +122,8 @@ class Brain:
             evaluation = self._engine.step(
                 Inputs(now, snapshot.readings, snapshot.events, predictions, list(self._pools()))
             )
+            for reason, dropped in evaluation.dropped.items():
+                self.metrics.count("tocsin_dropped_total", dropped, what=reason.split("_")[0], reason=reason)
             self.active = list(evaluation.active)
             self.incidents = collapse(self.active, self.memory.events_since(now - EVENT_MEMORY_MS))
             opened = self.recorder.record(self.active, self.incidents)
@@ -118,7 +131,7 @@ class Brain:
                 self.metrics.count("tocsin_findings_opened_total", rule=finding.rule)
             if opened or evaluation.cleared:
                 self.store.write(Batch(findings=[*opened, *evaluation.cleared]))
-            self.actions.step(self._view(now, snapshot.readings), self.incidents, predictions)
+            self._count(self.actions.step(self._view(now, snapshot.readings), self.incidents, predictions))
         self.evaluated = True
         self.metrics.observe("tocsin_rule_evaluation_seconds", self.clock.monotonic() - begun)
 
@@ -150,13 +163,35 @@ class Brain:
             pools={pool.name: pool for pool in self._pools()},
         )
 
+    def _count(self, report: StepReport) -> None:
+        for severity in Severity:
+            active = sum(finding.severity is severity for finding in self.active)
+            self.metrics.set("tocsin_findings_active", active, severity=severity)
+        new = set(report.created)
+        for status in report.decisions:
+            if status.decision.id in new:
+                self.metrics.count("tocsin_decisions_total", action=status.decision.action)
+                for verdict in status.verdicts:
+                    self.metrics.count("tocsin_verdicts_total", ruling=verdict.ruling, guard=verdict.guard)
+            if status.decision.id in report.executed and status.outcome is not None:
+                outcome = status.outcome
+                self.metrics.count("tocsin_executions_total", executor=outcome.executor, status=outcome.status)
+
     def forecast(self) -> None:
         """Forecast the fleet if it is due; blocks while models run, so it has a thread of its own."""
         now = self.clock.now_ms()
         if self.forecasts.due(now):
             gpus = [reading.gpu for reading in self.memory.latest() if not is_lost(reading)]
-            for prediction in self.forecasts.run(gpus, now):
+            before = {(p.subject, p.target) for p in self.forecasts.current(now) if is_ahead(p)}
+            begun = self.clock.monotonic()
+            made = self.forecasts.run(gpus, now)
+            self.metrics.observe("tocsin_forecast_seconds", self.clock.monotonic() - begun, model="all")
+            self.metrics.count("tocsin_forecast_failures_total", self.forecasts.failed - self._failed_before)
+            self._failed_before = self.forecasts.failed
+            for prediction in made:
                 self.metrics.count("tocsin_predictions_total", status=prediction.status)
+            fresh = [p for p in made if is_ahead(p) and (p.subject, p.target) not in before]
+            self.journal.append_many([(EntryKind.PREDICTION, _told(p), p.simulated) for p in fresh])
 
     def prune(self) -> None:
         """Remove what is older than the retention."""
@@ -178,12 +213,24 @@ class Brain:
         return [reading.gpu for reading in self.memory.latest()]
 
 
+def _told(prediction: Prediction) -> dict[str, object]:
+    return {
+        "id": prediction.id,
+        "subject": prediction.subject.key,
+        "target": prediction.target,
+        "sentence": prediction.sentence,
+        "probability": prediction.probability,
+        "eta_ms": prediction.eta_ms,
+        "model": f"{prediction.model} {prediction.model_version}",
+    }
+
+
 def is_lost(reading: Reading) -> bool:
     """Whether the GPU answered nothing at all."""
     return not reading.values and Missing.LOST in reading.missing.values()
 
 
-def _history(readings: Sequence[Reading]) -> Iterator[Inputs]:
+def _history(readings: Iterable[Reading]) -> Iterator[Inputs]:
     """Past readings as the rules saw them: the newest of each GPU at each instant."""
     latest: dict[str, Reading] = {}
     for at_ms, group in groupby(readings, key=lambda reading: reading.at_ms):

@@ -18,14 +18,23 @@ MAX_WAIT_SECONDS = 0.05
 class Periodic:
     """Calls `work` every `seconds` of `clock` in a thread of its own, until stopped.
 
-    Late calls are not made up for. A failure of `work` is logged and counted, and the next call is made on time.
+    Late calls are not made up for. A failure of `work` is logged, counted and told to `on_failure` with the name, and
+    the next call is made on time.
     """
 
-    def __init__(self, name: str, work: Callable[[], None], seconds: float, clock: Clock) -> None:
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[], None],
+        seconds: float,
+        clock: Clock,
+        on_failure: Callable[[str], None] = lambda _name: None,
+    ) -> None:
         self.name = name
         self._work = work
         self._seconds = seconds
         self._clock = clock
+        self._on_failure = on_failure
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.calls = 0
@@ -58,4 +67,5 @@ class Periodic:
             self._work()
         except Exception:
             self.failures += 1
+            self._on_failure(self.name)
             log.exception("periodic work failed", work=self.name)

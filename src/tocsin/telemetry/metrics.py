@@ -66,6 +66,8 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_findings_opened_total": OwnMetric("counter", ("rule",), "Findings opened, by rule."),
     "tocsin_findings_active": OwnMetric("gauge", ("severity",), "Findings that hold now, by severity."),
     "tocsin_forecast_seconds": OwnMetric("histogram", ("model",), "Time that one forecast of the fleet took."),
+    "tocsin_forecast_failures_total": OwnMetric("counter", (), "Forecasts of the fleet that failed as a whole."),
+    "tocsin_forecast_worker_deaths": OwnMetric("gauge", (), "Times that the forecast process died since the start."),
     "tocsin_predictions_total": OwnMetric("counter", ("status",), "Predictions made, by status."),
     "tocsin_decisions_total": OwnMetric("counter", ("action",), "Decisions made, by action."),
     "tocsin_verdicts_total": OwnMetric(
