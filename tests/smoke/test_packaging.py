@@ -65,3 +65,20 @@ def test_importing_the_agent_loads_no_heavy_library(module: str) -> None:
     code = f"import sys, {module}; print(*sorted(set({HEAVY!r}) & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_every_data_file_is_where_its_package_is() -> None:
+    wanted = {
+        path.relative_to(ROOT).as_posix()
+        for folder in ("src/tocsin", *sorted(MAPPED))
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in {".csv", ".css", ".svg", ".toml", ".json"} or path.name == "py.typed"
+    }
+    installed = Path(tocsin.__file__).parent
+    there = {
+        name: installed / name.removeprefix("src/tocsin/")
+        for name in wanted
+        if not MAPPED & set(Path(name).parts[2:3] if name.startswith("src/") else ())
+    }
+    assert wanted
+    assert [name for name, path in there.items() if not path.exists()] == []
