@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-from tocsin.client.models import GpuSummary
+from tocsin.client.models import GpuSummary, SubjectOut
 from tocsin.dashboard.text import Text
 from tocsin.domain.clock import SECOND, from_iso
 from tocsin.domain.metrics import METRICS, spec_of, split_variant
+from tocsin.domain.subject import SubjectKind
 
 NOTHING = "–"
+_UUID = re.compile(r"\b((?:GPU|MIG)-[0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SYMBOLS = {"celsius": "°C", "watts": "W", "hertz": "Hz", "bytes": "B", "bytes/s": "B/s", "seconds": "s", "joules": "J"}
 
@@ -93,6 +96,29 @@ def short_clock(at: str, now: str) -> str:
 def gpu_label(gpu: GpuSummary) -> str:
     """Where a GPU sits: host and index, or the end of its UUID where the index is unknown."""
     return f"{gpu.host} · GPU {gpu.index}" if gpu.index is not None else f"{gpu.host} · {gpu.uuid[-8:]}"
+
+
+def short_ids(sentence: str) -> str:
+    """`sentence` with every UUID cut to its first eight digits."""
+    return _UUID.sub(r"\1…", sentence)
+
+
+def without_label(sentence: str, label: str) -> str:
+    """`sentence` without the name of its subject at its start, where the name stands beside it anyway."""
+    prefix = label.replace(" · ", " ") + ": "
+    if not sentence.startswith(prefix):
+        return short_ids(sentence)
+    rest = sentence.removeprefix(prefix)
+    return short_ids(rest[:1].upper() + rest[1:])
+
+
+def subject_label(subject: SubjectOut, gpus: Mapping[str, GpuSummary]) -> str:
+    """What a subject is called: host and index of a GPU, else its kind and name."""
+    if subject.kind is SubjectKind.GPU and subject.name in gpus:
+        return gpu_label(gpus[subject.name])
+    if subject.kind is SubjectKind.FLEET:
+        return subject.kind.value
+    return f"{subject.kind.value} {subject.name}"
 
 
 def markdown_safe(words: str) -> str:

@@ -8,7 +8,7 @@ from html import escape
 import streamlit as st
 
 from tocsin.client.client import Client
-from tocsin.client.models import GpuDetail, GpuSummary, PredictionOut
+from tocsin.client.models import FindingOut, GpuDetail, GpuSummary, PredictionOut
 from tocsin.dashboard import style, timeline
 from tocsin.dashboard.access import REFRESH_SECONDS, api
 from tocsin.dashboard.format import (
@@ -20,7 +20,9 @@ from tocsin.dashboard.format import (
     percent,
     quantity,
     seconds_between,
+    short_ids,
     watts,
+    without_label,
 )
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.overview import needing_attention
@@ -38,6 +40,10 @@ DEFAULT_METRICS = (
 )
 SPANS = {"1 h": HOUR, "6 h": 6 * HOUR, "24 h": 24 * HOUR, "7 d": 168 * HOUR}
 _POINTS = 500
+_NOT_DRAWN = {"gpu_xid_last_code"}
+"""Metrics that findings speak of and whose course tells nothing: the code is drawn as an event."""
+_SHOWN = 8
+"""Entries of each list beside the chart."""
 
 
 def _remember() -> None:
@@ -110,7 +116,7 @@ def _figures(gpu: GpuSummary, text: Text) -> str:
 def _wanted(detail: GpuDetail, text: Text) -> list[str]:
     """The usual metrics and those that findings and predictions speak of; a person may choose others."""
     spoken = [f.metric for f in detail.findings] + [p.metric for p in detail.predictions]
-    wanted = list(dict.fromkeys([*DEFAULT_METRICS, *(name for name in spoken if name)]))
+    wanted = list(dict.fromkeys([*DEFAULT_METRICS, *(name for name in spoken if name and name not in _NOT_DRAWN)]))
     moving = [name for name in detail.values if name not in METRICS or not METRICS[name].static]
     options = list(dict.fromkeys([*wanted, *moving]))
     return st.multiselect(
@@ -138,19 +144,46 @@ def _series(client: Client, detail: GpuDetail, now: str, text: Text) -> None:
     st.plotly_chart(chart, key="timeline", config={"displayModeBar": False}, alt=gpu_label(detail.summary))
 
 
-def _prediction(prediction: PredictionOut, now: str, text: Text) -> str:
-    if prediction.status is not PredictionStatus.CROSSING:
-        word = text.name("prediction", prediction.status.value)
-        return (
-            f'<span class="tc-muted">{escape(word)}</span> {escape(prediction.target)}: {escape(prediction.sentence)}'
-        )
+def _finding(finding: FindingOut, label: str, now: str, text: Text) -> str:
+    what = f"<b>{escape(finding.rule)}</b> {escape(without_label(finding.sentence, label))}"
+    if finding.active:
+        when = text("finding.since", age=text.duration(max(0.0, seconds_between(finding.started, now))))
+        return style.row(style.sign(SEVERITY_STATES[finding.severity]), what, when)
+    when = text("finding.ended", age=text.duration(max(0.0, seconds_between(finding.last, now))))
+    return style.row('<span class="tc-sign tc-muted">○</span>', f'<span class="tc-muted">{what}</span>', when)
+
+
+def _more(count: int, text: Text) -> list[str]:
+    if count <= _SHOWN:
+        return []
+    return [f'<span class="tc-muted">{escape(text("attention.more", n=count - _SHOWN))}</span>']
+
+
+def _prediction(prediction: PredictionOut, label: str, now: str, text: Text) -> str:
+    sentence = escape(without_label(prediction.sentence, label))
     chance = "" if prediction.probability is None else f"{percent(prediction.probability)} · "
     when = eta_text(text, now, prediction.eta, prediction.eta_low, prediction.eta_high)
     model = f"{prediction.model} {prediction.model_version}"
-    return (
-        f'<span class="tc-forecast">{chance}{escape(when)}</span><br>{escape(prediction.sentence)} '
+    what = (
+        f'<span class="tc-forecast">{chance}{escape(when)}</span><br>{sentence} '
         f'<span class="tc-muted">({escape(model)})</span>'
     )
+    return style.row('<span class="tc-sign tc-forecast">↗</span>', what)
+
+
+def _quiet(predictions: Sequence[PredictionOut], text: Text) -> list[str]:
+    """One line for all predictions of a status that claims no crossing; the reason why, where data are lacking."""
+    lines = []
+    for status in (PredictionStatus.NO_CROSSING, PredictionStatus.NOT_ENOUGH_DATA):
+        found = [prediction for prediction in predictions if prediction.status is status]
+        if found:
+            about = ", ".join(dict.fromkeys(metric_label(p.metric) if p.metric else p.target for p in found))
+            reason = f" ({found[0].reason})" if found[0].reason else ""
+            what = f"{text.name('prediction', status.value)}: {about}{reason}"
+            lines.append(
+                style.row('<span class="tc-sign tc-muted">○</span>', f'<span class="tc-muted">{escape(what)}</span>')
+            )
+    return lines
 
 
 def _section(heading: str, rows: Sequence[str], empty: str) -> None:
@@ -159,19 +192,14 @@ def _section(heading: str, rows: Sequence[str], empty: str) -> None:
 
 
 def _said(detail: GpuDetail, now: str, text: Text) -> None:
-    findings = [
-        style.row(
-            style.sign(SEVERITY_STATES[finding.severity]),
-            f"<b>{escape(finding.rule)}</b> {escape(finding.sentence)}",
-            text("finding.since", age=text.duration(seconds_between(finding.started, now))),
-        )
-        for finding in detail.findings
-    ]
+    label = gpu_label(detail.summary)
+    shown = sorted(detail.findings, key=lambda f: (f.active, f.severity.rank, f.last), reverse=True)
+    findings = [_finding(finding, label, now, text) for finding in shown[:_SHOWN]]
+    findings += _more(len(shown), text)
     _section(text("gpu.findings"), findings, text("gpu.findings.none"))
-    predictions = [
-        style.row('<span class="tc-sign tc-forecast">↗</span>', _prediction(prediction, now, text))
-        for prediction in detail.predictions
-    ]
+    crossing = [p for p in detail.predictions if p.status is PredictionStatus.CROSSING]
+    predictions = [_prediction(prediction, label, now, text) for prediction in crossing]
+    predictions += _quiet(detail.predictions, text)
     _section(text("gpu.predictions"), predictions, text("gpu.predictions.none"))
     events = [
         style.row(
@@ -179,17 +207,19 @@ def _said(detail: GpuDetail, now: str, text: Text) -> None:
             f"<b>{escape(text.name('event', event.kind.value))} {event.code or ''}</b> {escape(event.message)}",
             clock(event.at),
         )
-        for event in sorted(detail.events, key=lambda event: event.at, reverse=True)
+        for event in sorted(detail.events, key=lambda event: event.at, reverse=True)[:_SHOWN]
     ]
+    events += _more(len(detail.events), text)
     _section(text("gpu.events"), events, text("gpu.events.none"))
     decisions = [
         style.row(
             '<span class="tc-sign">›</span>',
-            escape(decision.sentence),
+            escape(short_ids(decision.sentence)),
             text.name("decision_state", decision.state.value),
         )
-        for decision in detail.decisions
+        for decision in detail.decisions[:_SHOWN]
     ]
+    decisions += _more(len(detail.decisions), text)
     _section(text("gpu.decisions"), decisions, text("gpu.decisions.none"))
 
 

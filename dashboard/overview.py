@@ -7,18 +7,30 @@ from html import escape
 
 import streamlit as st
 
-from tocsin.client.models import FleetSummary, GpuState, GpuSummary
+from tocsin.client.models import FleetSummary, GpuState, GpuSummary, IncidentOut
 from tocsin.dashboard import heatmap, style
 from tocsin.dashboard.access import REFRESH_SECONDS, api
-from tocsin.dashboard.format import eta_text, gpu_label, markdown_safe, percent, watts
+from tocsin.dashboard.format import (
+    eta_text,
+    gpu_label,
+    markdown_safe,
+    percent,
+    seconds_between,
+    subject_label,
+    watts,
+    without_label,
+)
 from tocsin.dashboard.frame import current_palette, current_text
-from tocsin.dashboard.palette import SYMBOLS, Palette
+from tocsin.dashboard.palette import SEVERITY_STATES, SYMBOLS, Palette
 from tocsin.dashboard.text import Text
+from tocsin.domain.subject import SubjectKind
 
 GPU_PAGE = "page_gpu.py"
 DECISION_PAGE = "page_decisions.py"
 _SHOWN = 9
 """Items of the attention list: as many as fit beside the map."""
+_WIDE_SHOWN = 3
+"""Of these, how many are kept for incidents of pools, hosts and the fleet."""
 
 
 def needing_attention(gpus: Sequence[GpuSummary]) -> list[GpuSummary]:
@@ -72,11 +84,14 @@ def _figures(summary: FleetSummary, text: Text) -> str:
 
 
 def _sentences(gpu: GpuSummary, now: str, text: Text) -> str:
-    lines = [escape(gpu.finding)] if gpu.finding else []
+    label = gpu_label(gpu)
+    lines = [escape(without_label(gpu.finding, label))] if gpu.finding else []
     if gpu.prediction:
         when = eta_text(text, now, gpu.eta, gpu.eta_low, gpu.eta_high)
         chance = "" if gpu.probability is None else f"{percent(gpu.probability)} · "
-        lines.append(f'<span class="tc-forecast">↗ {chance}{escape(when)}</span> {escape(gpu.prediction)}')
+        lines.append(
+            f'<span class="tc-forecast">↗ {chance}{escape(when)}</span> {escape(without_label(gpu.prediction, label))}'
+        )
     if not lines and gpu.last_reading_age_s is not None:
         lines.append(text("reading.age", age=text.duration(gpu.last_reading_age_s)))
     return "<br>".join(lines)
@@ -91,7 +106,19 @@ def _item(gpu: GpuSummary, now: str, text: Text) -> None:
         st.html(style.row("", _sentences(gpu, now, text)))
 
 
-def _attention(gpus: Sequence[GpuSummary], summary: FleetSummary, text: Text) -> None:
+def _incident(incident: IncidentOut, now: str, text: Text) -> None:
+    """An incident of a host, a pool or the fleet: it has no cell on the map."""
+    label = subject_label(incident.root.subject, {})
+    mark = style.sign(SEVERITY_STATES[incident.root.severity])
+    words = escape(without_label(incident.sentence, label))
+    age = text("finding.since", age=text.duration(max(0.0, seconds_between(incident.opened, now))))
+    with st.container(horizontal=True, wrap=False, vertical_alignment="top", gap="small"):
+        st.html(mark, width="content")
+        st.html(f'<span class="tc-row">{escape(label)}</span>', width=150)
+        st.html(style.row("", f'{words} <span class="tc-muted">{escape(age)}</span>'))
+
+
+def _attention(gpus: Sequence[GpuSummary], incidents: Sequence[IncidentOut], summary: FleetSummary, text: Text) -> None:
     now = summary.now
     with st.container(horizontal=True, vertical_alignment="center"):
         st.html(style.title(text("attention")))
@@ -103,12 +130,16 @@ def _attention(gpus: Sequence[GpuSummary], summary: FleetSummary, text: Text) ->
                 query_params={"lang": text.language},
             )
     ranked = needing_attention(gpus)
-    if not ranked:
+    wide = [incident for incident in incidents if incident.root.subject.kind is not SubjectKind.GPU]
+    if not ranked and not wide:
         st.success(text("attention.none"), icon=":material/check_circle:")
-    for gpu in ranked[:_SHOWN]:
+    for gpu in ranked[: _SHOWN - min(len(wide), _WIDE_SHOWN)]:
         _item(gpu, now, text)
-    if len(ranked) > _SHOWN:
-        st.caption(text("attention.more", n=len(ranked) - _SHOWN))
+    for incident in wide[:_WIDE_SHOWN]:
+        _incident(incident, now, text)
+    hidden = len(ranked) + len(wide) - _SHOWN
+    if hidden > 0:
+        st.caption(text("attention.more", n=hidden))
 
 
 def _map(gpus: Sequence[GpuSummary], text: Text, palette: Palette) -> None:
@@ -146,7 +177,7 @@ def render() -> None:
     """Draw the page."""
     text, palette = current_text(), current_palette()
     with api(text) as client:
-        summary, gpus = client.summary(), client.gpus()
+        summary, gpus, incidents = client.summary(), client.gpus(), client.incidents()
         st.html(_figures(summary, text))
         if not gpus:
             st.info(f"{text('no_gpus')} {text('no_gpus.remedy')}")
@@ -155,4 +186,4 @@ def render() -> None:
         with left:
             _map(gpus, text, palette)
         with right:
-            _attention(gpus, summary, text)
+            _attention(gpus, incidents, summary, text)

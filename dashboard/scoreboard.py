@@ -17,8 +17,10 @@ from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import Palette
 from tocsin.dashboard.text import Text
 
-_BAR = 34
+_BAR = 30
 """Height of one bar with its gap, pixels."""
+_RULES_SHOWN = 10
+"""Bars of the chart by rule; the table below has all rules."""
 
 
 def _rate(score: PredictionScore) -> str:
@@ -58,8 +60,12 @@ def _plain(chart: go.Figure, height: int, palette: Palette) -> go.Figure:
     return chart
 
 
+def _followed(rule: RuleScore) -> int:
+    return rule.confirmed + rule.unconfirmed + rule.pending
+
+
 def _by_rule(rules: Sequence[RuleScore], text: Text, palette: Palette) -> go.Figure:
-    order = sorted(rules, key=lambda rule: rule.would_have_acted)
+    order = sorted(rules, key=_followed)[-_RULES_SHOWN:]
     parts = [
         ("score.confirmed", palette.line, "", [rule.confirmed for rule in order]),
         ("score.unconfirmed", palette.states[GpuState.WARNING], "/", [rule.unconfirmed for rule in order]),
@@ -79,6 +85,7 @@ def _by_rule(rules: Sequence[RuleScore], text: Text, palette: Palette) -> go.Fig
                 text=[str(count) if count else "" for count in counts],
                 textposition="inside",
                 insidetextanchor="middle",
+                textangle=0,
                 hovertemplate="%{y}: %{x}<extra>%{fullData.name}</extra>",
             )
             for key, colour, shape, counts in parts

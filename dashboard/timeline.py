@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from tocsin.client.models import EventOut, FindingOut, GpuDetail, PredictionOut, SeriesResponse
+from tocsin.client.models import EventOut, FindingOut, GpuDetail, GpuState, PredictionOut, SeriesResponse
 from tocsin.dashboard.format import chart_unit, metric_label, percent
 from tocsin.dashboard.palette import SEVERITY_STATES, Palette
 from tocsin.dashboard.text import Text
 from tocsin.domain.clock import from_iso, to_iso
 from tocsin.domain.event import EventKind
+from tocsin.domain.finding import Severity
 from tocsin.domain.prediction import PredictionStatus
 
 _PANEL = 132
@@ -52,8 +52,7 @@ def figure(series: SeriesResponse, detail: GpuDetail, now: str, text: Text, pale
     canvas = Canvas(chart, rows, start_ms, now_ms, end_ms, text, palette)
     for name in metrics:
         _values(canvas, series, name)
-    for finding in detail.findings:
-        _finding(canvas, finding)
+    _findings(canvas, [finding for finding in detail.findings if finding.severity is not Severity.INFO])
     for prediction in predictions:
         _prediction(canvas, prediction)
     _events(canvas, detail.events)
@@ -106,17 +105,41 @@ def _threshold(canvas: Canvas, name: str, value: float) -> None:
     )
 
 
-def _finding(canvas: Canvas, finding: FindingOut) -> None:
+def _clipped(canvas: Canvas, finding: FindingOut) -> tuple[int, int]:
+    end = canvas.now_ms if finding.active else min(canvas.now_ms, from_iso(finding.last))
+    return max(from_iso(finding.started), canvas.start_ms), end
+
+
+def merged(spans: Sequence[tuple[int, int, Severity]]) -> list[tuple[int, int, Severity]]:
+    """Overlapping spans as one, of the worst severity among them: tints laid over each other would tell nothing."""
+    result: list[tuple[int, int, Severity]] = []
+    for start, end, severity in sorted(spans):
+        if result and start <= result[-1][1]:
+            first, last, worst = result[-1]
+            result[-1] = (first, max(last, end), max(worst, severity, key=lambda each: each.rank))
+        else:
+            result.append((start, end, severity))
+    return result
+
+
+def _findings(canvas: Canvas, findings: Sequence[FindingOut]) -> None:
     """A finding on a drawn metric is a span and its threshold there; any other is a span over all panels."""
-    colour = canvas.palette.states[SEVERITY_STATES[finding.severity]]
-    start = max(from_iso(finding.started), canvas.start_ms)
-    end = min(canvas.now_ms, max(from_iso(finding.last), start))
-    row: Any = canvas.rows.get(finding.metric, "all")
-    canvas.chart.add_vrect(
-        x0=to_iso(start), x1=to_iso(end), row=row, col=1, fillcolor=colour, opacity=0.16, line_width=0, layer="below"
-    )
-    if finding.threshold is not None and finding.metric in canvas.rows:
-        _threshold(canvas, finding.metric, finding.threshold)
+    spans: dict[int | str, list[tuple[int, int, Severity]]] = {}
+    thresholds: set[tuple[str, float]] = set()
+    for finding in findings:
+        start, end = _clipped(canvas, finding)
+        if start < end:
+            span = (start, end, finding.severity)
+            spans.setdefault(canvas.rows.get(finding.metric, "all"), []).append(span)
+            if finding.threshold is not None and finding.metric in canvas.rows:
+                thresholds.add((finding.metric, finding.threshold))
+    for row, found in spans.items():
+        for start, end, severity in merged(found):
+            colour = canvas.palette.states[SEVERITY_STATES[severity]]
+            span_style = {"fillcolor": colour, "opacity": 0.14, "line_width": 0, "layer": "below"}
+            canvas.chart.add_vrect(x0=to_iso(start), x1=to_iso(end), row=row, col=1, **span_style)
+    for name, value in sorted(thresholds):
+        _threshold(canvas, name, value)
 
 
 def _prediction(canvas: Canvas, prediction: PredictionOut) -> None:
@@ -170,7 +193,7 @@ def _events(canvas: Canvas, events: Sequence[EventOut]) -> None:
                 f"{word} {event.code}" if event.kind in {EventKind.XID, EventKind.SXID} else word
             )
     for at, names in by_instant.items():
-        colour = canvas.palette.states[SEVERITY_STATES[_EVENT_SEVERITY]]
+        colour = canvas.palette.states[GpuState.CRITICAL]
         canvas.chart.add_vline(x=at, row="all", col=1, line={"color": colour, "width": 1.2})
         canvas.chart.add_annotation(
             x=at,
@@ -186,9 +209,6 @@ def _events(canvas: Canvas, events: Sequence[EventOut]) -> None:
     if canvas.end_ms > canvas.now_ms:
         line = {"color": canvas.palette.muted, "width": 1}
         canvas.chart.add_vline(x=to_iso(canvas.now_ms), row="all", col=1, line=line)
-
-
-_EVENT_SEVERITY = max(SEVERITY_STATES, key=lambda severity: severity.rank)
 
 
 def _lay_out(canvas: Canvas) -> None:

@@ -20,7 +20,7 @@ def max_concurrent(decision: Decision, view: FleetView, now_ms: int) -> Answer |
     most = view.policy.settings.limits.max_concurrent
     if len(others) + 1 <= most:
         return None
-    return hold(f"{len(others)} other subjects are under action, at most {most} at once")
+    return hold(f"{len(others)} under action already, at most {most} at once")
 
 
 @guard("max_share", 130, Applies.DISRUPTIVE)
@@ -44,7 +44,7 @@ def max_per_host(decision: Decision, view: FleetView, now_ms: int) -> Answer | N
     for host in sorted(mine):
         here = sum(host in hosts_of(subject, view) for subject in others)
         if here + 1 > most:
-            return hold(f"{here} other subjects of host {host} are under action, at most {most}")
+            return hold(f"host {host} has {here} under action already, at most {most}")
     return None
 
 
@@ -56,7 +56,7 @@ def max_per_rack(decision: Decision, view: FleetView, now_ms: int) -> Answer | N
     for rack in sorted(racks_of(decision.subject, view)):
         here = sum(rack in racks_of(subject, view) for subject in others)
         if here + 1 > most:
-            return hold(f"{here} other subjects of rack {rack} are under action, at most {most}")
+            return hold(f"rack {rack} has {here} under action already, at most {most}")
     return None
 
 

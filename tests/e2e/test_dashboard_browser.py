@@ -103,7 +103,7 @@ def test_every_page_opens_and_carries_the_badge(browser: Browser, dashboard: str
         "Overview": "Needs attention now",
         "GPU detail": "Findings",
         "Decisions": "Held by guards",
-        "Scoreboard": "Would have acted, by rule",
+        "Scoreboard": "Decisions by rule",
     }
     with opened(browser, dashboard, theme) as page:
         for name, words in pages.items():

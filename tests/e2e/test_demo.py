@@ -42,8 +42,18 @@ def test_the_whole_loop_in_one_minute() -> None:
     assert isinstance(report["journal"]["events"], int)
     assert any(guard != "mode" and count > 0 for guard, count in report["held_by"].items())
     assert "found:" in done.stderr
-    assert "predicted:" in done.stderr
     assert "hold:" in done.stderr
+
+
+def test_a_newcomer_sees_a_finding_a_prediction_and_a_held_action_within_a_minute() -> None:
+    done = subprocess.run([*TOCSIN, "demo", "--for", "55s"], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = done.stderr.splitlines()
+    assert lines[0] == "simulating 64 GPUs; everything shown is simulated"
+    for start in ("dashboard: http://", "  found: ", "  predicted: ", "  hold: "):
+        assert any(line.startswith(start) for line in lines), start
+    holds = [line for line in lines if line.startswith("  hold: ")]
+    assert all(": " in line.rpartition(" (")[2] for line in holds), "each says which guard holds and why"
 
 
 def test_two_demos_beside_each_other_and_an_end_by_ctrl_c_without_a_child_left() -> None:

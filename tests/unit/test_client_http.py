@@ -43,9 +43,9 @@ def test_reads_come_typed(client: Client) -> None:
     assert client.me() == models.Whoami(name="loopback", role="admin")
     assert client.summary().gpus == len(client.gpus()) == 64
     assert client.gpu(HOT).summary.state is models.GpuState.CRITICAL
-    assert client.findings() == fleet.FINDINGS
+    assert client.findings() == [*fleet.FINDINGS, fleet.POOL_FINDING]
     assert client.predictions() == fleet.PREDICTIONS
-    assert [i.root for i in client.incidents()] == fleet.FINDINGS
+    assert [i.root for i in client.incidents()] == client.findings()
     assert client.scoreboard().predictions.hits == 38
     assert client.verify_journal().ok
     assert client.metrics().startswith("# HELP tocsin_")

@@ -90,6 +90,12 @@ def test_the_overview_ranks_what_needs_attention(url: str) -> None:
     assert "Decisions waiting for a person: 2" in shown
 
 
+def test_what_a_pool_lacks_needs_attention_too(url: str) -> None:
+    shown = said(opened())
+    assert ">pool inference</span>" in shown
+    assert "Mean utilization 26.9 % over 15 min" in shown
+
+
 @pytest.mark.parametrize("colour", ["state", "temperature", "utilization", "memory"])
 def test_the_map_can_be_coloured_by_each_measure(url: str, colour: str) -> None:
     app = opened()

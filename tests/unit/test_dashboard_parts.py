@@ -11,7 +11,7 @@ import pytest
 
 import tocsin.dashboard
 from tocsin.actions.guards.stages import GUARDS
-from tocsin.client.models import GpuState, SeriesResponse
+from tocsin.client.models import GpuState, SeriesResponse, SubjectOut
 from tocsin.dashboard import format as formats
 from tocsin.dashboard import heatmap, launch, timeline
 from tocsin.dashboard.overview import needing_attention
@@ -25,6 +25,7 @@ from tocsin.domain.finding import ActionKind, Severity
 from tocsin.domain.metrics import METRICS
 from tocsin.domain.missing import Missing
 from tocsin.domain.prediction import PredictionStatus
+from tocsin.domain.subject import SubjectKind
 from tocsin_testing import fake_fleet as fleet
 from tocsin_testing.fake_service import FakeService
 
@@ -129,6 +130,27 @@ def test_an_eta_without_a_far_end_says_not_before() -> None:
     now, eta, low = (to_iso(fleet.NOW_MS + hours * HOUR) for hours in (0, 10, 4))
     assert formats.eta_text(Text("en"), now, eta, low, None) == "in 10.0 h, not before 4.0 h"
     assert formats.eta_text(Text("en"), now, None, None, None) == ""
+
+
+def test_uuids_are_shortened_and_a_subject_is_not_named_twice() -> None:
+    uuid = "GPU-6cc7f29a-967b-0e67-6fbd-1e3951b0a0b5"
+    assert formats.short_ids(f"Drain {uuid} on n1") == "Drain GPU-6cc7f29a… on n1"
+    assert formats.without_label("n1 GPU 2: too hot.", "n1 · GPU 2") == "Too hot."
+    assert formats.without_label("n1 GPU 20: too hot.", "n1 · GPU 2") == "n1 GPU 20: too hot."
+
+
+def test_every_kind_of_subject_has_a_name() -> None:
+    gpus = {gpu.uuid: gpu for gpu in FakeService().gpus()}
+    assert formats.subject_label(fleet.subject(fleet.HOT), gpus) == "gpu-node-03 · GPU 5"
+    assert formats.subject_label(fleet.POOL_SUBJECT, gpus) == "pool inference"
+    assert formats.subject_label(SubjectOut(kind=SubjectKind.FLEET, name="fleet"), gpus) == "fleet"
+
+
+def test_overlapping_spans_become_one_of_the_worst_severity() -> None:
+    info, warning, critical = Severity.INFO, Severity.WARNING, Severity.CRITICAL
+    spans = [(0, 10, info), (20, 30, warning), (5, 12, critical), (30, 40, warning)]
+    assert timeline.merged(spans) == [(0, 12, critical), (20, 40, warning)]
+    assert timeline.merged([]) == []
 
 
 def test_markdown_is_shown_as_it_is() -> None:

@@ -164,6 +164,14 @@ def test_what_is_only_observed_is_not_decided_again() -> None:
     assert world.only().state is DecisionState.EXPIRED
 
 
+def test_a_key_that_has_been_started_is_denied(world: World) -> None:
+    view, decision = _case(world)
+    started = replace(view, controls=replace(view.controls, started={decision.key: T0}))
+    assert _says("not_done", decision, started) == Verdict(
+        "not_done", Ruling.DENY, "already started at 2026-11-18T11:06:40.000Z"
+    )
+
+
 def test_worst_is_deny_before_hold_before_allow() -> None:
     allow, hold, deny = (Verdict("x", r) for r in (Ruling.ALLOW, Ruling.HOLD, Ruling.DENY))
     assert worst([]) is Ruling.ALLOW

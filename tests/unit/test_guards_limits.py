@@ -157,7 +157,7 @@ def test_what_others_took_out_counts() -> None:
     world.elsewhere.update({"GPU-3-0", "GPU-3-1"})
     world.break_gpu("GPU-0-0")
     world.step()
-    assert "2 other subjects" in _held(world, "max_concurrent")[0].reason
+    assert "2 under action already" in _held(world, "max_concurrent")[0].reason
 
 
 def test_scaling_a_pool_in_counts_as_its_largest_host() -> None:

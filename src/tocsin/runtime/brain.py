@@ -17,7 +17,6 @@ from tocsin.actions.view import Confirmations, FleetView, GpuView
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, MINUTE, Clock
-from tocsin.domain.decision import DecisionState
 from tocsin.domain.finding import Category, Finding, Incident, Severity
 from tocsin.domain.identity import Gpu
 from tocsin.domain.missing import Missing
@@ -48,6 +47,8 @@ EVENT_MEMORY_MS = DAY
 """How far back events are put through the rules at start."""
 FORGET_MS = DAY
 """A GPU without a reading for this long has left the fleet."""
+DELIVERIES = {"notified": "delivered", "notification_tries_failed": "retried", "notifications_lost": "failed"}
+"""Counts of the action loop to the outcomes of ``tocsin_deliveries_total``."""
 
 
 class Brain:
@@ -81,6 +82,7 @@ class Brain:
         self._confirmations = Confirmations()
         self.evaluated = False
         self._failed_before = 0
+        self._deliveries = dict.fromkeys(DELIVERIES, 0)
         self._guard = threading.Lock()
         self._start()
 
@@ -139,17 +141,11 @@ class Brain:
         sick = {
             f.subject.name for f in self.active if f.category is Category.HARDWARE and f.severity is Severity.CRITICAL
         }
-        busy = {
-            status.decision.subject.name
-            for status in self.actions.statuses()
-            if status.state in (DecisionState.EXECUTING, DecisionState.VERIFYING)
-        }
         gpus = {
             reading.gpu.uuid: GpuView(
                 gpu=reading.gpu,
                 last_reading_ms=reading.at_ms,
                 healthy=reading.gpu.uuid not in sick and not is_lost(reading),
-                under_action=reading.gpu.uuid in busy or reading.gpu.host in busy,
             )
             for reading in readings
         }
@@ -167,6 +163,10 @@ class Brain:
         for severity in Severity:
             active = sum(finding.severity is severity for finding in self.active)
             self.metrics.set("tocsin_findings_active", active, severity=severity)
+        for name, outcome in DELIVERIES.items():
+            total = report.counts.get(name, 0)
+            self.metrics.count("tocsin_deliveries_total", total - self._deliveries[name], outcome=outcome)
+            self._deliveries[name] = total
         new = set(report.created)
         for status in report.decisions:
             if status.decision.id in new:
@@ -174,8 +174,8 @@ class Brain:
                 for verdict in status.verdicts:
                     self.metrics.count("tocsin_verdicts_total", ruling=verdict.ruling, guard=verdict.guard)
             if status.decision.id in report.executed and status.outcome is not None:
-                outcome = status.outcome
-                self.metrics.count("tocsin_executions_total", executor=outcome.executor, status=outcome.status)
+                ended = status.outcome
+                self.metrics.count("tocsin_executions_total", executor=ended.executor, status=ended.status)
 
     def forecast(self) -> None:
         """Forecast the fleet if it is due; blocks while models run, so it has a thread of its own."""

@@ -148,6 +148,21 @@ FINDINGS = [
     ),
 ]  # fmt: skip
 
+POOL_SUBJECT = SubjectOut(kind=SubjectKind.POOL, name="inference", pool="inference")
+POOL_FINDING = FINDINGS[0].model_copy(
+    update={
+        "id": f"{hash_of('pool-underused'):016x}",
+        "rule": "pool-underused",
+        "subject": POOL_SUBJECT,
+        "severity": Severity.INFO,
+        "category": Category.CAPACITY,
+        "action": ActionKind.SCALE_IN,
+        "sentence": "pool inference: mean utilization 26.9 % over 15 min, below 30 %, and no work waits",
+        "evidence": [],
+    }
+)
+"""A finding that has no cell on the map."""
+
 
 def _prediction(
     where: tuple[int, int],

@@ -120,11 +120,8 @@ class FakeService:
             utilization_ratio=sum(gpu.utilization_ratio or 0.0 for gpu in gpus) / max(1, len(gpus)),
             memory_used_ratio=sum(gpu.memory_used_ratio or 0.0 for gpu in gpus) / max(1, len(gpus)),
             power_watts=sum(gpu.power_watts or 0.0 for gpu in gpus),
-            findings={
-                severity: sum(f.severity is severity for f in fleet.FINDINGS)
-                for severity in (Severity.WARNING, Severity.CRITICAL)
-            },
-            incidents=len(fleet.FINDINGS),
+            findings={severity: sum(f.severity is severity for f in self.findings()) for severity in Severity},
+            incidents=len(self.incidents()),
             predictions=3,
             decisions=len(self._decisions),
             decisions_held=len(self.decisions(100, DecisionState.HELD)),
@@ -176,12 +173,12 @@ class FakeService:
         )
 
     def findings(self) -> list[FindingOut]:
-        return fleet.FINDINGS
+        return [*fleet.FINDINGS, fleet.POOL_FINDING]
 
     def incidents(self) -> list[IncidentOut]:
         return [
             IncidentOut(id=f.id, root=f, members=[f], subjects=1, opened=f.started, last=f.last, sentence=f.sentence)
-            for f in fleet.FINDINGS
+            for f in self.findings()
         ]
 
     def predictions(self) -> list[PredictionOut]:
