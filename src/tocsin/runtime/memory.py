@@ -11,6 +11,7 @@ from tocsin.domain.event import Event
 from tocsin.domain.identity import Gpu
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading
+from tocsin.store.identity import is_bare
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ def _newer(old: Reading | None, new: Reading) -> Reading:
 
 def _with_identity(old: Reading | None, new: Reading) -> Reading:
     """Attributes travel in a point of their own, now and then: a bare identity must not wipe out a full one."""
-    bare = not new.gpu.model and new.gpu.index is None
+    bare = is_bare(new.gpu)
     return replace(new, gpu=old.gpu) if old is not None and bare else new
 
 
