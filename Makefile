@@ -8,6 +8,7 @@ DEMO_ARGS ?=
 export PYTHONPATH :=
 
 .DEFAULT_GOAL := help
+.NOTPARALLEL:
 .PHONY: help demo setup setup-servers lint unit wheel-test test bench clean
 
 help:  ## List the targets

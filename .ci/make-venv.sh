@@ -16,5 +16,7 @@ if ! "$python" -c 'import ensurepip, venv' 2> /dev/null; then
         exit 1
     fi
 fi
+# A half-made environment would pass for a whole one at the next call.
+trap 'rm -rf "$folder"' ERR
 "$python" -m venv "$folder"
 "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade pip

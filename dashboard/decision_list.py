@@ -10,7 +10,7 @@ import streamlit as st
 from tocsin.client.models import DecisionOut, VerdictOut
 from tocsin.dashboard import style
 from tocsin.dashboard.access import REFRESH_SECONDS, api, connect, show_problem
-from tocsin.dashboard.format import clock, seconds_between, short_clock, short_ids
+from tocsin.dashboard.format import clock, readable, seconds_between, short_clock
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.overview import GPU_PAGE
 from tocsin.dashboard.palette import RULING_SYMBOLS, SEVERITY_STATES
@@ -36,7 +36,7 @@ def _settle(decision: DecisionOut, yes: bool, text: Text) -> None:
         st.session_state["decision_problem"] = error
         return
     key = "decision.approved" if yes else "decision.rejected"
-    st.session_state["decision_news"] = text(key, sentence=short_ids(decision.sentence))
+    st.session_state["decision_news"] = text(key, sentence=readable(decision.sentence))
 
 
 def _news(text: Text) -> None:
@@ -67,7 +67,7 @@ def _reasons(decision: DecisionOut, now: str, text: Text) -> str:
             continue
         colour = colours.ruling(verdict.ruling)
         mark = f'<span class="tc-sign" style="color:{colour}">{RULING_SYMBOLS[verdict.ruling]}</span>'
-        what = f"<b>{escape(text.name('guard', verdict.guard))}</b> {escape(short_ids(verdict.reason))}"
+        what = f"<b>{escape(text.name('guard', verdict.guard))}</b> {escape(readable(verdict.reason))}"
         until = text("decision.until", time=f"{short_clock(verdict.until, now)} UTC") if verdict.until else ""
         lines.append(style.row(mark, what, until))
     return "".join(lines)
@@ -80,7 +80,7 @@ def _guard_rows(verdicts: Sequence[VerdictOut], text: Text) -> list[list[str]]:
             escape(text.name("guard", verdict.guard)),
             f'<span class="tc-nowrap" style="color:{colours.ruling(verdict.ruling)}">{RULING_SYMBOLS[verdict.ruling]} '
             f"{escape(text.name('ruling', verdict.ruling.value))}</span>",
-            escape(short_ids(verdict.reason)),
+            escape(readable(verdict.reason)),
             f"{clock(verdict.until)}" if verdict.until else "",
         ]
         for verdict in verdicts
@@ -123,7 +123,7 @@ def _card(decision: DecisionOut, now: str, role: str, text: Text) -> None:
     with st.container(border=True, gap="small"):
         mark = style.sign(SEVERITY_STATES[decision.severity])
         with st.container(horizontal=True, wrap=False, vertical_alignment="top"):
-            st.html(style.row(mark, f"<b>{escape(short_ids(decision.sentence))}</b>") + _chips(decision, now, text))
+            st.html(style.row(mark, f"<b>{escape(readable(decision.sentence))}</b>") + _chips(decision, now, text))
             if decision.subject.kind is SubjectKind.GPU:
                 st.page_link(
                     GPU_PAGE,
@@ -158,10 +158,10 @@ def _settled(decisions: Sequence[DecisionOut], text: Text) -> None:
     rows = [
         [
             clock(decision.at),
-            style.sign(SEVERITY_STATES[decision.severity]) + " " + escape(short_ids(decision.sentence)),
+            style.sign(SEVERITY_STATES[decision.severity]) + " " + escape(readable(decision.sentence)),
             escape(_state(decision, text)),
             escape(_people(decision, text)),
-            escape("; ".join(short_ids(v.reason) for v in decision.verdicts if v.ruling is not Ruling.ALLOW)),
+            escape("; ".join(readable(v.reason) for v in decision.verdicts if v.ruling is not Ruling.ALLOW)),
         ]
         for decision in decisions
     ]

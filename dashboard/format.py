@@ -13,6 +13,8 @@ from tocsin.domain.subject import SubjectKind
 
 NOTHING = "–"
 _UUID = re.compile(r"\b((?:GPU|MIG)-[0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_INSTANT = re.compile(r"\b(\d{4}-\d{2}-\d{2})T(\d{2}:\d{2}):\d{2}(?:\.\d+)?Z")
+_METRIC = re.compile(r"\b[a-z]+_[a-z0-9_]+\b")
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SYMBOLS = {"celsius": "°C", "watts": "W", "hertz": "Hz", "bytes": "B", "bytes/s": "B/s", "seconds": "s", "joules": "J"}
 
@@ -98,18 +100,20 @@ def gpu_label(gpu: GpuSummary) -> str:
     return f"{gpu.host} · GPU {gpu.index}" if gpu.index is not None else f"{gpu.host} · {gpu.uuid[-8:]}"
 
 
-def short_ids(sentence: str) -> str:
-    """`sentence` with every UUID cut to its first eight digits."""
-    return _UUID.sub(r"\1…", sentence)
+def readable(sentence: str) -> str:
+    """A sentence of the brain with UUIDs cut to eight digits, metrics by their labels and instants to the minute."""
+    sentence = _UUID.sub(r"\1…", sentence)
+    sentence = _INSTANT.sub(r"\1 \2 UTC", sentence)
+    return _METRIC.sub(lambda found: metric_label(found[0]).lower() if found[0] in METRICS else found[0], sentence)
 
 
 def without_label(sentence: str, label: str) -> str:
     """`sentence` without the name of its subject at its start, where the name stands beside it anyway."""
     prefix = label.replace(" · ", " ") + ": "
     if not sentence.startswith(prefix):
-        return short_ids(sentence)
-    rest = sentence.removeprefix(prefix)
-    return short_ids(rest[:1].upper() + rest[1:])
+        return readable(sentence)
+    rest = readable(sentence.removeprefix(prefix))
+    return rest[:1].upper() + rest[1:]
 
 
 def subject_label(subject: SubjectOut, gpus: Mapping[str, GpuSummary]) -> str:

@@ -19,8 +19,8 @@ from tocsin.dashboard.format import (
     metric_label,
     percent,
     quantity,
+    readable,
     seconds_between,
-    short_ids,
     watts,
     without_label,
 )
@@ -214,7 +214,7 @@ def _said(detail: GpuDetail, now: str, text: Text) -> None:
     decisions = [
         style.row(
             '<span class="tc-sign">›</span>',
-            escape(short_ids(decision.sentence)),
+            escape(readable(decision.sentence)),
             text.name("decision_state", decision.state.value),
         )
         for decision in detail.decisions[:_SHOWN]

@@ -114,7 +114,7 @@ def _incident(incident: IncidentOut, now: str, text: Text) -> None:
     age = text("finding.since", age=text.duration(max(0.0, seconds_between(incident.opened, now))))
     with st.container(horizontal=True, wrap=False, vertical_alignment="top", gap="small"):
         st.html(mark, width="content")
-        st.html(f'<span class="tc-row">{escape(label)}</span>', width=150)
+        st.html(f'<span class="tc-name">{escape(label)}</span>', width=150)
         st.html(style.row("", f'{words} <span class="tc-muted">{escape(age)}</span>'))
 
 

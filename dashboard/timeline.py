@@ -183,32 +183,46 @@ def _prediction(canvas: Canvas, prediction: PredictionOut) -> None:
     )
 
 
+def _name(event: EventOut, text: Text) -> str:
+    word = text.name("event", event.kind.value)
+    return f"{word} {event.code}" if event.kind in {EventKind.XID, EventKind.SXID} else word
+
+
+def grouped(events: Sequence[EventOut], apart_ms: int, text: Text) -> list[tuple[int, str]]:
+    """Instant and words of each label: events closer than `apart_ms` share one, which names two and counts the rest."""
+    groups: list[tuple[int, list[str]]] = []
+    for event in sorted(events, key=lambda each: (each.at, each.kind is not EventKind.XID)):
+        at_ms, name = from_iso(event.at), _name(event, text)
+        if not groups or at_ms - groups[-1][0] >= apart_ms:
+            groups.append((at_ms, []))
+        if name not in groups[-1][1]:
+            groups[-1][1].append(name)
+    return [
+        (at_ms, ", ".join(names[:2]) + (f" +{len(names) - 2}" if len(names) > 2 else "")) for at_ms, names in groups
+    ]
+
+
 def _events(canvas: Canvas, events: Sequence[EventOut]) -> None:
-    """Every event within the span is a line through all panels, named at the top."""
-    by_instant: dict[str, list[str]] = {}
-    for event in events:
-        if canvas.start_ms <= from_iso(event.at) <= canvas.end_ms:
-            word = canvas.text.name("event", event.kind.value)
-            by_instant.setdefault(event.at, []).append(
-                f"{word} {event.code}" if event.kind in {EventKind.XID, EventKind.SXID} else word
-            )
-    for at, names in by_instant.items():
-        colour = canvas.palette.states[GpuState.CRITICAL]
+    """Every event within the span is a line through all panels, named at the top; so is the present."""
+    shown = [event for event in events if canvas.start_ms <= from_iso(event.at) <= canvas.end_ms]
+    colour = canvas.palette.states[GpuState.CRITICAL]
+    for at in dict.fromkeys(event.at for event in shown):
         canvas.chart.add_vline(x=at, row="all", col=1, line={"color": colour, "width": 1.2})
+    span = canvas.end_ms - canvas.start_ms
+    for at_ms, words in grouped(shown, span // 6, canvas.text):
         canvas.chart.add_annotation(
-            x=at,
+            x=to_iso(at_ms),
             y=1.0,
             xref="x",
             yref="paper",
-            text=escape(", ".join(names)),
+            text=escape(words),
             showarrow=False,
-            xanchor="right" if 2 * from_iso(at) > canvas.start_ms + canvas.end_ms else "left",
+            xanchor="right" if 2 * (at_ms - canvas.start_ms) > span else "left",
             yanchor="bottom",
             font={"size": 11, "color": colour},
         )
-    if canvas.end_ms > canvas.now_ms:
-        line = {"color": canvas.palette.muted, "width": 1}
-        canvas.chart.add_vline(x=to_iso(canvas.now_ms), row="all", col=1, line=line)
+    line = {"color": canvas.palette.muted, "width": 1}
+    canvas.chart.add_vline(x=to_iso(canvas.now_ms), row="all", col=1, line=line)
 
 
 def _lay_out(canvas: Canvas) -> None:

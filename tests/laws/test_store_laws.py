@@ -167,6 +167,20 @@ def test_what_is_absent_is_nan_in_a_series_and_never_zero(store: Store) -> None:
     assert store.series("GPU-00000000", [], T0, T0 + 2).values.shape == (2, 0)
 
 
+def test_a_series_has_every_instant_of_the_gpu_whatever_was_read_then(store: Store) -> None:
+    reads = [
+        reading(power_watts=1),
+        reading(at_ms=T0 + 1, temperature_celsius=40),
+        reading(at_ms=T0 + 2, missing={"gpu_power_watts": Missing.TIMED_OUT}),
+        reading(at_ms=T0 + 3, missing={"gpu_temperature_celsius": Missing.LOST}),
+        reading(gpu(1), T0 + 4, power_watts=2),
+    ]
+    store.write(Batch(readings=reads))
+    found = store.series("GPU-00000000", ["gpu_power_watts"], T0, T0 + 5)
+    assert found.at_ms.tolist() == [T0, T0 + 1, T0 + 2, T0 + 3]
+    np.testing.assert_array_equal(found.values, [[1.0], [np.nan], [np.nan], [np.nan]])
+
+
 def test_a_lost_gpu_has_reasons_alone(store: Store) -> None:
     lost = reading(missing={"gpu_power_watts": Missing.LOST, "gpu_temperature_celsius": Missing.LOST})
     store.write(Batch(readings=[lost]))

@@ -132,10 +132,16 @@ def test_an_eta_without_a_far_end_says_not_before() -> None:
     assert formats.eta_text(Text("en"), now, None, None, None) == ""
 
 
-def test_uuids_are_shortened_and_a_subject_is_not_named_twice() -> None:
+def test_sentences_are_made_readable() -> None:
     uuid = "GPU-6cc7f29a-967b-0e67-6fbd-1e3951b0a0b5"
-    assert formats.short_ids(f"Drain {uuid} on n1") == "Drain GPU-6cc7f29a… on n1"
+    assert formats.readable(f"Drain {uuid} on n1") == "Drain GPU-6cc7f29a… on n1"
+    sentence = "gpu_temperature_celsius reaches 82 at 2026-11-21T09:41:21.761Z; rule temperature_high"
+    assert formats.readable(sentence) == "temperature reaches 82 at 2026-11-21 09:41 UTC; rule temperature_high"
+
+
+def test_a_subject_is_not_named_twice() -> None:
     assert formats.without_label("n1 GPU 2: too hot.", "n1 · GPU 2") == "Too hot."
+    assert formats.without_label("n1 GPU 2: gpu_power_watts is high", "n1 · GPU 2") == "Power is high"
     assert formats.without_label("n1 GPU 20: too hot.", "n1 · GPU 2") == "n1 GPU 20: too hot."
 
 
@@ -250,6 +256,17 @@ def test_the_timeline_draws_events_findings_and_predictions() -> None:
     spans = {(shape.x0, shape.x1) for shape in chart.layout.shapes if shape.type == "rect"}
     assert (fleet.PREDICTIONS[0].eta_low, fleet.PREDICTIONS[0].eta_high) in spans
     assert any(x0 == fleet.FINDINGS[1].started for x0, _ in spans)
+
+
+def test_events_close_together_share_a_label() -> None:
+    detail = FakeService().gpu(fleet.uuid(*fleet.LOST))
+    first = detail.events[0]
+    later = [
+        first.model_copy(update={"at": to_iso(fleet.LOST_MS + 1_000), "code": 154}),
+        first.model_copy(update={"at": to_iso(fleet.LOST_MS + HOUR), "code": 31}),
+    ]
+    labels = timeline.grouped([*detail.events, *later], HOUR, Text("en"))
+    assert labels == [(fleet.LOST_MS, "XID 79, GPU lost +1"), (fleet.LOST_MS + HOUR, "XID 31")]
 
 
 def test_the_timeline_leaves_a_gap_where_there_is_no_value() -> None:

@@ -36,13 +36,14 @@ class Duration(click.ParamType[float]):
         return float(match[1]) * _SECONDS[match[2]]
 
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 @contextmanager
 def stop_on_signal() -> Iterator[threading.Event]:
-    """An event that SIGINT or SIGTERM sets."""
+    """An event that SIGINT, SIGTERM or the end of the terminal sets."""
     stop = threading.Event()
-    previous = {
-        number: signal.signal(number, lambda _number, _frame: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    previous = {number: signal.signal(number, lambda _number, _frame: stop.set()) for number in STOP_SIGNALS}
     try:
         yield stop
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import socket
 import tempfile
 from pathlib import Path
@@ -36,8 +37,13 @@ class PortClaim:
         raise InputError("listen", host, "no port can be bound", "use an address of this host")
 
     def _lock(self, port: int) -> bool:
-        path = Path(tempfile.gettempdir(), f"tocsin-port-{port}.lock")
-        self._file = path.open("a", encoding="ascii")
+        path = Path(tempfile.gettempdir(), f"tocsin-port-{os.getuid()}-{port}.lock")
+        try:
+            self._file = path.open("a", encoding="ascii")
+        except OSError:
+            # Where no lock can be had, the port may still be free: listening will tell.
+            self._file = Path(os.devnull).open(encoding="ascii")
+            return True
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -51,7 +57,7 @@ class PortClaim:
 
 
 def _bindable(host: str, port: int) -> int | None:
-    with socket.socket() as probe:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))

@@ -72,7 +72,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
             continue
         section = name.removeprefix(PREFIX).split("__")[0].lower()
         if section not in sections:
-            raise InputError(name, environ[name], "no such section", _did_you_mean(section, sections))
+            raise InputError(name, "(not shown)", "no such section", _did_you_mean(section, sections))
     source = EnvSettingsSource(_Shape)
     source.env_vars = {name.lower(): value for name, value in environ.items()}
     return _values(source)
@@ -112,10 +112,21 @@ def _explain(error: ValidationError, where: str) -> InputError:
     path = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         known = _keys_beside(first["loc"])
-        return InputError(path, first["input"], f"unknown key in {where}", _did_you_mean(str(first["loc"][-1]), known))
-    secret = str(first["loc"][-1]).endswith(("secret", "token"))
-    shown = "(secret)" if secret else first["input"]
-    return InputError(path, shown, first["msg"], f"correct {path}; `tocsin config show` prints every key and default")
+        remedy = _did_you_mean(str(first["loc"][-1]), known)
+        return InputError(path, _shown(first["input"], f"{path} {remedy}"), f"unknown key in {where}", remedy)
+    return InputError(
+        path,
+        _shown(first["input"], str(first["loc"][-1])),
+        first["msg"],
+        f"correct {path}; `tocsin config show` prints every key and default",
+    )
+
+
+def _shown(value: object, names: str) -> object:
+    """`value`, unless it is a secret, may hold one, or was meant to be one."""
+    if isinstance(value, dict | list):
+        return "(a table)"
+    return "(secret)" if any(word in names for word in ("secret", "token", "secr", "tok")) else value
 
 
 def _did_you_mean(word: str, known: Mapping[str, object]) -> str:

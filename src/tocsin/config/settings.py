@@ -126,7 +126,7 @@ class Token(Section):
     """Who holds it; recorded in the journal with what it does."""
     role: Role
     """`viewer`, `operator`, `agent` or `admin`."""
-    secret: SecretStr
+    secret: SecretStr = Field(min_length=16)
     """The token itself, at least 16 characters."""
 
 

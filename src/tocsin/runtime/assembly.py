@@ -46,8 +46,11 @@ class RunningBrain:
         if self.sender is not None:
             self.sender.close()
         for thread in self.threads:
-            thread.stop()
+            thread.signal()
+        self.brain.forecasts.stop()
         self.worker.close()
+        for thread in self.threads:
+            thread.stop()
         self.brain.close()
 
 

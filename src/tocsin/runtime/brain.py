@@ -16,7 +16,7 @@ from tocsin.actions.status import DecisionStatus, StepReport
 from tocsin.actions.view import Confirmations, FleetView, GpuView
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
-from tocsin.domain.clock import DAY, MINUTE, Clock
+from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock
 from tocsin.domain.finding import Category, Finding, Incident, Severity
 from tocsin.domain.identity import Gpu
 from tocsin.domain.missing import Missing
@@ -32,19 +32,19 @@ from tocsin.runtime.forecasts import Forecasts
 from tocsin.runtime.memory import FleetMemory
 from tocsin.runtime.recorder import Recorder
 from tocsin.runtime.scoreboard import is_ahead
-from tocsin.store.port import Store
+from tocsin.store.port import Store, StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics
 
 log = structlog.get_logger()
 
 WARM_UP_MS = 30 * MINUTE
 """How much past is put whole through the rules at start, so that a `for` of a rule survives a restart."""
-SAMPLE_MS = 30 * MINUTE
+SAMPLE_MS = 2 * HOUR
 """Of the day before that one reading of each GPU is put through in each of these, for rules that look back so far."""
 SAMPLE_SPAN_MS = 2 * MINUTE
 """How long such a sample is: at least one interval of any agent."""
 EVENT_MEMORY_MS = DAY
-"""How far back events are put through the rules at start."""
+"""How far back events are given to the rules again at start, and how long they explain incidents."""
 FORGET_MS = DAY
 """A GPU without a reading for this long has left the fleet."""
 DELIVERIES = {"notified": "delivered", "notification_tries_failed": "retried", "notifications_lost": "failed"}
@@ -81,6 +81,7 @@ class Brain:
         self._pools: Callable[[], Sequence[PoolState]] = self._configured_pools
         self._confirmations = Confirmations()
         self.evaluated = False
+        self._unsaved: list[Finding] = []
         self._failed_before = 0
         self._deliveries = dict.fromkeys(DELIVERIES, 0)
         self._guard = threading.Lock()
@@ -93,11 +94,15 @@ class Brain:
         now = self.started_ms
         events = self.store.events(now - EVENT_MEMORY_MS, now + 1)
         self.memory.put(Batch(readings=self.store.latest(now - FORGET_MS), events=events))
-        self._engine.warm(_history(self._past(now)))
+        self._engine.warm(_history(self._past(now), round(self.settings.rules.evaluate_seconds * SECOND)))
+        self.forecasts.recall(now)
 
     def _past(self, now_ms: int) -> Iterator[Reading]:
         for start in range(now_ms - EVENT_MEMORY_MS, now_ms - WARM_UP_MS, SAMPLE_MS):
-            yield from self.store.readings(start, start + SAMPLE_SPAN_MS)
+            seen: dict[str, Reading] = {}
+            for reading in self.store.readings(start, start + SAMPLE_SPAN_MS):
+                seen.setdefault(reading.gpu.uuid, reading)
+            yield from sorted(seen.values(), key=lambda reading: reading.at_ms)
         yield from self.store.readings(now_ms - WARM_UP_MS, now_ms + 1)
 
     def _configured_pools(self) -> list[PoolState]:
@@ -126,16 +131,31 @@ class Brain:
             )
             for reason, dropped in evaluation.dropped.items():
                 self.metrics.count("tocsin_dropped_total", dropped, what=reason.split("_")[0], reason=reason)
-            self.active = list(evaluation.active)
+            self.active = self.recorder.continued(evaluation.active)
             self.incidents = collapse(self.active, self.memory.events_since(now - EVENT_MEMORY_MS))
-            opened = self.recorder.record(self.active, self.incidents)
+            settling = now < self.started_ms + self.settings.actions.boot_grace_seconds * SECOND
+            cleared = [] if settling else self.recorder.continued(evaluation.cleared)
+            opened = self.recorder.record(self.active, self.incidents, keep_gone=settling)
             for finding in opened:
                 self.metrics.count("tocsin_findings_opened_total", rule=finding.rule)
-            if opened or evaluation.cleared:
-                self.store.write(Batch(findings=[*opened, *evaluation.cleared]))
+            self._keep([*opened, *cleared])
             self._count(self.actions.step(self._view(now, snapshot.readings), self.incidents, predictions))
         self.evaluated = True
         self.metrics.observe("tocsin_rule_evaluation_seconds", self.clock.monotonic() - begun)
+
+    def _keep(self, findings: list[Finding]) -> None:
+        """Store findings; a store that does not answer holds up no action, and they are written later."""
+        self._unsaved += findings
+        if not self._unsaved:
+            return
+        try:
+            self.store.write(Batch(findings=self._unsaved))
+            self._unsaved = []
+        except StoreUnavailable as error:
+            self.metrics.count(
+                "tocsin_store_write_failures_total", store=self.settings.store.kind, reason="unavailable"
+            )
+            log.warning("findings wait for the store", findings=len(self._unsaved), error=str(error))
 
     def _view(self, now_ms: int, readings: Sequence[Reading]) -> FleetView:
         sick = {
@@ -230,10 +250,8 @@ def is_lost(reading: Reading) -> bool:
     return not reading.values and Missing.LOST in reading.missing.values()
 
 
-def _history(readings: Iterable[Reading]) -> Iterator[Inputs]:
-    """Past readings as the rules saw them: the newest of each GPU at each instant."""
-    latest: dict[str, Reading] = {}
-    for at_ms, group in groupby(readings, key=lambda reading: reading.at_ms):
-        for reading in group:
-            latest[reading.gpu.uuid] = reading
-        yield Inputs(at_ms, tuple(latest.values()), (), (), ())
+def _history(readings: Iterable[Reading], step_ms: int) -> Iterator[Inputs]:
+    """Past readings as evaluations every `step_ms` saw them; hosts read at instants of their own."""
+    for _, group in groupby(readings, key=lambda reading: reading.at_ms // step_ms):
+        newest = {reading.gpu.uuid: reading for reading in group}
+        yield Inputs(max(reading.at_ms for reading in newest.values()), tuple(newest.values()))

@@ -159,8 +159,8 @@ def _dashboard(settings: Settings, api_url: str, announce: Announce) -> Iterator
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    announce(f"dashboard: {ready.url}")
     try:
+        announce(f"dashboard: {ready.url}")
         yield
     finally:
         # The whole session, so that nothing that Streamlit started stays behind.

@@ -9,15 +9,20 @@ import structlog
 
 from tocsin.config.settings import ForecastSettings
 from tocsin.domain.batch import Batch
-from tocsin.domain.clock import HOUR, SECOND
+from tocsin.domain.clock import HOUR, MINUTE, SECOND
 from tocsin.domain.errors import TocsinError
 from tocsin.domain.identity import Gpu
-from tocsin.domain.prediction import Prediction
+from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.forecaster.protocol import History
 from tocsin.forecaster.worker import ForecastWorker
 from tocsin.store.port import Store
 
 log = structlog.get_logger()
+
+CHUNK = 256
+"""GPUs whose past is held in memory at once."""
+
+Key = tuple[str, str]
 
 
 class Forecasts:
@@ -28,10 +33,19 @@ class Forecasts:
         self._worker = worker
         self._settings = settings
         self._lock = threading.Lock()
-        self._newest: dict[tuple[str, str], Prediction] = {}
+        self._stopping = threading.Event()
+        self._newest: dict[Key, Prediction] = {}
         self._last_ms: int | None = None
         self.made = 0
         self.failed = 0
+
+    def recall(self, now_ms: int) -> None:
+        """Take up the predictions that were in force before a restart."""
+        for prediction in self._store.predictions(self._oldest(now_ms), now_ms + 1):
+            self._newest[_key(prediction)] = prediction
+
+    def _oldest(self, now_ms: int) -> int:
+        return now_ms - int(3 * self._settings.every_seconds * SECOND) - MINUTE
 
     def due(self, now_ms: int) -> bool:
         """Whether the interval since the last forecast has passed; a clock that stepped back also makes it due."""
@@ -39,29 +53,48 @@ class Forecasts:
             return True
         return not self._last_ms <= now_ms < self._last_ms + self._settings.every_seconds * SECOND
 
+    def stop(self) -> None:
+        """End a run under way after the part that it is at."""
+        self._stopping.set()
+
     def run(self, gpus: Sequence[Gpu], now_ms: int) -> list[Prediction]:
         """Forecast `gpus` as of `now_ms`; blocks until the models have answered. A failure is counted and logged."""
         self._last_ms = now_ms
-        start = now_ms - int(self._settings.history_hours * HOUR)
+        made: list[Prediction] = []
         try:
-            history = [
-                History(gpu, self._store.series(gpu.uuid, self._worker.metrics, start, now_ms + 1)) for gpu in gpus
-            ]
-            predictions = self._worker.submit(history, now_ms).result()
-            self._store.write(Batch(predictions=predictions))
+            for start in range(0, len(gpus), CHUNK):
+                if self._stopping.is_set():
+                    break
+                made += self._part(gpus[start : start + CHUNK], now_ms)
         except TocsinError as error:
             self.failed += 1
             log.warning("forecast failed", error=str(error))
-            return []
+        return made
+
+    def _part(self, gpus: Sequence[Gpu], now_ms: int) -> list[Prediction]:
+        start = now_ms - int(self._settings.history_hours * HOUR)
+        metrics = self._worker.metrics
+        history = [History(gpu, self._store.series(gpu.uuid, metrics, start, now_ms + 1)) for gpu in gpus]
+        made = self._worker.submit(history, now_ms).result()
+        self._store.write(Batch(predictions=[prediction for prediction in made if self._is_news(prediction)]))
         with self._lock:
-            self.made += len(predictions)
-            for prediction in predictions:
-                self._newest[prediction.subject.key, prediction.target] = prediction
-        return predictions
+            self.made += len(made)
+            self._newest.update((_key(prediction), prediction) for prediction in made)
+        return made
+
+    def _is_news(self, prediction: Prediction) -> bool:
+        """Crossings, and changes of status: that nothing is expected, again, is not worth a row."""
+        before = self._newest.get(_key(prediction))
+        changed = before is None or before.status is not prediction.status
+        return changed or prediction.status is PredictionStatus.CROSSING
 
     def current(self, now_ms: int) -> list[Prediction]:
         """The newest prediction of each subject and target, less those that three intervals have outdated."""
-        oldest = now_ms - int(3 * self._settings.every_seconds * SECOND) - 60 * SECOND
+        oldest = self._oldest(now_ms)
         with self._lock:
             self._newest = {key: p for key, p in self._newest.items() if p.at_ms >= oldest}
             return list(self._newest.values())
+
+
+def _key(prediction: Prediction) -> Key:
+    return prediction.subject.key, prediction.target

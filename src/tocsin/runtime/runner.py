@@ -44,9 +44,13 @@ class Periodic:
         """Start the thread."""
         self._thread.start()
 
+    def signal(self) -> None:
+        """Make no further call."""
+        self._stop.set()
+
     def stop(self) -> None:
         """Stop and wait for a call under way to end."""
-        self._stop.set()
+        self.signal()
         if self._thread.is_alive():
             self._thread.join()
 

@@ -46,18 +46,43 @@ def of_gpus(uuids: Collection[str]) -> str:
     return f"((not exists r.mig_uuid and {whole}) or (exists r.mig_uuid and {slices}))"
 
 
+def is_empty(start_ms: int, end_ms: int) -> bool:
+    """Whether no instant that a query can ask for lies in [`start_ms`, `end_ms`)."""
+    return _bounded(end_ms) <= _bounded(start_ms)
+
+
+def _bounded(at_ms: int) -> int:
+    return min(max(at_ms, 0), FAR_MS)
+
+
+def _rows_of(bucket: str, start_ms: int, end_ms: int, measurements: Sequence[str], *conditions: str) -> str:
+    where = " and ".join([any_of("_measurement", measurements), *conditions])
+    return (
+        f"from(bucket: {text(bucket)})\n"
+        f"  |> range(start: {to_iso(_bounded(start_ms))}, stop: {to_iso(_bounded(end_ms))})\n"
+        f"  |> filter(fn: (r) => {where})\n"
+    )
+
+
 def query(
     bucket: str, start_ms: int, end_ms: int, measurements: Sequence[str], *conditions: str, then: str = ""
 ) -> str:
-    """The rows of some measurements in [`start_ms`, `end_ms`) that meet all `conditions`; `then` goes on from there."""
-    where = " and ".join([any_of("_measurement", measurements), *conditions])
-    start, stop = to_iso(min(max(start_ms, 0), FAR_MS)), to_iso(min(end_ms, FAR_MS))
+    """The rows of some measurements in [`start_ms`, `end_ms`) that meet all `conditions`; `then` goes on from there.
+
+    InfluxDB refuses a range that is empty: see `is_empty`.
+    """
     return (
-        f"from(bucket: {text(bucket)})\n"
-        f"  |> range(start: {start}, stop: {stop})\n"
-        f"  |> filter(fn: (r) => {where})\n{then}"
+        f"{_rows_of(bucket, start_ms, end_ms, measurements, *conditions)}{then}"
         '  |> drop(columns: ["_start", "_stop"])\n'
         f'  |> rename(fn: (column) => if column == "result" then "{RESULT}" else column)'
+    )
+
+
+def instants_query(bucket: str, start_ms: int, end_ms: int, measurements: Sequence[str], *conditions: str) -> str:
+    """The instants, once each, at which `query` would find a row; `instants` reads the answer."""
+    return (
+        f"{_rows_of(bucket, start_ms, end_ms, measurements, *conditions)}"
+        '  |> keep(columns: ["_time"])\n  |> group()\n  |> unique(column: "_time")'
     )
 
 
@@ -78,10 +103,11 @@ def _typed(kind: str, raw: str) -> FieldValue:
     return raw
 
 
-def samples(rows: Iterable[Sequence[str]]) -> Iterator[Sample]:
-    """Values in an annotated CSV answer: blocks of ``#datatype`` and other annotations, a header, and rows.
+def _tables(rows: Iterable[Sequence[str]]) -> Iterator[tuple[Mapping[str, str], Mapping[str, str]]]:
+    """Rows of an annotated CSV answer, each as its columns' types and its cells, by name of the column.
 
-    Raises FluxError where the answer ends in an error.
+    The answer has blocks of ``#datatype`` and other annotations, a header, and rows. Raises FluxError where it ends in
+    an error.
     """
     kinds: dict[str, str] = {}
     header: Sequence[str] = ()
@@ -92,13 +118,19 @@ def samples(rows: Iterable[Sequence[str]]) -> Iterator[Sample]:
         if row[0].startswith("#"):
             if row[0] == "#datatype":
                 annotation, header = row, ()
-            continue
-        if not header:
+        elif [cell for cell in row if cell] == ["error", "reference"]:
+            header = row
+        elif "error" in header and "_time" not in header:
+            raise FluxError(row[header.index("error")])
+        elif not header:
             header, kinds = row, dict(zip(row, annotation, strict=True))
-            continue
-        if header[1:2] == ["error"]:
-            raise FluxError(row[1])
-        cells = dict(zip(header, row, strict=True))
+        else:
+            yield kinds, dict(zip(header, row, strict=True))
+
+
+def samples(rows: Iterable[Sequence[str]]) -> Iterator[Sample]:
+    """Values in an annotated CSV answer. Raises FluxError where it ends in an error."""
+    for kinds, cells in _tables(rows):
         tags = {name: value for name, value in cells.items() if name not in _OWN_COLUMNS and value}
         if RESULT in tags:
             tags["result"] = tags.pop(RESULT)
@@ -106,3 +138,8 @@ def samples(rows: Iterable[Sequence[str]]) -> Iterator[Sample]:
         if cells["_value"] or kind == "string":
             value = _typed(kind, cells["_value"])
             yield cells["_measurement"], tags, instant(cells["_time"]), cells["_field"], value
+
+
+def instants(rows: Iterable[Sequence[str]]) -> Iterator[int]:
+    """Milliseconds since the epoch of each row's ``_time``. Raises FluxError as `samples` does."""
+    return (instant(cells["_time"]) for _, cells in _tables(rows))

@@ -126,7 +126,7 @@ def event_point(event: Event) -> Point:
     """`event` as a point; kind, GPU, host and code are tags, so that two codes of one instant stay two points."""
     tags = {"kind": event.kind.value, "gpu_uuid": event.gpu, "host": event.host, "code": str(event.code)}
     fields: dict[str, FieldValue] = {
-        "code": event.code,
+        "code": int(event.code),
         "message": event.message,
         "source": event.source,
         "simulated": event.simulated,
@@ -154,7 +154,7 @@ def finding_point(finding: Finding) -> Point:
         "severity": finding.severity.value,
         "category": finding.category.value,
         "action": finding.action.value,
-        "last_ms": finding.last_ms,
+        "last_ms": int(finding.last_ms),
         "sentence": finding.sentence,
         "metric": finding.metric,
         "evidence": evidence_json(finding.evidence),
@@ -189,7 +189,7 @@ def prediction_point(prediction: Prediction) -> Point:
     """`prediction` as a point at the instant when it was made; model, target and subject are tags."""
     p = prediction
     fields: dict[str, FieldValue] = {
-        "horizon_ms": p.horizon_ms,
+        "horizon_ms": int(p.horizon_ms),
         "status": p.status.value,
         "model_version": p.model_version,
         "sentence": p.sentence,

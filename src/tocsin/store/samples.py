@@ -58,9 +58,10 @@ class Rows:
             missing = {name: reason for name, reason in reasons.items() if name not in values}
             yield Reading(known.get(uuid, self._gpus[uuid]), at_ms, values, missing)
 
-    def series(self, gpu: str, metrics: Sequence[str]) -> Series:
-        """The values of one GPU, the only one that was collected."""
-        found = [(reading.at_ms, reading.values) for reading in self.readings({})]
-        values = [[row.get(name, np.nan) for name in metrics] for _, row in found]
-        at_ms = np.array([at for at, _ in found], dtype=np.int64)
-        return Series(gpu, tuple(metrics), at_ms, np.array(values, np.float64).reshape(len(found), len(metrics)))
+    def series(self, gpu: str, metrics: Sequence[str], instants: Iterable[int] = ()) -> Series:
+        """The values of one GPU, the only one that was collected; at further `instants` it has a row of NaN."""
+        found = {reading.at_ms: reading.values for reading in self.readings({})}
+        at_ms = sorted(found.keys() | set(instants))
+        values = [[found.get(at, {}).get(name, np.nan) for name in metrics] for at in at_ms]
+        shaped = np.array(values, np.float64).reshape(len(at_ms), len(metrics))
+        return Series(gpu, tuple(metrics), np.array(at_ms, dtype=np.int64), shaped)
