@@ -18,6 +18,7 @@ from tocsin.journal.verify import verify
 from tocsin.runtime.assembly import RunningBrain, open_brain
 from tocsin.runtime.service import BrainService
 from tocsin.store.lineprotocol import encode
+from tocsin.store.port import StoreUnavailable
 from tocsin_testing.builders import T0, gpu, reading, xid
 
 GPUS = 16
@@ -228,3 +229,49 @@ def test_a_failing_worker_costs_a_forecast_and_nothing_else(fleet: Fleet, monkey
     fleet.running.brain.forecast()
     assert fleet.running.brain.forecasts.failed == 1
     fleet.minute()
+
+
+def test_a_finding_that_is_older_than_the_warm_up_keeps_its_decision_over_restarts(fleet: Fleet) -> None:
+    for _ in range(100):
+        fleet.minute(gpu3=91.0)
+    before = {d.id for d in fleet.service.decisions(100)}
+    opened = [e.payload["id"] for e in read_entries(fleet.settings.journal.path, kinds=["finding_opened"])]
+    for _ in range(2):
+        fleet.restart()
+        for _ in range(5):
+            fleet.minute(gpu3=91.0)
+    again = [e.payload["id"] for e in read_entries(fleet.settings.journal.path, kinds=["finding_opened"])]
+    assert again == opened
+    late = [d for d in fleet.service.decisions(100) if d.id not in before]
+    assert [d.sentence for d in late] == []
+
+
+def test_predictions_in_force_survive_a_restart(fleet: Fleet) -> None:
+    for step in range(90):
+        fleet.minute(gpu3=50.0 + step * 0.3)
+    fleet.running.brain.forecast()
+    before = {p.id for p in fleet.service.predictions() if p.eta}
+    assert before
+    fleet.restart()
+    assert before <= {p.id for p in fleet.service.predictions()}
+
+
+def test_a_store_that_does_not_answer_holds_up_no_decision(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(3):
+        fleet.minute()
+    store = fleet.running.brain.store
+    write = store.write
+
+    def refuse(batch: Batch) -> None:
+        if batch.findings:
+            raise StoreUnavailable("down")
+        write(batch)
+
+    monkeypatch.setattr(store, "write", refuse)
+    for _ in range(6):
+        fleet.minute(gpu3=91.0)
+    assert throttles(fleet)
+    assert store.findings(0, fleet.clock.now_ms() + 1) == []
+    monkeypatch.setattr(store, "write", write)
+    fleet.minute(gpu3=91.0)
+    assert store.findings(0, fleet.clock.now_ms() + 1)

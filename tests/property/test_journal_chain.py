@@ -188,7 +188,14 @@ def test_backup_beside_a_writer_and_restore(path: Path, tmp_path: Path) -> None:
         restore(copy, path)
     journal.append(EntryKind.RESUME, {})
     journal.close()
-    with pytest.raises(Conflict, match="more entries"):
+    with pytest.raises(Conflict, match="does not continue it"):
+        restore(copy, path)
+    Anchor.path_of(path).unlink()
+    restore(copy, path)
+    assert verify(path).events == 3
+    aside = path.with_name("journal.db.replaced")
+    assert len(list(read_entries(aside))) == 4, "what was replaced is still there"
+    with pytest.raises(Conflict, match="earlier restore"):
         restore(copy, path)
     other = tmp_path / "elsewhere" / "journal.db"
     restore(copy, other)

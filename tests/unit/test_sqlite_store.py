@@ -5,15 +5,16 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tocsin.domain.batch import Batch
-from tocsin.domain.errors import InputError
+from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.missing import Missing
-from tocsin.store.port import StoreUnavailable
+from tocsin.store.port import StoreRejected, StoreUnavailable
 from tocsin.store.sqlite import SqliteStore, restore
 from tocsin_testing.builders import T0, gpu, reading, xid
 
@@ -123,3 +124,42 @@ def test_another_process_reads_while_this_one_writes(path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
     store.close()
     assert done.stdout.strip() == "4"
+
+
+def test_a_value_that_does_not_fit_costs_its_batch_and_mixes_up_nothing(path: Path) -> None:
+    store = filled(path)
+    bad = Batch(readings=[reading(gpu(7), temperature_celsius=51)], events=[xid(2**64)])
+    with pytest.raises(StoreRejected):
+        store.write(bad)
+    store.write(Batch(readings=[reading(gpu(8), temperature_celsius=60)]))
+    store.write(Batch(readings=[reading(gpu(7), temperature_celsius=70)]))
+    found = {r.gpu.uuid: r.values["gpu_temperature_celsius"] for r in store.latest(0)}
+    assert found["GPU-00000008"] == 60.0
+    assert found["GPU-00000007"] == 70.0
+    store.close()
+
+
+def test_threads_that_come_and_go_leave_no_connection_behind(path: Path) -> None:
+    store = filled(path)
+    for _ in range(30):
+        thread = threading.Thread(target=lambda: store.latest(0))
+        thread.start()
+        thread.join()
+    assert len(store._idle) == 1
+    store.close()
+
+
+def test_a_store_in_use_is_not_replaced(path: Path, tmp_path: Path) -> None:
+    store = filled(path)
+    copy = tmp_path / "copy.db"
+    store.backup(copy)
+    with pytest.raises(Conflict, match="in use"):
+        restore(copy, path)
+    store.close()
+    restore(copy, path)
+
+
+def test_a_folder_with_odd_characters_is_a_folder(tmp_path: Path) -> None:
+    store = filled(tmp_path / "a#b c?d%20" / "store.db")
+    assert len(store.latest(0)) == 3
+    store.close()

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from tocsin.client.errors import NotFound
 from tocsin.client.models import ErrorBody, ErrorOut
 from tocsin.domain.errors import Conflict, InputError, TocsinError, Unavailable
-from tocsin.store.port import StoreRejected
+from tocsin.store.port import StoreMisconfigured, StoreRejected
 
 RETRY_AFTER_SECONDS = 5
 """Told to clients with each 503; a restart of the brain takes about as long."""
@@ -25,6 +25,8 @@ _LOG = logging.getLogger("tocsin.api")
 
 _STATUS: list[tuple[type[TocsinError], int, str]] = [
     (InputError, 400, "invalid_input"),
+    # The writer's lines are good, the brain's own setting is not: they must be sent again once it is mended.
+    (StoreMisconfigured, 503, "unavailable"),
     (StoreRejected, 400, "rejected"),
     (NotFound, 404, "not_found"),
     (Conflict, 409, "conflict"),

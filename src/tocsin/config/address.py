@@ -7,6 +7,7 @@ import os
 import socket
 import tempfile
 from pathlib import Path
+from typing import IO
 
 from tocsin.domain.errors import InputError
 
@@ -36,13 +37,15 @@ class PortClaim:
                 return
         raise InputError("listen", host, "no port can be bound", "use an address of this host")
 
+    _file: IO[str] | None = None
+
     def _lock(self, port: int) -> bool:
         path = Path(tempfile.gettempdir(), f"tocsin-port-{os.getuid()}-{port}.lock")
         try:
             self._file = path.open("a", encoding="ascii")
         except OSError:
             # Where no lock can be had, the port may still be free: listening will tell.
-            self._file = Path(os.devnull).open(encoding="ascii")
+            self._file = None
             return True
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -53,7 +56,8 @@ class PortClaim:
 
     def release(self) -> None:
         """Let others have the port; safe to repeat."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
 
 def _bindable(host: str, port: int) -> int | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.journal.files import Anchor, connect, lock
+from tocsin.journal.reader import read_entries
 from tocsin.journal.verify import verify
 
 
@@ -23,19 +24,37 @@ def backup(source: Path, target: Path) -> None:
 
 
 def restore(source: Path, target: Path) -> None:
-    """Put the backup `source` in place of the journal `target`.
+    """Put the backup `source` in place of the journal `target`; the replaced files stay beside it as ``.replaced``.
 
-    Raises InputError where the backup's chain does not hold, and Conflict where a brain uses `target` or where `target`
-    is longer than the backup: entries that were acknowledged are never thrown away; move the file aside first.
+    Raises InputError where the backup's chain does not hold, and Conflict where a brain uses `target`, where `target`
+    is whole and the backup does not continue it, or where an earlier ``.replaced`` is still there.
     """
     result = verify(source)
     if not result.ok:
         raise InputError("source", str(source), result.problem, "use another backup")
     target.parent.mkdir(parents=True, exist_ok=True)
     with lock(target):
-        if target.exists() and verify(target).ok and verify(target).events > result.events:
-            raise Conflict(f"{target} is whole and has more entries than {source}; move it aside first")
-        for suffix in ("-wal", "-shm", ".head"):
-            target.with_name(target.name + suffix).unlink(missing_ok=True)
-        target.unlink(missing_ok=True)
-        backup(source, target)
+        if target.exists() and verify(target).ok and not _continues(source, target):
+            raise Conflict(f"{target} is whole and {source} does not continue it; move it aside first")
+        aside = target.with_name(target.name + ".replaced")
+        if aside.exists():
+            raise Conflict(f"{aside} is left from an earlier restore; move it away first")
+        fresh = target.with_name(target.name + ".restored")
+        for path in (fresh, Anchor.path_of(fresh)):
+            path.unlink(missing_ok=True)
+        backup(source, fresh)
+        for suffix in ("", "-wal", "-shm", ".head"):
+            old = target.with_name(target.name + suffix)
+            if old.exists():
+                old.rename(aside.with_name(aside.name + suffix))
+        if Anchor.path_of(fresh).exists():
+            Anchor.path_of(fresh).rename(Anchor.path_of(target))
+        fresh.rename(target)
+
+
+def _continues(source: Path, target: Path) -> bool:
+    """Whether every entry of `target` is in `source`: the hash of the last one speaks for all before it."""
+    last = None
+    for entry in read_entries(target):
+        last = entry
+    return last is None or any(e.hash == last.hash for e in read_entries(source, after=last.seq - 1, limit=1))

@@ -38,7 +38,9 @@ def connect(path: Path, *, write: bool) -> sqlite3.Connection:
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = FULL")
         else:
-            db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None, check_same_thread=False)
+            db = sqlite3.connect(
+                f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
+            )
         version = int(db.execute("PRAGMA user_version").fetchone()[0])
     except sqlite3.DatabaseError as error:
         raise InputError("journal", str(path), f"cannot be opened: {error}", "restore it from a backup") from None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tocsin.config.settings import StoreSettings
 from tocsin.domain.errors import TocsinError
-from tocsin.store.port import StoreRejected, StoreUnavailable
+from tocsin.store.port import StoreMisconfigured, StoreRejected, StoreUnavailable
 
 _UNPARSED = re.compile(r"unable to parse '(.*?)': ([^\n]*)", re.DOTALL)
 _UNAUTHORIZED = (401, 403)
@@ -15,10 +15,6 @@ _NOT_FOUND = 404
 _TOO_LARGE = 413
 _UNUSABLE = (400, _TOO_LARGE, 422)
 _MAX_SHOWN = 300
-
-
-class StoreMisconfigured(StoreRejected):
-    """A setting is wrong, not the batch: every write is refused until it is corrected, and then the same one passes."""
 
 
 class LinesParked(StoreRejected):

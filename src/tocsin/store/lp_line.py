@@ -52,7 +52,10 @@ def number(raw: str) -> float | int | bool:
             pass
     integer = _INTEGER.fullmatch(raw)
     if integer is not None:
-        return int(integer.group(1))
+        whole = int(integer.group(1))
+        if not -(2**63) <= whole < 2**63:
+            raise LineError(f"{raw[:60]!r} does not fit a 64-bit integer")
+        return whole
     if raw in _BOOLEANS:
         return _BOOLEANS[raw]
     raise LineError(f"{raw[:60]!r} is not a number, a boolean or quoted text")

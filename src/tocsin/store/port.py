@@ -26,6 +26,10 @@ class StoreRejected(TocsinError):
     """The store refuses the batch, or part of it; the same write will be refused again."""
 
 
+class StoreMisconfigured(StoreRejected):
+    """A setting is wrong, not the batch: every write is refused until it is corrected, and then the same one passes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Series:
     """Some metrics of one GPU over time.

@@ -6,18 +6,20 @@ other processes may read at the same time.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import sqlite3
 import threading
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from pydantic import TypeAdapter
 
 from tocsin.domain.batch import Batch
-from tocsin.domain.errors import InputError
+from tocsin.domain.errors import Conflict, InputError, TocsinError
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding
 from tocsin.domain.identity import Gpu
@@ -25,12 +27,13 @@ from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
 from tocsin.store import sqlite_rows as rows
 from tocsin.store.identity import Known, attributes_of, is_bare
-from tocsin.store.port import Series, StoreUnavailable
+from tocsin.store.port import Series, StoreRejected, StoreUnavailable
 from tocsin.store.sqlite_schema import MIGRATIONS, Columns, prepare
 
 _FINDING = TypeAdapter(Finding)
 _PREDICTION = TypeAdapter(Prediction)
 _PAGE = 2_000
+_PRUNE_ROWS = 5_000
 
 
 class SqliteStore:
@@ -42,8 +45,8 @@ class SqliteStore:
         self.path = path
         self._lock = threading.Lock()
         self._writer: sqlite3.Connection | None = None
-        self._readers: list[sqlite3.Connection] = []
-        self._local = threading.local()
+        self._idle: list[sqlite3.Connection] = []
+        self._sharing: IO[str] | None = None
         self._columns = Columns(())
         self._known: frozenset[str] = frozenset()
         self._ids: dict[str, tuple[int, Known]] = {}
@@ -54,8 +57,19 @@ class SqliteStore:
                 self._writer = self._open()
 
     def _open(self) -> sqlite3.Connection:
-        try:
+        with ExitStack() as undo:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            sharing = undo.enter_context(_lock(self.path, fcntl.LOCK_SH))
+            db = undo.enter_context(closing(self._connect()))
+            self._columns = Columns.of(db)
+            self._known = frozenset(self._columns.names)
+            self._ids = _known_gpus(db)
+            undo.pop_all()
+        self._sharing = sharing
+        return db
+
+    def _connect(self) -> sqlite3.Connection:
+        try:
             db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = FULL")
@@ -66,20 +80,26 @@ class SqliteStore:
             raise InputError(
                 "store.path", str(self.path), f"cannot be opened: {error}", "restore a backup or name another file"
             ) from None
-        self._columns = Columns.of(db)
-        self._known = frozenset(self._columns.names)
-        self._ids = _known_gpus(db)
         return db
 
-    def _read(self) -> sqlite3.Connection:
-        db: sqlite3.Connection | None = getattr(self._local, "db", None)
+    @contextmanager
+    def _reader(self) -> Iterator[sqlite3.Connection]:
+        """A connection for reading; there are as many as there were readers at once, however many threads come by."""
+        self.init()
+        with self._lock:
+            db = self._idle.pop() if self._idle else None
         if db is None:
-            self.init()
-            db = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, isolation_level=None, check_same_thread=False)
-            self._local.db = db
+            uri = f"{self.path.absolute().as_uri()}?mode=ro"
+            db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+        try:
+            yield db
+        finally:
             with self._lock:
-                self._readers.append(db)
-        return db
+                keep = self._writer is not None
+                if keep:
+                    self._idle.append(db)
+            if not keep:
+                db.close()
 
     # ------------------------------------------------------------------ writing
 
@@ -94,10 +114,10 @@ class SqliteStore:
                 with db:
                     self._write_readings(db, batch.readings)
                     self._write_rest(db, batch)
-            except sqlite3.OperationalError as error:
+            except (sqlite3.Error, OverflowError, ValueError) as error:
                 # What a transaction that was undone said of GPUs is not in the file.
                 self._ids = _known_gpus(db)
-                raise StoreUnavailable(f"store {self.path}: {error}") from None
+                raise _mapped(self.path, error) from None
 
     def _write_readings(self, db: sqlite3.Connection, readings: Sequence[Reading]) -> None:
         if not readings:
@@ -144,7 +164,8 @@ class SqliteStore:
     def gpus(self) -> list[Gpu]:
         some = "EXISTS (SELECT 1 FROM reading WHERE reading.gpu = gpu.id)"
         query = f"SELECT {rows.GPU_COLUMNS} FROM gpu WHERE {some} ORDER BY uuid"
-        return [rows.read_gpu(row) for row in self._read().execute(query)]
+        with self._reader() as db:
+            return [rows.read_gpu(row) for row in db.execute(query)]
 
     def latest(self, since_ms: int) -> list[Reading]:
         where = "gpu.last_ms >= ? AND reading.at_ms = gpu.last_ms"
@@ -159,23 +180,23 @@ class SqliteStore:
         yield from self._select(f"{where} ORDER BY reading.at_ms, gpu.uuid", values)
 
     def _select(self, where: str, values: tuple[rows.Value, ...]) -> Iterator[Reading]:
-        db = self._read()
-        columns = self._columns
         gpu_columns = ", ".join(f"gpu.{name.strip()}" for name in rows.GPU_COLUMNS.split(","))
-        query = (
-            f"SELECT {gpu_columns}, at_ms, missing, extra, {columns.quoted} "
-            f"FROM reading JOIN gpu ON gpu.id = reading.gpu WHERE {where}"
-        )
         width = len(rows.GPU_COLUMNS.split(","))
         known: dict[str, Gpu] = {}
-        cursor = db.execute(query, values)
-        while page := cursor.fetchmany(_PAGE):
-            for row in page:
-                gpu = known.get(row[0]) or known.setdefault(row[0], rows.read_gpu(row[:width]))
-                yield rows.read_reading(gpu, row[width:], columns.names)
+        with self._reader() as db:
+            columns = self._columns
+            query = (
+                f"SELECT {gpu_columns}, at_ms, missing, extra, {columns.quoted} "
+                f"FROM reading JOIN gpu ON gpu.id = reading.gpu WHERE {where}"
+            )
+            with closing(db.execute(query, values)) as cursor:
+                while page := cursor.fetchmany(_PAGE):
+                    for row in page:
+                        gpu = known.get(row[0]) or known.setdefault(row[0], rows.read_gpu(row[:width]))
+                        yield rows.read_reading(gpu, row[width:], columns.names)
 
     def series(self, gpu: str, metrics: Sequence[str], start_ms: int, end_ms: int) -> Series:
-        db = self._read()
+        self.init()
         known = set(self._columns.names)
         chosen = ", ".join(f'"{name}"' if name in known else "NULL" for name in metrics)
         variants = [(i, name) for i, name in enumerate(metrics) if name not in known]
@@ -183,7 +204,8 @@ class SqliteStore:
             f"SELECT at_ms, {'extra' if variants else 'NULL'}{', ' if metrics else ''}{chosen} FROM reading "
             "WHERE gpu = (SELECT id FROM gpu WHERE uuid = ?) AND at_ms >= ? AND at_ms < ? ORDER BY at_ms"
         )
-        found = db.execute(query, (gpu, start_ms, end_ms)).fetchall()
+        with self._reader() as db:
+            found = db.execute(query, (gpu, start_ms, end_ms)).fetchall()
         at_ms = np.array([row[0] for row in found], dtype=np.int64)
         values = np.full((len(found), len(metrics)), np.nan)
         if found and metrics:
@@ -199,48 +221,75 @@ class SqliteStore:
         values: tuple[rows.Value, ...] = (start_ms, end_ms)
         if gpu is not None:
             query, values = f"{query} AND gpu = ?", (*values, gpu)
-        return [rows.read_event(row) for row in self._read().execute(f"{query} ORDER BY at_ms, id", values)]
+        with self._reader() as db:
+            return [rows.read_event(row) for row in db.execute(f"{query} ORDER BY at_ms, id", values)]
 
     def findings(self, start_ms: int, end_ms: int) -> list[Finding]:
         query = "SELECT body FROM finding WHERE at_ms >= ? AND at_ms < ? ORDER BY at_ms, id"
-        return [_FINDING.validate_json(body) for (body,) in self._read().execute(query, (start_ms, end_ms))]
+        with self._reader() as db:
+            return [_FINDING.validate_json(body) for (body,) in db.execute(query, (start_ms, end_ms))]
 
     def predictions(self, start_ms: int, end_ms: int, gpu: str | None = None) -> list[Prediction]:
         query = (
             "SELECT body FROM prediction WHERE at_ms >= ? AND at_ms < ? AND (?3 IS NULL OR gpu = ?3) ORDER BY at_ms, id"
         )
-        found = self._read().execute(query, (start_ms, end_ms, gpu))
-        return [_PREDICTION.validate_json(body) for (body,) in found]
+        with self._reader() as db:
+            return [_PREDICTION.validate_json(body) for (body,) in db.execute(query, (start_ms, end_ms, gpu))]
 
     # ------------------------------------------------------------------ keeping
 
     def prune(self, before_ms: int) -> int:
         self.init()
+        removed = 0
+        for table in ("reading", "event", "finding", "prediction"):
+            while gone := self._prune_slice(table, before_ms):
+                removed += gone
+        return removed
+
+    def _prune_slice(self, table: str, before_ms: int) -> int:
+        """Remove some old rows: writers get their turn between two slices."""
+        query = f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE at_ms < ? LIMIT {_PRUNE_ROWS})"
         with self._lock:
-            db = self._writer
-            if db is None:
+            if self._writer is None:
                 raise StoreUnavailable(f"store {self.path} is closed")
-            removed = 0
-            db.execute("BEGIN IMMEDIATE")
-            with db:
-                for table in ("reading", "event", "finding", "prediction"):
-                    removed += db.execute(f"DELETE FROM {table} WHERE at_ms < ?", (before_ms,)).rowcount
-            return removed
+            try:
+                return self._writer.execute(query, (before_ms,)).rowcount
+            except sqlite3.Error as error:
+                raise _mapped(self.path, error) from None
 
     def backup(self, target: Path) -> None:
         """Copy the store to the new file `target` while it is in use. Raises InputError where `target` exists."""
         if target.exists():
             raise InputError("target", str(target), "exists", "name a new file")
-        with closing(sqlite3.connect(target)) as copy:
-            self._read().backup(copy)
+        with closing(sqlite3.connect(target)) as copy, self._reader() as db:
+            db.backup(copy)
 
     def close(self) -> None:
         with self._lock:
-            for db in (self._writer, *self._readers):
+            for db in (self._writer, *self._idle):
                 if db is not None:
                     db.close()
-            self._writer, self._readers = None, []
-            self._local = threading.local()
+            self._writer, self._idle = None, []
+            if self._sharing is not None:
+                self._sharing.close()
+                self._sharing = None
+
+
+def _lock(path: Path, kind: int) -> IO[str]:
+    """Who uses the store shares its lock; who replaces it must be alone. Raises Conflict where that cannot be had."""
+    handle = path.with_name(path.name + ".lock").open("a", encoding="ascii")
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+    except OSError:
+        handle.close()
+        raise Conflict(f"store {path} is in use; stop what uses it first") from None
+    return handle
+
+
+def _mapped(path: Path, error: Exception) -> TocsinError:
+    """What a failed write means: a full or busy file may take it later, a value that does not fit never."""
+    kind = StoreUnavailable if isinstance(error, sqlite3.OperationalError) else StoreRejected
+    return kind(f"store {path}: {error}")
 
 
 def _known_gpus(db: sqlite3.Connection) -> dict[str, tuple[int, Known]]:
@@ -256,10 +305,10 @@ def _known_gpus(db: sqlite3.Connection) -> dict[str, tuple[int, Known]]:
 def restore(source: Path, target: Path) -> None:
     """Put the backup `source` in place of the store `target`, which must not be in use.
 
-    Raises InputError where `source` is no whole store of this or an older version.
+    Raises InputError where `source` is no whole store of this or an older version, Conflict where `target` is in use.
     """
     try:
-        with closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True)) as db:
+        with closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as db:
             whole = db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
             version = int(db.execute("PRAGMA user_version").fetchone()[0])
             if not whole or not 0 < version <= len(MIGRATIONS):
@@ -271,6 +320,7 @@ def restore(source: Path, target: Path) -> None:
                 db.backup(copy)
     except sqlite3.DatabaseError as error:
         raise InputError("source", str(source), f"cannot be read: {error}", "use another backup") from None
-    for suffix in ("-wal", "-shm"):
-        target.with_name(target.name + suffix).unlink(missing_ok=True)
-    fresh.replace(target)
+    with _lock(target, fcntl.LOCK_EX):
+        for suffix in ("-wal", "-shm"):
+            target.with_name(target.name + suffix).unlink(missing_ok=True)
+        fresh.replace(target)
