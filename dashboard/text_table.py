@@ -42,7 +42,7 @@ STRINGS: dict[str, tuple[str, str]] = {
     "kpi.critical.note": ("{critical} critical, {lost} lost", "{critical} 个严重，{lost} 个失联"),
     "kpi.warning": ("Warning", "警告"),
     "kpi.warning.note": ("{stale} without fresh data", "{stale} 个无新数据"),
-    "kpi.predictions": ("Predicted to fail", "预计出问题"),
+    "kpi.predictions": ("Predicted crossings", "预计越限"),
     "kpi.predictions.note": ("crossing expected", "预计将越限"),
     "kpi.decisions": ("Waiting for you", "待您处理"),
     "kpi.decisions.note": ("decisions held: {held}", "共 {held} 个决策被暂缓"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -116,16 +115,6 @@ def test_every_page_opens_and_carries_the_badge(browser: Browser, dashboard: str
             picture = tmp_path / f"{name}-{theme}.png"
             page.screenshot(path=picture)
             assert picture.stat().st_size > 20_000
-
-
-def test_the_picture_of_the_readme_can_be_taken(browser: Browser, dashboard: str, tmp_path: Path) -> None:
-    """Set TOCSIN_PICTURES to a folder to keep the picture of the overview there."""
-    with opened(browser, dashboard) as page:
-        settled(page, "Needs attention now")
-        expect(page.locator(".js-plotly-plot").first).to_be_visible()
-        picture = Path(os.environ.get("TOCSIN_PICTURES", tmp_path)) / "overview.png"
-        page.screenshot(path=picture)
-        assert 20_000 < picture.stat().st_size < 300_000
 
 
 def test_the_pages_speak_chinese(browser: Browser, dashboard: str) -> None:

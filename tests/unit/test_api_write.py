@@ -47,6 +47,11 @@ def test_precision_is_nanoseconds_unless_told(http: TestClient, service: FakeSer
     assert write(http, GOOD.encode(), "?precision=h")[0] == 422
 
 
+def test_a_misspelt_precision_is_not_taken_for_nanoseconds(http: TestClient, service: FakeService) -> None:
+    status, error = write(http, GOOD.encode(), "?precison=ms")
+    assert (status, error["code"], service.lines) == (422, "invalid_request", [])
+
+
 def test_an_empty_write_is_no_error(http: TestClient) -> None:
     assert write(http, b"") == (204, {})
 

@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from tocsin import __version__
 from tocsin.api.auth import Viewer, Writer
 from tocsin.api.body import decode, unpack
-from tocsin.api.errors import ApiError, documented
+from tocsin.api.errors import ApiError, documented, refuse_unknown_parameters
 from tocsin.api.service import Service
 from tocsin.client.models import IngestResult, Readiness, Wire
 
@@ -61,10 +61,11 @@ def readyz(service: Brain) -> Readiness:
 @router.get(
     "/metrics",
     tags=["health"],
+    dependencies=[Depends(refuse_unknown_parameters)],
     response_class=Response,
     responses={
         200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Prometheus text format."},
-        **documented(401, 403, 500),
+        **documented(401, 403, 422, 500),
     },
 )
 def metrics(service: Brain, _who: Viewer) -> Response:
@@ -114,6 +115,7 @@ _WRITE_BODY = {
     "/api/v2/write",
     tags=["telemetry"],
     status_code=204,
+    dependencies=[Depends(refuse_unknown_parameters)],
     openapi_extra=_WRITE_BODY,
     responses=documented(400, 401, 403, 413, 415, 422, 500, 503),
 )
@@ -123,6 +125,7 @@ async def write(
     _who: Writer,
     precision: Annotated[Literal["ns", "us", "ms", "s"], Query(description="Unit of the timestamps.")] = "ns",
     org: Annotated[str, Query(description="Taken and ignored.")] = "",  # noqa: ARG001  # InfluxDB clients send it
+    org_id: Annotated[str, Query(alias="orgID", description="Taken and ignored.")] = "",  # noqa: ARG001  # the same
     bucket: Annotated[str, Query(description="Taken and ignored.")] = "",  # noqa: ARG001  # InfluxDB clients send it
 ) -> Response:
     """Keep line protocol, as InfluxDB 2.x does: 204 once all of it is durable.
