@@ -24,6 +24,13 @@ def percent(ratio: float | None) -> str:
     return NOTHING if ratio is None else f"{ratio:.0%}".replace("%", " %")
 
 
+def chance(probability: float) -> str:
+    """A probability as a percentage that never claims certainty."""
+    if probability > 0.99:
+        return "> 99 %"
+    return "< 1 %" if probability < 0.01 else percent(probability)
+
+
 def degrees(value: float | None) -> str:
     """A temperature."""
     return NOTHING if value is None else f"{value:.0f} °C"

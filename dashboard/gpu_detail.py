@@ -12,6 +12,7 @@ from tocsin.client.models import FindingOut, GpuDetail, GpuSummary, PredictionOu
 from tocsin.dashboard import style, timeline
 from tocsin.dashboard.access import REFRESH_SECONDS, api
 from tocsin.dashboard.format import (
+    chance,
     clock,
     degrees,
     eta_text,
@@ -161,11 +162,11 @@ def _more(count: int, text: Text) -> list[str]:
 
 def _prediction(prediction: PredictionOut, label: str, now: str, text: Text) -> str:
     sentence = escape(without_label(prediction.sentence, label))
-    chance = "" if prediction.probability is None else f"{percent(prediction.probability)} · "
+    sure = "" if prediction.probability is None else f"{chance(prediction.probability)} · "
     when = eta_text(text, now, prediction.eta, prediction.eta_low, prediction.eta_high)
     model = f"{prediction.model} {prediction.model_version}"
     what = (
-        f'<span class="tc-forecast">{chance}{escape(when)}</span><br>{sentence} '
+        f'<span class="tc-forecast">{escape(sure)}{escape(when)}</span><br>{sentence} '
         f'<span class="tc-muted">({escape(model)})</span>'
     )
     return style.row('<span class="tc-sign tc-forecast">↗</span>', what)

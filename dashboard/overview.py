@@ -11,6 +11,7 @@ from tocsin.client.models import FleetSummary, GpuState, GpuSummary, IncidentOut
 from tocsin.dashboard import heatmap, style
 from tocsin.dashboard.access import REFRESH_SECONDS, api
 from tocsin.dashboard.format import (
+    chance,
     eta_text,
     gpu_label,
     markdown_safe,
@@ -88,9 +89,9 @@ def _sentences(gpu: GpuSummary, now: str, text: Text) -> str:
     lines = [escape(without_label(gpu.finding, label))] if gpu.finding else []
     if gpu.prediction:
         when = eta_text(text, now, gpu.eta, gpu.eta_low, gpu.eta_high)
-        chance = "" if gpu.probability is None else f"{percent(gpu.probability)} · "
+        sure = "" if gpu.probability is None else f"{chance(gpu.probability)} · "
         lines.append(
-            f'<span class="tc-forecast">↗ {chance}{escape(when)}</span> {escape(without_label(gpu.prediction, label))}'
+            f'<span class="tc-forecast">↗ {escape(sure)}{escape(when)}</span> {escape(without_label(gpu.prediction, label))}'
         )
     if not lines and gpu.last_reading_age_s is not None:
         lines.append(text("reading.age", age=text.duration(gpu.last_reading_age_s)))

@@ -43,7 +43,7 @@ STRINGS: dict[str, tuple[str, str]] = {
     "kpi.warning": ("Warning", "警告"),
     "kpi.warning.note": ("{stale} without fresh data", "{stale} 个无新数据"),
     "kpi.predictions": ("Predicted crossings", "预计越限"),
-    "kpi.predictions.note": ("crossing expected", "预计将越限"),
+    "kpi.predictions.note": ("of a threshold, ahead", "预测范围内"),
     "kpi.decisions": ("Waiting for you", "待您处理"),
     "kpi.decisions.note": ("decisions held: {held}", "共 {held} 个决策被暂缓"),
     "kpi.load": ("Load", "负载"),

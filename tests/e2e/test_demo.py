@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,15 @@ def children_of(session: int) -> list[int]:
         if int(fields[3]) == session and fields[0] != "Z":
             found.append(int(path.parent.name))
     return found
+
+
+def left_after(session: int, seconds: float) -> list[int]:
+    """Processes of a session that do not end by themselves: a helper of the interpreter may outlive it by a moment."""
+    never, waited = threading.Event(), 0.0
+    while (left := children_of(session)) and waited < seconds:
+        never.wait(0.1)
+        waited += 0.1
+    return left
 
 
 def test_the_whole_loop_in_one_minute() -> None:
@@ -72,9 +82,10 @@ def test_two_demos_beside_each_other_and_an_end_by_ctrl_c_without_a_child_left()
     assert len(set(urls)) == 4
     for demo in demos:
         os.kill(demo.pid, signal.SIGINT)
-        _, errors = demo.communicate(timeout=60)
+    ended = [(demo, demo.communicate(timeout=60)[1]) for demo in demos]
+    for demo, errors in ended:
         assert demo.returncode == 0, errors[-3000:]
-        assert children_of(demo.pid) == []
+        assert left_after(demo.pid, seconds=10) == []
         assert "Traceback" not in errors
 
 

@@ -126,6 +126,17 @@ def test_numbers_that_are_not_there() -> None:
     assert [formats.watts(312.4), formats.watts(21_300.0)] == ["312 W", "21.3 kW"]
 
 
+def test_a_probability_never_claims_certainty() -> None:
+    assert [formats.chance(p) for p in (1.0, 0.995, 0.99, 0.5, 0.01, 0.0)] == [
+        "> 99 %",
+        "> 99 %",
+        "99 %",
+        "50 %",
+        "1 %",
+        "< 1 %",
+    ]
+
+
 def test_an_eta_without_a_far_end_says_not_before() -> None:
     now, eta, low = (to_iso(fleet.NOW_MS + hours * HOUR) for hours in (0, 10, 4))
     assert formats.eta_text(Text("en"), now, eta, low, None) == "in 10.0 h, not before 4.0 h"
