@@ -116,11 +116,12 @@ def readable(sentence: str) -> str:
 
 def without_label(sentence: str, label: str) -> str:
     """`sentence` without the name of its subject at its start, where the name stands beside it anyway."""
-    prefix = label.replace(" · ", " ") + ": "
-    if not sentence.startswith(prefix):
-        return readable(sentence)
-    rest = readable(sentence.removeprefix(prefix))
-    return rest[:1].upper() + rest[1:]
+    name = label.replace(" · ", " ")
+    for prefix in (f"{name}: ", f"{name} "):
+        if sentence.startswith(prefix):
+            rest = readable(sentence.removeprefix(prefix))
+            return rest[:1].upper() + rest[1:]
+    return readable(sentence)
 
 
 def subject_label(subject: SubjectOut, gpus: Mapping[str, GpuSummary]) -> str:

@@ -166,7 +166,7 @@ def _prediction(prediction: PredictionOut, label: str, now: str, text: Text) -> 
     when = eta_text(text, now, prediction.eta, prediction.eta_low, prediction.eta_high)
     model = f"{prediction.model} {prediction.model_version}"
     what = (
-        f'<span class="tc-forecast">{escape(sure)}{escape(when)}</span><br>{sentence} '
+        f'<span class="tc-forecast">{escape(sure + when)}</span><br>{sentence} '
         f'<span class="tc-muted">({escape(model)})</span>'
     )
     return style.row('<span class="tc-sign tc-forecast">↗</span>', what)

@@ -90,9 +90,8 @@ def _sentences(gpu: GpuSummary, now: str, text: Text) -> str:
     if gpu.prediction:
         when = eta_text(text, now, gpu.eta, gpu.eta_low, gpu.eta_high)
         sure = "" if gpu.probability is None else f"{chance(gpu.probability)} · "
-        lines.append(
-            f'<span class="tc-forecast">↗ {escape(sure)}{escape(when)}</span> {escape(without_label(gpu.prediction, label))}'
-        )
+        told = escape(without_label(gpu.prediction, label))
+        lines.append(f'<span class="tc-forecast">↗ {escape(sure + when)}</span> {told}')
     if not lines and gpu.last_reading_age_s is not None:
         lines.append(text("reading.age", age=text.duration(gpu.last_reading_age_s)))
     return "<br>".join(lines)

@@ -153,6 +153,7 @@ def test_sentences_are_made_readable() -> None:
 def test_a_subject_is_not_named_twice() -> None:
     assert formats.without_label("n1 GPU 2: too hot.", "n1 · GPU 2") == "Too hot."
     assert formats.without_label("n1 GPU 2: gpu_power_watts is high", "n1 · GPU 2") == "Power is high"
+    assert formats.without_label("n1 GPU 2 link 14: slow", "n1 · GPU 2") == "Link 14: slow"
     assert formats.without_label("n1 GPU 20: too hot.", "n1 · GPU 2") == "n1 GPU 20: too hot."
 
 
