@@ -40,45 +40,33 @@ def needing_attention(gpus: Sequence[GpuSummary]) -> list[GpuSummary]:
     return sorted(chosen, key=lambda gpu: (-gpu.state.rank, -(gpu.probability or 0.0), gpu.eta or "~", gpu.uuid))
 
 
-def _figures(summary: FleetSummary, text: Text) -> str:
-    def state(which: GpuState) -> int:
+def _states(summary: FleetSummary, text: Text) -> list[str]:
+    def count(which: GpuState) -> int:
         return summary.states.get(which, 0)
 
-    critical, lost, stale = state(GpuState.CRITICAL), state(GpuState.LOST), state(GpuState.STALE)
-    warning = state(GpuState.WARNING)
+    critical, lost = count(GpuState.CRITICAL), count(GpuState.LOST)
+    warning, stale = count(GpuState.WARNING), count(GpuState.STALE)
+    bad = text("kpi.critical.note", critical=critical, lost=lost)
+    old = text("kpi.warning.note", stale=stale)
+    worst = GpuState.CRITICAL if critical + lost else GpuState.OK
+    return [
+        style.kpi(text("kpi.critical"), str(critical + lost), bad, worst),
+        style.kpi(text("kpi.warning"), str(warning), old, GpuState.WARNING if warning else GpuState.OK),
+    ]
+
+
+def _figures(summary: FleetSummary, text: Text) -> str:
+    predictions, waiting = summary.predictions, summary.decisions_approvable
+    held = text("kpi.decisions.note", held=summary.decisions_held)
+    size = text("kpi.gpus.note", hosts=summary.hosts, pools=summary.pools)
     load = text("kpi.load.note", memory=percent(summary.memory_used_ratio), power=watts(summary.power_watts))
-    bad = GpuState.CRITICAL if critical + lost else GpuState.OK
+    ahead, mine = "forecast" if predictions else "grid", "line" if waiting else "grid"
     return style.kpis(
         [
-            style.kpi(
-                text("kpi.critical"),
-                str(critical + lost),
-                text("kpi.critical.note", critical=critical, lost=lost),
-                bad,
-            ),
-            style.kpi(
-                text("kpi.warning"),
-                str(warning),
-                text("kpi.warning.note", stale=stale),
-                GpuState.WARNING if warning else GpuState.OK,
-            ),
-            style.kpi(
-                text("kpi.predictions"),
-                str(summary.predictions),
-                text("kpi.predictions.note"),
-                edge="forecast" if summary.predictions else "grid",
-            ),
-            style.kpi(
-                text("kpi.decisions"),
-                str(summary.decisions_approvable),
-                text("kpi.decisions.note", held=summary.decisions_held),
-                edge="line" if summary.decisions_approvable else "grid",
-            ),
-            style.kpi(
-                text("kpi.gpus"),
-                f"{summary.gpus:,}",
-                text("kpi.gpus.note", hosts=summary.hosts, pools=summary.pools),
-            ),
+            *_states(summary, text),
+            style.kpi(text("kpi.predictions"), str(predictions), text("kpi.predictions.note"), edge=ahead),
+            style.kpi(text("kpi.decisions"), str(waiting), held, edge=mine),
+            style.kpi(text("kpi.gpus"), f"{summary.gpus:,}", size),
             style.kpi(text("kpi.load"), percent(summary.utilization_ratio), load),
         ]
     )

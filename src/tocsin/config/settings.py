@@ -111,7 +111,7 @@ class JournalSettings(Section):
 
 
 class Role(StrEnum):
-    """What a token may do; each role may do what those before it may, except that `agent` may only write telemetry."""
+    """What a token may do: `viewer` reads, `operator` also decides, `admin` may all, `agent` writes telemetry."""
 
     AGENT = "agent"
     VIEWER = "viewer"
