@@ -158,6 +158,8 @@ def test_no_start_is_needed_twice(real: dict[str, Any]) -> None:
 def test_real_alerts_beat_their_own_shifts(real: dict[str, Any]) -> None:
     assert real["null"]["shifts"]["draws"] == 1000
     assert real["skill"]["figure"] == "fresh_24h"
+    assert "bar" in real["skill"]["figures_above"]
+    assert real["null"]["shifts"]["bar"]["reached"] < 0.05
     assert real["skill"]["above"]
 
 
