@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from tocsin.domain.owner import Owner
 from tocsin.domain.subject import Subject
 
 
@@ -73,7 +74,7 @@ class Finding:
     """A rule's condition holds for a subject since `started_ms`, last seen at `last_ms`.
 
     `value` and `threshold` are in the unit of `metric`; None where the rule compares no number. `action` is what the
-    rule proposes. `sentence` is the whole of it in words.
+    rule proposes. `sentence` is the whole of it in words. `owners` are the processes on the GPU when it was last seen.
     """
 
     rule: str
@@ -89,6 +90,7 @@ class Finding:
     threshold: float | None = None
     evidence: tuple[Evidence, ...] = field(default=())
     simulated: bool = False
+    owners: tuple[Owner, ...] = ()
 
     @property
     def id(self) -> str:

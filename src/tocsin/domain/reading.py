@@ -10,6 +10,7 @@ from tocsin.domain.clock import MINUTE, to_iso
 from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import spec_of
 from tocsin.domain.missing import Missing
+from tocsin.domain.owner import Owner
 
 MAX_FUTURE_MS = 5 * MINUTE
 """How far ahead of the receiver's clock a reading may be dated: skew is tolerated, a wrong clock is not."""
@@ -21,12 +22,14 @@ class Reading:
 
     `values` maps a canonical metric name, or a variant ``name{label="v"}``, to a finite float in the metric's unit.
     `missing` maps names to the reason for which there is no value. A name is in one of the two at most.
+    `owners` are the processes on the GPU; empty where there is none and where nobody looked.
     """
 
     gpu: Gpu
     at_ms: int
     values: Mapping[str, float]
     missing: Mapping[str, Missing] = field(default_factory=dict)
+    owners: tuple[Owner, ...] = ()
 
     def as_json(self) -> dict[str, object]:
         """The wire form of `tocsin agent --once --json`."""
@@ -37,6 +40,7 @@ class Reading:
             "simulated": self.gpu.simulated,
             "values": dict(self.values),
             "missing": {name: reason.label for name, reason in self.missing.items()},
+            "owners": [owner.as_json() for owner in self.owners],
         }
 
 

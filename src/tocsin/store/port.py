@@ -44,6 +44,21 @@ class Series:
     values: npt.NDArray[np.float64]
 
 
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Some metrics of many GPUs over time, one row per reading, sorted by instant, then UUID.
+
+    `gpus` are the UUIDs, sorted, that have a row; `gpu` is int32[n], the row's index into them; `at_ms` is int64[n];
+    `values` is float64[n, m] in the order of `metrics` (canonical names or variants), NaN where there is no value.
+    """
+
+    gpus: tuple[str, ...]
+    metrics: tuple[str, ...]
+    gpu: npt.NDArray[np.int32]
+    at_ms: npt.NDArray[np.int64]
+    values: npt.NDArray[np.float64]
+
+
 class Store(Protocol):
     """Readings, events, findings and predictions of a fleet.
 
@@ -73,6 +88,16 @@ class Store(Protocol):
 
     def series(self, gpu: str, metrics: Sequence[str], start_ms: int, end_ms: int) -> Series:
         """Values of `metrics` of one GPU in [`start_ms`, `end_ms`)."""
+        ...
+
+    def columns(
+        self, metrics: Sequence[str], start_ms: int, end_ms: int, gpus: Collection[str] | None = None
+    ) -> Columns:
+        """Values of `metrics` of all GPUs, or of `gpus`, in [`start_ms`, `end_ms`); a row per reading."""
+        ...
+
+    def latest_columns(self, metrics: Sequence[str], since_ms: int) -> Columns:
+        """The same of the newest reading of each GPU at or after `since_ms`: one row per GPU, by UUID."""
         ...
 
     def events(self, start_ms: int, end_ms: int, gpu: str | None = None) -> list[Event]:
