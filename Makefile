@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-SERVERS := victoria-metrics prometheus chromium fonts-noto-cjk
+SERVERS := victoria-metrics influxdb prometheus chromium fonts-noto-cjk
 DEMO_ARGS ?=
 export PYTHONPATH :=
 
@@ -42,6 +42,7 @@ wheel-test: setup  ## Smoke tests and laws against the built wheel
 test: setup setup-servers lint wheel-test unit  ## Everything
 
 bench: setup  ## Print the measured figures
+	$(PIP) install --quiet -c constraints.txt --group bench
 	$(BIN)/python -m pytest tests/perf --benchmark-only --benchmark-columns=min,median,rounds -p no:xdist
 
 clean:  ## Remove what the targets made

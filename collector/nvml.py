@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from tocsin.collector.nvml_device import Counters, Device, Place, open_device
+from tocsin.collector.nvml_device import Device, Look, Place, open_device
 from tocsin.collector.nvml_events import XidWatch
-from tocsin.collector.nvml_library import Code, Nvml, NvmlFailure, unavailable
+from tocsin.collector.nvml_gpm import Activity
+from tocsin.collector.nvml_library import Code, Nvml, NvmlFailure, attempt, text, unavailable
+from tocsin.collector.nvml_stuck import Stuck
 from tocsin.collector.nvml_workers import Workers
 from tocsin.domain.batch import Batch
-from tocsin.domain.clock import MINUTE, SECOND
+from tocsin.domain.clock import MINUTE, SECOND, Clock, SystemClock
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.identity import Gpu
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading
 from tocsin.telemetry.log import logger
+from tocsin.telemetry.metrics import OwnMetrics
 
 _log = logger("nvml")
 
 DEADLINE_SECONDS = 5.0
 """How long a GPU may take for one reading."""
+OPEN_SECONDS = 60.0
+"""How long the library may take to open at the start: without persistence mode the driver wakes every GPU first."""
 ENUMERATE_MS = 5 * MINUTE
 """How long handles, static values and what is known as unsupported are kept before GPUs are listed anew."""
 MAX_RETRY_MS = 60 * SECOND
 """Longest pause between two attempts to reopen a library that went away."""
-_ENUMERATION = "enumeration"
+_LIBRARY = "library"
 _GONE = frozenset({Code.UNINITIALIZED, Code.DRIVER_NOT_LOADED})
 
 
@@ -35,77 +40,120 @@ class _Listing:
 
     count: int
     devices: tuple[Device, ...]
-    closed: dict[int, NvmlFailure]
+    closed: Mapping[int, NvmlFailure]
+    driver: str
 
 
-_Result = list[Reading] | _Listing | NvmlFailure
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """One reading of one GPU: None where it is lost. `device` is a new one where the GPU was opened afresh."""
+
+    device: Device
+    look: Look | None
+    seconds: float
+
+
+_Result = _Taken | _Listing | int | NvmlFailure
 
 
 class NvmlSource:
     """A `Source` over NVML.
 
-    Each GPU is read on a thread of its own: one that hangs has a reading of reasons (timed out) after
-    `deadline_seconds`, one that is lost has reasons (lost), and the others their values. A driver that was reloaded is
-    opened again at once, then with a growing pause; until then all its GPUs count as lost. Raises Unavailable where
-    NVML cannot be opened at the start, and where the driver was replaced under the loaded library, which only a new
-    process can mend.
+    Every call into the driver is made on a thread that can be left behind, and each GPU has `deadline_seconds`: one
+    that hangs has a reading of reasons (timed out), is not asked again until its call comes back, and is opened afresh
+    on another thread after a growing pause; one that is lost has reasons (lost); the others have their values. A driver
+    that was reloaded is opened again at once, then with a growing pause; until then all its GPUs count as lost. While a
+    GPU is lost the library is opened anew at each enumeration, so that it is seen when it comes back. Raises
+    Unavailable where NVML cannot be opened at the start, and where the driver was replaced under the loaded library,
+    which only a new process can mend.
     """
 
     name = "nvml"
 
-    def __init__(self, library: Nvml, place: Place, deadline_seconds: float = DEADLINE_SECONDS) -> None:
+    def __init__(
+        self,
+        library: Nvml,
+        place: Place,
+        deadline_seconds: float = DEADLINE_SECONDS,
+        *,
+        clock: Clock | None = None,
+        own: OwnMetrics | None = None,
+    ) -> None:
         self._library = library
         self._place = place
         self.deadline_seconds = deadline_seconds
+        self._clock = clock if clock is not None else SystemClock()
+        self._own = own
         self._workers: Workers[_Result] = Workers()
-        self._watch = XidWatch(library)
+        self._watch = XidWatch(library, self._clock, own)
+        self._stuck = Stuck()
         self._devices: dict[str, Device] = {}
         self._without_handle: frozenset[str] = frozenset()
         self._count = 0
         self._listed_ms: int | None = None
         self._lost: set[str] = set()
         self._actions: dict[str, float] = {}
+        self._told_of: set[tuple[str, str]] = set()
+        self._driver = ""
+        self._retired: tuple[Activity, ...] = ()
         self._open = True
         self._reopen_at_ms = 0
         self._pause_ms = SECOND
         try:
-            library.open()
-            self._take(self._list())
+            self._take(self._opened(OPEN_SECONDS), retire=False)
         except NvmlFailure as failure:
+            self._workers.close()
             raise unavailable(failure) from None
+
+    @property
+    def stuck_readers(self) -> int:
+        """Calls into the driver that have not come back, those of GPUs opened afresh since among them."""
+        return len(self._workers.stuck) + self._workers.left_behind
 
     def gpus(self) -> list[Gpu]:
         return [gpu for device in self._devices.values() for gpu in (device.gpu, *(i.gpu for i in device.instances))]
 
     def read(self, now_ms: int) -> Batch:
         events: list[Event] = []
-        results: dict[str, list[Reading]] = {}
+        taken: dict[str, _Taken] = {}
         for _ in range(2):
             if not self._is_open(now_ms, events):
                 break
             try:
                 self._refresh(now_ms, events)
-                results = self._read_all(now_ms)
+                taken = self._read_all(now_ms, events)
                 break
             except NvmlFailure as failure:
                 self._went_away(failure, now_ms)
-        if self._open:
-            events += self._watch.drain(now_ms)
+        events += self._watch.drain()
         readings: list[Reading] = []
         for uuid, device in self._devices.items():
-            readings += self._noted(results.get(uuid) or self._absent(device, now_ms), now_ms, events)
+            readings += self._noted(device, taken.get(uuid), now_ms, events)
         return Batch(readings=tuple(readings), events=tuple(events))
 
     def close(self) -> None:
         if self._open:
             self._shut_down()
+        self._watch.close()
         self._workers.close()
 
-    def _absent(self, device: Device, now_ms: int) -> list[Reading]:
-        if not self._open or device.gpu.uuid in self._without_handle:
-            return device.absent(now_ms, Missing.LOST)
-        _log.warning("GPU did not answer in time", gpu=device.gpu.uuid, seconds=self.deadline_seconds)
-        return device.absent(now_ms, Missing.TIMED_OUT)
+    def _opened(self, seconds: float) -> _Listing:
+        """The library opened and its GPUs listed. Raises NvmlFailure, a time-out among them."""
+        listing = self._run_one(self._open_and_list, seconds)
+        if isinstance(listing, _Listing):
+            return listing
+        raise NvmlFailure(Code.TIMEOUT, f"no answer within {seconds:g} s")
+
+    def _open_and_list(self) -> _Listing:
+        self._library.open()
+        # What belongs to an earlier opening must not be used again.
+        return self._listed({})
+
+    def _run_one(self, task: Callable[[], _Result], seconds: float) -> _Result | None:
+        result = self._workers.run({_LIBRARY: _guarded(task)}, seconds).get(_LIBRARY)
+        if isinstance(result, NvmlFailure):
+            raise result
+        return result
 
     def _is_open(self, now_ms: int, events: list[Event]) -> bool:
         if self._open:
@@ -113,8 +161,7 @@ class NvmlSource:
         if now_ms < self._reopen_at_ms:
             return False
         try:
-            self._library.open()
-            self._take(self._list())
+            self._take(self._opened(self.deadline_seconds), retire=False)
         except NvmlFailure as failure:
             self._went_away(failure, now_ms)
             return False
@@ -129,7 +176,6 @@ class NvmlSource:
             raise unavailable(failure) from None
         if self._open:
             self._shut_down()
-            self._watch.reset()
             self._reopen_at_ms = now_ms
         else:
             self._reopen_at_ms = now_ms + self._pause_ms
@@ -139,27 +185,43 @@ class NvmlSource:
 
     def _shut_down(self) -> None:
         self._open = False
-        if self._workers.stuck:
+        free = self._watch.release()
+        if not free or self._workers.stuck or self._workers.left_behind:
             # Closing the library under a call that hangs in it would hang as well.
             return
         try:
-            self._library.close()
+            self._run_one(self._close_library, self.deadline_seconds)
         except NvmlFailure as failure:
             _log.debug("NVML did not close", problem=str(failure), code=failure.code)
 
+    def _close_library(self) -> int:
+        for activity in (*self._retired, *(a for device in self._devices.values() for a in device.activities)):
+            activity.close()
+        self._retired = ()
+        self._library.close()
+        return 0
+
     def _refresh(self, now_ms: int, events: list[Event]) -> None:
+        """List the GPUs anew where that is due."""
         if self._listed_ms is None:
             self._listed_ms = now_ms
-        count = int(self._library.call("nvmlDeviceGetCount"))
-        if count == self._count and now_ms - self._listed_ms < ENUMERATE_MS:
+        if 0 <= now_ms - self._listed_ms < ENUMERATE_MS:
             return
+        if self._lost and not self._workers.stuck and not self._workers.left_behind:
+            # A lost GPU does not come back to handles that were open when it went.
+            self._shut_down()
+            self._take(self._opened(self.deadline_seconds), retire=False)
+            self._open = True
+            self._listed_ms = now_ms
+            return
+        self._enumerate(now_ms, events)
+
+    def _enumerate(self, now_ms: int, events: list[Event]) -> None:
         before = set(self._devices)
-        listing = self._workers.run({_ENUMERATION: _guarded(self._list)}, self.deadline_seconds).get(_ENUMERATION)
-        if isinstance(listing, NvmlFailure):
-            raise listing
+        listing = self._run_one(self._list, self.deadline_seconds)
         if not isinstance(listing, _Listing):
             return
-        self._take(listing)
+        self._take(listing, retire=True)
         self._listed_ms = now_ms
         for uuid in before - self._devices.keys():
             if uuid not in self._lost:
@@ -169,20 +231,29 @@ class NvmlSource:
         events += [self._event(EventKind.GPU_FOUND, uuid, now_ms, "the driver lists a new GPU") for uuid in new]
 
     def _list(self) -> _Listing:
+        return self._listed(self._devices)
+
+    def _listed(self, before: Mapping[str, Device]) -> _Listing:
         count = int(self._library.call("nvmlDeviceGetCount"))
-        counters = {uuid: d.counters for uuid, d in self._devices.items() if isinstance(d.counters, Counters)}
+        # Opening a GPU in which a call hangs would hang as well; it keeps its place.
+        hanging = {d.gpu.index for uuid, d in self._devices.items() if uuid in self._stuck.uuids}
         devices: list[Device] = []
         closed: dict[int, NvmlFailure] = {}
         for index in range(count):
+            if index in hanging:
+                closed[index] = NvmlFailure(Code.TIMEOUT, "a call to this GPU hangs")
+                continue
             try:
-                devices.append(open_device(self._library, index, self._place, counters))
+                devices.append(open_device(self._library, index, self._place, before))
             except NvmlFailure as failure:
                 if failure.code in _GONE:
                     raise
                 closed[index] = failure
-        return _Listing(count, tuple(devices), closed)
+        self._watch.register(devices)
+        return _Listing(count, tuple(devices), closed, text(attempt(self._library, "nvmlSystemGetDriverVersion")))
 
-    def _take(self, listing: _Listing) -> None:
+    def _take(self, listing: _Listing, *, retire: bool) -> None:
+        """Go on with what `listing` found; `retire` what only earlier devices of the same opening need."""
         opened = {device.gpu.uuid: device for device in listing.devices}
         # A GPU that fell off the bus keeps its place in the count but gives no handle: its UUID is known from before,
         # and the handle of before must not be used again.
@@ -193,62 +264,132 @@ class NvmlSource:
         }
         for index, failure in listing.closed.items():
             _log.warning("GPU cannot be opened", index=index, problem=str(failure), code=failure.code)
+        if retire:
+            kept = {id(a) for device in (opened | left).values() for a in device.activities}
+            gone = (a for uuid, d in self._devices.items() if uuid not in self._stuck.uuids for a in d.activities)
+            self._retired += tuple(activity for activity in gone if id(activity) not in kept)
         self._devices = opened | left
-        self._without_handle = frozenset(left)
+        self._without_handle = frozenset(left.keys() - self._stuck.uuids)
         self._count = listing.count
-        self._watch.register(listing.devices)
+        self._driver = listing.driver
 
-    def _read_all(self, now_ms: int) -> dict[str, list[Reading]]:
-        tasks = {
-            uuid: _guarded(device.read, now_ms)
-            for uuid, device in self._devices.items()
-            if uuid not in self._without_handle
-        }
-        readings: dict[str, list[Reading]] = {}
-        for uuid, result in self._workers.run(tasks, self.deadline_seconds).items():
+    def _read_all(self, now_ms: int, events: list[Event]) -> dict[str, _Taken]:
+        tasks: dict[str, Callable[[], _Result]] = {_LIBRARY: _guarded(self._count_gpus)}
+        for uuid in self._watch.hurried() & self._devices.keys():
+            self._devices[uuid].hurry()
+        for uuid, device in self._devices.items():
+            if uuid not in self._without_handle:
+                tasks[uuid] = self._task(device, now_ms)
+        taken, count = self._sort(self._workers.run(tasks, self.deadline_seconds))
+        self._stuck.note(self._workers.stuck & self._devices.keys(), now_ms)
+        if count is not None and count != self._count:
+            self._enumerate(now_ms, events)
+            fresh = {u: self._task(d, now_ms) for u, d in self._devices.items() if u not in self._without_handle}
+            taken, _ = self._sort(self._workers.run(fresh, self.deadline_seconds))
+        return taken
+
+    def _sort(self, results: Mapping[str, _Result]) -> tuple[dict[str, _Taken], int | None]:
+        taken: dict[str, _Taken] = {}
+        count = None
+        for uuid, result in results.items():
             if isinstance(result, NvmlFailure):
                 raise result
-            if isinstance(result, list):
-                readings[uuid] = result
-        return readings
+            if isinstance(result, _Taken):
+                taken[uuid] = result
+                self._devices[uuid] = result.device
+            elif isinstance(result, int):
+                count = result
+        return taken, count
 
-    def _noted(self, readings: Sequence[Reading], now_ms: int, events: list[Event]) -> list[Reading]:
-        """`readings` of one GPU with its XID metrics, after its loss, return and change of verdict became events."""
-        own = readings[0]
-        uuid = own.gpu.uuid
-        lost = Missing.LOST in own.missing.values() and not own.values
-        if lost and uuid not in self._lost:
-            self._lost.add(uuid)
-            events.append(self._event(EventKind.GPU_LOST, uuid, now_ms, "the GPU does not answer the driver"))
-        elif own.values and uuid in self._lost:
+    def _count_gpus(self) -> int:
+        retired, self._retired = self._retired, ()
+        for activity in retired:
+            activity.close()
+        return int(self._library.call("nvmlDeviceGetCount"))
+
+    def _task(self, device: Device, now_ms: int) -> Callable[[], _Result]:
+        uuid = device.gpu.uuid
+        if self._stuck.due(uuid, now_ms) and self._workers.left_behind < self._stuck.most_left_behind:
+            self._workers.abandon(uuid)
+            return _guarded(lambda: self._afresh(device, now_ms))
+        return _guarded(lambda: self._timed(device, now_ms))
+
+    def _timed(self, device: Device, now_ms: int) -> _Taken:
+        begun = self._clock.monotonic()
+        look = device.read(now_ms)
+        return _Taken(device, look, self._clock.monotonic() - begun)
+
+    def _afresh(self, stale: Device, now_ms: int) -> _Taken:
+        """A reading of a GPU in which an earlier call still hangs, through a handle and memory of its own."""
+        device = open_device(self._library, stale.gpu.index or 0, self._place, {})
+        if device.gpu.uuid != stale.gpu.uuid:
+            return _Taken(stale, None, 0.0)
+        return self._timed(device, now_ms)
+
+    def _noted(self, device: Device, taken: _Taken | None, now_ms: int, events: list[Event]) -> list[Reading]:
+        """The readings of one GPU, after its loss, return and change of verdict became events."""
+        uuid = device.gpu.uuid
+        if taken is None:
+            unseen = not self._open or uuid in self._without_handle
+            return self._absent(device, Missing.LOST if unseen else Missing.TIMED_OUT, now_ms, events)
+        if self._own is not None:
+            self._own.observe("tocsin_nvml_read_seconds", taken.seconds)
+        look = taken.look
+        if look is None:
+            return self._absent(device, Missing.LOST, now_ms, events)
+        self._count_read("ok")
+        if uuid in self._lost:
             self._lost.discard(uuid)
             events.append(self._event(EventKind.GPU_FOUND, uuid, now_ms, "the GPU answers again"))
-        self._note_action(own, now_ms, events)
-        if not own.values:
-            return list(readings)
+        self._note_action(uuid, look.values.get("gpu_recovery_action"), now_ms, events)
+        self._tell(device, look)
         values, missing = self._watch.values(uuid)
-        own = replace(own, values={**own.values, **values}, missing={**own.missing, **missing})
-        return [own, *readings[1:]]
+        look.values.update(values)
+        look.missing.update(missing)
+        return [Reading(device.gpu, now_ms, look.values, look.missing), *look.instances]
 
-    def _note_action(self, own: Reading, now_ms: int, events: list[Event]) -> None:
-        action = own.values.get("gpu_recovery_action")
+    def _absent(self, device: Device, reason: Missing, now_ms: int, events: list[Event]) -> list[Reading]:
+        uuid = device.gpu.uuid
+        self._count_read(reason.label)
+        if reason is Missing.LOST and uuid not in self._lost:
+            self._lost.add(uuid)
+            events.append(self._event(EventKind.GPU_LOST, uuid, now_ms, "the GPU does not answer the driver"))
+        return device.absent(now_ms, reason)
+
+    def _note_action(self, uuid: str, action: float | None, now_ms: int, events: list[Event]) -> None:
         if action is None:
             return
-        if action != self._actions.get(own.gpu.uuid, 0.0):
+        announced = self._watch.verdict_at(uuid)
+        if action != self._actions.get(uuid, 0.0):
+            at_ms = now_ms if announced is None else min(announced, now_ms)
             text = f"the driver's recovery verdict is now {action:.0f}"
-            events.append(self._event(EventKind.RECOVERY_ACTION, own.gpu.uuid, now_ms, text, int(action)))
-        self._actions[own.gpu.uuid] = action
+            events.append(self._event(EventKind.RECOVERY_ACTION, uuid, at_ms, text, int(action)))
+        self._actions[uuid] = action
 
-    def _event(self, kind: EventKind, uuid: str, now_ms: int, message: str, code: int = 0) -> Event:
-        return Event(kind, uuid, self._place.host, now_ms, code, message, self.name)
+    def _tell(self, device: Device, look: Look) -> None:
+        """One line for each model and driver: what can be read, and what cannot."""
+        kind = (device.gpu.model, self._driver)
+        if kind in self._told_of:
+            return
+        self._told_of.add(kind)
+        unsupported = sorted(key for key, reason in look.missing.items() if reason is Missing.UNSUPPORTED)
+        names = {key.split("{", 1)[0] for key in look.values}
+        _log.info("GPU model", model=kind[0], driver=kind[1], metrics=len(names), unsupported=unsupported)
+
+    def _count_read(self, outcome: str) -> None:
+        if self._own is not None:
+            self._own.count("tocsin_nvml_reads_total", outcome=outcome)
+
+    def _event(self, kind: EventKind, uuid: str, at_ms: int, message: str, code: int = 0) -> Event:
+        return Event(kind, uuid, self._place.host, at_ms, code, message, self.name)
 
 
-def _guarded(task: Callable[..., _Result], *arguments: int) -> Callable[[], _Result]:
+def _guarded(task: Callable[[], _Result]) -> Callable[[], _Result]:
     """`task` with an NvmlFailure as its result where it raises one."""
 
     def run() -> _Result:
         try:
-            return task(*arguments)
+            return task()
         except NvmlFailure as failure:
             return failure
 

@@ -8,35 +8,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tocsin.collector.nvml_answers import Answers, Asker, GpuLost
-from tocsin.collector.nvml_library import Code, Nvml, NvmlFailure
-from tocsin.collector.nvml_probes import (
-    CALLS,
-    FIELDS,
-    INSTANCE_CALLS,
-    LINK_CALLS,
-    LINK_FIELDS,
-    LINK_METRICS,
-    PROBED,
-    RATES,
-    CallProbe,
-    FieldProbe,
-    LinkCall,
-    is_static,
-    metric_of,
-)
-from tocsin.domain.clock import SECOND
+from tocsin.collector.nvml_answers import GpuLost
+from tocsin.collector.nvml_asker import Tiered
+from tocsin.collector.nvml_gpm import Activity
+from tocsin.collector.nvml_library import Code, Nvml, NvmlFailure, attempt, text
+from tocsin.collector.nvml_links import PROBED, metric_of
+from tocsin.collector.nvml_probes import GPM, INSTANCE_CALLS, INSTANCE_GPM, PROCESS_METRICS, THROUGHPUT, Tier
+from tocsin.collector.nvml_processes import Processes
+from tocsin.collector.nvml_rates import Counters, Rates
+from tocsin.collector.nvml_tiers import Plan, Standing
 from tocsin.domain.identity import Gpu, normalise_pci_bus_id
 from tocsin.domain.metrics import variant
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading
 
 _PROFILE = re.compile(r"MIG (\S+)\s*$")
-_STATIC_FIELDS = tuple(probe for probe in FIELDS if is_static(probe.key))
-_FIELDS = tuple(probe for probe in FIELDS if not is_static(probe.key))
-_STATIC_CALLS = tuple(probe for probe in CALLS if all(map(is_static, probe.metrics)))
-_CALLS = tuple(probe for probe in CALLS if probe not in _STATIC_CALLS)
-_COUNTERS = frozenset(counter for counters in RATES.values() for counter in counters)
+_MICROSECONDS = 1e6
+_LATENCY = "gpu_driver_latency_seconds"
+_INSTANCE_RATIO = "gpu_mig_instance_memory_used_ratio"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,155 +43,186 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Counters:
-    """Counters behind the rates, as last read."""
+class Look:
+    """One GPU at one instant: its own values and reasons, and the readings of its MIG instances."""
 
-    at_ms: int
-    sums: Mapping[str, float]
+    values: dict[str, float]
+    missing: dict[str, Missing]
+    instances: Sequence[Reading]
 
 
 class Device:
-    """Reads one GPU. Static values are read once; a new enumeration makes a new `Device`.
+    """Reads one GPU: what is due at its cadence, and with it the last values of what is not.
 
-    `before` hands the rates' counters over from the enumeration before.
+    A value of a slow tier stands for its period and is then read anew, so none in a reading is older than its period
+    and one interval. Static values, and what the GPU does not have, are kept until the next enumeration, which makes a
+    new `Device`; `before`, of the enumeration before, hands over the rates' counters and its samples of activity.
     """
 
     def __init__(
-        self, library: Nvml, handle: Any, gpu: Gpu, instances: Sequence[Instance], before: Counters | None
+        self, library: Nvml, handle: Any, gpu: Gpu, instances: Sequence[Instance], before: Device | None = None
     ) -> None:
         self.gpu = gpu
         self.instances = tuple(instances)
         self.handle = handle
-        self.counters = before
-        self._asker = Asker(library, handle)
-        self._static: Answers | None = None
-        self._link_fields: tuple[FieldProbe, ...] = ()
-        self._link_calls: tuple[CallProbe, ...] = ()
+        self._library = library
+        self._plan: Plan | None = None
+        self._rates = Rates((), None if before is None else before.counters)
+        same = before is not None and library.key(before.handle) == library.key(handle)
+        self._activity: Activity = before._activity if before and same else Activity(library, handle, GPM, None)
+        self._throughput: Tiered | None = None
+        self._told: tuple[object, ...] = ()
+        self._missing: dict[str, Missing] = {}
 
-    def read(self, at_ms: int) -> list[Reading]:
-        """The GPU's reading, then one of each of its MIG instances.
+    @property
+    def activities(self) -> list[Activity]:
+        """The samples that hold memory of the library: the GPU's, then its instances'."""
+        return [self._activity, *(instance.activity for instance in self.instances)]
 
-        A GPU that is lost has only reasons. Raises NvmlFailure where the library itself is gone.
-        """
+    @property
+    def counters(self) -> Counters | None:
+        """The counters behind the rates."""
+        return self._rates.last
+
+    def read(self, at_ms: int) -> Look | None:
+        """What the GPU says at `at_ms`; None where it is lost. Raises NvmlFailure where the library itself is gone."""
         try:
-            answers = self._read(at_ms)
-            instances = [instance.read(at_ms) for instance in self.instances]
+            return self._read(at_ms)
         except GpuLost:
-            return self.absent(at_ms, Missing.LOST)
-        self._add_instances(answers, instances)
-        return [Reading(self.gpu, at_ms, answers.values, answers.missing()), *instances]
+            return None
+        except NvmlFailure as failure:
+            if failure.code == Code.GPU_IS_LOST:
+                return None
+            raise
 
     def absent(self, at_ms: int, reason: Missing) -> list[Reading]:
         """Readings without any value, for one reason."""
         own = Reading(self.gpu, at_ms, {}, dict.fromkeys(PROBED, reason))
         return [own, *(instance.absent(at_ms, reason) for instance in self.instances)]
 
-    def _read(self, at_ms: int) -> Answers:
-        if self._static is None:
-            self._static = self._read_static()
-        answers = Answers()
-        self._asker.fields((*_FIELDS, *self._link_fields), answers)
-        self._asker.calls((*_CALLS, *self._link_calls), answers)
-        self._rate(answers, at_ms)
-        if not self._link_fields:
-            for metric in LINK_METRICS:
-                answers.fail(metric, Missing.UNSUPPORTED)
-        for key, value in self._static.values.items():
-            answers.add(key, value)
-        for key, reason in self._static.missing().items():
-            answers.fail(key, reason)
-        return answers
+    def hurry(self) -> None:
+        """Read the slow tiers with the next reading: something happened to the GPU."""
+        if self._plan is not None:
+            self._plan.standing.hurry()
 
-    def _read_static(self) -> Answers:
-        answers = Answers()
-        self._asker.fields(_STATIC_FIELDS, answers)
-        self._asker.calls(_STATIC_CALLS, answers)
-        links = range(int(answers.values.get("gpu_nvlink_links_max", 0)))
-        self._link_fields = tuple(
-            FieldProbe(variant(row.metric, "link", str(link)), row.field, row.scale, link, row.packed)
-            for row in LINK_FIELDS
-            for link in links
-        )
-        self._link_calls = tuple(_link_call(row, link) for row in LINK_CALLS for link in links)
-        return answers
+    def _read(self, at_ms: int) -> Look:
+        plan = self._plan
+        if plan is None:
+            plan = self._plan = self._first()
+        else:
+            plan.fast.read()
+        fast = plan.fast
+        fresh = plan.standing.refresh(at_ms)
+        values = {**plan.standing.values, **fast.values}
+        if fast.fields.latency_us is not None:
+            values[_LATENCY] = fast.fields.latency_us / _MICROSECONDS
+        values.update(self._activity.read(at_ms))
+        unrated = self._rates.read(values, at_ms, fast.missing)
+        missing = self._reasons(plan, values, unrated, bool(fresh))
+        self._fall_back(values, missing, Tier.SLOW in fresh)
+        instances = [instance.read(at_ms) for instance in self.instances]
+        self._add_instances(values, missing, instances)
+        return Look(values, missing, instances)
 
-    def _rate(self, answers: Answers, at_ms: int) -> None:
-        sums: dict[str, float] = {}
-        for key, value in answers.values.items():
-            name = metric_of(key)
-            if name in _COUNTERS:
-                sums[name] = sums.get(name, 0.0) + value
-        before, self.counters = self.counters, Counters(at_ms, sums)
-        missing = answers.missing()
-        for rate, counters in RATES.items():
-            lacking = [missing.get(name, Missing.UNSUPPORTED) for name in counters if name not in sums]
-            if lacking:
-                answers.fail(rate, lacking[0])
-            elif before is None or at_ms <= before.at_ms or any(name not in before.sums for name in counters):
-                answers.fail(rate, Missing.NOT_DUE)
-            else:
-                grown = sum(sums[name] - before.sums[name] for name in counters)
-                # A counter that shrank wrapped or started again: no rate can be told for this step.
-                answers.add(rate, grown * SECOND / (at_ms - before.at_ms) if grown >= 0 else None)
+    def _first(self) -> Plan:
+        numbers = [instance.number for instance in self.instances if instance.number is not None]
+        plan = Plan(self._library, self.handle, self.gpu.index or 0, numbers)
+        self._rates = Rates(plan.by_link, self._rates.last)
+        return plan
 
-    def _add_instances(self, answers: Answers, instances: Sequence[Reading]) -> None:
+    def _reasons(
+        self, plan: Plan, values: Mapping[str, float], unrated: dict[str, Missing], fresh: bool
+    ) -> dict[str, Missing]:
+        told = (plan.fast.missing, self._activity.missing, unrated, tuple(values))
+        if fresh or told != self._told:
+            merged = {**plan.standing.reasons, **plan.fast.missing, **self._activity.missing, **unrated}
+            if _LATENCY not in values:
+                merged[_LATENCY] = Missing.UNSUPPORTED
+            self._missing = {key: reason for key, reason in merged.items() if key not in values}
+            self._told = told
+        return dict(self._missing)
+
+    def _fall_back(self, values: dict[str, float], missing: dict[str, Missing], fresh: bool) -> None:
+        """Measure what neither counters nor GPM tell; the measurement stands for a slow period."""
+        if fresh:
+            wanted = [row for row in THROUGHPUT if missing.get(row.metrics[0]) is Missing.UNSUPPORTED]
+            self._throughput = Tiered(self._library, self.handle, calls=wanted) if wanted else None
+            if self._throughput is not None:
+                self._throughput.read()
+        if self._throughput is not None:
+            for key, value in self._throughput.values.items():
+                if key not in values:
+                    values[key] = value
+                    missing.pop(key, None)
+
+    def _add_instances(
+        self, values: dict[str, float], missing: dict[str, Missing], instances: Sequence[Reading]
+    ) -> None:
         for profile, count in Counter(reading.gpu.mig_profile for reading in instances).items():
-            answers.add(variant("gpu_mig_instances", "profile", profile), count)
+            values[variant("gpu_mig_instances", "profile", profile)] = float(count)
         for reading in instances:
-            key = variant("gpu_mig_instance_memory_used_ratio", "instance", reading.gpu.uuid)
+            key = variant(_INSTANCE_RATIO, "instance", reading.gpu.uuid)
             used = reading.values.get("gpu_memory_used_ratio")
             if used is None:
-                answers.fail(key, reading.missing.get("gpu_memory_used_ratio", Missing.BLANK))
+                missing[key] = reading.missing.get("gpu_memory_used_ratio", Missing.BLANK)
             else:
-                answers.add(key, used)
-
-
-def _link_call(row: LinkCall, link: int) -> CallProbe:
-    key = variant(row.metric, "link", str(link))
-    return CallProbe(row.function, (link, *row.arguments), (key,), lambda answer: {key: answer})
+                values[key] = used
 
 
 class Instance:
-    """One MIG instance of a GPU."""
+    """One MIG instance of a GPU; `number` is the id of its GPU instance on `parent`, None where it is not told."""
 
-    def __init__(self, library: Nvml, handle: Any, gpu: Gpu) -> None:
+    def __init__(self, library: Nvml, handle: Any, gpu: Gpu, parent: Any, number: int | None) -> None:
         self.gpu = gpu
-        self._asker = Asker(library, handle)
+        self.activity = Activity(library, parent, INSTANCE_GPM, number)
+        self.number = number
+        self._fast = Tiered(library, handle, calls=INSTANCE_CALLS)
+        processes = Tiered(library, handle, parts=[Processes(library, handle, utilization=False)])
+        self._standing = Standing(None, [(Tier.PROCESSES, processes)], gpu.index or 0)
 
     def read(self, at_ms: int) -> Reading:
-        """What the instance's own handle answers. Raises GpuLost and NvmlFailure."""
-        answers = Answers()
-        self._asker.calls(INSTANCE_CALLS, answers)
-        return Reading(self.gpu, at_ms, answers.values, answers.missing())
+        """What the instance's own handle answers, and its share of the GPU's counters. Raises GpuLost, NvmlFailure."""
+        self._standing.refresh(at_ms)
+        self._fast.read()
+        values = {**self._standing.values, **self._fast.values}
+        missing = {**self._standing.reasons, **self._fast.missing}
+        if self.number is not None:
+            values.update(self.activity.read(at_ms))
+            missing.update(self.activity.missing)
+        return Reading(self.gpu, at_ms, values, missing)
 
     def absent(self, at_ms: int, reason: Missing) -> Reading:
         """A reading without any value."""
         names = [metric for call in INSTANCE_CALLS for metric in call.metrics]
+        names += [*PROCESS_METRICS, *(metric_of(key) for key, _ in INSTANCE_GPM.values())]
         return Reading(self.gpu, at_ms, {}, dict.fromkeys(names, reason))
 
 
-def open_device(library: Nvml, index: int, place: Place, counters: Mapping[str, Counters]) -> Device:
-    """The GPU at `index`, with its MIG instances. Raises NvmlFailure where its handle or UUID cannot be had."""
+def open_device(library: Nvml, index: int, place: Place, before: Mapping[str, Device]) -> Device:
+    """The GPU at `index`, with its MIG instances; `before` has the devices of the enumeration before, by UUID.
+
+    Raises NvmlFailure where its handle or UUID cannot be had.
+    """
     handle = library.call("nvmlDeviceGetHandleByIndex", index)
-    uuid = _text(library.call("nvmlDeviceGetUUID", handle))
+    uuid = text(library.call("nvmlDeviceGetUUID", handle))
     gpu = place.gpu(
         uuid,
         index=index,
-        model=_text(_try(library, "nvmlDeviceGetName", handle)),
-        serial=_text(_try(library, "nvmlDeviceGetSerial", handle)),
-        pci_bus_id=normalise_pci_bus_id(_text(getattr(_try(library, "nvmlDeviceGetPciInfo", handle), "busId", ""))),
+        model=text(attempt(library, "nvmlDeviceGetName", handle)),
+        serial=text(attempt(library, "nvmlDeviceGetSerial", handle)),
+        pci_bus_id=normalise_pci_bus_id(text(getattr(attempt(library, "nvmlDeviceGetPciInfo", handle), "busId", ""))),
     )
-    return Device(library, handle, gpu, _instances(library, handle, gpu, place), counters.get(uuid))
+    return Device(library, handle, gpu, _instances(library, handle, gpu, place), before.get(uuid))
 
 
 def _instances(library: Nvml, handle: Any, parent: Gpu, place: Place) -> list[Instance]:
-    mode = _try(library, "nvmlDeviceGetMigMode", handle)
+    mode = attempt(library, "nvmlDeviceGetMigMode", handle)
     if not mode or mode[0] != 1:
         return []
     found: list[Instance] = []
-    for number in range(_try(library, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
-        instance = _try(library, "nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
-        uuid = _text(_try(library, "nvmlDeviceGetUUID", instance)) if instance is not None else ""
+    for number in range(attempt(library, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
+        instance = attempt(library, "nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
+        uuid = text(attempt(library, "nvmlDeviceGetUUID", instance)) if instance is not None else ""
         if uuid:
             gpu = place.gpu(
                 uuid,
@@ -213,31 +233,16 @@ def _instances(library: Nvml, handle: Any, parent: Gpu, place: Place) -> list[In
                 parent=parent.uuid,
                 mig_profile=_profile(library, instance),
             )
-            found.append(Instance(library, instance, gpu))
+            number_on_gpu = attempt(library, "nvmlDeviceGetGpuInstanceId", instance)
+            found.append(Instance(library, instance, gpu, handle, number_on_gpu))
     return found
 
 
 def _profile(library: Nvml, instance: Any) -> str:
-    named = _PROFILE.search(_text(_try(library, "nvmlDeviceGetName", instance)))
+    named = _PROFILE.search(text(attempt(library, "nvmlDeviceGetName", instance)))
     if named is not None:
         return named.group(1)
-    attributes = _try(library, "nvmlDeviceGetAttributes_v2", instance)
+    attributes = attempt(library, "nvmlDeviceGetAttributes_v2", instance)
     if attributes is None:
         return ""
     return f"{attributes.gpuInstanceSliceCount}g.{round(attributes.memorySizeMB / 1024)}gb"
-
-
-def _try(library: Nvml, function: str, *arguments: Any) -> Any:
-    """The answer of an attribute's call; None where this GPU does not have it."""
-    try:
-        return library.call(function, *arguments)
-    except NvmlFailure as failure:
-        if failure.code in (Code.UNINITIALIZED, Code.GPU_IS_LOST):
-            raise
-        return None
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    return "" if value is None else str(value)

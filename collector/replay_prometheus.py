@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.samples import Sample
 
+from tocsin.collector.dcgm_fields import Field
+from tocsin.collector.dcgm_labels import Head
+from tocsin.collector.dcgm_lines import Heads, Sample, samples
 from tocsin.collector.replay_bytes import pieces
 from tocsin.collector.replay_samples import Samples
 from tocsin.domain.clock import SECOND, from_iso
-from tocsin.domain.identity import Gpu, normalise_pci_bus_id
-from tocsin.domain.metrics import BY_DCGM_NAME, MetricSpec, variant
+from tocsin.domain.identity import Gpu
 
 INTERVAL_MS = 30 * SECOND
 """dcgm-exporter's default collection interval (option ``-c``)."""
@@ -29,6 +28,8 @@ INTERVAL_MS = 30 * SECOND
 _ISO = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)[T_ ](\d\d)[:-]?(\d\d)[:-]?(\d\d)(?:[.]\d+)?")
 _EPOCH = re.compile(r"(?<!\d)(\d{13}|\d{10})(?!\d)")
 _BLANK = "value is blank, NaN or infinite"
+FLUSH_ROWS = 1 << 18
+"""Samples held as Python numbers before they become columns."""
 
 
 def instant_of_name(name: str) -> int | None:
@@ -46,52 +47,17 @@ def instant_of_name(name: str) -> int | None:
     return int(digits.group(1)) * (SECOND if len(digits.group(1)) == 10 else 1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Labels:
-    """Labels of a line under one spelling: dcgm-exporter changed upper and lower case between releases."""
-
-    by_name: Mapping[str, str]
-
-    def first(self, *names: str) -> str:
-        return next((self.by_name[name] for name in names if self.by_name.get(name)), "")
-
-
-def _gpu(labels: _Labels) -> Gpu | None:
-    """The GPU, or MIG instance, of a line; None for a line of something else (a CPU, a switch)."""
-    host = labels.first("hostname", "node", "instance")
-    index = labels.first("gpu")
-    uuid = labels.first("uuid", "gpu_uuid")
-    if not uuid and not index:
-        return None
-    uuid = uuid or f"{host}/gpu{index}"
-    instance = labels.first("gpu_i_id")
-    return Gpu(
-        uuid=f"{uuid}/gi{instance}" if instance else uuid,
-        host=host,
-        index=int(index) if index.isdigit() else None,
-        model=labels.first("modelname", "model_name"),
-        pci_bus_id=normalise_pci_bus_id(labels.first("pci_bus_id")),
-        parent=uuid if instance else "",
-        mig_profile=labels.first("gpu_i_profile"),
-    )
-
-
-def _key(spec: MetricSpec, labels: _Labels) -> str:
-    by = {"link": "nvlink"}.get(spec.label, spec.label)
-    value = labels.first(by) if by else ""
-    return variant(spec.name, spec.label, value) if value else spec.name
-
-
 def _samples(path: Path, counts: Counter[str]) -> Iterator[Sample]:
-    """Samples of DCGM fields in `path`, in order; counts lines, and lines that cannot be parsed."""
+    """Samples of GPUs' metrics in `path`, in order; counts lines that cannot be parsed."""
+
+    def bad(_line: str) -> None:
+        counts["not a sample line"] += 1
+
+    heads = Heads()
     for piece in pieces(path):
-        for line in piece.decode("utf-8", "replace").splitlines():
-            if not line.startswith("DCGM_FI_"):
-                continue
-            try:
-                yield from (s for family in text_string_to_metric_families(line) for s in family.samples)
-            except (ValueError, IndexError, TypeError):
-                counts["not a sample line"] += 1
+        for sample in samples(piece.decode("utf-8", "replace"), heads, bad):
+            if sample.head.name.startswith("DCGM_FI_"):
+                yield sample
 
 
 class _Dater:
@@ -103,9 +69,9 @@ class _Dater:
         self._seen: set[tuple[str, str]] = set()
 
     def at_ms(self, sample: Sample, identity: str) -> int:
-        if sample.timestamp is not None:
-            return round(float(sample.timestamp) * SECOND)
-        key = (sample.name, identity)
+        if sample.at_ms is not None:
+            return sample.at_ms
+        key = (sample.head.name, identity)
         if key in self._seen:
             self._seen.clear()
             self._at_ms += INTERVAL_MS
@@ -119,25 +85,48 @@ def read_prometheus(path: Path, samples: Samples) -> None:
     Raises InputError where the file ends early or is damaged, after all before that has been added.
     """
     counts: Counter[str] = Counter()
-    rows: list[tuple[int, int, int, float]] = []
+    table = _Table(samples)
     try:
         dater = _Dater(path)
         for sample in _samples(path, counts):
             samples.rows += 1
-            spec = BY_DCGM_NAME.get(sample.name)
-            labels = _Labels({name.lower(): value.strip() for name, value in sample.labels.items()})
-            gpu = _gpu(labels)
-            if spec is None or gpu is None:
+            head = sample.head
+            if head.gpu is None or head.field is None:
                 continue
-            key = _key(spec, labels)
-            at_ms = dater.at_ms(sample, f"{gpu.host}|{gpu.uuid}|{key}")
+            gpu, which = head.gpu, head.field
+            at_ms = dater.at_ms(sample, f"{gpu.host}|{gpu.uuid}|{head.key}")
             samples.see(gpu.host, at_ms)
-            rows.append((samples.gpu(gpu), samples.metric(key, spec.dcgm_scale), at_ms, float(sample.value)))
+            table.add(head, gpu, which, at_ms, sample.raw)
     finally:
-        if rows:
-            table = np.array([row[:3] for row in rows], np.int64)
-            values = np.array([row[3] for row in rows], np.float64)
-            blank = samples.add(table[:, 0], table[:, 1], table[:, 2], values)
-            if blank:
-                counts[_BLANK] += blank
+        table.flush()
+        if table.blank:
+            counts[_BLANK] += table.blank
         samples.report(path, counts)
+
+
+class _Table:
+    """Single samples on their way into `Samples`, a column at a time."""
+
+    def __init__(self, samples: Samples) -> None:
+        self.blank = 0
+        self._samples = samples
+        self._rows: list[tuple[int, int, int, float]] = []
+        self._numbers: dict[int, tuple[Head, int, int]] = {}
+
+    def add(self, head: Head, gpu: Gpu, which: Field, at_ms: int, raw: float) -> None:
+        """Take one sample of `gpu`; `raw` is NaN where it is blank."""
+        known = self._numbers.get(id(head))
+        if known is None or known[0] is not head:
+            metric = self._samples.metric(head.key, which.spec.dcgm_scale)
+            known = self._numbers[id(head)] = (head, self._samples.gpu(gpu), metric)
+        self._rows.append((known[1], known[2], at_ms, which.plain(raw)))
+        if len(self._rows) >= FLUSH_ROWS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand over what waits."""
+        if self._rows:
+            gpus, metrics, times, raw = zip(*self._rows, strict=True)
+            gpu, metric, at_ms = (np.array(column, np.int64) for column in (gpus, metrics, times))
+            self.blank += self._samples.add(gpu, metric, at_ms, np.array(raw, np.float64))
+            self._rows.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tocsin.domain.batch import Batch
 from tocsin.domain.identity import Gpu
@@ -28,4 +28,14 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Let go of handles; safe to repeat."""
+        ...
+
+
+@runtime_checkable
+class HasReaders(Protocol):
+    """A source that reads each GPU on a thread of its own, which may hang in the driver."""
+
+    @property
+    def stuck_readers(self) -> int:
+        """GPUs whose reader hangs now."""
         ...

@@ -10,7 +10,7 @@ import hashlib
 import sqlite3
 import threading
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,9 @@ from tocsin.telemetry.log import logger
 
 _log = logger("spool")
 
-SCHEMA = 1
+SCHEMA = 2
+LOCK_SECONDS = 2.0
+"""How long another process, such as a backup, may hold the file before a batch is taken for refused."""
 MAX_PARKED_LINES = 10_000
 """Refused lines are kept for a look, not for ever: beyond this the oldest go."""
 
@@ -31,7 +33,8 @@ CREATE TABLE IF NOT EXISTS batch (
     at_ms INTEGER NOT NULL,
     readings INTEGER NOT NULL,
     size INTEGER NOT NULL,
-    body BLOB NOT NULL
+    body BLOB NOT NULL,
+    events INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE IF NOT EXISTS parked (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -40,6 +43,12 @@ CREATE TABLE IF NOT EXISTS parked (
     line TEXT NOT NULL,
     problem TEXT NOT NULL
 );
+PRAGMA user_version = {SCHEMA};
+COMMIT;
+"""
+_FROM_1 = f"""
+BEGIN IMMEDIATE;
+ALTER TABLE batch ADD COLUMN events INTEGER NOT NULL DEFAULT 0;
 PRAGMA user_version = {SCHEMA};
 COMMIT;
 """
@@ -56,10 +65,14 @@ class Spooled:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """What the bound cost: the oldest batches, and the readings in them."""
+    """What a bound cost: the oldest batches, and the readings and events in them."""
 
-    batches: int
-    readings: int
+    batches: int = 0
+    readings: int = 0
+    events: int = 0
+
+    def __add__(self, other: Dropped) -> Dropped:
+        return Dropped(self.batches + other.batches, self.readings + other.readings, self.events + other.events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +96,22 @@ class Spool:
         self._max_bytes = max_bytes
         self._clock = clock
         self._lock = threading.Lock()
+        self.damaged = 0
+        """How many damaged files were moved aside; what they held is lost to the uplink."""
         self._db = self._open()
+        self._count()
+
+    def reopen(self) -> None:
+        """Close and open again, which moves the file aside where it is damaged. Raises InputError."""
+        with self._lock:
+            self._db.close()
+            self._db = self._open()
+            self._count()
+
+    def _count(self) -> None:
         count, size = self._db.execute("SELECT count(*), coalesce(sum(size), 0) FROM batch").fetchone()
         self._batches, self._bytes = int(count), int(size)
+        self._parked = int(self._db.execute("SELECT count(*) FROM parked").fetchone()[0])
 
     @property
     def batches(self) -> int:
@@ -97,36 +123,52 @@ class Spool:
         """Their size in bytes, compressed."""
         return self._bytes
 
-    def put(self, text: str, readings: int) -> Dropped:
+    def put(self, text: str, readings: int, events: int = 0) -> Dropped:
         """Append a batch, durable on return; the oldest batches go where the bound is passed.
 
         Raises sqlite3.Error where the disk does not take it (full, read-only); the queue is then as before.
         """
-        body = zlib.compress(text.encode(), 1)
+        return self.put_packed(zlib.compress(text.encode(), 1), readings, events)
+
+    def put_packed(self, body: bytes, readings: int, events: int) -> Dropped:
+        """`put` of a text that is compressed already."""
         with self._lock:
             with self._db:
                 self._db.execute(
-                    "INSERT INTO batch (at_ms, readings, size, body) VALUES (?, ?, ?, ?)",
-                    (self._clock.now_ms(), readings, len(body), body),
+                    "INSERT INTO batch (at_ms, readings, size, body, events) VALUES (?, ?, ?, ?, ?)",
+                    (self._clock.now_ms(), readings, len(body), body, events),
                 )
                 excess = self._oldest_beyond(self._bytes + len(body) - self._max_bytes)
                 self._delete([row[0] for row in excess])
             self._batches += 1 - len(excess)
             self._bytes += len(body) - sum(row[1] for row in excess)
-        return Dropped(len(excess), sum(row[2] for row in excess))
+        return Dropped(len(excess), sum(row[2] for row in excess), sum(row[3] for row in excess))
 
-    def peek(self, max_bytes: int) -> list[Spooled]:
-        """The oldest batches, together at most `max_bytes` of text, at least one where any waits; they stay."""
+    def peek(self, max_bytes: int, without: Container[int] = ()) -> list[Spooled]:
+        """The oldest batches, together at most `max_bytes` of text, at least one where any waits; they stay.
+
+        Batches whose number is in `without` are passed over.
+        """
+        if not self._batches:
+            return []
         found: list[Spooled] = []
         length = 0
         with self._lock:
             for number, readings, body in self._db.execute("SELECT id, readings, body FROM batch ORDER BY id"):
-                text = _text(body)
+                if number in without:
+                    continue
+                text = unpacked(body)
                 length += len(text)
                 if found and length > max_bytes:
                     break
                 found.append(Spooled(number, text, readings))
         return found
+
+    def oldest_ms(self) -> int | None:
+        """When the oldest batch that waits was put, by the wall clock; None where none waits."""
+        with self._lock:
+            row = self._db.execute("SELECT at_ms FROM batch ORDER BY id LIMIT 1").fetchone()
+        return None if row is None else int(row[0])
 
     def settle(self, batches: Iterable[Spooled], parked: Sequence[tuple[str, str]] = ()) -> int:
         """Remove `batches` and keep `parked` lines (line, problem) aside, in one step.
@@ -140,21 +182,17 @@ class Spool:
             with self._db:
                 sizes = [self._size_of(number) for number in ids]
                 self._delete(ids)
-                self._db.executemany(
-                    "INSERT OR IGNORE INTO parked (digest, at_ms, line, problem) VALUES (?, ?, ?, ?)", rows
-                )
-                gone = self._db.execute(
-                    "DELETE FROM parked WHERE id <= (SELECT max(id) FROM parked) - ?", (MAX_PARKED_LINES,)
-                ).rowcount
+                gone = self._park(rows) if rows else 0
             removed = [size for size in sizes if size is not None]
             self._batches -= len(removed)
             self._bytes -= sum(removed)
-        return int(gone)
+            if rows:
+                self._parked = int(self._db.execute("SELECT count(*) FROM parked").fetchone()[0])
+        return gone
 
     def parked_lines(self) -> int:
         """How many lines are kept aside."""
-        with self._lock:
-            return int(self._db.execute("SELECT count(*) FROM parked").fetchone()[0])
+        return self._parked
 
     def parked(self) -> list[Parked]:
         """Lines kept aside, oldest first."""
@@ -166,10 +204,16 @@ class Spool:
         with self._lock:
             self._db.close()
 
-    def _oldest_beyond(self, excess: int) -> list[tuple[int, int, int]]:
-        rows: list[tuple[int, int, int]] = []
+    def _park(self, rows: Sequence[tuple[str, int, str, str]]) -> int:
+        self._db.executemany("INSERT OR IGNORE INTO parked (digest, at_ms, line, problem) VALUES (?, ?, ?, ?)", rows)
+        return self._db.execute(
+            "DELETE FROM parked WHERE id <= (SELECT max(id) FROM parked) - ?", (MAX_PARKED_LINES,)
+        ).rowcount
+
+    def _oldest_beyond(self, excess: int) -> list[tuple[int, int, int, int]]:
+        rows: list[tuple[int, int, int, int]] = []
         if excess > 0:
-            for row in self._db.execute("SELECT id, size, readings FROM batch ORDER BY id"):
+            for row in self._db.execute("SELECT id, size, readings, events FROM batch ORDER BY id"):
                 rows.append(row)
                 excess -= row[1]
                 if excess <= 0:
@@ -193,24 +237,31 @@ class Spool:
         except sqlite3.OperationalError as error:
             raise self._unusable(str(error)) from None
         except sqlite3.DatabaseError as error:
-            aside = self.path.with_name(f"{self.path.name}.damaged-{self._clock.now_ms()}")
-            self.path.rename(aside)
-            for suffix in ("-wal", "-shm"):
-                self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
-            _log.error("spool is damaged, a fresh one is begun", problem=str(error), kept=str(aside))
+            kept = self._move_aside()
+            self.damaged += 1
+            _log.error("spool is damaged, a fresh one is begun", problem=str(error), kept=str(kept))
             return self._connect()
 
+    def _move_aside(self) -> Path:
+        aside = self.path.with_name(f"{self.path.name}.damaged-{self._clock.now_ms()}")
+        for suffix in ("", "-wal", "-shm"):
+            part = self.path.with_name(self.path.name + suffix)
+            if part.exists():  # the log holds what the file does not have yet
+                part.rename(aside.with_name(aside.name + suffix))
+        return aside
+
     def _connect(self) -> sqlite3.Connection:
-        db = sqlite3.connect(self.path, timeout=10.0, check_same_thread=False)
+        db = sqlite3.connect(self.path, timeout=LOCK_SECONDS, check_same_thread=False)
         try:
             version = int(db.execute("PRAGMA user_version").fetchone()[0])
             if version > SCHEMA:
                 raise self._unusable(f"it was written by a newer version of Tocsin (schema {version})")
-            if version == SCHEMA and db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+            if version and db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
                 raise sqlite3.DatabaseError("quick_check failed")
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = FULL")
-            db.executescript(_TABLES)
+            if version < SCHEMA:  # nothing is written otherwise: a full disk must not keep what waits from being read
+                db.executescript(_FROM_1 if version == 1 else _TABLES)
         except BaseException:
             db.close()
             raise
@@ -222,7 +273,8 @@ class Spool:
         )
 
 
-def _text(body: bytes) -> str:
+def unpacked(body: bytes) -> str:
+    """The text of a compressed batch; empty where it is damaged."""
     try:
         return zlib.decompress(body).decode()
     except (zlib.error, UnicodeDecodeError):

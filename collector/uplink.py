@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import gzip
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Protocol
 
 import httpx2
 
 from tocsin import __version__
-from tocsin.collector.spool import Spool
+from tocsin.collector.spool import Spooled
 from tocsin.domain.clock import SECOND, Clock
 from tocsin.domain.errors import InputError
 from tocsin.telemetry.log import logger
@@ -22,6 +22,10 @@ _log = logger("uplink")
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 """Text of one push before compression; a brain reads 32 MiB, InfluxDB 25 MB by default."""
+MIN_BODY_BYTES = 64 * 1024
+"""Least text of a push to a receiver that does not answer in time: larger ones would never get through."""
+GZIP_LEVEL = 3
+"""Line protocol at level 6 is a tenth smaller, and takes more than twice the time."""
 FIRST_PAUSE_SECONDS = 1.0
 MAX_PAUSE_SECONDS = 60.0
 MAX_RETRY_AFTER_SECONDS = 3600.0
@@ -46,10 +50,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class _Again:
-    """Not now: nothing was acknowledged; `after` is what the receiver asked to wait, in seconds."""
+    """Not now: nothing was acknowledged; `after` is what the receiver asked to wait, in seconds.
+
+    `slow` is a receiver that took the whole time and gave no answer.
+    """
 
     reason: str
     after: float | None = None
+    slow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +75,44 @@ class _Refused:
 _Answer = _Again | _Refused | None
 
 
+class Queue(Protocol):
+    """What an uplink empties: `spool.Spool`, or `buffer.Buffer` around one."""
+
+    @property
+    def batches(self) -> int:
+        """Batches that wait."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Their size in bytes, compressed."""
+        ...
+
+    def peek(self, max_bytes: int) -> list[Spooled]:
+        """The next batches, together at most `max_bytes` of text, at least one where any waits; they stay."""
+        ...
+
+    def settle(self, batches: Iterable[Spooled], parked: Sequence[tuple[str, str]] = ()) -> int:
+        """Remove `batches` and keep `parked` lines aside; how many parked lines made room."""
+        ...
+
+    def parked_lines(self) -> int:
+        """How many lines are kept aside."""
+        ...
+
+
 class Uplink:
     """Empties a spool into a receiver.
 
     An acknowledged batch leaves the spool; one that fails stays and is tried again after a growing pause with jitter.
     Lines that the receiver refuses are parked in the spool with the reason, the others go on: a body refused without
-    naming its bad lines is halved until they are found, which is safe because writes are idempotent.
+    naming its bad lines is halved until they are found, which is safe because writes are idempotent. A receiver that
+    does not answer in time gets smaller bodies until it does.
     """
 
     def __init__(
         self,
-        spool: Spool,
+        spool: Queue,
         target: Target,
         clock: Clock,
         own: OwnMetrics,
@@ -90,6 +125,7 @@ class Uplink:
         self._own = own
         self._jitter = jitter if jitter is not None else random.Random()
         self._failures = 0
+        self._body_bytes = MAX_BODY_BYTES
         self._not_before = clock.monotonic()
         self._last_success = clock.monotonic()
         headers = {"User-Agent": f"tocsin-agent/{__version__}", "Content-Type": "text/plain; charset=utf-8"}
@@ -107,7 +143,7 @@ class Uplink:
         """
         settled = 0
         while self._clock.monotonic() >= self._not_before:
-            batches = self._spool.peek(MAX_BODY_BYTES)
+            batches = self._spool.peek(self._body_bytes)
             if not batches:
                 break
             lines = [line for batch in batches for line in batch.text.split("\n") if line]
@@ -152,13 +188,14 @@ class Uplink:
         return parked
 
     def _post(self, lines: Sequence[str]) -> _Answer:
-        body = gzip.compress(("\n".join(lines) + "\n").encode(), 6, mtime=0)
+        body = gzip.compress(("\n".join(lines) + "\n").encode(), GZIP_LEVEL, mtime=0)
         begun = self._clock.monotonic()
         answer: _Answer
         try:
             response = self._client.post(self._write, content=body, headers={"Content-Encoding": "gzip"})
         except httpx2.HTTPError as error:
-            answer = _Again(f"{type(error).__name__}: {error}")
+            slow = isinstance(error, httpx2.TimeoutException) and not isinstance(error, httpx2.ConnectTimeout)
+            answer = _Again(f"{type(error).__name__}: {error}", slow=slow)
         else:
             answer = self._judge(response, len(lines))
         self._own.observe("tocsin_push_seconds", self._clock.monotonic() - begun)
@@ -193,6 +230,8 @@ class Uplink:
         seconds = why.after if why.after is not None else growing * self._jitter.uniform(0.5, 1.0)
         self._not_before = self._clock.monotonic() + seconds
         self._failures += 1
+        if why.slow:
+            self._body_bytes = max(self._body_bytes // 2, MIN_BODY_BYTES)
         tell = _log.warning if self._failures == 1 else _log.debug
         tell("push failed, readings stay in the spool", reason=why.reason, retry_seconds=round(seconds, 1))
 
@@ -200,6 +239,7 @@ class Uplink:
         if self._failures:
             _log.info("push works again", failures=self._failures)
         self._failures = 0
+        self._body_bytes = MAX_BODY_BYTES
         self._not_before = self._last_success = self._clock.monotonic()
 
     def _count_lost(self, evicted: int, damaged: int, parked: Sequence[tuple[str, str]]) -> None:

@@ -54,7 +54,7 @@ def test_series_have_the_exporters_names(url: str, store: VictoriaMetricsStore) 
     flush(url)
     found = export(url, '{gpu_uuid="GPU-00000001"}')
     names = {str(dict(row["metric"])["__name__"]) for row in found}  # type: ignore[call-overload]
-    assert names == {"gpu_temperature_celsius", "gpu_event_code", "gpu_event_simulated"}
+    assert names == {"gpu_temperature_celsius", "gpu_info_index", "gpu_event_code", "gpu_event_simulated"}
 
 
 def test_a_bad_line_is_skipped_and_still_answered_204(url: str) -> None:

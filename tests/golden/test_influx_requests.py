@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
-from pydantic import SecretStr
 from pytest_httpserver import HTTPServer
-from pytest_httpserver.httpserver import HandlerType, RequestMatcher
-from structlog.testing import capture_logs
-from werkzeug import Request
 
-from tocsin.config.settings import StoreKind, StoreSettings
 from tocsin.domain.batch import Batch
+from tocsin.domain.clock import DAY
 from tocsin.domain.finding import ActionKind, Category, Finding, Severity
 from tocsin.domain.metrics import variant
 from tocsin.domain.prediction import Prediction, PredictionStatus
@@ -26,189 +20,66 @@ from tocsin.store.influx import InfluxStore
 from tocsin.store.influx_errors import LinesParked
 from tocsin.store.port import StoreRejected, StoreUnavailable
 from tocsin_testing.builders import T0, gpu, reading, xid
+from tocsin_testing.influx_server import ANSWERS, NOW, InfluxServer, influx_store
 from tocsin_testing.servers import free_port
 
-ANSWERS = Path(__file__).parent.parent / "data" / "influxdb2"
-HEADERS = {"Authorization": "Token secret"}
 READINGS = '(r._measurement == "gpu" or r._measurement == "gpu_missing")'
-TAIL = """
-  |> drop(columns: ["_start", "_stop"])
-  |> rename(fn: (column) => if column == "result" then "label_result" else column)"""
 TOKEN = r"store\.token: InfluxDB at http.* answers 40[13]: .*; set a token that may read and write bucket 'fleet'"
 LINE = "gpu,gpu_uuid=GPU-{n:08d},host=node-1 temperature_celsius=4{n}.0 1795000000000"
 
 
-class GzipMatcher(RequestMatcher):
-    """Compares the body behind its compression, which must be there."""
-
-    def match_data(self, request: Request) -> bool:
-        return request.headers.get("Content-Encoding") == "gzip" and gzip.decompress(request.data) == self.data
-
-
-class Server:
-    """Expects requests in order and answers each with a recorded answer."""
-
-    def __init__(self, server: HTTPServer) -> None:
-        self._server = server
-
-    def expect(
-        self,
-        method: str,
-        path: str,
-        query: str,
-        body: bytes | None,
-        answer: str,
-        *changes: tuple[str, str],
-        status: int | None = None,
-    ) -> None:
-        recorded = json.loads((ANSWERS / f"{answer}.json").read_text())
-        text = recorded["body"]
-        for old, new in changes:
-            assert old in text
-            text = text.replace(old, new)
-        matcher = GzipMatcher if path == "/api/v2/write" else RequestMatcher
-        wanted = matcher(path, method=method, query_string=query, data=body, headers=HEADERS)
-        answers = self._server.expect(wanted, HandlerType.ORDERED)
-        answers.respond_with_data(text, status or recorded["status"], content_type=recorded["content_type"] or None)
-
-    def write(self, lines: list[str], answer: str, *changes: tuple[str, str], status: int | None = None) -> None:
-        query = "org=gpu&bucket=fleet&precision=ms"
-        self.expect("POST", "/api/v2/write", query, "\n".join(lines).encode(), answer, *changes, status=status)
-
-    def flux(self, text: str, answer: str, *changes: tuple[str, str], tail: str = TAIL) -> None:
-        dialect = {
-            "header": True,
-            "delimiter": ",",
-            "annotations": ["datatype", "group", "default"],
-            "commentPrefix": "#",
-            "dateTimeFormat": "RFC3339",
-        }
-        body = {"extern": {"imports": [], "body": []}, "query": text + tail, "dialect": dialect}
-        self.expect("POST", "/api/v2/query", "org=gpu", json.dumps(body).encode(), answer, *changes)
-
-
 @pytest.fixture
-def server(httpserver: HTTPServer) -> Iterator[Server]:
-    yield Server(httpserver)
+def server(httpserver: HTTPServer) -> Iterator[InfluxServer]:
+    yield InfluxServer(httpserver)
     httpserver.check()
     assert httpserver.ordered_handlers == [], "a request that was expected did not come"
 
 
 @pytest.fixture
 def store(httpserver: HTTPServer) -> Iterator[InfluxStore]:
-    with_bucket = made(httpserver.url_for(""))
+    with_bucket = influx_store(httpserver.url_for(""))
     yield with_bucket
     with_bucket.close()
-
-
-def made(url: str, **more: object) -> InfluxStore:
-    fields: dict[str, object] = {"org": "gpu", "bucket": "fleet", "retention_days": 14, **more}
-    return InfluxStore(StoreSettings(kind=StoreKind.INFLUXDB, url=url, token=SecretStr("secret"), **fields))  # type: ignore[arg-type]
 
 
 def bare(n: int, **values: float) -> Batch:
     return Batch([reading(gpu(n, model="", index=None), **values)])
 
 
-# ---------------------------------------------------------------------- bucket
-
-
-def test_init_creates_the_bucket_with_its_retention(httpserver: HTTPServer, server: Server) -> None:
-    server.expect("GET", "/api/v2/buckets", "org=gpu&name=raw", b"", "buckets_unknown")
-    server.expect("GET", "/api/v2/orgs", "org=gpu", b"", "orgs_by_name")
-    wanted = (
-        b'{"orgID": "11ab04ec3ecd2000", "name": "raw", "rp": "0", '
-        b'"retentionRules": [{"type": "expire", "everySeconds": 604800}]}'
-    )
-    server.expect("POST", "/api/v2/buckets", "", wanted, "bucket_create_retention_201")
-    made(httpserver.url_for(""), bucket="raw", retention_days=7).init()
-
-
-def retention(seconds: int) -> tuple[str, str]:
-    rules = f'"retentionRules": [{{"type": "expire", "everySeconds": {seconds}}}]'
-    return '"retentionRules": []', rules
-
-
-def test_init_lengthens_the_retention_and_sends_nothing_else(store: InfluxStore, server: Server) -> None:
-    server.expect("GET", "/api/v2/buckets", "org=gpu&name=fleet", b"", "buckets_by_name", retention(604_800))
-    wanted = b'{"retentionRules": [{"type": "expire", "everySeconds": 1209600}]}'
-    server.expect("PATCH", "/api/v2/buckets/11ab04ec3ecd2001", "", wanted, "bucket_patch_retention")
-    with capture_logs() as logs:
-        store.init()
-    assert logs == []
-
-
-@pytest.mark.parametrize(("changes", "present"), [([], "infinite"), ([retention(2_592_000)], "30 days")])
-def test_init_never_shortens_a_retention(
-    store: InfluxStore, server: Server, changes: list[tuple[str, str]], present: str
-) -> None:
-    server.expect("GET", "/api/v2/buckets", "org=gpu&name=fleet", b"", "buckets_by_name", *changes)
-    with capture_logs() as logs:
-        store.init()
-    (entry,) = logs
-    assert (entry["log_level"], entry["bucket"]) == ("warning", "fleet")
-    assert (entry["bucket_retention"], entry["store_retention"]) == (present, "14 days")
-
-
-def test_init_leaves_a_bucket_that_is_right(store: InfluxStore, server: Server) -> None:
-    server.expect("GET", "/api/v2/buckets", "org=gpu&name=fleet", b"", "buckets_by_name", retention(1_209_600))
-    store.init()
-
-
-def test_a_retention_below_the_servers_least_is_raised_to_it(httpserver: HTTPServer, server: Server) -> None:
-    server.expect("GET", "/api/v2/buckets", "org=gpu&name=fleet", b"", "buckets_by_name", retention(3_600))
-    made(httpserver.url_for(""), retention_days=0.01).init()
-
-
-def test_init_names_an_unknown_organisation(store: InfluxStore, server: Server) -> None:
-    server.expect("GET", "/api/v2/buckets", "org=gpu&name=fleet", b"", "orgs_unknown")
-    with pytest.raises(StoreRejected, match=r"store.org = 'gpu'.*not found.*name an organisation that is there"):
-        store.init()
-
-
-def test_init_names_an_organisation_of_which_no_id_is_found(store: InfluxStore, server: Server) -> None:
-    server.expect("GET", "/api/v2/buckets", "org=gpu&name=fleet", b"", "buckets_unknown")
-    server.expect("GET", "/api/v2/orgs", "org=gpu", b"", "orgs_unknown")
-    with pytest.raises(StoreRejected, match=r"store.org = 'gpu'.*cannot find organization"):
-        store.init()
-
-
-@pytest.mark.parametrize("answer", ["query_unauthorized", "write_403_readonly_token"])
-def test_init_names_the_token(store: InfluxStore, server: Server, answer: str) -> None:
-    server.expect("GET", "/api/v2/buckets", "org=gpu&name=fleet", b"", answer)
-    with pytest.raises(StoreRejected, match=TOKEN):
-        store.init()
-
-
 # ---------------------------------------------------------------------- writing
 
 
-def test_a_batch_is_one_request(store: InfluxStore, server: Server) -> None:
+def test_readings_and_words_go_to_their_buckets(store: InfluxStore, server: InfluxServer) -> None:
+    server.write(
+        ["gpu,gpu_uuid=GPU-00000000,host=node-1 temperature_celsius=50.0,power_watts=300.5 1795000000000"], "write_204"
+    )
     server.write(
         [
             'gpu_info,gpu_uuid=GPU-00000000,host=node-1 index=0i,model="NVIDIA A100-SXM4-80GB",serial="",pci_bus_id="",'
             'mig_profile="",pool="default",rack="",labels="{}",simulated=false 1795000000000',
-            "gpu,gpu_uuid=GPU-00000000,host=node-1 temperature_celsius=50.0,power_watts=300.5 1795000000000",
             'gpu_event,kind=xid,gpu_uuid=GPU-00000000,host=node-1,code=79 code=79i,message="Xid 79",source="test",'
             "simulated=false 1795000000000",
         ],
         "write_204",
+        bucket="fleet_10m",
     )
     store.write(Batch([reading(temperature_celsius=50, power_watts=300.5)], [xid(79)]))
 
 
-def test_attributes_are_written_once_while_they_stay_the_same(store: InfluxStore, server: Server) -> None:
+def test_attributes_are_written_once_while_they_stay_the_same(store: InfluxStore, server: InfluxServer) -> None:
     for at_ms, info in ((T0, True), (T0 + 1, False)):
         line = f"gpu,gpu_uuid=GPU-00000000,host=node-1 temperature_celsius=50.0 {at_ms}"
         head = (
             'gpu_info,gpu_uuid=GPU-00000000,host=node-1 index=0i,model="M",serial="",pci_bus_id="",mig_profile="",'
             f'pool="default",rack="",labels="{{}}",simulated=false {at_ms}'
         )
-        server.write([head, line] if info else [line], "write_204")
+        server.write([line], "write_204")
+        if info:
+            server.write([head], "write_204", bucket="fleet_10m")
         store.write(Batch([reading(gpu(0, model="M"), at_ms, temperature_celsius=50)]))
 
 
-def test_text_with_a_newline_stays_in_one_point(store: InfluxStore, server: Server) -> None:
+def test_text_with_a_newline_stays_in_one_point(store: InfluxStore, server: InfluxServer) -> None:
     event = xid(79)
     server.write(
         [
@@ -216,16 +87,17 @@ def test_text_with_a_newline_stays_in_one_point(store: InfluxStore, server: Serv
             "simulated=false 1795000000000"
         ],
         "write_204",
+        bucket="fleet_10m",
     )
     store.write(Batch(events=[type(event)(event.kind, event.gpu, event.host, T0, 79, "one\ntwo", "test")]))
 
 
-def test_an_empty_batch_sends_nothing(store: InfluxStore, server: Server) -> None:
+def test_an_empty_batch_sends_nothing(store: InfluxStore, server: InfluxServer) -> None:
     store.write(Batch())
 
 
 def test_a_line_that_the_server_names_is_parked_and_the_others_are_sent_again(
-    store: InfluxStore, server: Server
+    store: InfluxStore, server: InfluxServer
 ) -> None:
     lines = [LINE.format(n=n) for n in range(3)]
     server.write(lines, "write_400_partly_malformed", ("this is bad", lines[1]))
@@ -236,7 +108,7 @@ def test_a_line_that_the_server_names_is_parked_and_the_others_are_sent_again(
     assert caught.value.lines == ((lines[1], "invalid field format"),)
 
 
-def test_each_of_many_lines_that_are_named_one_by_one_is_parked(store: InfluxStore, server: Server) -> None:
+def test_each_of_many_lines_that_are_named_one_by_one_is_parked(store: InfluxStore, server: InfluxServer) -> None:
     lines = [LINE.format(n=n) for n in range(30)]
     for n in range(29):
         server.write(lines[n:], "write_400_partly_malformed", ("this is bad", lines[n]))
@@ -250,7 +122,7 @@ def test_each_of_many_lines_that_are_named_one_by_one_is_parked(store: InfluxSto
 
 @pytest.mark.parametrize("status", [500, 422])
 def test_a_refused_write_is_cut_into_halves_where_no_line_is_named(
-    store: InfluxStore, server: Server, status: int
+    store: InfluxStore, server: InfluxServer, status: int
 ) -> None:
     lines = [LINE.format(n=n) for n in range(4)]
     for part, good in ((lines, False), (lines[:2], True), (lines[2:], False), (lines[2:3], False), (lines[3:], True)):
@@ -269,7 +141,7 @@ def test_the_search_for_lines_ends_where_the_others_are_stored(store: InfluxStor
     assert len(httpserver.log) < 120
 
 
-def test_numbers_of_findings_and_predictions_are_of_one_type_for_good(store: InfluxStore, server: Server) -> None:
+def test_numbers_of_findings_and_predictions_are_of_one_type_for_good(store: InfluxStore, server: InfluxServer) -> None:
     subject = Subject(SubjectKind.GPU, "G")
     made = Finding(
         "r", subject, Severity.INFO, Category.POWER, ActionKind.NOTIFY, T0, T0, "s", value=90, threshold=85.5
@@ -281,14 +153,21 @@ def test_numbers_of_findings_and_predictions_are_of_one_type_for_good(store: Inf
     server.write(
         [
             'gpu_finding,rule=r,subject_kind=gpu,subject=G severity="info",category="power",action="notify",'
-            f'last_ms={T0}i,sentence="s",metric="",evidence="[]",simulated=false,subject_host="",subject_pool="",'
+            f'last_ms={T0}i,sentence="s",metric="",evidence="[]",owners="[]",simulated=false,subject_host="",subject_pool="",'
             f'value=90.0,threshold=85.5,absent="" {T0}',
+        ],
+        "write_204",
+        bucket="fleet_10m",
+    )
+    server.write(
+        [
             'gpu_prediction,model=m,target=t,subject_kind=gpu,subject=G horizon_ms=60000i,status="crossing",'
             'model_version="1",sentence="s",metric="",reason="",evidence="[]",simulated=false,subject_host="",'
             f'subject_pool="",threshold=85.0,value=90.0,probability=1.0,eta_ms={T0 + 1}i,coverage=1.0,'
             f'absent="eta_low_ms,eta_high_ms" {T0}',
         ],
         "write_204",
+        bucket="fleet_1m",
     )
     store.write(Batch(findings=[made], predictions=[soon]))
 
@@ -305,7 +184,7 @@ def test_numbers_of_findings_and_predictions_are_of_one_type_for_good(store: Inf
     ],
 )
 def test_refusals_of_a_write(
-    store: InfluxStore, server: Server, answer: str, error: type[Exception], words: str
+    store: InfluxStore, server: InfluxServer, answer: str, error: type[Exception], words: str
 ) -> None:
     server.write([LINE.format(n=0)], answer)
     with pytest.raises(error, match=words):
@@ -313,7 +192,7 @@ def test_refusals_of_a_write(
 
 
 def test_no_server_is_unavailable_to_both_sides() -> None:
-    store = made(f"http://127.0.0.1:{free_port()}")
+    store = influx_store(f"http://127.0.0.1:{free_port()}")
     for act in (store.init, store.gpus, lambda: store.write(bare(0, temperature_celsius=40))):
         with pytest.raises(StoreUnavailable, match="InfluxDB at http"):
             act()
@@ -326,26 +205,44 @@ OURS = (("gpu_metrics", "gpu"), ("temperature_c", "temperature_celsius"), (",gpu
 """The recorded answers are of another measurement: its names in ours."""
 
 
+INFOS = """union(tables: [
+from(bucket: "fleet")
+  |> range(start: 1970-01-01T00:00:00.000Z, stop: 2200-01-01T00:00:00.000Z)
+  |> filter(fn: (r) => (r._measurement == "gpu_info"))
+  |> last(),
+from(bucket: "fleet_10m")
+  |> range(start: 1970-01-01T00:00:00.000Z, stop: 2200-01-01T00:00:00.000Z)
+  |> filter(fn: (r) => (r._measurement == "gpu_info"))
+  |> last()
+])"""
+EVENTS_OF_A_MILLISECOND = """union(tables: [
+from(bucket: "fleet")
+  |> range(start: 2026-11-18T11:06:40.000Z, stop: 2026-11-18T11:06:40.001Z)
+  |> filter(fn: (r) => (r._measurement == "gpu_event"){condition}),
+from(bucket: "fleet_10m")
+  |> range(start: 2026-11-18T11:06:40.000Z, stop: 2026-11-18T11:06:40.001Z)
+  |> filter(fn: (r) => (r._measurement == "gpu_event"){condition})
+])"""
 OF_GPU = '((not exists r.mig_uuid and (r.gpu_uuid == "1")) or (exists r.mig_uuid and (r.mig_uuid == "1")))'
-INSTANTS = '  |> keep(columns: ["_time"])\n  |> group()\n  |> unique(column: "_time")'
+VALUES = '(r._measurement == "gpu")'
+INSTANTS = """  |> keep(columns: ["_time", "gpu_uuid", "mig_uuid"])
+  |> group(columns: ["gpu_uuid", "mig_uuid"])
+  |> unique(column: "_time")"""
 
 
-def instants(*stamps: str) -> tuple[str, str]:
-    """Puts a table with nothing but instants in the place of the empty answer."""
-    head = "#datatype,string,long,dateTime:RFC3339\r\n#group,false,false,false\r\n#default,_result,,\r\n"
-    return "\r\n", head + ",result,table,_time\r\n" + "".join(f",,0,{stamp}\r\n" for stamp in stamps) + "\r\n"
+def instants(*stamps: str, uuid: str = "1") -> tuple[str, str]:
+    """Puts a table with nothing but instants of a GPU in the place of the empty answer."""
+    head = "#datatype,string,long,dateTime:RFC3339,string\r\n#group,false,false,false,true\r\n#default,_result,,,\r\n"
+    rows = "".join(f",,0,{stamp},{uuid}\r\n" for stamp in stamps)
+    return "\r\n", f"{head},result,table,_time,gpu_uuid\r\n{rows}\r\n"
 
 
-def test_a_series_of_a_recorded_answer(store: InfluxStore, server: Server) -> None:
-    source = (
-        'from(bucket: "fleet")\n'
-        "  |> range(start: 2026-11-21T02:58:20.000Z, stop: 2026-11-21T03:16:40.000Z)\n"
-        f"  |> filter(fn: (r) => {READINGS} and {OF_GPU}"
-    )
-    field = ' and (r._field == "temperature_celsius"))'
+def test_a_series_of_a_recorded_answer(store: InfluxStore, server: InfluxServer) -> None:
+    source = 'from(bucket: "fleet")\n  |> range(start: 2026-11-21T02:58:20.000Z, stop: 2026-11-21T03:16:40.000Z)\n'
+    field = f'  |> filter(fn: (r) => {VALUES} and {OF_GPU} and (r._field == "temperature_celsius"))'
     server.flux(source + field, "query_csv_annotated", *OURS, ("gpu,0,node-1", "gpu,1,node-2"))
     server.flux(
-        f"{source})\n",
+        f"{source}  |> filter(fn: (r) => {READINGS} and {OF_GPU})\n",
         "query_csv_empty",
         instants("2026-11-21T03:00:10Z", "2026-11-21T03:00:00Z", "2026-11-21T03:00:15.5Z"),
         tail=INSTANTS,
@@ -356,7 +253,7 @@ def test_a_series_of_a_recorded_answer(store: InfluxStore, server: Server) -> No
     np.testing.assert_array_equal(found.values[:, 0], [50.0, 50.5, np.nan, 51.0, 51.5])
 
 
-def test_a_series_of_no_known_metric_has_the_instants_alone(store: InfluxStore, server: Server) -> None:
+def test_a_series_of_no_known_metric_has_the_instants_alone(store: InfluxStore, server: InfluxServer) -> None:
     server.flux(
         'from(bucket: "fleet")\n'
         "  |> range(start: 2026-11-21T02:58:20.000Z, stop: 2026-11-21T03:16:40.000Z)\n"
@@ -370,7 +267,7 @@ def test_a_series_of_no_known_metric_has_the_instants_alone(store: InfluxStore, 
     np.testing.assert_array_equal(found.values, [[np.nan]])
 
 
-def test_variants_by_result_keep_apart(store: InfluxStore, server: Server) -> None:
+def test_variants_by_result_keep_apart(store: InfluxStore, server: InfluxServer) -> None:
     head = "#datatype,string,long,dateTime:RFC3339,double,string,string,string,string,string\r\n"
     head += "#group,false,false,false,false,true,true,true,true,true\r\n#default,_result,,,,,,,,\r\n"
     head += ",result,table,_time,_value,_field,_measurement,gpu_uuid,host,label_result\r\n"
@@ -382,17 +279,13 @@ def test_variants_by_result_keep_apart(store: InfluxStore, server: Server) -> No
         "query_csv_empty",
         ("\r\n", head + "".join(rows)),
     )
-    server.flux(
-        latest.format(start="1970-01-01T00:00:00.000Z")
-        + '  |> filter(fn: (r) => (r._measurement == "gpu_info"))\n  |> last()',
-        "query_csv_empty",
-    )
+    server.flux(INFOS, "query_csv_empty")
     (found,) = store.latest(T0)
     name = "gpu_nvlink_link_recovery_total"
     assert dict(found.values) == {variant(name, "result", "failed"): 0.0, variant(name, "result", "successful"): 1.0}
 
 
-def test_latest_keeps_what_is_of_the_newest_instant(store: InfluxStore, server: Server) -> None:
+def test_latest_keeps_what_is_of_the_newest_instant(store: InfluxStore, server: InfluxServer) -> None:
     server.flux(
         'from(bucket: "fleet")\n'
         "  |> range(start: 2026-11-18T11:06:40.000Z, stop: 2200-01-01T00:00:00.000Z)\n"
@@ -402,28 +295,21 @@ def test_latest_keeps_what_is_of_the_newest_instant(store: InfluxStore, server: 
         ("03:00:30Z,330,power_w,", "03:00:20Z,330,power_watts,"),
         (",xid,", ",performance_state,"),
     )
-    server.flux(
-        'from(bucket: "fleet")\n'
-        "  |> range(start: 1970-01-01T00:00:00.000Z, stop: 2200-01-01T00:00:00.000Z)\n"
-        '  |> filter(fn: (r) => (r._measurement == "gpu_info"))\n  |> last()',
-        "query_csv_empty",
-    )
+    server.flux(INFOS, "query_csv_empty")
     (found,) = store.latest(T0)
     assert (found.gpu.uuid, found.gpu.host, found.at_ms) == ("0", "node-1", 1_795_230_030_000)
     assert dict(found.values) == {"gpu_temperature_celsius": 51.5, "gpu_performance_state": 0.0}
 
 
-def test_names_in_a_query_cannot_end_its_text(store: InfluxStore, server: Server) -> None:
+def test_names_in_a_query_cannot_end_its_text(store: InfluxStore, server: InfluxServer) -> None:
     server.flux(
-        'from(bucket: "fleet")\n'
-        "  |> range(start: 2026-11-18T11:06:40.000Z, stop: 2026-11-18T11:06:40.001Z)\n"
-        '  |> filter(fn: (r) => (r._measurement == "gpu_event") and (r.gpu_uuid == "a\\"b\\\\\\${c}"))',
+        EVENTS_OF_A_MILLISECOND.replace("{condition}", ' and (r.gpu_uuid == "a\\"b\\\\\\${c}")'),
         "query_csv_empty",
     )
     assert store.events(T0, T0 + 1, 'a"b\\${c}') == []
 
 
-def test_an_empty_range_asks_nothing(store: InfluxStore, server: Server) -> None:
+def test_an_empty_range_asks_nothing(store: InfluxStore, server: InfluxServer) -> None:
     assert list(store.readings(T0, T0)) == store.events(T0, T0) == store.predictions(T0 + 1, T0) == []
     assert list(store.readings(T0, T0 + 1, set())) == []
     assert store.series("GPU-1", ["gpu_power_watts"], T0, T0).values.shape == (0, 1)
@@ -432,7 +318,7 @@ def test_an_empty_range_asks_nothing(store: InfluxStore, server: Server) -> None
 
 @pytest.mark.parametrize(("start", "end"), [(-5_000, 0), (-2, -1), (FAR_MS, FAR_MS + 5), (FAR_MS + 1, FAR_MS + 2)])
 def test_a_range_outside_of_what_influxdb_can_say_asks_nothing(
-    store: InfluxStore, server: Server, start: int, end: int
+    store: InfluxStore, server: InfluxServer, start: int, end: int
 ) -> None:
     assert list(store.readings(start, end)) == []
     assert store.events(start, end) == []
@@ -451,11 +337,9 @@ def test_a_range_outside_of_what_influxdb_can_say_asks_nothing(
         ("write_403_readonly_token", TOKEN),
     ],
 )
-def test_refusals_of_a_query(store: InfluxStore, server: Server, answer: str, words: str) -> None:
+def test_refusals_of_a_query(store: InfluxStore, server: InfluxServer, answer: str, words: str) -> None:
     server.flux(
-        'from(bucket: "fleet")\n'
-        "  |> range(start: 2026-11-18T11:06:40.000Z, stop: 2026-11-18T11:06:40.001Z)\n"
-        '  |> filter(fn: (r) => (r._measurement == "gpu_event"))',
+        EVENTS_OF_A_MILLISECOND.replace("{condition}", ""),
         answer,
     )
     with pytest.raises(StoreRejected, match=words):
@@ -470,14 +354,53 @@ def test_refusals_of_a_query(store: InfluxStore, server: Server, answer: str, wo
     ],
 )
 def test_an_error_inside_an_answer_of_status_200_is_not_an_empty_answer(
-    store: InfluxStore, server: Server, table: str
+    store: InfluxStore, server: InfluxServer, table: str
 ) -> None:
     server.flux(
-        'from(bucket: "fleet")\n'
-        "  |> range(start: 2026-11-18T11:06:40.000Z, stop: 2026-11-18T11:06:40.001Z)\n"
-        '  |> filter(fn: (r) => (r._measurement == "gpu_event"))',
+        EVENTS_OF_A_MILLISECOND.replace("{condition}", ""),
         "query_csv_empty",
         ("\r\n", table),
     )
     with pytest.raises(StoreUnavailable, match="breaks off its answer: engine: boom"):
         store.events(T0, T0 + 1)
+
+
+# ---------------------------------------------------------------------- columns and age
+
+
+def test_columns_of_a_recorded_answer(store: InfluxStore, server: InfluxServer) -> None:
+    source = (
+        'from(bucket: "fleet")\n  |> range(start: 2026-11-21T02:58:20.000Z, stop: 2026-11-21T03:16:40.000Z)\n'
+        "  |> filter(fn: (r) => "
+    )
+    server.flux(f'{source}{VALUES} and (r._field == "temperature_celsius"))', "query_csv_annotated", *OURS)
+    stamps = [f"2026-11-21T03:00:{second}Z" for second in ("00", "10", "20", "30", "35")]
+    server.flux(f"{source}{READINGS})\n", "query_csv_empty", instants(*stamps, uuid="0"), tail=INSTANTS)
+    found = store.columns(["gpu_temperature_celsius", "gpu_of_tomorrow"], 1_795_229_900_000, NOW)
+    assert found.gpus == ("0", "1")
+    first, second = found.gpu == 0, found.gpu == 1
+    assert (found.at_ms[first] - 1_795_230_000_000).tolist() == [0, 10_000, 20_000, 30_000, 35_000]
+    assert (found.at_ms[second] - 1_795_230_000_000).tolist() == [0, 10_000, 20_000, 30_000]
+    assert found.values[first, 0].tolist()[:4] == [50.0, 50.5, 51.0, 51.5]
+    assert np.isfinite(found.values[second, 0]).all()
+    assert np.isnan(found.values[first][-1]).all()
+    assert np.isnan(found.values[:, 1]).all()
+    assert (np.diff(found.at_ms) >= 0).all()
+
+
+def test_older_readings_come_from_coarser_buckets(store: InfluxStore, server: InfluxServer) -> None:
+    spans = [
+        ("fleet_10m", "2026-08-13T03:16:40.000Z", "2026-08-23T03:20:00.000Z"),
+        ("fleet_1m", "2026-08-23T03:20:00.000Z", "2026-11-07T03:20:00.000Z"),
+        ("fleet", "2026-11-07T03:20:00.000Z", "2026-11-21T03:16:40.000Z"),
+    ]
+    for bucket, start, stop in spans:
+        source = f'from(bucket: "{bucket}")\n  |> range(start: {start}, stop: {stop})\n'
+        server.flux(f"{source}  |> filter(fn: (r) => {READINGS})\n", "query_csv_empty", instants(start), tail=INSTANTS)
+    found = store.columns([], NOW - 100 * DAY, NOW)
+    assert [NOW - at for at in found.at_ms.tolist()] == [100 * DAY, 90 * DAY - 200_000, 14 * DAY - 200_000]
+
+
+def test_columns_of_no_gpu_ask_nothing(store: InfluxStore, server: InfluxServer) -> None:
+    assert store.columns(["gpu_power_watts"], T0, T0 + 1, []).values.shape == (0, 1)
+    assert store.columns(["gpu_power_watts"], T0, T0).values.shape == (0, 1)

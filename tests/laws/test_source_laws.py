@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tocsin.collector.dcgm_exporter import Site
+from tocsin.collector.dcgmi import DcgmiSource
 from tocsin.collector.replay import ReplaySource, read_recording
 from tocsin.collector.simulated import from_settings
 from tocsin.collector.source import Source
 from tocsin.config.settings import SimulationSettings
-from tocsin.domain.clock import MINUTE
+from tocsin.domain.clock import MINUTE, SystemClock
 from tocsin.domain.metrics import spec_of
 from tocsin.domain.reading import MAX_FUTURE_MS, sanitise
+from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0
+from tocsin_testing.dcgm_pages import DATA as DCGM_DATA
+from tocsin_testing.dcgm_pages import LIVE_IDS, Exporter, FakeDcgmi, exporter_source, live_rows
 
 Factory = Callable[[], Source]
 """Makes a source with at least one GPU, ready to be read at `T0`."""
@@ -40,7 +46,32 @@ def replayed() -> Source:
     return ReplaySource(read_recording([path]), origin_ms=T0, speed=60.0)
 
 
+def dcgm_exporter() -> Source:
+    """Pages of a dcgm-exporter with whole GPUs, instances, links, blanks and lines of other things."""
+    names = ("exporter_3_3_5", "exporter_mig", "exporter_links_switches_cpus", "exporter_sentinels")
+    return exporter_source(Exporter("".join((DCGM_DATA / f"{name}.prom").read_text() for name in names)))
+
+
+def dcgm_exporter_that_fails() -> Source:
+    """The same, after which no scrape succeeds."""
+    exporter = Exporter((DCGM_DATA / "exporter_3_3_5.prom").read_text())
+    source = exporter_source(exporter)
+    source.read(T0 - MINUTE)
+    exporter.status = 503
+    return source
+
+
+def dcgmi() -> Source:
+    """A recorded `dcgmi dmon` of eight GPUs."""
+    with tempfile.TemporaryDirectory() as folder:
+        fake = FakeDcgmi(Path(folder), LIVE_IDS, live_rows("dmon_live_ecc_dbe.txt")[0])
+        return DcgmiSource([str(fake.path)], Site("n1"), SystemClock(), OwnMetrics())
+
+
 FACTORIES: dict[str, Factory] = {
+    "dcgm_exporter": dcgm_exporter,
+    "dcgm_exporter_that_fails": dcgm_exporter_that_fails,
+    "dcgmi": dcgmi,
     "simulated": simulated,
     "simulated_in_trouble": simulated_in_trouble,
     "replayed": replayed,

@@ -17,6 +17,7 @@ from tocsin.domain.finding import ActionKind, Category, Evidence, Finding, Sever
 from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import METRICS, variant
 from tocsin.domain.missing import Missing
+from tocsin.domain.owner import Owner
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import MAX_FUTURE_MS, Reading
 from tocsin.domain.subject import Subject, SubjectKind
@@ -29,6 +30,7 @@ tag = text.filter(lambda value: "\n" not in value and "\r" not in value and not 
 named = tag.filter(bool)
 instants = st.integers(min_value=0, max_value=T0)
 numbers = st.floats(allow_nan=False, allow_infinity=False)
+owners = st.lists(st.builds(Owner, st.integers(0, 2**31), text, text, text, text, text, text, text), max_size=2).map(tuple)
 plain = [name for name, spec in METRICS.items() if spec.entity == "gpu"]
 labelled = [name for name, spec in METRICS.items() if spec.label]
 
@@ -65,7 +67,7 @@ def readings(draw: st.DrawFn) -> Reading:
             values[key] = draw(st.floats(spec.minimum, spec.maximum))
         else:
             missing[key] = draw(st.sampled_from(Missing))
-    return Reading(which, draw(instants), values, missing)
+    return Reading(which, draw(instants), values, missing, draw(owners))
 
 
 subjects = st.builds(Subject, st.sampled_from(SubjectKind), named, text, text, tag)
@@ -88,6 +90,7 @@ findings = st.builds(
     threshold=st.none() | numbers,
     evidence=evidence,
     simulated=st.booleans(),
+    owners=owners,
 )
 predictions = st.builds(
     Prediction,

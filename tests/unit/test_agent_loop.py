@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -168,15 +169,20 @@ def test_a_full_spool_drops_the_oldest_and_counts(tmp_path: Path) -> None:
     agent.close()
 
 
-def test_a_spool_that_takes_nothing_does_not_stop_the_exporter(tmp_path: Path) -> None:
+def test_a_disk_that_takes_nothing_does_not_stop_the_exporter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
     source = ListSource([reading(gpu(0), temperature_celsius=66)], [xid(79, gpu(0))])
-    agent = Agent(settings(tmp_path, push_url="http://b.test"), source, ManualClock(T0), transport=accepting([]))
-    assert agent.spool is not None
-    agent.spool.close()
+    bodies: list[str] = []
+    agent = Agent(settings(tmp_path, push_url="http://b.test"), source, ManualClock(T0), transport=accepting(bodies))
+    monkeypatch.setattr(Spool, "put_packed", refuse)
     agent.read()
-    assert agent.own.value("tocsin_dropped_total", what="reading", reason="spool_failed") == 1
-    assert agent.own.value("tocsin_dropped_total", what="event", reason="spool_failed") == 1
+    assert agent.own.value("tocsin_spool_memory_batches") == 1
     assert b"gpu_temperature_celsius{" in generate_latest(agent.registry)
+    agent.push()
+    decoded = decode(bodies[0], precision="ms", now_ms=T0).batch
+    assert (len(decoded.readings), len(decoded.events)) == (1, 1), "what the disk refuses is pushed from memory"
     agent.close()
 
 
@@ -244,7 +250,7 @@ def test_a_source_that_is_gone_for_good_ends_the_run(tmp_path: Path) -> None:
 
 def test_serve_shows_metrics_and_closes_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, source = ManualClock(T0), ListSource([reading(gpu(0), temperature_celsius=66)])
-    monkeypatch.setitem(SOURCES, "list", lambda _settings, _clock: source)
+    monkeypatch.setitem(SOURCES, "list", lambda _settings, _clock, _own: source)
     told: list[str] = []
     pages: list[str] = []
 
@@ -265,7 +271,7 @@ def test_serve_closes_the_source_where_the_spool_cannot_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = ListSource()
-    monkeypatch.setitem(SOURCES, "list", lambda _settings, _clock: source)
+    monkeypatch.setitem(SOURCES, "list", lambda _settings, _clock, _own: source)
     (tmp_path / "file").write_text("")
     wanted = settings(tmp_path, listen="127.0.0.1:0", push_url="http://b.test", spool=tmp_path / "file" / "spool.db")
     with pytest.raises(InputError, match=r"agent\.spool"):

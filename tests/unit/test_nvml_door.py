@@ -5,6 +5,9 @@
 from __future__ import annotations
 
 import ctypes
+import sys
+import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pynvml
@@ -12,15 +15,8 @@ import pytest
 
 from tocsin.collector.nvml import NvmlSource
 from tocsin.collector.nvml_device import Place
-from tocsin.collector.nvml_library import (
-    Code,
-    DeviceEvent,
-    FieldAnswer,
-    NvmlFailure,
-    PynvmlLibrary,
-    decode,
-    unavailable,
-)
+from tocsin.collector.nvml_library import Code, DeviceEvent, NvmlFailure, PynvmlLibrary, unavailable
+from tocsin.collector.nvml_marshal import FieldBatch, FieldReplies, FieldValue
 from tocsin.domain.missing import Missing
 from tocsin_testing.builders import T0
 
@@ -31,12 +27,36 @@ FIELDS = {
 }
 
 
+def union(member: str, value: float) -> int:
+    """The eight bytes of a ``nvmlValue_t`` one of whose members was set; the others hold what lies there."""
+    written = pynvml.c_nvmlValue_t()
+    written.ullVal = 0xDEAD_BEEF_DEAD_BEEF
+    setattr(written, member, value)
+    return int.from_bytes(bytes(written), sys.byteorder)
+
+
+def answered(*entries: tuple[int, int, int]) -> FieldReplies:
+    """What a batch makes of entries of code, type and union."""
+
+    def function(_handle: Any, count: Any, values: Any) -> int:
+        for i, (code, kind, value) in enumerate(entries[: count.value]):
+            slot = values._obj[i]
+            slot.nvmlReturn, slot.valueType, slot.value, slot.latencyUsec = code, kind, value, 10 * i
+        return 0
+
+    code, replies = FieldBatch(function, None, [(1, 0)] * len(entries))()
+    assert code == 0
+    assert replies is not None
+    return replies
+
+
 class FakeLibrary:
     """What ``libnvidia-ml.so.1`` exports; a function left out is one that an older driver lacks."""
 
     def __init__(self) -> None:
         self.open = 0
         self.xids = [79]
+        self.waited = threading.Event()
         self.fabric_versions: list[int] = []
 
     def nvmlInitWithFlags(self, _flags: int) -> int:
@@ -83,7 +103,7 @@ class FakeLibrary:
             entry.nvmlReturn = Code.NOT_SUPPORTED if kind is None else 0
             if kind is not None:
                 entry.valueType = kind[0]
-                setattr(entry.value, kind[1], kind[2])
+                entry.value = union(kind[1], kind[2])
         return 0
 
     def nvmlDeviceGetSramEccErrorStatus(self, _handle: Any, answer: Any) -> int:
@@ -111,13 +131,21 @@ class FakeLibrary:
     def nvmlDeviceRegisterEvents(self, _handle: Any, _types: Any, _event_set: Any) -> int:
         return 0
 
-    def nvmlEventSetWait_v2(self, _event_set: Any, event: Any, timeout: Any) -> int:
-        assert timeout.value == 0
+    def nvmlEventSetFree(self, _event_set: Any) -> int:
+        return 0
+
+    def nvmlDeviceGetSupportedEventTypes(self, _handle: Any, types: Any) -> int:
+        types._obj.value = 0xFFFF
+        return 0
+
+    def nvmlEventSetWait_v2(self, _event_set: Any, event: Any, _timeout: Any) -> int:
         if not self.xids:
             return int(Code.TIMEOUT)
         event._obj.device = ctypes.cast(self.handle, pynvml.c_nvmlDevice_t)
         event._obj.eventType = 8
+        event._obj.gpuInstanceId = 0xFFFF_FFFF
         event._obj.eventData = self.xids.pop()
+        self.waited.set()
         return 0
 
 
@@ -131,6 +159,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
 
 def test_a_whole_reading_goes_through_pynvml(driver: FakeLibrary) -> None:
     source = NvmlSource(PynvmlLibrary(), Place("node-1"))
+    assert driver.waited.wait(10)
     batch = source.read(T0)
     reading = batch.readings[0]
     assert (reading.gpu.uuid, reading.gpu.model) == ("GPU-feedface", "NVIDIA H200")
@@ -145,7 +174,6 @@ def test_a_whole_reading_goes_through_pynvml(driver: FakeLibrary) -> None:
     assert len(driver.fabric_versions) == 2, "the newer structure was refused, the older one taken"
     assert reading.missing["gpu_utilization_ratio"] is Missing.DENIED
     assert reading.missing["gpu_sm_clock_hertz"] is Missing.UNSUPPORTED, "this library does not export the function"
-    assert [(e.code, e.gpu) for e in batch.events] == [(79, "GPU-feedface")]
     source.close()
     assert driver.open == 0
 
@@ -163,23 +191,64 @@ def test_a_whole_reading_goes_through_pynvml(driver: FakeLibrary) -> None:
     ],
 )
 def test_field_values_are_decoded_by_their_type(member: str, value_type: int, value: float) -> None:
-    entry = pynvml.c_nvmlFieldValue_t()
-    entry.valueType = value_type
-    setattr(entry.value, member, value)
-    assert decode(entry) == FieldAnswer(Code.SUCCESS, value)
+    replies = answered((0, pynvml.NVML_VALUE_TYPE_DOUBLE, union("dVal", 1.5)), (0, value_type, union(member, value)))
+    assert replies == FieldReplies((0, 0), (1.5, value), 10)
 
 
-def test_a_field_that_failed_has_no_value_whatever_lies_in_the_union() -> None:
-    entry = pynvml.c_nvmlFieldValue_t()
-    entry.value.ullVal = 42
-    entry.nvmlReturn = Code.GPU_IS_LOST
-    assert decode(entry) == FieldAnswer(Code.GPU_IS_LOST, None)
+def test_a_batch_is_decoded_anew_when_a_type_changes() -> None:
+    kinds = [(pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, "uiVal", 7), (pynvml.NVML_VALUE_TYPE_DOUBLE, "dVal", 0.5)]
+
+    def function(_handle: Any, _count: Any, values: Any) -> int:
+        kind, member, value = kinds[0]
+        values._obj[0].valueType, values._obj[0].value = kind, union(member, value)
+        return 0
+
+    batch = FieldBatch(function, None, [(82, 0)])
+    seen: list[Sequence[float]] = []
+    for _ in range(3):
+        _, replies = batch()
+        assert replies is not None
+        seen.append(replies.values)
+        kinds.reverse()
+    assert seen == [(7,), (0.5,), (7,)]
+
+
+def test_entries_of_a_batch_fail_one_by_one() -> None:
+    replies = answered((0, 1, union("uiVal", 3)), (int(Code.GPU_IS_LOST), 3, 42), (int(Code.NOT_SUPPORTED), 0, 0))
+    assert list(replies.codes) == [0, Code.GPU_IS_LOST, Code.NOT_SUPPORTED]
+    assert replies.values[0] == 3
+    assert replies.latency_us == 20
 
 
 def test_a_type_of_value_that_is_not_known_is_no_value() -> None:
-    entry = pynvml.c_nvmlFieldValue_t()
-    entry.valueType = 99
-    assert decode(entry) == FieldAnswer(Code.UNKNOWN, None)
+    replies = answered((0, 99, 5), (int(Code.NO_PERMISSION), 99, 5), (0, 1, union("uiVal", 3)))
+    assert list(replies.codes) == [Code.UNKNOWN, Code.NO_PERMISSION, 0]
+
+
+def test_the_laid_out_field_value_is_that_of_the_header() -> None:
+    names = ("fieldId", "scopeId", "timestamp", "latencyUsec", "valueType", "nvmlReturn", "value")
+    assert ctypes.sizeof(FieldValue) == ctypes.sizeof(pynvml.c_nvmlFieldValue_t)
+    for name in names:
+        assert getattr(FieldValue, name).offset == getattr(pynvml.c_nvmlFieldValue_t, name).offset
+
+
+@pytest.mark.parametrize(
+    ("structure", "version"), [("c_nvmlTemperature_v1_t", 0x100_000C), ("c_nvmlMarginTemperature_v1_t", 0x100_0008)]
+)
+def test_versions_of_structures_carry_their_size(structure: str, version: int) -> None:
+    assert ctypes.sizeof(getattr(pynvml, structure)) == version & 0xFF_FFFF
+
+
+def test_what_pynvml_makes_of_an_unforeseen_answer_costs_one_call(
+    driver: FakeLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_handle: Any) -> Any:
+        raise TypeError("byref() argument must be a ctypes instance")
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetSerial", broken)
+    with pytest.raises(NvmlFailure) as caught:
+        PynvmlLibrary().call("nvmlDeviceGetSerial", 1)
+    assert caught.value.code == Code.UNKNOWN
 
 
 def test_a_function_that_pynvml_lacks_is_a_failure_like_any_other(driver: FakeLibrary) -> None:

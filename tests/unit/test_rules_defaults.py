@@ -49,6 +49,10 @@ def event(kind: EventKind, code: int = 0) -> Case:
     return Case(events=(Event(kind, gpu().uuid, "node-1", instant(0), code),))
 
 
+def switch(number: int, times: int) -> Case:
+    return Case(events=tuple(Event(EventKind.SXID, "", "node-1", instant(-n), number) for n in range(times)))
+
+
 def code(*numbers: int) -> Case:
     return Case(events=tuple(xid(number, at_ms=instant(0)) for number in numbers))
 
@@ -169,7 +173,10 @@ CASES: dict[str, tuple[Case, Case]] = {
         Case(events=tuple(xid(31, at_ms=instant(-n)) for n in range(9))),
     ),
     "xid_other": (code(61), code(154)),
-    "nvswitch_error": (event(EventKind.SXID, 12020), event(EventKind.GPU_FOUND)),
+    "nvswitch_fabric_fatal": (event(EventKind.SXID, 12020), event(EventKind.SXID, 20034)),
+    "nvswitch_partition_fatal": (event(EventKind.SXID, 20034), event(EventKind.SXID, 12020)),
+    "nvswitch_link_errors": (switch(20001, 10), switch(20001, 9)),
+    "nvswitch_error": (event(EventKind.SXID, 11012), event(EventKind.SXID, 20034)),
     "gpu_lost": (event(EventKind.GPU_LOST), event(EventKind.DRIVER_RELOAD)),
     "pcie_width_reduced": (flat(5, **LOADED, pcie_link_width=8), flat(9, **LOADED, pcie_link_width=16)),
     "pcie_generation_reduced": (

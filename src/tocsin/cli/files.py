@@ -29,7 +29,7 @@ def config_check(context: Context, path: Path | None) -> None:
     from tocsin.rules.load import load_rules
 
     settings = load_settings(path, secrets=context.secrets) if path else context.settings
-    rules = load_rules(settings.rules.path)
+    rules = load_rules(settings.rules.path, settings.rules.xid_overrides)
     click.echo(f"ok: {sum(1 for _ in describe())} settings, {len(rules)} rules")
 
 
@@ -60,7 +60,8 @@ def rules_list(context: Context) -> None:
     """List the rules in force."""
     from tocsin.rules.load import load_rules
 
-    for rule in load_rules(context.settings.rules.path):
+    settings = context.settings.rules
+    for rule in load_rules(settings.path, settings.xid_overrides):
         table = rule.table
         click.echo(f"{rule.name}\t{table.severity}\t{table.category}\t{table.action}\t{rule.mode}\t{rule.meaning()}")
 
@@ -91,7 +92,7 @@ def store_prune(context: Context) -> None:
     settings = context.settings.store
     opened = open_store(settings)
     opened.init()
-    before = SystemClock().now_ms() - int(settings.retention_days * DAY)
+    before = SystemClock().now_ms() - int(settings.raw_days * DAY)
     removed = opened.prune(before)
     opened.close()
     click.echo(f"ok: {removed} rows before {to_iso(before)} removed")
@@ -216,7 +217,8 @@ def replay(context: Context, paths: tuple[Path, ...], incidents: Path | None, as
     from tocsin.rules.load import load_rules
     from tocsin.runtime.replay import run_replay
 
-    report = run_replay(paths, incidents, load_rules(context.settings.rules.path))
+    settings = context.settings.rules
+    report = run_replay(paths, incidents, load_rules(settings.path, settings.xid_overrides))
     for problem in report.problems:
         click.echo(f"tocsin: {problem}", err=True)
     if as_json:

@@ -22,6 +22,7 @@ from tocsin.client.wire import (
     InjectionOut,
     InjectionRequest,
     Instant,
+    OwnerOut,
     Ratio,
     Readiness,
     RejectedLine,
@@ -198,6 +199,8 @@ class FindingOut(Wire):
     value: float | None = None
     threshold: float | None = None
     evidence: list[EvidenceOut] = Field(default_factory=list)
+    owners: list[OwnerOut] = Field(default_factory=list)
+    """Processes on the GPU when it was last seen."""
     simulated: bool = False
 
 
@@ -304,6 +307,8 @@ class GpuDetail(Wire):
     """Newest value by metric or variant."""
     missing: dict[str, str] = Field(default_factory=dict)
     """Reason by metric where the newest reading has no value."""
+    owners: list[OwnerOut] = Field(default_factory=list)
+    """Processes on the GPU."""
     events: list[EventOut] = Field(default_factory=list)
     findings: list[FindingOut] = Field(default_factory=list)
     predictions: list[PredictionOut] = Field(default_factory=list)

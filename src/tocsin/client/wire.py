@@ -134,3 +134,19 @@ class EvidenceOut(Wire):
     text: str
     at: Instant
     value: float | None = None
+
+
+class OwnerOut(Wire):
+    """One process on a GPU and what runs it; empty text is unknown or none."""
+
+    pid: Count
+    """In the host's namespace; 0 where only the pod is known."""
+    process: str = ""
+    container: str = ""
+    pod: str = ""
+    namespace: str = ""
+    pod_uid: str = ""
+    slurm_job: str = ""
+    user: str = ""
+    label: str
+    """The owner in a few words."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from tocsin.domain.decision import Mode
 
@@ -24,14 +24,35 @@ class Section(BaseModel):
 class AgentSettings(Section):
     """The agent: one per node."""
 
-    source: str = "nvml"
-    """Where readings come from: `nvml`, `simulated` or `replay`."""
+    source: str = "auto"
+    """Where readings come from: `auto`, `nvml`, `nvidia_smi`, `dcgm_exporter`, `dcgmi`, `simulated` or `replay`.
+
+    `auto` is `nvml`, or `nvidia_smi` where no NVML library can be loaded.
+    """
     interval_seconds: float = Field(default=10.0, gt=0)
     """Time between two readings of a GPU."""
     replay: list[Path] = Field(default_factory=list)
     """Files that source `replay` lives through again: tidy CSV or text of dcgm-exporter, plain or bz2."""
     replay_speed: float = Field(default=1.0, gt=0)
     """Recorded seconds that pass in one second of a replay."""
+    dcgm_url: str = "http://127.0.0.1:9400/metrics"
+    """Page of the dcgm-exporter that source `dcgm_exporter` reads."""
+    dcgmi_command: list[str] = Field(default_factory=lambda: ["dcgmi"], min_length=1)
+    """Command, with leading arguments, that source `dcgmi` runs."""
+    nvidia_smi_command: list[str] = Field(default_factory=lambda: ["nvidia-smi"], min_length=1)
+    """Command, with leading arguments, that source `nvidia_smi` runs."""
+    kernel_log: Literal["auto", "off", "kmsg", "journald"] = "auto"
+    """Where XIDs and the like are read beside the source; `auto` is `/dev/kmsg`, or journald where that is shut."""
+    hook_socket: str = ""
+    """Unix socket that training processes report to; empty: none."""
+    vllm_urls: list[str] = Field(default_factory=list)
+    """Pages of vLLM servers on this node."""
+    attribution: bool = True
+    """Whether processes on a GPU are traced to their container, pod or Slurm job."""
+    proc: Path = Path("/proc")
+    """The host's `/proc`, which attribution reads; a container that mounts it elsewhere names the place."""
+    pod_logs: Path = Path("/var/log/pods")
+    """The kubelet's log folders, whose names tell a pod's name and namespace by its UID."""
     listen: str = "127.0.0.1:9835"
     """Address of `/metrics`; port 0 takes a free one."""
     push_url: str = ""
@@ -88,7 +109,7 @@ class StoreSettings(Section):
     kind: StoreKind = StoreKind.SQLITE
     """`sqlite` (embedded), `influxdb`, `victoriametrics` or `memory`."""
     path: Path = Path("var/brain/store.db")
-    """File of the embedded store."""
+    """File of the embedded store; its history lies in a folder of the same name with `.segments` behind it."""
     url: str = "http://127.0.0.1:8086"
     """Server of an InfluxDB or VictoriaMetrics store."""
     org: str = "tocsin"
@@ -97,10 +118,20 @@ class StoreSettings(Section):
     """InfluxDB bucket."""
     token: SecretStr = SecretStr("")
     """InfluxDB token."""
-    retention_days: float = Field(default=30.0, gt=0)
-    """Age at which readings are removed."""
+    raw_days: float = Field(default=7.0, gt=0)
+    """Age up to which readings are kept as they were taken."""
+    minute_days: float = Field(default=90.0, gt=0)
+    """Age up to which they are kept as values of whole minutes; also the age at which predictions are removed."""
+    ten_minute_days: float = Field(default=730.0, gt=0)
+    """Age up to which they are kept as values of ten minutes; events and findings are removed with them."""
     timeout_seconds: float = Field(default=10.0, gt=0)
     """How long one request to a store server may take."""
+
+    @model_validator(mode="after")
+    def _ages_rise(self) -> Self:
+        if not self.raw_days <= self.minute_days <= self.ten_minute_days:
+            raise ValueError("raw_days must not exceed minute_days, nor minute_days ten_minute_days")
+        return self
 
 
 class JournalSettings(Section):
@@ -146,8 +177,33 @@ class RulesSettings(Section):
 
     path: Path | None = None
     """TOML file of rules in place of the shipped ones."""
+    xid_overrides: Path | None = None
+    """TOML file of `[[xid]]` and `[[sxid]]` tables that correct the catalogues of driver and NVSwitch errors."""
     evaluate_seconds: float = Field(default=15.0, gt=0)
     """Time between two evaluations."""
+
+
+class TaskShare(Section):
+    """One kind of job in the task mix."""
+
+    gpus: float = Field(gt=0, le=1024)
+    """GPUs that it takes on one node; below 1 a part of one GPU."""
+    share: float = Field(gt=0)
+    """How often it comes, in any unit."""
+
+    @field_validator("gpus")
+    @classmethod
+    def _whole(cls, value: float) -> float:
+        if value > 1 and value != int(value):
+            raise ValueError("a job takes a part of one GPU or whole GPUs")
+        return value
+
+
+class FragmentationSettings(Section):
+    """What free GPUs are measured by."""
+
+    task_mix: list[TaskShare] = Field(default_factory=list)
+    """Jobs that free GPUs are measured by, as `{ gpus = 8, share = 0.3 }`; empty takes the jobs that run now."""
 
 
 class ForecastSettings(Section):
@@ -274,6 +330,7 @@ class Settings(Section):
     journal: JournalSettings = Field(default_factory=JournalSettings)
     api: ApiSettings = Field(default_factory=ApiSettings)
     rules: RulesSettings = Field(default_factory=RulesSettings)
+    fragmentation: FragmentationSettings = Field(default_factory=FragmentationSettings)
     forecast: ForecastSettings = Field(default_factory=ForecastSettings)
     actions: ActionSettings = Field(default_factory=ActionSettings)
     webhook: WebhookSettings = Field(default_factory=WebhookSettings)

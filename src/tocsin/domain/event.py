@@ -22,6 +22,8 @@ class EventKind(StrEnum):
     """A GPU appeared or came back."""
     DRIVER_RELOAD = "driver_reload"
     """The driver was reloaded: counters start again."""
+    ALLOCATOR_OOM = "allocator_oom"
+    """An allocation inside a process failed for want of GPU memory; `code` is the process."""
 
 
 @dataclass(frozen=True, slots=True)

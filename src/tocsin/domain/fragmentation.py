@@ -13,6 +13,39 @@ Placement = tuple[str, int]
 """Profile name in the template and first memory slice."""
 
 
+def cache_slack(allocated: float, reserved: float) -> float:
+    """(`reserved` - `allocated`) / `reserved`, both in bytes; 0 where nothing is reserved.
+
+    The share of what an allocator holds from the driver that no tensor holds: used to the driver, free to the process.
+    Raises ValueError for a negative size or more allocated than reserved.
+    """
+    if not 0 <= allocated <= reserved:
+        raise ValueError(f"allocated memory {allocated} must lie between 0 and reserved memory {reserved}")
+    return (reserved - allocated) / reserved if reserved > 0 else 0.0
+
+
+def split_fragmentation(inactive_split: float, reserved: float) -> float:
+    """`inactive_split` / `reserved`, both in bytes; 0 where nothing is reserved.
+
+    The share that is free but shares a segment with memory in use, so that emptying the cache does not return it.
+    Raises ValueError for a negative size or more in splits than reserved.
+    """
+    if not 0 <= inactive_split <= reserved:
+        raise ValueError(f"memory in inactive splits {inactive_split} must lie between 0 and reserved {reserved}")
+    return inactive_split / reserved if reserved > 0 else 0.0
+
+
+def internal_fragmentation(requested: float, allocated: float) -> float:
+    """(`allocated` - `requested`) / `allocated`, both in bytes; 0 where nothing is allocated.
+
+    The share of blocks in use that rounding added. Raises ValueError for a negative size or more requested than
+    allocated.
+    """
+    if not 0 <= requested <= allocated:
+        raise ValueError(f"requested memory {requested} must lie between 0 and allocated memory {allocated}")
+    return (allocated - requested) / allocated if allocated > 0 else 0.0
+
+
 def external_fragmentation(largest_free: float, total_free: float) -> float:
     """1 - `largest_free` / `total_free`, both in bytes; 0 where nothing is free.
 

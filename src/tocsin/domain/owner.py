@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -47,7 +48,24 @@ def owner_of_json(document: Mapping[str, Any]) -> Owner:
     """The owner of a wire form; what is not known of it is left out. Raises ValueError where it is none."""
     try:
         pid = int(document["pid"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise ValueError(f"{str(document)[:80]} is no owner: it has no pid") from None
     known = {f.name for f in fields(Owner)} - {"pid"}
     return Owner(pid, **{name: str(value) for name, value in document.items() if name in known})
+
+
+def owners_text(owners: Sequence[Owner]) -> str:
+    """JSON list of the wire forms."""
+    documents = [owner.as_json() for owner in owners]
+    return json.dumps(documents, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+
+
+def read_owners(text: str) -> tuple[Owner, ...]:
+    """Inverse of `owners_text`; no text is nobody. Raises ValueError."""
+    try:
+        documents = json.loads(text or "[]")
+    except RecursionError:
+        raise ValueError(f"{text[:80]!r} is nested too deeply") from None
+    if not isinstance(documents, list) or not all(isinstance(document, dict) for document in documents):
+        raise ValueError(f"{text[:80]!r} is no list of owners")
+    return tuple(owner_of_json(document) for document in documents)

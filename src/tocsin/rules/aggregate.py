@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tocsin.domain.fragmentation_fleet import FleetFragmentation, Task
 from tocsin.domain.pool import PoolState
-from tocsin.rules.fleet import group_means, idle, stranded_ratio
+from tocsin.rules.fleet import fleet_fragmentation, group_means, idle, stranded_ratio
 from tocsin.rules.roster import Roster
 from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET, Sheet
 from tocsin.rules.table import Floats, Ints, Vector
@@ -29,6 +30,8 @@ class Aggregates:
         self._gpu = sheets[GPU_SHEET]
         self._pool = sheets[POOL_SHEET]
         self._fleet = sheets[FLEET_SHEET]
+        self.fleet: FleetFragmentation | None = None
+        """Free GPUs and what of them is no use; None where no rule looks at the fleet or no utilisation is known."""
         self.elastic = self._pool.table.vector(np.bool_, False)
         self._fleet.table.row("fleet")
         self._fleet.table.settle()
@@ -40,12 +43,12 @@ class Aggregates:
             return _FLEET_INPUTS
         return _POOL_INPUTS if pool else ()
 
-    def compute(self, now_ms: int, pools: Sequence[PoolState]) -> None:
+    def compute(self, now_ms: int, pools: Sequence[PoolState], mix: Sequence[Task] = ()) -> None:
         """Write the columns of both sheets; pools that have neither a GPU nor a state leave."""
         if self._pool.names:
             self._compute_pools(now_ms, pools)
         if self._fleet.names:
-            self._compute_fleet()
+            self._compute_fleet(mix)
 
     def release(self) -> None:
         """Give back the pools that leave."""
@@ -93,25 +96,40 @@ class Aggregates:
             elif table.keys[row] is not None:
                 table.leave(np.array([row], dtype=np.int64))
 
-    def _compute_fleet(self) -> None:
+    def _compute_fleet(self, mix: Sequence[Task]) -> None:
         table = self._fleet.table
         updated = self._roster.table.updated.v & self._roster.physical.v
         if not updated.any():
             return
         table.at.v[0] = max(int(table.at.v[0]), int(self._roster.table.at.v[updated].max()))
         table.updated.v[0] = True
-        self._fleet.values.v[self._fleet.names.index("fleet_fragmentation_ratio"), 0] = self._gang_index()
+        found = self._free_by_host()
+        self.fleet = None if found is None else fleet_fragmentation(*found, mix)
+        values = {} if found is None or self.fleet is None else _fleet_values(*found, self.fleet)
+        for i, name in enumerate(self._fleet.names):
+            self._fleet.values.v[i, 0] = values.get(name, np.nan)
 
-    def _gang_index(self) -> float:
+    def _free_by_host(self) -> tuple[Ints, Ints] | None:
+        """Free GPUs and all GPUs of each host, both of shape (hosts,); None where no GPU's utilisation is known."""
         column = {name: self._gpu.values.v[self._gpu.names.index(name)] for name in _FLEET_INPUTS}
         known = self._roster.physical.v & ~self._stale.v
         utilization = self._utilization()
         if not (known & ~np.isnan(utilization)).any():
-            return float("nan")
+            return None
         free = known & idle(utilization, column["gpu_processes"], column["gpu_memory_used_ratio"])
         hosts = self._roster.host.v
         named = hosts >= 0
         count = int(hosts.max(initial=-1)) + 1
         free_by_host = np.bincount(hosts[free & named], minlength=count)
         sizes = np.bincount(hosts[self._roster.physical.v & named], minlength=count)
-        return stranded_ratio(free_by_host, sizes)
+        return free_by_host, sizes
+
+
+def _fleet_values(free: Ints, sizes: Ints, fleet: FleetFragmentation) -> dict[str, float]:
+    return {
+        "fleet_fragmentation_ratio": stranded_ratio(free, sizes),
+        "fleet_free_gpus": fleet.free,
+        "fleet_fragmented_gpus": fleet.fragmented,
+        "fleet_fgd_ratio": fleet.ratio,
+        "fleet_stranded_gpus": fleet.stranded,
+    }

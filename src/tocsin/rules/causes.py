@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tocsin.domain.finding import Category, Finding, Severity
 from tocsin.rules.conditions.xid_class import XID_METRIC
+from tocsin.rules.sxid import SxidSpec, shipped_sxids
 from tocsin.rules.xid import xid
 
 NVLINK_CLASS = "nvlink"
@@ -25,6 +26,7 @@ _MINOR = 15
 
 _GPU_LOST = "gpu_lost:"
 _RECOVERY_METRIC = "gpu_recovery_action"
+_SXID = "sxid:"
 
 
 def code_of(finding: Finding) -> int | None:
@@ -34,15 +36,24 @@ def code_of(finding: Finding) -> int | None:
     return None
 
 
+def switch_errors(finding: Finding) -> list[SxidSpec]:
+    """The SXids that `finding` is about, nearest to the cause first."""
+    codes = {item.value for item in finding.evidence if item.name.startswith(_SXID)}
+    specs = [shipped_sxids().of(round(code)) for code in codes if code is not None]
+    return sorted(specs, key=lambda spec: (spec.cause_rank, spec.code))
+
+
 def is_verdict(finding: Finding) -> bool:
     """Whether `finding` is the driver's own recovery verdict."""
     return any(item.name.startswith((_RECOVERY_METRIC, "recovery_action:")) for item in finding.evidence)
 
 
 def is_nvlink(finding: Finding) -> bool:
-    """Whether `finding` is an XID of the NVLink fabric."""
+    """Whether `finding` is a fault of the NVLink fabric: an XID of its class or a fatal SXid."""
     code = code_of(finding)
-    return code is not None and xid(code).xid_class == NVLINK_CLASS
+    if code is not None:
+        return xid(code).xid_class == NVLINK_CLASS
+    return any(spec.fatal for spec in switch_errors(finding))
 
 
 def cause_rank(finding: Finding) -> int:
@@ -56,6 +67,9 @@ def cause_rank(finding: Finding) -> int:
         return xid(code).cause_rank
     if any(item.name.startswith(_GPU_LOST) for item in finding.evidence):
         return _BUS_LOSS
+    switches = switch_errors(finding)
+    if switches:
+        return switches[0].cause_rank
     if is_verdict(finding):
         return _DRIVER_VERDICT
     rank = _BY_CATEGORY[finding.category]

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from pydantic import BaseModel
 
 from tocsin.rules.registry import kinds
-from tocsin.rules.schema import EngineTable, Rule, RuleSet, RuleTable, Scope, XidTable
+from tocsin.rules.schema import EngineTable, Rule, RuleSet, RuleTable, Scope, SxidTable, XidTable
+from tocsin.rules.sxid import CLASSES, SxidCatalogue
 from tocsin.rules.units import show_duration
 from tocsin.rules.xid import XidCatalogue
 
@@ -15,7 +16,8 @@ from tocsin.rules.xid import XidCatalogue
 def generated(ruleset: RuleSet) -> str:
     """Everything in the documentation of rules that follows from code, catalogue and rule file."""
     parts = ("## Rules", rules_table(ruleset), "## Reference", language_tables())
-    return "\n\n".join([*parts, "### XID classes", "Critical numbers are bold.", classes_table(ruleset.xids)])
+    xids = ("### XID classes", "Critical numbers are bold.", classes_table(ruleset.xids))
+    return "\n\n".join([*parts, *xids, "### SXid classes", switch_classes_table(ruleset.sxids)])
 
 
 def rules_table(ruleset: RuleSet) -> str:
@@ -55,6 +57,7 @@ def language_tables() -> str:
         ("### Keys of a scope", Scope),
         ("### Keys of the engine", EngineTable),
         ("### Keys of an XID correction", XidTable),
+        ("### Keys of an SXid correction", SxidTable),
     ]
     text = [f"{title}\n\n{_keys(model)}" for title, model in parts]
     for name, model in kinds().items():
@@ -71,6 +74,15 @@ def classes_table(xids: XidCatalogue) -> str:
         codes = ", ".join(f"**{spec.code}**" if spec.severity.rank == 2 else str(spec.code) for spec in specs)
         rows.append((f"`{name}`", codes or "every number that is not in the catalogue"))
     return _table(("Class", "Numbers"), rows)
+
+
+def switch_classes_table(sxids: SxidCatalogue) -> str:
+    """The classes of the SXid catalogue with what they mean and their numbers."""
+    rows = []
+    for name, meaning in CLASSES.items():
+        codes = ", ".join(str(spec.code) for spec in sxids.specs() if spec.sxid_class == name)
+        rows.append((f"`{name}`", meaning, codes or "every other number"))
+    return _table(("Class", "Means", "Numbers"), rows)
 
 
 def _keys(model: type[BaseModel], leave_out: Sequence[str] = ()) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from tocsin.domain.clock import DAY
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding
+from tocsin.domain.fragmentation_fleet import FleetFragmentation, Task
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
@@ -30,7 +31,8 @@ class Inputs:
 
     `readings` are the newest of each GPU: one that was given before changes nothing, and a GPU that is left out keeps
     its last until that is stale. `events` and `predictions` are those since the last step; one that was given before
-    changes nothing. `pools` are all pools whose state is known now.
+    changes nothing. `pools` are all pools whose state is known now. `mix` are the kinds of tasks that may come; empty
+    means one job of the reference size.
     """
 
     now_ms: int
@@ -38,6 +40,7 @@ class Inputs:
     events: Sequence[Event] = ()
     predictions: Sequence[Prediction] = ()
     pools: Sequence[PoolState] = ()
+    mix: Sequence[Task] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +75,14 @@ class RuleEngine:
         ]
         self._findings: list[dict[int, Finding]] = [{} for _ in self._states]
 
+    @property
+    def fleet(self) -> FleetFragmentation | None:
+        """Free GPUs and what of them is no use to the mix, as of the last step; None where no rule looks."""
+        return self._frame.aggregates.fleet
+
     def _world(self, rule: Rule) -> World:
         sheet = self._frame.sheets[rule.sheet]
-        return World(self._frame, sheet, self._log, self._forecasts, self._ruleset.xids)
+        return World(self._frame, sheet, self._log, self._forecasts, self._ruleset.xids, self._ruleset.sxids)
 
     def step(self, inputs: Inputs) -> Evaluation:
         """Judge all rules by the state after `inputs`."""
@@ -105,7 +113,7 @@ class RuleEngine:
             for row, prediction in fresh:
                 if prediction.subject.kind in (SubjectKind.GPU, SubjectKind.HOST):
                     touched[row] = max(int(touched[row]), prediction.at_ms)
-        self._frame.load(inputs.now_ms, inputs.readings, inputs.pools)
+        self._frame.load(inputs.now_ms, inputs.readings, inputs.pools, inputs.mix)
 
     @staticmethod
     def _collect(state: RuleState, renderer: Renderer, findings: dict[int, Finding], result: Evaluation) -> None:

@@ -13,9 +13,9 @@ from tocsin.rules.suggest import did_you_mean
 
 def name_place(location: tuple[int | str, ...], raw: Mapping[str, Any]) -> tuple[str, int]:
     """Where an error is: a prefix that names the rule or XID, and how much of `location` it stands for."""
-    if len(location) > 1 and location[0] in ("rules", "xid") and isinstance(location[1], int):
+    if len(location) > 1 and location[0] in ("rules", "xid", "sxid") and isinstance(location[1], int):
         entry = raw[location[0]][location[1]]
-        kind, key = ("rule", "name") if location[0] == "rules" else ("xid", "code")
+        kind, key = ("rule", "name") if location[0] == "rules" else (str(location[0]), "code")
         name = entry.get(key) if isinstance(entry, Mapping) else None
         return f"{kind} {name if name is not None else f'number {location[1] + 1}'}: ", 2
     return "", 0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tocsin.domain.fragmentation import gang_fragmentation
+from tocsin.domain.fragmentation_fleet import FleetFragmentation, Task
 from tocsin.rules.table import Bools, Floats, Ints
 
 GANG = 8
@@ -28,6 +31,23 @@ def stranded_ratio(free: Ints, sizes: Ints) -> float:
     if gang == 0 or int(free.sum()) < gang:
         return 0.0
     return gang_fragmentation(free.tolist(), gang)
+
+
+def fleet_fragmentation(free: Ints, sizes: Ints, mix: Sequence[Task]) -> FleetFragmentation:
+    """FGD over whole GPUs, as `tocsin.domain.fragmentation_fleet` defines it: CPUs unknown, every host usable.
+
+    `free` counts the free GPUs of each host and `sizes` all of them, both of shape (hosts,). An empty `mix`, or one
+    that weighs nothing, stands for one job of GANG GPUs, or as many as the largest host where that is less.
+    """
+    wanted = [task for task in mix if task.share > 0] or [Task(float(min(GANG, int(sizes.max(initial=1)))))]
+    weight = sum(task.share for task in wanted)
+    total = int(free.sum())
+
+    def short_of(gpus: float) -> int:
+        return total if gpus <= 0 else int(free[free < gpus].sum())
+
+    fragmented = sum(task.share * short_of(task.gpus) for task in wanted) / weight
+    return FleetFragmentation(total, fragmented, min(short_of(task.gpus) for task in wanted))
 
 
 def idle(utilization: Floats, processes: Floats, memory_used_ratio: Floats) -> Bools:

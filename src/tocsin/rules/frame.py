@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tocsin.domain.clock import MINUTE
+from tocsin.domain.fragmentation_fleet import Task
 from tocsin.domain.metrics import METRICS, split_variant
+from tocsin.domain.owner import Owner
 from tocsin.domain.pool import PoolState
 from tocsin.domain.reading import MAX_FUTURE_MS, Reading
 from tocsin.rules.aggregate import Aggregates
@@ -54,13 +56,14 @@ class Frame:
     """The state of the fleet at `now_ms`; `load` brings it up to date, `close` ends a step.
 
     `stale` and `limit` tell for each GPU row whether its reading counts no longer and after how many milliseconds that
-    is; `families` has a bit for each family of `layout.FAMILIES` in the newest reading. `dropped` counts what was not
-    taken in, by reason.
+    is; `families` has a bit for each family of `layout.FAMILIES` in the newest reading. `owners` has the processes on a
+    GPU row as its newest reading with any value names them. `dropped` counts what was not taken in, by reason.
     """
 
     def __init__(self, columns: Columns, ageing: Ageing) -> None:
         self.now_ms = 0
         self.dropped: Counter[str] = Counter()
+        self.owners: dict[int, tuple[Owner, ...]] = {}
         self._ageing = ageing
         pools = Table()
         self.roster = Roster(pools)
@@ -83,8 +86,10 @@ class Frame:
         self._swept_ms = 0
         self.aggregates = Aggregates(self.roster, self.stale, self.sheets)
 
-    def load(self, now_ms: int, readings: Sequence[Reading], pools: Sequence[PoolState]) -> None:
-        """Take in the newest readings and the pools as they are at `now_ms`."""
+    def load(
+        self, now_ms: int, readings: Sequence[Reading], pools: Sequence[PoolState], mix: Sequence[Task] = ()
+    ) -> None:
+        """Take in the newest readings, the pools and the mix of tasks as they are at `now_ms`."""
         self._turn(now_ms)
         newest = self._newest(readings)
         self.roster.settle()
@@ -92,8 +97,9 @@ class Frame:
         fresh = [(row, reading) for row, reading in newest.items() if reading.at_ms > at[row]]
         if fresh:
             self._store(fresh)
+            self._own(fresh)
         self._age()
-        self.aggregates.compute(now_ms, pools)
+        self.aggregates.compute(now_ms, pools, mix)
 
     def close(self) -> list[int]:
         """Give back what leaves; returns the rows of the GPU table that are free again."""
@@ -101,6 +107,8 @@ class Frame:
             sheet.release()
         self.aggregates.release()
         released = self.roster.release()
+        for row in released:
+            self.owners.pop(row, None)
         if released:
             self._layouts.forget(self.roster.gpus[row].uuid for row in released)
         return released
@@ -112,6 +120,14 @@ class Frame:
             sheet.table.updated.v[:] = False
             if backwards:
                 sheet.table.rewind(np.flatnonzero(sheet.table.at.v > now_ms + MAX_FUTURE_MS))
+
+    def _own(self, fresh: Sequence[tuple[int, Reading]]) -> None:
+        for row, reading in fresh:
+            if reading.owners:
+                self.owners[row] = reading.owners
+            elif reading.values:
+                # A lost GPU names no process; who was on it when it went is what its finding has to say.
+                self.owners.pop(row, None)
 
     def _newest(self, readings: Sequence[Reading]) -> dict[int, Reading]:
         newest: dict[int, Reading] = {}

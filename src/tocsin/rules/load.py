@@ -12,44 +12,52 @@ from typing import Any
 from pydantic import ValidationError
 
 from tocsin.domain.errors import InputError
-from tocsin.domain.finding import ActionKind
 from tocsin.rules.check import check_rule, sheet_of
 from tocsin.rules.conditions.base import Condition
-from tocsin.rules.explain import explain, first_error, name_place
+from tocsin.rules.explain import explain, first_error
+from tocsin.rules.overrides import OverrideFile, corrected, load_overrides, validated
 from tocsin.rules.registry import kinds
-from tocsin.rules.schema import EngineTable, Rule, RuleFile, RuleSet, RuleTable, XidTable
+from tocsin.rules.schema import EngineTable, Rule, RuleFile, RuleSet, RuleTable
 from tocsin.rules.suggest import did_you_mean
-from tocsin.rules.xid import XidCatalogue, XidSpec, shipped_catalogue
+from tocsin.rules.xid import XidCatalogue, shipped_catalogue
+from tocsin.rules.xid_explain import Catalogues
 
 __all__ = ["RuleSet", "load_rules", "parse_rules"]
 
 _SHIPPED = "defaults.toml"
 
 
-def load_rules(path: Path | None = None) -> RuleSet:
-    """The rules of the TOML file `path`, or the shipped ones.
+def load_rules(path: Path | None = None, overrides: Path | None = None) -> RuleSet:
+    """The rules of the TOML file `path`, or the shipped ones, with the catalogues corrected by the file `overrides`.
 
     Raises InputError for the first thing that does not fit: its field is ``rule NAME: key``.
     """
+    corrections = load_overrides(overrides) if overrides is not None else OverrideFile()
     if path is None:
-        return parse_rules(resources.files("tocsin.rules").joinpath(_SHIPPED).read_text(encoding="utf-8"), _SHIPPED)
+        text = resources.files("tocsin.rules").joinpath(_SHIPPED).read_text(encoding="utf-8")
+        return parse_rules(text, _SHIPPED, corrections)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         problem = getattr(error, "strerror", None) or "cannot be read"
         raise InputError("rule file", str(path), problem, "name a readable UTF-8 file") from None
-    return parse_rules(text, str(path))
+    return parse_rules(text, str(path), corrections)
 
 
-def parse_rules(text: str, source: str) -> RuleSet:
-    """The rules that `text` holds; `source` is its name in errors. Raises InputError."""
+def parse_rules(text: str, source: str, corrections: OverrideFile | None = None) -> RuleSet:
+    """The rules that `text` holds; `source` is its name in errors. Raises InputError.
+
+    `corrections` come after those of `text`.
+    """
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError("rule file", source, f"is not TOML: {error}", "correct the line it names") from None
-    file = _read_file(raw)
+    file = validated(RuleFile, raw)
     base = load_rules() if file.defaults else RuleSet((), EngineTable(), shipped_catalogue())
-    xids = base.xids.with_overrides(_override(base.xids, table) for table in file.xid)
+    known = corrected(Catalogues(base.xids, base.sxids), file.xid, file.sxid)
+    if corrections is not None:
+        known = corrected(known, corrections.xid, corrections.sxid)
     rules = {rule.name: rule for rule in base}
     written: set[str] = set()
     for table in file.rules:
@@ -57,11 +65,11 @@ def parse_rules(text: str, source: str) -> RuleSet:
             raise InputError(f"rule {table.name}: name", table.name, "two rules have this name", "rename one of them")
         written.add(table.name)
         rules.pop(table.name, None)
-        rule = _rule(table, xids)
+        rule = _rule(table, known.xids)
         if table.enabled:
             rules[table.name] = rule
     engine = file.engine if "engine" in raw else base.engine
-    return RuleSet(_with_modes(rules, file, written), engine, xids)
+    return RuleSet(_with_modes(rules, file, written), engine, known.xids, known.sxids)
 
 
 def _with_modes(rules: dict[str, Rule], file: RuleFile, written: set[str]) -> tuple[Rule, ...]:
@@ -71,35 +79,6 @@ def _with_modes(rules: dict[str, Rule], file: RuleFile, written: set[str]) -> tu
         elif name not in written:
             raise InputError(f"modes.{name}", mode.value, "no such rule", did_you_mean(name, rules))
     return tuple(rules.values())
-
-
-def _read_file(raw: dict[str, Any]) -> RuleFile:
-    try:
-        return RuleFile.model_validate(raw)
-    except ValidationError as error:
-        first = first_error(error)
-        raise explain(first, RuleFile, name_place(first["loc"], raw)) from None
-
-
-def _override(xids: XidCatalogue, table: XidTable) -> XidSpec:
-    spec = xids.of(table.code)
-    given = {
-        name: value
-        for name in ("xid_class", "severity", "category", "action", "cause_rank")
-        if (value := getattr(table, name)) is not None
-    }
-    changed = replace(spec, **given, provenance=f"override: {table.reason}")
-    if changed.xid_class not in xids.classes():
-        remedy = did_you_mean(changed.xid_class, xids.classes())
-        raise InputError(f"xid {table.code}: class", changed.xid_class, "no such XID class", remedy)
-    if changed.application and changed.action is not ActionKind.NOTIFY:
-        raise InputError(
-            f"xid {table.code}: action",
-            changed.action.value,
-            f"class {changed.xid_class} is a program's own fault and never condemns a GPU",
-            "use notify, or give it another class",
-        )
-    return changed
 
 
 def _rule(table: RuleTable, xids: XidCatalogue) -> Rule:

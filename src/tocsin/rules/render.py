@@ -7,6 +7,7 @@ import math
 from tocsin.domain.finding import ActionKind, Evidence, Finding
 from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import spec_of, split_variant
+from tocsin.domain.owner import Owner
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.rules.conditions.base import Report
 from tocsin.rules.frame import Frame
@@ -56,12 +57,21 @@ class Renderer:
             threshold=_number(first.threshold),
             evidence=self._evidence(reports, gpu, last),
             simulated=self._simulated(row, gpu),
+            owners=self._owners(row),
         )
 
     def _gpu(self, row: int) -> Gpu | None:
         if self._rule.sheet in (POOL_SHEET, FLEET_SHEET):
             return None
         return self._frame.roster.gpus[self._gpu_row(row)]
+
+    def _owners(self, row: int) -> tuple[Owner, ...]:
+        if self._rule.sheet in (POOL_SHEET, FLEET_SHEET):
+            return ()
+        owners = self._frame.owners.get(self._gpu_row(row), ())
+        if isinstance(self._sheet, VariantSheet) and self._sheet.label == "pid":
+            return tuple(owner for owner in owners if str(owner.pid) == self._sheet.value(row))
+        return owners
 
     def _gpu_row(self, row: int) -> int:
         return int(self._sheet.parent.v[row]) if isinstance(self._sheet, VariantSheet) else row

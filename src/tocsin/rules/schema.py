@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
@@ -15,6 +15,7 @@ from tocsin.domain.finding import ActionKind, Category, Severity
 from tocsin.domain.identity import Gpu
 from tocsin.rules.conditions.base import Condition, Duration
 from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET
+from tocsin.rules.sxid import SxidCatalogue, shipped_sxids
 from tocsin.rules.xid import XidCatalogue
 
 CATALOGUE_ACTION = "catalogue"
@@ -138,6 +139,23 @@ class XidTable(Part):
     """Who says so, and why; kept as the row's provenance."""
 
 
+class SxidTable(Part):
+    """One ``[[sxid]]``: replaces what the catalogue says of an NVSwitch number."""
+
+    code: int = Field(ge=1, le=999_999)
+    """The number."""
+    sxid_class: Annotated[str | None, Field(alias="class")] = None
+    """Its class."""
+    severity: Severity | None = None
+    """Its severity."""
+    action: ActionKind | None = None
+    """What it calls for."""
+    cause_rank: int | None = Field(default=None, ge=0)
+    """Its place between cause, 0, and effect, 99."""
+    reason: str = Field(min_length=1)
+    """Who says so, and why; kept as the row's provenance."""
+
+
 class RuleFile(Part):
     """The whole file."""
 
@@ -149,6 +167,8 @@ class RuleFile(Part):
     """Modes by rule name, in place of those of the rules."""
     xid: list[XidTable] = Field(default_factory=list)
     """Corrections to the XID catalogue."""
+    sxid: list[SxidTable] = Field(default_factory=list)
+    """Corrections to the SXid catalogue."""
     rules: list[RuleTable] = Field(default_factory=list)
     """The rules."""
 
@@ -213,6 +233,7 @@ class RuleSet:
     rules: tuple[Rule, ...]
     engine: EngineTable
     xids: XidCatalogue
+    sxids: SxidCatalogue = field(default_factory=shipped_sxids)
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rules)

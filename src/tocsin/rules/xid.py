@@ -27,8 +27,9 @@ class XidSpec:
     """One row.
 
     `xid_class` groups numbers by the part that is in trouble. `action` is the remedy in Tocsin's words, `vendor_action`
-    NVIDIA's own word for it. `cause_rank` orders causes before effects, least first. `provenance` says where it
-    is from.
+    NVIDIA's own word for it and `investigate` its word for what to look into, empty where it has none. `cause_rank`
+    orders causes before effects, least first. `provenance` says where it is from, `changes` what a user's override
+    changed, as ``severity: warning -> critical``.
     """
 
     code: int
@@ -41,6 +42,8 @@ class XidSpec:
     cause_rank: int
     provenance: str
     help: str
+    investigate: str = ""
+    changes: tuple[str, ...] = ()
 
     @property
     def application(self) -> bool:
@@ -60,6 +63,7 @@ def _parse(row: Mapping[str, str]) -> XidSpec:
         cause_rank=int(row["cause_rank"]),
         provenance=row["provenance"],
         help=row["help"],
+        investigate=row["investigate"],
     )
 
 
@@ -86,6 +90,9 @@ class XidCatalogue:
             UNKNOWN_CLASS,
             "A number that is not in the catalogue",
         )
+
+    def __contains__(self, code: object) -> bool:
+        return code in self._specs
 
     def specs(self) -> list[XidSpec]:
         """All rows by code."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Protocol
 
 import httpx2
 
+from tocsin.collector.buffer import Buffer
 from tocsin.collector.exporter import FleetCollector, MetricsServer
-from tocsin.collector.source import Source
-from tocsin.collector.spool import Spool
+from tocsin.collector.instants import Instants
+from tocsin.collector.source import HasReaders, Source
 from tocsin.collector.uplink import Target, Uplink
 from tocsin.config.address import split_address
 from tocsin.config.settings import Settings
@@ -20,6 +21,7 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import Clock
 from tocsin.domain.errors import TocsinError
 from tocsin.domain.reading import Reading, sanitise
+from tocsin.runtime.companions import Around, Companions, Opener
 from tocsin.runtime.sources import open_source
 from tocsin.store.lineprotocol import encode
 from tocsin.telemetry.log import logger
@@ -51,8 +53,9 @@ class Stop(Protocol):
 class Agent:
     """Everything of one agent but its HTTP server.
 
-    Readings go to the exporter and, where ``agent.push_url`` is set, through the spool to the uplink. `registry` holds
-    the GPUs' metrics and the agent's own. Takes over `source` and closes it.
+    Readings go past the companions to the exporter and, where ``agent.push_url`` is set, through the spool to the
+    uplink. `registry` holds the GPUs' metrics and the agent's own. Takes over `source` and closes it. `companions` are
+    names and openers; without them those of the settings.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Agent:
         *,
         own: OwnMetrics | None = None,
         transport: httpx2.BaseTransport | None = None,
+        companions: Iterable[tuple[str, Opener]] | None = None,
     ) -> None:
         wanted = settings.agent
         self.own = own if own is not None else OwnMetrics()
@@ -74,22 +78,12 @@ class Agent:
         self._told: set[str] = set()
         self.exporter = FleetCollector(clock, max(EXPORT_INTERVALS * wanted.interval_seconds, MIN_EXPORT_SECONDS))
         self.registry.register(self.exporter)
-        self.spool: Spool | None = None
+        self._instants = Instants(clock, self.own)
+        self.spool: Buffer | None = None
         self.uplink: Uplink | None = None
         if wanted.push_url:
-            target = Target(
-                wanted.push_url,
-                wanted.push_org,
-                wanted.push_bucket,
-                wanted.push_token.get_secret_value(),
-                wanted.push_timeout_seconds,
-            )
-            self.spool = Spool(wanted.spool, wanted.spool_max_bytes, clock)
-            try:
-                self.uplink = Uplink(self.spool, target, clock, self.own, transport=transport)
-            except TocsinError:
-                self.spool.close()
-                raise
+            self.spool, self.uplink = _open_push(settings, clock, self.own, transport)
+        self.companions = Companions(Around(settings, clock, self.own, source.name), companions)
 
     def tick(self) -> Batch:
         """Read once and push; returns what was read, without what could not be used."""
@@ -98,16 +92,12 @@ class Agent:
         return batch
 
     def read(self) -> Batch:
-        """Read, clean, export and spool. Raises what the source raises, which is never for a single GPU."""
+        """Read, enrich, clean, export and spool. Raises what the source raises, which is never for a single GPU."""
         name = self._source.name
-        begun = self._clock.monotonic()
-        try:
-            raw = self._source.read(self._clock.now_ms())
-        except Exception:
-            self.own.count("tocsin_source_failures_total", source=name)
-            raise
-        self.own.observe("tocsin_source_read_seconds", self._clock.monotonic() - begun, source=name)
-        batch = Batch(readings=[self._clean(reading) for reading in raw.readings], events=raw.events)
+        now_ms = self._instants.next()
+        raw = self._read_source(name, now_ms)
+        full = self.companions.enrich(raw, now_ms)
+        batch = replace(full, readings=[self._clean(reading) for reading in full.readings])
         self.own.count("tocsin_readings_total", len(batch.readings), source=name)
         for event in batch.events:
             self.own.count("tocsin_events_total", source=name, kind=event.kind.value)
@@ -117,6 +107,18 @@ class Agent:
             self.exporter.update(name, batch.readings)
         self._keep(batch)
         return batch
+
+    def _read_source(self, name: str, now_ms: int) -> Batch:
+        begun = self._clock.monotonic()
+        try:
+            raw = self._source.read(now_ms)
+        except Exception:
+            self.own.count("tocsin_source_failures_total", source=name)
+            raise
+        self.own.observe("tocsin_source_read_seconds", self._clock.monotonic() - begun, source=name)
+        if isinstance(self._source, HasReaders):
+            self.own.set("tocsin_stuck_readers", self._source.stuck_readers, source=name)
+        return raw
 
     def push(self) -> int:
         """Push what waits; returns how many batches left the spool."""
@@ -149,8 +151,9 @@ class Agent:
                 pusher.join(self._patience)
 
     def close(self) -> None:
-        """Let go of source, spool and connections; what waits in the spool stays there. Safe to repeat."""
+        """Let go of source, companions, spool and connections; what waits in the spool stays there. Safe to repeat."""
         self._source.close()
+        self.companions.close()
         if self.uplink is not None:
             self.uplink.close()
         if self.spool is not None:
@@ -184,16 +187,28 @@ class Agent:
         if self.spool is None:
             return
         for part in _parts(batch):
-            try:
-                dropped = self.spool.put(encode(part), len(part.readings))
-            except sqlite3.Error as error:
-                self.own.count("tocsin_dropped_total", len(part.readings), what="reading", reason="spool_failed")
-                self.own.count("tocsin_dropped_total", len(part.events), what="event", reason="spool_failed")
-                _log.error("spool takes nothing", path=str(self.spool.path), problem=str(error))
-                continue
-            if dropped.batches:
-                self.own.count("tocsin_dropped_total", dropped.readings, what="reading", reason="spool_full")
-                self.own.count("tocsin_dropped_total", dropped.batches, what="batch", reason="spool_full")
+            durable = self.spool.put(encode(part), len(part.readings), len(part.events))
+            at_ms = [part.readings[0].at_ms] if part.readings else []
+            _log.debug("spooled", durable=durable, readings=len(part.readings), events=len(part.events), at_ms=at_ms)
+
+
+def _open_push(
+    settings: Settings, clock: Clock, own: OwnMetrics, transport: httpx2.BaseTransport | None
+) -> tuple[Buffer, Uplink]:
+    wanted = settings.agent
+    target = Target(
+        wanted.push_url,
+        wanted.push_org,
+        wanted.push_bucket,
+        wanted.push_token.get_secret_value(),
+        wanted.push_timeout_seconds,
+    )
+    spool = Buffer(wanted.spool, wanted.spool_max_bytes, clock, own)
+    try:
+        return spool, Uplink(spool, target, clock, own, transport=transport)
+    except TocsinError:
+        spool.close()
+        raise
 
 
 def _parts(batch: Batch) -> Iterator[Batch]:
@@ -216,16 +231,17 @@ def once(settings: Settings, name: str, clock: Clock) -> Iterator[dict[str, obje
 
 
 def serve(settings: Settings, name: str, clock: Clock, stop: Stop, announce: Callable[[str], None]) -> None:
-    """Run an agent over source `name` with its `/metrics` until `stop`; says where that is by `announce`."""
+    """Run an agent over source `name` with its `/metrics` until `stop`; says by `announce` what it reads, and where."""
     host, port = split_address(settings.agent.listen, "agent.listen")
+    own = OwnMetrics()
     with ExitStack() as stack:
-        source = open_source(name, settings, clock)
+        source = open_source(name, settings, clock, own)
         stack.callback(source.close)
-        agent = Agent(settings, source, clock)
+        agent = Agent(settings, source, clock, own=own)
         stack.callback(agent.close)
         server = MetricsServer(agent.registry, host, port)
         stack.callback(server.close)
-        announce(f"reading {len(source.gpus())} GPUs from {name} every {settings.agent.interval_seconds:g} s")
+        announce(f"reading {len(source.gpus())} GPUs from {source.name} every {settings.agent.interval_seconds:g} s")
         announce(f"metrics: {server.url}")
         if agent.uplink is not None:
             announce(f"pushing to {settings.agent.push_url}")

@@ -60,7 +60,7 @@ def open_brain(settings: Settings, clock: Clock, *, propose: bool = False) -> Ru
     With `propose` every rule that would only observe proposes, as far as the service's own mode allows.
     """
     metrics = OwnMetrics()
-    ruleset = load_rules(settings.rules.path)
+    ruleset = load_rules(settings.rules.path, settings.rules.xid_overrides)
     store = open_store(settings.store)
     store.init()
     journal = Journal.open(settings.journal.path, clock)

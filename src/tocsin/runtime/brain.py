@@ -18,6 +18,7 @@ from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock
 from tocsin.domain.finding import Category, Finding, Incident, Severity
+from tocsin.domain.fragmentation_fleet import Task
 from tocsin.domain.identity import Gpu
 from tocsin.domain.missing import Missing
 from tocsin.domain.pool import PoolState
@@ -29,9 +30,10 @@ from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.incidents import collapse
 from tocsin.rules.schema import RuleSet
 from tocsin.runtime.forecasts import Forecasts
-from tocsin.runtime.memory import FleetMemory
+from tocsin.runtime.memory import FleetMemory, Snapshot
 from tocsin.runtime.recorder import Recorder
 from tocsin.runtime.scoreboard import is_ahead
+from tocsin.runtime.task_mix import running_mix
 from tocsin.store.port import Store, StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics
 
@@ -127,7 +129,7 @@ class Brain:
             snapshot = self.memory.take()
             predictions = self.forecasts.current(now)
             evaluation = self._engine.step(
-                Inputs(now, snapshot.readings, snapshot.events, predictions, list(self._pools()))
+                Inputs(now, snapshot.readings, snapshot.events, predictions, list(self._pools()), self._mix(snapshot))
             )
             for reason, dropped in evaluation.dropped.items():
                 self.metrics.count("tocsin_dropped_total", dropped, what=reason.split("_")[0], reason=reason)
@@ -142,6 +144,13 @@ class Brain:
             self._count(self.actions.step(self._view(now, snapshot.readings), self.incidents, predictions))
         self.evaluated = True
         self.metrics.observe("tocsin_rule_evaluation_seconds", self.clock.monotonic() - begun)
+
+    def _mix(self, snapshot: Snapshot) -> Sequence[Task]:
+        """The kinds of tasks that may come: those of the settings, else such as run now."""
+        configured = self.settings.fragmentation.task_mix
+        if configured:
+            return [Task(task.gpus, task.share) for task in configured]
+        return running_mix(snapshot.readings)
 
     def _keep(self, findings: list[Finding]) -> None:
         """Store findings; a store that does not answer holds up no action, and they are written later."""
@@ -180,6 +189,11 @@ class Brain:
         )
 
     def _count(self, report: StepReport) -> None:
+        fleet = self._engine.fleet
+        if fleet is not None:
+            self.metrics.set("tocsin_fleet_free_gpus", fleet.free)
+            self.metrics.set("tocsin_fleet_fragmented_gpus", fleet.fragmented)
+            self.metrics.set("tocsin_fleet_stranded_gpus", fleet.stranded)
         for severity in Severity:
             active = sum(finding.severity is severity for finding in self.active)
             self.metrics.set("tocsin_findings_active", active, severity=severity)
@@ -215,7 +229,7 @@ class Brain:
 
     def prune(self) -> None:
         """Remove what is older than the retention."""
-        self.store.prune(self.clock.now_ms() - int(self.settings.store.retention_days * DAY))
+        self.store.prune(self.clock.now_ms() - int(self.settings.store.raw_days * DAY))
 
     def statuses(self) -> list[DecisionStatus]:
         """Every decision on record, as it stands."""

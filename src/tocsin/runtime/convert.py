@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from tocsin.actions.controls import Controls
 from tocsin.client.models import (
     BreakerOut,
@@ -14,9 +16,11 @@ from tocsin.client.models import (
     PredictionOut,
     SubjectOut,
 )
+from tocsin.client.wire import OwnerOut
 from tocsin.domain.clock import SECOND, to_iso
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Evidence, Finding, Incident
+from tocsin.domain.owner import Owner
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.subject import Subject
 from tocsin.journal.chain import Entry
@@ -35,6 +39,11 @@ def subject_out(subject: Subject) -> SubjectOut:
 def evidence_out(evidence: Evidence) -> EvidenceOut:
     """One piece of evidence."""
     return EvidenceOut(name=evidence.name, text=evidence.text, at=to_iso(evidence.at_ms), value=evidence.value)
+
+
+def owner_out(owner: Owner) -> OwnerOut:
+    """An owner."""
+    return OwnerOut(label=owner.label, **asdict(owner))
 
 
 def event_out(event: Event) -> EventOut:
@@ -69,6 +78,7 @@ def finding_out(finding: Finding, *, active: bool = True) -> FindingOut:
         value=finding.value,
         threshold=finding.threshold,
         evidence=[evidence_out(piece) for piece in finding.evidence],
+        owners=[owner_out(owner) for owner in finding.owners],
         simulated=finding.simulated,
     )
 

@@ -133,6 +133,7 @@ class BrainService:
             labels=dict(reading.gpu.labels),
             values=dict(reading.values),
             missing={name: reason.label for name, reason in reading.missing.items()},
+            owners=[convert.owner_out(owner) for owner in reading.owners],
             events=[convert.event_out(event) for event in brain.store.events(now - EVENTS_SHOWN_MS, now + 1, uuid)],
             findings=[convert.finding_out(finding) for finding in active]
             + [convert.finding_out(finding, active=False) for finding in past if finding.id not in ids],
@@ -197,7 +198,7 @@ class BrainService:
 
     def scoreboard(self) -> Scoreboard:
         brain, now = self._brain, self.now_ms()
-        since = now - int(brain.settings.store.retention_days * DAY)
+        since = now - int(brain.settings.store.minute_days * DAY)
         predictions = score_predictions(brain.store.predictions(since, now + 1), self._one_series, now)
         statuses = brain.statuses()
         return scoreboard(

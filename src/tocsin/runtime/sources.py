@@ -2,33 +2,89 @@
 
 from __future__ import annotations
 
+import ctypes
 import difflib
 import socket
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from tocsin.collector.source import Source
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import Clock
-from tocsin.domain.errors import InputError
+from tocsin.domain.errors import InputError, Unavailable
+from tocsin.telemetry.log import logger
+from tocsin.telemetry.metrics import OwnMetrics
 
-
-def _nvml(settings: Settings, _clock: Clock) -> Source:
-    from tocsin.collector.nvml import DEADLINE_SECONDS, NvmlSource
+if TYPE_CHECKING:
     from tocsin.collector.nvml_device import Place
-    from tocsin.collector.nvml_library import PynvmlLibrary
+
+_log = logger("sources")
+
+
+def _place(settings: Settings) -> Place:
+    from tocsin.collector.nvml_device import Place
 
     wanted = settings.agent
-    place = Place(wanted.host or socket.gethostname(), wanted.pool, wanted.rack, wanted.labels)
-    return NvmlSource(PynvmlLibrary(), place, min(DEADLINE_SECONDS, wanted.interval_seconds))
+    return Place(wanted.host or socket.gethostname(), wanted.pool, wanted.rack, wanted.labels)
 
 
-def _simulated(settings: Settings, clock: Clock) -> Source:
+def _nvml(settings: Settings, _clock: Clock, _own: OwnMetrics) -> Source:
+    from tocsin.collector.nvml import DEADLINE_SECONDS, NvmlSource
+    from tocsin.collector.nvml_library import PynvmlLibrary
+
+    deadline = min(DEADLINE_SECONDS, settings.agent.interval_seconds)
+    return NvmlSource(PynvmlLibrary(), _place(settings), deadline)
+
+
+def _nvidia_smi(settings: Settings, _clock: Clock, _own: OwnMetrics) -> Source:
+    from tocsin.collector.nvidia_smi import NvidiaSmiSource, SmiProgram
+
+    return NvidiaSmiSource(SmiProgram(settings.agent.nvidia_smi_command), _place(settings))
+
+
+def _nvml_loads() -> bool:
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def _auto(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
+    """NVML; nvidia-smi only where no NVML library loads. A library without a driver is a fault to be told, not hidden:
+    nvidia-smi would meet the same."""
+    if _nvml_loads():
+        return _nvml(settings, clock, own)
+    try:
+        source = _nvidia_smi(settings, clock, own)
+    except Unavailable as error:
+        raise Unavailable(
+            f"no NVML library loads (libnvidia-ml.so.1), and nvidia-smi does not stand in for it: {error}; install the "
+            "NVIDIA driver, or give the container the driver with NVIDIA_DRIVER_CAPABILITIES=utility"
+        ) from None
+    _log.warning("no NVML library loads: reading by nvidia-smi, which is slower and sees less")
+    return source
+
+
+def _dcgm_exporter(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
+    from tocsin.collector.dcgm_exporter import open_dcgm_exporter
+
+    return open_dcgm_exporter(settings, clock, own)
+
+
+def _dcgmi(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
+    from tocsin.collector.dcgmi import open_dcgmi
+
+    return open_dcgmi(settings, clock, own)
+
+
+def _simulated(settings: Settings, clock: Clock, _own: OwnMetrics) -> Source:
     from tocsin.collector.simulated import from_settings
 
     return from_settings(settings.simulation, clock.now_ms())
 
 
-def _replay(settings: Settings, clock: Clock) -> Source:
+def _replay(settings: Settings, clock: Clock, _own: OwnMetrics) -> Source:
     from tocsin.collector.replay import ReplaySource, read_recording
 
     paths = settings.agent.replay
@@ -37,16 +93,22 @@ def _replay(settings: Settings, clock: Clock) -> Source:
     return ReplaySource(read_recording(paths), origin_ms=clock.now_ms(), speed=settings.agent.replay_speed)
 
 
-SOURCES: dict[str, Callable[[Settings, Clock], Source]] = {
+Opener = Callable[[Settings, Clock, OwnMetrics], Source]
+
+SOURCES: dict[str, Opener] = {
+    "auto": _auto,
     "nvml": _nvml,
+    "nvidia_smi": _nvidia_smi,
+    "dcgm_exporter": _dcgm_exporter,
+    "dcgmi": _dcgmi,
     "simulated": _simulated,
     "replay": _replay,
 }
 """Name, as in setting ``agent.source``, to what opens it. Imports are inside: one source must not load another's."""
 
 
-def open_source(name: str, settings: Settings, clock: Clock) -> Source:
-    """The source called `name`.
+def open_source(name: str, settings: Settings, clock: Clock, own: OwnMetrics | None = None) -> Source:
+    """The source called `name`, or the one that ``auto`` comes to: its own `name` says which.
 
     Raises InputError for an unknown name, and Unavailable where what it reads from is not there.
     """
@@ -55,4 +117,4 @@ def open_source(name: str, settings: Settings, clock: Clock) -> Source:
         close = difflib.get_close_matches(name, SOURCES, n=1, cutoff=0.4)
         hint = f"did you mean {close[0]}? " if close else ""
         raise InputError("agent.source", name, "is no source", f"{hint}known are {', '.join(sorted(SOURCES))}")
-    return opener(settings, clock)
+    return opener(settings, clock, own if own is not None else OwnMetrics())

@@ -65,24 +65,27 @@ def _rows_of(bucket: str, start_ms: int, end_ms: int, measurements: Sequence[str
 
 
 def query(
-    bucket: str, start_ms: int, end_ms: int, measurements: Sequence[str], *conditions: str, then: str = ""
+    buckets: Sequence[str], start_ms: int, end_ms: int, measurements: Sequence[str], *conditions: str, then: str = ""
 ) -> str:
     """The rows of some measurements in [`start_ms`, `end_ms`) that meet all `conditions`; `then` goes on from there.
 
-    InfluxDB refuses a range that is empty: see `is_empty`.
+    Of several buckets, the rows of each. InfluxDB refuses a range that is empty: see `is_empty`.
     """
+    streams = [_rows_of(bucket, start_ms, end_ms, measurements, *conditions) + then for bucket in buckets]
+    rows = streams[0] if len(streams) == 1 else "union(tables: [\n" + ",\n".join(map(str.rstrip, streams)) + "\n])\n"
     return (
-        f"{_rows_of(bucket, start_ms, end_ms, measurements, *conditions)}{then}"
-        '  |> drop(columns: ["_start", "_stop"])\n'
+        f'{rows}  |> drop(columns: ["_start", "_stop"])\n'
         f'  |> rename(fn: (column) => if column == "result" then "{RESULT}" else column)'
     )
 
 
 def instants_query(bucket: str, start_ms: int, end_ms: int, measurements: Sequence[str], *conditions: str) -> str:
-    """The instants, once each, at which `query` would find a row; `instants` reads the answer."""
+    """The instants of each GPU, once each, at which `query` would find a row; `instants` reads the answer."""
     return (
         f"{_rows_of(bucket, start_ms, end_ms, measurements, *conditions)}"
-        '  |> keep(columns: ["_time"])\n  |> group()\n  |> unique(column: "_time")'
+        '  |> keep(columns: ["_time", "gpu_uuid", "mig_uuid"])\n'
+        '  |> group(columns: ["gpu_uuid", "mig_uuid"])\n'
+        '  |> unique(column: "_time")'
     )
 
 
@@ -140,6 +143,9 @@ def samples(rows: Iterable[Sequence[str]]) -> Iterator[Sample]:
             yield cells["_measurement"], tags, instant(cells["_time"]), cells["_field"], value
 
 
-def instants(rows: Iterable[Sequence[str]]) -> Iterator[int]:
-    """Milliseconds since the epoch of each row's ``_time``. Raises FluxError as `samples` does."""
-    return (instant(cells["_time"]) for _, cells in _tables(rows))
+def instants(rows: Iterable[Sequence[str]]) -> Iterator[tuple[str, int]]:
+    """UUID and milliseconds since the epoch of each row. Raises FluxError as `samples` does."""
+    for _, cells in _tables(rows):
+        uuid = cells.get("mig_uuid") or cells.get("gpu_uuid")
+        if uuid:
+            yield uuid, instant(cells["_time"])

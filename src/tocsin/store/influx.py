@@ -2,7 +2,8 @@
 
 One point per GPU and instant, written as pre-joined line protocol, synchronously. Of two writes to one field and
 instant the last wins, as the server itself does it. Attributes of a GPU are written as ``gpu_info`` when they change
-and once a day. A series is of one field type for good: every metric is a float.
+and once a day. A series is of one field type for good: every metric is a float. Older readings are read from the
+coarser buckets that `influx_setup` describes.
 
 When the server refuses lines of a write, it may have stored the others (release 2.7) or nothing at all (2.0 beta).
 Lines that it names are parked and the rest is sent again, which is idempotent; a write of which it names none is cut
@@ -15,7 +16,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, TypeVar
 
 import influxdb_client
-import structlog
 from influxdb_client.client.exceptions import InfluxDBError
 from influxdb_client.client.write_api import SYNCHRONOUS
 from influxdb_client.rest import ApiException
@@ -23,7 +23,7 @@ from urllib3.exceptions import HTTPError
 
 from tocsin.config.settings import StoreSettings
 from tocsin.domain.batch import Batch
-from tocsin.domain.clock import DAY, HOUR, SECOND
+from tocsin.domain.clock import DAY, SECOND, Clock, SystemClock
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding
 from tocsin.domain.identity import Gpu
@@ -31,6 +31,7 @@ from tocsin.domain.metrics import METRICS, split_variant
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
 from tocsin.store import flux, points
+from tocsin.store.grid import columns_of
 from tocsin.store.identity import Announcer
 from tocsin.store.influx_errors import (
     LinesParked,
@@ -40,16 +41,17 @@ from tocsin.store.influx_errors import (
     refusal,
     unknown_organisation,
 )
+from tocsin.store.influx_setup import Bucket, Buckets, Setup, tasks
 from tocsin.store.lp_encode import encode_lines, point_line
 from tocsin.store.points import Point
-from tocsin.store.port import Series, StoreUnavailable
-from tocsin.store.samples import Rows
+from tocsin.store.port import Columns, Series, StoreRejected, StoreUnavailable
+from tocsin.store.samples import Rows, SampleGrid
 
 _LINES_PER_REQUEST = 5_000
 _MAX_PARTIAL_REQUESTS = 100
 """Requests in search of refused lines where the others are stored already: it only serves to name them."""
 
-_MIN_RETENTION_SECONDS = 3_600
+_READY = "tocsin_ready"
 _READING = (points.GPU, points.MISSING)
 _FIRST = "  |> first()\n"
 _LAST = "  |> last()\n"
@@ -58,16 +60,15 @@ _api: Any = influxdb_client
 """The library; its own annotations are incomplete."""
 
 
-log = structlog.get_logger()
-
-
 class InfluxStore:
     """Implements `tocsin.store.port.Store`; safe to use from several threads."""
 
     name = "influxdb"
 
-    def __init__(self, settings: StoreSettings) -> None:
+    def __init__(self, settings: StoreSettings, clock: Clock | None = None) -> None:
         self._settings = settings
+        self._clock = clock or SystemClock()
+        self._buckets = Buckets.of(settings)
         self._client = _api.InfluxDBClient(
             url=settings.url,
             token=settings.token.get_secret_value() or None,
@@ -77,41 +78,27 @@ class InfluxStore:
         )
         self._writer = self._client.write_api(write_options=SYNCHRONOUS)
         self._reader = self._client.query_api()
-        self._announcer = Announcer(min(DAY, int(settings.retention_days * DAY / 2)))
+        self._announcer = Announcer(min(DAY, int(settings.ten_minute_days * DAY / 2)))
 
     def init(self) -> None:
-        """Create the bucket with the retention of the settings; one that is there is only ever given a longer one.
+        """Create buckets and tasks, then write a point ``tocsin_ready`` and read it back.
 
-        Raises StoreMisconfigured for an unknown organisation or a token that may not do this, StoreUnavailable where
-        the server does not answer.
+        A server of release 1 answers a ping and nothing else. Raises StoreMisconfigured for such a one, for an unknown
+        organisation and for a token that may not do this, StoreUnavailable where the server does not answer.
         """
-        seconds = max(int(self._settings.retention_days * DAY / SECOND), _MIN_RETENTION_SECONDS)
-        buckets = self._client.buckets_api()
-        name, org = self._settings.bucket, self._settings.org
-        found = self._call(lambda: buckets.find_buckets(name=name, org=org).buckets)
-        if found:
-            self._lengthen(found[0], seconds)
-            return
-        rule = _api.BucketRetentionRules(type="expire", every_seconds=seconds)
-        self._call(lambda: buckets.create_bucket(bucket_name=name, retention_rules=rule, org=org))
+        setup = Setup(self._client, _api, self._settings.org, self._call)
+        self._buckets = self._buckets.kept_for(setup.buckets(self._buckets.all()))
+        setup.tasks(tasks(self._buckets, self._settings.org))
+        self._prove()
 
-    def _lengthen(self, bucket: Any, seconds: int) -> None:
-        """Give `bucket` a retention of `seconds`, unless it keeps its data longer: a shorter one removes data."""
-        present = max((rule.every_seconds for rule in bucket.retention_rules or ()), default=0)
-        if present == seconds:
-            return
-        if present == 0 or present > seconds:
-            log.warning(
-                "bucket keeps its longer retention",
-                bucket=bucket.name,
-                bucket_retention="infinite" if present == 0 else f"{present * SECOND / DAY:g} days",
-                store_retention=f"{seconds * SECOND / DAY:g} days",
-                remedy="shorten it in InfluxDB itself if older data may go, or raise store.retention_days",
-            )
-            return
-        request = _api.PatchBucketRequest(retention_rules=[_api.PatchRetentionRule(every_seconds=seconds)])
-        service = _api.BucketsService(self._client.api_client)
-        self._call(lambda: service.patch_buckets_id(bucket_id=bucket.id, patch_bucket_request=request))
+    def _prove(self) -> None:
+        now_ms = self._clock.now_ms()
+        raw = self._buckets.raw.name
+        if reason := self._post(raw, [point_line(Point(_READY, {}, {"value": 1.0}, now_ms))]):
+            raise StoreRejected(f"InfluxDB at {self._settings.url} refuses a first point: {reason}")
+        if not list(self._samples([raw], now_ms, now_ms + 1, [_READY])):
+            problem = f"InfluxDB at {self._settings.url} took a point of now and does not have it"
+            raise StoreUnavailable(f"{problem}; compare the clocks, its retention may be over")
 
     def _call(self, request: Callable[[], _T]) -> _T:
         try:
@@ -127,23 +114,27 @@ class InfluxStore:
 
     def write(self, batch: Batch) -> None:
         due = self._announcer.due(batch.readings)
-        lines = [point_line(points.info_point(reading.gpu, reading.at_ms)) for reading in due]
-        lines += encode_lines(batch, info=False)
-        parked: list[tuple[str, str]] = []
-        for start in range(0, len(lines), _LINES_PER_REQUEST):
-            parked += self._send(lines[start : start + _LINES_PER_REQUEST])
+        words = [point_line(points.info_point(reading.gpu, reading.at_ms)) for reading in due]
+        words += encode_lines(Batch(events=batch.events, findings=batch.findings))
+        parked = self._send(self._buckets.raw.name, encode_lines(Batch(batch.readings)))
+        parked += self._send(self._buckets.ten_minute.name, words)
+        parked += self._send(self._buckets.minute.name, encode_lines(Batch(predictions=batch.predictions)))
         self._announcer.told(due)
         if parked:
             raise LinesParked(parked)
 
-    def _send(self, lines: list[str]) -> list[tuple[str, str]]:
+    def _send(self, bucket: str, lines: list[str]) -> list[tuple[str, str]]:
         """Write `lines`; returns the ones that were parked, with reasons."""
+        parts = (lines[start : start + _LINES_PER_REQUEST] for start in range(0, len(lines), _LINES_PER_REQUEST))
+        return [line for part in parts for line in self._send_part(bucket, part)]
+
+    def _send_part(self, bucket: str, lines: list[str]) -> list[tuple[str, str]]:
         parked: list[tuple[str, str]] = []
         pending = [lines]
         requests = 0
         while pending:
             part = pending.pop()
-            reason = self._post(part)
+            reason = self._post(bucket, part)
             requests += 1
             if reason is None:
                 continue
@@ -161,11 +152,11 @@ class InfluxStore:
                 pending += [part[half:], part[:half]]
         return parked
 
-    def _post(self, lines: list[str]) -> str | None:
+    def _post(self, bucket: str, lines: list[str]) -> str | None:
         """One request; returns why the server does not take these lines, None where it has them all."""
         body, precision = "\n".join(lines).encode(), _api.WritePrecision.MS
         try:
-            self._writer.write(self._settings.bucket, self._settings.org, body, write_precision=precision)
+            self._writer.write(bucket, self._settings.org, body, write_precision=precision)
         except ApiException as error:
             message = str(error.message)
             if blames_lines(error.status, message):
@@ -185,13 +176,21 @@ class InfluxStore:
             raise StoreUnavailable(f"InfluxDB at {self._settings.url} breaks off its answer: {error}") from None
 
     def _samples(
-        self, start_ms: int, end_ms: int, measurements: Sequence[str], *conditions: str, then: str = ""
+        self,
+        buckets: Sequence[str],
+        start_ms: int,
+        end_ms: int,
+        measurements: Sequence[str],
+        *conditions: str,
+        then: str = "",
     ) -> Iterator[flux.Sample]:
         """Asks for nothing where the range is empty, which InfluxDB would call an error."""
         if flux.is_empty(start_ms, end_ms):
             return iter(())
-        query = flux.query(self._settings.bucket, start_ms, end_ms, measurements, *conditions, then=then)
-        return self._ask(query, flux.samples)
+        return self._ask(flux.query(buckets, start_ms, end_ms, measurements, *conditions, then=then), flux.samples)
+
+    def _spans(self, start_ms: int, end_ms: int) -> list[tuple[Bucket, int, int]]:
+        return self._buckets.spans(start_ms, end_ms, self._clock.now_ms())
 
     def _points(self, samples: Iterable[flux.Sample]) -> list[Point]:
         """Fields of one measurement, tags and instant together, by instant."""
@@ -203,17 +202,29 @@ class InfluxStore:
         return sorted(made, key=lambda point: point.at_ms)
 
     def _known(self) -> dict[str, Gpu]:
-        infos = self._points(self._samples(0, flux.FAR_MS, [points.INFO], then=_LAST))
+        infos = self._points(self._samples(self._words, 0, flux.FAR_MS, [points.INFO], then=_LAST))
         return {gpu.uuid: gpu for gpu in map(points.read_info, infos)}
 
+    @property
+    def _words(self) -> tuple[str, str]:
+        """Where events and attributes are: agents that write to InfluxDB themselves know one bucket only."""
+        return self._buckets.raw.name, self._buckets.ten_minute.name
+
+    def _newest(self, since_ms: int, *conditions: str) -> list[flux.Sample]:
+        """The last value of each series at or after `since_ms`, from the oldest bucket on."""
+        return [
+            sample
+            for bucket, start, end in self._spans(since_ms, flux.FAR_MS)
+            for sample in self._samples([bucket.name], start, end, _READING, *conditions, then=_LAST)
+        ]
+
     def gpus(self) -> list[Gpu]:
-        rows = self._samples(0, flux.FAR_MS, _READING, then=_LAST)
-        bare = {gpu.uuid: gpu for gpu in (points.gpu_of_tags(tags) for _, tags, *_ in rows)}
+        bare = {gpu.uuid: gpu for gpu in (points.gpu_of_tags(tags) for _, tags, *_ in self._newest(0))}
         known = self._known()
         return [known.get(uuid, bare[uuid]) for uuid in sorted(bare)]
 
     def latest(self, since_ms: int) -> list[Reading]:
-        found = list(self._samples(since_ms, flux.FAR_MS, _READING, then=_LAST))
+        found = self._newest(since_ms)
         if not found:
             return []
         newest: dict[str, int] = {}
@@ -224,66 +235,95 @@ class InfluxStore:
         rows.take(sample for sample in found if sample[2] == newest[points.gpu_of_tags(sample[1]).uuid])
         return sorted(rows.readings(self._known()), key=lambda reading: reading.gpu.uuid)
 
+    def latest_columns(self, metrics: Sequence[str], since_ms: int) -> Columns:
+        return columns_of(metrics, self.latest(since_ms))
+
     def readings(self, start_ms: int, end_ms: int, gpus: Collection[str] | None = None) -> Iterator[Reading]:
         if gpus is not None and not gpus:
             return
-        conditions = [flux.of_gpus(gpus)] if gpus is not None and len(gpus) <= flux.MAX_NAMED else []
-        span = self._span(start_ms, end_ms, conditions)
-        known = self._known() if span else {}
-        for start in span[::HOUR]:
-            rows = Rows()
-            rows.take(self._samples(start, min(start + HOUR, span.stop), _READING, *conditions))
-            yield from (r for r in rows.readings(known) if gpus is None or r.gpu.uuid in gpus)
+        conditions = _of_gpus(gpus)
+        known: dict[str, Gpu] | None = None
+        for bucket, begin, stop in self._spans(start_ms, end_ms):
+            there = self._there(bucket, begin, stop, conditions)
+            known = self._known() if there and known is None else known
+            for start in there[:: bucket.page_ms]:
+                rows = Rows()
+                end = min(start + bucket.page_ms, there.stop)
+                rows.take(self._samples([bucket.name], start, end, _READING, *conditions))
+                yield from (r for r in rows.readings(known or {}) if gpus is None or r.gpu.uuid in gpus)
 
-    def _span(self, start_ms: int, end_ms: int, conditions: Sequence[str]) -> range:
-        """The part of the range from the first to behind the last sample: no empty hour is asked for."""
+    def _there(self, bucket: Bucket, start_ms: int, end_ms: int, conditions: Sequence[str]) -> range:
+        """The part of the range from the first to behind the last sample: no empty page is asked for."""
         first, last = (
-            [at_ms for _, _, at_ms, _, _ in self._samples(start_ms, end_ms, _READING, *conditions, then=pick)]
+            [
+                at_ms
+                for _, _, at_ms, _, _ in self._samples(
+                    [bucket.name], start_ms, end_ms, _READING, *conditions, then=pick
+                )
+            ]
             for pick in (_FIRST, _LAST)
         )
         return range(min(first), max(last) + 1) if first and last else range(0)
 
     def series(self, gpu: str, metrics: Sequence[str], start_ms: int, end_ms: int) -> Series:
-        rows = Rows()
-        if flux.is_empty(start_ms, end_ms):
-            return rows.series(gpu, metrics)
-        chosen = flux.of_gpus([gpu])
+        found = self.columns(metrics, start_ms, end_ms, [gpu])
+        return Series(gpu, found.metrics, found.at_ms, found.values)
+
+    def columns(
+        self, metrics: Sequence[str], start_ms: int, end_ms: int, gpus: Collection[str] | None = None
+    ) -> Columns:
+        grid = SampleGrid(metrics, gpus)
         names = sorted({split_variant(name)[0] for name in metrics} & METRICS.keys())
-        if names:
-            fields = flux.any_of("_field", [METRICS[name].field for name in names])
-            rows.take(self._samples(start_ms, end_ms, _READING, chosen, fields))
-        query = flux.instants_query(self._settings.bucket, start_ms, end_ms, _READING, chosen)
-        return rows.series(gpu, metrics, self._ask(query, flux.instants))
+        conditions = _of_gpus(gpus)
+        for bucket, start, end in self._spans(start_ms, end_ms) if gpus is None or gpus else ():
+            if names:
+                fields = flux.any_of("_field", [METRICS[name].field for name in names])
+                grid.take(self._samples([bucket.name], start, end, [points.GPU], *conditions, fields))
+            query = flux.instants_query(bucket.name, start, end, _READING, *conditions)
+            grid.seen(self._ask(query, flux.instants))
+        return grid.columns()
 
     def _read(
-        self, read: Callable[[Point], _T], start_ms: int, end_ms: int, measurement: str, *conditions: str
+        self,
+        read: Callable[[Point], _T],
+        buckets: Sequence[str],
+        start_ms: int,
+        end_ms: int,
+        measurement: str,
+        *conditions: str,
     ) -> list[_T]:
-        return [read(point) for point in self._points(self._samples(start_ms, end_ms, [measurement], *conditions))]
+        found = self._points(self._samples(buckets, start_ms, end_ms, [measurement], *conditions))
+        return [read(point) for point in found]
 
     def events(self, start_ms: int, end_ms: int, gpu: str | None = None) -> list[Event]:
         conditions = [flux.any_of("gpu_uuid", [gpu])] if gpu else []
-        found = self._read(points.read_event, start_ms, end_ms, points.EVENT, *conditions)
+        found = self._read(points.read_event, self._words, start_ms, end_ms, points.EVENT, *conditions)
         return sorted((e for e in found if gpu in (None, e.gpu)), key=lambda event: (event.at_ms, event.id))
 
     def findings(self, start_ms: int, end_ms: int) -> list[Finding]:
         if flux.is_empty(start_ms, end_ms):
             return []
-        found = self._read(points.read_finding, 0, end_ms, points.FINDING)
+        found = self._read(points.read_finding, [self._buckets.ten_minute.name], 0, end_ms, points.FINDING)
         chosen = [finding for finding in found if start_ms <= finding.last_ms < end_ms]
         return sorted(chosen, key=lambda finding: (finding.last_ms, finding.id))
 
     def predictions(self, start_ms: int, end_ms: int, gpu: str | None = None) -> list[Prediction]:
         conditions = [flux.any_of("subject", [gpu])] if gpu else []
-        found = self._read(points.read_prediction, start_ms, end_ms, points.PREDICTION, *conditions)
+        bucket = self._buckets.minute.name
+        found = self._read(points.read_prediction, [bucket], start_ms, end_ms, points.PREDICTION, *conditions)
         chosen = [p for p in found if gpu in (None, p.subject.name)]
         return sorted(chosen, key=lambda prediction: (prediction.at_ms, prediction.id))
 
     # ------------------------------------------------------------------ keeping
 
     def prune(self, before_ms: int) -> int:  # noqa: ARG002
-        """Nothing: the bucket's retention removes what is old."""
+        """Nothing: the retention of the buckets removes what is old."""
         return 0
 
     def close(self) -> None:
         self._writer.close()
         self._client.close()
+
+
+def _of_gpus(gpus: Collection[str] | None) -> list[str]:
+    return [flux.of_gpus(gpus)] if gpus is not None and len(gpus) <= flux.MAX_NAMED else []

@@ -12,6 +12,7 @@ from tocsin.store.port import StoreMisconfigured, StoreRejected, StoreUnavailabl
 _UNPARSED = re.compile(r"unable to parse '(.*?)': ([^\n]*)", re.DOTALL)
 _UNAUTHORIZED = (401, 403)
 _NOT_FOUND = 404
+_NO_SUCH_PATH = (404, 405)
 _TOO_LARGE = 413
 _UNUSABLE = (400, _TOO_LARGE, 422)
 _MAX_SHOWN = 300
@@ -28,7 +29,7 @@ class LinesParked(StoreRejected):
 
 def refusal(settings: StoreSettings, status: int | None, message: str) -> TocsinError:
     """The error for an answer that is no success: StoreMisconfigured with the remedy where only a setting can help."""
-    answer = f"InfluxDB at {settings.url} answers {status}: {message}"
+    answer = f"InfluxDB at {settings.url} answers {status}: {message.strip()}"
     if status in _UNAUTHORIZED:
         what = f"bucket {settings.bucket!r} of organisation {settings.org!r}"
         return StoreMisconfigured(f"store.token: {answer}; set a token that may read and write {what}")
@@ -36,6 +37,9 @@ def refusal(settings: StoreSettings, status: int | None, message: str) -> Tocsin
         return unknown_organisation(settings, answer)
     if status == _NOT_FOUND and "bucket" in message:
         return StoreMisconfigured(f"store.bucket = {settings.bucket!r}: {answer}; create it with `tocsin store init`")
+    if status in _NO_SUCH_PATH or "unsupported path" in message:
+        remedy = "name an InfluxDB 2.x (release 1 answers like this; for VictoriaMetrics set store.kind)"
+        return StoreMisconfigured(f"store.url = {settings.url!r}: {answer}; {remedy}")
     return StoreRejected(answer) if status in _UNUSABLE else StoreUnavailable(answer)
 
 

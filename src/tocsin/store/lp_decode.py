@@ -13,12 +13,13 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding
 from tocsin.domain.identity import Gpu
-from tocsin.domain.metrics import BY_FIELD, METRICS, nearest, variant
+from tocsin.domain.metrics import METRICS, nearest, variant
 from tocsin.domain.missing import Missing
+from tocsin.domain.owner import Owner
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import MAX_FUTURE_MS, Reading, sanitise
 from tocsin.store import points
-from tocsin.store.lp_heads import GpuHead, gpu_head, info_of
+from tocsin.store.lp_heads import BOUNDS, GpuHead, fields_of, gpu_head, info_of, reasons_of
 from tocsin.store.lp_line import (
     NANOSECONDS,
     LineError,
@@ -26,10 +27,8 @@ from tocsin.store.lp_line import (
     cut,
     cut_head,
     instant,
-    number,
     parse_fields,
     parse_head,
-    unescape_name,
 )
 from tocsin.store.points import FieldValue, Point, PointError
 
@@ -39,7 +38,8 @@ MAX_WARNINGS = 100
 _MAX_SUGGESTIONS = 20
 _MAX_TEXT = 256 * 1024
 _MAX_JOINS = 10_000
-_BOUNDS = {name: (spec.name, spec.label, spec.minimum, spec.maximum) for name, spec in BY_FIELD.items()}
+_MAX_INSTANTS = 1_000
+_PLAIN = (f"{points.GPU},", f"{points.MISSING},")
 _REASONS = {reason.value: reason for reason in Missing}
 _ESCAPED = re.compile(r"\\.")
 
@@ -74,6 +74,7 @@ class _Row:
     gpu: Gpu
     values: dict[str, float] = field(default_factory=dict)
     missing: dict[str, Missing] = field(default_factory=dict)
+    owners: tuple[Owner, ...] = ()
 
 
 class _Decoder:
@@ -91,6 +92,7 @@ class _Decoder:
         self._rejected: list[BadLine] = []
         self._warnings: Counter[str] = Counter()
         self._suggested: dict[str, str] = {}
+        self._instants: dict[str, int] = {}
         self._dropped = 0
         self._joins = 0
 
@@ -102,20 +104,24 @@ class _Decoder:
         while at < len(lines):
             line = lines[at].removesuffix("\r")
             taken = 1
-            if line and not line.isspace() and not line.lstrip().startswith("#"):
-                taken = self._try(lines, at, line.strip(" "), undecodable)
+            try:
+                if line.startswith(_PLAIN) and '"' not in line and not undecodable:
+                    self._plain(line.strip(" "), at + 1)
+                elif line and not line.isspace() and not line.lstrip().startswith("#"):
+                    taken = self._odd(lines, at, line.strip(" "), undecodable)
+            except (LineError, PointError) as error:
+                self._reject(line.strip(" "), at + 1, str(error))
             at += taken
 
-    def _try(self, lines: list[str], at: int, line: str, undecodable: bool) -> int:
+    def _reject(self, line: str, line_number: int, problem: str) -> None:
+        shown = line.encode("utf-8", "replace").decode()
+        self._rejected.append(BadLine(line_number, shown if len(shown) <= 200 else shown[:197] + "...", problem))
+
+    def _odd(self, lines: list[str], at: int, line: str, undecodable: bool) -> int:
         """Decode the line at `at`; returns how many physical lines that used up."""
-        try:
-            if undecodable and not _is_utf8(line):
-                raise LineError("not UTF-8")
-            return self._whole(lines, at, line)
-        except (LineError, PointError) as error:
-            shown = line.encode("utf-8", "replace").decode()
-            self._rejected.append(BadLine(at + 1, shown if len(shown) <= 200 else shown[:197] + "...", str(error)))
-            return 1
+        if undecodable and not _is_utf8(line):
+            raise LineError("not UTF-8")
+        return self._whole(lines, at, line)
 
     def _whole(self, lines: list[str], at: int, line: str) -> int:
         for end in self._ends(lines, at):
@@ -156,15 +162,29 @@ class _Decoder:
             fields, stamp = parse_fields(rest)
             self._typed(head, fields, self._instant(stamp), line_number)
             return
+        if line.startswith(_PLAIN):
+            self._plain(line, line_number)
+            return
+        head, text, stamp = cut(line)
+        self._typed(head, parse_fields(text)[0], self._instant(stamp), line_number)
+
+    def _plain(self, line: str, line_number: int) -> None:
+        """A line about a GPU without quoted text."""
         head, text, stamp = cut(line)
         if head.startswith("gpu,"):
             self._values(gpu_head(head), text, self._instant(stamp), line_number)
-        elif head.startswith("gpu_missing,"):
-            self._missing(gpu_head(head), parse_fields(text)[0], self._instant(stamp), line_number)
         else:
-            self._typed(head, parse_fields(text)[0], self._instant(stamp), line_number)
+            self._reasons(gpu_head(head), text, self._instant(stamp), line_number)
 
     def _instant(self, stamp: str) -> int:
+        known = self._instants.get(stamp)
+        if known is None:
+            known = self._new_instant(stamp)
+            if len(self._instants) < _MAX_INSTANTS:
+                self._instants[stamp] = known
+        return known
+
+    def _new_instant(self, stamp: str) -> int:
         at_ms = instant(stamp, self._step, self._now_ms)
         if at_ms > self._now_ms + MAX_FUTURE_MS:
             ahead = (at_ms - self._now_ms) / 1000
@@ -206,29 +226,20 @@ class _Decoder:
         row.missing.update(missing)
 
     def _values(self, head: GpuHead, text: str, at_ms: int, line_number: int) -> None:
-        """The fast way, for fields without quotes: most of what ever comes in."""
-        if "\\" in text or head.label:
-            self._take(head, parse_fields(text)[0], at_ms, line_number)
-            return
-        values: dict[str, float] = {}
-        suspects: dict[str, FieldValue] = {}
-        bounds = _BOUNDS
-        for item in text.split(","):
-            name, _, raw = item.partition("=")
-            spec = bounds.get(name)
+        """The fast way, for fields that are all known, in an order seen before, and in their bounds: nearly all."""
+        items = text.replace("=", ",").split(",")
+        known = fields_of(tuple(items[::2]), head.label, head.value)
+        raws = tuple(items[1::2])
+        if known is not None and len(raws) == len(known.keys) and known.form % raws == text:
             try:
-                value = float(raw)
+                values = [*map(float, raws)]
             except ValueError:
-                suspects[name or item] = number(raw)
-                continue
-            if spec is not None and spec[2] <= value <= spec[3] and "_" not in raw:
-                values[spec[0]] = value
-            else:
-                suspects[unescape_name(name) or item] = number(raw)
-        if suspects:
-            self._take(head, suspects, at_ms, line_number, values)
-        else:
-            self._put(head, at_ms, values, {})
+                values = []
+            # A NaN is in no bounds, and float() takes digit separators, which the format does not have.
+            if values and known.holds(values) and text.count("_") == known.underscores:
+                self._put(head, at_ms, dict(zip(known.keys, values, strict=True)), {})
+                return
+        self._take(head, parse_fields(text)[0], at_ms, line_number)
 
     def _take(
         self,
@@ -236,16 +247,15 @@ class _Decoder:
         fields: Mapping[str, FieldValue],
         at_ms: int,
         line_number: int,
-        good: dict[str, float] | None = None,
     ) -> None:
-        values = good or {}
+        values: dict[str, float] = {}
         missing: dict[str, Missing] = {}
         suspects: dict[str, float] = {}
         for name, value in fields.items():
             key = self._key(name, head)
             if key is None:
                 continue
-            low, high = _BOUNDS[name][2:]
+            low, high = BOUNDS[name][2:]
             if low <= float(value) <= high:
                 values[key] = float(value)
             else:
@@ -256,6 +266,13 @@ class _Decoder:
             for problem in problems:
                 self._drop(f"line {line_number}: {problem}")
         self._put(head, at_ms, values, missing)
+
+    def _reasons(self, head: GpuHead, text: str, at_ms: int, line_number: int) -> None:
+        known = reasons_of(text, head.label, head.value)
+        if known is None:
+            self._missing(head, parse_fields(text)[0], at_ms, line_number)
+        else:
+            self._put(head, at_ms, {}, dict(known))
 
     def _missing(self, head: GpuHead, fields: Mapping[str, FieldValue], at_ms: int, line_number: int) -> None:
         missing: dict[str, Missing] = {}
@@ -271,7 +288,7 @@ class _Decoder:
 
     def _key(self, name: str, head: GpuHead) -> str | None:
         """Canonical name of a field, with the line's label; None, with a warning, where there is no such metric."""
-        spec = _BOUNDS.get(name)
+        spec = BOUNDS.get(name)
         if spec is None:
             self._drop(f"field {name!r} is not in the metric table, dropped{self._suggestion(name)}")
             return None
@@ -299,6 +316,12 @@ class _Decoder:
         if key not in self._rows:
             self._rows[key] = _Row(gpu)
 
+    def take_owners(self, point: Point) -> None:
+        """The processes on a GPU."""
+        bare = points.gpu_of_tags(point.tags)
+        row = self._rows.setdefault((bare.uuid, point.at_ms), _Row(bare))
+        row.owners = points.owners_of(point)
+
     def take_event(self, point: Point) -> None:
         """An event."""
         self._events.append(points.read_event(point))
@@ -324,8 +347,10 @@ class _Decoder:
     def result(self) -> Decoded:
         readings = []
         for key, row in self._rows.items():
-            missing = {name: reason for name, reason in row.missing.items() if name not in row.values}
-            readings.append(Reading(self._gpu_of(key, row.gpu), key[1], row.values, missing))
+            missing = row.missing
+            if not missing.keys().isdisjoint(row.values):
+                missing = {name: reason for name, reason in missing.items() if name not in row.values}
+            readings.append(Reading(self._gpu_of(key, row.gpu), key[1], row.values, missing, row.owners))
         warnings = [text if count == 1 else f"{text} ({count} times)" for text, count in self._warnings.items()]
         if len(warnings) > MAX_WARNINGS:
             warnings[MAX_WARNINGS:] = [f"and {len(warnings) - MAX_WARNINGS} more warnings"]
@@ -335,6 +360,7 @@ class _Decoder:
 
 _READERS: dict[str, Callable[[_Decoder, Point], None]] = {
     points.INFO: _Decoder.take_info,
+    points.OWNER: _Decoder.take_owners,
     points.EVENT: _Decoder.take_event,
     points.FINDING: _Decoder.take_finding,
     points.PREDICTION: _Decoder.take_prediction,

@@ -1,14 +1,14 @@
 """Writing line protocol.
 
 Field names of a reading hardly ever change from tick to tick, so the text around the numbers is made once per set of
-names and filled by one ``%`` per line.
+names, for all lines of the reading at once, and filled by a single ``%``.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
@@ -17,6 +17,7 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import split_variant
 from tocsin.domain.missing import Missing
+from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading
 from tocsin.store.points import (
     GPU,
@@ -27,11 +28,15 @@ from tocsin.store.points import (
     finding_point,
     gpu_tags,
     info_point,
+    owner_point,
     prediction_point,
 )
 
 _TAG_SPECIAL = re.compile(r"[,= \n\\]")
 _MAX_CACHED_GPUS = 65_536
+_FLOATS = {float}
+_CUT = "\n\n"
+"""Marks the place of an instant; no line holds an empty one."""
 
 
 def tag_text(value: str) -> str:
@@ -73,85 +78,108 @@ def point_line(point: Point) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
-    """Names of a reading that share a line: the plain ones, or those of one variant label and value."""
+class _Plan:
+    """All lines of a reading as one text; `pick` puts (head, instant, value, ...) into its order."""
 
-    tag: str
     template: str
-    pick: Callable[[tuple[float, ...]], object] | None
+    pick: Callable[[tuple[object, ...]], object]
 
 
 @lru_cache(maxsize=4096)
-def _plan(names: tuple[str, ...], form: str) -> tuple[_Group, ...]:
-    """How values of `names`, in that order, become lines; `form` is the ``%`` form of one value."""
+def _plan(names: tuple[str, ...], form: str) -> _Plan:
+    """How values of `names`, in that order and in the ``%`` form `form`, become lines: one of the plain names, and one
+    of each label value.
+    """
     groups: dict[str, list[tuple[int, str]]] = {}
-    for position, key in enumerate(names):
+    for position, key in enumerate(names, start=2):
         name, label, value = split_variant(key)
         tag = f",{label}={tag_text(value)}" if label else ""
         groups.setdefault(tag, []).append((position, name.removeprefix("gpu_")))
-    whole = len(groups) == 1
-    return tuple(
-        _Group(
-            tag,
-            ",".join(tag_text(name).replace("%", "%%") + "=" + form for _, name in members),
-            None if whole else itemgetter(*(position for position, _ in members)),
-        )
-        for tag, members in groups.items()
-    )
+    template = ""
+    order: list[int] = []
+    for tag, members in groups.items():
+        fields = ",".join(tag_text(name).replace("%", "%%") + "=" + form for _, name in members)
+        template += f"%s{tag.replace('%', '%%')} {fields} %s\n"
+        order += [0, *(position for position, _ in members), 1]
+    return _Plan(template, itemgetter(*order))
 
 
-def _add_lines(lines: list[str], head: str, at: str, fields: Mapping[str, float], form: str) -> None:
-    values = tuple(fields.values())
-    for group in _plan(tuple(fields), form):
-        picked = values if group.pick is None else group.pick(values)
-        text = group.template % picked
-        if "(" in text or "True" in text or "False" in text:  # NumPy scalars and booleans print their type
-            picked = tuple(float(v) for v in (picked if isinstance(picked, tuple) else (picked,)))
-            text = group.template % picked
-        lines.append(f"{head}{group.tag} {text} {at}")
+def _value_lines(head: str, at: str, values: Mapping[str, float]) -> str:
+    plan = _plan(tuple(values), "%r")
+    numbers: Iterable[float] = values.values()
+    if {*map(type, numbers)} != _FLOATS:  # NumPy scalars and booleans print their type
+        numbers = map(float, numbers)
+    return plan.template % plan.pick((head, at, *numbers))
 
 
-@dataclass(frozen=True, slots=True)
-class _Heads:
-    """Texts that depend on the GPU alone; `gpu` is kept so that they are made anew for another object."""
+@dataclass(slots=True)
+class _Memo:
+    """What was written of a GPU last and may be written again; `gpu` is kept so that another object has its own.
+
+    `reasons` are the reasons written last, which hardly ever change, and their lines, cut where the instant stands;
+    `owners` the owners written last, and their line up to it.
+    """
 
     gpu: Gpu
-    values: str
-    missing: str
-    info: str
+    head: str
+    info: str = ""
+    reasons: tuple[Mapping[str, Missing], tuple[str, ...]] = ({}, ())
+    owners: tuple[tuple[Owner, ...], str] = ((), "")
+
+    def info_line(self, at: str) -> str:
+        """The line with the GPU's attributes."""
+        if not self.info:
+            self.info = point_line(info_point(self.gpu, 0)).removesuffix("0")
+        return f"{self.info}{at}\n"
+
+    def owner_line(self, at: str, owners: tuple[Owner, ...]) -> str:
+        """The line with the processes on the GPU."""
+        if self.owners[0] != owners:
+            self.owners = owners, point_line(owner_point(self.gpu, owners, 0)).removesuffix("0")
+        return f"{self.owners[1]}{at}\n"
+
+    def missing_lines(self, at: str, missing: Mapping[str, Missing]) -> str:
+        """The lines with the reasons."""
+        told, pieces = self.reasons
+        if missing != told:
+            plan = _plan(tuple(missing), "%di")
+            head = head_text(MISSING, gpu_tags(self.gpu))
+            pieces = tuple((plan.template % plan.pick((head, _CUT, *missing.values()))).split(_CUT))
+            self.reasons = dict(missing), pieces
+        return at.join(pieces)
 
 
-_heads: dict[str, _Heads] = {}
+_memos: dict[str, _Memo] = {}
 
 
-def _heads_of(gpu: Gpu) -> _Heads:
-    cached = _heads.get(gpu.uuid)
-    if cached is not None and cached.gpu is gpu:
-        return cached
-    if len(_heads) >= _MAX_CACHED_GPUS:
-        _heads.clear()
-    tags = gpu_tags(gpu)
-    info = point_line(info_point(gpu, 0)).removesuffix("0")
-    made = _Heads(gpu, head_text(GPU, tags), head_text(MISSING, tags), info)
-    _heads[gpu.uuid] = made
+def _memo_of(gpu: Gpu) -> _Memo:
+    kept = _memos.get(gpu.uuid)
+    if kept is not None and kept.gpu is gpu:
+        return kept
+    if len(_memos) >= _MAX_CACHED_GPUS:
+        _memos.clear()
+    made = _memos[gpu.uuid] = _Memo(gpu, head_text(GPU, gpu_tags(gpu)))
     return made
 
 
-def _encode_reading(lines: list[str], reading: Reading, info: bool) -> None:
-    heads = _heads_of(reading.gpu)
+def _encode_reading(reading: Reading, info: bool) -> str:
+    """All lines of one reading, each with its newline; empty where there is nothing to say."""
+    memo = _memo_of(reading.gpu)
     at = str(reading.at_ms)
     values: Mapping[str, float] = reading.values
     missing: Mapping[str, Missing] = reading.missing
-    if not all(map(math.isfinite, values.values())):
+    if not math.isfinite(sum(values.values())):
         blank = {name: Missing.BLANK for name, value in values.items() if not math.isfinite(value)}
         values = {name: value for name, value in values.items() if name not in blank}
         missing = {**missing, **blank}
-    if info:
-        lines.append(heads.info + at)
+    text = memo.info_line(at) if info else ""
     if values:
-        _add_lines(lines, heads.values, at, values, "%r")
+        text += _value_lines(memo.head, at, values)
     if missing:
-        _add_lines(lines, heads.missing, at, missing, "%di")
+        text += memo.missing_lines(at, missing)
+    if reading.owners:
+        text += memo.owner_line(at, reading.owners)
+    return text
 
 
 def encode(batch: Batch, *, info: bool = True) -> str:
@@ -160,19 +188,17 @@ def encode(batch: Batch, *, info: bool = True) -> str:
     A variant's label is a tag, so each label value is a line of its own. `info` adds one line of measurement
     ``gpu_info`` per reading with the GPU's attributes; without it only UUID, parent and host travel, and a reading that
     has neither values nor reasons has no line.
-    A value that is not finite travels as blank in ``gpu_missing``.
+    A value that is not finite travels as blank in ``gpu_missing``, owners as one line of ``gpu_owner``.
     """
-    lines = encode_lines(batch, info=info)
-    return "\n".join(lines) + "\n" if lines else ""
+    lines = [_encode_reading(reading, info) for reading in batch.readings]
+    lines += [f"{line}\n" for line in encode_points(batch)]
+    return "".join(lines)
 
 
-def encode_lines(batch: Batch, *, info: bool = True) -> list[str]:
-    """`encode`, one point an item. Text may hold newlines, so the whole must not be cut at them."""
-    lines: list[str] = []
-    for reading in batch.readings:
-        _encode_reading(lines, reading, info)
-    lines += encode_points(batch)
-    return lines
+def encode_lines(batch: Batch) -> list[str]:
+    """`encode` without ``gpu_info``, a point an item: text may hold newlines, so the whole must not be cut at them."""
+    lines = [line for reading in batch.readings for line in _encode_reading(reading, info=False).split("\n") if line]
+    return [*lines, *encode_points(batch)]
 
 
 def encode_points(batch: Batch) -> Iterator[str]:

@@ -14,8 +14,9 @@ from tocsin.domain.finding import Finding
 from tocsin.domain.identity import Gpu
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
+from tocsin.store.grid import columns_of
 from tocsin.store.identity import Known
-from tocsin.store.port import Series
+from tocsin.store.port import Columns, Series
 
 T = TypeVar("T")
 
@@ -61,7 +62,9 @@ class MemoryStore:
         with self._lock:
             keys = sorted(key for key in self._readings if start_ms <= key[0] and (end_ms is None or key[0] < end_ms))
             found = [self._readings[key] for key in keys]
-            return [Reading(self._gpus[r.gpu.uuid].gpu, r.at_ms, dict(r.values), dict(r.missing)) for r in found]
+            return [
+                Reading(self._gpus[r.gpu.uuid].gpu, r.at_ms, dict(r.values), dict(r.missing), r.owners) for r in found
+            ]
 
     def series(self, gpu: str, metrics: Sequence[str], start_ms: int, end_ms: int) -> Series:
         found = [reading for reading in self._select(start_ms, end_ms) if reading.gpu.uuid == gpu]
@@ -69,6 +72,14 @@ class MemoryStore:
         for row, reading in enumerate(found):
             values[row] = [reading.values.get(name, np.nan) for name in metrics]
         return Series(gpu, tuple(metrics), np.array([r.at_ms for r in found], dtype=np.int64), values)
+
+    def columns(
+        self, metrics: Sequence[str], start_ms: int, end_ms: int, gpus: Collection[str] | None = None
+    ) -> Columns:
+        return columns_of(metrics, self.readings(start_ms, end_ms, gpus))
+
+    def latest_columns(self, metrics: Sequence[str], since_ms: int) -> Columns:
+        return columns_of(metrics, self.latest(since_ms))
 
     def events(self, start_ms: int, end_ms: int, gpu: str | None = None) -> list[Event]:
         with self._lock:
@@ -110,4 +121,5 @@ def _prune(kept: dict[str, T], old: Callable[[T], bool]) -> int:
 def _merged(old: Reading | None, new: Reading) -> Reading:
     values = {**old.values, **new.values} if old is not None else dict(new.values)
     missing = {**old.missing, **new.missing} if old is not None else dict(new.missing)
-    return Reading(new.gpu, new.at_ms, values, {name: why for name, why in missing.items() if name not in values})
+    reasons = {name: why for name, why in missing.items() if name not in values}
+    return Reading(new.gpu, new.at_ms, values, reasons, new.owners or (old.owners if old is not None else ()))

@@ -15,6 +15,7 @@ from typing import TypeVar
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Category, Evidence, Finding, Severity
 from tocsin.domain.identity import Gpu
+from tocsin.domain.owner import Owner, owners_text, read_owners
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.subject import Subject, SubjectKind
 
@@ -23,6 +24,7 @@ FieldValue = float | int | bool | str
 GPU = "gpu"
 MISSING = "gpu_missing"
 INFO = "gpu_info"
+OWNER = "gpu_owner"
 EVENT = "gpu_event"
 FINDING = "gpu_finding"
 PREDICTION = "gpu_prediction"
@@ -104,7 +106,7 @@ def read_evidence(text: str) -> tuple[Evidence, ...]:
     try:
         rows = json.loads(text or "[]")
         return tuple(Evidence(str(n), str(t), int(a), None if v is None else float(v)) for n, t, a, v in rows)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise PointError(f"evidence is not a list of [name, text, at_ms, value]: {error}") from None
 
 
@@ -158,6 +160,7 @@ def finding_point(finding: Finding) -> Point:
         "sentence": finding.sentence,
         "metric": finding.metric,
         "evidence": evidence_json(finding.evidence),
+        "owners": owners_text(finding.owners),
         "simulated": finding.simulated,
         "subject_host": finding.subject.host,
         "subject_pool": finding.subject.pool,
@@ -182,6 +185,7 @@ def read_finding(point: Point) -> Finding:
         threshold=_number(point, "threshold"),
         evidence=read_evidence(_text(point, "evidence")),
         simulated=_flag(point, "simulated"),
+        owners=owners_of(point),
     )
 
 
@@ -260,6 +264,19 @@ def info_point(gpu: Gpu, at_ms: int) -> Point:
         "simulated": gpu.simulated,
     }
     return Point(INFO, gpu_tags(gpu), fields, at_ms)
+
+
+def owner_point(gpu: Gpu, owners: tuple[Owner, ...], at_ms: int) -> Point:
+    """The processes on `gpu` as a point."""
+    return Point(OWNER, gpu_tags(gpu), {"owners": owners_text(owners)}, at_ms)
+
+
+def owners_of(point: Point) -> tuple[Owner, ...]:
+    """The owners that field ``owners`` lists; raises PointError."""
+    try:
+        return read_owners(_text(point, "owners"))
+    except ValueError as error:
+        raise PointError(f"owners is not usable in {point.measurement}: {error}") from None
 
 
 def read_labels(text: str) -> dict[str, str]:

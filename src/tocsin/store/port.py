@@ -1,4 +1,4 @@
-"""What every store offers, and the laws it keeps (``tests/laws/test_store_laws.py``)."""
+"""What every store offers, and the laws it keeps (``tests/laws/test_store_*_laws.py``)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ class Store(Protocol):
     """
 
     def init(self) -> None:
-        """Create what is missing (file, tables, bucket, retention); safe to repeat."""
+        """Create what is missing (file, tables, buckets, retention) and make sure that the store takes a write and
+        answers a query; safe to repeat.
+        """
         ...
 
     def write(self, batch: Batch) -> None:
@@ -93,7 +95,11 @@ class Store(Protocol):
     def columns(
         self, metrics: Sequence[str], start_ms: int, end_ms: int, gpus: Collection[str] | None = None
     ) -> Columns:
-        """Values of `metrics` of all GPUs, or of `gpus`, in [`start_ms`, `end_ms`); a row per reading."""
+        """Values of `metrics` of all GPUs, or of `gpus`, in [`start_ms`, `end_ms`).
+
+        There is a row for each reading, also where it holds none of `metrics`. A name that no reading has, known or
+        not, is a column of NaN; a name that is given twice has two columns.
+        """
         ...
 
     def latest_columns(self, metrics: Sequence[str], since_ms: int) -> Columns:

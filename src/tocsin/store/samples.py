@@ -1,8 +1,8 @@
-"""Single values, as server stores give them back, put together to readings and series."""
+"""Single values, as server stores give them back, put together to readings and columns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -11,8 +11,9 @@ from tocsin.domain.metrics import BY_FIELD, variant
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading
 from tocsin.store import points
+from tocsin.store.grid import Grid
 from tocsin.store.points import FieldValue
-from tocsin.store.port import Series
+from tocsin.store.port import Columns
 
 _REASONS = {reason.value: reason for reason in Missing}
 
@@ -43,6 +44,16 @@ class Rows:
         else:
             self._values.setdefault(row, {})[key] = float(value)
 
+    def add_series(self, gpu: Gpu, key: str, is_reason: bool, at_ms: Sequence[int], values: Sequence[float]) -> None:
+        """Samples of one metric of `gpu`; with an empty `key` nothing but that it was read at these instants."""
+        if not key:
+            self._gpus[gpu.uuid] = gpu
+            for at in at_ms:
+                self._values.setdefault((at, gpu.uuid), {})
+            return
+        for at, value in zip(at_ms, values, strict=True):
+            self.add(gpu, key, is_reason, at, value)
+
     def take(self, samples: Iterable[tuple[str, Mapping[str, str], int, str, FieldValue]]) -> None:
         """Samples as (measurement, tags, instant, field, value); what is no metric's is left out."""
         for measurement, tags, at_ms, field, value in samples:
@@ -58,10 +69,39 @@ class Rows:
             missing = {name: reason for name, reason in reasons.items() if name not in values}
             yield Reading(known.get(uuid, self._gpus[uuid]), at_ms, values, missing)
 
-    def series(self, gpu: str, metrics: Sequence[str], instants: Iterable[int] = ()) -> Series:
-        """The values of one GPU, the only one that was collected; at further `instants` it has a row of NaN."""
-        found = {reading.at_ms: reading.values for reading in self.readings({})}
-        at_ms = sorted(found.keys() | set(instants))
-        values = [[found.get(at, {}).get(name, np.nan) for name in metrics] for at in at_ms]
-        shaped = np.array(values, np.float64).reshape(len(at_ms), len(metrics))
-        return Series(gpu, tuple(metrics), np.array(at_ms, dtype=np.int64), shaped)
+
+class SampleGrid:
+    """Collects samples of measurement ``gpu``, and the instants of readings, into `Columns`."""
+
+    def __init__(self, metrics: Sequence[str], gpus: Collection[str] | None) -> None:
+        self._grid = Grid(metrics)
+        self._gpus = gpus
+
+    def _is_wanted(self, uuid: str) -> bool:
+        return self._gpus is None or uuid in self._gpus
+
+    def take(self, samples: Iterable[tuple[str, Mapping[str, str], int, str, FieldValue]]) -> None:
+        """Samples as (measurement, tags, instant, field, value); what is no metric's is left out."""
+        found: dict[tuple[str, str], tuple[list[int], list[float]]] = {}
+        for _, tags, at_ms, field, value in samples:
+            key = metric_key(field, tags)
+            uuid = points.gpu_of_tags(tags).uuid
+            if key is not None and not isinstance(value, str) and self._is_wanted(uuid):
+                instants, values = found.setdefault((uuid, key), ([], []))
+                instants.append(at_ms)
+                values.append(float(value))
+        for (uuid, key), (instants, values) in found.items():
+            self._grid.add(uuid, key, np.array(instants, np.int64), np.array(values, np.float64))
+
+    def seen(self, instants: Iterable[tuple[str, int]]) -> None:
+        """UUIDs, and the instants at which they have readings."""
+        found: dict[str, list[int]] = {}
+        for uuid, at_ms in instants:
+            if self._is_wanted(uuid):
+                found.setdefault(uuid, []).append(at_ms)
+        for uuid, times in found.items():
+            self._grid.seen(uuid, np.array(times, np.int64))
+
+    def columns(self) -> Columns:
+        """What was collected, sorted by instant, then UUID."""
+        return self._grid.columns()

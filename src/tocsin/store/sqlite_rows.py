@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.identity import Gpu
@@ -44,24 +43,8 @@ def read_gpu(row: Sequence[object]) -> Gpu:
     )
 
 
-@lru_cache(maxsize=4096)
-def _missing_blob(missing: tuple[tuple[str, Missing], ...], names: tuple[str, ...]) -> bytes:
-    codes = dict(missing)
-    return bytes(codes.get(name, 0) for name in names)
-
-
-def reading_row(gpu: int, reading: Reading, names: tuple[str, ...], known: frozenset[str]) -> Row:
-    """(gpu, at_ms, missing, extra, one value a column): variants and their reasons go to `extra`, as JSON."""
-    values, missing = reading.values, reading.missing
-    blob = _missing_blob(tuple(missing.items()), names) if missing else None
-    variants = {k: v for k, v in values.items() if k not in known}
-    reasons = {k: int(v) for k, v in missing.items() if k not in known}
-    extra = json.dumps([variants, reasons]) if variants or reasons else None
-    return (gpu, reading.at_ms, blob, extra, *map(values.get, names))
-
-
 def read_reading(gpu: Gpu, row: Row, names: tuple[str, ...]) -> Reading:
-    """Inverse of `reading_row`, of a row that starts with ``at_ms, missing, extra``; a value outranks a reason."""
+    """A reading of the first version: ``at_ms``, a byte a column for what is missing, variants as JSON, the columns."""
     at_ms, blob, extra, *columns = row
     values = {name: float(value) for name, value in zip(names, columns, strict=True) if value is not None}
     missing: dict[str, Missing] = {}
@@ -72,24 +55,6 @@ def read_reading(gpu: Gpu, row: Row, names: tuple[str, ...]) -> Reading:
         values.update(variants)
         missing.update({k: Missing(v) for k, v in reasons.items() if k not in values})
     return Reading(gpu, int(str(at_ms)), values, missing)
-
-
-def merge_missing(old: bytes | None, new: bytes | None) -> bytes | None:
-    """Reasons of two writes to one instant: the newer wins, byte by byte."""
-    if old is None or new is None:
-        return new if old is None else old
-    longer = max(len(old), len(new))
-    pairs = zip(old.ljust(longer, b"\0"), new.ljust(longer, b"\0"), strict=True)
-    return bytes(n or o for o, n in pairs)
-
-
-def merge_extra(old: str | None, new: str | None) -> str | None:
-    """Variants of two writes to one instant: the newer wins, name by name."""
-    if old is None or new is None:
-        return new if old is None else old
-    before: list[Mapping[str, float]] = json.loads(old)
-    after: list[Mapping[str, float]] = json.loads(new)
-    return json.dumps([{**b, **a} for b, a in zip(before, after, strict=True)])
 
 
 def event_row(event: Event) -> Row:

@@ -1,14 +1,12 @@
-"""Tables of the embedded store, their migrations, and a column for every metric."""
+"""Tables of the embedded store and their migrations."""
 
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import dataclass
 
 from tocsin.domain.errors import InputError
-from tocsin.domain.metrics import METRICS
 
-_CREATE = """
+_WIDE = """
 CREATE TABLE gpu (
     id INTEGER PRIMARY KEY, uuid TEXT NOT NULL UNIQUE, host TEXT NOT NULL, position INTEGER, model TEXT NOT NULL,
     serial TEXT NOT NULL, pci_bus_id TEXT NOT NULL, parent TEXT NOT NULL, mig_profile TEXT NOT NULL,
@@ -29,54 +27,40 @@ CREATE TABLE prediction (id TEXT PRIMARY KEY, at_ms INTEGER NOT NULL, gpu TEXT N
 CREATE INDEX prediction_time ON prediction (at_ms);
 """
 
-MIGRATIONS: tuple[str, ...] = (_CREATE,)
+# A chunk holds readings of one hour; a later one outranks an earlier one, so numbers are never used again. A segment
+# is a file; while `retired_ms` is there its rows are found in another one, and the file waits for its last reader.
+_COLUMNS = """
+CREATE TABLE chunk_names (id INTEGER PRIMARY KEY, body TEXT NOT NULL UNIQUE) STRICT;
+CREATE TABLE chunk (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, bucket_ms INTEGER NOT NULL, first_ms INTEGER NOT NULL,
+    last_ms INTEGER NOT NULL, first_gpu INTEGER NOT NULL, last_gpu INTEGER NOT NULL, height INTEGER NOT NULL,
+    names INTEGER NOT NULL, keys BLOB NOT NULL, body BLOB NOT NULL, notes TEXT, extra BLOB
+) STRICT;
+CREATE INDEX chunk_span ON chunk (bucket_ms, last_ms, first_ms, first_gpu, last_gpu, height);
+CREATE TABLE segment (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, step_ms INTEGER NOT NULL,
+    start_ms INTEGER NOT NULL, end_ms INTEGER NOT NULL, first_ms INTEGER NOT NULL, last_ms INTEGER NOT NULL,
+    first_gpu INTEGER NOT NULL, last_gpu INTEGER NOT NULL, height INTEGER NOT NULL, variants INTEGER NOT NULL,
+    size INTEGER NOT NULL, problem TEXT, retired_ms INTEGER
+) STRICT;
+CREATE INDEX segment_span ON segment (last_ms, first_ms);
+CREATE INDEX gpu_last ON gpu (last_ms);
+"""
+
+MIGRATIONS: tuple[str, ...] = (_WIDE, _COLUMNS)
 """Script n brings schema version n to n + 1; the version is SQLite's ``user_version``."""
 
 
 def prepare(db: sqlite3.Connection, path: str) -> None:
-    """Bring the schema up to date and give every metric of the table a column.
-
-    Raises InputError where the file is of a newer version.
-    """
+    """Bring the schema up to date. Raises InputError where the file is of a newer version."""
     version = int(db.execute("PRAGMA user_version").fetchone()[0])
     if version > len(MIGRATIONS):
         raise InputError("store.path", path, f"has schema version {version}", "use the version of Tocsin that wrote it")
     for number in range(version, len(MIGRATIONS)):
-        db.executescript(f"BEGIN IMMEDIATE; {MIGRATIONS[number]} PRAGMA user_version = {number + 1}; COMMIT;")
-    known = {str(name) for (name,) in db.execute("SELECT name FROM metric")}
-    added = [name for name in METRICS if name not in known]
-    if added:
-        columns = "".join(f'ALTER TABLE reading ADD COLUMN "{name}" REAL; ' for name in added)
-        rows = "".join(f"INSERT INTO metric (name) VALUES ('{name}'); " for name in added)
-        db.executescript(f"BEGIN IMMEDIATE; {columns} {rows} COMMIT;")
-
-
-@dataclass(frozen=True)
-class Columns:
-    """The metrics that have a column, in the order in which `missing` has a byte for each.
-
-    A metric that has left the metric table keeps its column and its byte.
-    """
-
-    names: tuple[str, ...]
-
-    @classmethod
-    def of(cls, db: sqlite3.Connection) -> Columns:
-        """The columns of an open store."""
-        return cls(tuple(str(name) for (name,) in db.execute("SELECT name FROM metric ORDER BY position")))
-
-    @property
-    def quoted(self) -> str:
-        """The column names as SQL."""
-        return ", ".join(f'"{name}"' for name in self.names)
-
-    @property
-    def upsert(self) -> str:
-        """Statement that writes one reading; an old value stays where the new write has none."""
-        marks = ", ".join("?" * (len(self.names) + 4))
-        merge = ", ".join(f'"{name}" = COALESCE(excluded."{name}", "{name}")' for name in self.names)
-        return (
-            f"INSERT INTO reading (gpu, at_ms, missing, extra, {self.quoted}) VALUES ({marks}) "
-            f"ON CONFLICT (gpu, at_ms) DO UPDATE SET missing = merge_missing(missing, excluded.missing), "
-            f"extra = merge_extra(extra, excluded.extra), {merge}"
-        )
+        db.execute("BEGIN IMMEDIATE")
+        with db:
+            # Another process may have been faster since the version was read.
+            if int(db.execute("PRAGMA user_version").fetchone()[0]) == number:
+                for statement in MIGRATIONS[number].split(";"):
+                    db.execute(statement)
+                db.execute(f"PRAGMA user_version = {number + 1}")

@@ -18,12 +18,10 @@ Its rules, as measured on release 1.79 (see docs/store.md):
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NoReturn
 
 import httpx2
-import numpy as np
 
 from tocsin.config.settings import StoreSettings
 from tocsin.domain.batch import Batch
@@ -31,52 +29,25 @@ from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock, SystemClock
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding
 from tocsin.domain.identity import Gpu
-from tocsin.domain.metrics import BY_FIELD, variant
-from tocsin.domain.missing import Missing
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import MAX_FUTURE_MS, Reading
-from tocsin.store import points
+from tocsin.store import points, vm_export
+from tocsin.store.grid import Grid
 from tocsin.store.identity import Announcer
-from tocsin.store.lp_encode import encode, point_line
+from tocsin.store.lp_encode import encode, head_text, point_line
 from tocsin.store.points import Point
-from tocsin.store.port import Series, StoreRejected, StoreUnavailable
+from tocsin.store.port import Columns, Series, StoreRejected, StoreUnavailable
+from tocsin.store.samples import Rows
 from tocsin.store.sqlite import SqliteStore
+from tocsin.store.upkeep import Retention, Upkeep
+from tocsin.store.vm_export import Exported
 
 _READINGS_PER_REQUEST = 2_000
 _WINDOW = 10 * MINUTE
+_NEWEST_SPAN = MINUTE
+"""GPUs whose newest readings lie this close together are asked for at once."""
+
 _REFUSED = frozenset({400, 413, 422})
-_OTHERS = "gpu_(event|finding|prediction|info)_.+"
-_SELECTOR = f'__name__=~"gpu_.+",__name__!~"{_OTHERS}"'
-_REASONS = {reason.value: reason for reason in Missing}
-
-
-class _Rows:
-    """Series of an export, turned into readings."""
-
-    def __init__(self) -> None:
-        self.values: dict[tuple[int, str], dict[str, float]] = {}
-        self.missing: dict[tuple[int, str], dict[str, Missing]] = {}
-        self.gpus: dict[str, Gpu] = {}
-
-    def add(self, labels: Mapping[str, str], at_ms: Sequence[int], values: Sequence[float]) -> None:
-        named = _key(labels)
-        if named is None:
-            return
-        key, is_reason = named
-        gpu = points.gpu_of_tags(labels)
-        self.gpus[gpu.uuid] = gpu
-        for at, value in zip(at_ms, values, strict=True):
-            if is_reason:
-                self.missing.setdefault((at, gpu.uuid), {})[key] = _REASONS.get(int(value), Missing.BLANK)
-            else:
-                self.values.setdefault((at, gpu.uuid), {})[key] = float(value)
-
-    def readings(self, known: Mapping[str, Gpu]) -> Iterator[Reading]:
-        for at_ms, uuid in sorted(self.values.keys() | self.missing.keys()):
-            values = self.values.get((at_ms, uuid), {})
-            reasons = self.missing.get((at_ms, uuid), {})
-            missing = {name: reason for name, reason in reasons.items() if name not in values}
-            yield Reading(known.get(uuid, self.gpus[uuid]), at_ms, values, missing)
 
 
 class VictoriaMetricsStore:
@@ -90,19 +61,28 @@ class VictoriaMetricsStore:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._http = httpx2.Client(base_url=settings.url, timeout=settings.timeout_seconds, headers=headers)
         self._beside = SqliteStore(settings.path)
-        self._announcer = Announcer(min(DAY, int(settings.retention_days * DAY / 2)))
+        self._announcer = Announcer(min(DAY, int(settings.raw_days * DAY / 2)))
 
     def init(self) -> None:
-        """Create the embedded file; the server needs nothing but to be there. Raises StoreUnavailable."""
+        """Create the embedded file, then write a sample ``tocsin_ready`` to the server and ask a query.
+
+        A server may be up and yet take no writes, or be none that answers queries, such as vmagent. Raises
+        StoreUnavailable or StoreRejected.
+        """
         self._beside.init()
-        self._request("GET", "/health")
+        self._send(point_line(Point("tocsin_ready", {}, {"value": 1.0}, self._clock.now_ms())))
+        answer = self._request("POST", "/api/v1/query", data={"query": "vector(1)", "nocache": "1"})
+        if '"success"' not in answer.text:
+            raise StoreUnavailable(
+                f"VictoriaMetrics at {self._http.base_url}: no answer to a query: {answer.text[:300]}"
+            )
 
     # ------------------------------------------------------------------ writing
 
     def write(self, batch: Batch) -> None:
         for start in range(0, len(batch.readings), _READINGS_PER_REQUEST):
             part = Batch(readings=batch.readings[start : start + _READINGS_PER_REQUEST])
-            self._send(encode(part, info=False))
+            self._send(encode(part, info=False) + _marks(part.readings))
         self._send("".join(f"{line}\n" for line in _numbers(batch)))
         due = self._announcer.due(batch.readings)
         told = [Reading(reading.gpu, reading.at_ms, {}) for reading in due]
@@ -127,9 +107,12 @@ class VictoriaMetricsStore:
         except httpx2.HTTPError as error:
             raise StoreUnavailable(f"VictoriaMetrics at {self._http.base_url}: {error}") from None
         if response.status_code >= 400:
-            problem = f"VictoriaMetrics at {self._http.base_url} answers {response.status_code}: {response.text[:300]}"
-            raise (StoreRejected if response.status_code in _REFUSED else StoreUnavailable)(problem)
+            self._refuse(response)
         return response
+
+    def _refuse(self, response: httpx2.Response) -> NoReturn:
+        problem = f"VictoriaMetrics at {self._http.base_url} answers {response.status_code}: {response.text[:300]}"
+        raise (StoreRejected if response.status_code in _REFUSED else StoreUnavailable)(problem)
 
     # ------------------------------------------------------------------ reading
 
@@ -137,24 +120,33 @@ class VictoriaMetricsStore:
         return {gpu.uuid: gpu for gpu in self._beside.gpus()}
 
     def gpus(self) -> list[Gpu]:
-        response = self._request("POST", "/api/v1/series", data={"match[]": f"{{{_SELECTOR}}}", "start": "0"})
-        found = {gpu.uuid: gpu for gpu in map(points.gpu_of_tags, _with_uuid(response.json()["data"]))}
+        data: Mapping[str, str] = {"match[]": vm_export.ANY_MARK, "start": "0"}
+        rows = self._request("POST", "/api/v1/series", data=data).json()["data"]
+        found = {gpu.uuid: gpu for gpu in (points.gpu_of_tags(labels) for labels in rows if labels.get("gpu_uuid"))}
         # The file beside knows the GPUs written here, the server also those that agents write to it themselves.
         known = {**found, **self._known()}
         return [known[uuid] for uuid in sorted(known)]
 
     def latest(self, since_ms: int) -> list[Reading]:
-        now = max(self._clock.now_ms(), since_ms) + MAX_FUTURE_MS
-        newest = self._extremes("max", "tlast_over_time", since_ms, now + 1)
-        front = max(newest.values(), default=since_ms) - _WINDOW
-        rows = self._export(max(front, since_ms), now + 1)
-        for uuid, at_ms in newest.items():
-            if at_ms < front:
-                self._export(at_ms, at_ms + 1, [uuid], rows)
-        last: dict[str, Reading] = {}
-        for reading in rows.readings(self._known()):
-            last[reading.gpu.uuid] = reading
+        rows = Rows()
+        for one in self._newest(since_ms, None):
+            rows.add_series(one.gpu, one.key, one.is_reason, one.at_ms.tolist(), one.values.tolist())
+        last = {reading.gpu.uuid: reading for reading in rows.readings(self._known())}
         return [last[uuid] for uuid in sorted(last)]
+
+    def latest_columns(self, metrics: Sequence[str], since_ms: int) -> Columns:
+        return _grid(metrics, self._newest(since_ms, metrics)).columns(newest=True)
+
+    def _newest(self, since_ms: int, metrics: Sequence[str] | None) -> Iterator[Exported]:
+        """What the newest readings of all GPUs are among: few instants, however long some GPUs have been silent."""
+        end_ms = max(self._clock.now_ms(), since_ms) + MAX_FUTURE_MS + 1
+        groups = vm_export.clusters(self._extremes("max", "tlast_over_time", since_ms, end_ms), _NEWEST_SPAN)
+        for place, (first, last, members) in enumerate(groups, start=1):
+            newest = place == len(groups)
+            # The very newest samples are in an export before a query sees them, of whichever GPU.
+            yield from self._export(first, end_ms if newest else last + 1, None if newest else members, metrics)
+        if not groups:
+            yield from self._export(max(since_ms, end_ms - MAX_FUTURE_MS - _NEWEST_SPAN), end_ms, None, metrics)
 
     def readings(self, start_ms: int, end_ms: int, gpus: Collection[str] | None = None) -> Iterator[Reading]:
         if gpus is not None and not gpus:
@@ -165,40 +157,51 @@ class VictoriaMetricsStore:
         end_ms = min(end_ms, now + HOUR)
         known = self._known()
         for start in range(max(start_ms, first), end_ms, _WINDOW):
-            yield from self._export(start, min(start + _WINDOW, end_ms), gpus).readings(known)
+            rows = Rows()
+            for one in self._export(start, min(start + _WINDOW, end_ms), gpus, None):
+                rows.add_series(one.gpu, one.key, one.is_reason, one.at_ms.tolist(), one.values.tolist())
+            yield from rows.readings(known)
+
+    def columns(
+        self, metrics: Sequence[str], start_ms: int, end_ms: int, gpus: Collection[str] | None = None
+    ) -> Columns:
+        if gpus is not None and not gpus:
+            return Grid(metrics).columns()
+        return _grid(metrics, self._export(start_ms, end_ms, gpus, metrics)).columns()
 
     def series(self, gpu: str, metrics: Sequence[str], start_ms: int, end_ms: int) -> Series:
-        rows = self._export(start_ms, end_ms, [gpu])
-        found = [(reading.at_ms, reading.values) for reading in rows.readings({})]
-        values = [[row.get(name, np.nan) for name in metrics] for _, row in found]
-        at_ms = np.array([at for at, _ in found], dtype=np.int64)
-        return Series(gpu, tuple(metrics), at_ms, np.array(values, np.float64).reshape(len(found), len(metrics)))
+        found = self.columns(metrics, start_ms, end_ms, [gpu])
+        return Series(gpu, found.metrics, found.at_ms, found.values)
 
     def _extremes(self, outer: str, inner: str, start_ms: int, end_ms: int) -> dict[str, int]:
         """An instant, whole milliseconds, for each GPU with samples in [`start_ms`, `end_ms`)."""
-        span = max(end_ms - start_ms, 1)
-        query = f"{outer}({inner}({{{_SELECTOR}}}[{span}ms])) by (gpu_uuid, mig_uuid)"
+        span = max(end_ms - max(start_ms, DAY), 1)  # an empty answer where it would look back to before 1970
+        query = f"{outer}({inner}({vm_export.ANY_MARK}[{span}ms])) by (gpu_uuid, mig_uuid)"
         data = {"query": query, "time": f"{(end_ms - 1) / SECOND:.3f}", "nocache": "1"}
         result = self._request("POST", "/api/v1/query", data=data).json()["data"]["result"]
-        rows = [(_with_uuid([row["metric"]]), float(row["value"][1])) for row in result]
-        return {points.gpu_of_tags(labels[0]).uuid: round(at * SECOND) for labels, at in rows if labels}
+        rows = [(row["metric"], float(row["value"][1])) for row in result if row["metric"].get("gpu_uuid")]
+        return {points.gpu_of_tags(labels).uuid: round(at * SECOND) for labels, at in rows}
 
     def _export(
-        self, start_ms: int, end_ms: int, gpus: Collection[str] | None = None, into: _Rows | None = None
-    ) -> _Rows:
-        rows = into or _Rows()
+        self, start_ms: int, end_ms: int, gpus: Collection[str] | None, metrics: Sequence[str] | None
+    ) -> Iterator[Exported]:
+        """Series in [`start_ms`, `end_ms`) as they stream in: of `metrics`, or of all that readings have if None."""
         if end_ms <= start_ms:
-            return rows
+            return
+        chosen = vm_export.every_series(gpus) if metrics is None else vm_export.chosen_series(metrics, gpus)
         data: dict[str, str | list[str]] = {
-            "match[]": _selectors(gpus),
-            "start": f"{start_ms / SECOND:.3f}",
-            "end": f"{(end_ms - 1) / SECOND:.3f}",
+            "match[]": chosen,
+            "start": f"{max(start_ms, 0) / SECOND:.3f}",
+            "end": f"{max(end_ms - 1, 0) / SECOND:.3f}",
         }
-        for line in self._request("POST", "/api/v1/export", data=data).text.splitlines():
-            if line:
-                one = json.loads(line)
-                rows.add(one["metric"], one["timestamps"], one["values"])
-        return rows
+        try:
+            with self._http.stream("POST", "/api/v1/export", data=data) as response:
+                if response.status_code >= 400:
+                    response.read()
+                    self._refuse(response)
+                yield from vm_export.parse(vm_export.lines_of(response.iter_bytes()), gpus)
+        except httpx2.HTTPError as error:
+            raise StoreUnavailable(f"VictoriaMetrics at {self._http.base_url}: {error}") from None
 
     def events(self, start_ms: int, end_ms: int, gpu: str | None = None) -> list[Event]:
         return self._beside.events(start_ms, end_ms, gpu)
@@ -215,31 +218,32 @@ class VictoriaMetricsStore:
         """Remove events, findings, predictions and old attributes; the server removes readings by its own flag."""
         return self._beside.prune(before_ms)
 
+    def maintain(self, now_ms: int, retention: Retention) -> Upkeep:
+        """Look after the embedded file: events and findings stay in it as long as in the embedded store."""
+        return self._beside.maintain(now_ms, retention)
+
     def close(self) -> None:
         self._http.close()
         self._beside.close()
 
 
-def _key(labels: Mapping[str, str]) -> tuple[str, bool] | None:
-    """Metric key of a series, and whether it holds reasons; None for a series that is none of ours."""
-    field = labels["__name__"].removeprefix("gpu_")
-    is_reason = field not in BY_FIELD
-    spec = BY_FIELD.get(field.removeprefix("missing_"))
-    if spec is None or not labels.get("gpu_uuid"):
-        return None
-    value = labels.get(spec.label, "") if spec.label else ""
-    return (variant(spec.name, spec.label, value) if value else spec.name), is_reason
+def _grid(metrics: Sequence[str], series: Iterable[Exported]) -> Grid:
+    grid = Grid(metrics)
+    for one in series:
+        if one.is_reason or not one.key:
+            grid.seen(one.gpu.uuid, one.at_ms)
+        else:
+            grid.add(one.gpu.uuid, one.key, one.at_ms, one.values)
+    return grid
 
 
-def _with_uuid(found: Iterable[Mapping[str, str]]) -> list[Mapping[str, str]]:
-    return [labels for labels in found if labels.get("gpu_uuid")]
-
-
-def _selectors(gpus: Collection[str] | None) -> list[str]:
-    if gpus is None:
-        return [f"{{{_SELECTOR}}}"]
-    text = json.dumps("|".join(re.escape(uuid) for uuid in sorted(gpus)), ensure_ascii=False)
-    return [f'{{{_SELECTOR},gpu_uuid=~{text},mig_uuid=""}}', f"{{{_SELECTOR},mig_uuid=~{text}}}"]
+def _marks(readings: Sequence[Reading]) -> str:
+    """A line with the mark of each reading, which also tells of a reading that has no values."""
+    lines = []
+    for reading in readings:
+        index = -1 if reading.gpu.index is None else reading.gpu.index
+        lines.append(f"{head_text(points.INFO, points.gpu_tags(reading.gpu))} index={index}i {reading.at_ms}\n")
+    return "".join(lines)
 
 
 def _numbers(batch: Batch) -> Iterator[str]:

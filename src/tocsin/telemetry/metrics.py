@@ -33,7 +33,47 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_readings_total": OwnMetric("counter", ("source",), "GPU readings taken from a source."),
     "tocsin_events_total": OwnMetric("counter", ("source", "kind"), "Events seen by a source, by kind."),
     "tocsin_source_read_seconds": OwnMetric("histogram", ("source",), "Time that one read of a source took."),
+    "tocsin_nvml_reads_total": OwnMetric(
+        "counter", ("outcome",), "Readings of single GPUs through NVML: ok, lost or timed_out."
+    ),
+    "tocsin_nvml_read_seconds": OwnMetric("histogram", (), "Time that reading one GPU through NVML took."),
     "tocsin_source_failures_total": OwnMetric("counter", ("source",), "Reads of a source that failed as a whole."),
+    "tocsin_stuck_readers": OwnMetric(
+        "gauge", ("source",), "GPUs whose reader hangs in the driver and is waited for no longer."
+    ),
+    "tocsin_frozen_values_total": OwnMetric(
+        "counter", (), "Values taken out because they repeat while they cannot: the source has stopped reading."
+    ),
+    "tocsin_clock_steps_total": OwnMetric(
+        "counter", ("direction",), "Steps of the wall clock by more than a second: forward or back."
+    ),
+    "tocsin_companion_up": OwnMetric(
+        "gauge",
+        ("companion",),
+        "Whether what runs beside the source could be opened: 1, or 0 with the reason in the log.",
+    ),
+    "tocsin_companion_failures_total": OwnMetric(
+        "counter",
+        ("companion",),
+        "Times that a companion failed, or broke its contract, and was left out of a reading.",
+    ),
+    "tocsin_companion_seconds_total": OwnMetric(
+        "counter", ("companion",), "Time that a companion took out of the readings' cadence."
+    ),
+    "tocsin_hook_processes": OwnMetric("gauge", (), "Training processes that are connected to the agent."),
+    "tocsin_hook_messages_total": OwnMetric(
+        "counter",
+        ("outcome",),
+        "Messages of training processes: taken, malformed, too_fast, unknown_gpu, not_on_gpu or repeated.",
+    ),
+    "tocsin_hook_requests_total": OwnMetric(
+        "counter",
+        ("kind", "outcome"),
+        "Requests to training processes, by how they ended: done, failed, refused, expired or lost.",
+    ),
+    "tocsin_vllm_scrapes_total": OwnMetric(
+        "counter", ("outcome",), "Scrapes of vLLM servers: taken, unreachable, unreadable or without_gpu."
+    ),
     "tocsin_missing_readings": OwnMetric(
         "gauge", ("reason",), "Metrics without a value in the newest readings, by reason."
     ),
@@ -45,9 +85,30 @@ OWN_METRICS: dict[str, OwnMetric] = {
         "What was lost (value, reading, event, line or batch), by reason; never silent.",
     ),
     "tocsin_loop_failures_total": OwnMetric("counter", ("loop",), "Unexpected errors that a supervised loop survived."),
+    "tocsin_dcgm_lines_total": OwnMetric(
+        "counter",
+        ("outcome",),
+        "Lines of dcgm-exporter and dcgmi by what they were: used, blank, implausible, unknown, other_entity, malformed.",
+    ),
+    "tocsin_child_starts_total": OwnMetric(
+        "counter", ("source", "reason"), "Starts of a source's child process: first, ended, stuck or regrouped."
+    ),
+    "tocsin_kernel_log_reading": OwnMetric(
+        "gauge", ("source",), "Whether the kernel log could be read at the last attempt: 1 or 0."
+    ),
+    "tocsin_kernel_log_lines_total": OwnMetric("counter", ("source",), "Lines of the kernel log that were looked at."),
+    "tocsin_kernel_log_twins_total": OwnMetric(
+        "counter",
+        ("kept",),
+        "Events that kernel log and source both reported, by the one that was kept: kernel or other.",
+    ),
     # spool and uplink
     "tocsin_spool_batches": OwnMetric("gauge", (), "Batches that wait for an acknowledgement."),
     "tocsin_spool_bytes": OwnMetric("gauge", (), "Size of the batches that wait, as stored."),
+    "tocsin_spool_oldest_seconds": OwnMetric("gauge", (), "Age of the oldest batch that waits; 0 where none does."),
+    "tocsin_spool_memory_batches": OwnMetric(
+        "gauge", (), "Batches that wait in memory because the disk takes none: lost if the process ends first."
+    ),
     "tocsin_spool_parked_lines": OwnMetric("gauge", (), "Lines kept aside because the receiver refused them."),
     "tocsin_push_requests_total": OwnMetric(
         "counter", ("outcome",), "Pushes by outcome: acknowledged, refused, or to be tried again."
@@ -62,6 +123,13 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_store_write_seconds": OwnMetric("histogram", ("store",), "Time that one write to the store took."),
     "tocsin_journal_entries_total": OwnMetric("counter", ("kind",), "Entries appended to the journal."),
     # rules, forecasts, actions
+    "tocsin_fleet_free_gpus": OwnMetric("gauge", (), "Idle GPUs of the fleet."),
+    "tocsin_fleet_fragmented_gpus": OwnMetric(
+        "gauge", (), "Free GPUs that the next job of the task mix is expected to be unable to use."
+    ),
+    "tocsin_fleet_stranded_gpus": OwnMetric(
+        "gauge", (), "Free GPUs that no job of the task mix can use where they are."
+    ),
     "tocsin_rule_evaluation_seconds": OwnMetric("histogram", (), "Time that one evaluation of all rules took."),
     "tocsin_findings_opened_total": OwnMetric("counter", ("rule",), "Findings opened, by rule."),
     "tocsin_findings_active": OwnMetric("gauge", ("severity",), "Findings that hold now, by severity."),

@@ -10,7 +10,7 @@ from typing import NoReturn
 import pytest
 
 
-def _lack(reason: str) -> NoReturn:
+def lack(reason: str) -> NoReturn:
     if os.environ.get("CI") == "true":
         pytest.fail(f"{reason} (in CI a missing server or data folder is a failure)")
     pytest.skip(reason)
@@ -20,7 +20,7 @@ def program(name: str, package: str) -> str:
     """Path of an installed program."""
     found = shutil.which(name)
     if found is None:
-        _lack(f"{name} is not installed; `make setup-servers` installs Debian package {package}")
+        lack(f"{name} is not installed; `make setup-servers` installs Debian package {package}")
     return found
 
 
@@ -28,8 +28,8 @@ def data(*parts: str) -> Path:
     """Path below the folder that TOCSIN_DATA_DIR names."""
     root = os.environ.get("TOCSIN_DATA_DIR")
     if not root:
-        _lack("TOCSIN_DATA_DIR names no data folder")
+        lack("TOCSIN_DATA_DIR names no data folder")
     path = Path(root, *parts)
     if not path.exists():
-        _lack(f"{path} does not exist; check TOCSIN_DATA_DIR")
+        lack(f"{path} does not exist; check TOCSIN_DATA_DIR")
     return path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +13,8 @@ from typing import Any
 
 import pynvml
 
-from tocsin.collector.nvml_library import XID_EVENTS, Code, DeviceEvent, FieldAnswer, NvmlFailure
+from tocsin.collector.nvml_library import XID_EVENTS, Code, DeviceEvent, Gpm, NvmlFailure, coded
+from tocsin.collector.nvml_marshal import FieldReplies
 
 DUMPS = Path(__file__).parents[2] / "data" / "nvml"
 
@@ -39,7 +40,10 @@ class Handle:
 
 
 class RecordedNvml:
-    """Implements `tocsin.collector.nvml_library.Nvml`. Fields are counted in `batches`, calls by name in `calls`."""
+    """Implements `tocsin.collector.nvml_library.Nvml`. Fields are counted in `batches`, calls by name in `calls`.
+
+    GPM answers by device from `gpm_values`, in the driver's units by metric id; a device that is not there has none.
+    """
 
     def __init__(self, recorded: Sequence[dict[str, Any]], init_error: int | None = None) -> None:
         self.devices = list(recorded)
@@ -52,7 +56,14 @@ class RecordedNvml:
         self.once: dict[tuple[int, str], deque[int]] = {}
         self.closed_indices: dict[int, int] = {}
         self.hung: dict[int, threading.Event] = {}
-        self.events: deque[tuple[int, int]] = deque()
+        self.field_failures: dict[tuple[int, int], int] = {}
+        self.latencies: dict[int, int] = {}
+        self.gpm_values: dict[int, dict[int, float]] = {}
+        self.gpm_samples = 0
+        self.waits: deque[DeviceEvent | int] = deque()
+        self._change = threading.Condition()
+        self._waits_begun = 0
+        self._last_taken = 0
         self.registered: set[int] = set()
         self.migs: dict[int, list[dict[str, Any]]] = {}
 
@@ -64,7 +75,9 @@ class RecordedNvml:
 
     def close(self) -> None:
         self._alive()
-        self.opened = False
+        with self._change:
+            self.opened = False
+            self._change.notify_all()
 
     def call(self, function: str, *arguments: Any) -> Any:
         self._alive()
@@ -76,35 +89,71 @@ class RecordedNvml:
                 raise NvmlFailure(self.closed_indices[arguments[0]])
             return Handle(self.opening, arguments[0])
         if function == "nvmlEventSetCreate":
-            return "set"
+            return f"set {self.calls.count(function)}"
+        if function in ("nvmlEventSetFree", "nvmlSystemGetDriverVersion"):
+            return "550.163.01"
         handle: Handle = arguments[0]
         self._check(handle, function)
         if function == "nvmlDeviceRegisterEvents":
             self.registered.add(handle.device)
             return None
+        if function == "nvmlGpmQueryDeviceSupport":
+            return SimpleNamespace(isSupportedDevice=int(handle.device in self.gpm_values))
         if function == "nvmlDeviceGetMigDeviceHandleByIndex":
             if arguments[1] >= len(self.migs.get(handle.device, [])):
                 raise NvmlFailure(Code.NOT_FOUND)
             return Handle(self.opening, handle.device, arguments[1])
         return self._answer(handle, function, arguments[1:])
 
-    def fields(self, handle: Any, wanted: Sequence[tuple[int, int]]) -> list[FieldAnswer]:
-        self._alive()
-        self._check(handle, "nvmlDeviceGetFieldValues")
-        self.batches += 1
-        recorded = self.devices[handle.device]["nvmlDeviceGetFieldValues"]["value"]
-        by_id = {getattr(pynvml, name): entry for name, entry in recorded.items()}
-        unknown = {"nvmlReturn": int(Code.NOT_SUPPORTED), "value": None}
-        entries = [by_id.get(field, unknown) for field, _ in wanted]
-        return [FieldAnswer(entry["nvmlReturn"], entry["value"]) for entry in entries]
+    def bind(self, function: str, handle: Any, *arguments: Any) -> Callable[[], tuple[int, Any]]:
+        return coded(lambda: self.call(function, handle, *arguments))
+
+    def batch(self, handle: Any, wanted: Sequence[tuple[int, int]]) -> Callable[[], tuple[int, FieldReplies | None]]:
+        def replies() -> FieldReplies:
+            self._alive()
+            self._check(handle, "nvmlDeviceGetFieldValues")
+            self.batches += 1
+            recorded = self.devices[handle.device]["nvmlDeviceGetFieldValues"]["value"]
+            by_id = {getattr(pynvml, name.split("[")[0]): entry for name, entry in recorded.items() if "[" not in name}
+            by_link = {name: entry for name, entry in recorded.items() if "[" in name}
+            unknown = {"nvmlReturn": int(Code.NOT_SUPPORTED), "value": None}
+            entries = [_link_entry(by_link, field, scope) or by_id.get(field, unknown) for field, scope in wanted]
+            codes = [
+                self.field_failures.get((handle.device, field), entry["nvmlReturn"])
+                for (field, _), entry in zip(wanted, entries, strict=True)
+            ]
+            return FieldReplies(codes, [entry["value"] or 0 for entry in entries], self.latencies.get(handle.device, 7))
+
+        return coded(replies)
+
+    def gpm(self, handle: Any, instance: int | None, metrics: Sequence[int]) -> Gpm:
+        return RecordedGpm(self, handle, instance, metrics)
 
     def wait(self, event_set: Any, timeout_ms: int) -> DeviceEvent | None:
-        self._alive()
-        assert timeout_ms == 0, "a reading must not wait for events"
-        if not self.events:
-            return None
-        device, code = self.events.popleft()
-        return DeviceEvent(device, XID_EVENTS, code)
+        with self._change:
+            self._alive()
+            self._waits_begun += 1
+            self._change.notify_all()
+            self._change.wait_for(lambda: self.waits or not self.opened, timeout_ms / 1000)
+            self._alive()
+            seen = self.waits.popleft() if self.waits else None
+            if seen is not None:
+                self._last_taken = self._waits_begun
+                self._change.notify_all()
+        if isinstance(seen, int):
+            raise NvmlFailure(seen)
+        return seen
+
+    def happen(self, *happenings: DeviceEvent | int) -> None:
+        """Let a wait come back with each, an event or an error code; returns when the next wait has begun."""
+        with self._change:
+            self.waits.extend(happenings)
+            self._change.notify_all()
+            assert self._change.wait_for(lambda: not self.waits and self._waits_begun > self._last_taken, 10)
+
+    def xid(self, device: int, code: int) -> None:
+        """An XID of a GPU."""
+        self.happen(DeviceEvent(device, XID_EVENTS, code))
 
     def key(self, handle: Any) -> int:
         assert isinstance(handle, Handle)
@@ -116,6 +165,8 @@ class RecordedNvml:
 
     def _check(self, handle: Handle, function: str) -> None:
         assert handle.opening == self.opening, "a handle of a closed library was used: the real one would crash"
+        if handle.device >= len(self.devices):
+            raise NvmlFailure(Code.GPU_IS_LOST)
         gate = self.hung.get(handle.device)
         if gate is not None:
             gate.wait(30)
@@ -136,6 +187,53 @@ class RecordedNvml:
         if "error" in entry:
             raise NvmlFailure(entry.get("code", Code.FUNCTION_NOT_FOUND))
         return _friendly(entry["value"])
+
+
+class RecordedGpm:
+    """GPM of one recorded device; metrics that it does not have say "not supported" one by one."""
+
+    def __init__(self, library: RecordedNvml, handle: Handle, instance: int | None, metrics: Sequence[int]) -> None:
+        self._library = library
+        self._handle = handle
+        self._metrics = metrics
+        self.instance = instance
+        self._taken = 0
+
+    def allocate(self) -> int:
+        return Code.SUCCESS
+
+    def sample(self) -> int:
+        try:
+            self._library._alive()
+            self._library._check(self._handle, "nvmlGpmSampleGet")
+        except NvmlFailure as failure:
+            return failure.code
+        self._taken += 1
+        self._library.gpm_samples += 1
+        return Code.SUCCESS
+
+    def metrics(self) -> tuple[int, Sequence[int], Sequence[float]]:
+        assert self._taken >= 2, "metrics need two samples"
+        try:
+            self._library._check(self._handle, "nvmlGpmMetricsGet")
+        except NvmlFailure as failure:
+            return failure.code, (), ()
+        known = self._library.gpm_values.get(self._handle.device, {})
+        codes = [int(Code.SUCCESS if number in known else Code.NOT_SUPPORTED) for number in self._metrics]
+        return Code.SUCCESS, codes, [known.get(number, 0.0) for number in self._metrics]
+
+    def free(self) -> None:
+        self._library._alive()
+
+
+def _link_entry(recorded: dict[str, Any], field: int, scope: int) -> dict[str, Any] | None:
+    """The entry of one link, which a recording names ``NAME[link]``."""
+    for name, entry in recorded.items():
+        base, _, link = name.partition("[")
+        if getattr(pynvml, base) == field and int(link.rstrip("]")) == scope:
+            found: dict[str, Any] = entry
+            return found
+    return None
 
 
 def _friendly(value: Any) -> Any:

@@ -54,8 +54,8 @@ def server(command: list[str], ready_url: str, log: Path) -> Iterator[subprocess
 
 
 @contextlib.contextmanager
-def victoria_metrics(folder: Path) -> Iterator[str]:
-    """A VictoriaMetrics; yields its base URL."""
+def victoria_metrics(folder: Path, *flags: str) -> Iterator[str]:
+    """A VictoriaMetrics with further `flags`; yields its base URL."""
     port = free_port()
     command = [
         needs.program("victoria-metrics", "victoria-metrics"),
@@ -64,6 +64,7 @@ def victoria_metrics(folder: Path) -> Iterator[str]:
         "-retentionPeriod=10y",
         "-search.latencyOffset=0s",
         "-loggerLevel=WARN",
+        *flags,
     ]
     with server(command, f"http://127.0.0.1:{port}/health", folder / "victoria-metrics.log"):
         yield f"http://127.0.0.1:{port}"
@@ -82,4 +83,31 @@ def prometheus(folder: Path, config: str) -> Iterator[str]:
         f"--web.listen-address=127.0.0.1:{port}",
     ]
     with server(command, f"http://127.0.0.1:{port}/-/ready", folder / "prometheus.log"):
+        yield f"http://127.0.0.1:{port}"
+
+
+_INFLUXDB_1 = """reporting-disabled = true
+bind-address = "127.0.0.1:{rpc}"
+[meta]
+dir = "{folder}/meta"
+[data]
+dir = "{folder}/data"
+wal-dir = "{folder}/wal"
+[monitor]
+store-enabled = false
+[http]
+bind-address = "127.0.0.1:{port}"
+log-enabled = false
+"""
+
+
+@contextlib.contextmanager
+def influxdb1(folder: Path) -> Iterator[str]:
+    """An InfluxDB of release 1, which has no API of release 2; yields its base URL."""
+    program = needs.program("influxd", "influxdb")
+    port = free_port()
+    path = folder / "influxdb.conf"
+    path.write_text(_INFLUXDB_1.format(rpc=free_port(), port=port, folder=folder))
+    ready = f"http://127.0.0.1:{port}/query?q=SHOW+DATABASES"
+    with server([program, "-config", str(path)], ready, folder / "influxdb.log"):
         yield f"http://127.0.0.1:{port}"

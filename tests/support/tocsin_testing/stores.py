@@ -16,7 +16,6 @@ from pydantic import SecretStr
 from tocsin.config.settings import StoreKind, StoreSettings
 from tocsin.store.factory import open_store
 from tocsin.store.port import Store
-from tocsin_testing import servers
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Harness:
     rewrites: bool = True
     """A second value of a field at one instant replaces the first."""
     exact: bool = True
-    """A float64 comes back bit for bit; else within a part in 1e9."""
+    """A float64 comes back bit for bit; else whole numbers up to 2**53 do, and others within a part in 1e11."""
     prunes: bool = True
     """`prune` removes readings; else the server does it by its own retention."""
 
@@ -52,19 +51,19 @@ def sqlite(folder: Path) -> Iterator[Harness]:
 
 
 @contextlib.contextmanager
-def victoria_metrics(folder: Path) -> Iterator[Harness]:
-    """A VictoriaMetrics of its own."""
-    with servers.victoria_metrics(folder) as url:
-        settings = StoreSettings(kind=StoreKind.VICTORIAMETRICS, url=url, path=folder / "store.db")
-        store = _opened(settings)
+def victoria_metrics(folder: Path, url: str) -> Iterator[Harness]:
+    """The VictoriaMetrics at `url`, emptied."""
+    httpx2.post(f"{url}/api/v1/admin/tsdb/delete_series", data={"match[]": '{__name__=~".+"}'}).raise_for_status()
+    settings = StoreSettings(kind=StoreKind.VICTORIAMETRICS, url=url, path=folder / "words.db")
+    store = _opened(settings)
 
-        def settle() -> None:
-            httpx2.get(f"{url}/internal/force_flush").raise_for_status()
+    def settle() -> None:
+        httpx2.get(f"{url}/internal/force_flush").raise_for_status()
 
-        try:
-            yield Harness(store, lambda: _opened(settings), settle=settle, rewrites=False, exact=False, prunes=False)
-        finally:
-            store.close()
+    try:
+        yield Harness(store, lambda: _opened(settings), settle=settle, rewrites=False, exact=False, prunes=False)
+    finally:
+        store.close()
 
 
 @contextlib.contextmanager
@@ -75,10 +74,10 @@ def influx(folder: Path) -> Iterator[Harness]:
         pytest.skip("TOCSIN_TEST_INFLUX_URL names no InfluxDB 2 server; no package registry has one to install")
     store = _opened(settings)
     try:
-        yield Harness(store, lambda: _opened(settings))
+        yield Harness(store, lambda: _opened(settings), prunes=False)
     finally:
         store.close()
-        _delete_bucket(settings)
+        _delete_made(settings)
 
 
 def influx_from_environment() -> StoreSettings | None:
@@ -95,11 +94,13 @@ def influx_from_environment() -> StoreSettings | None:
     )
 
 
-def _delete_bucket(settings: StoreSettings) -> None:
+def _delete_made(settings: StoreSettings) -> None:
     headers = {"Authorization": f"Token {settings.token.get_secret_value()}"}
     with httpx2.Client(base_url=settings.url, headers=headers) as http:
-        for bucket in http.get("/api/v2/buckets", params={"name": settings.bucket}).json()["buckets"]:
-            http.delete(f"/api/v2/buckets/{bucket['id']}").raise_for_status()
+        for name in (settings.bucket, f"{settings.bucket}_1m", f"{settings.bucket}_10m"):
+            for kind, named in (("buckets", name), ("tasks", f"tocsin {name}")):
+                for found in http.get(f"/api/v2/{kind}", params={"name": named, "org": settings.org}).json()[kind]:
+                    http.delete(f"/api/v2/{kind}/{found['id']}").raise_for_status()
 
 
 def _opened(settings: StoreSettings) -> Store:
@@ -108,5 +109,18 @@ def _opened(settings: StoreSettings) -> Store:
     return store
 
 
-HARNESSES = {"memory": memory, "sqlite": sqlite, "victoriametrics": victoria_metrics, "influxdb": influx}
-"""Kind to maker, each a context manager over an empty folder."""
+KINDS = ("memory", "sqlite", "victoriametrics", "influxdb")
+"""Every kind of store; the last two need a server."""
+
+
+@contextlib.contextmanager
+def harness(kind: str, folder: Path, victoria_url: Callable[[], str]) -> Iterator[Harness]:
+    """A fresh store of `kind` over an empty folder."""
+    made = {
+        "memory": memory,
+        "sqlite": sqlite,
+        "victoriametrics": lambda path: victoria_metrics(path, victoria_url()),
+        "influxdb": influx,
+    }[kind](folder)
+    with made as ready:
+        yield ready

@@ -15,6 +15,7 @@ from tocsin.rules.eventlog import EventLog
 from tocsin.rules.forecasts import Forecasts
 from tocsin.rules.frame import Frame
 from tocsin.rules.sheet import GPU_SHEET, Column, Sheet, VariantSheet
+from tocsin.rules.sxid import SxidCatalogue
 from tocsin.rules.table import Bools, Ints, Table
 from tocsin.rules.units import parse_duration
 from tocsin.rules.xid import XidCatalogue, XidSpec
@@ -70,6 +71,7 @@ class World:
     log: EventLog
     forecasts: Forecasts
     xids: XidCatalogue
+    sxids: SxidCatalogue
 
     @property
     def table(self) -> Table:

@@ -1,0 +1,94 @@
+"""`tocsin import`: telemetry that a site has already."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tocsin.cli.common import Context, dump, json_option, pass_context
+from tocsin.domain.clock import SystemClock
+from tocsin.domain.errors import InputError
+
+
+@click.group("import")
+def import_() -> None:
+    """Take over telemetry that a site has already."""
+
+
+def _headers(header: tuple[str, ...], bearer_token_file: Path | None) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for one in header:
+        name, equals, value = one.partition("=")
+        if not equals or not name.strip():
+            raise InputError("--header", one, "is no NAME=VALUE", "write for example X-Scope-OrgID=site")
+        headers[name.strip()] = value
+    if bearer_token_file is not None:
+        try:
+            headers["Authorization"] = f"Bearer {bearer_token_file.read_text(encoding='utf-8').strip()}"
+        except OSError as error:
+            remedy = "name a readable file"
+            raise InputError("--bearer-token-file", str(bearer_token_file), str(error.strerror), remedy) from None
+    return headers
+
+
+@import_.command("prometheus")
+@click.argument("url")
+@click.option("--since", required=True, help="Start: a span before now such as 30d, or an ISO 8601 instant.")
+@click.option("--until", default="0s", help="End, written likewise; default: now.")
+@click.option("--step", help="Step of the queries such as 30s; default: half of the scrape interval, as measured.")
+@click.option("--match", default="", help="Label selector that narrows the series, such as '{cluster=\"a\"}'.")
+@click.option("--to", default="store", help="`store`, or a file (packed where it ends in .bz2) for a replay.")
+@click.option("--bearer-token-file", type=click.Path(path_type=Path), help="File with a bearer token.")
+@click.option("--header", multiple=True, help="Header NAME=VALUE for every request; may be repeated.")
+@json_option
+@pass_context
+def prometheus(
+    context: Context,
+    url: str,
+    since: str,
+    until: str,
+    step: str | None,
+    match: str,
+    to: str,
+    bearer_token_file: Path | None,
+    header: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Import the history of dcgm-exporter from a Prometheus, VictoriaMetrics, Thanos or Mimir at URL."""
+    from tocsin.collector.prometheus_history_http import HistoryClient
+    from tocsin.runtime.import_history import Wanted, import_to_file, import_to_store, instant, span_ms
+    from tocsin.store.factory import open_store
+
+    clock = SystemClock()
+    now_ms = clock.now_ms()
+    wanted = Wanted(
+        instant(since, now_ms, "--since"),
+        instant(until, now_ms, "--until"),
+        match,
+        span_ms(step, "--step") if step else None,
+    )
+    client = HistoryClient(url, _headers(header, bearer_token_file))
+
+    def say(line: str) -> None:
+        click.echo(line, err=True)
+
+    try:
+        if to == "store":
+            store = open_store(context.settings.store)
+            try:
+                store.init()
+                report = import_to_store(client, wanted, store, clock, say)
+            finally:
+                store.close()
+        else:
+            report = import_to_file(client, wanted, Path(to), clock, say)
+    finally:
+        client.close()
+    if as_json:
+        dump(report.as_json())
+    else:
+        click.echo(report.as_text(), nl=False)
+
+
+COMMANDS: list[click.Command] = [import_]

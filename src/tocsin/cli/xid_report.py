@@ -1,0 +1,126 @@
+"""What `tocsin xid` prints: explanations, and the events of a log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO
+
+import click
+
+from tocsin.cli.common import dump
+from tocsin.collector.kernel_log_parser import KernelEvent, KernelLogParser
+from tocsin.collector.kernel_log_records import decode_any
+from tocsin.domain.clock import to_iso
+from tocsin.domain.event import EventKind
+from tocsin.rules.xid_explain import Catalogues, Explanation, asks_for, explain_sxid, explain_xid
+
+_WIDTH = 11
+
+
+def lines_of(explained: Explanation) -> Iterator[str]:
+    """The explanation as lines of text."""
+    spec = explained.spec
+    yield f"{'XID' if explained.kind == 'xid' else 'SXid'} {spec.code}: {spec.name}"
+    yield _row("means", spec.help)
+    meaning = f" ({explained.class_meaning})" if explained.class_meaning else ""
+    yield _row("class", f"{explained.class_name}{meaning}")
+    yield _row("severity", spec.severity.value)
+    yield _row("Tocsin", spec.action.value)
+    for name, word in (("NVIDIA now", explained.do_now), ("then", explained.look_into)):
+        if word:
+            yield _row(name, f"{word}: {asks_for(word)}")
+    if explained.verdict_since:
+        yield _row("verdict", f"XID 154 with the driver's own verdict follows, {_since(explained.verdict_since)}")
+    for sequence in explained.sequences:
+        codes, then = (", ".join(map(str, numbers)) for numbers in (sequence.codes, sequence.then))
+        yield _row("seen as", f"{codes}{f', then {then}' if then else ''}: {sequence.meaning}. {sequence.handling}")
+    for stance in explained.stances:
+        yield _row("others", f"{stance.project}: {stance.says}")
+    if explained.decoded is not None:
+        layout = f" (layout {explained.decoded.layout})" if explained.decoded.layout else ""
+        yield _row("sub-code", f"{explained.decoded.sentence()}{layout}")
+    for change in explained.changes:
+        yield _row("overridden", change)
+    yield _row("source", explained.provenance)
+
+
+def _since(text: str) -> str:
+    return f"from driver {text} on" if text.startswith("R") else text
+
+
+def _row(name: str, text: str) -> str:
+    return f"  {name:<{_WIDTH}} {text}"
+
+
+def print_log(log: BinaryIO, catalogues: Catalogues, driver: int | None, as_json: bool) -> None:
+    """Print every event of `log`, then what is known of each number that it has."""
+    parser = KernelLogParser("" if driver is None else str(driver))
+    number = 0
+    events: list[KernelEvent] = []
+    for line in log:
+        number += 1
+        events += parser.feed(decode_any(line.rstrip(b"\r\n")))
+    if as_json:
+        dump(
+            {
+                "lines": number,
+                "events": [_event_json(event, catalogues) for event in events],
+                "explained": [one.as_json() for one in _explained(events, catalogues)],
+            }
+        )
+        return
+    for event in events:
+        click.echo(_event_line(event, catalogues))
+    for one in _explained(events, catalogues):
+        click.echo("")
+        click.echo("\n".join(lines_of(one)))
+    if not events:
+        click.echo(f"no XID and no SXid in {number} lines")
+
+
+def _explained(events: Iterable[KernelEvent], catalogues: Catalogues) -> list[Explanation]:
+    """One explanation for each number that was seen and is known, in the order of their first line."""
+    made = []
+    for kind, code in dict.fromkeys((event.kind, event.code) for event in events):
+        if kind is EventKind.XID and code in catalogues.xids:
+            made.append(explain_xid(catalogues.xids, code))
+        elif kind is EventKind.SXID and code in catalogues.sxids:
+            made.append(explain_sxid(catalogues.sxids, code))
+    return made
+
+
+def _named(event: KernelEvent, catalogues: Catalogues) -> tuple[str, str]:
+    """Severity and name of what happened."""
+    if event.kind is EventKind.XID:
+        spec = catalogues.xids.of(event.code)
+        return spec.severity.value, f"XID {event.code} {spec.name}"
+    if event.kind is EventKind.SXID:
+        switch = catalogues.sxids.of(event.code)
+        return switch.severity.value, f"SXid {event.code} {switch.name}"
+    return "info", event.kind.value.replace("_", " ")
+
+
+def _event_line(event: KernelEvent, catalogues: Catalogues) -> str:
+    when = to_iso(event.at_ms) if event.at_ms is not None else event.when
+    severity, name = _named(event, catalogues)
+    parts = [when, event.uuid or event.bus, severity, f"{name}: {event.message}"]
+    return "  ".join(part for part in parts if part)
+
+
+def _event_json(event: KernelEvent, catalogues: Catalogues) -> dict[str, object]:
+    severity, _ = _named(event, catalogues)
+    line = event.line
+    return {
+        "kind": event.kind.value,
+        "code": event.code,
+        "at": to_iso(event.at_ms) if event.at_ms is not None else None,
+        "when": event.when,
+        "gpu": event.uuid,
+        "bus": event.bus,
+        "severity": severity,
+        "message": event.message,
+        "pid": line.pid if line is not None else None,
+        "process": line.process if line is not None else "",
+        "link": line.link if line is not None else None,
+        "decoded": event.decoded.as_json() if event.decoded is not None else None,
+    }

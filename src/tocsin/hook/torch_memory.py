@@ -1,0 +1,151 @@
+"""Figures of the PyTorch caching allocator. PyTorch is never imported here: it is there already, or there is nothing.
+
+Keys are those of ``torch.cuda.memory_stats``. Its nested form is read: building and sorting the flat one costs several
+times as much.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from tocsin.hook.cuda import driver_uuid, visible_uuid
+from tocsin.hook.segments import free_memory
+from tocsin.hook.wire import MAX_DEVICES
+
+_BYTES = {
+    "allocated": "allocated_bytes",
+    "reserved": "reserved_bytes",
+    "active": "active_bytes",
+    "inactive_split": "inactive_split_bytes",
+    "requested": "requested_bytes",
+}
+_COUNTS = {
+    "retries": "num_alloc_retries",
+    "ooms": "num_ooms",
+    "device_allocations": "num_device_alloc",
+    "device_frees": "num_device_free",
+}
+_BLOCKS = ("active", "inactive_split", "segment")
+
+_ZERO_IN_ASYNC = frozenset({"active", "inactive_split", "requested", "retries"})
+"""What backend ``cudaMallocAsync`` always answers with 0; 0 would be a lie."""
+
+SNAPSHOT_SHARE = 0.0005
+"""Share of the time that snapshots may cost: half of the 0.1 % that the whole hook may."""
+LONGEST_SNAPSHOT = 0.05
+"""Seconds; a snapshot that is expected to take longer is not taken."""
+SECONDS_PER_BLOCK = 3e-6
+"""First guess of what one block costs in a snapshot, until one was measured (own choice)."""
+
+
+def loaded() -> Any | None:
+    """The module ``torch`` where the process has imported it whole and has begun to use CUDA, else None."""
+    torch = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    ready = getattr(cuda, "is_initialized", None)
+    return torch if ready is not None and ready() else None
+
+
+def name_of(torch: Any, ordinal: int) -> dict[str, str]:
+    """``uuid`` and ``pci`` of a device, as far as they can be found out; a UUID may come without ``GPU-``."""
+    properties = torch.cuda.get_device_properties(ordinal)
+    own = getattr(properties, "uuid", None)
+    uuid = driver_uuid(ordinal) or visible_uuid(ordinal) or (str(own) if own is not None else "")
+    bus = getattr(properties, "pci_bus_id", None)
+    if not isinstance(bus, int):
+        return {"uuid": uuid}
+    domain, device = getattr(properties, "pci_domain_id", 0), getattr(properties, "pci_device_id", 0)
+    return {"uuid": uuid, "pci": f"{domain:08x}:{bus:02x}:{device:02x}.0"}
+
+
+class TorchMemory:
+    """Reads all devices of the process. `now` is a monotonic clock in seconds.
+
+    A snapshot, which alone knows the free blocks, is taken at most every `snapshot_seconds`, seldom enough that it
+    costs no more than `SNAPSHOT_SHARE` of the time, and not at all where so many blocks exist that it would stall a
+    step.
+    """
+
+    framework = "torch"
+
+    def __init__(self, now: Callable[[], float], snapshot_seconds: float) -> None:
+        self._now = now
+        self._every = snapshot_seconds
+        self._next = float("-inf")
+        self._per_block = SECONDS_PER_BLOCK
+        self._free: dict[int, dict[str, int]] = {}
+        self._names: dict[int, dict[str, str]] = {}
+
+    def read(self) -> list[dict[str, Any]]:
+        """One entry per device that the process holds memory on; empty where PyTorch does not use CUDA."""
+        torch = loaded()
+        if torch is None:
+            return []
+        async_backend = _is_async(torch)
+        raw: dict[int, dict[str, Any]] = {}
+        for ordinal in range(min(torch.cuda.device_count(), MAX_DEVICES)):
+            stats = torch.cuda.memory_stats_as_nested_dict(ordinal)
+            if stats and (_current(stats, "reserved_bytes") or stats.get("num_device_alloc", 0)):
+                raw[ordinal] = stats
+        if raw and not async_backend:
+            self._look(torch, sum(_current(stats, name) for stats in raw.values() for name in _BLOCKS))
+        return [self._entry(torch, ordinal, stats, async_backend) for ordinal, stats in raw.items()]
+
+    def empty_cache(self) -> int:
+        """Give whole free segments back to the driver; returns how many bytes that were, on all devices."""
+        torch = loaded()
+        if torch is None:
+            return 0
+        devices = range(torch.cuda.device_count())
+        before = sum(torch.cuda.memory_reserved(ordinal) for ordinal in devices)
+        torch.cuda.empty_cache()
+        self._next = float("-inf")
+        return int(before - sum(torch.cuda.memory_reserved(ordinal) for ordinal in devices))
+
+    def _entry(self, torch: Any, ordinal: int, stats: dict[str, Any], async_backend: bool) -> dict[str, Any]:
+        name = self._names.get(ordinal)
+        if name is None:
+            name = self._names[ordinal] = name_of(torch, ordinal)
+        entry: dict[str, Any] = {"framework": self.framework, **name}
+        for key, source in _BYTES.items():
+            if source in stats:
+                entry[key] = _current(stats, source)
+        for key, source in _COUNTS.items():
+            if source in stats:
+                entry[key] = int(stats[source])
+        if async_backend:
+            return {key: value for key, value in entry.items() if key not in _ZERO_IN_ASYNC}
+        return entry | self._free.get(ordinal, {})
+
+    def _look(self, torch: Any, blocks: int) -> None:
+        begun = self._now()
+        if begun < self._next:
+            return
+        if blocks * self._per_block > LONGEST_SNAPSHOT:
+            self._free = {}
+            self._next = begun + self._every
+            return
+        self._free = free_memory(_segments(torch))
+        cost = self._now() - begun
+        self._per_block = max(cost / max(blocks, 1), SECONDS_PER_BLOCK / 10)
+        self._next = begun + max(self._every, cost / SNAPSHOT_SHARE)
+
+
+def _segments(torch: Any) -> list[dict[str, Any]]:
+    try:
+        found: list[dict[str, Any]] = torch.cuda.memory_snapshot(include_traces=False)
+    except TypeError:
+        # Older versions have no such argument, and no traces unless somebody records them.
+        found = torch.cuda.memory_snapshot()
+    return found
+
+
+def _is_async(torch: Any) -> bool:
+    backend = getattr(torch.cuda, "get_allocator_backend", None)
+    return backend is not None and backend() == "cudaMallocAsync"
+
+
+def _current(stats: dict[str, Any], key: str) -> int:
+    return int(stats.get(key, {}).get("all", {}).get("current", 0))

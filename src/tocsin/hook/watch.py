@@ -1,0 +1,288 @@
+"""The hook itself: counts steps, samples allocators at step boundaries, talks to the agent from a thread of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tocsin.domain.clock import Clock, SystemClock
+from tocsin.hook.jax_memory import JaxMemory
+from tocsin.hook.link import Link
+from tocsin.hook.orders import Orders
+from tocsin.hook.torch_memory import TorchMemory, loaded, name_of
+from tocsin.hook.wire import VERSION
+
+SAMPLE_SECONDS = 5.0
+"""Time between two samples where nothing else is asked for."""
+SNAPSHOT_SAMPLES = 6
+"""A look at free blocks is due every so many samples."""
+TURN_SECONDS = 1.0
+"""Longest sleep of the hook's thread: how soon it sees that PyTorch was imported."""
+STEP_WEIGHT = 0.1
+"""Weight of the newest step in the mean step time."""
+OUTBOX = 128
+"""Messages that may wait for the socket; the oldest go first."""
+
+
+class Watch:
+    """One per process.
+
+    `step` is all that runs in the training thread, and all that it usually does is count. Once a sample interval, and
+    only while an agent is connected, it also reads the allocators: between two steps their figures mean something.
+    Nothing here raises into the script or waits for the agent.
+    """
+
+    def __init__(self, path: str, sample_seconds: float = SAMPLE_SECONDS, clock: Clock | None = None) -> None:
+        self._now: Callable[[], float] = (clock or SystemClock()).monotonic
+        self._every = sample_seconds
+        self._link = Link(path)
+        self._torch = TorchMemory(self._now, SNAPSHOT_SAMPLES * sample_seconds)
+        self._jax = JaxMemory()
+        self._outbox: deque[dict[str, Any]] = deque(maxlen=OUTBOX)
+        self.orders = Orders(self._now, self._torch.empty_cache, self._post)
+        self.steps = 0
+        self.failures = 0
+        self.explicit = False
+        """Whether the script tells its steps; steps of optimizers then no longer count."""
+        self._last = 0.0
+        self._mean = 0.0
+        self._due = False
+        self._asked: float | None = None
+        self._next_sample = float("-inf")
+        self._optimizer: weakref.ref[Any] | None = None
+        self._handle: Any = None
+        self._observed = False
+        self._busy = False
+        self._stopped = False
+        self._orphan = False
+        self._thread: threading.Thread | None = None
+        self._wake: tuple[socket.socket, socket.socket] | None = None
+
+    # in the training thread
+
+    def step(self) -> None:
+        """A step of the script has ended."""
+        self.explicit = True
+        self._count()
+
+    def after_optimizer(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        """PyTorch's hook after every optimizer's step: the steps of the first optimizer that is alive count."""
+        if self.explicit:
+            return
+        known = self._optimizer
+        first = None if known is None else known()
+        if first is None:
+            self._optimizer = weakref.ref(optimizer)
+        elif first is not optimizer:
+            return
+        self._count()
+
+    def _count(self) -> None:
+        now = self._now()
+        last = self._last
+        self._last = now
+        self.steps += 1
+        if last:
+            took = now - last
+            self._mean = took if not self._mean else self._mean + STEP_WEIGHT * (took - self._mean)
+        if self._due and not self._busy:
+            self._boundary()
+        elif self._orphan:
+            self._revive()
+
+    def _boundary(self) -> None:
+        self._due = False
+        self._busy = True
+        try:
+            self.orders.carry_out()
+            self._sample()
+        except Exception:  # noqa: BLE001  # the script trains on whatever its allocator answers
+            self.failures += 1
+        finally:
+            self._busy = False
+            self._last = self._now()
+
+    def _sample(self) -> None:
+        if self._now() < self._next_sample:
+            return
+        self._next_sample = self._now() + self._every
+        message: dict[str, Any] = {"v": VERSION, "kind": "stats", "steps": self.steps, "lost": self._link.lost}
+        message["checkpoint"] = bool(self.orders.on_checkpoint)
+        if self._mean:
+            message["step_s"] = round(self._mean, 6)
+        self._post(message | {"devices": self._devices()})
+
+    def _devices(self) -> list[dict[str, Any]]:
+        try:
+            if not self._observed:
+                self._observe()
+            return [*self._torch.read(), *self._jax.read()]
+        except Exception:  # noqa: BLE001  # a device in error raises anything from every call; steps still count
+            self.failures += 1
+            return []
+
+    def _observe(self) -> None:
+        torch = loaded()
+        if torch is not None:
+            self._observed = True
+            attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
+            if attach is not None:
+                attach(self.out_of_memory)
+
+    def out_of_memory(self, device: int, requested: int, limit: int, free: int) -> None:
+        """PyTorch's observer: an allocation of `requested` bytes failed on `device` with `free` bytes left there."""
+        try:
+            torch = loaded()
+            name = name_of(torch, device) if torch is not None else {}
+            self._post({"v": VERSION, "kind": "oom", **name, "requested": requested, "limit": limit, "free": free})
+        except Exception:  # noqa: BLE001  # called while an error is already on its way to the script
+            self.failures += 1
+
+    def _post(self, message: dict[str, Any]) -> None:
+        self._outbox.append(message)
+        if self._wake is not None:
+            # Full means that the thread is about to wake; closed, that it has ended.
+            with contextlib.suppress(OSError):
+                self._wake[1].send(b"x")
+
+    # in the hook's own thread
+
+    def start(self) -> None:
+        """Start the thread; safe to repeat."""
+        if self._thread is not None or self._stopped:
+            return
+        self._wake = socket.socketpair()
+        for end in self._wake:
+            end.setblocking(False)
+        self._thread = threading.Thread(target=self._run, name="tocsin-hook", daemon=True)
+        self._thread.start()
+
+    def _revive(self) -> None:
+        """After a fork, the first step of the child starts a thread of its own; without one the child is unwatched."""
+        self._orphan = False
+        try:
+            self.start()
+        except (OSError, RuntimeError):
+            self._stopped = True
+
+    def stop(self) -> None:
+        """Take the hooks out and end the thread; a stopped watch stays stopped."""
+        self._stopped = True
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+        thread, self._thread = self._thread, None
+        self._post({"v": VERSION, "kind": "bye"})
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(2 * TURN_SECONDS)
+        self._close()
+
+    def forked(self) -> None:
+        """In a forked child: the connection, the thread and the requests are the parent's. A step starts anew."""
+        self._thread = None
+        self._orphan = not self._stopped
+        self._close()
+        self._outbox.clear()
+        self.orders.forget()
+        self.steps = 0
+        self._last = self._mean = 0.0
+        self._due = self._busy = False
+        self._next_sample = float("-inf")
+
+    def _close(self) -> None:
+        self._link.close()
+        if self._wake is not None:
+            for end in self._wake:
+                end.close()
+            self._wake = None
+
+    def _run(self) -> None:
+        while not self._stopped:
+            try:
+                self.turn()
+                self._sleep()
+            except Exception:  # noqa: BLE001  # the supervisor of the hook's only loop
+                self.failures += 1
+                threading.Event().wait(TURN_SECONDS)
+        self._flush()
+
+    def turn(self) -> None:
+        """One round of the thread: find PyTorch, connect, take requests, ask for a sample, send what waits."""
+        now = self._now()
+        self._attach()
+        if self._link.ensure(now):
+            self._outbox.appendleft(self._hello())
+            self._next_sample = float("-inf")
+        for message in self._link.receive():
+            if message.get("kind") == "request":
+                self.orders.take(message)
+        self.orders.expire()
+        if self._link.connected:
+            self._ask(now)
+        self._flush()
+
+    def _ask(self, now: float) -> None:
+        """Ask the next boundary for a sample and for what waits; take a sample here where no boundary comes."""
+        if now < self._next_sample:
+            self._asked = None
+        elif self._asked is None:
+            self._asked = now
+        self._due = self._asked is not None or self.orders.waiting
+        waited = self._asked is not None and now - self._asked >= min(self._every, TURN_SECONDS)
+        if waited and not self._stepping(now):
+            self._sample()
+
+    def _stepping(self, now: float) -> bool:
+        """Whether a boundary is to be expected soon: the script steps, and its present step is not unduly long."""
+        return bool(self._mean) and now - self._last < max(10.0 * self._mean, self._every)
+
+    def _hello(self) -> dict[str, Any]:
+        return {
+            "v": VERSION,
+            "kind": "hello",
+            "process": Path(sys.argv[0] if sys.argv else "").name[:64],
+            "every_s": self._every,
+        }
+
+    def _attach(self) -> None:
+        module = sys.modules.get("torch.optim.optimizer")
+        register = getattr(module, "register_optimizer_step_post_hook", None)
+        if self._handle is None and register is not None:
+            self._handle = register(self.after_optimizer)
+
+    def _flush(self) -> None:
+        if not self._link.connected:
+            return
+        while self._outbox:
+            self._link.send(self._outbox.popleft())
+
+    def _sleep(self) -> None:
+        wake = self._wake
+        if wake is None:
+            return
+        # Not select(): a training process may have more descriptors open than that can count.
+        ends = select.poll()
+        ends.register(wake[0], select.POLLIN)
+        if self._link.connected:
+            ends.register(self._link.fileno(), select.POLLIN)
+        ends.poll(1000.0 * min(TURN_SECONDS, self._every))
+        with contextlib.suppress(BlockingIOError):
+            wake[0].recv(4096)
+
+
+def enabled() -> bool:
+    """Whether ``TOCSIN_HOOK`` leaves the hook on: ``off``, ``0`` and ``no`` turn it into nothing."""
+    return os.environ.get("TOCSIN_HOOK", "").lower() not in ("off", "0", "no")
+
+
+# Without the mark PyTorch's compiler traces into the function and warns of the clock that it finds there.
+setattr(Watch.after_optimizer, "_torchdynamo_disable", True)  # noqa: B010  # functions have no such attribute by type

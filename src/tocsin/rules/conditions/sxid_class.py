@@ -1,0 +1,120 @@
+"""Kind ``sxid``: NVSwitch errors chosen by how far they reach, or by number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from tocsin.domain.clock import DAY
+from tocsin.domain.errors import InputError
+from tocsin.domain.event import Event, EventKind
+from tocsin.domain.finding import Evidence
+from tocsin.rules.conditions.base import Condition, Duration, Probe, Report, World
+from tocsin.rules.spells import MOST_EVENTS, Spell, Spells, burst_evidence, ended_by
+from tocsin.rules.suggest import did_you_mean
+from tocsin.rules.sxid import CLASSES, SxidCatalogue, SxidSpec
+from tocsin.rules.table import Bools, Ints
+from tocsin.rules.units import show_duration
+
+
+class Sxid(Condition):
+    """Holds while at least `count` matching SXids lie within the last `hold`, or until the driver was loaded anew.
+
+    SXids belong to a host: its switches are no GPUs.
+    """
+
+    words = frozenset({"code", "name", "help", "remedy", "codes", "count"})
+    kind: Literal["sxid"]
+    classes: list[str] = Field(default_factory=list)
+    """Classes of the SXid catalogue."""
+    codes: list[int] = Field(default_factory=list)
+    """Further numbers, whatever their class."""
+    except_codes: list[int] = Field(default_factory=list)
+    """Numbers that are left out."""
+    count: int = Field(default=1, ge=1, le=MOST_EVENTS)
+    """Least number of them."""
+    hold: Duration = DAY
+    """How long each of them counts."""
+    cleared_by: list[EventKind] = Field(default_factory=lambda: [EventKind.DRIVER_RELOAD])
+    """Events on the host after which the SXid is past."""
+
+    def window_ms(self) -> int:
+        return self.hold
+
+    def check(self) -> None:
+        if not self.classes and not self.codes:
+            raise InputError("classes", [], "neither classes nor codes are given", "name at least one")
+        for name in self.classes:
+            if name not in CLASSES:
+                raise InputError("classes", name, "no such SXid class", did_you_mean(name, CLASSES))
+
+    def about_switch(self, spec: SxidSpec) -> bool:
+        """Whether an SXid of `spec` is among what makes it hold."""
+        if spec.code in self.except_codes:
+            return False
+        return spec.code in self.codes or spec.sxid_class in self.classes
+
+    def bind(self, world: World) -> Probe:
+        def matches(event: Event) -> bool:
+            return event.kind is EventKind.SXID and self.about_switch(world.sxids.of(event.code))
+
+        ends = ended_by(self.cleared_by, (), None)
+        return SxidProbe(Spells(world.frame, world.log, matches, ends, self.hold, self.count), world.sxids)
+
+    def meaning(self) -> str:
+        parts = [f"of class {', '.join(self.classes)}"] if self.classes else []
+        parts += [f"{'or ' if self.classes else ''}number {', '.join(map(str, self.codes))}"] if self.codes else []
+        parts += [f"but not {', '.join(map(str, self.except_codes))}"] if self.except_codes else []
+        head = "an SXid" if self.count == 1 else f"{self.count} or more SXids within {show_duration(self.hold)}"
+        return " ".join([head, *parts])
+
+
+class SxidProbe(Probe):
+    """Reads the spells; of several numbers the one nearest to the cause speaks for the finding."""
+
+    clocked = True
+
+    def __init__(self, spells: Spells, sxids: SxidCatalogue) -> None:
+        self._spells = spells
+        self._sxids = sxids
+
+    def update(self) -> None:
+        self._spells.update()
+
+    def true(self) -> Bools:
+        return self._spells.on
+
+    def known(self) -> Bools:
+        return np.ones(self._spells.on.shape, dtype=np.bool_)
+
+    def since(self) -> Ints | None:
+        return self._spells.since
+
+    def report(self, row: int) -> Report:
+        spell = self._spells.rows[row]
+        specs = [self._sxids.of(code) for code in {event.code for event in spell.events}]
+        specs.sort(key=lambda spec: (spec.cause_rank, spec.code))
+        first = specs[0]
+        words = {
+            "code": str(first.code),
+            "name": first.name,
+            "help": first.help,
+            "remedy": first.vendor_action.replace("_", " ") or "nothing",
+            "codes": ", ".join(str(spec.code) for spec in sorted(specs, key=lambda spec: spec.code)),
+            "count": str(len(spell.events)),
+        }
+        evidence = (*(_evidence(spec, spell) for spec in specs), burst_evidence(spell))
+        return Report("", float(first.code), None, evidence, words)
+
+    def forget(self, rows: Iterable[int]) -> None:
+        self._spells.forget(rows)
+
+
+def _evidence(spec: SxidSpec, spell: Spell) -> Evidence:
+    seen = [event for event in spell.events if event.code == spec.code]
+    often = f", {len(seen)} times" if len(seen) > 1 else ""
+    text = seen[-1].message or spec.help
+    return Evidence(f"sxid:{spec.code}", f"{text}{often}", seen[-1].at_ms, float(spec.code))

@@ -1,0 +1,175 @@
+"""Everything that is known of one XID or SXid, put together for a reader."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tocsin.domain.errors import InputError
+from tocsin.rules.sxid import CLASSES, SxidCatalogue, SxidSpec
+from tocsin.rules.xid import XidCatalogue, XidSpec
+from tocsin.rules.xid_lore import Sequence as SeenSequence
+from tocsin.rules.xid_lore import Stance, sequences_of, stances, verdict_since
+from tocsin.rules.xid_nvlink import Decoded, decode
+
+WORDS = {
+    "ignore": "nothing: log it",
+    "log": "nothing: log it and watch how often it comes",
+    "restart_app": "restart the program; the GPU stays usable",
+    "reset_gpu": "drain every client of the GPU, and of its NVLink peers where they must go along, then reset it",
+    "reset_fabric": "drain all GPUs of the fabric, then reset GPUs and switches together",
+    "restart_vm": "restart the virtual machine",
+    "restart_bm": "restart the host",
+    "restart_fm_if_alone": "restart the fabric manager where it comes alone, else follow the other XID",
+    "restart_vm_or_partition": "restart the virtual machine or partition whose link it is",
+    "restart_host_or_reset_fabric": "restart the host, or reset switches and GPUs together",
+    "check_mechanicals": "check power cables, seating and connectors",
+    "update_swfw": "update driver and firmware",
+    "check_app": "look for the fault in the program",
+    "check_uvm": "see whether unified memory is in use: then reset the GPU",
+    "contact_support": "drain, collect logs and run field diagnostics: it may have to be replaced",
+    "contact_support_if_repeated": "the same, once it repeats on one link",
+    "field_diagnostics": "run the field diagnostics",
+    "field_diagnostics_if_repeated": "run the field diagnostics once it repeats",
+    "report_if_alone": "report it as a bug where nothing else explains it",
+    "report_if_daily": "report it where it comes more than once a day",
+    "sympathetic_report_solo": "it follows from another error; report it where it comes alone",
+    "follow_others": "follow the other error that it came with",
+    "follow_xid_48": "do as for XID 48, which it explains further",
+    "xid_154": "do what the new verdict says",
+    "xid_154_eval": "do what the driver's verdict says, XID 154 of the same GPU",
+    "xid_137_flow": "see whether the peer's address was valid: mostly a fault of the program",
+    "workflow_xid_13": "see whether it stays with one part of the GPU or moves with the program",
+    "workflow_xid_31": "see whether it stays with one GPU or moves with the program",
+    "workflow_xid_45": "follow the XID that came before it",
+    "workflow_xid_48": "go by XID 63 or 64 and 94 or 95, which come with it",
+    "workflow_nvlink_err": "decided by the registers behind it: give them with --registers",
+    "workflow_nvlink5_err": "decided by the sub-code behind it: give it with --intrinfo",
+    "check_nvlink_failure_flow": "look for the link that failed",
+    "investigate": "look into it",
+    "investigate_sw": "look into driver and system software",
+    "investigate_sw_user": "look into driver and program",
+    "investigate_sw_user_link_si": "look into driver, program and the signal of the link",
+    "investigate_link_si": "look into the signal of the link",
+    "investigate_link_si_and_cables": "look into the signal of the link and its cables",
+    "investigate_peer_device": "look at the other end of the link",
+    "investigate_host": "look into the host",
+}
+"""Words of NVIDIA's catalogue and guide to what they ask for."""
+
+PROVENANCE = {
+    "catalogue": "NVIDIA's XID catalogue of 2025-10-29, valid from Ampere on; class, severity and action are Tocsin's",
+    "inferred": "name from NVIDIA's open kernel modules 595.45.04; everything else is inferred",
+    "fabric_manager_guide": "name and class from NVIDIA's fabric manager guide; severity and action are Tocsin's",
+}
+"""Provenance to a sentence; an override speaks for itself."""
+
+
+def asks_for(word: str) -> str:
+    """What the catalogue's `word` asks for; the word itself where that is not known."""
+    return WORDS.get(word, word.replace("_", " "))
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogues:
+    """Both catalogues."""
+
+    xids: XidCatalogue
+    sxids: SxidCatalogue
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """All of it. `kind` is ``xid`` or ``sxid``; an SXid has no sequences and no stances."""
+
+    kind: str
+    spec: XidSpec | SxidSpec
+    class_name: str
+    class_meaning: str
+    immediate: str
+    investigate: str
+    provenance: str
+    changes: tuple[str, ...] = ()
+    verdict_since: str = ""
+    sequences: tuple[SeenSequence, ...] = ()
+    stances: tuple[Stance, ...] = ()
+    decoded: Decoded | None = None
+
+    @property
+    def do_now(self) -> str:
+        """The catalogue's word for what to do at once: that of the sub-code where one is known."""
+        return (self.decoded.immediate if self.decoded is not None else "") or self.immediate
+
+    @property
+    def look_into(self) -> str:
+        """The catalogue's word for what to look into, in the same way."""
+        return (self.decoded.investigate if self.decoded is not None else "") or self.investigate
+
+    def as_json(self) -> dict[str, object]:
+        """Wire form of ``tocsin xid --json``."""
+        spec = self.spec
+        row: dict[str, object] = {
+            self.kind: spec.code,
+            "name": spec.name,
+            "class": self.class_name,
+            "severity": spec.severity.value,
+            "means": spec.help,
+            "action": spec.action.value,
+            "driver_catalogue": {
+                name: {"word": word, "asks_for": asks_for(word)}
+                for name, word in (("immediate", self.do_now), ("investigate", self.look_into))
+                if word
+            },
+            "provenance": self.provenance,
+            "overridden": list(self.changes),
+        }
+        if isinstance(spec, XidSpec):
+            row["category"] = spec.category.value
+            row["driver_verdict_since"] = self.verdict_since
+            row["sequences"] = [
+                {"codes": list(one.codes), "then": list(one.then), "meaning": one.meaning, "handling": one.handling}
+                for one in self.sequences
+            ]
+            row["others"] = [{"project": one.project, "says": one.says, "about": one.about} for one in self.stances]
+        if self.decoded is not None:
+            row["decoded"] = self.decoded.as_json()
+        return row
+
+
+def explain_xid(
+    xids: XidCatalogue, code: int, words: Sequence[int] = (), *, unit: str = "", driver: int | None = None
+) -> Explanation:
+    """What is known of XID `code`, and of the `words` behind it. Raises InputError for a number that is unknown."""
+    if code not in xids:
+        known = [spec.code for spec in xids.specs()]
+        remedy = f"known are {known[0]} to {known[-1]}; give an NVSwitch number with --sxid"
+        raise InputError("code", code, "is not in the XID catalogue", remedy)
+    spec = xids.of(code)
+    decoded = decode(code, words, unit=unit, driver=driver)
+    if words and decoded is None:
+        raise InputError("code", code, "has no sub-codes", "leave the words out, or name 74 or 144 to 150")
+    return Explanation(
+        "xid",
+        spec,
+        spec.xid_class,
+        "",
+        spec.vendor_action,
+        spec.investigate,
+        PROVENANCE.get(spec.provenance, spec.provenance),
+        spec.changes,
+        verdict_since(code),
+        tuple(sequences_of(code)),
+        tuple(stances(code)),
+        decoded,
+    )
+
+
+def explain_sxid(sxids: SxidCatalogue, code: int) -> Explanation:
+    """What is known of SXid `code`. Raises InputError for a number that is unknown."""
+    if code not in sxids:
+        near = min((spec.code for spec in sxids.specs()), key=lambda known: abs(known - code))
+        raise InputError("--sxid", code, "is not in the SXid catalogue", f"the nearest known is {near}")
+    spec = sxids.of(code)
+    meaning = CLASSES[spec.sxid_class]
+    source = PROVENANCE.get(spec.provenance, spec.provenance)
+    return Explanation("sxid", spec, spec.sxid_class, meaning, spec.vendor_action, "", source, spec.changes)

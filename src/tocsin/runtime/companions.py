@@ -1,0 +1,191 @@
+"""What runs beside the agent's source: opened by settings, watched over, and never at the cost of a reading."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from tocsin.collector.companion import Companion
+from tocsin.config.settings import Settings
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import Clock
+from tocsin.telemetry.log import logger
+from tocsin.telemetry.metrics import OwnMetrics
+
+_log = logger("companions")
+
+RETRY_SECONDS = 300.0
+"""Pause between two attempts to open a companion that could not be opened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What an opener may need."""
+
+    settings: Settings
+    clock: Clock
+    own: OwnMetrics
+    source: str = ""
+    """Name of the source that the companions run beside."""
+
+    @property
+    def is_this_node(self) -> bool:
+        """Whether the source reads this node's GPUs, of which kernel and processes here can tell something."""
+        return self.source not in ("simulated", "replay")
+
+
+Opener = Callable[[Around], Companion | None]
+"""Opens a companion; None where the settings do not want it. What it raises says why it cannot be had."""
+
+
+def _frozen(around: Around) -> Companion:
+    from tocsin.collector.frozen import FrozenValues
+
+    return FrozenValues(around.own)
+
+
+def _kernel_log(around: Around) -> Companion | None:
+    if not around.is_this_node or around.settings.agent.kernel_log == "off":
+        return None
+    from tocsin.collector.kernel_log import open_kernel_log
+
+    return open_kernel_log(around.settings, around.clock, around.own)
+
+
+def _hook(around: Around) -> Companion | None:
+    if not around.settings.agent.hook_socket:
+        return None
+    from tocsin.collector.hook import open_hook
+
+    return open_hook(around.settings.agent, around.clock, around.own)
+
+
+def _vllm(around: Around) -> Companion | None:
+    if not around.settings.agent.vllm_urls:
+        return None
+    from tocsin.collector.vllm import open_vllm
+
+    return open_vllm(around.settings.agent, around.clock, around.own)
+
+
+def _attribution(around: Around) -> Companion | None:
+    wanted = around.settings.agent
+    if not around.is_this_node or not wanted.attribution:
+        return None
+    from tocsin.collector.attribution import Attribution, AttributionCompanion
+
+    return AttributionCompanion(Attribution(wanted.proc, wanted.pod_logs))
+
+
+COMPANIONS: dict[str, Opener] = {
+    "frozen": _frozen,
+    "kernel_log": _kernel_log,
+    "hook": _hook,
+    "vllm": _vllm,
+    "attribution": _attribution,
+}
+"""Name to opener, in the order in which they are asked: what marks the source's own values comes first, and owners are
+looked up last, for the processes that the others brought. Imports are inside: what is not wanted is not loaded."""
+
+
+class _Place:
+    """One companion, open or not yet, and how it does."""
+
+    def __init__(self, name: str, opener: Opener, around: Around) -> None:
+        self.name = name
+        self._opener = opener
+        self._around = around
+        self._told = False
+        self._failing = False
+        self._retry_at = 0.0
+        self.companion: Companion | None = None
+        self.wanted = True
+        self._open()
+
+    def enrich(self, batch: Batch, now_ms: int) -> Batch:
+        """`batch` as the companion makes it; as it was where there is none, or where it fails."""
+        own, clock = self._around.own, self._around.clock
+        if self.companion is None:
+            if clock.monotonic() < self._retry_at:
+                return batch
+            self._open()
+            if self.companion is None:
+                return batch
+        begun = clock.monotonic()
+        try:
+            made = self.companion.enrich(batch, now_ms)
+            broken = len(made.readings) < len(batch.readings)
+        except Exception:  # noqa: BLE001  # the supervisor of companions: none may cost a reading
+            self._fail("companion failed, its reading goes on without it", exc_info=True)
+            made = batch
+        else:
+            if broken:
+                self._fail("companion took readings away, they are kept")
+                made = batch
+            else:
+                self._failing = False
+        own.count("tocsin_companion_seconds_total", max(clock.monotonic() - begun, 0.0), companion=self.name)
+        return made
+
+    def close(self) -> None:
+        """Close what is open; a companion that fails at it is only logged."""
+        companion, self.companion = self.companion, None
+        self._retry_at = float("inf")
+        if companion is None:
+            return
+        try:
+            companion.close()
+        except Exception:  # noqa: BLE001  # the other companions, the spool and the source still have to be closed
+            self._fail("companion did not close", exc_info=True)
+
+    def _open(self) -> None:
+        try:
+            self.companion = self._opener(self._around)
+        except Exception as error:  # noqa: BLE001  # what cannot be opened must not keep the agent from reading
+            self._retry_at = self._around.clock.monotonic() + RETRY_SECONDS
+            tell = _log.debug if self._told else _log.warning
+            self._told = True
+            problem = str(error) or type(error).__name__
+            tell("companion cannot be opened, the agent goes on without it", companion=self.name, problem=problem)
+        else:
+            self.wanted = self.companion is not None
+            if self._told:
+                _log.info("companion could be opened", companion=self.name)
+        if self.wanted:
+            self._around.own.set("tocsin_companion_up", float(self.companion is not None), companion=self.name)
+
+    def _fail(self, text: str, *, exc_info: bool = False) -> None:
+        self._around.own.count("tocsin_companion_failures_total", companion=self.name)
+        tell = _log.debug if self._failing else _log.error
+        self._failing = True
+        tell(text, companion=self.name, exc_info=exc_info)
+
+
+class Companions:
+    """All companions that the settings want, asked one after another.
+
+    One that cannot be opened is said once with its remedy, shown as ``tocsin_companion_up`` 0 and tried again every
+    five minutes. One that raises, or takes readings away, is counted, said once until it works again, and left out of
+    that reading.
+    """
+
+    def __init__(self, around: Around, openers: Iterable[tuple[str, Opener]] | None = None) -> None:
+        chosen = COMPANIONS.items() if openers is None else openers
+        places = [_Place(name, opener, around) for name, opener in chosen]
+        self._places = [place for place in places if place.wanted]
+
+    @property
+    def names(self) -> list[str]:
+        """Those that are open now, in order."""
+        return [place.name for place in self._places if place.companion is not None]
+
+    def enrich(self, batch: Batch, now_ms: int) -> Batch:
+        """`batch` with what all of them know."""
+        for place in self._places:
+            batch = place.enrich(batch, now_ms)
+        return batch
+
+    def close(self) -> None:
+        """Close all of them; safe to repeat."""
+        for place in self._places:
+            place.close()

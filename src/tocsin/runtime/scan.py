@@ -1,0 +1,181 @@
+"""One look at this node: what its GPUs say now, judged by the rules as they stand, with one verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any
+
+from tocsin.collector.source import Source
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import Clock, to_iso
+from tocsin.domain.event import Event
+from tocsin.domain.finding import Finding, Severity
+from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Reading, sanitise
+from tocsin.domain.subject import SubjectKind
+from tocsin.rules.engine import Inputs, RuleEngine
+from tocsin.rules.schema import RuleSet
+
+PAUSE_SECONDS = 1.0
+"""Between the two readings of a scan: rates and activity counters need a stretch of time, and NVML 100 ms at least."""
+SHOWN = (
+    "gpu_temperature_celsius",
+    "gpu_power_watts",
+    "gpu_utilization_ratio",
+    "gpu_memory_used_ratio",
+    "gpu_recovery_action",
+    "gpu_xid_last_code",
+)
+"""Metrics that the report gives of each GPU."""
+
+
+class Health(IntEnum):
+    """A verdict; the number is the exit code of ``tocsin scan``."""
+
+    HEALTHY = 0
+    ATTENTION = 1
+    ACT_NOW = 2
+    CANNOT_SEE = 3
+
+    @property
+    def label(self) -> str:
+        """In words: ``act now``."""
+        return self.name.lower().replace("_", " ")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReport:
+    """One GPU or MIG instance: its verdict, its newest reading, what was found on it."""
+
+    reading: Reading
+    health: Health
+    findings: tuple[Finding, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """The wire form."""
+        gpu, missing = self.reading.gpu, Counter(reason.label for reason in self.reading.missing.values())
+        return {
+            "gpu": gpu.uuid,
+            "index": gpu.index,
+            "model": gpu.model,
+            "host": gpu.host,
+            "mig_profile": gpu.mig_profile,
+            "simulated": gpu.simulated,
+            "health": self.health.label,
+            "values": {name: self.reading.values[name] for name in SHOWN if name in self.reading.values},
+            "metrics": len({key.partition("{")[0] for key in self.reading.values}),
+            "missing": dict(sorted(missing.items())),
+            "owners": [owner.as_json() for owner in self.reading.owners],
+            "findings": [finding_as_json(finding) for finding in self.findings],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ScanReport:
+    """The whole scan. `findings` are all of them, worst first; those of the host itself belong to no GPU."""
+
+    source: str
+    at_ms: int
+    gpus: tuple[GpuReport, ...]
+    findings: tuple[Finding, ...]
+    events: tuple[Event, ...]
+
+    @property
+    def health(self) -> Health:
+        """The worst of all: what calls for action outranks what cannot be seen."""
+        verdicts = [report.health for report in self.gpus] + [health_of(finding) for finding in self.findings]
+        if Health.ACT_NOW in verdicts:
+            return Health.ACT_NOW
+        return max(verdicts, default=Health.CANNOT_SEE)
+
+    def as_json(self) -> dict[str, Any]:
+        """The wire form of ``tocsin scan --json``."""
+        return {
+            "health": self.health.label,
+            "exit_code": int(self.health),
+            "source": self.source,
+            "at": to_iso(self.at_ms),
+            "gpus": [report.as_json() for report in self.gpus],
+            "findings": [finding_as_json(finding) for finding in self.findings],
+            "events": [
+                {
+                    "kind": event.kind.value,
+                    "gpu": event.gpu,
+                    "code": event.code,
+                    "at": to_iso(event.at_ms),
+                    "message": event.message,
+                }
+                for event in self.events
+            ],
+        }
+
+
+def finding_as_json(finding: Finding) -> dict[str, Any]:
+    """What a scan says of a finding."""
+    return {
+        "rule": finding.rule,
+        "subject": finding.subject.name,
+        "severity": finding.severity.value,
+        "action": finding.action.value,
+        "sentence": finding.sentence,
+    }
+
+
+def health_of(finding: Finding) -> Health:
+    """A critical finding calls for action, a warning for attention, the rest for nothing."""
+    return {Severity.CRITICAL: Health.ACT_NOW, Severity.WARNING: Health.ATTENTION}.get(finding.severity, Health.HEALTHY)
+
+
+def scan(
+    source: Source,
+    rules: RuleSet,
+    clock: Clock,
+    pause: Callable[[float], object],
+    past: Iterable[Event] = (),
+    enrich: Callable[[Batch, int], Batch] = lambda batch, _now_ms: batch,
+) -> ScanReport:
+    """Read `source` twice, `pause` seconds apart, and judge.
+
+    Rules that ask for a state over some time are asked whether it holds now; those that compare with a longer past have
+    none here and stay silent. `past` are events from before, such as those of the kernel log. `enrich` adds what runs
+    beside the source. Raises what the source raises.
+    """
+    engine = RuleEngine(at_once(rules))
+    events = list(past)
+    newest: dict[str, Reading] = {}
+    findings: Sequence[Finding] = ()
+    for number in range(2):
+        if number:
+            pause(PAUSE_SECONDS)
+        now_ms = clock.now_ms()
+        batch = enrich(source.read(now_ms), now_ms)
+        readings = [sanitise(reading)[0] for reading in batch.readings]
+        newest |= {reading.gpu.uuid: reading for reading in readings}
+        events += batch.events
+        findings = engine.step(Inputs(now_ms, readings, tuple(events))).active
+    ordered = tuple(sorted(findings, key=lambda finding: -finding.severity.rank))
+    reports = tuple(_report(reading, ordered) for reading in newest.values())
+    return ScanReport(source.name, now_ms, reports, ordered, tuple({event.id: event for event in events}.values()))
+
+
+def at_once(rules: RuleSet) -> RuleSet:
+    """`rules` that open with the first reading in which they hold."""
+    instant = [replace(rule, table=rule.table.model_copy(update={"for_": 0, "samples": 1})) for rule in rules]
+    return replace(rules, rules=tuple(instant))
+
+
+def _report(reading: Reading, findings: Iterable[Finding]) -> GpuReport:
+    uuid = reading.gpu.uuid
+    own = tuple(finding for finding in findings if _is_of(finding, uuid))
+    health = max((health_of(finding) for finding in own), default=Health.HEALTHY)
+    if health is not Health.ACT_NOW and not reading.values:
+        lost = Missing.LOST in reading.missing.values() or Missing.RESET_REQUIRED in reading.missing.values()
+        health = Health.ACT_NOW if lost else Health.CANNOT_SEE
+    return GpuReport(reading, health, own)
+
+
+def _is_of(finding: Finding, uuid: str) -> bool:
+    return finding.subject.kind is SubjectKind.GPU and finding.subject.name == uuid

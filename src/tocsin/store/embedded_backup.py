@@ -1,0 +1,103 @@
+"""Backup and restore of the embedded store: the SQLite file, and the folder of segments beside it."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from tocsin.domain.errors import InputError
+from tocsin.store import segments
+from tocsin.store.embedded_database import Database, locked
+from tocsin.store.port import StoreUnavailable
+from tocsin.store.sqlite_schema import MIGRATIONS
+
+_TRIES = 3
+
+
+def folder_of(path: Path) -> Path:
+    """The folder of segments of the store at `path`."""
+    return path.with_name(path.name + ".segments")
+
+
+def backup(database: Database, target: Path) -> None:
+    """Copy the store to the new file `target`, and its segments to the folder beside that, while it is in use.
+
+    Raises InputError where `target` exists, StoreUnavailable where the copy cannot be made.
+    """
+    for path in (target, folder_of(target)):
+        if path.exists():
+            raise InputError("target", str(path), "exists", "name a new file")
+    for _ in range(_TRIES):
+        try:
+            with closing(sqlite3.connect(target)) as copy:
+                with database.reading() as db:
+                    db.backup(copy)
+                _copy_segments(copy, folder_of(database.path), folder_of(target))
+            return
+        except FileNotFoundError:
+            # Upkeep replaced a segment after the list was copied.
+            _discard(target)
+        except (OSError, sqlite3.Error) as error:
+            _discard(target)
+            raise StoreUnavailable(f"backup {target}: {error}") from None
+    raise StoreUnavailable(f"backup {target}: segments go away faster than they are copied")
+
+
+def _discard(target: Path) -> None:
+    target.unlink(missing_ok=True)
+    shutil.rmtree(folder_of(target), ignore_errors=True)
+
+
+def _copy_segments(db: sqlite3.Connection, source: Path, target: Path) -> None:
+    """Copy every file that counts in `db`."""
+    target.mkdir(parents=True)
+    if int(db.execute("PRAGMA user_version").fetchone()[0]) < len(MIGRATIONS):
+        return
+    query = "SELECT name, variants FROM segment WHERE retired_ms IS NULL AND problem IS NULL"
+    for name, variants in db.execute(query):
+        shutil.copyfile(source / name, target / name)
+        if variants:
+            beside = segments.variants_of(source / name)
+            shutil.copyfile(beside, target / beside.name)
+
+
+def restore(source: Path, target: Path) -> None:
+    """Put the backup `source` in place of the store `target`, which must not be in use.
+
+    Raises InputError where `source` is no whole store of this or an older version, Conflict where `target` is in use.
+    """
+    fresh = target.with_name(target.name + ".restored")
+    _discard(fresh)
+    try:
+        with closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            whole = db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+            version = int(db.execute("PRAGMA user_version").fetchone()[0])
+            if not whole or not 0 < version <= len(MIGRATIONS):
+                raise InputError("source", str(source), "is no whole store of this version", "use another backup")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with closing(sqlite3.connect(fresh)) as copy:
+                db.backup(copy)
+            _copy_segments(db, folder_of(source), folder_of(fresh))
+    except sqlite3.DatabaseError as error:
+        raise InputError("source", str(source), f"cannot be read: {error}", "use another backup") from None
+    except FileNotFoundError as error:
+        _discard(fresh)
+        raise InputError(
+            "source", str(source), f"lacks a file of its segments: {error}", "use another backup"
+        ) from None
+    with locked(target, ".lock", fcntl.LOCK_EX):
+        for suffix in ("-wal", "-shm"):
+            target.with_name(target.name + suffix).unlink(missing_ok=True)
+        # Files that the new list does not name do no harm, names without files would: so the files come first.
+        _merge_folders(folder_of(fresh), folder_of(target))
+        fresh.replace(target)
+
+
+def _merge_folders(source: Path, target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for path in source.iterdir():
+        path.replace(target / path.name)
+    source.rmdir()

@@ -1,0 +1,80 @@
+"""Single series, as server stores give them back, put together to `Columns`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tocsin.domain.reading import Reading
+from tocsin.store.port import Columns
+
+Instants = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.float64]
+
+
+class Grid:
+    """Collects what is known of some metrics, series by series, in any order."""
+
+    def __init__(self, metrics: Sequence[str]) -> None:
+        self._metrics = tuple(metrics)
+        self._places: dict[str, list[int]] = {}
+        for place, name in enumerate(self._metrics):
+            self._places.setdefault(name, []).append(place)
+        self._instants: dict[str, Instants] = {}
+        self._series: dict[str, list[tuple[int, Instants, Numbers]]] = {}
+
+    def seen(self, gpu: str, at_ms: Instants) -> None:
+        """`gpu` has readings at `at_ms`, whatever they hold."""
+        known = self._instants.get(gpu)
+        if known is None:
+            self._instants[gpu] = np.unique(at_ms)
+        elif not np.array_equal(known, at_ms):  # nearly all series of a GPU have the same instants
+            self._instants[gpu] = np.union1d(known, at_ms)
+
+    def add(self, gpu: str, key: str, at_ms: Instants, values: Numbers) -> None:
+        """Values of the metric or variant `key` of `gpu`; of two at one instant the later in the array wins."""
+        self.seen(gpu, at_ms)
+        for place in self._places.get(key, ()):
+            self._series.setdefault(gpu, []).append((place, at_ms, values))
+
+    def columns(self, *, newest: bool = False) -> Columns:
+        """All of it, sorted by instant, then UUID; with `newest` only the last row of each GPU, sorted by UUID."""
+        gpus = tuple(sorted(uuid for uuid, instants in self._instants.items() if len(instants)))
+        tables = [self._table(uuid, newest) for uuid in gpus]
+        if not tables:
+            return columns_of(self._metrics, ())
+        at_ms = np.concatenate([instants for instants, _ in tables])
+        gpu = np.repeat(np.arange(len(gpus), dtype=np.int32), [len(instants) for instants, _ in tables])
+        values = np.concatenate([table for _, table in tables])
+        if newest:
+            return Columns(gpus, self._metrics, gpu, at_ms, values)
+        order = np.argsort(at_ms, kind="stable")  # the rows of a UUID stand together, UUIDs in order
+        return Columns(gpus, self._metrics, gpu[order], at_ms[order], values[order])
+
+    def _table(self, gpu: str, newest: bool) -> tuple[Instants, Numbers]:
+        instants = self._instants[gpu][-1:] if newest else self._instants[gpu]
+        table = np.full((len(instants), len(self._metrics)), np.nan)
+        for place, at_ms, values in self._series.get(gpu, ()):
+            rows = np.searchsorted(instants, at_ms)
+            inside = rows < len(instants)
+            inside[inside] = instants[rows[inside]] == at_ms[inside]
+            table[rows[inside], place] = values[inside]
+        return instants, table
+
+
+def columns_of(metrics: Sequence[str], readings: Iterable[Reading]) -> Columns:
+    """`readings`, in the order in which they come."""
+    rows = list(readings)
+    gpus = tuple(sorted({reading.gpu.uuid for reading in rows}))
+    number = {uuid: place for place, uuid in enumerate(gpus)}
+    nan = float("nan")
+    values = [[reading.values.get(name, nan) for name in metrics] for reading in rows]
+    return Columns(
+        gpus,
+        tuple(metrics),
+        np.array([number[reading.gpu.uuid] for reading in rows], dtype=np.int32),
+        np.array([reading.at_ms for reading in rows], dtype=np.int64),
+        np.array(values, dtype=np.float64).reshape(len(rows), len(metrics)),
+    )

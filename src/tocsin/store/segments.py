@@ -1,0 +1,241 @@
+"""Segments: Parquet files with the history of some GPUs over an hour or a day, sorted by (GPU, instant).
+
+A segment is written under a temporary name, brought to disk and only then given its name; nothing in it ever changes.
+Readings are wide; values of variants lie in a second file beside, one row each, sorted by (GPU, variant, instant), so
+that names which come and go, such as those of processes, never widen a schema.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tocsin.store.hot_block import Block, Extra, Flags, empty, held
+from tocsin.store.hot_notes import Notes, no_notes
+from tocsin.store.segments_encode import DELTA, Encoded, decode, encode
+
+GROUP_ROWS = 8_192
+"""Rows of a row group: a day of one GPU at ten seconds. One GPU is read without most of the others."""
+
+SUFFIX = ".parquet"
+VARIANTS = ".variants" + SUFFIX
+TEMPORARY = ".tmp"
+
+_LEVEL = 3
+_SCALES = b"tocsin.scales"
+_KEYS = ("gpu", "at_ms")
+_REASONS, _OWNERS = "reasons", "owners"
+
+
+def variants_of(path: Path) -> Path:
+    """The file of variants beside the segment `path`."""
+    return path.with_name(path.name.removesuffix(SUFFIX) + VARIANTS)
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def write(path: Path, block: Block) -> int:
+    """Write `block`, sorted by (GPU, instant), as segment `path`; returns its size in bytes. Raises OSError."""
+    there = [name for name, column in zip(block.names, block.values, strict=True) if not np.isnan(column).all()]
+    columns = {name: encode(block.column(name)) for name in there}
+    for name, notes in ((_REASONS, block.reasons), (_OWNERS, block.owners)):
+        if (notes.of >= 0).any():
+            columns[name] = Encoded(_dictionary(notes), "")
+    keys = {"gpu": Encoded(pa.array(block.gpu), DELTA), "at_ms": Encoded(pa.array(block.at_ms), DELTA)}
+    size = 0
+    if len(block.extra.row):
+        size += _write(variants_of(path), _variant_columns(block))
+    return size + _write(path, {**keys, **columns})
+
+
+def _dictionary(notes: Notes) -> pa.Array:
+    index = pa.array(notes.of, mask=notes.of < 0)
+    return pa.DictionaryArray.from_arrays(index, pa.array(notes.texts, pa.string()))
+
+
+def _variant_columns(block: Block) -> dict[str, Encoded]:
+    extra = block.extra
+    # By name and not by number: statistics and dictionaries then rule out row groups.
+    place = np.argsort(np.argsort(np.array(extra.names))).astype(np.int32)
+    order = np.lexsort((extra.row, place[extra.name], block.gpu[extra.row]))
+    row = extra.row[order]
+    names = pa.DictionaryArray.from_arrays(pa.array(place[extra.name][order]), pa.array(sorted(extra.names)))
+    return {
+        "gpu": Encoded(pa.array(block.gpu[row]), DELTA),
+        "name": Encoded(names, ""),
+        "at_ms": Encoded(pa.array(block.at_ms[row]), DELTA),
+        "value": encode(extra.value[order]),
+    }
+
+
+def _write(path: Path, columns: Mapping[str, Encoded]) -> int:
+    scales = {name: column.scale for name, column in columns.items() if column.scale}
+    table = pa.table({name: column.array for name, column in columns.items()})
+    table = table.replace_schema_metadata({_SCALES: json.dumps(scales).encode()})
+    temporary = path.with_name(path.name + TEMPORARY)
+    try:
+        with temporary.open("wb") as file:
+            pq.write_table(
+                table,
+                file,
+                row_group_size=GROUP_ROWS,
+                compression="zstd",
+                compression_level=_LEVEL,
+                use_dictionary=[name for name, column in columns.items() if not column.encoding],
+                column_encoding={name: column.encoding for name, column in columns.items() if column.encoding},
+                write_statistics=[name for name in ("gpu", "at_ms", "name") if name in columns],
+                write_page_checksum=True,
+                store_schema=True,
+            )
+            file.flush()
+            os.fsync(file.fileno())
+        size = temporary.stat().st_size
+        temporary.rename(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return size
+
+
+def remove(path: Path) -> None:
+    """Remove a segment and the file beside it, as far as they are there."""
+    for one in (path, variants_of(path)):
+        one.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names of the files in `folder` to disk."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+# ---------------------------------------------------------------------- reading
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[pq.ParquetFile]:
+    # The page's checksum is asked on every read: a bit that flipped is an error and not another value.
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        yield file
+
+
+def read(
+    path: Path,
+    start_ms: int,
+    end_ms: int,
+    gpus: Flags | None,
+    names: Collection[str] | None,
+    *,
+    whole: bool,
+    variants: bool,
+) -> Block:
+    """The rows of segment `path` in [`start_ms`, `end_ms`), of the GPUs for whose number `gpus` holds (None: of all).
+
+    `names` are the columns that are read, None for all; with `whole` also reasons and owners, with `variants` also
+    what lies in the file beside. Raises OSError or ArrowException where a file cannot be read.
+    """
+    with _opened(path) as file:
+        groups = _groups(file, start_ms, end_ms, gpus)
+        there = [name for name in file.schema_arrow.names if name not in (*_KEYS, _REASONS, _OWNERS)]
+        chosen = tuple(name for name in there if names is None or name in names)
+        if not groups:
+            return empty(chosen)
+        notes = [name for name in (_REASONS, _OWNERS) if whole and name in file.schema_arrow.names]
+        table = file.read_row_groups(groups, columns=[*_KEYS, *chosen, *notes])
+        block = _block(table, chosen, _scales(file))
+    block = block.between(start_ms, end_ms, gpus)
+    if variants and len(block):
+        return _with_variants(block, variants_of(path), start_ms, end_ms, gpus, names)
+    return block
+
+
+def _scales(file: pq.ParquetFile) -> dict[str, float]:
+    found: dict[str, float] = json.loads(file.schema_arrow.metadata[_SCALES])
+    return found
+
+
+def _groups(file: pq.ParquetFile, start_ms: int, end_ms: int, gpus: Flags | None) -> list[int]:
+    """The row groups in which the wanted rows may lie."""
+    metadata = file.metadata
+    names = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
+    gpu, at_ms = names.index("gpu"), names.index("at_ms")
+    found = []
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        instants, numbers = group.column(at_ms).statistics, group.column(gpu).statistics
+        if instants.max < start_ms or instants.min >= end_ms:
+            continue
+        if gpus is None or gpus[numbers.min : numbers.max + 1].any():
+            found.append(number)
+    return found
+
+
+def _block(table: pa.Table, names: Sequence[str], scales: Mapping[str, float]) -> Block:
+    height = table.num_rows
+    values = np.empty((len(names), height))
+    for place, name in enumerate(names):
+        values[place] = decode(table.column(name), scales.get(name, 0.0))
+    reasons, owners = (_notes(table, name) for name in (_REASONS, _OWNERS))
+    return Block(
+        table.column("gpu").to_numpy(), table.column("at_ms").to_numpy(), tuple(names), values, reasons, owners
+    )
+
+
+def _notes(table: pa.Table, name: str) -> Notes:
+    if name not in table.column_names:
+        return no_notes(table.num_rows)
+    return Notes(*_coded(table.column(name)))
+
+
+def _coded(column: Any) -> tuple[npt.NDArray[np.int32], tuple[str, ...]]:
+    """A column of text as numbers, -1 for null, and the texts that they number."""
+    # Every row group may have a dictionary of its own.
+    one = column.unify_dictionaries().combine_chunks()
+    if isinstance(one, pa.ChunkedArray):
+        one = one.chunk(0)
+    index = one.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
+    return index, tuple(one.dictionary.to_pylist())
+
+
+def _with_variants(
+    block: Block, path: Path, start_ms: int, end_ms: int, gpus: Flags | None, names: Collection[str] | None
+) -> Block:
+    with _opened(path) as file:
+        groups = _groups(file, start_ms, end_ms, gpus)
+        if not groups:
+            return block
+        table = file.read_row_groups(groups)
+        value = decode(table.column("value"), _scales(file).get("value", 0.0))
+    gpu, at_ms = table.column("gpu").to_numpy(), table.column("at_ms").to_numpy()
+    name, texts = _coded(table.column("name"))
+    wanted = (at_ms >= start_ms) & (at_ms < end_ms)
+    if gpus is not None:
+        wanted &= held(gpus, gpu)
+    if names is not None:
+        wanted &= np.array([text in names for text in texts], dtype=np.bool_)[name]
+    if not wanted.any():
+        return block
+    row = _rows_of(block, gpu[wanted], at_ms[wanted])
+    extra = Extra(row, name[wanted], value[wanted], texts)
+    return Block(block.gpu, block.at_ms, block.names, block.values, block.reasons, block.owners, extra)
+
+
+def _rows_of(block: Block, gpu: npt.NDArray[np.int32], at_ms: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+    """The row of each (GPU, instant), all of which the block has."""
+    low = int(block.at_ms.min())
+    span = int(block.at_ms.max()) - low + 1
+    keys = block.gpu.astype(np.int64) * span + (block.at_ms - low)
+    return np.searchsorted(keys, gpu.astype(np.int64) * span + (at_ms - low)).astype(np.int32)

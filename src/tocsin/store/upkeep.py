@@ -1,0 +1,61 @@
+"""How long readings are kept, at which resolution; and one round of looking after a store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from tocsin.config.settings import StoreSettings
+from tocsin.domain.clock import DAY
+from tocsin.store.port import Store
+from tocsin.store.rollup import STEPS
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Ages, in ms, up to which readings are kept as taken, by the minute, and by ten minutes."""
+
+    raw_ms: int
+    minute_ms: int
+    ten_minute_ms: int
+
+    @classmethod
+    def of(cls, settings: StoreSettings) -> Retention:
+        """What the settings say."""
+        return cls(int(settings.raw_days * DAY), int(settings.minute_days * DAY), int(settings.ten_minute_days * DAY))
+
+    def step_of(self, age_ms: int) -> int:
+        """Width in ms of the windows that readings of this age are kept in; 0 for readings as they were taken."""
+        if age_ms < self.raw_ms:
+            return STEPS[0]
+        return STEPS[1] if age_ms < self.minute_ms else STEPS[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """What a round did, in rows: `removed` are those beyond all retention, with events, findings and predictions.
+
+    `damaged` is how many files of history cannot be read.
+    """
+
+    compacted: int = 0
+    joined: int = 0
+    rolled: int = 0
+    removed: int = 0
+    damaged: int = 0
+
+
+@runtime_checkable
+class Keeping(Protocol):
+    """A store that looks after its own files."""
+
+    def maintain(self, now_ms: int, retention: Retention) -> Upkeep:
+        """One round of upkeep. Raises Conflict while another process does it, and StoreUnavailable."""
+        ...
+
+
+def look_after(store: Store, settings: StoreSettings, now_ms: int) -> Upkeep:
+    """One round of upkeep of `store`; of one that has no files, removal of what is older than `raw_days`."""
+    if isinstance(store, Keeping):
+        return store.maintain(now_ms, Retention.of(settings))
+    return Upkeep(removed=store.prune(now_ms - int(settings.raw_days * DAY)))

@@ -1,0 +1,141 @@
+"""What must not cost the others a reading: a call that hangs, a driver that is reloaded, a GPU that is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tocsin.domain.event import EventKind
+from tocsin_testing import servers
+from tocsin_testing.chaos import AgentProcess, agent, check, kept_by_victoria_metrics, until
+from tocsin_testing.mock_gpus import h100
+from tocsin_testing.mock_nvml import MockFleet
+
+pytestmark = [pytest.mark.server, pytest.mark.xdist_group("chaos")]
+
+GPUS = 4
+ILL = 2
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> MockFleet:
+    return MockFleet(tmp_path, [h100(n) for n in range(GPUS)])
+
+
+@pytest.fixture
+def uuids(fleet: MockFleet) -> list[str]:
+    return [gpu.uuid for gpu in fleet.gpus.values()]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[str]:
+    with servers.victoria_metrics(tmp_path, "-dedup.minScrapeInterval=1ms") as url:
+        yield url
+
+
+def powered(running: AgentProcess) -> set[str]:
+    """GPUs that have a power reading on the page."""
+    return {sample.labels["gpu_uuid"] for sample in running.samples("gpu_power_watts")}
+
+
+def kinds(running: AgentProcess) -> list[str]:
+    """Events that the agent saw, in order."""
+    return [str(entry["kind"]) for entry in running.entries("event")]
+
+
+def ended(running: AgentProcess, store: str, uuids: list[str]) -> None:
+    """Empty the spool, end the agent, and look into the store: each GPU has each instant, with values or reasons."""
+    until(lambda: running.metric("tocsin_spool_batches") == 0, "an empty spool")
+    running.stop()
+    check(kept_by_victoria_metrics(store), running.spool, running.acknowledged(), uuids, further=0)
+
+
+def test_a_call_that_hangs_costs_its_gpu_alone(tmp_path: Path, fleet: MockFleet, uuids: list[str], store: str) -> None:
+    with agent(tmp_path, fleet, store) as running:
+        until(lambda: powered(running) == set(uuids), f"all GPUs: {running.tail()}")
+        fleet.gpus[ILL].hang()
+        fleet.apply()
+        until(lambda: powered(running) == set(uuids) - {uuids[ILL]}, f"the others alone: {running.tail()}")
+        assert running.metric("tocsin_missing_readings", reason="timed_out") > 0
+        assert running.metric("tocsin_stuck_readers", source="nvml") == 1
+        count = len(running.entries("spooled"))
+        running.wait_for_spooled(count + 10)
+        fleet.heal()
+        until(lambda: powered(running) == set(uuids), f"all GPUs again: {running.tail()}")
+        until(lambda: running.metric("tocsin_stuck_readers", source="nvml") == 0, "no reader stuck")
+        ended(running, store, uuids)
+
+
+def test_an_agent_with_a_hanging_call_still_ends(tmp_path: Path, fleet: MockFleet, store: str) -> None:
+    with agent(tmp_path, fleet, store) as running:
+        running.wait_for_spooled(3)
+        fleet.gpus[ILL].hang()
+        fleet.apply()
+        until(lambda: running.metric("tocsin_stuck_readers", source="nvml") == 1, f"a stuck reader: {running.tail()}")
+        running.stop()
+
+
+def test_a_driver_that_is_reloaded(tmp_path: Path, fleet: MockFleet, uuids: list[str], store: str) -> None:
+    with agent(tmp_path, fleet, store) as running:
+        until(lambda: powered(running) == set(uuids), f"all GPUs: {running.tail()}")
+        fleet.reload()
+        until(lambda: EventKind.DRIVER_RELOAD.value in kinds(running), f"the event: {running.tail()}")
+        until(lambda: powered(running) == set(uuids), "all GPUs again")
+        assert fleet.stale_handles == 0
+        ended(running, store, uuids)
+
+
+def test_a_driver_that_is_away_for_a_while(tmp_path: Path, fleet: MockFleet, uuids: list[str], store: str) -> None:
+    with agent(tmp_path, fleet, store) as running:
+        until(lambda: powered(running) == set(uuids), f"all GPUs: {running.tail()}")
+        fleet.system.fail("nvmlInitWithFlags", "DRIVER_NOT_LOADED")
+        fleet.reload()
+        until(lambda: not powered(running), "no values")
+        assert running.metric("tocsin_missing_readings", reason="lost") > 0
+        fleet.heal()
+        until(lambda: powered(running) == set(uuids), f"all GPUs again: {running.tail()}", 60)
+        ended(running, store, uuids)
+
+
+def test_a_driver_that_was_replaced_ends_the_agent_for_its_supervisor(
+    tmp_path: Path, fleet: MockFleet, uuids: list[str], store: str
+) -> None:
+    with agent(tmp_path, fleet, store) as running:
+        running.wait_for_spooled(3)
+        fleet.system.fail("*", "LIB_RM_VERSION_MISMATCH")
+        fleet.apply()
+        assert running.process.wait(30) == 3, running.tail()
+    assert "restart the agent" in running.tail()
+    fleet.system.heal()
+    fleet.apply()
+    with agent(tmp_path, fleet, store) as again:
+        again.wait_for_spooled(3)
+        until(lambda: again.metric("tocsin_spool_batches") == 0, "an empty spool")
+        again.stop()
+        check(
+            kept_by_victoria_metrics(store),
+            again.spool,
+            running.acknowledged() | again.acknowledged(),
+            uuids,
+            further=0,
+        )
+
+
+def test_a_gpu_that_is_lost(tmp_path: Path, fleet: MockFleet, uuids: list[str], store: str) -> None:
+    with agent(tmp_path, fleet, store) as running:
+        until(lambda: powered(running) == set(uuids), f"all GPUs: {running.tail()}")
+        fleet.event(gpu=ILL, data=79)
+        fleet.gpus[ILL].lose()
+        fleet.apply()
+        until(lambda: EventKind.GPU_LOST.value in kinds(running), f"the event: {running.tail()}")
+        assert powered(running) == set(uuids) - {uuids[ILL]}
+        count = len(running.entries("spooled"))
+        running.wait_for_spooled(count + 10)
+        fleet.heal()
+        until(lambda: EventKind.GPU_FOUND.value in kinds(running), f"the GPU found: {running.tail()}", 60)
+        until(lambda: powered(running) == set(uuids), "all GPUs again")
+        assert kinds(running).count(EventKind.GPU_LOST.value) == 1
+        assert (79, uuids[ILL]) in {(e["code"], e["gpu"]) for e in running.entries("event") if e["kind"] == "xid"}
+        ended(running, store, uuids)

@@ -1,0 +1,101 @@
+"""What `tocsin xid` prints, byte for byte, and how it fails."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tocsin.cli.main import cli
+from tocsin.domain.errors import InputError
+
+GOLDEN = Path(__file__).parent / "xid"
+DATA = Path(__file__).parents[1] / "data" / "kernel_log"
+
+CASES = {
+    "79.txt": ("79",),
+    "79.json": ("79", "--json"),
+    "149.txt": ("149", "--intrinfo", "0x004505c6", "--status", "0x0", "--driver", "570.86.15"),
+    "149.json": ("149", "--intrinfo", "0x00400011", "--status", "0x0", "--driver", "R575", "--json"),
+    "74.txt": ("74", "--registers", "0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0"),
+    "sxid_20034.txt": ("--sxid", "20034"),
+    "sxid_20034.json": ("--sxid", "20034", "--json"),
+    "log.txt": ("--log", str(DATA / "published_bus_loss_with_switches.log")),
+    "log.json": ("--log", str(DATA / "published_nvlink5.log"), "--json"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("TOCSIN_CONFIG", "TOCSIN_SECRETS", "TOCSIN_RULES__PATH", "TOCSIN_RULES__XID_OVERRIDES"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def run(*arguments: str, stdin: bytes | None = None) -> Result:
+    return CliRunner().invoke(cli, ["xid", *arguments], input=stdin)
+
+
+@pytest.mark.parametrize(("name", "arguments"), CASES.items())
+def test_output(name: str, arguments: tuple[str, ...]) -> None:
+    done = run(*arguments)
+    assert done.exit_code == 0, done.output
+    assert done.output == (GOLDEN / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("999",), "code = 999: is not in the XID catalogue; known are 1 to 176; give an NVSwitch number with --sxid"),
+        (("--sxid", "20035"), "--sxid = 20035: is not in the SXid catalogue; the nearest known is 20034"),
+        (("79", "--intrinfo", "0x1"), "code = 79: has no sub-codes; leave the words out, or name 74 or 144 to 150"),
+        (("74", "--intrinfo", "0x1"), "--intrinfo = '0x1': XID 74 has registers; give all of them with --registers"),
+        (("149", "--status", "0x1"), "--status = '0x1': says nothing without the first word; give --intrinfo too"),
+        (("149", "--registers", "0x1"), "--registers = '0x1': belongs to XID 74; give --intrinfo for XID 144 to 150"),
+        (
+            ("74", "--registers", "what"),
+            "--registers = 'what': is not one to seven hexadecimal words; "
+            "copy the words of the log line, for example 0x0,0x0,0x10000,0x0,0x0,0x0,0x0",
+        ),
+    ],
+)
+def test_what_cannot_be_explained_is_one_clear_error(arguments: tuple[str, ...], message: str) -> None:
+    done = run(*arguments)
+    assert isinstance(done.exception, InputError)
+    assert str(done.exception) == message
+    assert done.exception.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("79", "--sxid", "20034"),
+        ("seven",),
+        ("0",),
+        ("149", "--intrinfo", "zz"),
+        ("149", "--intrinfo", "0x1ffffffff"),
+    ],
+)
+def test_wrong_use(arguments: tuple[str, ...]) -> None:
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert "Error:" in done.output
+
+
+def test_a_log_from_standard_input() -> None:
+    done = run("--log", "-", stdin=b"\xff\xfe\nNVRM: Xid (PCI:0000:65:00): 31, pid=1, name=x, y\r\n")
+    assert done.output.startswith("00000000:65:00.0  warning  XID 31 FIFO_ERROR_MMU_ERR_FLT: y; process 1 x\n\nXID 31:")
+    assert run("--log", "-", stdin=b"a\nb\n").output == "no XID and no SXid in 2 lines\n"
+
+
+def test_overrides_are_shown_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "overrides.toml"
+    path.write_text('[[xid]]\ncode = 63\nseverity = "critical"\nreason = "site policy"\n', encoding="utf-8")
+    monkeypatch.setenv("TOCSIN_RULES__XID_OVERRIDES", str(path))
+    text = run("63").output
+    assert "  overridden  severity: warning -> critical\n  source      override: site policy\n" in text
+    made = json.loads(run("63", "--json").output)
+    assert (made["severity"], made["overridden"]) == ("critical", ["severity: warning -> critical"])

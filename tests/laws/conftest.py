@@ -1,0 +1,29 @@
+"""Every store that can be had here, for the laws of `tocsin.store.port.Store`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tocsin_testing import servers
+from tocsin_testing.stores import KINDS, Harness, harness
+
+_MARKS = {
+    # One server for all laws, and each empties it: they must not run at once.
+    "victoriametrics": [pytest.mark.server, pytest.mark.xdist_group("victoriametrics")],
+    "influxdb": [pytest.mark.server],
+}
+
+
+@pytest.fixture(scope="session")
+def victoria_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with servers.victoria_metrics(tmp_path_factory.mktemp("victoria-metrics")) as url:
+        yield url
+
+
+@pytest.fixture(params=[pytest.param(kind, marks=_MARKS.get(kind, [])) for kind in KINDS])
+def h(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
+    with harness(request.param, tmp_path, lambda: str(request.getfixturevalue("victoria_url"))) as ready:
+        yield ready

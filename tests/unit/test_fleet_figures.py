@@ -1,0 +1,102 @@
+"""Fleet fragmentation as the rules see it, by the task mix of the settings or of the jobs that run."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from tocsin.config.settings import FragmentationSettings
+from tocsin.domain.fragmentation_fleet import FleetFragmentation, Task
+from tocsin.domain.metrics import METRICS
+from tocsin.domain.owner import Owner
+from tocsin.domain.reading import Reading
+from tocsin.rules import Inputs, RuleEngine, load_rules, parse_rules
+from tocsin.runtime.task_mix import running_mix
+from tocsin_testing.builders import T0, gpu
+from tocsin_testing.rule_runs import HEAD
+
+NAMES = (
+    "fleet_free_gpus",
+    "fleet_fragmented_gpus",
+    "fleet_fgd_ratio",
+    "fleet_stranded_gpus",
+    "fleet_fragmentation_ratio",
+)
+
+
+def readings(free_by_host: list[int], owners: tuple[Owner, ...] = ()) -> list[Reading]:
+    """Hosts of eight GPUs of which so many are idle; the others are busy and `owners`'."""
+    return [
+        Reading(
+            gpu(8 * host + n, host=f"node-{host}"),
+            T0,
+            {"gpu_utilization_ratio": 0.0 if n < free else 0.9, "gpu_processes": 0.0 if n < free else 1.0},
+            owners=() if n < free else owners,
+        )
+        for host, free in enumerate(free_by_host)
+        for n in range(8)
+    ]
+
+
+def engine_on_all_fleet_metrics() -> RuleEngine:
+    rules = "\n".join(
+        f'[[rules]]\nname = "r_{name}"\n{HEAD}alert = "{{where}}: {{value}}"\n'
+        f'all = [{{ kind = "threshold", metric = "{name}", below = {METRICS[name].maximum} }}]'
+        for name in NAMES
+    )
+    return RuleEngine(parse_rules(rules, "x"))
+
+
+def figures(free_by_host: list[int], mix: tuple[Task, ...] = ()) -> dict[str, float | None]:
+    found = engine_on_all_fleet_metrics().step(Inputs(T0, readings(free_by_host), mix=mix))
+    return {finding.metric: finding.value for finding in found.active}
+
+
+def test_rules_can_look_at_every_figure() -> None:
+    mix = (Task(1, 0.5), Task(4, 0.25), Task(8, 0.25))
+    assert figures([8, 5, 2], mix) == {
+        "fleet_free_gpus": 15.0,
+        "fleet_fragmented_gpus": 0.25 * 2 + 0.25 * 7,
+        "fleet_fgd_ratio": pytest.approx(2.25 / 15),
+        "fleet_stranded_gpus": 0.0,
+        "fleet_fragmentation_ratio": pytest.approx(7 / 15),
+    }
+
+
+def test_without_a_mix_the_reference_job_decides() -> None:
+    found = figures([8, 5, 2])
+    assert (found["fleet_fragmented_gpus"], found["fleet_stranded_gpus"]) == (7.0, 7.0)
+
+
+def test_the_shipped_rules_keep_the_figures_for_the_service() -> None:
+    engine = RuleEngine(load_rules())
+    assert engine.fleet is None
+    engine.step(Inputs(T0, readings([8, 3]), mix=(Task(2, 1.0), Task(4, 1.0))))
+    assert engine.fleet == FleetFragmentation(11, 1.5, 0)
+
+
+def test_unknown_utilisation_is_no_figure() -> None:
+    engine = engine_on_all_fleet_metrics()
+    blind = [Reading(gpu(n), T0, {"gpu_power_watts": 1.0}) for n in range(8)]
+    assert engine.step(Inputs(T0, blind)).active == []
+    assert engine.fleet is None
+
+
+def test_running_jobs_show_the_mix() -> None:
+    one = readings([7], (Owner(1, slurm_job="12.0"),))
+    many = readings([0, 0], (Owner(2, slurm_job="7.1"), Owner(3, slurm_job="7.0")))[8:]
+    pods = [
+        Reading(gpu(100, host="node-9"), T0, {}, owners=(Owner(4, pod_uid="a", pod="x"),)),
+        Reading(gpu(101, host="node-9"), T0, {}, owners=(Owner(5, pod_uid="a", pod="x"), Owner(6))),
+        Reading(gpu(102, host="node-9", parent="GPU-1"), T0, {}, owners=(Owner(7),)),
+    ]
+    assert running_mix([*one, *many, *pods]) == (Task(1, 0.5), Task(2, 0.25), Task(8, 0.25))
+    assert running_mix(readings([8])) == ()
+
+
+def test_the_mix_of_the_settings_is_checked() -> None:
+    made = FragmentationSettings.model_validate({"task_mix": [{"gpus": 8, "share": 1}, {"gpus": 0.5, "share": 2}]})
+    assert [task.gpus for task in made.task_mix] == [8, 0.5]
+    for wrong in ({"gpus": 1.5, "share": 1}, {"gpus": 0, "share": 1}, {"gpus": 1, "share": 0}):
+        with pytest.raises(ValidationError):
+            FragmentationSettings.model_validate({"task_mix": [wrong]})

@@ -1,0 +1,136 @@
+"""The one-shot check: verdicts, their exit codes, and what a scan says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+from click.testing import CliRunner
+
+from tocsin.cli.main import cli
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import HOUR, SECOND, ManualClock
+from tocsin.domain.event import Event, EventKind
+from tocsin.domain.identity import Gpu
+from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Reading
+from tocsin.rules.load import load_rules
+from tocsin.runtime import node_scan
+from tocsin.runtime.scan import PAUSE_SECONDS, Health, ScanReport, scan
+from tocsin_testing.builders import T0, gpu
+
+HEALTHY = {
+    "gpu_temperature_celsius": 61.0,
+    "gpu_power_watts": 400.0,
+    "gpu_utilization_ratio": 0.5,
+    "gpu_memory_used_ratio": 0.4,
+    "gpu_row_remap_failure": 0.0,
+    "gpu_recovery_action": 0.0,
+}
+
+
+class Scripted:
+    """A source that gives one batch after another, dated at the reader's instant."""
+
+    name = "scripted"
+
+    def __init__(self, *batches: Sequence[Reading]) -> None:
+        self._batches = list(batches)
+        self.closed = 0
+
+    def gpus(self) -> list[Gpu]:
+        return [reading.gpu for reading in self._batches[0]]
+
+    def read(self, now_ms: int) -> Batch:
+        batch = self._batches.pop(0) if len(self._batches) > 1 else self._batches[0]
+        return Batch([Reading(r.gpu, now_ms, r.values, r.missing) for r in batch])
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def looked(source: Scripted, *events: Event) -> ScanReport:
+    clock = ManualClock(T0)
+    return scan(source, load_rules(), clock, lambda seconds: clock.advance(round(seconds * SECOND)), events)
+
+
+def test_a_healthy_node_is_healthy() -> None:
+    report = looked(Scripted([Reading(gpu(0), T0, HEALTHY), Reading(gpu(1), T0, HEALTHY)]))
+    assert report.health is Health.HEALTHY
+    assert report.findings == ()
+    assert report.at_ms == T0 + round(PAUSE_SECONDS * 1000)
+
+
+@pytest.mark.parametrize(
+    ("values", "health", "rule"),
+    [
+        ({"gpu_temperature_celsius": 88.0}, Health.ATTENTION, "temperature_high"),
+        ({"gpu_row_remap_failure": 1.0}, Health.ACT_NOW, "row_remap_failed"),
+        ({"gpu_recovery_action": 1.0}, Health.ACT_NOW, "driver_recovery_action"),
+    ],
+)
+def test_a_state_that_a_rule_names_is_found_at_once(values: dict[str, float], health: Health, rule: str) -> None:
+    report = looked(Scripted([Reading(gpu(0), T0, HEALTHY), Reading(gpu(1), T0, {**HEALTHY, **values})]))
+    assert report.health is health
+    assert rule in [finding.rule for finding in report.findings]
+    assert [each.health for each in report.gpus] == [Health.HEALTHY, health]
+
+
+def test_an_xid_of_the_last_hours_counts() -> None:
+    event = Event(EventKind.XID, gpu(0).uuid, "node-1", T0 - HOUR, 79, "GPU has fallen off the bus", "kernel_log")
+    report = looked(Scripted([Reading(gpu(0), T0, HEALTHY)]), event)
+    assert report.health is Health.ACT_NOW
+    assert [each.code for each in report.events] == [79]
+
+
+@pytest.mark.parametrize(
+    ("reason", "health"),
+    [(Missing.LOST, Health.ACT_NOW), (Missing.RESET_REQUIRED, Health.ACT_NOW), (Missing.TIMED_OUT, Health.CANNOT_SEE)],
+)
+def test_a_gpu_without_values_is_never_healthy(reason: Missing, health: Health) -> None:
+    dead = Reading(gpu(1), T0, {}, {"gpu_temperature_celsius": reason, "gpu_power_watts": reason})
+    report = looked(Scripted([Reading(gpu(0), T0, HEALTHY), dead]))
+    assert report.gpus[1].health is health
+    assert report.health is health
+
+
+def test_no_gpu_at_all_cannot_be_seen() -> None:
+    assert looked(Scripted([])).health is Health.CANNOT_SEE
+
+
+def test_what_calls_for_action_outranks_what_cannot_be_seen() -> None:
+    blind = Reading(gpu(0), T0, {}, {"gpu_power_watts": Missing.TIMED_OUT})
+    broken = Reading(gpu(1), T0, {**HEALTHY, "gpu_row_remap_failure": 1.0})
+    assert looked(Scripted([blind, broken])).health is Health.ACT_NOW
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> Scripted:
+    denied = {"gpu_ecc_sram_threshold_exceeded": Missing.DENIED, "gpu_fan_speed_ratio": Missing.UNSUPPORTED}
+    source = Scripted(
+        [Reading(gpu(0), T0, HEALTHY, denied), Reading(gpu(1), T0, {**HEALTHY, "gpu_temperature_celsius": 88.0})]
+    )
+    monkeypatch.setattr(node_scan, "open_source", lambda *_: source)
+    monkeypatch.setattr("tocsin.runtime.scan.PAUSE_SECONDS", 0.0)
+    return source
+
+
+def test_the_command_prints_a_table_and_ends_with_the_verdict(node: Scripted) -> None:
+    result = CliRunner().invoke(cli, ["scan"], catch_exceptions=False)
+    assert result.exit_code == 1
+    assert "2 GPUs read by scripted: attention" in result.output
+    assert "88 °C" in result.output
+    assert "[temperature_high; proposes: throttle]" in result.output
+    assert "not seen (denied): gpu_ecc_sram_threshold_exceeded" in result.output
+    assert "gpu_fan_speed_ratio" not in result.output
+    assert node.closed == 1
+
+
+def test_the_command_prints_json(node: Scripted) -> None:
+    result = CliRunner().invoke(cli, ["scan", "--json"], catch_exceptions=False)
+    report = json.loads(result.output)
+    assert (report["health"], report["exit_code"]) == ("attention", result.exit_code)
+    assert [each["health"] for each in report["gpus"]] == ["healthy", "attention"]
+    assert report["gpus"][0]["missing"] == {"denied": 1, "unsupported": 1}
+    assert report["findings"][0]["rule"] == "temperature_high"
