@@ -3,13 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-SERVERS := victoria-metrics influxdb prometheus chromium fonts-noto-cjk
+SERVERS := victoria-metrics influxdb prometheus chromium fonts-noto-cjk gcc libc6-dev
 DEMO_ARGS ?=
 export PYTHONPATH :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo setup setup-servers lint unit wheel-test test bench clean
+.PHONY: help demo setup setup-servers lint unit chaos wheel-test test bench clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -30,6 +30,9 @@ lint: setup  ## ruff, mypy strict, import-linter
 
 unit: setup  ## All tests against the working tree
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not gpu" --benchmark-disable
+
+chaos: setup setup-servers  ## Break store, disk, clock and driver under a running agent (5 minutes at most)
+	timeout 300 $(BIN)/python -m pytest tests/chaos --benchmark-disable -p no:xdist
 
 wheel-test: setup  ## Smoke tests and laws against the built wheel
 	rm -rf build dist

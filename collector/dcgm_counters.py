@@ -8,12 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tocsin.collector.dcgm_fields import (
-    XID_COUNT,
-    field_numbered,
-    names_numbered,
-    readable_ids,
-)
+from tocsin.collector.dcgm_fields import XID_COUNT, field_numbered, names_numbered, readable_ids
+from tocsin.domain.metrics import MetricSpec
 
 NEWEST_ID = 1099
 """The highest field of a GPU in DCGM 3.3; ids are never used again for something else."""
@@ -23,8 +19,24 @@ NEEDS_LINKS = 1508
 DRIVER_VERSION = "DCGM_FI_DRIVER_VERSION"
 
 
+_RAW_UNITS = {
+    ("ratio", 0.01): "percent",
+    ("bytes", 1048576.0): "MiB",
+    ("bytes/s", 1e6): "MB/s",
+    ("hertz", 1e6): "MHz",
+    ("joules", 0.001): "mJ",
+    ("seconds", 1e-9): "ns",
+}
+"""The unit in which the exporter shows a field, by ours and the factor between them."""
+
+
 def _row(name: str, kind: str, text: str) -> str:
     return f"{name}, {kind}, {text.rstrip('.').replace(',', ';')}."
+
+
+def _help(spec: MetricSpec) -> str:
+    raw = _RAW_UNITS.get((spec.unit, spec.dcgm_scale), "")
+    return f"{spec.help.rstrip('.')} ({raw})" if raw else spec.help
 
 
 def _rows(ids: list[int]) -> Iterator[str]:
@@ -32,7 +44,7 @@ def _rows(ids: list[int]) -> Iterator[str]:
         which = field_numbered(number)
         if which is not None:
             # Names of before 4.6 are aliases in 4.6: every release knows them.
-            yield _row(names_numbered(number)[0], which.spec.kind.value, which.spec.help)
+            yield _row(names_numbered(number)[0], which.spec.kind.value, _help(which.spec))
 
 
 def is_old(number: int) -> bool:
@@ -45,7 +57,7 @@ def counters_csv() -> str:
     ids = [number for number in readable_ids() if number != NEEDS_LINKS]
     lines = [
         "# Counters of dcgm-exporter for Tocsin. Made by `tocsin reference dcgm-counters`.,,",
-        "# Use: dcgm-exporter -f tocsin-counters.csv,,",
+        "# For DCGM 3.3.9 and newer: dcgm-exporter -f tocsin-counters.csv,,",
         "# DCGM FIELD; Prometheus metric type; help message,,",
         "",
         *_rows([number for number in ids if is_old(number)]),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import httpx2
 
 from tocsin.collector.dcgm_fields import SXID_FATAL, Field
-from tocsin.collector.dcgm_http import ScrapeFailed, fetch
+from tocsin.collector.dcgm_http import ScrapeFailed, fetch, is_http
 from tocsin.collector.dcgm_labels import Head, Use
 from tocsin.collector.dcgm_lines import Heads, Sample, samples
 from tocsin.collector.dcgm_rows import Row, absent, counters
@@ -152,7 +152,8 @@ class DcgmExporterSource:
         self._clock = clock
         self._own = own
         self._seconds = timeout_seconds
-        self._client = httpx2.Client(timeout=timeout_seconds, transport=transport, trust_env=False)
+        # Half for the connection and half for the first bytes; `fetch` watches over the whole.
+        self._client = httpx2.Client(timeout=timeout_seconds / 2, transport=transport, trust_env=False)
         self._heads = Heads(site.dress_head)
         self._known: dict[str, _Known] = {}
         self._xids = XidOnsets(NAME)
@@ -257,8 +258,7 @@ class DcgmExporterSource:
 
 def checked_url(url: str) -> str:
     """`url` where it is one of http or https. Raises InputError."""
-    parsed = httpx2.URL(url)
-    if parsed.scheme not in ("http", "https") or not parsed.host:
+    if not is_http(url):
         remedy = "name the exporter's page, for example http://127.0.0.1:9400/metrics"
         raise InputError("agent.dcgm_url", url, "is no http or https URL", remedy)
     return url

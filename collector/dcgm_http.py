@@ -14,6 +14,15 @@ class ScrapeFailed(Exception):
     """The page did not come; the text says why, in a few words."""
 
 
+def is_http(url: str) -> bool:
+    """Whether `url` names a host to ask over http or https."""
+    try:
+        parsed = httpx2.URL(url)
+    except httpx2.InvalidURL:
+        return False
+    return parsed.scheme in ("http", "https") and bool(parsed.host)
+
+
 def fetch(client: httpx2.Client, url: str, clock: Clock, seconds: float) -> str:
     """The text at `url`. Raises ScrapeFailed."""
     until = clock.monotonic() + seconds

@@ -11,6 +11,10 @@ from tocsin.collector.hook_protocol import Stats
 MESSAGES_PER_SECOND = 20.0
 BURST = 40.0
 """A process speaks once in some seconds; this leaves room for a burst of failed allocations."""
+USER_MESSAGES_PER_SECOND = 100.0
+USER_BURST = 1000.0
+"""All processes of one user together: reading the largest packet takes a millisecond, so that this is a tenth of a
+core. The burst is for a node's processes that all come back to a restarted agent."""
 FLOOD = 1000
 """Messages above the rate after which a connection is closed."""
 
@@ -31,30 +35,49 @@ def credentials(connection: socket.socket) -> tuple[int, int]:
 
 
 @dataclass(slots=True)
+class Allowance:
+    """Messages that may still be taken: `rate` a second, and up to `burst` saved up."""
+
+    rate: float
+    burst: float
+    filled: float
+    tokens: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tokens = self.burst
+
+    def take(self, now: float) -> bool:
+        """Whether one more message is within it."""
+        self.tokens = min(self.burst, self.tokens + (now - self.filled) * self.rate)
+        self.filled = now
+        if self.tokens < 1:
+            return False
+        self.tokens -= 1
+        return True
+
+
+@dataclass(slots=True)
 class Peer:
     """One connection. Times are seconds on the agent's monotonic scale."""
 
     connection: socket.socket
     pid: int
     uid: int
+    own: Allowance
+    of_user: Allowance
     process: str = ""
     every: float = 0.0
     stats: Stats | None = None
     heard: float = 0.0
-    tokens: float = BURST
-    filled: float = 0.0
     excess: int = 0
     asked: set[str] = field(default_factory=set)
 
     def admit(self, now: float) -> bool:
-        """Whether one more message is within the rate."""
-        self.tokens = min(BURST, self.tokens + (now - self.filled) * MESSAGES_PER_SECOND)
-        self.filled = now
-        if self.tokens < 1:
-            self.excess += 1
-            return False
-        self.tokens -= 1
-        return True
+        """Whether one more message is within its rate and that of its user."""
+        if self.own.take(now) and self.of_user.take(now):
+            return True
+        self.excess += 1
+        return False
 
     def fresh(self, now: float) -> bool:
         """Whether its last sample may still be taken for the present."""

@@ -15,9 +15,20 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tocsin.collector.hook_peers import FLOOD, HookOutcome, Peer, ProcessState, credentials
+from tocsin.collector.hook_peers import (
+    BURST,
+    FLOOD,
+    MESSAGES_PER_SECOND,
+    USER_BURST,
+    USER_MESSAGES_PER_SECOND,
+    Allowance,
+    HookOutcome,
+    Peer,
+    ProcessState,
+    credentials,
+)
 from tocsin.collector.hook_protocol import Ack, Bye, Hello, OutOfMemory, Stats, parse
-from tocsin.collector.hook_socket import listen
+from tocsin.collector.hook_socket import listen, remove
 from tocsin.domain.clock import SECOND, Clock
 from tocsin.domain.errors import Conflict, InputError, Unavailable
 from tocsin.hook.wire import LOST, MAX_MESSAGE, REQUESTS, pack
@@ -32,6 +43,8 @@ MAX_PER_USER = 256
 PACKETS_PER_TURN = 16
 """Packets taken from one connection before the next has its turn."""
 TURN_SECONDS = 0.5
+FULL_SECONDS = 0.1
+"""Pause where the agent has no descriptor left for a connection that waits, which would else be tried without end."""
 OUTCOMES_KEPT = 256
 OOMS_KEPT = 256
 
@@ -48,6 +61,7 @@ class HookServer:
         self._own = own
         self._lock = threading.Lock()
         self._peers: dict[int, Peer] = {}
+        self._users: dict[int, Allowance] = {}
         self._asked: dict[tuple[str, int], str] = {}
         self._outcomes: deque[HookOutcome] = deque(maxlen=OUTCOMES_KEPT)
         self._ooms: deque[tuple[int, int, OutOfMemory]] = deque(maxlen=OOMS_KEPT)
@@ -55,7 +69,7 @@ class HookServer:
         self.placed: Mapping[str, frozenset[int]] = {}
         """GPU UUID to the processes on it, as the companion last found them."""
         self._closing = threading.Event()
-        self._listener = listen(path)
+        self._listener, self._inode = listen(path)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._serve, name="hook-server", daemon=True)
@@ -78,18 +92,17 @@ class HookServer:
             self._peers.clear()
         self._selector.close()
         self._listener.close()
-        self.path.unlink(missing_ok=True)
+        remove(self.path, self._inode)
 
     def processes(self) -> list[ProcessState]:
-        """Processes with a sample that is not stale, by pid."""
+        """Processes with a sample that is not stale, by pid; of several connections of one, that last heard of."""
         now = self._clock.monotonic()
+        found: dict[int, ProcessState] = {}
         with self._lock:
-            found = [
-                ProcessState(peer.pid, peer.uid, peer.process, peer.stats)
-                for peer in self._peers.values()
-                if peer.stats is not None and peer.fresh(now)
-            ]
-        return sorted(found, key=lambda state: state.pid)
+            for peer in sorted(self._peers.values(), key=lambda peer: peer.heard):
+                if peer.stats is not None and peer.fresh(now):
+                    found[peer.pid] = ProcessState(peer.pid, peer.uid, peer.process, peer.stats)
+        return [found[pid] for pid in sorted(found)]
 
     def take_ooms(self) -> list[tuple[int, int, OutOfMemory]]:
         """Failed allocations since the last call, as (instant of hearing in ms, pid, what failed)."""
@@ -151,7 +164,10 @@ class HookServer:
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionError):
+            return
         except OSError:
+            self._closing.wait(FULL_SECONDS)
             return
         pid, uid = credentials(connection)
         problem = self._unwelcome(pid, uid)
@@ -163,11 +179,17 @@ class HookServer:
                 _log.warning("connections refused (said once)", reason=problem, uid=uid)
             return
         connection.setblocking(False)
-        peer = Peer(connection, pid, uid, filled=self._clock.monotonic())
+        now = self._clock.monotonic()
+        peer = Peer(connection, pid, uid, Allowance(MESSAGES_PER_SECOND, BURST, now), self._of_user(uid, now))
         with self._lock:
             self._peers[connection.fileno()] = peer
         self._selector.register(connection, selectors.EVENT_READ, peer)
         self._own.set("tocsin_hook_processes", len(self._peers))
+
+    def _of_user(self, uid: int, now: float) -> Allowance:
+        if len(self._users) >= MAX_CONNECTIONS:
+            self._users = {peer.uid: peer.of_user for peer in self._peers.values()}
+        return self._users.setdefault(uid, Allowance(USER_MESSAGES_PER_SECOND, USER_BURST, now))
 
     def _unwelcome(self, pid: int, uid: int) -> str:
         if pid <= 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import socket
 import stat
 from pathlib import Path
@@ -15,29 +16,52 @@ MODE = 0o666
 puts the socket into a folder that only a group may enter."""
 BACKLOG = 128
 
+Inode = tuple[int, int]
+"""Device and number of a file: which one stands at a path."""
 
-def listen(path: Path) -> socket.socket:
-    """A listening SEQPACKET socket at `path`; a dead agent's leftover is replaced.
 
-    Raises Conflict where another agent listens there, InputError where the path cannot be used.
+def listen(path: Path) -> tuple[socket.socket, Inode]:
+    """A listening SEQPACKET socket at `path`, and its file; a dead agent's leftover is replaced.
+
+    A missing folder is made, open to all. Raises Conflict where another agent listens there, InputError where the path cannot be used.
     """
     _clear(path)
     made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _folder(path.parent)
         made.bind(str(path))
         path.chmod(MODE)
         made.listen(BACKLOG)
         made.setblocking(False)
+        return made, _inode(path.lstat())
     except OSError as error:
         made.close()
         raise InputError(
             "agent.hook_socket",
             str(path),
             f"cannot be listened on ({error.strerror or error})",
-            "name a path of up to 100 characters in a folder that the agent may write to",
+            'name a path of up to 100 characters in a folder that the agent may write to, or "" to go without',
         ) from None
-    return made
+
+
+def remove(path: Path, inode: Inode) -> None:
+    """Remove `path` where it is still the file `inode`: an agent that came after may have put its own there."""
+    with contextlib.suppress(OSError):
+        if _inode(path.lstat()) == inode:
+            path.unlink()
+
+
+def _inode(found: os.stat_result) -> Inode:
+    return found.st_dev, found.st_ino
+
+
+def _folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        return
+    # The agent's umask may be narrower than its socket is meant to be.
+    path.chmod(0o755)
 
 
 def _clear(path: Path) -> None:

@@ -216,9 +216,9 @@ class KernelLogCompanion:
         """
         if _LAST in reading.values or reading.gpu.is_mig or not reading.values:
             return reading
-        if reading.missing.get(_LAST) in (Missing.LOST, Missing.NOT_DUE):
+        uuid, reason = reading.gpu.uuid, reading.missing.get(_LAST)
+        if reason in (Missing.LOST, Missing.NOT_DUE) or (reason is None and uuid not in self._last):
             return reading
-        uuid = reading.gpu.uuid
         values = dict(reading.values)
         values[_LAST] = float(self._last.get(uuid, 0))
         for code, number in self._counts.get(uuid, {}).items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from tocsin.collector.nvml_account import Account
 from tocsin.collector.nvml_device import Device, Look, Place, open_device
 from tocsin.collector.nvml_events import XidWatch
 from tocsin.collector.nvml_gpm import Activity
@@ -83,7 +84,6 @@ class NvmlSource:
         self._place = place
         self.deadline_seconds = deadline_seconds
         self._clock = clock if clock is not None else SystemClock()
-        self._own = own
         self._workers: Workers[_Result] = Workers()
         self._watch = XidWatch(library, self._clock, own)
         self._stuck = Stuck()
@@ -91,10 +91,7 @@ class NvmlSource:
         self._without_handle: frozenset[str] = frozenset()
         self._count = 0
         self._listed_ms: int | None = None
-        self._lost: set[str] = set()
-        self._actions: dict[str, float] = {}
-        self._told_of: set[tuple[str, str]] = set()
-        self._driver = ""
+        self._account = Account(place.host, self.name, self._watch, own)
         self._retired: tuple[Activity, ...] = ()
         self._open = True
         self._reopen_at_ms = 0
@@ -130,6 +127,15 @@ class NvmlSource:
         for uuid, device in self._devices.items():
             readings += self._noted(device, taken.get(uuid), now_ms, events)
         return Batch(readings=tuple(readings), events=tuple(events))
+
+    def _noted(self, device: Device, taken: _Taken | None, now_ms: int, events: list[Event]) -> list[Reading]:
+        if taken is None:
+            unseen = not self._open or device.gpu.uuid in self._without_handle
+            return self._account.absent(device, Missing.LOST if unseen else Missing.TIMED_OUT, now_ms, events)
+        self._account.took(taken.seconds)
+        if taken.look is None:
+            return self._account.absent(device, Missing.LOST, now_ms, events)
+        return self._account.seen(device, taken.look, now_ms, events)
 
     def close(self) -> None:
         if self._open:
@@ -168,7 +174,7 @@ class NvmlSource:
         self._open = True
         self._pause_ms = SECOND
         self._listed_ms = now_ms
-        events.append(self._event(EventKind.DRIVER_RELOAD, "", now_ms, "NVML went away and was opened again"))
+        events.append(self._account.event(EventKind.DRIVER_RELOAD, "", now_ms, "NVML went away and was opened again"))
         return True
 
     def _went_away(self, failure: NvmlFailure, now_ms: int) -> None:
@@ -207,7 +213,7 @@ class NvmlSource:
             self._listed_ms = now_ms
         if 0 <= now_ms - self._listed_ms < ENUMERATE_MS:
             return
-        if self._lost and not self._workers.stuck and not self._workers.left_behind:
+        if self._account.lost and not self._workers.stuck and not self._workers.left_behind:
             # A lost GPU does not come back to handles that were open when it went.
             self._shut_down()
             self._take(self._opened(self.deadline_seconds), retire=False)
@@ -223,12 +229,7 @@ class NvmlSource:
             return
         self._take(listing, retire=True)
         self._listed_ms = now_ms
-        for uuid in before - self._devices.keys():
-            if uuid not in self._lost:
-                events.append(self._event(EventKind.GPU_LOST, uuid, now_ms, "the driver no longer lists the GPU"))
-            self._lost.discard(uuid)
-        new = self._devices.keys() - before
-        events += [self._event(EventKind.GPU_FOUND, uuid, now_ms, "the driver lists a new GPU") for uuid in new]
+        events += self._account.relisted(before, self._devices.keys(), now_ms)
 
     def _list(self) -> _Listing:
         return self._listed(self._devices)
@@ -271,9 +272,10 @@ class NvmlSource:
         self._devices = opened | left
         self._without_handle = frozenset(left.keys() - self._stuck.uuids)
         self._count = listing.count
-        self._driver = listing.driver
+        self._account.driver = listing.driver
 
     def _read_all(self, now_ms: int, events: list[Event]) -> dict[str, _Taken]:
+        self._given_up(_LIBRARY, now_ms)
         tasks: dict[str, Callable[[], _Result]] = {_LIBRARY: _guarded(self._count_gpus)}
         for uuid in self._watch.hurried() & self._devices.keys():
             self._devices[uuid].hurry()
@@ -281,7 +283,7 @@ class NvmlSource:
             if uuid not in self._without_handle:
                 tasks[uuid] = self._task(device, now_ms)
         taken, count = self._sort(self._workers.run(tasks, self.deadline_seconds))
-        self._stuck.note(self._workers.stuck & self._devices.keys(), now_ms)
+        self._stuck.note(self._workers.stuck, now_ms)
         if count is not None and count != self._count:
             self._enumerate(now_ms, events)
             fresh = {u: self._task(d, now_ms) for u, d in self._devices.items() if u not in self._without_handle}
@@ -309,10 +311,16 @@ class NvmlSource:
 
     def _task(self, device: Device, now_ms: int) -> Callable[[], _Result]:
         uuid = device.gpu.uuid
-        if self._stuck.due(uuid, now_ms) and self._workers.left_behind < self._stuck.most_left_behind:
-            self._workers.abandon(uuid)
+        if self._given_up(uuid, now_ms):
             return _guarded(lambda: self._afresh(device, now_ms))
         return _guarded(lambda: self._timed(device, now_ms))
+
+    def _given_up(self, key: str, now_ms: int) -> bool:
+        """Whether a call that hangs is now left behind, so that `key` is tried on another thread."""
+        if not self._stuck.due(key, now_ms) or self._workers.left_behind >= self._stuck.most_left_behind:
+            return False
+        self._workers.abandon(key)
+        return True
 
     def _timed(self, device: Device, now_ms: int) -> _Taken:
         begun = self._clock.monotonic()
@@ -325,63 +333,6 @@ class NvmlSource:
         if device.gpu.uuid != stale.gpu.uuid:
             return _Taken(stale, None, 0.0)
         return self._timed(device, now_ms)
-
-    def _noted(self, device: Device, taken: _Taken | None, now_ms: int, events: list[Event]) -> list[Reading]:
-        """The readings of one GPU, after its loss, return and change of verdict became events."""
-        uuid = device.gpu.uuid
-        if taken is None:
-            unseen = not self._open or uuid in self._without_handle
-            return self._absent(device, Missing.LOST if unseen else Missing.TIMED_OUT, now_ms, events)
-        if self._own is not None:
-            self._own.observe("tocsin_nvml_read_seconds", taken.seconds)
-        look = taken.look
-        if look is None:
-            return self._absent(device, Missing.LOST, now_ms, events)
-        self._count_read("ok")
-        if uuid in self._lost:
-            self._lost.discard(uuid)
-            events.append(self._event(EventKind.GPU_FOUND, uuid, now_ms, "the GPU answers again"))
-        self._note_action(uuid, look.values.get("gpu_recovery_action"), now_ms, events)
-        self._tell(device, look)
-        values, missing = self._watch.values(uuid)
-        look.values.update(values)
-        look.missing.update(missing)
-        return [Reading(device.gpu, now_ms, look.values, look.missing), *look.instances]
-
-    def _absent(self, device: Device, reason: Missing, now_ms: int, events: list[Event]) -> list[Reading]:
-        uuid = device.gpu.uuid
-        self._count_read(reason.label)
-        if reason is Missing.LOST and uuid not in self._lost:
-            self._lost.add(uuid)
-            events.append(self._event(EventKind.GPU_LOST, uuid, now_ms, "the GPU does not answer the driver"))
-        return device.absent(now_ms, reason)
-
-    def _note_action(self, uuid: str, action: float | None, now_ms: int, events: list[Event]) -> None:
-        if action is None:
-            return
-        announced = self._watch.verdict_at(uuid)
-        if action != self._actions.get(uuid, 0.0):
-            at_ms = now_ms if announced is None else min(announced, now_ms)
-            text = f"the driver's recovery verdict is now {action:.0f}"
-            events.append(self._event(EventKind.RECOVERY_ACTION, uuid, at_ms, text, int(action)))
-        self._actions[uuid] = action
-
-    def _tell(self, device: Device, look: Look) -> None:
-        """One line for each model and driver: what can be read, and what cannot."""
-        kind = (device.gpu.model, self._driver)
-        if kind in self._told_of:
-            return
-        self._told_of.add(kind)
-        unsupported = sorted(key for key, reason in look.missing.items() if reason is Missing.UNSUPPORTED)
-        names = {key.split("{", 1)[0] for key in look.values}
-        _log.info("GPU model", model=kind[0], driver=kind[1], metrics=len(names), unsupported=unsupported)
-
-    def _count_read(self, outcome: str) -> None:
-        if self._own is not None:
-            self._own.count("tocsin_nvml_reads_total", outcome=outcome)
-
-    def _event(self, kind: EventKind, uuid: str, at_ms: int, message: str, code: int = 0) -> Event:
-        return Event(kind, uuid, self._place.host, at_ms, code, message, self.name)
 
 
 def _guarded(task: Callable[[], _Result]) -> Callable[[], _Result]:

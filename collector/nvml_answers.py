@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tocsin.collector.nvml_decode import BLANK_FROM
 from tocsin.collector.nvml_library import Code, NvmlFailure
 from tocsin.collector.nvml_links import metric_of
 from tocsin.domain.missing import Missing
-
-BLANK_FROM = 0x7FFF_FFFF_FFFF_FFF0
-"""Integers from here on are sentinels: DCGM's blanks, and NVML's all-ones for "not available"."""
 
 _REASONS: dict[int, Missing] = {
     Code.INVALID_ARGUMENT: Missing.UNSUPPORTED,  # this driver does not know the field or threshold

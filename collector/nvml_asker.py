@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import truediv
 from typing import Any, Protocol
 
-from tocsin.collector.nvml_answers import BLANK_FROM, LASTING, Answers, reason_of
-from tocsin.collector.nvml_decode import divisor, link_up, unpack_ber
+from tocsin.collector.nvml_answers import LASTING, Answers, reason_of
+from tocsin.collector.nvml_decode import BLANK_FROM, divisor, link_up, unpack_ber
 from tocsin.collector.nvml_library import Code, Nvml, NvmlFailure
 from tocsin.collector.nvml_marshal import FieldReplies
 from tocsin.collector.nvml_probes import CallProbe, FieldProbe

@@ -12,6 +12,9 @@ from tocsin.domain.metrics import variant
 Answer = Mapping[str, float | None]
 Read = Callable[[Any], Answer]
 
+BLANK_FROM = 0x7FFF_FFFF_FFFF_FFF0
+"""Integers from here on are sentinels: DCGM's blanks, and NVML's all-ones for "not available"."""
+
 PERCENT = 0.01
 MILLI = 1e-3
 NANO = 1e-9
@@ -85,11 +88,10 @@ def one(metric: str, scale: float, part: str | int | None) -> Read:
     apply, by = (mul, scale) if scale >= 1 else (truediv, round(1 / scale))
 
     def whole(answer: Any) -> Answer:
-        return {metric: None if answer is None else apply(answer, by)}
+        return {metric: apply(answer, by) if answer is not None and answer < BLANK_FROM else None}
 
     def member(answer: Any) -> Answer:
-        value = getattr(answer, part) if isinstance(part, str) else answer[part]
-        return {metric: None if value is None else apply(value, by)}
+        return whole(getattr(answer, part) if isinstance(part, str) else answer[part])
 
     return whole if part is None else member
 
@@ -97,7 +99,7 @@ def one(metric: str, scale: float, part: str | int | None) -> Read:
 def memory(answer: Any) -> Answer:
     """Version 2 of the memory structure."""
     total, used, reserved = answer.total, answer.used, answer.reserved
-    usable = total - reserved
+    usable = total - reserved if total < BLANK_FROM and reserved < BLANK_FROM and used < BLANK_FROM else 0
     return {
         "gpu_memory_total_bytes": total,
         "gpu_memory_used_bytes": used,

@@ -135,7 +135,10 @@ class Device:
     ) -> dict[str, Missing]:
         told = (plan.fast.missing, self._activity.missing, unrated, tuple(values))
         if fresh or told != self._told:
-            merged = {**plan.standing.reasons, **plan.fast.missing, **self._activity.missing, **unrated}
+            idle = self._activity.missing
+            merged = {**plan.standing.reasons, **plan.fast.missing, **idle, **unrated}
+            # What GPM can tell from the next reading on is not unsupported for want of a counter.
+            merged.update((key, reason) for key, reason in idle.items() if reason is Missing.NOT_DUE)
             if _LATENCY not in values:
                 merged[_LATENCY] = Missing.UNSUPPORTED
             self._missing = {key: reason for key, reason in merged.items() if key not in values}

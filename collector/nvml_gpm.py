@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from operator import truediv
 from typing import Any
 
-from tocsin.collector.nvml_answers import BLANK_FROM, LASTING, Answers, quiet_reason, reason_of
-from tocsin.collector.nvml_decode import divisor
+from tocsin.collector.nvml_answers import LASTING, Answers, quiet_reason, reason_of
+from tocsin.collector.nvml_decode import BLANK_FROM, divisor
 from tocsin.collector.nvml_library import Code, Gpm, Nvml, NvmlFailure
 from tocsin.domain.missing import Missing
 
@@ -101,7 +101,7 @@ class Activity:
             if code != Code.SUCCESS:
                 answers.fail(key, quiet_reason(code))
             else:
-                answers.add(key, value / by)
+                answers.add(key, value / by if value < BLANK_FROM else None)
         self._values, self.missing = answers.values, answers.missing()
 
     def _blame(self, reason: Missing) -> None:

@@ -186,6 +186,13 @@ def _placements(handle: Any, profile: int) -> list[tuple[int, int]]:
     return [(place.start, place.size) for place in places[: count.value]]
 
 
+def _vgpu_memory(instance: Any) -> int:
+    """Bytes that a vGPU uses: nvidia-ml-py gives the driver four bytes to write eight into."""
+    used = ctypes.c_ulonglong()
+    pynvml._nvmlCheckReturn(pynvml._nvmlGetFunctionPointer("nvmlVgpuInstanceGetFbUsage")(instance, ctypes.byref(used)))
+    return used.value
+
+
 _STRUCTURES = {
     "nvmlDeviceGetSramEccErrorStatus": ("c_nvmlEccSramErrorStatus_v1_t",),
     "nvmlDeviceGetGpuFabricInfoV": ("c_nvmlGpuFabricInfo_v3_t", "c_nvmlGpuFabricInfo_v2_t"),
@@ -194,7 +201,10 @@ _STRUCTURES = {
 """Functions that fill a structure of the caller, and its versions, newest first."""
 _TAKES_REFERENCE = frozenset({"nvmlDeviceGetSramEccErrorStatus", "nvmlDeviceGetGpuFabricInfoV"})
 """Those of them to which nvidia-ml-py passes on what it is given; the others it gives a reference itself."""
-_WRITTEN_HERE: dict[str, Callable[..., Any]] = {"nvmlDeviceGetGpuInstancePossiblePlacements": _placements}
+_WRITTEN_HERE: dict[str, Callable[..., Any]] = {
+    "nvmlDeviceGetGpuInstancePossiblePlacements": _placements,
+    "nvmlVgpuInstanceGetFbUsage": _vgpu_memory,
+}
 
 _SCALARS: dict[str, type[Any]] = {
     "nvmlDeviceGetClockInfo": ctypes.c_uint,

@@ -24,50 +24,56 @@ _FULL = 100
 class Processes:
     """Compute, graphics and MPS processes of one handle, each counted once.
 
-    A process whose memory the driver does not tell is blank. `utilization` adds the mean SM utilisation of each since
-    the reading before, which no MIG instance and no MIG-enabled GPU has.
+    A process whose memory the driver does not tell is blank. The count needs every list that the GPU has: one that
+    fails leaves it unknown, for a GPU that looks free may be reset. `utilization` adds the mean SM utilisation of each
+    since the reading before, which no MIG instance and no MIG-enabled GPU has.
     """
 
     def __init__(self, library: Nvml, handle: Any, *, utilization: bool) -> None:
         self._library = library
         self._handle = handle
         self._lists = list(_LISTS)
-        self._reason = Missing.UNSUPPORTED
+        self._refused: Missing | None = None
         self._utilization: Missing | None = None if utilization else Missing.UNSUPPORTED
         self._last_seen = 0
 
     def read(self, answers: Answers) -> None:
         """Add the count, and memory and SM utilisation by process."""
-        listed = self._listed(answers)
-        if listed is not None:
+        listed, unknown = self._listed()
+        if unknown is None:
             answers.add("gpu_processes", len(listed))
-            for pid, used in listed.items():
-                answers.add(variant("gpu_process_memory_used_bytes", "pid", str(pid)), used)
-        self._read_utilization(listed, answers)
+        else:
+            answers.fail("gpu_processes", unknown)
+            if not listed:
+                answers.fail("gpu_process_memory_used_bytes", unknown)
+        for pid, used in listed.items():
+            answers.add(variant("gpu_process_memory_used_bytes", "pid", str(pid)), used)
+        self._read_utilization(listed if unknown is None else None, answers)
 
-    def _listed(self, answers: Answers) -> dict[int, int | None] | None:
+    def _listed(self) -> tuple[dict[int, int | None], Missing | None]:
+        """Memory by process, and why there may be more of them."""
         found: dict[int, int | None] = {}
-        told = False
-        for function in tuple(self._lists):
+        unknown = self._refused
+        for function in self._lists:
             code, reply = ask(coded(partial(self._library.call, function, self._handle)))
             if code:
-                self._list_failed(function, code)
+                unknown = self._list_failed(function, code) or unknown
                 continue
-            told = True
             for process in reply:
                 known, used = found.get(process.pid), process.usedGpuMemory
                 found[process.pid] = used if known is None or (used is not None and used > known) else known
-        if told:
-            return found
-        answers.blame(("gpu_processes", "gpu_process_memory_used_bytes"), self._reason)
-        return None
+        return found, unknown
 
-    def _list_failed(self, function: str, code: int) -> None:
+    def _list_failed(self, function: str, code: int) -> Missing | None:
         reason = reason_of(code)
-        if function == _LISTS[0] or self._reason is Missing.UNSUPPORTED:
-            self._reason = reason
         if code in LASTING:
-            self._lists.remove(function)
+            self._lists = [name for name in self._lists if name != function]
+        if reason is Missing.UNSUPPORTED and function != _LISTS[0]:
+            # No graphics or no MPS here: there is nothing to count.
+            return None
+        if code in LASTING:
+            self._refused = reason
+        return reason
 
     def _read_utilization(self, listed: dict[int, int | None] | None, answers: Answers) -> None:
         metric = "gpu_process_sm_utilization_ratio"

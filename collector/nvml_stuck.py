@@ -1,4 +1,4 @@
-"""Which GPUs hang, since when, and when to try them again."""
+"""Which calls into the driver hang, since when, and when to try again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_LEFT_BEHIND = 8
 
 @dataclass(slots=True)
 class _Spell:
-    """One GPU's time without an answer."""
+    """One time without an answer."""
 
     since_ms: int
     retry_ms: int
@@ -27,7 +27,7 @@ class _Spell:
 
 
 class Stuck:
-    """Keeps account of GPUs whose call has not come back. The first and the last reading of a spell are logged."""
+    """Keeps account of calls that have not come back. Begin and end of a spell are logged."""
 
     most_left_behind = MOST_LEFT_BEHIND
 
@@ -36,17 +36,17 @@ class Stuck:
 
     @property
     def uuids(self) -> AbstractSet[str]:
-        """GPUs that hang."""
+        """What hangs: GPUs by UUID, and the library as a whole."""
         return self._spells.keys()
 
     def note(self, stuck: AbstractSet[str], now_ms: int) -> None:
-        """`stuck` are the GPUs whose call is out after the reading at `now_ms`."""
+        """`stuck` are those whose call is out after the reading at `now_ms`."""
         for uuid in stuck - self._spells.keys():
             self._spells[uuid] = _Spell(now_ms, now_ms + FIRST_RETRY_MS)
-            _log.warning("GPU does not answer and is not asked until it does", gpu=uuid)
+            _log.warning("a call into the driver hangs: it is not asked again until that comes back", reader=uuid)
         for uuid in self._spells.keys() - stuck:
             spell = self._spells.pop(uuid)
-            _log.info("GPU answers again", gpu=uuid, seconds=(now_ms - spell.since_ms) / SECOND)
+            _log.info("the call came back", reader=uuid, seconds=(now_ms - spell.since_ms) / SECOND)
 
     def due(self, uuid: str, now_ms: int) -> bool:
         """Whether to try `uuid` afresh now; if so, the next try is put off further."""

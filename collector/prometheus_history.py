@@ -35,6 +35,9 @@ FIRST_SPAN_MS = 6 * HOUR
 MIN_SPAN_MS = MINUTE
 PRIME_MS = 15 * MINUTE
 """How far before the first window latched codes are looked at, so that its first sample can be an onset."""
+MAX_STEP_MS = 5 * MINUTE
+"""Beyond it a step would look further back than a server does."""
+PROBED_NAMES = 3
 PROBE_POINTS = 1200
 PROBE_STEP_MS = 5 * SECOND
 DEFAULT_STEP_MS = 15 * SECOND
@@ -131,22 +134,29 @@ class History:
 
         A sample's instant falls anywhere into the grid of steps: at half the interval none can be stepped over.
         """
-        start_ms = end_ms - PROBE_POINTS * PROBE_STEP_MS
-        gaps: list[float] = []
-        for name in list(names)[:3]:
-            matrix = self._client.matrix(self._query(name), start_ms, end_ms, PROBE_STEP_MS)
-            for _, values, instants in pair(matrix):
-                at_ms, _ = sampled(values, instants, start_ms, end_ms)
-                if at_ms.size > 2:
-                    gaps.append(float(np.median(np.diff(at_ms))))
+        gaps = [gap for name in list(names)[:PROBED_NAMES] for gap in self._intervals(name, end_ms)]
         if not gaps:
             return DEFAULT_STEP_MS
-        return int(max(SECOND, min(min(gaps) / 2, 5 * MINUTE) // SECOND * SECOND))
+        return int(max(SECOND, min(min(gaps) / 2, MAX_STEP_MS) // SECOND * SECOND))
+
+    def _intervals(self, name: str, end_ms: int) -> list[float]:
+        """The usual time between two samples of each series of `name`; of a large fleet from a shorter stretch."""
+        points = PROBE_POINTS
+        while points >= PROBE_POINTS // 32:
+            start_ms = end_ms - points * PROBE_STEP_MS
+            try:
+                matrix = self._client.matrix(self._query(name), start_ms, end_ms, PROBE_STEP_MS)
+            except TooMuch:
+                points //= 2
+                continue
+            taken = (sampled(values, at, start_ms, end_ms)[0] for _, values, at in pair(matrix))
+            return [float(np.median(np.diff(at_ms))) for at_ms in taken if at_ms.size > 2]
+        return []
 
     def windows(self, names: list[str], start_ms: int, end_ms: int, step_ms: int) -> Iterator[Window]:
         """All samples with `start_ms` < instant <= `end_ms`, in order; a window that is too much is halved.
 
-        Raises Unavailable where even the shortest span is too much for the server.
+        Raises InputError where even the shortest span is too much for the server.
         """
         longest = MAX_POINTS * step_ms
         span = min(FIRST_SPAN_MS, longest)
@@ -178,10 +188,10 @@ class History:
                 raise TooMuch(f"more than {MAX_SAMPLES} samples in one window")
         return Window(after_ms, until_ms, runs)
 
-    def prime(self, names: list[str], start_ms: int, step_ms: int) -> Window:
+    def prime(self, names: list[str], start_ms: int, step_ms: int) -> Iterator[Window]:
         """The latched codes and their counts just before `start_ms`."""
         latched = [n for n in names if n in XID_NAMES or n in SXID_FATAL or n in SXID_NON_FATAL or n == XID_COUNT]
-        return self.window(latched, start_ms - PRIME_MS, start_ms, step_ms)
+        yield from self.windows(latched, start_ms - PRIME_MS, start_ms, step_ms)
 
     def _query(self, name: str) -> str:
         selector = f"{name}{{{self._inner}}}"

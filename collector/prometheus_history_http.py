@@ -9,6 +9,7 @@ from typing import Any
 import httpx2
 import stamina
 
+from tocsin.collector.dcgm_http import is_http
 from tocsin.collector.prometheus_history_matrix import Matrix, NotAnAnswer, document, notes, parse_matrix
 from tocsin.domain.clock import SECOND
 from tocsin.domain.errors import InputError, Unavailable
@@ -55,8 +56,7 @@ class HistoryClient:
         timeout_seconds: float = TIMEOUT_SECONDS,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
-        parsed = httpx2.URL(url)
-        if parsed.scheme not in ("http", "https") or not parsed.host:
+        if not is_http(url):
             raise InputError("URL", url, "is no http or https URL", _HINT)
         self.url = _BASE.sub("", url)
         self.requests = 0
@@ -70,7 +70,11 @@ class HistoryClient:
     def names(self, selector: str, start_ms: int, end_ms: int) -> list[str]:
         """Metric names of the series that `selector` finds."""
         asked = {"match[]": selector, "start": _seconds(start_ms), "end": _seconds(end_ms)}
-        answer, _ = document(self._get("/api/v1/label/__name__/values", asked))
+        body = self._get("/api/v1/label/__name__/values", asked)
+        try:
+            answer, _ = document(body)
+        except NotAnAnswer as error:
+            raise self._not_prometheus(error) from None
         self.warnings.update(notes(answer))
         return sorted(str(name) for name in answer.get("data") or ())
 
@@ -81,9 +85,12 @@ class HistoryClient:
         try:
             matrix = parse_matrix(body)
         except NotAnAnswer as error:
-            raise InputError("URL", self.url, f"does not answer as Prometheus does: {error}", _HINT) from None
+            raise self._not_prometheus(error) from None
         self.warnings.update(matrix.warnings)
         return matrix
+
+    def _not_prometheus(self, problem: Exception) -> InputError:
+        return InputError("URL", self.url, f"does not answer as Prometheus does: {problem}", _HINT)
 
     def _get(self, path: str, asked: Mapping[str, str]) -> bytes:
         attempts = stamina.retry_context(

@@ -1,11 +1,12 @@
 """Answers of `query_range` as arrays.
 
 Most of an answer is `[seconds,"value"]` pairs. Turned into Python objects they take some five times their bytes; here
-the pairs are cut out and read by numpy, and what is left, the labels, is small enough for the json module.
+the pairs are cut out and read by polars as a table, and what is left, the labels, is small enough for the json module.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,10 +15,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tocsin.domain.errors import Unavailable
+
 Floats = npt.NDArray[np.float64]
 
 _KEY = b'"values":'
-_PUNCTUATION = b'[]" \n\r\t'
+_NEXT = b"],["
 
 
 class NotAnAnswer(ValueError):
@@ -66,16 +69,29 @@ def _cut(body: bytes) -> tuple[bytes, list[bytes]]:
     return b"".join(kept), blocks
 
 
-def _pairs(values: object, blocks: list[bytes]) -> Floats:
+def _table(blocks: list[bytes]) -> list[Floats]:
+    """float64[n, 2] of each list of pairs. Raises NotAnAnswer, and Unavailable without polars."""
+    if not blocks:
+        return []
+    if importlib.util.find_spec("polars") is None:
+        raise Unavailable("importing history needs polars: install tocsin[brain]")
+    import polars as pl
+
+    lengths = [block.count(_NEXT) + 1 for block in blocks]
+    text = b"\n".join(blocks).replace(_NEXT, b"\n").translate(None, b'[]"')
+    try:
+        frame = pl.read_csv(text, has_header=False, schema={"at": pl.Float64, "value": pl.Float64})
+    except pl.exceptions.PolarsError:
+        raise NotAnAnswer("a value is no number") from None
+    if frame.height != sum(lengths) or frame.null_count().sum_horizontal().item():
+        raise NotAnAnswer("a pair is incomplete")
+    return np.split(frame.to_numpy(), np.cumsum(lengths)[:-1])
+
+
+def _pairs(values: object, blocks: list[Floats]) -> Floats:
     """float64[n, 2] of what stands at ``values``: the number of a block, or a list where it was not cut out."""
-    if isinstance(values, int):
-        try:
-            flat = np.fromstring(blocks[values].translate(None, _PUNCTUATION), sep=",")
-        except (ValueError, IndexError):
-            raise NotAnAnswer("a value is no number") from None
-        if flat.size % 2:
-            raise NotAnAnswer("a pair is incomplete")
-        return flat.reshape(-1, 2)
+    if isinstance(values, int) and 0 <= values < len(blocks):
+        return blocks[values]
     if not isinstance(values, list):
         return np.empty((0, 2))
     try:
@@ -110,8 +126,12 @@ def parse_matrix(body: bytes) -> Matrix:
     if not isinstance(result, list):
         raise NotAnAnswer("the answer holds no result")
     lines = []
+    table = _table(blocks)
     for one in result:
-        pairs = _pairs(one.get("values"), blocks)
+        labels = one.get("metric") if isinstance(one, dict) else None
+        if not isinstance(labels, dict):
+            raise NotAnAnswer("a series has no labels")
+        pairs = _pairs(one.get("values"), table)
         if pairs.size:
-            lines.append(Line(one.get("metric", {}), pairs[:, 0].copy(), pairs[:, 1].copy()))
+            lines.append(Line(labels, pairs[:, 0].copy(), pairs[:, 1].copy()))
     return Matrix(lines, notes(answer))

@@ -20,8 +20,9 @@ from tocsin.telemetry.metrics import OwnMetrics
 
 _log = logger("uplink")
 
-MAX_BODY_BYTES = 4 * 1024 * 1024
-"""Text of one push before compression; a brain reads 32 MiB, InfluxDB 25 MB by default."""
+MAX_BODY_BYTES = 1024 * 1024
+"""Text of one push before compression: an hour of one node in some 30 pushes. A brain reads 32 MiB and InfluxDB 25 MB
+by default, but the agent would need as much memory."""
 MIN_BODY_BYTES = 64 * 1024
 """Least text of a push to a receiver that does not answer in time: larger ones would never get through."""
 GZIP_LEVEL = 3
@@ -146,8 +147,7 @@ class Uplink:
             batches = self._spool.peek(self._body_bytes)
             if not batches:
                 break
-            lines = [line for batch in batches for line in batch.text.split("\n") if line]
-            outcome = self._deliver(lines)
+            outcome = self._deliver("".join(_ended(batch.text) for batch in batches))
             if isinstance(outcome, _Again):
                 self._pause(outcome)
                 break
@@ -161,34 +161,44 @@ class Uplink:
         """Close connections; safe to repeat."""
         self._client.close()
 
-    def _deliver(self, lines: Sequence[str]) -> list[tuple[str, str]] | _Again:
-        """Send `lines`; the refused ones with their problems, or why it has to be tried again."""
-        pending = [lines] if lines else []
-        parked: list[tuple[str, str]] = []
-        requests = 0
-        while pending:
-            part = pending.pop()
-            answer = self._post(part)
-            requests += 1
-            if isinstance(answer, _Again):
-                return answer
-            if answer is None:
-                continue
-            if answer.bad:
-                parked += [(part[number], problem) for number, problem in answer.bad.items()]
-                rest = [line for number, line in enumerate(part) if number not in answer.bad]
-                if rest and answer.total > len(answer.bad):
-                    pending.append(rest)
-            elif len(part) == 1 or requests >= MAX_REQUESTS_PER_BATCH:
-                parked += [(line, answer.reason) for line in part]
-            else:
-                half = len(part) // 2
-                pending += [part[half:], part[:half]]
-        self._succeeded()
+    def _deliver(self, text: str) -> list[tuple[str, str]] | _Again:
+        """Send `text`; the refused lines with their problems, or why it has to be tried again."""
+        answer = self._post(text) if text else None
+        if isinstance(answer, _Again):
+            return answer
+        parked = self._sort_out(text.split("\n")[:-1], answer) if answer is not None else []
+        if isinstance(parked, list):
+            self._succeeded()
         return parked
 
-    def _post(self, lines: Sequence[str]) -> _Answer:
-        body = gzip.compress(("\n".join(lines) + "\n").encode(), GZIP_LEVEL, mtime=0)
+    def _sort_out(self, lines: Sequence[str], answer: _Refused) -> list[tuple[str, str]] | _Again:
+        """Find the bad ones of `lines`, which were refused by `answer`, and get the others through."""
+        pending: list[tuple[Sequence[str], _Answer]] = [(lines, answer)]
+        parked: list[tuple[str, str]] = []
+        requests = 1
+        while pending:
+            part, known = pending.pop()
+            if known is None:
+                known = self._post("\n".join(part) + "\n")
+                requests += 1
+            if isinstance(known, _Again):
+                return known
+            if known is None:
+                continue
+            if known.bad:
+                parked += [(part[number], problem) for number, problem in known.bad.items()]
+                rest = [line for number, line in enumerate(part) if number not in known.bad]
+                if rest and known.total > len(known.bad):
+                    pending.append((rest, None))
+            elif len(part) == 1 or requests >= MAX_REQUESTS_PER_BATCH:
+                parked += [(line, known.reason) for line in part]
+            else:
+                half = len(part) // 2
+                pending += [(part[half:], None), (part[:half], None)]
+        return parked
+
+    def _post(self, text: str) -> _Answer:
+        body = gzip.compress(text.encode(), GZIP_LEVEL, mtime=0)
         begun = self._clock.monotonic()
         answer: _Answer
         try:
@@ -197,7 +207,7 @@ class Uplink:
             slow = isinstance(error, httpx2.TimeoutException) and not isinstance(error, httpx2.ConnectTimeout)
             answer = _Again(f"{type(error).__name__}: {error}", slow=slow)
         else:
-            answer = self._judge(response, len(lines))
+            answer = self._judge(response, text.count("\n"))
         self._own.observe("tocsin_push_seconds", self._clock.monotonic() - begun)
         outcome = "acknowledged" if answer is None else "again" if isinstance(answer, _Again) else "refused"
         self._own.count("tocsin_push_requests_total", outcome=outcome)
@@ -256,6 +266,11 @@ class Uplink:
         self._own.set("tocsin_spool_batches", self._spool.batches)
         self._own.set("tocsin_spool_bytes", self._spool.size)
         self._own.set("tocsin_spool_parked_lines", self._spool.parked_lines())
+
+
+def _ended(text: str) -> str:
+    """`text` with a newline at its end, so that the next batch begins a line; empty where it is."""
+    return text if not text or text.endswith("\n") else text + "\n"
 
 
 def _write_url(target: Target) -> httpx2.URL:

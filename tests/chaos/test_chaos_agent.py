@@ -23,7 +23,6 @@ from tocsin_testing.chaos import (
     check,
     fill,
     gate,
-    kept_by_victoria_metrics,
     small_disk,
     until,
 )
@@ -78,7 +77,7 @@ def test_a_store_that_is_away_and_answers_that_are_lost(
         drained(running)
         acknowledged = running.acknowledged()
     assert before_store.requests["refuse"] >= 2
-    check(kept_by_victoria_metrics(store), running.spool, acknowledged, uuids, further=0)
+    check(store, running.spool, acknowledged, uuids, further=0)
 
 
 def test_kill_at_any_instant(
@@ -98,7 +97,7 @@ def test_kill_at_any_instant(
         running.wait_for_spooled(1)
         drained(running)
         acknowledged |= running.acknowledged()
-    check(kept_by_victoria_metrics(store), running.spool, acknowledged, uuids, further=KILLS)
+    check(store, running.spool, acknowledged, uuids, further=KILLS)
 
 
 def test_a_disk_that_is_full(
@@ -124,7 +123,7 @@ def test_a_disk_that_is_full(
         drained(running)
         instants = {at_ms for entry in running.entries("spooled") for at_ms in entry["at_ms"]}
         assert len(instants) > len(running.acknowledged()) > 0
-        check(kept_by_victoria_metrics(store), running.spool, instants, uuids, further=0)
+        check(store, running.spool, instants, uuids, further=0)
 
 
 def test_a_start_on_a_full_disk(
@@ -146,7 +145,7 @@ def test_a_start_on_a_full_disk(
             until(lambda: running.acknowledged(), "the disk in use again", 60)
             drained(running)
             acknowledged |= {at_ms for entry in running.entries("spooled") for at_ms in entry["at_ms"]}
-        check(kept_by_victoria_metrics(store), running.spool, acknowledged, uuids, further=1)
+        check(store, running.spool, acknowledged, uuids, further=1)
 
 
 def test_what_the_bound_costs_is_counted(tmp_path: Path, fleet: MockFleet, uuids: list[str], store: str) -> None:
@@ -167,7 +166,7 @@ def test_what_the_bound_costs_is_counted(tmp_path: Path, fleet: MockFleet, uuids
             assert running.metric("tocsin_spool_bytes") <= 1024 * 1024
             away.mode = "pass"
             drained(running)
-    check(kept_by_victoria_metrics(store), running.spool, running.acknowledged(), uuids, further=0)
+    check(store, running.spool, running.acknowledged(), uuids, further=0)
 
 
 def test_a_clock_that_is_set(tmp_path: Path, fleet: MockFleet, uuids: list[str], store: str) -> None:
@@ -185,4 +184,4 @@ def test_a_clock_that_is_set(tmp_path: Path, fleet: MockFleet, uuids: list[str],
         steps = running.entries("the wall clock was set; readings are dated by its new time")
     assert len(acknowledged) == len(entries), "no instant was given twice"
     assert [entry["seconds"] > 0 for entry in steps][:3] == [False, True, True]
-    check(kept_by_victoria_metrics(store), running.spool, acknowledged, uuids, further=0)
+    check(store, running.spool, acknowledged, uuids, further=0)

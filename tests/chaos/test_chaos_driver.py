@@ -9,7 +9,7 @@ import pytest
 
 from tocsin.domain.event import EventKind
 from tocsin_testing import servers
-from tocsin_testing.chaos import AgentProcess, agent, check, kept_by_victoria_metrics, until
+from tocsin_testing.chaos import AgentProcess, agent, check, until
 from tocsin_testing.mock_gpus import h100
 from tocsin_testing.mock_nvml import MockFleet
 
@@ -49,7 +49,7 @@ def ended(running: AgentProcess, store: str, uuids: list[str]) -> None:
     """Empty the spool, end the agent, and look into the store: each GPU has each instant, with values or reasons."""
     until(lambda: running.metric("tocsin_spool_batches") == 0, "an empty spool")
     running.stop()
-    check(kept_by_victoria_metrics(store), running.spool, running.acknowledged(), uuids, further=0)
+    check(store, running.spool, running.acknowledged(), uuids, further=0)
 
 
 def test_a_call_that_hangs_costs_its_gpu_alone(tmp_path: Path, fleet: MockFleet, uuids: list[str], store: str) -> None:
@@ -115,7 +115,7 @@ def test_a_driver_that_was_replaced_ends_the_agent_for_its_supervisor(
         until(lambda: again.metric("tocsin_spool_batches") == 0, "an empty spool")
         again.stop()
         check(
-            kept_by_victoria_metrics(store),
+            store,
             again.spool,
             running.acknowledged() | again.acknowledged(),
             uuids,

@@ -23,6 +23,7 @@ TOCSIN = str(Path(sys.executable).with_name("tocsin"))
 HEAVY = {
     "fastapi",
     "influxdb_client",
+    "numpy",
     "pandas",
     "polars",
     "pyarrow",
@@ -82,9 +83,9 @@ def test_each_product_has_what_it_has_and_reasons_for_the_rest(tmp_path: Path) -
 
 
 @contextmanager
-def running(fleet: MockFleet, *arguments: str, **more: str) -> Iterator[subprocess.Popen[str]]:
+def running(fleet: MockFleet, **more: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [TOCSIN, "agent", "--source", "nvml", *arguments],
+        [TOCSIN, "agent", "--source", "nvml"],
         stderr=subprocess.PIPE,
         text=True,
         cwd=fleet.script.parent,
@@ -155,6 +156,33 @@ def test_an_agent_is_not_stopped_by_a_gpu_that_hangs(tmp_path: Path) -> None:
         assert process.wait(30) == 0, "a stuck call does not keep the agent from ending"
 
 
+def test_an_agent_goes_on_over_a_reloaded_driver(tmp_path: Path) -> None:
+    fleet = MockFleet(tmp_path, [h100(0)])
+    with running(fleet, TOCSIN_AGENT__INTERVAL_SECONDS="0.3") as process:
+        url = url_of(process)
+        page_after(url, 1)
+        fleet.reload()
+        page = page_after(url, 6)
+        assert 'tocsin_events_total{kind="driver_reload",source="nvml"} 1.0' in page
+        assert "gpu_temperature_celsius{" in page
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    assert (fleet.opens, fleet.stale_handles) == (2, 0)
+
+
+def test_an_agent_ends_where_the_driver_was_replaced_so_that_its_supervisor_starts_a_new_one(tmp_path: Path) -> None:
+    fleet = MockFleet(tmp_path, [h100(0)])
+    with running(fleet, TOCSIN_AGENT__INTERVAL_SECONDS="0.3") as process:
+        page_after(url_of(process), 1)
+        fleet.system.fail("*", "LIB_RM_VERSION_MISMATCH")
+        fleet.apply()
+        assert process.wait(30) not in (0, None)
+        assert process.stderr is not None
+        said = process.stderr.read()
+    assert "the NVIDIA driver was replaced while its old library was loaded; restart the agent" in said
+    assert "Traceback" not in said
+
+
 def loaded_modules(program: str, fleet: MockFleet) -> set[str]:
     program += "\nimport sys\nprint('modules', *sorted(sys.modules))"
     done = subprocess.run(
@@ -176,8 +204,16 @@ from tocsin.runtime import agent
 assert len(list(agent.once(load_settings(), "nvml", SystemClock()))) == 1
 """
 
+COMMAND = """
+import contextlib, sys
+from tocsin.cli.main import main
+sys.argv = ["tocsin", "agent", "--source", "nvml", "--once"]
+with contextlib.suppress(SystemExit):
+    main()
+"""
 
-@pytest.mark.parametrize("program", ["import tocsin.runtime.agent", READ_ONCE])
+
+@pytest.mark.parametrize("program", ["import tocsin.runtime.agent", READ_ONCE, COMMAND])
 def test_the_agent_loads_no_heavy_library(tmp_path: Path, program: str) -> None:
     fleet = MockFleet(tmp_path, [h100(0)])
     loaded = loaded_modules(program, fleet)

@@ -32,5 +32,5 @@ def test_a_capture_has_readings_fields_calls_and_no_identity(tmp_path: Path) -> 
     assert first["calls"]["nvmlDeviceGetFanSpeed"]["code"] == 3
     assert first["calls"]["nvmlDeviceGetMemoryInfo(33554472,)"]["us"] > 0
     assert first["gpm"]["2"]["code"] == 0
-    assert found["gpus"][1]["gpm"] == {}
+    assert found["gpus"][1]["gpm"] == {"code": 3}
     assert [len(rows) for rows in found["readings"]] == [4, 4]

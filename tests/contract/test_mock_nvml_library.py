@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -112,6 +113,15 @@ def test_a_call_hangs_until_the_script_says_otherwise(fleet: MockFleet, handles:
     thread.join(10)
     assert answered.is_set()
     assert fleet.waiting == 0
+
+
+def test_a_call_takes_its_time(fleet: MockFleet, handles: list[object]) -> None:
+    fleet.gpus[0].set("nvmlDeviceGetPcieThroughput", 0, to=5)
+    fleet.gpus[0].delay("nvmlDeviceGetPcieThroughput", 20_000)
+    fleet.apply()
+    begun = time.monotonic()
+    assert pynvml.nvmlDeviceGetPcieThroughput(handles[0], pynvml.NVML_PCIE_UTIL_TX_BYTES) == 5
+    assert time.monotonic() - begun >= 0.02
 
 
 def test_a_reload_voids_handles_and_asks_for_a_new_opening(fleet: MockFleet, handles: list[object]) -> None:

@@ -149,10 +149,11 @@ def test_a_list_of_processes_that_grows_between_two_calls_is_asked_again(bench: 
     assert bench(gpu).read().values["gpu_processes"] == 1
 
 
-def test_a_list_that_keeps_growing_costs_that_list_alone(bench: Open) -> None:
+def test_a_list_that_keeps_growing_is_not_known_and_never_an_empty_one(bench: Open) -> None:
     gpu = h100()
     gpu.burst(1_000)
     reading = bench(gpu).read()
+    assert "gpu_processes" not in reading.values, "a GPU that looks free may be reset"
     assert reading.missing["gpu_processes"] is Missing.BLANK
     assert "gpu_temperature_celsius" in reading.values
 
@@ -207,6 +208,14 @@ def test_the_old_memory_structure_must_not_pass_reserved_memory_off_as_used(benc
     assert reading.values["gpu_memory_free_bytes"] > 0
     for metric in ("gpu_memory_used_bytes", "gpu_memory_reserved_bytes", "gpu_memory_used_ratio"):
         assert reading.missing[metric] is Missing.UNSUPPORTED
+
+
+def test_a_list_that_is_denied_is_not_known_and_never_an_empty_one(bench: Open) -> None:
+    gpu = h100()
+    gpu.fail("nvmlDeviceGetComputeRunningProcesses_v3", "NO_PERMISSION")
+    reading = bench(gpu).read()
+    assert "gpu_processes" not in reading.values, "a GPU that looks free may be reset"
+    assert reading.missing["gpu_processes"] is Missing.DENIED
 
 
 def test_memory_is_in_bytes_and_the_ratio_leaves_out_what_is_reserved(bench: Open) -> None:
@@ -356,13 +365,25 @@ def test_the_call_that_blocks_20_ms_is_not_made_where_counters_answer(bench: Ope
     assert reading.values["gpu_pcie_transmit_bytes_per_second"] == 1_300_000_000 / 5
 
 
+def test_the_call_that_blocks_20_ms_is_made_at_its_own_cadence_where_nothing_else_answers(bench: Open) -> None:
+    desk = bench(t4())
+    for counter in (0, 1):
+        desk.fleet.gpus[0].set("nvmlDeviceGetPcieThroughput", counter, to=7)
+    for _ in range(12):
+        reading = desk.read(after_ms=5_000)
+        assert reading.values["gpu_pcie_receive_bytes_per_second"] == 7 * 1024
+    assert desk.fleet.calls("nvmlDeviceGetPcieThroughput") <= 2 * 2, "two counters, once a minute"
+
+
 def test_a_counter_that_starts_again_is_no_negative_rate(bench: Open) -> None:
-    desk = bench(h100())
+    desk = bench(a100())
     desk.read()
     desk.fleet.gpus[0].field(197, 10)
     reading = desk.read()
-    assert "gpu_pcie_transmit_bytes_per_second" not in reading.values
+    assert reading.missing["gpu_pcie_transmit_bytes_per_second"] is Missing.BLANK
     assert reading.values["gpu_pcie_transmit_bytes_total"] == 10
+    desk.fleet.gpus[0].field(197, 60_010)
+    assert desk.read().values["gpu_pcie_transmit_bytes_per_second"] == 1_000
 
 
 @pytest.mark.parametrize("make", [h100, a100, b200, t4])

@@ -63,7 +63,7 @@ def lost(reading: Reading) -> bool:
     return not reading.values and set(reading.missing.values()) == {Missing.LOST}
 
 
-def test_without_a_library_the_remedy_names_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_library_the_remedy_names_the_driver() -> None:
     program = (
         "from tocsin.collector.nvml import NvmlSource\n"
         "from tocsin.collector.nvml_device import Place\n"
@@ -227,49 +227,62 @@ def test_a_driver_that_was_replaced_asks_for_a_new_process(fleet: MockFleet, ope
         source.read(T0 + MINUTE)
 
 
-def xids(batch: Batch) -> list[tuple[str, int]]:
-    return [(event.gpu, event.code) for event in of_kind(batch, EventKind.XID)]
+def counted(batch: Batch, index: int) -> dict[str, float]:
+    values = by_index(batch)[index].values
+    return {key: value for key, value in values.items() if key.startswith("gpu_xid_events_total")}
+
+
+def heard(source: NvmlSource, counts: dict[int, int], from_ms: int) -> tuple[list[tuple[str, int]], Batch]:
+    """Reads until each GPU has counted so many XIDs, for which another thread waits; all events and the last batch."""
+    seen: list[tuple[str, int]] = []
+    for step in range(5_000):
+        batch = source.read(from_ms + step)
+        assert all(works(reading) for reading in batch.readings)
+        seen += [(event.gpu, event.code) for event in of_kind(batch, EventKind.XID)]
+        if all(sum(counted(batch, index).values()) >= count for index, count in counts.items()):
+            last = source.read(from_ms + step + 1)
+            return seen + [(event.gpu, event.code) for event in of_kind(last, EventKind.XID)], last
+    raise AssertionError(f"XIDs that came: {seen}")
 
 
 def test_xids_come_through_the_event_set_and_are_counted(fleet: MockFleet, open_source: Open) -> None:
     source = open_source()
-    assert xids(source.read(T0)) == []
+    assert of_kind(source.read(T0), EventKind.XID) == []
     fleet.event(1, 79)
     fleet.event(2, 63)
-    fleet.event(1, 79)
-    batch = source.read(T0 + MINUTE)
-    one, two = fleet.gpus[1].uuid, fleet.gpus[2].uuid
-    assert xids(batch) == [(one, 79), (two, 63), (one, 79)]
-    assert by_index(batch)[1].values['gpu_xid_events_total{xid="79"}'] == 2
+    seen, batch = heard(source, {1: 1, 2: 1}, T0 + MINUTE)
+    assert seen == [(fleet.gpus[1].uuid, 79), (fleet.gpus[2].uuid, 63)]
     assert by_index(batch)[1].values["gpu_xid_last_code"] == 79
     assert by_index(batch)[0].values["gpu_xid_last_code"] == 0
-    assert xids(source.read(T0 + 2 * MINUTE)) == [], "an XID is one event"
+    fleet.event(1, 79)
+    again, batch = heard(source, {1: 2}, T0 + 2 * MINUTE)
+    assert again == [(fleet.gpus[1].uuid, 79)], "a repeat is seen: the event set does not latch"
+    assert counted(batch, 1) == {'gpu_xid_events_total{xid="79"}': 2}
+    assert of_kind(source.read(T0 + 3 * MINUTE), EventKind.XID) == [], "an XID is one event"
 
 
-def test_a_storm_of_xids_does_not_hold_up_the_readings_and_none_is_lost(fleet: MockFleet, open_source: Open) -> None:
+def test_a_storm_of_xids_does_not_hold_up_the_readings_and_all_are_counted(fleet: MockFleet, open_source: Open) -> None:
     source = open_source()
     source.read(T0)
     for number in range(600):
-        fleet.event(0, 1 + number % 90)
-    seen: list[tuple[str, int]] = []
-    for step in range(1, 5):
-        batch = source.read(T0 + step * MINUTE)
-        assert all(works(reading) for reading in batch.readings)
-        seen += xids(batch)
-    assert [code for _, code in seen] == [1 + number % 90 for number in range(600)]
+        fleet.add_event(0, 1 + number % 90)
+    fleet.apply()
+    seen, batch = heard(source, {0: 600}, T0 + MINUTE)
+    assert {code for _, code in seen} == set(range(1, 91)), "the same XID within a millisecond is one event"
+    assert sum(counted(batch, 0).values()) == 600
 
 
 def test_xids_are_heard_again_after_a_reload(fleet: MockFleet, open_source: Open) -> None:
     source = open_source()
     source.read(T0)
     fleet.event(0, 31)
-    source.read(T0 + MINUTE)
+    heard(source, {0: 1}, T0 + MINUTE)
     fleet.reload()
     source.read(T0 + 2 * MINUTE)
     fleet.event(0, 48)
-    batch = source.read(T0 + 3 * MINUTE)
-    assert xids(batch) == [(fleet.gpus[0].uuid, 48)]
-    assert by_index(batch)[0].values['gpu_xid_events_total{xid="31"}'] == 1, "counts outlive the library"
+    seen, batch = heard(source, {0: 2}, T0 + 3 * MINUTE)
+    assert seen == [(fleet.gpus[0].uuid, 48)]
+    assert counted(batch, 0) == {'gpu_xid_events_total{xid="31"}': 1, 'gpu_xid_events_total{xid="48"}': 1}
 
 
 def test_a_gpu_that_knows_no_events_says_so(fleet: MockFleet, open_source: Open) -> None:

@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
+import numpy as np
 import pytest
 
 from tocsin.config.settings import StoreKind, StoreSettings
 from tocsin.domain.batch import Batch
-from tocsin.domain.clock import MINUTE, SystemClock
+from tocsin.domain.clock import DAY, MINUTE, SystemClock
+from tocsin.domain.missing import Missing
+from tocsin.store.lineprotocol import encode
 from tocsin.store.port import StoreUnavailable
 from tocsin.store.victoriametrics import VictoriaMetricsStore
 from tocsin_testing import servers
@@ -94,6 +97,11 @@ def test_gpus_that_agents_write_themselves_are_known_by_uuid_and_host(url: str, 
     assert (found.uuid, found.host, found.model) == ("MIG-7", "n7", "")
 
 
+def test_a_gpu_that_was_silent_for_long_is_known(url: str, store: VictoriaMetricsStore) -> None:
+    write(url, encode(Batch([reading(gpu(9), NOW - 40 * DAY, power_watts=1)])))
+    assert "GPU-00000009" in {g.uuid for g in store.gpus()}
+
+
 def test_no_server_is_unavailable_and_nothing_is_kept_beside(tmp_path: Path) -> None:
     settings = StoreSettings(
         kind=StoreKind.VICTORIAMETRICS, url=f"http://127.0.0.1:{servers.free_port()}", path=tmp_path / "beside.db"
@@ -104,3 +112,43 @@ def test_no_server_is_unavailable_and_nothing_is_kept_beside(tmp_path: Path) -> 
             act()
     assert store.events(0, NOW) == []
     store.close()
+
+
+def kept(url: str, name: str, values: list[float]) -> list[float]:
+    """What comes back of `values`, written at one instant each."""
+    write(url, "".join(f"gpu,gpu_uuid={name} energy_joules_total={v!r} {NOW + n}\n" for n, v in enumerate(values)))
+    (row,) = export(url, f'{{gpu_uuid="{name}"}}')
+    return [float(value) for value in row["values"]]  # type: ignore[attr-defined]
+
+
+def test_whole_numbers_to_2_to_the_53_and_decimals_of_12_digits_are_exact(url: str) -> None:
+    whole = [float(2**53 - n * 977) for n in range(200)]
+    decimals = [round(123_456.789 + n * 1_234.567, 3) for n in range(200)]
+    mixed = [float(2**50 + 1), 0.5, 0.001, 312.456]
+    for name, values in (("W", whole), ("D", decimals), ("M", mixed)):
+        assert kept(url, f"exact-{name}", values) == values
+
+
+def test_other_numbers_keep_12_digits(url: str) -> None:
+    values = [n / 7 for n in range(1, 100)]
+    found = kept(url, "rounded", values)
+    assert found == pytest.approx(values, rel=1e-12)
+    assert found != values
+
+
+def test_init_leaves_a_sample_that_belongs_to_no_gpu(url: str, store: VictoriaMetricsStore) -> None:
+    flush(url)
+    assert len(export(url, "tocsin_ready_value")) == 1
+    assert all(g.uuid for g in store.gpus())
+
+
+def test_readings_of_agents_that_write_themselves_are_read_as_columns(url: str, store: VictoriaMetricsStore) -> None:
+    body = encode(Batch([reading(gpu(8), NOW, power_watts=5, temperature_celsius=50)]))
+    body += encode(Batch([reading(gpu(8), NOW + 1, {"gpu_power_watts": Missing.LOST})]))
+    write(url, body)
+    found = store.columns(["gpu_power_watts"], NOW, NOW + 2, ["GPU-00000008"])
+    assert found.at_ms.tolist() == [NOW, NOW + 1]
+    np.testing.assert_array_equal(found.values, [[5.0], [np.nan]])
+    assert [dict(r.missing) for r in store.latest(NOW) if r.gpu.uuid == "GPU-00000008"] == [
+        {"gpu_power_watts": Missing.LOST}
+    ]

@@ -6,6 +6,7 @@ import pytest
 
 from tocsin.domain import fragmentation as frag
 
+NAMES = ("1g", "1g.double", "2g", "3g", "4g", "7g")
 CAPACITY = [
     ((), (7, 4, 3, 2, 1, 1)),
     ((("4g", 0),), (3, 2, 1, 1, 0, 0)),
@@ -21,7 +22,17 @@ CAPACITY = [
 
 @pytest.mark.parametrize(("layout", "expected"), CAPACITY)
 def test_capacity_is_what_the_driver_answers(layout: tuple[frag.Placement, ...], expected: tuple[int, ...]) -> None:
-    assert tuple(frag.mig_capacity(layout).values()) == expected
+    found = frag.mig_capacity(layout)
+    assert tuple(found[name] for name in NAMES) == expected
+    assert found["1g+me"] == min(1, found["1g"]), "the media engines are there once, and fit where a 1g fits"
+
+
+def test_media_engines_are_given_once() -> None:
+    layout = (("1g+me", 0),)
+    assert frag.mig_capacity(layout) == frag.mig_capacity((("1g", 0),)) | {"1g+me": 0}
+    assert frag.mig_fragmentation_by_profile(layout)["1g+me"] == 0, "taken is not fragmented"
+    with pytest.raises(ValueError, match=r"at most 1 of 1g\+me"):
+        frag.free_slices([("1g+me", 0), ("1g+me", 1)])
 
 
 @pytest.mark.parametrize(
@@ -52,7 +63,8 @@ def test_index_of_a_fleet_weighs_gpus_by_free_slices() -> None:
 
 
 def test_a30_has_its_own_template() -> None:
-    assert frag.mig_capacity((("1g", 1),), frag.FOUR_SLICE) == {"1g": 3, "2g": 1, "4g": 0}
+    assert frag.mig_capacity((), frag.FOUR_SLICE) == {"1g": 4, "1g+me": 1, "2g": 2, "2g+me": 1, "4g": 1}
+    assert frag.mig_capacity((("1g", 1),), frag.FOUR_SLICE) == {"1g": 3, "1g+me": 1, "2g": 1, "2g+me": 1, "4g": 0}
 
 
 def test_repack_finds_the_harmless_places() -> None:

@@ -43,6 +43,7 @@ def test_impossible_sizes_are_refused(ratio: object, part: float, whole: float) 
 
 PLACEMENTS = {
     "1g": (1, 1, (0, 1, 2, 3, 4, 5, 6), 7),
+    "1g+me": (1, 1, (0, 1, 2, 3, 4, 5, 6), 1),
     "1g.double": (2, 1, (0, 2, 4, 6), 4),
     "2g": (2, 2, (0, 2, 4), 3),
     "3g": (4, 3, (0, 4), 2),
@@ -56,6 +57,7 @@ PLACEMENTS = {
 def test_every_row_of_the_placement_table(name: str) -> None:
     memory, compute, starts, most = PLACEMENTS[name]
     profile = frag.SEVEN_SLICE.profiles[name]
+    assert frag.SEVEN_SLICE.profiles.keys() == PLACEMENTS.keys()
     assert (profile.memory_slices, profile.compute_slices, profile.starts, profile.max_count) == PLACEMENTS[name]
     assert frag.mig_capacity(())[name] == frag.mig_ideal(())[name] == most
     for start in starts:

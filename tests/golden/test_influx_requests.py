@@ -23,7 +23,7 @@ from tocsin_testing.builders import T0, gpu, reading, xid
 from tocsin_testing.influx_server import ANSWERS, NOW, InfluxServer, influx_store
 from tocsin_testing.servers import free_port
 
-READINGS = '(r._measurement == "gpu" or r._measurement == "gpu_missing")'
+READINGS = '(r._measurement == "gpu" or r._measurement == "gpu_missing" or r._measurement == "gpu_owner")'
 TOKEN = r"store\.token: InfluxDB at http.* answers 40[13]: .*; set a token that may read and write bucket 'fleet'"
 LINE = "gpu,gpu_uuid=GPU-{n:08d},host=node-1 temperature_celsius=4{n}.0 1795000000000"
 

@@ -143,7 +143,7 @@ def test_a_longer_retention_is_kept_and_read(
     assert (entry["bucket_retention"], entry["store_retention"]) == (present, "14 days")
     three_weeks = NOW - 21 * DAY_SECONDS * 1_000
     stamps = "|> range(start: 2026-10-31T03:16:40.000Z, stop: 2026-11-21T03:16:40.000Z)"
-    readings = '(r._measurement == "gpu" or r._measurement == "gpu_missing")'
+    readings = '(r._measurement == "gpu" or r._measurement == "gpu_missing" or r._measurement == "gpu_owner")'
     server.flux(
         f'from(bucket: "fleet")\n  {stamps}\n  |> filter(fn: (r) => {readings})\n',
         "query_csv_empty",

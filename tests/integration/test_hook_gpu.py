@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,17 @@ MIB = 2**20
 pytestmark = pytest.mark.gpu
 
 
-def test_the_figures_are_those_of_pytorch(tmp_path: Path) -> None:
+def torch_with_cuda() -> Any:
+    """PyTorch with CUDA in use."""
     torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("PyTorch finds no GPU")
     torch.cuda.init()
+    return torch
+
+
+def test_the_figures_are_those_of_pytorch(tmp_path: Path) -> None:
+    torch = torch_with_cuda()
     torch.cuda.empty_cache()
     held = [torch.empty(4 * MIB, dtype=torch.uint8, device="cuda") for _ in range(32)]
     del held[::2]
@@ -40,8 +49,7 @@ def test_the_figures_are_those_of_pytorch(tmp_path: Path) -> None:
 
 
 def test_a_failed_allocation_is_seen(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    torch.cuda.init()
+    torch = torch_with_cuda()
     with pair(tmp_path) as both:
         both.settle()
         both.sample()

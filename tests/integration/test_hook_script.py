@@ -47,6 +47,99 @@ while True:
 """
 
 
+HOOKED = """
+import threading
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+import tocsin.hook
+from tocsin.hook.watch import Watch
+
+late = Watch("none.sock")
+
+def attach(*_):
+    thread = threading.Thread(target=late._attach)
+    thread.start()
+    thread.join()
+
+layer = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+register_optimizer_step_post_hook(attach)
+tocsin.hook.watch("none.sock")
+register_optimizer_step_post_hook(lambda *_: None)
+register_optimizer_step_post_hook(lambda *_: None)
+watch = tocsin.hook._watch
+tocsin.hook.on_checkpoint(tocsin.hook.stop)
+for _ in range(3):
+    layer(torch.ones(2, 4)).sum().backward()
+    if watch.steps == 1:
+        watch.orders.take({"id": "a", "do": "checkpoint", "expires_s": 60})
+        watch._due = True
+    optimizer.step()
+late._attach()
+optimizer.step()
+print(watch.steps, late.steps)
+"""
+"""Other libraries have hooks too; the watch comes and goes while PyTorch walks them."""
+
+LAST = """
+import sys
+import threading
+import tocsin.hook
+
+tocsin.hook.watch(seconds=0.1)
+saved = threading.Event()
+tocsin.hook.on_checkpoint(saved.set)
+pause = threading.Event()
+while not saved.is_set():
+    tocsin.hook.step()
+    pause.wait(0.01)
+sys.setswitchinterval(60)
+"""
+"""Ends at once when it has saved; the interpreter gives no other thread a turn of its own accord."""
+
+BLOCKING = """
+import os
+import signal
+import tocsin.hook
+
+tocsin.hook.watch("none.sock")
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+os.kill(os.getpid(), signal.SIGUSR1)
+print(signal.sigwait({signal.SIGUSR1}) == signal.SIGUSR1)
+"""
+
+SPAWNING = """
+import sys
+import torch
+from torch.utils.data import DataLoader
+import tocsin.hook
+
+if __name__ == "__main__":
+    tocsin.hook.watch("none.sock", seconds=0.1)
+    seen = 0
+    for context in ("fork", "spawn"):
+        for batch in DataLoader(list(range(64)), batch_size=8, num_workers=2, multiprocessing_context=context):
+            tocsin.hook.step()
+            seen += len(batch)
+    print(seen)
+"""
+
+RANKS = """
+import os
+import sys
+import torch.distributed as dist
+import torch
+
+dist.init_process_group("gloo")
+layer = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+while True:
+    optimizer.zero_grad()
+    layer(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
 class Agent:
     """A server that is served while a test waits for something."""
 
@@ -145,6 +238,60 @@ def test_a_forked_child_speaks_for_itself(agent: Agent, tmp_path: Path) -> None:
         states = agent.stepping(2)
         assert len({state.pid for state in states}) == 2
         assert process.pid in {state.pid for state in states}
+
+
+def test_every_rank_of_a_distributed_job_speaks_for_itself(agent: Agent, tmp_path: Path) -> None:
+    (tmp_path / "ranks.py").write_text(RANKS)
+    launch = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "tocsin.hook", "ranks.py")
+    with running(agent, tmp_path, *launch) as launcher:
+        states = agent.stepping(2)
+        assert [state.process for state in states] == ["ranks.py"] * 2
+        assert launcher.pid not in {state.pid for state in states}
+
+
+def test_what_was_done_last_is_acknowledged_before_the_process_ends(agent: Agent, tmp_path: Path) -> None:
+    (tmp_path / "last.py").write_text(LAST)
+    with running(agent, tmp_path, "last.py") as process:
+        (state,) = agent.stepping()
+        name = agent.server.request(state.pid, "checkpoint", agent.clock.now_ms() + MINUTE)
+        agent.wait(lambda: bool(agent.server.outcomes()))
+        assert [(found.id, found.outcome) for found in agent.server.outcomes()] == [(name, "done")]
+        assert process.wait(PATIENCE) == 0
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [(HOOKED, "2 1"), (BLOCKING, "True"), (SPAWNING, "128")],
+    ids=["hooks-of-others", "blocked-signals", "workers"],
+)
+def test_a_script_does_what_it_would_do_unwatched(tmp_path: Path, script: str, said: str) -> None:
+    (tmp_path / "script.py").write_text(script)
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False,
+        timeout=PATIENCE,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout.strip()) == (0, said), ended.stderr
+
+
+@pytest.mark.parametrize(("options", "found"), [((), True), (("-P",), False)])
+def test_the_folder_of_the_script_is_importable_as_python_has_it(
+    tmp_path: Path, options: tuple[str, ...], found: bool
+) -> None:
+    folder = tmp_path / "scripts"
+    folder.mkdir()
+    (folder / "beside.py").write_text("")
+    (folder / "script.py").write_text(
+        "import argparse, importlib.util\nprint(importlib.util.find_spec('beside') is not None)"
+    )
+    environment = {**os.environ, "TOCSIN_HOOK": "off"}
+    plain, watched = (
+        subprocess.run(
+            [sys.executable, *options, *module, "scripts/script.py"], cwd=tmp_path, env=environment,
+            capture_output=True, text=True, check=False,
+        )
+        for module in ((), ("-m", "tocsin.hook"))
+    )  # fmt: skip
+    assert plain.stdout == watched.stdout == f"{found}\n", watched.stderr
 
 
 def test_without_a_script_it_says_how() -> None:

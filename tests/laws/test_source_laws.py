@@ -10,6 +10,9 @@ import pytest
 
 from tocsin.collector.dcgm_exporter import Site
 from tocsin.collector.dcgmi import DcgmiSource
+from tocsin.collector.nvml import NvmlSource
+from tocsin.collector.nvml_device import Place
+from tocsin.collector.nvml_library import Code
 from tocsin.collector.replay import ReplaySource, read_recording
 from tocsin.collector.simulated import from_settings
 from tocsin.collector.source import Source
@@ -21,6 +24,7 @@ from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0
 from tocsin_testing.dcgm_pages import DATA as DCGM_DATA
 from tocsin_testing.dcgm_pages import LIVE_IDS, Exporter, FakeDcgmi, exporter_source, live_rows
+from tocsin_testing.nvml_replay import RecordedNvml, devices
 
 Factory = Callable[[], Source]
 """Makes a source with at least one GPU, ready to be read at `T0`."""
@@ -68,7 +72,25 @@ def dcgmi() -> Source:
         return DcgmiSource([str(fake.path)], Site("n1"), SystemClock(), OwnMetrics())
 
 
+def nvml() -> Source:
+    """Three GPUs as NVML answered for them."""
+    return NvmlSource(RecordedNvml(devices("h100-healthy")), Place("node-1"))
+
+
+def nvml_in_trouble() -> Source:
+    """A GPU that is lost, one that refuses what needs privilege, and one whose batches of fields fail."""
+    library = RecordedNvml(devices("h100-healthy"))
+    source = NvmlSource(library, Place("node-1"))
+    library.failures[0, "*"] = Code.GPU_IS_LOST
+    library.failures[1, "nvmlDeviceGetComputeRunningProcesses"] = Code.NO_PERMISSION
+    library.failures[2, "nvmlDeviceGetFieldValues"] = Code.UNKNOWN
+    source.read(T0 - MINUTE)
+    return source
+
+
 FACTORIES: dict[str, Factory] = {
+    "nvml": nvml,
+    "nvml_in_trouble": nvml_in_trouble,
     "dcgm_exporter": dcgm_exporter,
     "dcgm_exporter_that_fails": dcgm_exporter_that_fails,
     "dcgmi": dcgmi,

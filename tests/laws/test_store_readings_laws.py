@@ -12,6 +12,7 @@ from tocsin.domain.clock import HOUR
 from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import variant
 from tocsin.domain.missing import Missing
+from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading
 from tocsin_testing.builders import gpu, reading, xid
 from tocsin_testing.law_words import CRC, FULL, MIG, POWER, TEMPERATURE, T, attributes, everything, put, times
@@ -67,6 +68,30 @@ def test_numbers_come_back(h: Harness) -> None:
     found = [r.values["gpu_energy_joules_total"] for r in everything(h)]
     assert found[: len(whole)] == whole
     assert found[len(whole) :] == (others if h.exact else pytest.approx(others, rel=1e-11))
+
+
+def test_owners_come_back(h: Harness) -> None:
+    train = Owner(4242, "python", container="c" * 64, pod="train-0", namespace="ml", pod_uid="u-1")
+    job = Owner(17, "a=b, c", slurm_job="12.0", user='says "hi"\\')
+    put(h, replace(reading(gpu(0), T, power_watts=1), owners=(job, train)), reading(gpu(1), T, power_watts=2))
+    put(
+        h,
+        replace(reading(gpu(0), T + 1, {POWER: Missing.LOST}), owners=(train,)),
+        reading(gpu(0), T + 2, power_watts=3),
+    )
+    expected = [("0", 0, (job, train)), ("1", 0, ()), ("0", 1, (train,)), ("0", 2, ())]
+    assert [(r.gpu.uuid[-1], r.at_ms - T, r.owners) for r in everything(h)] == expected
+    assert [r.owners for r in h.store.latest(0)] == [(), ()]
+    assert [r.owners for r in h.store.readings(T + 1, T + 2)] == [(train,)]
+    put(h, replace(reading(gpu(1), T + 9, power_watts=2), owners=(job,)))
+    assert [r.owners for r in h.store.latest(0)] == [(), (job,)]
+
+
+def test_a_write_without_owners_takes_none_away(h: Harness) -> None:
+    first = Owner(1, "python")
+    put(h, replace(reading(gpu(0), T, power_watts=1), owners=(first,)))
+    put(h, reading(gpu(0), T, temperature_celsius=40))
+    assert [r.owners for r in everything(h)] == [(first,)]
 
 
 # ---------------------------------------------------------------------- many writes

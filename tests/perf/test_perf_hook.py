@@ -1,7 +1,7 @@
 """What the hook takes of a training step: its own work in CPU time, as a share of the same loop without it.
 
-0.1 % of a step is less than what two runs of one loop differ by. So everything that the hook adds to the loop is measured
-by itself and laid over the interval in which it happens once.
+0.1 % of a step is less than what two runs of one loop differ by. So everything that the hook adds to the loop is
+measured by itself and laid over the interval in which it happens once.
 """
 
 from __future__ import annotations
@@ -96,6 +96,8 @@ def test_a_snapshot_of_many_blocks_is_summed_up_within_its_bound(benchmark: Benc
 def test_a_real_allocator_within_a_thousandth_of_a_step(tmp_path: Path, benchmark: BenchmarkFixture) -> None:
     """The same with PyTorch's own allocator, holding a model's worth of blocks."""
     torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("PyTorch finds no GPU")
     held = [torch.empty(n % 64 * 16384 + 512, device="cuda") for n in range(BLOCKS)]
     del held[::2]
     with pair(tmp_path) as both:

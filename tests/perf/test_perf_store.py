@@ -1,21 +1,18 @@
-"""Writing readings: one wide row against one row per metric, our line protocol against the client library's points."""
+"""Writing readings to the embedded store, against one row per metric."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
 import pytest
-from influxdb_client import Point
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import SECOND
-from tocsin.domain.metrics import METRICS, spec_of
+from tocsin.domain.metrics import METRICS
 from tocsin.domain.reading import Reading
-from tocsin.store.lineprotocol import decode, encode
 from tocsin.store.sqlite import SqliteStore
 from tocsin_testing.builders import T0, gpu
 
@@ -55,36 +52,3 @@ def test_baseline_one_row_per_metric(benchmark: BenchmarkFixture, tmp_path: Path
 
     benchmark.pedantic(write, rounds=15, warmup_rounds=1)
     db.close()
-
-
-def points(readings: list[Reading]) -> str:
-    """The same lines by the client library's own objects."""
-    lines = []
-    for reading in readings:
-        point = Point("gpu").tag("gpu_uuid", reading.gpu.uuid).tag("host", reading.gpu.host).time(reading.at_ms)
-        for name, value in reading.values.items():
-            spec = spec_of(name)
-            assert spec is not None
-            point = point.field(spec.field, value)
-        lines.append(point.to_line_protocol())
-    return "\n".join(lines)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        pytest.param(lambda readings: encode(Batch(readings=readings), info=False), id="tocsin"),
-        pytest.param(points, id="baseline_influxdb_client_points"),
-    ],
-)
-@pytest.mark.benchmark(group=f"encode {GPUS} readings as line protocol")
-def test_encode(benchmark: BenchmarkFixture, make: Callable[[list[Reading]], str]) -> None:
-    text = benchmark.pedantic(make, args=(tick(1),), rounds=10, warmup_rounds=1)
-    assert text.count("\n") >= GPUS - 1
-
-
-@pytest.mark.benchmark(group=f"decode {GPUS} readings of line protocol")
-def test_decode(benchmark: BenchmarkFixture) -> None:
-    text = encode(Batch(readings=tick(1)), info=False)
-    decoded = benchmark.pedantic(lambda: decode(text, now_ms=T0 + SECOND), rounds=10, warmup_rounds=1)
-    assert len(decoded.batch.readings) == GPUS

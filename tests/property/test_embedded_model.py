@@ -1,4 +1,4 @@
-"""The embedded store against the store in memory: whatever is written, compacted, cut off and reopened, in any order."""
+"""The embedded store against the one in memory: whatever is written, compacted, cut off, reopened, in any order."""
 
 from __future__ import annotations
 
@@ -132,5 +132,5 @@ class EmbeddedStore(RuleBasedStateMachine):
 
 TestEmbeddedStore = EmbeddedStore.TestCase
 TestEmbeddedStore.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -30,7 +30,9 @@ tag = text.filter(lambda value: "\n" not in value and "\r" not in value and not 
 named = tag.filter(bool)
 instants = st.integers(min_value=0, max_value=T0)
 numbers = st.floats(allow_nan=False, allow_infinity=False)
-owners = st.lists(st.builds(Owner, st.integers(0, 2**31), text, text, text, text, text, text, text), max_size=2).map(tuple)
+owners = st.lists(st.builds(Owner, st.integers(0, 2**31), text, text, text, text, text, text, text), max_size=2).map(
+    tuple
+)
 plain = [name for name, spec in METRICS.items() if spec.entity == "gpu"]
 labelled = [name for name, spec in METRICS.items() if spec.label]
 
@@ -235,6 +237,14 @@ def test_warnings_are_bounded_and_the_rest_is_counted() -> None:
         ("gpu,gpu_uuid=G power_watts=1_0", "'1_0' is not a number"),
         ("gpu,gpu_uuid=G power_watts=1 soon", "timestamp 'soon' is not a whole number"),
         ("gpu,gpu_uuid=G,link=1,pid=2 power_watts=1", "tags link and pid are labels of different metrics"),
+        (
+            "gpu,gpu_uuid=G power_watts,1=temperature_celsius=2",
+            "'power_watts,1=temperature_celsius=2' is not name=value",
+        ),
+        ("gpu,gpu_uuid=G power_watts=1,=2", "'=2' is not name=value"),
+        ("gpu,gpu_uuid=G,link=1=2 nvlink_up=1", "tag 'link=1=2' is not name=value"),
+        ("gpu,link=1 nvlink_up=1", "tag gpu_uuid is missing"),
+        ("gpu_missing,gpu_uuid=G power_watts", "'power_watts' is not name=value"),
         ('gpu_event,kind=fire,code=1 message="x"', "kind = 'fire' is not usable in gpu_event"),
         ('gpu_finding,rule=r,subject_kind=gpu sentence="x"', "gpu_finding needs severity"),
     ],
@@ -245,3 +255,27 @@ def test_each_bad_line_says_why(line: str, problem: str) -> None:
     ((number, found),) = [(bad.number, bad.problem) for bad in decoded.rejected]
     assert number == 2
     assert found.startswith(problem)
+
+
+def test_the_fast_way_and_the_slow_way_agree() -> None:
+    plain = f"gpu,gpu_uuid=G,host=h,link=3 nvlink_up=1.0,nvlink_replay_errors_total=7 {T0}"
+    odd = f"gpu,link=3,gpu_uuid=G,host=h nvlink\\_up=x1.0,nvlink_replay_errors_total=7 {T0}".replace("\\_up=x", "_up=")
+    reasons = f"gpu_missing,gpu_uuid=G,host=h power_watts=2i,nvlink_up=3i {T0}"
+    floats = f"gpu_missing,gpu_uuid=G,host=h power_watts=2,nvlink_up=3.0 {T0}"
+    assert decode(plain, now_ms=T0) == decode(odd, now_ms=T0)
+    assert decode(reasons, now_ms=T0) == decode(floats, now_ms=T0)
+    assert len(decode(plain, now_ms=T0).batch.readings[0].values) == 2
+    assert len(decode(reasons, now_ms=T0).batch.readings[0].missing) == 2
+
+
+def test_what_is_remembered_of_a_gpu_never_leaks_into_another_reading() -> None:
+    one, other = (
+        {"gpu_power_watts": Missing.DENIED},
+        {"gpu_power_watts": Missing.LOST, "gpu_sm_clock_hertz": Missing.LOST},
+    )
+    for missing in (one, other, one, {}):
+        written = Reading(gpu(0), T0, {"gpu_temperature_celsius": 40.0}, missing)
+        (found,) = decode(encode(Batch([written])), now_ms=T0).batch.readings
+        assert dict(found.missing) == missing
+    moved = gpu(0, host="another")
+    assert ",host=another " in encode(Batch([Reading(moved, T0, {}, one)]), info=False)

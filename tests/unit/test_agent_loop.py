@@ -7,6 +7,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -77,7 +78,7 @@ class ClockStop:
 
 
 def settings(tmp_path: Path, **more: object) -> Settings:
-    fields: dict[str, object] = {"spool": tmp_path / "spool.db", "interval_seconds": 10.0, **more}
+    fields: dict[str, object] = {"spool": tmp_path / "spool.db", "interval_seconds": 10.0, "hook_socket": "", **more}
     return Settings(agent=AgentSettings.model_validate(fields))
 
 
@@ -183,6 +184,71 @@ def test_a_disk_that_takes_nothing_does_not_stop_the_exporter(tmp_path: Path, mo
     agent.push()
     decoded = decode(bodies[0], precision="ms", now_ms=T0).batch
     assert (len(decoded.readings), len(decoded.events)) == (1, 1), "what the disk refuses is pushed from memory"
+    agent.close()
+
+
+def test_a_store_that_is_away_for_an_hour_gets_everything_once(tmp_path: Path) -> None:
+    clock, away, kept = ManualClock(T0), True, Counter[tuple[str, int]]()
+    refused = 0
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        nonlocal refused
+        if away:
+            refused += 1
+            raise httpx2.ConnectError("refused")
+        text = gzip.decompress(request.content).decode()
+        kept.update((r.gpu.uuid, r.at_ms) for r in decode(text, precision="ms", now_ms=clock.now_ms()).batch.readings)
+        return httpx2.Response(204)
+
+    class Live(ListSource):
+        def read(self, now_ms: int) -> Batch:
+            super().read(now_ms)
+            return Batch(readings=[reading(gpu(n), now_ms, power_watts=300 + now_ms % 97) for n in range(8)])
+
+    source = Live()
+    wanted = settings(tmp_path, push_url="http://b.test")
+    agent = Agent(wanted, source, clock, transport=httpx2.MockTransport(answer))
+    for tick in range(420):
+        away = tick < 360
+        agent.read()
+        for _ in range(20):
+            agent.push()
+            clock.advance(500)
+    assert 50 < refused < 100, "back-off: an hour of trying every half second would be 7,200"
+    assert set(kept) == {(gpu(n).uuid, at_ms) for n in range(8) for at_ms in source.reads}
+    assert set(kept.values()) == {1}
+    assert agent.own.value("tocsin_spool_batches") == 0
+    agent.close()
+
+
+def test_readings_that_would_meet_an_instant_again_are_moved(tmp_path: Path) -> None:
+    clock = ManualClock(T0)
+
+    class Live(ListSource):
+        def read(self, now_ms: int) -> Batch:
+            super().read(now_ms)
+            return Batch(readings=[reading(gpu(0), now_ms, power_watts=300)])
+
+    source = Live()
+    agent = Agent(settings(tmp_path), source, clock)
+    for offset in (0, 0, -10_000, 10_000, -3_600_000):
+        clock.set(T0 + offset)
+        agent.read()
+    assert source.reads == [T0, T0 + 1, T0 - 10_000, T0 + 10_000, T0 - 3_600_000]
+    assert agent.own.value("tocsin_clock_steps_total", direction="back") == 2
+    agent.close()
+
+
+def test_stuck_readers_are_shown(tmp_path: Path) -> None:
+    source = ListSource([reading(gpu(0), temperature_celsius=50)])
+    agent = Agent(settings(tmp_path), source, ManualClock(T0))
+    agent.read()
+    assert agent.own.registry.get_sample_value("tocsin_stuck_readers", {"source": "list"}) is None
+    agent.close()
+    source.stuck_readers = 2
+    agent = Agent(settings(tmp_path), source, ManualClock(T0))
+    agent.read()
+    assert agent.own.value("tocsin_stuck_readers", source="list") == 2
     agent.close()
 
 
@@ -314,19 +380,16 @@ def test_an_unknown_source_is_named_with_the_nearest() -> None:
         open_source("simulate", Settings(), ManualClock(T0))
 
 
-def test_nvml_without_a_driver_is_unavailable() -> None:
-    from tocsin.collector.nvml_library import NvmlFailure, PynvmlLibrary
+def test_nvml_without_a_library_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tocsin.collector.nvml_library import Code, NvmlFailure, PynvmlLibrary
 
-    library = PynvmlLibrary()
-    try:
-        library.open()
-    except NvmlFailure:
-        with pytest.raises(Unavailable) as caught:
-            open_source("nvml", Settings(), ManualClock(T0))
-        assert caught.value.exit_code == 3
-    else:
-        library.close()
-        pytest.skip("this machine has a driver")
+    def missing(_: PynvmlLibrary) -> None:
+        raise NvmlFailure(Code.LIBRARY_NOT_FOUND, "NVML Shared Library Not Found")
+
+    monkeypatch.setattr(PynvmlLibrary, "open", missing)
+    with pytest.raises(Unavailable, match=r"libnvidia-ml\.so\.1 was not found") as caught:
+        open_source("nvml", Settings(), ManualClock(T0))
+    assert caught.value.exit_code == 3
 
 
 @pytest.mark.smoke
@@ -353,3 +416,15 @@ def test_importing_the_agent_loads_nothing_heavy(opened: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.smoke
+def test_what_runs_on_a_node_loads_no_numpy() -> None:
+    """It would be a quarter of the agent's memory."""
+    parts = [
+        f"tocsin.collector.{name}" for name in ("nvml", "nvidia_smi", "dcgm_exporter", "dcgmi", "buffer", "uplink")
+    ]
+    parts += [f"tocsin.collector.{name}" for name in ("frozen", "kernel_log", "hook", "vllm", "attribution")]
+    code = f"import sys, tocsin.runtime.agent, {', '.join(parts)}; print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout.strip(), done.stderr) == ("False", "")

@@ -288,7 +288,7 @@ def test_labels_that_come_and_go_do_not_pile_up() -> None:
     assert len(source._heads) < 1_200
 
 
-@pytest.mark.parametrize("url", ["", "ftp://x/", "127.0.0.1:9400/metrics"])
+@pytest.mark.parametrize("url", ["", "ftp://x/", "127.0.0.1:9400/metrics", "http://[::1"])
 def test_a_url_that_is_none(url: str) -> None:
     with pytest.raises(InputError, match=r"agent\.dcgm_url"):
         checked_url(url)

@@ -38,7 +38,11 @@ def examples(language: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("where", "text"), examples("toml"), ids=[where for where, _ in examples("toml")])
 def test_a_documented_toml_example_loads(where: str, text: str, tmp_path: Path) -> None:
     table = tomllib.loads(text)
-    if "rules" in table and isinstance(table["rules"], list):
+    if table.keys() <= {"xid", "sxid"}:
+        path = tmp_path / "overrides.toml"
+        path.write_text(text)
+        assert load_rules(None, path).rules
+    elif "rules" in table and isinstance(table["rules"], list):
         path = tmp_path / "rules.toml"
         path.write_text(text)
         assert load_rules(path).rules

@@ -213,9 +213,27 @@ def test_the_async_backend_s_zeros_are_left_out(monkeypatch: pytest.MonkeyPatch)
     fake = install(monkeypatch, HELD)
     fake.cuda.backend = "cudaMallocAsync"
     (entry,) = TorchMemory(ManualClock().monotonic, 30.0).read()
-    assert {"reserved", "allocated", "ooms"} <= entry.keys()
-    assert not {"inactive_split", "requested", "active", "retries", "free"} & entry.keys()
+    assert {key for key in entry if key not in ("framework", "uuid", "pci")} == {"reserved", "allocated", "active"}
     assert fake.cuda.snapshots == 0
+
+
+def test_an_allocator_without_observers_is_sampled_all_the_same(both: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = install(monkeypatch, HELD)
+
+    def unsupported(observer: object) -> None:
+        raise RuntimeError("cudaMallocAsync does not yet support attachOutOfMemoryObserver")
+
+    fake._C._cuda_attach_out_of_memory_observer = unsupported
+    both.settle()
+    both.sample()
+    assert figures(both)["reserved"] == 300 * MIB
+    assert both.watch.failures == 0
+
+
+def test_free_segments_of_a_private_pool_do_not_come_back() -> None:
+    graph = segment(block(6), pool=(0, 1))
+    found = free_memory([segment(block(4)), graph, segment(block(3), pool=(0, 1), expandable=True)])
+    assert found[0] == {"free": 13, "largest": 6, "returnable": 4, "pinned_largest": 6, "group_largest": 4 + 6}
 
 
 def test_cuda_that_is_not_in_use_is_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:

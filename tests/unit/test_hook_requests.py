@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -163,11 +164,28 @@ def test_unknown_requests_are_refused(both: Pair, message: dict[str, object]) ->
 
 
 def test_no_more_than_a_few_requests_wait(both: Pair) -> None:
+    answers: list[dict[str, object]] = []
+    both.watch.orders._acknowledge = answers.append
     for n in range(WAITING + 2):
         both.watch.orders.take({"id": str(n), "do": "empty_cache", "expires_s": 60})
+    assert [(found["id"], found["detail"]) for found in answers] == [
+        (str(n), "too many requests wait") for n in (WAITING, WAITING + 1)
+    ]
+    both.watch.orders.carry_out()
+    assert [found["outcome"] for found in answers] == ["refused"] * 2 + ["done"] * WAITING
+
+
+def test_nothing_is_done_while_a_cuda_graph_is_recorded(both: Pair) -> None:
+    fake = sys.modules["torch"]
+    fake.cuda.capturing = True
+    name = both.server.request(pid(both), "empty_cache", soon(both))
     both.settle()
+    both.step(times=3)
+    assert outcomes(both) == []
+    assert fake.cuda.emptied == 0
+    fake.cuda.capturing = False
     both.step()
-    assert len(both.watch.orders._waiting) == 0
+    assert [found[:2] for found in outcomes(both)] == [(name, "done")]
 
 
 def test_outcomes_are_bounded(both: Pair) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import stat
 from collections.abc import Iterator
@@ -14,10 +15,10 @@ import pytest
 
 from tocsin.collector import hook_server
 from tocsin.collector.hook import OOM_REST_MS, find, open_hook
-from tocsin.collector.hook_peers import FLOOD, MIN_STALE_SECONDS
+from tocsin.collector.hook_peers import BURST, FLOOD, MIN_STALE_SECONDS, USER_BURST
 from tocsin.collector.hook_protocol import Device
 from tocsin.collector.hook_server import HookServer
-from tocsin.config.settings import AgentSettings
+from tocsin.config.settings import AgentSettings, Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.errors import Conflict, InputError
@@ -26,7 +27,8 @@ from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import spec_of, variant
 from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading, sanitise
-from tocsin.hook.wire import MAX_MESSAGE, pack
+from tocsin.hook.wire import DEFAULT_SOCKET, MAX_MESSAGE, pack
+from tocsin.runtime.companions import COMPANIONS, Around, Companions
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0
 from tocsin_testing.fake_torch import UUID
@@ -270,6 +272,47 @@ def test_a_flood_is_counted_then_cut_off(agent: Agent) -> None:
     assert agent.count("taken") < 100
 
 
+def test_many_connections_of_one_user_share_one_allowance(agent: Agent) -> None:
+    packet = pack({"v": 1, "kind": "hello", "process": "x", "every_s": 1})
+    for _ in range(int(USER_BURST / BURST) + 3):
+        agent.say(agent.client(), *[packet] * int(BURST))
+    assert agent.count("taken") == USER_BURST
+    assert agent.count("too_fast") == 3 * BURST
+    agent.clock.advance(1000)
+    agent.say(agent.clients[-1], packet)
+    assert agent.count("taken") == USER_BURST + 1
+
+
+def test_two_connections_of_one_process_are_one_process(agent: Agent) -> None:
+    for reserved in (10, 30):
+        agent.clock.advance(1)
+        agent.report(agent.client(), device(reserved=reserved, allocated=0))
+    (found,) = agent.read(Reading(GPU, T0, {})).readings
+    assert found.values["gpu_allocator_processes"] == 1
+    assert found.values["gpu_allocator_cached_bytes"] == 30
+
+
+def test_without_descriptors_it_pauses_and_takes_the_connection_later(agent: Agent) -> None:
+    first = agent.client()
+    agent.report(first, device())
+    open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    waiting = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    agent.clients.append(waiting)
+    paused: list[float | None] = []
+    agent.server._closing.wait = paused.append  # type: ignore[assignment,method-assign]
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (waiting.fileno(), open_files[1]))
+        waiting.connect(str(agent.path))
+        agent.server.turn(0)
+        assert paused == [hook_server.FULL_SECONDS]
+        agent.report(first, device())
+        assert len(agent.server.processes()) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, open_files)
+    agent.server.turn(0)
+    assert agent.own.value("tocsin_hook_processes") == 2
+
+
 def test_an_oversized_packet_is_dropped(agent: Agent) -> None:
     client = agent.client()
     agent.say(client, b'{"v":1,"kind":"hello","every_s":1,"process":"' + b"x" * MAX_MESSAGE + b'"}')
@@ -296,6 +339,27 @@ def test_a_leftover_is_replaced_and_a_living_agent_is_not(tmp_path: Path) -> Non
     assert not path.exists()
 
 
+def test_a_missing_folder_is_made_for_everybody(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        server = HookServer(tmp_path / "run" / "hook.sock", ManualClock(), OwnMetrics())
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(server.path.parent.stat().st_mode) == 0o755
+    assert stat.S_IMODE(server.path.stat().st_mode) == 0o666
+    server.close()
+
+
+def test_what_another_agent_put_at_the_path_since_stays(tmp_path: Path) -> None:
+    first = HookServer(tmp_path / "s", ManualClock(), OwnMetrics())
+    first.path.unlink()
+    second = HookServer(tmp_path / "s", ManualClock(), OwnMetrics())
+    first.close()
+    assert second.path.exists()
+    second.close()
+    assert not second.path.exists()
+
+
 def test_a_path_that_cannot_be_used_is_said(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("mine")
@@ -306,9 +370,22 @@ def test_a_path_that_cannot_be_used_is_said(tmp_path: Path) -> None:
 
 
 def test_it_is_opened_by_settings(tmp_path: Path) -> None:
-    assert open_hook(AgentSettings(), ManualClock(), OwnMetrics()) is None
+    assert open_hook(AgentSettings(hook_socket=""), ManualClock(), OwnMetrics()) is None
     made = open_hook(AgentSettings(hook_socket=str(tmp_path / "s")), ManualClock(), OwnMetrics())
     assert made is not None
     made.close()
     made.close()
     assert not (tmp_path / "s").exists()
+
+
+def test_agent_and_process_meet_by_default() -> None:
+    assert AgentSettings().hook_socket == DEFAULT_SOCKET
+
+
+@pytest.mark.parametrize(("source", "opened"), [("nvml", True), ("simulated", False), ("replay", False)])
+def test_only_sources_of_this_node_open_it(tmp_path: Path, source: str, opened: bool) -> None:
+    settings = Settings(agent=AgentSettings(hook_socket=str(tmp_path / "s")))
+    around = Around(settings, ManualClock(), OwnMetrics(), source)
+    companions = Companions(around, [("hook", COMPANIONS["hook"])])
+    assert (tmp_path / "s").exists() == opened
+    companions.close()

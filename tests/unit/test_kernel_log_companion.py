@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -202,7 +204,7 @@ def test_metrics_are_kept_where_the_source_cannot(bench: Bench, blindness: dict[
     bench.enrich(readings=blind)
     first, second = bench.enrich(readings=blind).readings
     assert first.values == {"gpu_power_watts": 70.0, LAST: 45.0, COUNT: 2.0, COUNT.replace("31", "45"): 1.0}
-    assert second.values == {"gpu_power_watts": 70.0, LAST: 0.0}
+    assert second.values == {"gpu_power_watts": 70.0} | ({LAST: 0.0} if blindness else {})
     assert first.missing == second.missing == {"gpu_fan_ratio": Missing.BLANK}
 
 
@@ -384,6 +386,13 @@ def test_the_driver_is_read_where_it_is_loaded(tmp_path: Path) -> None:
     assert driver_version(path) == "535.154.05"
     path.write_text("nothing")
     assert driver_version(path) == ""
+
+
+def test_it_does_not_load_what_only_the_brain_needs() -> None:
+    heavy = ("numpy", "polars", "pyarrow", "tocsin.rules.engine")
+    code = f"import sys, tocsin.collector.kernel_log; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def settings(folder: Path, kind: str) -> Settings:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ import pytest
 from tocsin.domain.batch import Batch
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.missing import Missing
+from tocsin.domain.owner import Owner
+from tocsin.domain.reading import Reading
 from tocsin.store.port import StoreRejected, StoreUnavailable
 from tocsin.store.sqlite import SqliteStore, restore
 from tocsin_testing.builders import T0, gpu, reading, xid
@@ -31,34 +34,24 @@ def filled(path: Path) -> SqliteStore:
     return store
 
 
-def test_a_metric_that_is_new_in_the_table_gets_a_column(path: Path) -> None:
-    filled(path).close()
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("ALTER TABLE reading DROP COLUMN gpu_power_watts")
-        db.execute("DELETE FROM metric WHERE name = 'gpu_power_watts'")
-        db.commit()
-    store = SqliteStore(path)
-    store.write(
-        Batch(readings=[reading(gpu(0), T0 + 1, power_watts=300, missing={"gpu_fan_speed_ratio": Missing.LOST})])
-    )
-    old, new = store.readings(T0, T0 + 2, gpus={"GPU-00000000"})
-    store.close()
-    assert dict(old.values) == {"gpu_temperature_celsius": 40.0}
-    assert dict(new.values) == {"gpu_power_watts": 300.0}
-    assert dict(new.missing) == {"gpu_fan_speed_ratio": Missing.LOST}
-
-
-def test_a_metric_that_left_the_table_does_not_disturb_the_others(path: Path) -> None:
+def test_a_name_that_no_table_has_is_kept(path: Path) -> None:
     store = filled(path)
+    later = Reading(gpu(0), T0 + 1, {"gpu_gone_total": 5.0}, {"gpu_also_gone": Missing.LOST})
+    store.write(Batch(readings=[later]))
+    (found,) = store.readings(T0 + 1, T0 + 2)
+    assert (dict(found.values), dict(found.missing)) == (dict(later.values), dict(later.missing))
     store.close()
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("ALTER TABLE reading ADD COLUMN gpu_gone_total REAL")
-        db.execute("INSERT INTO metric (name) VALUES ('gpu_gone_total')")
-        db.execute("UPDATE reading SET gpu_gone_total = 5")
-        db.commit()
-    store = SqliteStore(path)
-    assert [r.values["gpu_gone_total"] for r in store.latest(0)] == [5.0, 5.0, 5.0]
+
+
+def test_owners_come_back(path: Path) -> None:
+    owners = (Owner(7, "python", pod="train-0", namespace="ml", pod_uid="u-1"), Owner(8, slurm_job="42.0", user="ann"))
+    store = filled(path)
+    store.write(Batch(readings=[replace(reading(gpu(0), T0 + 1, power_watts=1), owners=owners)]))
     store.write(Batch(readings=[reading(gpu(0), T0 + 1, temperature_celsius=50)]))
+    assert [r.owners for r in store.readings(T0, T0 + 2, gpus={"GPU-00000000"})] == [(), owners]
+    assert [r.owners for r in store.latest(T0)] == [owners, (), ()]
+    store.write(Batch(readings=[replace(reading(gpu(0), T0 + 1, power_watts=2), owners=owners[:1])]))
+    assert store.latest(T0)[0].owners == owners[:1]
     store.close()
 
 
@@ -103,11 +96,11 @@ def test_a_newer_or_foreign_file_is_one_clear_error(path: Path, tmp_path: Path) 
 
 def test_a_full_disk_loses_nothing_that_was_accepted(path: Path) -> None:
     store = filled(path)
-    writer = store._writer
+    writer = store._database._writer
     assert writer is not None
     writer.execute(f"PRAGMA max_page_count = {writer.execute('PRAGMA page_count').fetchone()[0]}")
     with pytest.raises(StoreUnavailable, match="full"):
-        store.write(Batch(readings=[reading(gpu(n), T0 + n, temperature_celsius=50) for n in range(5_000)]))
+        store.write(Batch(readings=[reading(gpu(n), T0 + n, power_watts=n / 7) for n in range(5_000)]))
     writer.execute("PRAGMA max_page_count = 1000000")
     store.write(Batch(readings=[reading(gpu(4_000), T0 + 1, temperature_celsius=60)]))
     assert {g.uuid for g in store.gpus()} == {f"GPU-{n:08d}" for n in (0, 1, 2, 4_000)}
@@ -145,7 +138,7 @@ def test_threads_that_come_and_go_leave_no_connection_behind(path: Path) -> None
         thread = threading.Thread(target=lambda: store.latest(0))
         thread.start()
         thread.join()
-    assert len(store._idle) == 1
+    assert len(store._database._idle) == 1
     store.close()
 
 

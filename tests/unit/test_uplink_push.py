@@ -94,10 +94,46 @@ def test_a_push_is_an_influxdb_write(bench: Bench) -> None:
 
 def test_large_queues_go_in_several_requests(bench: Bench) -> None:
     for n in range(5):
-        bench.put(*(f"m v={n} {k:0200d}" for k in range(10_000)))
+        bench.put(*(f"m v={n} {k:0200d}" for k in range(2_000)))
     assert bench.uplink.push() == 5
-    assert len(bench.receiver.requests) == 3
-    assert len(bench.receiver.accepted) == 50_000
+    assert len(bench.receiver.requests) == 3, "bodies of up to a mebibyte"
+    assert len(bench.receiver.accepted) == 10_000
+
+
+def test_a_receiver_that_does_not_answer_in_time_gets_smaller_bodies(bench: Bench) -> None:
+    """One that needs longer than the time-out for a full body would never take any."""
+    for n in range(60):
+        bench.put(*(f"m v={n} {k:0200d}" for k in range(200)))
+
+    def slow(lines: list[str]) -> httpx2.Response:
+        if len(lines) > 1_500:
+            raise httpx2.ReadTimeout("no answer")
+        return bench.receiver.accept(lines)
+
+    bench.receiver.handler = slow
+    for _ in range(200):
+        bench.uplink.push()
+        bench.clock.advance(SECOND)
+    assert bench.spool.batches == 0
+    assert len(set(bench.receiver.accepted)) == len(bench.receiver.accepted) == 60 * 200
+    assert bench.pushes("again") < 20
+
+
+def test_a_receiver_that_cannot_be_reached_gets_bodies_as_before(bench: Bench) -> None:
+    for n in range(10):
+        bench.put(*(f"m v={n} {k:0200d}" for k in range(2_000)))
+
+    def away(_: list[str]) -> httpx2.Response:
+        raise httpx2.ConnectTimeout("no route")
+
+    bench.receiver.handler = away
+    for _ in range(10):
+        bench.uplink.push()
+        bench.clock.advance(60 * SECOND)
+    bench.receiver.handler = bench.receiver.accept
+    bench.receiver.bodies.clear()
+    bench.uplink.push()
+    assert len(bench.receiver.bodies) == 5
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 408, 429, 500, 502, 503, 504])

@@ -9,7 +9,7 @@ import click
 
 from tocsin.cli.common import Context, dump, json_option, pass_context
 from tocsin.config.load import describe
-from tocsin.domain.clock import DAY, SystemClock, to_iso
+from tocsin.domain.clock import SystemClock, to_iso
 from tocsin.domain.errors import InputError
 
 existing = click.Path(path_type=Path)
@@ -86,16 +86,18 @@ def store_init(context: Context) -> None:
 @store.command("prune")
 @pass_context
 def store_prune(context: Context) -> None:
-    """Remove what is older than the retention."""
+    """Compact the store, roll up what is old, and remove what is older than the retention."""
     from tocsin.store.factory import open_store
+    from tocsin.store.upkeep import look_after
 
     settings = context.settings.store
     opened = open_store(settings)
     opened.init()
-    before = SystemClock().now_ms() - int(settings.raw_days * DAY)
-    removed = opened.prune(before)
+    done = look_after(opened, settings, SystemClock().now_ms())
     opened.close()
-    click.echo(f"ok: {removed} rows before {to_iso(before)} removed")
+    click.echo(
+        f"ok: {done.removed} rows removed, {done.compacted} compacted, {done.rolled} rolled up, {done.joined} joined"
+    )
 
 
 @store.command("backup")

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tocsin.cli.common import Context, dump, json_option, pass_context
 from tocsin.domain.clock import SystemClock
 from tocsin.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from stamina.instrumentation import RetryDetails
+
+    from tocsin.collector.prometheus_history_http import HistoryClient
+    from tocsin.runtime.import_history import ImportReport, Wanted
 
 
 @click.group("import")
@@ -30,6 +37,14 @@ def _headers(header: tuple[str, ...], bearer_token_file: Path | None) -> dict[st
             remedy = "name a readable file"
             raise InputError("--bearer-token-file", str(bearer_token_file), str(error.strerror), remedy) from None
     return headers
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _tell_retry(details: RetryDetails) -> None:
+    _say(f"{details.caused_by}; trying again in {details.wait_for:.0f} s")
 
 
 @import_.command("prometheus")
@@ -57,38 +72,38 @@ def prometheus(
 ) -> None:
     """Import the history of dcgm-exporter from a Prometheus, VictoriaMetrics, Thanos or Mimir at URL."""
     from tocsin.collector.prometheus_history_http import HistoryClient
-    from tocsin.runtime.import_history import Wanted, import_to_file, import_to_store, instant, span_ms
-    from tocsin.store.factory import open_store
+    from tocsin.runtime.import_history import Wanted, instant, span_ms
 
-    clock = SystemClock()
-    now_ms = clock.now_ms()
-    wanted = Wanted(
-        instant(since, now_ms, "--since"),
-        instant(until, now_ms, "--until"),
-        match,
-        span_ms(step, "--step") if step else None,
-    )
+    now_ms = SystemClock().now_ms()
+    start_ms, end_ms = instant(since, now_ms, "--since"), instant(until, now_ms, "--until")
+    wanted = Wanted(start_ms, end_ms, match, span_ms(step, "--step") if step else None)
     client = HistoryClient(url, _headers(header, bearer_token_file))
-
-    def say(line: str) -> None:
-        click.echo(line, err=True)
-
     try:
-        if to == "store":
-            store = open_store(context.settings.store)
-            try:
-                store.init()
-                report = import_to_store(client, wanted, store, clock, say)
-            finally:
-                store.close()
-        else:
-            report = import_to_file(client, wanted, Path(to), clock, say)
+        report = _import(context, client, wanted, to)
     finally:
         client.close()
     if as_json:
         dump(report.as_json())
     else:
         click.echo(report.as_text(), nl=False)
+
+
+def _import(context: Context, client: HistoryClient, wanted: Wanted, to: str) -> ImportReport:
+    from stamina.instrumentation import set_on_retry_hooks
+
+    from tocsin.runtime.import_history import import_to_file, import_to_store
+    from tocsin.store.factory import open_store
+
+    # The hooks of stamina's own choice write to standard output, where the summary goes.
+    set_on_retry_hooks([_tell_retry])
+    if to != "store":
+        return import_to_file(client, wanted, Path(to), SystemClock(), _say)
+    store = open_store(context.settings.store)
+    try:
+        store.init()
+        return import_to_store(client, wanted, store, SystemClock(), _say)
+    finally:
+        store.close()
 
 
 COMMANDS: list[click.Command] = [import_]

@@ -88,11 +88,22 @@ PAGES = {"own_metrics": own_metrics_page, "settings": settings_page, "metrics": 
 """Page name to its maker; `docs/NAME.md` holds what it returns."""
 
 
+def dcgm_counters() -> str:
+    """The counters file for dcgm-exporter."""
+    from tocsin.collector.dcgm_counters import counters_csv
+
+    return counters_csv()
+
+
+FILES = {"dcgm-counters": dcgm_counters}
+"""Files that are shipped, by name: made from the code too, but no pages of the documentation."""
+
+
 @click.command()
-@click.argument("page", type=click.Choice(sorted(PAGES)))
+@click.argument("page", type=click.Choice(sorted([*PAGES, *FILES])))
 def reference(page: str) -> None:
-    """Print a reference page of the documentation as Markdown."""
-    click.echo(PAGES[page](), nl=False)
+    """Print a reference page of the documentation, or the counters file for dcgm-exporter."""
+    click.echo((PAGES | FILES)[page](), nl=False)
 
 
 COMMANDS = [reference]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,15 +11,17 @@ from tocsin.cli.common import Context, dump, json_option, pass_context
 from tocsin.cli.processes import Duration
 from tocsin.domain.clock import SECOND, SystemClock
 from tocsin.domain.metrics import METRICS
-from tocsin.runtime.scan import GpuReport, Health, ScanReport
+from tocsin.domain.missing import Missing
 from tocsin.telemetry.log import configure_logging
 
-_MARKS = {
-    Health.HEALTHY: "ok",
-    Health.ATTENTION: "ATTENTION",
-    Health.ACT_NOW: "ACT NOW",
-    Health.CANNOT_SEE: "CANNOT SEE",
-}
+if TYPE_CHECKING:
+    # The rules bring numpy with them, which the other commands, the agent first, must not pay for.
+    from tocsin.runtime.scan import GpuReport, ScanReport
+
+_MARKS = {"healthy": "ok", "attention": "ATTENTION", "act now": "ACT NOW", "cannot see": "CANNOT SEE"}
+"""Marks by label of `tocsin.runtime.scan.Health`."""
+_TELLING = (Missing.DENIED, Missing.TIMED_OUT, Missing.LOST, Missing.RESET_REQUIRED, Missing.FROZEN)
+_MOST_NAMES = 8
 _COLUMNS = (
     ("temp", "gpu_temperature_celsius", "{:.0f} °C", 1.0),
     ("power", "gpu_power_watts", "{:.0f} W", 1.0),
@@ -83,7 +86,7 @@ def _row(each: GpuReport) -> tuple[str, ...]:
         gpu.model,
         *shown,
         str(count),
-        _MARKS[each.health],
+        _MARKS[each.health.label],
     )
 
 
@@ -93,18 +96,16 @@ def _unseen(report: ScanReport) -> list[str]:
     for each in report.gpus:
         for key, reason in each.reading.missing.items():
             name = key.partition("{")[0]
-            if name in METRICS and reason.label in ("denied", "timed_out", "lost", "reset_required", "frozen"):
+            if name in METRICS and reason in _TELLING:
                 reasons.setdefault(reason.label, set()).add(name)
-    if not reasons:
-        return []
-    return [
-        "",
-        *(
-            f"not seen ({label}): {', '.join(sorted(names)[:8])}"
-            + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-            for label, names in sorted(reasons.items())
-        ),
-    ]
+    lines = [f"not seen: {what}" for what in report.blind]
+    lines += [f"not seen ({label}): {_some(sorted(names))}" for label, names in sorted(reasons.items())]
+    return ["", *lines] if lines else []
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
 
 
 COMMANDS = [scan]

@@ -43,8 +43,8 @@ class AgentSettings(Section):
     """Command, with leading arguments, that source `nvidia_smi` runs."""
     kernel_log: Literal["auto", "off", "kmsg", "journald"] = "auto"
     """Where XIDs and the like are read beside the source; `auto` is `/dev/kmsg`, or journald where that is shut."""
-    hook_socket: str = ""
-    """Unix socket that training processes report to; empty: none."""
+    hook_socket: str = "/run/tocsin/hook.sock"
+    """Unix socket that training processes report to; empty: none. Sources `simulated` and `replay` open none."""
     vllm_urls: list[str] = Field(default_factory=list)
     """Pages of vLLM servers on this node."""
     attribution: bool = True

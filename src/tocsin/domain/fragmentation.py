@@ -6,6 +6,7 @@ ones no longer fit, and free GPUs scattered over nodes so that a gang does not f
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -68,7 +69,10 @@ def smooth_external_fragmentation(free_blocks: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class MigProfile:
-    """One kind of MIG instance: what it takes of the GPU and where it may begin."""
+    """One kind of MIG instance: what it takes of the GPU, where it may begin, and how many a GPU can have at once.
+
+    The count binds where instances share what a GPU has once, such as the media engines of ``+me``.
+    """
 
     name: str
     memory_slices: int
@@ -94,6 +98,7 @@ SEVEN_SLICE = _template(
     8,
     7,
     MigProfile("1g", 1, 1, (0, 1, 2, 3, 4, 5, 6), 7),
+    MigProfile("1g+me", 1, 1, (0, 1, 2, 3, 4, 5, 6), 1),
     MigProfile("1g.double", 2, 1, (0, 2, 4, 6), 4),
     MigProfile("2g", 2, 2, (0, 2, 4), 3),
     MigProfile("3g", 4, 3, (0, 4), 2),
@@ -106,7 +111,9 @@ FOUR_SLICE = _template(
     4,
     4,
     MigProfile("1g", 1, 1, (0, 1, 2, 3), 4),
+    MigProfile("1g+me", 1, 1, (0, 1, 2, 3), 1),
     MigProfile("2g", 2, 2, (0, 2), 2),
+    MigProfile("2g+me", 2, 2, (0, 2), 1),
     MigProfile("4g", 4, 4, (0,), 1),
 )
 """A30."""
@@ -115,10 +122,12 @@ FOUR_SLICE = _template(
 def free_slices(layout: Iterable[Placement], template: MigTemplate = SEVEN_SLICE) -> tuple[frozenset[int], int]:
     """Free memory slices, and how many compute slices are free, beside the instances of `layout`.
 
-    Raises ValueError where two instances overlap, a start is not allowed or the compute slices do not suffice.
+    Raises ValueError where two instances overlap, a start is not allowed, or the compute slices or what else a profile
+    takes do not suffice.
     """
     free = set(range(template.memory_slices))
     compute = template.compute_slices
+    counts: Counter[str] = Counter()
     for name, start in layout:
         profile = template.profiles.get(name)
         if profile is None or start not in profile.starts:
@@ -128,9 +137,16 @@ def free_slices(layout: Iterable[Placement], template: MigTemplate = SEVEN_SLICE
             raise ValueError(f"{name}@{start} overlaps another instance")
         free -= wanted
         compute -= profile.compute_slices
+        counts[name] += 1
+        if counts[name] > profile.max_count:
+            raise ValueError(f"a GPU has at most {profile.max_count} of {name}")
     if compute < 0:
         raise ValueError("the instances need more compute slices than the GPU has")
     return frozenset(free), compute
+
+
+def _left(profile: MigProfile, layout: Sequence[Placement]) -> int:
+    return profile.max_count - sum(name == profile.name for name, _ in layout)
 
 
 def _feasible(profile: MigProfile, free: frozenset[int], compute: int) -> int:
@@ -149,14 +165,17 @@ def mig_capacity(layout: Sequence[Placement], template: MigTemplate = SEVEN_SLIC
     Instances of one profile are equally long, so that taking each earliest free start gives the largest number.
     """
     free, compute = free_slices(layout, template)
-    return {name: _feasible(profile, free, compute) for name, profile in template.profiles.items()}
+    return {
+        name: min(_feasible(profile, free, compute), _left(profile, layout))
+        for name, profile in template.profiles.items()
+    }
 
 
 def mig_ideal(layout: Sequence[Placement], template: MigTemplate = SEVEN_SLICE) -> dict[str, int]:
     """For each profile, how many would fit if the free slices lay together."""
     free, compute = free_slices(layout, template)
     return {
-        name: min(len(free) // profile.memory_slices, compute // profile.compute_slices, profile.max_count)
+        name: min(len(free) // profile.memory_slices, compute // profile.compute_slices, _left(profile, layout))
         for name, profile in template.profiles.items()
     }
 

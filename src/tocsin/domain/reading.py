@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from tocsin.domain.clock import MINUTE, to_iso
 from tocsin.domain.identity import Gpu
@@ -50,6 +52,21 @@ def sanitise(reading: Reading) -> tuple[Reading, list[str]]:
     A NaN, an infinity, an unknown metric and a value outside the bounds of the metric table become `Missing.BLANK`
     (an unknown metric is dropped); the other values stay.
     """
+    for key, value in reading.values.items():
+        low, high = _bounds(key)
+        if not low <= value <= high:  # also a NaN
+            return _sorted_out(reading)
+    return reading, []
+
+
+@lru_cache(maxsize=16_384)
+def _bounds(key: str) -> tuple[float, float]:
+    """Bounds of plausible values; nothing lies within those of an unknown metric."""
+    spec = spec_of(key)
+    return (math.inf, -math.inf) if spec is None else (spec.minimum, min(spec.maximum, sys.float_info.max))
+
+
+def _sorted_out(reading: Reading) -> tuple[Reading, list[str]]:
     problems: list[str] = []
     values: dict[str, float] = {}
     missing = dict(reading.missing)
@@ -65,6 +82,4 @@ def sanitise(reading: Reading) -> tuple[Reading, list[str]]:
             missing[key] = Missing.BLANK
         else:
             values[key] = value
-    if not problems:
-        return reading, problems
     return replace(reading, values=values, missing=missing), problems

@@ -10,6 +10,7 @@ never raises into the script and never waits; without an agent it does nothing.
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Callable
 from typing import TypeVar
@@ -23,7 +24,7 @@ Saving = TypeVar("Saving", bound=Callable[[], object])
 
 _watch: Watch | None = None
 _saving: list[Callable[[], object]] = []
-_fork_known = False
+_prepared = False
 
 
 def watch(socket: str | None = None, seconds: float = SAMPLE_SECONDS) -> bool:
@@ -33,7 +34,7 @@ def watch(socket: str | None = None, seconds: float = SAMPLE_SECONDS) -> bool:
     the time between two samples, at least 0.1. Steps of PyTorch optimizers are counted by themselves. False where
     ``TOCSIN_HOOK`` is ``off`` and where no thread can be started.
     """
-    global _watch, _fork_known
+    global _watch
     if _watch is not None:
         return True
     if not enabled():
@@ -45,9 +46,7 @@ def watch(socket: str | None = None, seconds: float = SAMPLE_SECONDS) -> bool:
     except (OSError, RuntimeError):
         return False
     _watch = made
-    if not _fork_known and hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_forked)
-        _fork_known = True
+    _prepare()
     return True
 
 
@@ -79,6 +78,18 @@ def stop() -> None:
     _saving.clear()
     if watched is not None:
         watched.stop()
+
+
+def _prepare() -> None:
+    global _prepared
+    if _prepared:
+        return
+    _prepared = True
+    # What was carried out last is still acknowledged, and no thread is left inside PyTorch when the interpreter ends:
+    # that can abort a process that has done its work.
+    atexit.register(stop)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_forked)
 
 
 def _forked() -> None:

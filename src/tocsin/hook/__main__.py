@@ -23,7 +23,8 @@ def main() -> None:
     if as_module:
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
     else:
-        sys.path[0] = str(Path(rest[0]).resolve().parent)
+        if not sys.flags.safe_path:
+            sys.path[0] = str(Path(rest[0]).resolve().parent)
         runpy.run_path(rest[0], run_name="__main__")
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 _FREE = "inactive"
+_SHARED = (0, 0)
+"""Pool of everything but CUDA graphs and pools of the script's own, whose segments stay while these live."""
 
 
 def free_memory(segments: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, int]]:
@@ -14,7 +16,7 @@ def free_memory(segments: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, in
 
     ``free``: all free blocks. ``largest``: the largest of them. ``returnable``: free blocks that the allocator can give
     back to the driver and take again as one piece, which are whole segments and all free blocks of expandable
-    segments. ``pinned_largest``: the largest of the others. ``group_largest``: the sum over pools and streams of each
+    segments, but for those of private pools. ``pinned_largest``: the largest of the others. ``group_largest``: the sum over pools and streams of each
     one's largest, since a block serves its own pool and stream only.
     """
     found: dict[int, dict[str, int]] = {}
@@ -29,7 +31,8 @@ def free_memory(segments: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, in
         free, largest = sum(sizes), max(sizes)
         sums["free"] += free
         sums["largest"] = max(sums["largest"], largest)
-        if segment.get("is_expandable") or len(sizes) == len(blocks):
+        shared = tuple(segment.get("segment_pool_id", _SHARED)) == _SHARED
+        if shared and (segment.get("is_expandable") or len(sizes) == len(blocks)):
             sums["returnable"] += free
         else:
             sums["pinned_largest"] = max(sums["pinned_largest"], largest)

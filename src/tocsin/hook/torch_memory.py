@@ -29,7 +29,9 @@ _COUNTS = {
 }
 _BLOCKS = ("active", "inactive_split", "segment")
 
-_ZERO_IN_ASYNC = frozenset({"active", "inactive_split", "requested", "retries"})
+_ZERO_IN_ASYNC = frozenset(
+    {"inactive_split", "requested", "retries", "ooms", "device_allocations", "device_frees"}
+)
 """What backend ``cudaMallocAsync`` always answers with 0; 0 would be a lie."""
 
 SNAPSHOT_SHARE = 0.0005
@@ -46,6 +48,17 @@ def loaded() -> Any | None:
     cuda = getattr(torch, "cuda", None)
     ready = getattr(cuda, "is_initialized", None)
     return torch if ready is not None and ready() else None
+
+
+def capturing() -> bool:
+    """Whether this thread records a CUDA graph now, so that nothing may be asked of the device beside it."""
+    torch = loaded()
+    ask = getattr(getattr(torch, "cuda", None), "is_current_stream_capturing", None)
+    try:
+        return ask is not None and bool(ask())
+    except RuntimeError:
+        # A device in error records nothing.
+        return False
 
 
 def name_of(torch: Any, ordinal: int) -> dict[str, str]:

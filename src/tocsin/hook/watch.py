@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import socket
 import sys
 import threading
@@ -12,13 +13,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from tocsin.domain.clock import Clock, SystemClock
 from tocsin.hook.jax_memory import JaxMemory
 from tocsin.hook.link import Link
 from tocsin.hook.orders import Orders
-from tocsin.hook.torch_memory import TorchMemory, loaded, name_of
+from tocsin.hook.torch_memory import TorchMemory, capturing, loaded, name_of
 from tocsin.hook.wire import VERSION
 
 SAMPLE_SECONDS = 5.0
@@ -31,6 +33,7 @@ STEP_WEIGHT = 0.1
 """Weight of the newest step in the mean step time."""
 OUTBOX = 128
 """Messages that may wait for the socket; the oldest go first."""
+_OPTIMIZER = "torch.optim.optimizer"
 
 
 class Watch:
@@ -76,7 +79,7 @@ class Watch:
 
     def after_optimizer(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """PyTorch's hook after every optimizer's step: the steps of the first optimizer that is alive count."""
-        if self.explicit:
+        if self.explicit or self._stopped:
             return
         known = self._optimizer
         first = None if known is None else known()
@@ -103,7 +106,9 @@ class Watch:
         self._due = False
         self._busy = True
         try:
-            self.orders.carry_out()
+            # What a CUDA graph records must hold neither a device synchronisation nor anybody's checkpoint.
+            if not capturing():
+                self.orders.carry_out()
             self._sample()
         except Exception:  # noqa: BLE001  # the script trains on whatever its allocator answers
             self.failures += 1
@@ -136,7 +141,9 @@ class Watch:
             self._observed = True
             attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
             if attach is not None:
-                attach(self.out_of_memory)
+                # Only the native allocator has observers; the others raise.
+                with contextlib.suppress(RuntimeError):
+                    attach(self.out_of_memory)
 
     def out_of_memory(self, device: int, requested: int, limit: int, free: int) -> None:
         """PyTorch's observer: an allocation of `requested` bytes failed on `device` with `free` bytes left there."""
@@ -149,10 +156,14 @@ class Watch:
 
     def _post(self, message: dict[str, Any]) -> None:
         self._outbox.append(message)
-        if self._wake is not None:
+        self._wake_up()
+
+    def _wake_up(self) -> None:
+        wake = self._wake
+        if wake is not None:
             # Full means that the thread is about to wake; closed, that it has ended.
             with contextlib.suppress(OSError):
-                self._wake[1].send(b"x")
+                wake[1].send(b"x")
 
     # in the hook's own thread
 
@@ -160,6 +171,7 @@ class Watch:
         """Start the thread; safe to repeat."""
         if self._thread is not None or self._stopped:
             return
+        self._attach()
         self._wake = socket.socketpair()
         for end in self._wake:
             end.setblocking(False)
@@ -175,13 +187,14 @@ class Watch:
             self._stopped = True
 
     def stop(self) -> None:
-        """Take the hooks out and end the thread; a stopped watch stays stopped."""
+        """Take the hooks out, say what waits and end the thread; a stopped watch stays stopped."""
+        self._post({"v": VERSION, "kind": "bye"})
         self._stopped = True
-        if self._handle is not None:
+        if self._handle is not None and not _in_optimizer_step():
             self._handle.remove()
             self._handle = None
         thread, self._thread = self._thread, None
-        self._post({"v": VERSION, "kind": "bye"})
+        self._wake_up()
         if thread is not None and thread is not threading.current_thread():
             thread.join(2 * TURN_SECONDS)
         self._close()
@@ -206,6 +219,9 @@ class Watch:
             self._wake = None
 
     def _run(self) -> None:
+        if hasattr(signal, "pthread_sigmask"):
+            # A script that blocks a signal to wait for it would otherwise die of the one that this thread gets.
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while not self._stopped:
             try:
                 self.turn()
@@ -254,9 +270,9 @@ class Watch:
         }
 
     def _attach(self) -> None:
-        module = sys.modules.get("torch.optim.optimizer")
+        module = sys.modules.get(_OPTIMIZER)
         register = getattr(module, "register_optimizer_step_post_hook", None)
-        if self._handle is None and register is not None:
+        if self._handle is None and register is not None and not _in_optimizer_step():
             self._handle = register(self.after_optimizer)
 
     def _flush(self) -> None:
@@ -277,6 +293,20 @@ class Watch:
         ends.poll(1000.0 * min(TURN_SECONDS, self._every))
         with contextlib.suppress(BlockingIOError):
             wake[0].recv(4096)
+
+
+def _in_optimizer_step() -> bool:
+    """Whether a thread is within a step of an optimizer.
+
+    It may then be walking PyTorch's hooks, and a change of them would raise in the script.
+    """
+    for top in sys._current_frames().values():
+        frame: FrameType | None = top
+        while frame is not None:
+            if frame.f_globals.get("__name__") == _OPTIMIZER:
+                return True
+            frame = frame.f_back
+    return False
 
 
 def enabled() -> bool:

@@ -21,7 +21,7 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import Clock
 from tocsin.domain.errors import TocsinError
 from tocsin.domain.reading import Reading, sanitise
-from tocsin.runtime.companions import Around, Companions, Opener
+from tocsin.runtime.companions import COMPANIONS, Around, Companions, Opener
 from tocsin.runtime.sources import open_source
 from tocsin.store.lineprotocol import encode
 from tocsin.telemetry.log import logger
@@ -221,12 +221,16 @@ def _parts(batch: Batch) -> Iterator[Batch]:
 
 
 def once(settings: Settings, name: str, clock: Clock) -> Iterator[dict[str, object]]:
-    """One reading of each GPU of source `name`, as rows for JSON: see `Reading.as_json`."""
-    source = open_source(name, settings, clock)
+    """One reading of each GPU of source `name`, with the owners of its processes, as rows: see `Reading.as_json`."""
+    own = OwnMetrics()
+    source = open_source(name, settings, clock, own)
+    companions = Companions(Around(settings, clock, own, source.name), [("attribution", COMPANIONS["attribution"])])
     try:
-        for reading in source.read(clock.now_ms()).readings:
+        now_ms = clock.now_ms()
+        for reading in companions.enrich(source.read(now_ms), now_ms).readings:
             yield sanitise(reading)[0].as_json()
     finally:
+        companions.close()
         source.close()
 
 

@@ -20,10 +20,11 @@ from tocsin.runtime.brain import Brain
 from tocsin.runtime.forecasts import Forecasts
 from tocsin.runtime.runner import Periodic
 from tocsin.store.factory import open_store
+from tocsin.store.upkeep import interrupt
 from tocsin.telemetry.metrics import OwnMetrics
 
-PRUNE_SECONDS = 3600.0
-"""Time between two removals of what is older than the retention."""
+PRUNE_SECONDS = 300.0
+"""Time between two rounds of looking after the store: most find nothing that is due."""
 
 
 @dataclass
@@ -48,6 +49,7 @@ class RunningBrain:
         for thread in self.threads:
             thread.signal()
         self.brain.forecasts.stop()
+        interrupt(self.brain.store)
         self.worker.close()
         for thread in self.threads:
             thread.stop()

@@ -17,6 +17,7 @@ from tocsin.actions.view import Confirmations, FleetView, GpuView
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock
+from tocsin.domain.errors import Conflict
 from tocsin.domain.finding import Category, Finding, Incident, Severity
 from tocsin.domain.fragmentation_fleet import Task
 from tocsin.domain.identity import Gpu
@@ -35,6 +36,7 @@ from tocsin.runtime.recorder import Recorder
 from tocsin.runtime.scoreboard import is_ahead
 from tocsin.runtime.task_mix import running_mix
 from tocsin.store.port import Store, StoreUnavailable
+from tocsin.store.upkeep import look_after
 from tocsin.telemetry.metrics import OwnMetrics
 
 log = structlog.get_logger()
@@ -228,8 +230,13 @@ class Brain:
             self.journal.append_many([(EntryKind.PREDICTION, _told(p), p.simulated) for p in fresh])
 
     def prune(self) -> None:
-        """Remove what is older than the retention."""
-        self.store.prune(self.clock.now_ms() - int(self.settings.store.raw_days * DAY))
+        """Look after the store: compact, roll up and remove what is due."""
+        try:
+            done = look_after(self.store, self.settings.store, self.clock.now_ms())
+        except Conflict as error:
+            log.info("somebody else looks after the store", reason=str(error))
+            return
+        self.metrics.set("tocsin_store_damaged_segments", done.damaged)
 
     def statuses(self) -> list[DecisionStatus]:
         """Every decision on record, as it stands."""

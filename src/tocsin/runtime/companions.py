@@ -53,7 +53,7 @@ def _kernel_log(around: Around) -> Companion | None:
 
 
 def _hook(around: Around) -> Companion | None:
-    if not around.settings.agent.hook_socket:
+    if not around.is_this_node or not around.settings.agent.hook_socket:
         return None
     from tocsin.collector.hook import open_hook
 

@@ -15,12 +15,13 @@ from tocsin.domain.identity import Gpu
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.forecaster.protocol import History
 from tocsin.forecaster.worker import ForecastWorker
+from tocsin.store.grid import by_gpu
 from tocsin.store.port import Store
 
 log = structlog.get_logger()
 
-CHUNK = 256
-"""GPUs whose past is held in memory at once."""
+CHUNK = 100
+"""GPUs whose past is read in one request and held in memory at once."""
 
 Key = tuple[str, str]
 
@@ -74,7 +75,9 @@ class Forecasts:
     def _part(self, gpus: Sequence[Gpu], now_ms: int) -> list[Prediction]:
         start = now_ms - int(self._settings.history_hours * HOUR)
         metrics = self._worker.metrics
-        history = [History(gpu, self._store.series(gpu.uuid, metrics, start, now_ms + 1)) for gpu in gpus]
+        uuids = [gpu.uuid for gpu in gpus]
+        series = by_gpu(self._store.columns(metrics, start, now_ms + 1, uuids), uuids)
+        history = [History(gpu, series[gpu.uuid]) for gpu in gpus]
         made = self._worker.submit(history, now_ms).result()
         self._store.write(Batch(predictions=[prediction for prediction in made if self._is_news(prediction)]))
         with self._lock:

@@ -168,12 +168,12 @@ class _Import:
         wanted = self._wanted
         survey = self._history.survey(start_ms, wanted.end_ms)
         if not survey.names:
-            remedy = "check the URL, --since and --match; the server must have dcgm-exporter's metrics"
-            raise InputError("--since", to_iso(start_ms), "finds no metric of dcgm-exporter", remedy)
+            raise self._nothing()
         step_ms = wanted.step_ms or self._history.step(survey.names, wanted.end_ms)
         fields = f"{len(survey.names)} fields of dcgm-exporter"
         self._say(f"{fields}, from {to_iso(start_ms)} to {to_iso(wanted.end_ms)}, step {step_ms / SECOND:g} s")
-        self._batches.prime(self._history.prime(survey.names, start_ms, step_ms))
+        for before in self._history.prime(survey.names, start_ms, step_ms):
+            self._batches.prime(before)
         reached = start_ms
         try:
             for window in self._history.windows(survey.names, start_ms, wanted.end_ms, step_ms):
@@ -184,7 +184,14 @@ class _Import:
         except (TocsinError, KeyboardInterrupt):
             self._say(f"stopped; everything up to {to_iso(reached)} is kept; go on with --since {to_iso(reached)}")
             raise
+        if not self._batches.tally.samples and start_ms == wanted.start_ms:
+            raise self._nothing()
         return self._report(survey, target, step_ms)
+
+    def _nothing(self) -> InputError:
+        span = f"{to_iso(self._wanted.start_ms)} to {to_iso(self._wanted.end_ms)}"
+        remedy = "check --since, --until and --match, and whether the server has dcgm-exporter's metrics"
+        return InputError("--since", span, "finds no metric of dcgm-exporter", remedy)
 
     def _progress(self, window: Window, start_ms: int) -> None:
         done = (window.until_ms - start_ms) / max(1, self._wanted.end_ms - start_ms)

@@ -1,14 +1,23 @@
-"""`tocsin scan` on this node: opens the source that the settings name, and looks once."""
+"""`tocsin scan` on this node: opens the source that the settings name and the kernel log, and looks once."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 from tocsin.config.settings import Settings
+from tocsin.domain.batch import Batch
 from tocsin.domain.clock import Clock
 from tocsin.rules.load import load_rules
+from tocsin.runtime.companions import COMPANIONS, Around, Companions
 from tocsin.runtime.scan import ScanReport, scan
 from tocsin.runtime.sources import open_source
+from tocsin.telemetry.metrics import OwnMetrics
+
+_BESIDE = ("kernel_log", "attribution")
+"""Companions that have something to say within seconds."""
 
 
 def scan_node(
@@ -18,9 +27,31 @@ def scan_node(
 
     Raises InputError for a source that does not exist and Unavailable where it cannot be opened.
     """
-    rules = load_rules(settings.rules.path)
+    rules = load_rules(settings.rules.path, settings.rules.xid_overrides)
     source = open_source(source_name, settings, clock)
     try:
-        return scan(source, rules, clock, pause)
+        with tempfile.TemporaryDirectory(prefix="tocsin-scan-") as folder:
+            around = Around(_apart(settings, Path(folder)), clock, OwnMetrics(), source.name)
+            beside = Companions(around, [(name, COMPANIONS[name]) for name in _BESIDE])
+            try:
+                wanted = settings.agent.kernel_log != "off" and around.is_this_node
+                blind = ("the kernel log",) if wanted and "kernel_log" not in beside.names else ()
+                report = scan(source, rules, clock, pause, enrich=_recent(beside, back_ms))
+                return replace(report, blind=blind)
+            finally:
+                beside.close()
     finally:
         source.close()
+
+
+def _apart(settings: Settings, folder: Path) -> Settings:
+    """`settings` with the agent's state elsewhere: a scan reads this boot's log from its start, an agent goes on."""
+    return settings.model_copy(update={"agent": settings.agent.model_copy(update={"spool": folder / "spool.db"})})
+
+
+def _recent(beside: Companions, back_ms: int) -> Callable[[Batch, int], Batch]:
+    def enrich(batch: Batch, now_ms: int) -> Batch:
+        made = beside.enrich(batch, now_ms)
+        return replace(made, events=[event for event in made.events if event.at_ms >= now_ms - back_ms])
+
+    return enrich

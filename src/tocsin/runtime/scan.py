@@ -75,13 +75,17 @@ class GpuReport:
 
 @dataclass(frozen=True, slots=True)
 class ScanReport:
-    """The whole scan. `findings` are all of them, worst first; those of the host itself belong to no GPU."""
+    """The whole scan. `findings` are all of them, worst first; those of the host itself belong to no GPU.
+
+    `blind` names what could not be looked at.
+    """
 
     source: str
     at_ms: int
     gpus: tuple[GpuReport, ...]
     findings: tuple[Finding, ...]
     events: tuple[Event, ...]
+    blind: tuple[str, ...] = ()
 
     @property
     def health(self) -> Health:
@@ -97,6 +101,7 @@ class ScanReport:
             "health": self.health.label,
             "exit_code": int(self.health),
             "source": self.source,
+            "blind": list(self.blind),
             "at": to_iso(self.at_ms),
             "gpus": [report.as_json() for report in self.gpus],
             "findings": [finding_as_json(finding) for finding in self.findings],

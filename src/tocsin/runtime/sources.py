@@ -28,12 +28,12 @@ def _place(settings: Settings) -> Place:
     return Place(wanted.host or socket.gethostname(), wanted.pool, wanted.rack, wanted.labels)
 
 
-def _nvml(settings: Settings, _clock: Clock, _own: OwnMetrics) -> Source:
+def _nvml(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
     from tocsin.collector.nvml import DEADLINE_SECONDS, NvmlSource
     from tocsin.collector.nvml_library import PynvmlLibrary
 
     deadline = min(DEADLINE_SECONDS, settings.agent.interval_seconds)
-    return NvmlSource(PynvmlLibrary(), _place(settings), deadline)
+    return NvmlSource(PynvmlLibrary(), _place(settings), deadline, clock=clock, own=own)
 
 
 def _nvidia_smi(settings: Settings, _clock: Clock, _own: OwnMetrics) -> Source:

@@ -7,6 +7,7 @@ changed nothing, and the files are swept away later.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -57,6 +58,10 @@ class Job:
         return self.chunk_rows + sum(part.height for part in self.parts)
 
 
+class Interrupted(Unavailable):
+    """The process is about to end: the job was left as it was."""
+
+
 class Rewriter:
     """Carries out jobs. Whoever calls holds the upkeep lock."""
 
@@ -65,6 +70,7 @@ class Rewriter:
         self._chunks = chunks
         self._segments = segments
         self._number = 0
+        self.ending = threading.Event()
 
     def run(self, job: Job, now_ms: int) -> int:
         """Carry out `job`; returns how many rows the new segments have. Raises StoreUnavailable, and changes nothing.
@@ -96,6 +102,8 @@ class Rewriter:
         count = min(last - first + 1, -(-job.rows // MAX_ROWS)) or 1
         edges = np.linspace(first, last + 1, count + 1).astype(int)
         for low, high in pairwise(edges.tolist()):
+            if self.ending.is_set():
+                raise Interrupted(f"upkeep of {self._database.path} ends early")
             chosen = flags_of(range(low, high))
             ask = Ask(job.start_ms, job.end_ms, chosen, whole=True, variants=True, upto=job.upto)
             block = self._piece(job, ask)
@@ -129,7 +137,8 @@ class Rewriter:
         size = files.write(self._segments.folder / name, block)
         span = (int(block.at_ms.min()), int(block.at_ms.max()), int(block.gpu.min()), int(block.gpu.max()))
         variants = len(block.extra.row)
-        return Segment(0, name, job.step_ms, job.start_ms, job.end_ms, *span, len(block), variants, size)
+        newest = max([job.upto, *(part.newest for part in job.parts)])
+        return Segment(0, name, job.step_ms, job.start_ms, job.end_ms, *span, len(block), variants, size, newest)
 
     def _swap(self, job: Job, made: Sequence[Segment], now_ms: int) -> None:
         with self._database.writing() as db:

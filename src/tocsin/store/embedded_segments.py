@@ -19,9 +19,8 @@ from tocsin.store.port import StoreUnavailable
 
 log = structlog.get_logger()
 
-_COLUMNS = (
-    "id, name, step_ms, start_ms, end_ms, first_ms, last_ms, first_gpu, last_gpu, height, variants, size, problem"
-)
+_SPANS = "step_ms, start_ms, end_ms, first_ms, last_ms, first_gpu, last_gpu"
+_COLUMNS = f"id, name, {_SPANS}, height, variants, size, newest, problem"
 _LIVE = "retired_ms IS NULL AND problem IS NULL"
 
 
@@ -31,6 +30,7 @@ class Segment:
 
     It belongs to the span [`start_ms`, `end_ms`), an hour or a day; its instants lie in [`first_ms`, `last_ms`].
     `step_ms` is the width of its windows, 0 for readings as they were taken; `variants` counts values of variants.
+    `newest` is the number of the newest chunk in it: what it says outranks what a segment of older chunks says.
     """
 
     id: int
@@ -45,6 +45,7 @@ class Segment:
     height: int
     variants: int
     size: int
+    newest: int
     problem: str | None = None
 
 
@@ -69,7 +70,7 @@ class Segments:
         first, last = ask.span
         query = (
             f"SELECT {_COLUMNS} FROM segment WHERE {_LIVE} AND last_ms >= ? AND first_ms < ? "
-            "AND last_gpu >= ? AND first_gpu <= ? ORDER BY id"
+            "AND last_gpu >= ? AND first_gpu <= ? ORDER BY newest, id"
         )
         bounds = (max(ask.start_ms, -(2**63)), min(ask.end_ms, 2**63 - 1))
         rows = [Segment(*row) for row in db.execute(query, (*bounds, first, last))]
@@ -77,7 +78,7 @@ class Segments:
 
     def of_span(self, db: sqlite3.Connection, start_ms: int, end_ms: int) -> list[Segment]:
         """The segments that belong to spans within [`start_ms`, `end_ms`), oldest first."""
-        query = f"SELECT {_COLUMNS} FROM segment WHERE {_LIVE} AND start_ms >= ? AND end_ms <= ? ORDER BY id"
+        query = f"SELECT {_COLUMNS} FROM segment WHERE {_LIVE} AND start_ms >= ? AND end_ms <= ? ORDER BY newest, id"
         return [Segment(*row) for row in db.execute(query, (start_ms, end_ms))]
 
     def read(self, segment: Segment, ask: Ask, *, last_try: bool = False) -> Block | None:
@@ -125,7 +126,7 @@ class Segments:
         columns = _COLUMNS.removeprefix("id, ")
         marks = ", ".join("?" * len(columns.split(",")))
         rows = [(s.name, s.step_ms, s.start_ms, s.end_ms, s.first_ms, s.last_ms, s.first_gpu, s.last_gpu) for s in made]
-        more = [(s.height, s.variants, s.size, s.problem) for s in made]
+        more = [(s.height, s.variants, s.size, s.newest, s.problem) for s in made]
         values = [row + rest for row, rest in zip(rows, more, strict=True)]
         db.executemany(f"INSERT INTO segment ({columns}) VALUES ({marks})", values)
 

@@ -10,7 +10,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -18,7 +18,7 @@ from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.errors import Conflict
 from tocsin.store.embedded_chunks import Ask, Chunks
 from tocsin.store.embedded_database import Database, locked
-from tocsin.store.embedded_rewrite import MAX_ROWS, Job, Rewriter
+from tocsin.store.embedded_rewrite import MAX_ROWS, Interrupted, Job, Rewriter
 from tocsin.store.embedded_segments import Segment, Segments
 from tocsin.store.hot_block import Block, merge
 from tocsin.store.upkeep import Retention, Upkeep
@@ -77,15 +77,24 @@ class Keeper:
 
     def run(self, now_ms: int, retention: Retention) -> Upkeep:
         """One round of everything that is due at `now_ms`. Raises Conflict, StoreUnavailable."""
+        done = Upkeep()
+        self._rewriter.ending.clear()
         with self.alone():
             self._segments.sweep(now_ms - RETIRED_MS)
-            removed = self._drop(now_ms, retention)
-            rolled = self._roll(now_ms, retention)
-            compacted = self._compact(now_ms, retention)
-            joined = self._join(now_ms)
+            done = replace(done, removed=self._drop(now_ms, retention))
+            try:
+                done = replace(done, rolled=self._roll(now_ms, retention))
+                done = replace(done, compacted=self._compact(now_ms, retention))
+                done = replace(done, joined=self._join(now_ms))
+            except Interrupted as error:
+                log.info("upkeep interrupted", reason=str(error))
             with self._database.reading() as db:
                 self._before = {hot.bucket_ms: hot.upto for hot in _hot(db)}
-        return Upkeep(compacted, joined, rolled, removed, len(self._segments.damaged()))
+        return replace(done, damaged=len(self._segments.damaged()))
+
+    def interrupt(self) -> None:
+        """Let the round under way end after the piece that it is at."""
+        self._rewriter.ending.set()
 
     # ------------------------------------------------------------------ steps
 
@@ -233,7 +242,7 @@ def _small(parts: Sequence[Segment], rows: int) -> list[Segment]:
             break
         chosen.append(part)
         rows += part.height
-    return chosen
+    return chosen[::-1]
 
 
 def remove_before(db: sqlite3.Connection, table: str, before_ms: int) -> int:

@@ -1,4 +1,4 @@
-"""Single series, as server stores give them back, put together to `Columns`."""
+"""Single series, as server stores give them back, put together to `Columns`, and `Columns` taken apart again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tocsin.domain.reading import Reading
-from tocsin.store.port import Columns
+from tocsin.store.port import Columns, Series
 
 Instants = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.float64]
@@ -23,18 +23,27 @@ class Grid:
         for place, name in enumerate(self._metrics):
             self._places.setdefault(name, []).append(place)
         self._instants: dict[str, Instants] = {}
+        self._whole: dict[str, Instants] = {}
         self._series: dict[str, list[tuple[int, Instants, Numbers]]] = {}
 
     def seen(self, gpu: str, at_ms: Instants) -> None:
         """`gpu` has readings at `at_ms`, whatever they hold."""
+        if self._whole.get(gpu) is at_ms:  # nearly all series of a GPU have the same instants
+            return
         known = self._instants.get(gpu)
         if known is None:
             self._instants[gpu] = np.unique(at_ms)
-        elif not np.array_equal(known, at_ms):  # nearly all series of a GPU have the same instants
+            if np.array_equal(self._instants[gpu], at_ms):
+                self._whole[gpu] = at_ms
+        elif not np.array_equal(known, at_ms):
             self._instants[gpu] = np.union1d(known, at_ms)
+            self._whole.pop(gpu, None)
 
     def add(self, gpu: str, key: str, at_ms: Instants, values: Numbers) -> None:
-        """Values of the metric or variant `key` of `gpu`; of two at one instant the later in the array wins."""
+        """Values of the metric or variant `key` of `gpu`; of two at one instant the later in the array wins.
+
+        It is fastest where series of the same instants share one array.
+        """
         self.seen(gpu, at_ms)
         for place in self._places.get(key, ()):
             self._series.setdefault(gpu, []).append((place, at_ms, values))
@@ -55,8 +64,12 @@ class Grid:
 
     def _table(self, gpu: str, newest: bool) -> tuple[Instants, Numbers]:
         instants = self._instants[gpu][-1:] if newest else self._instants[gpu]
+        whole = self._whole.get(gpu)
         table = np.full((len(instants), len(self._metrics)), np.nan)
         for place, at_ms, values in self._series.get(gpu, ()):
+            if at_ms is whole:
+                table[:, place] = values[-len(instants) :]
+                continue
             rows = np.searchsorted(instants, at_ms)
             inside = rows < len(instants)
             inside[inside] = instants[rows[inside]] == at_ms[inside]
@@ -78,3 +91,15 @@ def columns_of(metrics: Sequence[str], readings: Iterable[Reading]) -> Columns:
         np.array([reading.at_ms for reading in rows], dtype=np.int64),
         np.array(values, dtype=np.float64).reshape(len(rows), len(metrics)),
     )
+
+
+def by_gpu(columns: Columns, gpus: Iterable[str]) -> dict[str, Series]:
+    """The rows of each of `gpus`, by UUID; the series of one without a row is empty."""
+    order = np.argsort(columns.gpu, kind="stable")
+    ends = np.searchsorted(columns.gpu[order], np.arange(len(columns.gpus) + 1))
+    rows = {uuid: order[ends[place] : ends[place + 1]] for place, uuid in enumerate(columns.gpus)}
+    nothing = np.empty(0, np.intp)
+    return {
+        uuid: Series(uuid, columns.metrics, columns.at_ms[chosen], columns.values[chosen])
+        for uuid, chosen in ((uuid, rows.get(uuid, nothing)) for uuid in gpus)
+    }

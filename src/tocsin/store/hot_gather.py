@@ -147,21 +147,20 @@ def _owners(readings: Sequence[Reading]) -> Notes:
 def readings_of(block: Block, known: Mapping[int, Gpu]) -> Iterator[Reading]:
     """A reading for each row of `block`, in its order; `known` has the GPU of each number."""
     names = block.names
-    whole: npt.NDArray[np.bool_] = ~np.isnan(block.values).any(axis=0)
+    partial = set(np.flatnonzero(np.isnan(block.values).any(axis=0)).tolist())
     special = _variants_by_row(block.extra)
     table: list[list[float]] = list(block.values.T.tolist())
     rows = zip(
         block.gpu.tolist(),
         block.at_ms.tolist(),
         table,
-        list(whole.tolist()),
         block.reasons.of.tolist(),
         block.owners.of.tolist(),
         strict=True,
     )
-    for number, (gpu, at_ms, values, complete, reasons, owners) in enumerate(rows):
+    for number, (gpu, at_ms, values, reasons, owners) in enumerate(rows):
         pairs = zip(names, values, strict=True)
-        found = dict(pairs) if complete else {name: value for name, value in pairs if value == value}
+        found = {name: value for name, value in pairs if value == value} if number in partial else dict(pairs)
         if number in special:
             found.update(special[number])
         missing = {}

@@ -52,7 +52,7 @@ _MAX_PARTIAL_REQUESTS = 100
 """Requests in search of refused lines where the others are stored already: it only serves to name them."""
 
 _READY = "tocsin_ready"
-_READING = (points.GPU, points.MISSING)
+_READING = (points.GPU, points.MISSING, points.OWNER)
 _FIRST = "  |> first()\n"
 _LAST = "  |> last()\n"
 _T = TypeVar("_T")

@@ -131,7 +131,7 @@ def tasks(buckets: Buckets, org: str) -> list[Task]:
     means = f"r._measurement == {flux.text(points.GPU)} and r._field =~ {of_means}"
     lasts = (
         f"(r._measurement == {flux.text(points.GPU)} and r._field !~ {of_means}) or "
-        f"r._measurement == {flux.text(points.MISSING)}"
+        f"r._measurement == {flux.text(points.MISSING)} or r._measurement == {flux.text(points.OWNER)}"
     )
     events = (
         f"from(bucket: {flux.text(buckets.raw.name)})\n"

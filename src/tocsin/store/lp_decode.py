@@ -12,10 +12,8 @@ from tocsin.domain.clock import to_iso
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding
-from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import METRICS, nearest, variant
 from tocsin.domain.missing import Missing
-from tocsin.domain.owner import Owner
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import MAX_FUTURE_MS, Reading, sanitise
 from tocsin.store import points
@@ -30,6 +28,7 @@ from tocsin.store.lp_line import (
     parse_fields,
     parse_head,
 )
+from tocsin.store.lp_rows import LineRows
 from tocsin.store.points import FieldValue, Point, PointError
 
 MAX_WARNINGS = 100
@@ -67,25 +66,13 @@ class Decoded:
     dropped: int = 0
 
 
-@dataclass(slots=True)
-class _Row:
-    """The reading of one (GPU, instant) while its lines come in."""
-
-    gpu: Gpu
-    values: dict[str, float] = field(default_factory=dict)
-    missing: dict[str, Missing] = field(default_factory=dict)
-    owners: tuple[Owner, ...] = ()
-
-
 class _Decoder:
     def __init__(self, precision: str, now_ms: int) -> None:
         if precision not in NANOSECONDS:
             raise InputError("precision", precision, "is not known", f"use one of {', '.join(NANOSECONDS)}")
         self._step = NANOSECONDS[precision]
         self._now_ms = now_ms
-        self._rows: dict[tuple[str, int], _Row] = {}
-        self._infos: dict[tuple[str, int], Gpu] = {}
-        self._newest_info: dict[str, tuple[int, Gpu]] = {}
+        self._rows = LineRows()
         self._events: list[Event] = []
         self._findings: list[Finding] = []
         self._predictions: list[Prediction] = []
@@ -155,7 +142,7 @@ class _Decoder:
         if line.startswith("gpu_info,"):
             body, _, stamp = line.rpartition(" ")
             if stamp.isdigit():
-                self._put_info(info_of(body), self._instant(stamp))
+                self._rows.put_info(info_of(body), self._instant(stamp))
                 return
         if '"' in line:
             head, rest = cut_head(line)
@@ -216,14 +203,7 @@ class _Decoder:
     def _put(self, head: GpuHead, at_ms: int, values: dict[str, float], missing: dict[str, Missing]) -> None:
         for name in head.strange:
             self._warnings[f"tag {name!r} is not known, ignored"] += 1
-        if not values and not missing:
-            return
-        row = self._rows.get((head.gpu.uuid, at_ms))
-        if row is None:
-            self._rows[head.gpu.uuid, at_ms] = _Row(head.gpu, values, missing)
-            return
-        row.values.update(values)
-        row.missing.update(missing)
+        self._rows.put(head.gpu, at_ms, values, missing)
 
     def _values(self, head: GpuHead, text: str, at_ms: int, line_number: int) -> None:
         """The fast way, for fields that are all known, in an order seen before, and in their bounds: nearly all."""
@@ -306,21 +286,11 @@ class _Decoder:
 
     def take_info(self, point: Point) -> None:
         """Attributes of a GPU."""
-        self._put_info(points.read_info(point), point.at_ms)
-
-    def _put_info(self, gpu: Gpu, at_ms: int) -> None:
-        key = (gpu.uuid, at_ms)
-        self._infos[key] = gpu
-        if at_ms >= self._newest_info.get(gpu.uuid, (at_ms, gpu))[0]:
-            self._newest_info[gpu.uuid] = (at_ms, gpu)
-        if key not in self._rows:
-            self._rows[key] = _Row(gpu)
+        self._rows.put_info(points.read_info(point), point.at_ms)
 
     def take_owners(self, point: Point) -> None:
         """The processes on a GPU."""
-        bare = points.gpu_of_tags(point.tags)
-        row = self._rows.setdefault((bare.uuid, point.at_ms), _Row(bare))
-        row.owners = points.owners_of(point)
+        self._rows.put_owners(points.gpu_of_tags(point.tags), point.at_ms, points.owners_of(point))
 
     def take_event(self, point: Point) -> None:
         """An event."""
@@ -340,21 +310,11 @@ class _Decoder:
         self._dropped += 1
         self._warnings[text] += 1
 
-    def _gpu_of(self, key: tuple[str, int], bare: Gpu) -> Gpu:
-        known = self._infos.get(key)
-        return known or self._newest_info.get(key[0], (0, bare))[1]
-
     def result(self) -> Decoded:
-        readings = []
-        for key, row in self._rows.items():
-            missing = row.missing
-            if not missing.keys().isdisjoint(row.values):
-                missing = {name: reason for name, reason in missing.items() if name not in row.values}
-            readings.append(Reading(self._gpu_of(key, row.gpu), key[1], row.values, missing, row.owners))
         warnings = [text if count == 1 else f"{text} ({count} times)" for text, count in self._warnings.items()]
         if len(warnings) > MAX_WARNINGS:
             warnings[MAX_WARNINGS:] = [f"and {len(warnings) - MAX_WARNINGS} more warnings"]
-        batch = Batch(readings, self._events, self._findings, self._predictions)
+        batch = Batch(self._rows.readings(), self._events, self._findings, self._predictions)
         return Decoded(batch, self._rejected, warnings, self._dropped)
 
 

@@ -134,9 +134,11 @@ class _Memo:
 
     def owner_line(self, at: str, owners: tuple[Owner, ...]) -> str:
         """The line with the processes on the GPU."""
-        if self.owners[0] != owners:
-            self.owners = owners, point_line(owner_point(self.gpu, owners, 0)).removesuffix("0")
-        return f"{self.owners[1]}{at}\n"
+        told, line = self.owners
+        if told != owners:
+            line = point_line(owner_point(self.gpu, owners, 0)).removesuffix("0")
+            self.owners = owners, line
+        return f"{line}{at}\n"
 
     def missing_lines(self, at: str, missing: Mapping[str, Missing]) -> str:
         """The lines with the reasons."""

@@ -7,8 +7,10 @@ Of a window, which starts at a multiple of its width since the epoch and is date
 - of any other gauge: the mean, and as columns ``NAME:min`` and ``NAME:max`` the extremes,
 - of reasons and owners: those of the last reading that has any; a reason counts where the window has no value.
 
-A mean weighs every reading alike, also where it is made of means. It is rounded to thousandths, or to the unit of its
-readings where that is finer, and to whole numbers above 1e9: further digits are noise and cost most of the space.
+A mean weighs every value alike, also where it is made of means: ``NAME:count`` says of how many, where these are fewer
+than the readings of the window. (A mean of a variant weighs windows by their readings.) It is rounded to thousandths,
+or to the unit of its values where that is finer, and to whole numbers above 1e9: further digits are noise and cost most
+of the space.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from tocsin.store.segments_encode import unit_of
 STEPS = (0, MINUTE, 10 * MINUTE)
 """Widths of the windows that history is kept in, in ms; 0 is readings as they were taken."""
 
-LOW, HIGH = ":min", ":max"
+LOW, HIGH, VALUES = ":min", ":max", ":count"
 COUNT = ":readings"
 """Column with the number of readings that a window had."""
 
@@ -53,7 +55,7 @@ class Rule(Enum):
 @lru_cache(maxsize=65_536)
 def rule_of(name: str) -> Rule:
     """The rule for a metric, a variant or one of the columns that the roll-up itself makes."""
-    if name == COUNT:
+    if name == COUNT or name.endswith(VALUES):
         return Rule.SUM
     if name.endswith((LOW, HIGH)):
         return Rule.LOW if name.endswith(LOW) else Rule.HIGH
@@ -93,25 +95,40 @@ def roll(block: Block, step_ms: int) -> Block:
 
 
 def _columns(block: Block, first: Starts, count: Floats) -> Iterator[tuple[str, Floats]]:
-    yield COUNT, np.add.reduceat(count, first)
+    total = np.add.reduceat(count, first)
+    yield COUNT, total
     for name, column in zip(block.names, block.values, strict=True):
         if is_made(name):
             continue
         rule = rule_of(name)
-        yield name, fold(rule, column, first, count)
-        if rule is not Rule.MEAN:
-            continue
-        low, high = (block.column(name + end) if name + end in block.names else column for end in (LOW, HIGH))
-        lowest, highest = fold(Rule.LOW, low, first, count), fold(Rule.HIGH, high, first, count)
-        if not np.array_equal(lowest, highest, equal_nan=True):
-            yield name + LOW, lowest
-            yield name + HIGH, highest
+        if rule is Rule.MEAN:
+            yield from _gauge(block, name, column, first, (count, total))
+        else:
+            yield name, fold(rule, column, first, count)
+
+
+def _gauge(
+    block: Block, name: str, column: Floats, first: Starts, readings: tuple[Floats, Floats]
+) -> Iterator[tuple[str, Floats]]:
+    """Mean, extremes and number of values; the last two only where they say something."""
+    count, total = readings
+    weight = np.where(np.isnan(column), 0.0, np.fmin(count, np.nan_to_num(block.column(name + VALUES), nan=np.inf)))
+    yield name, fold(Rule.MEAN, column, first, weight)
+    values = np.add.reduceat(weight, first)
+    if not np.array_equal(values, np.where(values > 0, total, 0.0)):
+        yield name + VALUES, values
+    low, high = (block.column(name + end) for end in (LOW, HIGH))
+    lowest = fold(Rule.LOW, np.fmin(low, column), first, count)
+    highest = fold(Rule.HIGH, np.fmax(high, column), first, count)
+    if not np.array_equal(lowest, highest, equal_nan=True):
+        yield name + LOW, lowest
+        yield name + HIGH, highest
 
 
 def fold(rule: Rule, column: Floats, first: Starts, count: Floats) -> Floats:
     """One value for each run of `column` that starts at one of `first`; NaN where a run has no value.
 
-    `count`, float64 like the column, weighs the values of a mean.
+    `count`, float64 like the column, is of how many values each was made, and weighs it in a mean.
     """
     there = ~np.isnan(column)
     some = np.maximum.reduceat(there, first)

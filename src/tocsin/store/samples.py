@@ -9,6 +9,7 @@ import numpy as np
 from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import BY_FIELD, variant
 from tocsin.domain.missing import Missing
+from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading
 from tocsin.store import points
 from tocsin.store.grid import Grid
@@ -28,11 +29,12 @@ def metric_key(field: str, tags: Mapping[str, str]) -> str | None:
 
 
 class Rows:
-    """Collects samples of measurements ``gpu`` and ``gpu_missing``; within a reading a value outranks a reason."""
+    """Collects samples of ``gpu``, ``gpu_missing`` and ``gpu_owner``; within a reading a value outranks a reason."""
 
     def __init__(self) -> None:
         self._values: dict[tuple[int, str], dict[str, float]] = {}
         self._missing: dict[tuple[int, str], dict[str, Missing]] = {}
+        self._owners: dict[tuple[int, str], tuple[Owner, ...]] = {}
         self._gpus: dict[str, Gpu] = {}
 
     def add(self, gpu: Gpu, key: str, is_reason: bool, at_ms: int, value: float) -> None:
@@ -54,20 +56,28 @@ class Rows:
         for at, value in zip(at_ms, values, strict=True):
             self.add(gpu, key, is_reason, at, value)
 
+    def add_owners(self, gpu: Gpu, at_ms: int, owners: tuple[Owner, ...]) -> None:
+        """The processes on `gpu`."""
+        self._gpus.setdefault(gpu.uuid, gpu)
+        self._owners[at_ms, gpu.uuid] = owners
+
     def take(self, samples: Iterable[tuple[str, Mapping[str, str], int, str, FieldValue]]) -> None:
         """Samples as (measurement, tags, instant, field, value); what is no metric's is left out."""
         for measurement, tags, at_ms, field, value in samples:
             key = metric_key(field, tags)
-            if key is not None and not isinstance(value, str):
+            if measurement == points.OWNER:
+                point = points.Point(measurement, tags, {field: value}, at_ms)
+                self.add_owners(points.gpu_of_tags(tags), at_ms, points.owners_of(point))
+            elif key is not None and not isinstance(value, str):
                 self.add(points.gpu_of_tags(tags), key, measurement == points.MISSING, at_ms, value)
 
     def readings(self, known: Mapping[str, Gpu]) -> Iterator[Reading]:
         """Readings by instant, then UUID, with the attributes that `known` has."""
-        for at_ms, uuid in sorted(self._values.keys() | self._missing.keys()):
-            values = self._values.get((at_ms, uuid), {})
-            reasons = self._missing.get((at_ms, uuid), {})
-            missing = {name: reason for name, reason in reasons.items() if name not in values}
-            yield Reading(known.get(uuid, self._gpus[uuid]), at_ms, values, missing)
+        for row in sorted(self._values.keys() | self._missing.keys() | self._owners.keys()):
+            at_ms, uuid = row
+            values = self._values.get(row, {})
+            missing = {name: why for name, why in self._missing.get(row, {}).items() if name not in values}
+            yield Reading(known.get(uuid, self._gpus[uuid]), at_ms, values, missing, self._owners.get(row, ()))
 
 
 class SampleGrid:

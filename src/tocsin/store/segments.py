@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -125,11 +126,50 @@ def sync_folder(folder: Path) -> None:
 # ---------------------------------------------------------------------- reading
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[pq.ParquetFile]:
+@dataclass(frozen=True, slots=True)
+class _Footer:
+    """What a file says of itself: its columns, their scales, and what its row groups hold, int64[groups] each."""
+
+    metadata: pq.FileMetaData
+    names: tuple[str, ...]
+    scales: Mapping[str, float]
+    first_gpu: npt.NDArray[np.int64]
+    last_gpu: npt.NDArray[np.int64]
+    first_ms: npt.NDArray[np.int64]
+    last_ms: npt.NDArray[np.int64]
+
+    def groups(self, start_ms: int, end_ms: int, gpus: Flags | None) -> list[int]:
+        """The row groups in which the wanted rows may lie."""
+        found = (self.last_ms >= start_ms) & (self.first_ms < end_ms)
+        if gpus is not None:
+            before = np.concatenate(([0], np.cumsum(gpus)))
+            low, high = (np.clip(edge, 0, len(gpus)) for edge in (self.first_gpu, self.last_gpu + 1))
+            found &= before[high] > before[low]
+        return [int(number) for number in np.flatnonzero(found)]
+
+
+@lru_cache(maxsize=64)
+def _footer(path: Path) -> _Footer:
+    """The footer of a file, remembered: a file never changes, and its name is never used again."""
+    with pa.OSFile(str(path)) as handle, pq.ParquetFile(handle) as file:
+        metadata, names = file.metadata, tuple(file.schema_arrow.names)
+        scales = json.loads(file.schema_arrow.metadata[_SCALES])
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    bounds = []
+    for key in _KEYS:
+        place = names.index(key)
+        found = [group.column(place).statistics for group in groups]
+        bounds += [np.array([f.min for f in found], np.int64), np.array([f.max for f in found], np.int64)]
+    return _Footer(metadata, names, scales, *bounds)
+
+
+def _table(path: Path, footer: _Footer, groups: Sequence[int], columns: Sequence[str] | None) -> pa.Table:
     # The page's checksum is asked on every read: a bit that flipped is an error and not another value.
-    with pq.ParquetFile(path, page_checksum_verification=True) as file:
-        yield file
+    with (
+        pa.OSFile(str(path)) as handle,
+        pq.ParquetFile(handle, metadata=footer.metadata, page_checksum_verification=True) as file,
+    ):
+        return file.read_row_groups(groups, columns=columns)
 
 
 def read(
@@ -147,40 +187,18 @@ def read(
     `names` are the columns that are read, None for all; with `whole` also reasons and owners, with `variants` also
     what lies in the file beside. Raises OSError or ArrowException where a file cannot be read.
     """
-    with _opened(path) as file:
-        groups = _groups(file, start_ms, end_ms, gpus)
-        there = [name for name in file.schema_arrow.names if name not in (*_KEYS, _REASONS, _OWNERS)]
-        chosen = tuple(name for name in there if names is None or name in names)
-        if not groups:
-            return empty(chosen)
-        notes = [name for name in (_REASONS, _OWNERS) if whole and name in file.schema_arrow.names]
-        table = file.read_row_groups(groups, columns=[*_KEYS, *chosen, *notes])
-        block = _block(table, chosen, _scales(file))
+    footer = _footer(path)
+    groups = footer.groups(start_ms, end_ms, gpus)
+    there = [name for name in footer.names if name not in (*_KEYS, _REASONS, _OWNERS)]
+    chosen = tuple(name for name in there if names is None or name in names)
+    if not groups:
+        return empty(chosen)
+    notes = [name for name in (_REASONS, _OWNERS) if whole and name in footer.names]
+    block = _block(_table(path, footer, groups, [*_KEYS, *chosen, *notes]), chosen, footer.scales)
     block = block.between(start_ms, end_ms, gpus)
     if variants and len(block):
         return _with_variants(block, variants_of(path), start_ms, end_ms, gpus, names)
     return block
-
-
-def _scales(file: pq.ParquetFile) -> dict[str, float]:
-    found: dict[str, float] = json.loads(file.schema_arrow.metadata[_SCALES])
-    return found
-
-
-def _groups(file: pq.ParquetFile, start_ms: int, end_ms: int, gpus: Flags | None) -> list[int]:
-    """The row groups in which the wanted rows may lie."""
-    metadata = file.metadata
-    names = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
-    gpu, at_ms = names.index("gpu"), names.index("at_ms")
-    found = []
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        instants, numbers = group.column(at_ms).statistics, group.column(gpu).statistics
-        if instants.max < start_ms or instants.min >= end_ms:
-            continue
-        if gpus is None or gpus[numbers.min : numbers.max + 1].any():
-            found.append(number)
-    return found
 
 
 def _block(table: pa.Table, names: Sequence[str], scales: Mapping[str, float]) -> Block:
@@ -213,12 +231,12 @@ def _coded(column: Any) -> tuple[npt.NDArray[np.int32], tuple[str, ...]]:
 def _with_variants(
     block: Block, path: Path, start_ms: int, end_ms: int, gpus: Flags | None, names: Collection[str] | None
 ) -> Block:
-    with _opened(path) as file:
-        groups = _groups(file, start_ms, end_ms, gpus)
-        if not groups:
-            return block
-        table = file.read_row_groups(groups)
-        value = decode(table.column("value"), _scales(file).get("value", 0.0))
+    footer = _footer(path)
+    groups = footer.groups(start_ms, end_ms, gpus)
+    if not groups:
+        return block
+    table = _table(path, footer, groups, None)
+    value = decode(table.column("value"), footer.scales.get("value", 0.0))
     gpu, at_ms = table.column("gpu").to_numpy(), table.column("at_ms").to_numpy()
     name, texts = _coded(table.column("name"))
     wanted = (at_ms >= start_ms) & (at_ms < end_ms)

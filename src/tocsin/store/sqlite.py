@@ -169,6 +169,10 @@ class SqliteStore:
         self.init()
         return self._keeper.run(now_ms, retention)
 
+    def interrupt(self) -> None:
+        """End the round of upkeep that is under way soon; what it had not finished is as it was."""
+        self._keeper.interrupt()
+
     def damaged(self) -> list[tuple[str, str]]:
         """Name and problem of each segment that could not be read and was set aside."""
         self.init()

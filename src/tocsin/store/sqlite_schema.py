@@ -28,7 +28,8 @@ CREATE INDEX prediction_time ON prediction (at_ms);
 """
 
 # A chunk holds readings of one hour; a later one outranks an earlier one, so numbers are never used again. A segment
-# is a file; while `retired_ms` is there its rows are found in another one, and the file waits for its last reader.
+# is a file, as old as the `newest` chunk that went into it; once `retired_ms` is there, its rows are found in another
+# one, and the file waits for its last reader.
 _COLUMNS = """
 CREATE TABLE chunk_names (id INTEGER PRIMARY KEY, body TEXT NOT NULL UNIQUE) STRICT;
 CREATE TABLE chunk (
@@ -41,7 +42,7 @@ CREATE TABLE segment (
     id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, step_ms INTEGER NOT NULL,
     start_ms INTEGER NOT NULL, end_ms INTEGER NOT NULL, first_ms INTEGER NOT NULL, last_ms INTEGER NOT NULL,
     first_gpu INTEGER NOT NULL, last_gpu INTEGER NOT NULL, height INTEGER NOT NULL, variants INTEGER NOT NULL,
-    size INTEGER NOT NULL, problem TEXT, retired_ms INTEGER
+    size INTEGER NOT NULL, newest INTEGER NOT NULL, problem TEXT, retired_ms INTEGER
 ) STRICT;
 CREATE INDEX segment_span ON segment (last_ms, first_ms);
 CREATE INDEX gpu_last ON gpu (last_ms);

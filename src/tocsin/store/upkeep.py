@@ -54,6 +54,21 @@ class Keeping(Protocol):
         ...
 
 
+@runtime_checkable
+class Interruptible(Protocol):
+    """A store whose upkeep can be ended early."""
+
+    def interrupt(self) -> None:
+        """End the round of upkeep that is under way soon; what it had not finished is as it was."""
+        ...
+
+
+def interrupt(store: Store) -> None:
+    """End the round of upkeep that is under way, where the store has such."""
+    if isinstance(store, Interruptible):
+        store.interrupt()
+
+
 def look_after(store: Store, settings: StoreSettings, now_ms: int) -> Upkeep:
     """One round of upkeep of `store`; of one that has no files, removal of what is older than `raw_days`."""
     if isinstance(store, Keeping):

@@ -85,7 +85,7 @@ class VictoriaMetricsStore:
             self._send(encode(part, info=False) + _marks(part.readings))
         self._send("".join(f"{line}\n" for line in _numbers(batch)))
         due = self._announcer.due(batch.readings)
-        told = [Reading(reading.gpu, reading.at_ms, {}) for reading in due]
+        told = [Reading(r.gpu, r.at_ms, {}, {}, r.owners) for r in (*due, *(r for r in batch.readings if r.owners))]
         self._beside.write(Batch(told, batch.events, batch.findings, batch.predictions))
         self._announcer.told(due)
 
@@ -111,7 +111,7 @@ class VictoriaMetricsStore:
         return response
 
     def _refuse(self, response: httpx2.Response) -> NoReturn:
-        problem = f"VictoriaMetrics at {self._http.base_url} answers {response.status_code}: {response.text[:300]}"
+        problem = f"VictoriaMetrics at {self._http.base_url} answers {response.status_code}: {response.text[:600]}"
         raise (StoreRejected if response.status_code in _REFUSED else StoreUnavailable)(problem)
 
     # ------------------------------------------------------------------ reading
@@ -120,9 +120,12 @@ class VictoriaMetricsStore:
         return {gpu.uuid: gpu for gpu in self._beside.gpus()}
 
     def gpus(self) -> list[Gpu]:
-        data: Mapping[str, str] = {"match[]": vm_export.ANY_MARK, "start": "0"}
-        rows = self._request("POST", "/api/v1/series", data=data).json()["data"]
-        found = {gpu.uuid: gpu for gpu in (points.gpu_of_tags(labels) for labels in rows if labels.get("gpu_uuid"))}
+        found: dict[str, Gpu] = {}
+        for mark in vm_export.MARKS:  # one by one: the server bounds the series of an answer
+            data = {"match[]": f'{{__name__="{mark}"}}', "start": "1"}
+            rows = self._request("POST", "/api/v1/series", data=data).json()["data"]
+            gpus = (points.gpu_of_tags(labels) for labels in rows if labels.get("gpu_uuid"))
+            found.update((gpu.uuid, gpu) for gpu in gpus)
         # The file beside knows the GPUs written here, the server also those that agents write to it themselves.
         known = {**found, **self._known()}
         return [known[uuid] for uuid in sorted(known)]
@@ -131,6 +134,7 @@ class VictoriaMetricsStore:
         rows = Rows()
         for one in self._newest(since_ms, None):
             rows.add_series(one.gpu, one.key, one.is_reason, one.at_ms.tolist(), one.values.tolist())
+        _own(rows, self._beside.latest(since_ms))
         last = {reading.gpu.uuid: reading for reading in rows.readings(self._known())}
         return [last[uuid] for uuid in sorted(last)]
 
@@ -157,9 +161,10 @@ class VictoriaMetricsStore:
         end_ms = min(end_ms, now + HOUR)
         known = self._known()
         for start in range(max(start_ms, first), end_ms, _WINDOW):
-            rows = Rows()
-            for one in self._export(start, min(start + _WINDOW, end_ms), gpus, None):
+            rows, end = Rows(), min(start + _WINDOW, end_ms)
+            for one in self._export(start, end, gpus, None):
                 rows.add_series(one.gpu, one.key, one.is_reason, one.at_ms.tolist(), one.values.tolist())
+            _own(rows, self._beside.readings(start, end, gpus))
             yield from rows.readings(known)
 
     def columns(
@@ -235,6 +240,13 @@ def _grid(metrics: Sequence[str], series: Iterable[Exported]) -> Grid:
         else:
             grid.add(one.gpu.uuid, one.key, one.at_ms, one.values)
     return grid
+
+
+def _own(rows: Rows, told: Iterable[Reading]) -> None:
+    """Put the owners that the file beside has to the readings of the server."""
+    for reading in told:
+        if reading.owners:
+            rows.add_owners(reading.gpu, reading.at_ms, reading.owners)
 
 
 def _marks(readings: Sequence[Reading]) -> str:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -17,12 +18,12 @@ from tocsin.store.grid import Instants, Numbers
 MARK = "gpu_info_index"
 """Written with every reading, by the store as by the agent: it tells the instants of a GPU without its other series."""
 
-_MARKS = (MARK, "gpu_temperature_celsius", "gpu_power_watts", "gpu_memory_used_bytes")
+MARKS = (MARK, "gpu_temperature_celsius", "gpu_power_watts", "gpu_memory_used_bytes")
 """What nearly every reading has, also one that VictoriaMetrics scraped itself."""
 
-_OTHERS = "gpu_(event|finding|prediction|info)_.+"
+_OTHERS = "gpu_(event|finding|prediction|info|owner)_.+"
 _EVERY = f'__name__=~"gpu_.+",__name__!~"{_OTHERS}"'
-ANY_MARK = f'{{__name__=~"{"|".join(_MARKS)}"}}'
+ANY_MARK = f'{{__name__=~"{"|".join(MARKS)}"}}'
 _MAX_NAMED = 100
 """More GPUs than these are not named in a selector: all are read, and the others left out here."""
 
@@ -30,7 +31,7 @@ _STAMPS = b',"timestamps":['
 _MAX_STAMPS = 4_096
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Exported:
     """One series: the metric or variant `key` of `gpu`, or the reasons for its absence; empty key for `MARK`."""
 
@@ -93,28 +94,33 @@ def parse(lines: Iterable[bytes], gpus: Collection[str] | None) -> Iterator[Expo
 
     Many series have the same instants, so their text is parsed once.
     """
-    known: dict[bytes, Instants] = {}
+    stamps: dict[bytes, Instants] = {}
     chosen = None if gpus is None else set(gpus)
     for line in lines:
         cut = line.rindex(_STAMPS)
-        document = json.loads(line[:cut] + b"}")
+        document = json.loads(line[:cut].decode() + "}")
         labels = document["metric"]
         key = _key(labels)
         if key is None:
             continue
-        gpu = points.gpu_of_tags(labels)
+        gpu = _gpu(labels["gpu_uuid"], labels.get("host", ""), labels.get("mig_uuid", ""))
         if chosen is not None and gpu.uuid not in chosen:
             continue
-        at_ms = known.get(line[cut:])
+        at_ms = stamps.get(line[cut:])
         if at_ms is None:
-            if len(known) >= _MAX_STAMPS:
-                known.clear()
-            at_ms = known[line[cut:]] = np.array(json.loads(line[cut + len(_STAMPS) - 1 : -1]), dtype=np.int64)
+            if len(stamps) >= _MAX_STAMPS:
+                stamps.clear()
+            at_ms = stamps[line[cut:]] = np.array(json.loads(line[cut + len(_STAMPS) - 1 : -1]), dtype=np.int64)
         values = np.array(document["values"], dtype=np.float64)
-        there = ~np.isnan(values)
-        if not there.all():
+        if b"null" in line:
+            there = ~np.isnan(values)
             at_ms, values = at_ms[there], values[there]
         yield Exported(gpu, *key, at_ms, values)
+
+
+@lru_cache(maxsize=65_536)
+def _gpu(uuid: str, host: str, mig: str) -> Gpu:
+    return points.gpu_of_tags({"gpu_uuid": uuid, "host": host, "mig_uuid": mig})
 
 
 def _key(labels: Mapping[str, str]) -> tuple[str, bool] | None:

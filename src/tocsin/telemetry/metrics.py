@@ -120,6 +120,7 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_store_write_failures_total": OwnMetric(
         "counter", ("store", "reason"), "Writes that the store did not take: unavailable or rejected."
     ),
+    "tocsin_store_damaged_segments": OwnMetric("gauge", (), "Files of history that cannot be read and were set aside."),
     "tocsin_store_write_seconds": OwnMetric("histogram", ("store",), "Time that one write to the store took."),
     "tocsin_journal_entries_total": OwnMetric("counter", ("kind",), "Entries appended to the journal."),
     # rules, forecasts, actions

@@ -8,7 +8,7 @@ from(bucket: "fleet_1m")
 
 from(bucket: "fleet_1m")
   |> range(start: -4h)
-  |> filter(fn: (r) => (r._measurement == "gpu" and r._field !~ /^(MEANS)$/) or r._measurement == "gpu_missing")
+  |> filter(fn: (r) => (r._measurement == "gpu" and r._field !~ /^(MEANS)$/) or r._measurement == "gpu_missing" or r._measurement == "gpu_owner")
   |> aggregateWindow(every: 10m, fn: last, createEmpty: false, timeSrc: "_start")
   |> to(bucket: "fleet_10m", org: "gpu")
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { SET_MAGIC = 0x45565453, POLL_US = 500 };
+enum { SET_MAGIC = 0x45565453, POLL_US = 10000 };
 
 typedef struct {
     unsigned magic, epoch;

@@ -257,16 +257,27 @@ def waiting(spool: Path) -> set[Key]:
     return {(reading.gpu.uuid, reading.at_ms) for reading in decoded.batch.readings}
 
 
-def check(kept: Counter[Key], spool: Path, acknowledged: set[int], gpus: list[str], *, further: int) -> None:
+def check(store: str, spool: Path, acknowledged: set[int], gpus: list[str], *, further: int) -> None:
     """What was acknowledged is in the store or still waits; nothing is there twice; little is there besides.
 
     A batch that was written, and whose acknowledgement did not come back before a kill, is one of the `further` ones.
+    The server shows what it took within about a second, under load later.
     """
     assert acknowledged
     left = waiting(spool)
-    lost = {(gpu, at_ms) for gpu in gpus for at_ms in acknowledged} - kept.keys() - left
-    assert not lost, f"{len(lost)} readings were lost, such as {sorted(lost)[:3]}"
     assert len({at_ms for _, at_ms in left}) <= 2, "the spool was emptied but for what came while the agent ended"
+    expected = {(gpu, at_ms) for gpu in gpus for at_ms in acknowledged} - left
+    kept: Counter[Key] = Counter()
+
+    def all_there() -> bool:
+        kept.clear()
+        kept.update(kept_by_victoria_metrics(store))
+        return expected <= kept.keys()
+
+    with contextlib.suppress(AssertionError):
+        until(all_there, "all readings in the store", 10)
+    lost = expected - kept.keys()
+    assert not lost, f"{len(lost)} readings were lost, such as {sorted(lost)[:3]}"
     twice = [key for key, times in kept.items() if times > 1]
     assert not twice, f"{len(twice)} readings are there twice, such as {sorted(twice)[:3]}"
     besides = {at_ms for _, at_ms in kept} - acknowledged

@@ -26,14 +26,16 @@ def block(size: int, state: str = "inactive") -> dict[str, Any]:
     return {"size": size, "requested_size": size, "address": 0, "state": state, "frames": []}
 
 
-def segment(*blocks: dict[str, Any], device: int = 0, stream: int = 0, expandable: bool = False) -> dict[str, Any]:
+def segment(
+    *blocks: dict[str, Any], device: int = 0, stream: int = 0, expandable: bool = False, pool: tuple[int, int] = (0, 0)
+) -> dict[str, Any]:
     return {
         "device": device,
         "address": 0,
         "total_size": sum(part["size"] for part in blocks),
         "stream": stream,
         "segment_type": "large",
-        "segment_pool_id": (0, 0),
+        "segment_pool_id": pool,
         "is_expandable": expandable,
         "blocks": list(blocks),
     }
@@ -46,6 +48,7 @@ class FakeCuda:
         self.segments = segments
         self.devices = devices
         self.initialized = True
+        self.capturing = False
         self.backend = "native"
         self.counters = {"num_alloc_retries": 0, "num_ooms": 0, "num_device_alloc": 3, "num_device_free": 1}
         self.snapshots = 0
@@ -53,6 +56,9 @@ class FakeCuda:
 
     def is_initialized(self) -> bool:
         return self.initialized
+
+    def is_current_stream_capturing(self) -> bool:
+        return self.capturing
 
     def device_count(self) -> int:
         return self.devices

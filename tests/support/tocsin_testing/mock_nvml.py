@@ -222,9 +222,13 @@ class MockFleet:
         self.apply()
 
     def event(self, gpu: int, data: int, kind: int = 8, gi: int = NONE, ci: int = NONE) -> None:
-        """An event for the sets that watch the GPU; XID `data` by default."""
-        self._events.append(f"event {gpu} {kind} {data} {gi} {ci}")
+        """An event for the sets that watch the GPU, XID `data` by default; applied at once."""
+        self.add_event(gpu, data, kind, gi, ci)
         self.apply()
+
+    def add_event(self, gpu: int, data: int, kind: int = 8, gi: int = NONE, ci: int = NONE) -> None:
+        """An event that comes with the next `apply`."""
+        self._events.append(f"event {gpu} {kind} {data} {gi} {ci}")
 
     def heal(self) -> None:
         """End all trouble everywhere, so that whatever hangs goes on."""
@@ -233,8 +237,9 @@ class MockFleet:
         self.apply()
 
     def environment(self, without: tuple[str, ...] = ()) -> dict[str, str]:
-        """Variables with which another process loads the mock as the driver's library."""
-        return {"TOCSIN_MOCK_NVML": str(self.script), "LD_LIBRARY_PATH": str(build(without))}
+        """Variables with which another process loads the mock as the driver's library, and listens to no process here."""
+        mock = {"TOCSIN_MOCK_NVML": str(self.script), "LD_LIBRARY_PATH": str(build(without))}
+        return mock | {"TOCSIN_AGENT__HOOK_SOCKET": ""}
 
     @contextmanager
     def loaded(self, without: tuple[str, ...] = ()) -> Iterator[MockFleet]:

@@ -56,16 +56,37 @@ class RecordedNvml:
         self.once: dict[tuple[int, str], deque[int]] = {}
         self.closed_indices: dict[int, int] = {}
         self.hung: dict[int, threading.Event] = {}
+        self.hung_calls: dict[str, threading.Event] = {}
         self.field_failures: dict[tuple[int, int], int] = {}
         self.latencies: dict[int, int] = {}
         self.gpm_values: dict[int, dict[int, float]] = {}
         self.gpm_samples = 0
         self.waits: deque[DeviceEvent | int] = deque()
         self._change = threading.Condition()
+        self.longest_wait = 10.0
+        self.kinds: dict[int, int] = {}
         self._waits_begun = 0
         self._last_taken = 0
         self.registered: set[int] = set()
         self.migs: dict[int, list[dict[str, Any]]] = {}
+        self.placements: dict[int, dict[str, Any]] = {}
+        self.vgpus: dict[int, dict[str, Any]] = {}
+        self._of_library: dict[str, Callable[..., Any]] = {
+            "nvmlDeviceGetCount": lambda: len(self.devices),
+            "nvmlDeviceGetHandleByIndex": self._handle,
+            "nvmlEventSetCreate": lambda: f"set {self.calls.count('nvmlEventSetCreate')}",
+            "nvmlEventSetFree": lambda _event_set: None,
+            "nvmlSystemGetDriverVersion": lambda: "550.163.01",
+            "nvmlGpuInstanceGetInfo": lambda number: _friendly(self.placements[number]),
+        }
+        self._of_device: dict[str, Callable[..., Any]] = {
+            "nvmlDeviceRegisterEvents": self._register,
+            "nvmlDeviceGetMigDeviceHandleByIndex": self._mig,
+            "nvmlDeviceGetGpuInstanceById": self._instance,
+            "nvmlGpmQueryDeviceSupport": lambda handle: SimpleNamespace(
+                isSupportedDevice=int(handle.device in self.gpm_values)
+            ),
+        }
 
     def open(self) -> None:
         if self.init_error is not None:
@@ -82,28 +103,35 @@ class RecordedNvml:
     def call(self, function: str, *arguments: Any) -> Any:
         self._alive()
         self.calls.append(function)
-        if function == "nvmlDeviceGetCount":
-            return len(self.devices)
-        if function == "nvmlDeviceGetHandleByIndex":
-            if arguments[0] in self.closed_indices:
-                raise NvmlFailure(self.closed_indices[arguments[0]])
-            return Handle(self.opening, arguments[0])
-        if function == "nvmlEventSetCreate":
-            return f"set {self.calls.count(function)}"
-        if function in ("nvmlEventSetFree", "nvmlSystemGetDriverVersion"):
-            return "550.163.01"
+        if function in self.hung_calls:
+            self.hung_calls[function].wait(30)
+        if function.startswith("nvmlVgpu"):
+            return self._vgpu(function, arguments[0])
+        if function in self._of_library:
+            return self._of_library[function](*arguments)
         handle: Handle = arguments[0]
         self._check(handle, function)
-        if function == "nvmlDeviceRegisterEvents":
-            self.registered.add(handle.device)
-            return None
-        if function == "nvmlGpmQueryDeviceSupport":
-            return SimpleNamespace(isSupportedDevice=int(handle.device in self.gpm_values))
-        if function == "nvmlDeviceGetMigDeviceHandleByIndex":
-            if arguments[1] >= len(self.migs.get(handle.device, [])):
-                raise NvmlFailure(Code.NOT_FOUND)
-            return Handle(self.opening, handle.device, arguments[1])
-        return self._answer(handle, function, arguments[1:])
+        special = self._of_device.get(function)
+        return self._answer(handle, function, arguments[1:]) if special is None else special(*arguments)
+
+    def _handle(self, index: int) -> Handle:
+        if index in self.closed_indices:
+            raise NvmlFailure(self.closed_indices[index])
+        return Handle(self.opening, index)
+
+    def _register(self, handle: Handle, kinds: int, _event_set: Any) -> None:
+        self.registered.add(handle.device)
+        self.kinds[handle.device] = kinds
+
+    def _instance(self, handle: Handle, number: int) -> int:
+        if number not in self.placements:
+            raise NvmlFailure(Code.NOT_FOUND)
+        return number
+
+    def _mig(self, handle: Handle, index: int) -> Handle:
+        if index >= len(self.migs.get(handle.device, [])):
+            raise NvmlFailure(Code.NOT_FOUND)
+        return Handle(self.opening, handle.device, index)
 
     def bind(self, function: str, handle: Any, *arguments: Any) -> Callable[[], tuple[int, Any]]:
         return coded(lambda: self.call(function, handle, *arguments))
@@ -134,7 +162,7 @@ class RecordedNvml:
             self._alive()
             self._waits_begun += 1
             self._change.notify_all()
-            self._change.wait_for(lambda: self.waits or not self.opened, timeout_ms / 1000)
+            self._change.wait_for(lambda: self.waits or not self.opened, min(timeout_ms / 1000, self.longest_wait))
             self._alive()
             seen = self.waits.popleft() if self.waits else None
             if seen is not None:
@@ -176,6 +204,11 @@ class RecordedNvml:
         code = self.failures.get((handle.device, function), self.failures.get((handle.device, "*")))
         if code is not None:
             raise NvmlFailure(code)
+
+    def _vgpu(self, function: str, number: int) -> Any:
+        if function not in self.vgpus.get(number, {}):
+            raise NvmlFailure(Code.NOT_SUPPORTED)
+        return self.vgpus[number][function]
 
     def _answer(self, handle: Handle, function: str, arguments: tuple[Any, ...]) -> Any:
         source = self.devices[handle.device]
