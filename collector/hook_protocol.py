@@ -11,7 +11,7 @@ from tocsin.hook.wire import MAX_DEVICES, OUTCOMES, VERSION, unpack
 FIGURES = frozenset(
     {
         "allocated", "reserved", "active", "inactive_split", "requested", "limit",
-        "free", "largest", "returnable", "pinned_largest", "group_largest",
+        "free", "largest", "returnable", "group_largest",
         "retries", "ooms", "device_allocations", "device_frees",
     }
 )  # fmt: skip

@@ -23,7 +23,8 @@ Inode = tuple[int, int]
 def listen(path: Path) -> tuple[socket.socket, Inode]:
     """A listening SEQPACKET socket at `path`, and its file; a dead agent's leftover is replaced.
 
-    A missing folder is made, open to all. Raises Conflict where another agent listens there, InputError where the path cannot be used.
+    A missing folder is made, open to all. Raises Conflict where another agent listens there, InputError where the path
+    cannot be used.
     """
     _clear(path)
     made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

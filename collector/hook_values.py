@@ -30,9 +30,6 @@ PLAIN = {
 }
 """A figure that is a metric as it stands."""
 
-_MAXIMA = frozenset({"largest", "pinned_largest"})
-"""Figures of which several frameworks in one process have the larger, not the sum."""
-
 
 def merged(devices: Iterable[DeviceStats]) -> dict[str, float]:
     """The figures of all frameworks of a process on one GPU together."""
@@ -40,7 +37,8 @@ def merged(devices: Iterable[DeviceStats]) -> dict[str, float]:
     for device in devices:
         for name, value in device.figures.items():
             known = total.get(name, 0.0)
-            total[name] = max(known, value) if name in _MAXIMA else known + value
+            # No allocation spans two frameworks.
+            total[name] = max(known, value) if name == "largest" else known + value
     return total
 
 
@@ -50,9 +48,7 @@ def largest_piece(figures: Figures) -> float:
     Whole free segments go back to the driver and come again as one piece when an allocation would fail otherwise (the
     allocator's retry), so that they count together; other free blocks count one by one.
     """
-    if "returnable" not in figures:
-        return figures["largest"]
-    return min(figures["free"], max(figures["returnable"], figures.get("pinned_largest", 0.0)))
+    return max(figures["largest"], figures.get("returnable", 0.0))
 
 
 _RATIOS: tuple[tuple[str, tuple[str, ...], Callable[[Figures], float]], ...] = (

@@ -164,7 +164,7 @@ class NvmlSource:
     def _is_open(self, now_ms: int, events: list[Event]) -> bool:
         if self._open:
             return True
-        if now_ms < self._reopen_at_ms:
+        if 0 < self._reopen_at_ms - now_ms <= MAX_RETRY_MS:  # a longer wait is a clock that was set back
             return False
         try:
             self._take(self._opened(self.deadline_seconds), retire=False)

@@ -7,7 +7,7 @@ from operator import truediv
 from typing import Any, Protocol
 
 from tocsin.collector.nvml_answers import LASTING, Answers, reason_of
-from tocsin.collector.nvml_decode import BLANK_FROM, divisor, link_up, unpack_ber
+from tocsin.collector.nvml_decode import BLANK_FROM, divisor, link_up, unpack_ber, usable
 from tocsin.collector.nvml_library import Code, Nvml, NvmlFailure
 from tocsin.collector.nvml_marshal import FieldReplies
 from tocsin.collector.nvml_probes import CallProbe, FieldProbe
@@ -67,8 +67,7 @@ class Fields:
             self._all_failed(code, answers)
             return
         codes, values, self.latency_us = replies
-        # One sum finds a sentinel and a NaN among all the values.
-        if self._plain and not any(codes) and sum(values) < BLANK_FROM:
+        if self._plain and not any(codes) and usable(values):
             answers.values.update(zip(self._keys, map(truediv, values, self._divisors), strict=True))
         else:
             self._one_by_one(codes, values, answers)

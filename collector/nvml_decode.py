@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from math import isfinite
 from operator import mul, truediv
 from typing import Any
 
@@ -69,6 +70,11 @@ def scaled(value: float, scale: float) -> float:
 def divisor(scale: float) -> float:
     """The number to divide by in place of multiplying with `scale`, a power of two or below 1."""
     return 1 / scale if scale >= 1 else float(round(1 / scale))
+
+
+def usable(values: Sequence[float]) -> bool:
+    """Whether there is no sentinel, NaN or infinity among `values`; a NaN may hide from `max`, but not from a sum."""
+    return max(values) < BLANK_FROM and isfinite(sum(values))
 
 
 def unpack_ber(packed: float) -> float:

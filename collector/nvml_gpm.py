@@ -7,7 +7,7 @@ from operator import truediv
 from typing import Any
 
 from tocsin.collector.nvml_answers import LASTING, Answers, quiet_reason, reason_of
-from tocsin.collector.nvml_decode import BLANK_FROM, divisor
+from tocsin.collector.nvml_decode import BLANK_FROM, divisor, usable
 from tocsin.collector.nvml_library import Code, Gpm, Nvml, NvmlFailure
 from tocsin.domain.missing import Missing
 
@@ -93,7 +93,7 @@ class Activity:
         if code:
             self._blame(reason_of(code))
             return
-        if not any(codes) and sum(values) < BLANK_FROM:
+        if not any(codes) and usable(values):
             self._values = dict(zip(self._keys, map(truediv, values, self._divisors), strict=True))
             return
         answers = Answers()

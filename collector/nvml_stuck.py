@@ -51,7 +51,7 @@ class Stuck:
     def due(self, uuid: str, now_ms: int) -> bool:
         """Whether to try `uuid` afresh now; if so, the next try is put off further."""
         spell = self._spells.get(uuid)
-        if spell is None or now_ms < spell.retry_ms:
+        if spell is None or 0 < spell.retry_ms - now_ms <= spell.pause_ms:  # a longer wait is a clock that was set back
             return False
         spell.pause_ms = min(2 * spell.pause_ms, MAX_RETRY_MS)
         spell.retry_ms = now_ms + spell.pause_ms

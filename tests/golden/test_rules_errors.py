@@ -38,7 +38,7 @@ CASES = {
     ),
     "unknown metric in a level": (
         condition('{ kind = "threshold", metric = "gpu_temperature_celsius", above = { metric = "gpu_slowdown" } }'),
-        "rule hot: all.0.above.metric = 'gpu_slowdown': no such metric; did you mean gpu_tlimit_slowdown_celsius?",
+        "rule hot: all.0.above.metric = 'gpu_slowdown': no such metric; did you mean gpu_clocks_hw_slowdown?",
     ),
     "label that the metric does not have": (
         condition('{ kind = "threshold", metric = "gpu_temperature_celsius{pid}", above = 85 }'),

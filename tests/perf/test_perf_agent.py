@@ -58,7 +58,8 @@ class Node:
         return source
 
     def agent(self, **more: str) -> Agent:
-        agent = Agent(Settings.model_validate({"agent": {"kernel_log": "off", **more}}), self.source(), self.clock)
+        alone = {"kernel_log": "off", "hook_socket": ""}
+        agent = Agent(Settings.model_validate({"agent": {**alone, **more}}), self.source(), self.clock)
         self.stack.callback(agent.close)
         return agent
 

@@ -55,7 +55,7 @@ def test_a_sample_has_the_allocator_s_figures(both: Pair, monkeypatch: pytest.Mo
     assert entry.figures == {
         "allocated": 60 * MIB, "reserved": 300 * MIB, "active": 60 * MIB, "inactive_split": 40 * MIB,
         "requested": 45 * MIB, "retries": 0, "ooms": 0, "device_allocations": 3, "device_frees": 1,
-        "free": 240 * MIB, "largest": 100 * MIB, "returnable": 200 * MIB, "pinned_largest": 30 * MIB,
+        "free": 240 * MIB, "largest": 100 * MIB, "returnable": 200 * MIB,
         "group_largest": 100 * MIB,
     }  # fmt: skip
 
@@ -233,7 +233,7 @@ def test_an_allocator_without_observers_is_sampled_all_the_same(both: Pair, monk
 def test_free_segments_of_a_private_pool_do_not_come_back() -> None:
     graph = segment(block(6), pool=(0, 1))
     found = free_memory([segment(block(4)), graph, segment(block(3), pool=(0, 1), expandable=True)])
-    assert found[0] == {"free": 13, "largest": 6, "returnable": 4, "pinned_largest": 6, "group_largest": 4 + 6}
+    assert found[0] == {"free": 13, "largest": 6, "returnable": 4, "group_largest": 4 + 6}
 
 
 def test_cuda_that_is_not_in_use_is_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,9 +261,9 @@ def test_free_memory_of_pools_streams_and_expandable_segments() -> None:
         ]
     )
     assert found[0] == {
-        "free": 33, "largest": 16, "returnable": 18, "pinned_largest": 6, "group_largest": 4 + 6 + 16
+        "free": 33, "largest": 16, "returnable": 18, "group_largest": 4 + 6 + 16
     }  # fmt: skip
-    assert found[1] == {"free": 0, "largest": 0, "returnable": 0, "pinned_largest": 0, "group_largest": 0}
+    assert found[1] == {"free": 0, "largest": 0, "returnable": 0, "group_largest": 0}
 
 
 class Driver:

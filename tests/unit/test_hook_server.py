@@ -42,7 +42,7 @@ MIB = 2**20
 FIGURES = {
     "allocated": 60 * MIB, "reserved": 300 * MIB, "active": 60 * MIB, "inactive_split": 40 * MIB,
     "requested": 45 * MIB, "retries": 2, "ooms": 1, "device_allocations": 3, "device_frees": 1,
-    "free": 240 * MIB, "largest": 100 * MIB, "returnable": 200 * MIB, "pinned_largest": 30 * MIB,
+    "free": 240 * MIB, "largest": 100 * MIB, "returnable": 200 * MIB,
     "group_largest": 100 * MIB,
 }  # fmt: skip
 
@@ -149,6 +149,13 @@ def test_frameworks_of_one_process_add_up(agent: Agent) -> None:
     assert found.values[of_me("gpu_allocator_largest_free_block_bytes")] == 30
     assert found.values["gpu_allocator_cached_bytes"] == 60
     assert found.values["gpu_allocator_processes"] == 1
+
+
+def test_the_largest_piece_is_that_of_either_framework(agent: Agent) -> None:
+    jax = device(framework="jax", reserved=50, allocated=10, largest=30, free=40)
+    agent.report(agent.client(), device(reserved=60, allocated=0, largest=10, free=60, returnable=20), jax)
+    (found,) = agent.read(Reading(GPU, T0, {})).readings
+    assert found.values[of_me("gpu_allocator_external_fragmentation_ratio")] == pytest.approx(1 - 30 / 100)
 
 
 def test_contradicting_figures_give_no_ratio(agent: Agent) -> None:

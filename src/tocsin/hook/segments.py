@@ -16,14 +16,14 @@ def free_memory(segments: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, in
 
     ``free``: all free blocks. ``largest``: the largest of them. ``returnable``: free blocks that the allocator can give
     back to the driver and take again as one piece, which are whole segments and all free blocks of expandable
-    segments, but for those of private pools. ``pinned_largest``: the largest of the others. ``group_largest``: the sum over pools and streams of each
-    one's largest, since a block serves its own pool and stream only.
+    segments, but for those of private pools. ``group_largest``: the sum over pools and streams of each one's largest,
+    since a block serves its own pool and stream only.
     """
     found: dict[int, dict[str, int]] = {}
     groups: dict[tuple[int, object, object, object], int] = defaultdict(int)
     for segment in segments:
         device = int(segment["device"])
-        sums = found.setdefault(device, {"free": 0, "largest": 0, "returnable": 0, "pinned_largest": 0})
+        sums = found.setdefault(device, {"free": 0, "largest": 0, "returnable": 0})
         blocks = segment["blocks"]
         sizes = [block["size"] for block in blocks if block["state"] == _FREE]
         if not sizes:
@@ -34,8 +34,6 @@ def free_memory(segments: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, in
         shared = tuple(segment.get("segment_pool_id", _SHARED)) == _SHARED
         if shared and (segment.get("is_expandable") or len(sizes) == len(blocks)):
             sums["returnable"] += free
-        else:
-            sums["pinned_largest"] = max(sums["pinned_largest"], largest)
         pool = (device, segment.get("segment_pool_id"), segment.get("segment_type"), segment.get("stream"))
         groups[pool] = max(groups[pool], largest)
     for device, sums in found.items():

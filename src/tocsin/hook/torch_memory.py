@@ -29,9 +29,7 @@ _COUNTS = {
 }
 _BLOCKS = ("active", "inactive_split", "segment")
 
-_ZERO_IN_ASYNC = frozenset(
-    {"inactive_split", "requested", "retries", "ooms", "device_allocations", "device_frees"}
-)
+_ZERO_IN_ASYNC = frozenset({"inactive_split", "requested", "retries", "ooms", "device_allocations", "device_frees"})
 """What backend ``cudaMallocAsync`` always answers with 0; 0 would be a lie."""
 
 SNAPSHOT_SHARE = 0.0005

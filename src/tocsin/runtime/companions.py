@@ -61,7 +61,7 @@ def _hook(around: Around) -> Companion | None:
 
 
 def _vllm(around: Around) -> Companion | None:
-    if not around.settings.agent.vllm_urls:
+    if not around.is_this_node or not around.settings.agent.vllm_urls:
         return None
     from tocsin.collector.vllm import open_vllm
 

@@ -59,8 +59,8 @@ def _auto(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
         source = _nvidia_smi(settings, clock, own)
     except Unavailable as error:
         raise Unavailable(
-            f"no NVML library loads (libnvidia-ml.so.1), and nvidia-smi does not stand in for it: {error}; install the "
-            "NVIDIA driver, or give the container the driver with NVIDIA_DRIVER_CAPABILITIES=utility"
+            "no NVML library loads (libnvidia-ml.so.1): install the NVIDIA driver, or give the container the driver "
+            f"with NVIDIA_DRIVER_CAPABILITIES=utility; nor is there an nvidia-smi to stand in for it: {error}"
         ) from None
     _log.warning("no NVML library loads: reading by nvidia-smi, which is slower and sees less")
     return source

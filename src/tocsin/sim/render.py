@@ -34,6 +34,19 @@ _ALLOCATOR = (
     "gpu_allocator_ooms_total",
 )
 _ALLOCATOR_MISSING = dict.fromkeys(_ALLOCATOR, Missing.UNSUPPORTED)
+_NOT_OF_EVERY_READING = frozenset(
+    {
+        *_ALLOCATOR,
+        "gpu_process_memory_used_bytes",
+        "gpu_process_sm_utilization_ratio",
+        "gpu_mig_fragmentation_ratio",
+        "gpu_mig_instances",
+        "gpu_mig_remaining_capacity",
+        "gpu_mig_instance_memory_used_ratio",
+        "gpu_xid_events_total",
+    }
+)
+"""Metrics that come and go with processes, instances and events."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +70,8 @@ class Renderer:
     def __init__(self, inventory: Inventory, names: tuple[str, ...]) -> None:
         self._inventory = inventory
         self._names = names
+        modelled = {split_variant(name)[0] for name in names} | _NOT_OF_EVERY_READING
+        self._not_modelled = [name for name in METRICS if name in GPU_METRICS and name not in modelled]
         self._groups = self._grouped()
         self._keys: dict[int, tuple[int, tuple[str, ...]]] = {}
         self._instances: dict[int, tuple[tuple[Placement, ...], dict[str, float], tuple[str, ...]]] = {}
@@ -71,7 +86,8 @@ class Renderer:
             model = self._inventory.model_of[members[0]]
             lacking = model.unsupported(mig_on=mig_on)
             rows = [row for row, name in enumerate(self._names) if _wanted(name, model, lacking)]
-            missing = {name: Missing.UNSUPPORTED for name in METRICS if name in lacking}
+            missing = dict.fromkeys(self._not_modelled, Missing.UNSUPPORTED)
+            missing |= {name: Missing.UNSUPPORTED for name in METRICS if name in lacking}
             if inferring or mig_on:
                 missing |= _ALLOCATOR_MISSING
             groups.append(_Group(np.array(members), np.array(rows), tuple(self._names[row] for row in rows), missing))

@@ -4,11 +4,11 @@ Its rules, as measured on release 1.79 (see docs/store.md):
 
 - A point becomes one series a field, named ``gpu_`` + field: the exporter's names.
 - Time is kept in milliseconds; finer steps are cut.
-- A value keeps about 12 significant digits: byte totals beyond 1e12 come back rounded.
+- Whole numbers up to 2**53 and decimals of 12 digits come back as they were; other values keep 12 digits.
 - Two samples of one series at one instant are both kept; which one is read is not defined. The same sample twice does
   no harm, so a repeated write is idempotent, but a correction of a value already written may not win.
-- Text fields become 0. Attributes of GPUs, events, findings and predictions therefore live in the embedded file
-  `store.path`; their numbers are sent to the server as well, for charts.
+- Text fields become 0. Attributes and owners of GPUs, events, findings and predictions therefore live in the embedded
+  file `store.path`; the numbers of the last three are sent to the server as well, for charts.
 - An instant query sees five minutes back (look-back) and not the newest seconds (``-search.latencyOffset``). Nothing
   here depends on either: reads go through ``/api/v1/export``, which gives stored samples as they are.
 - A write that was answered is searchable within about a second, and on disk within about five: a killed server can lose

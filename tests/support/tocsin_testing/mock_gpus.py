@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tocsin_testing.mock_nvml import MockGpu, MockPart
+from tocsin_testing.mock_nvml import MockGpu, MockPart, Number
 
 MIB = 1 << 20
 GIB = 1 << 30
-XID_AND_ECC = 0x8 | 0x1 | 0x2
 ANY_LINK = 0xFFFF_FFFF
 
 _PCIE_ERRORS = (169, *range(173, 184))
@@ -57,6 +56,37 @@ H100 = Product("NVIDIA H100 80GB HBM3", 81559 * MIB, 534 * MIB, (200, 700), (198
 A100 = Product("NVIDIA A100-SXM4-80GB", 81920 * MIB, 611 * MIB, (100, 400), (1410, 1593), (92, 89, 95, 85), 12)
 B200 = Product("NVIDIA B200", 183359 * MIB, 812 * MIB, (200, 1000), (1965, 3996), (95, 92, 95, 90), 18, 6)
 T4 = Product("Tesla T4", 15360 * MIB, 432 * MIB, (60, 70), (1590, 5001), (96, 93, 0, 85), 0, 3)
+
+
+_ALIKE: dict[str, tuple[Number, ...]] = {
+    "Brand": (14,),
+    "Architecture": (9,),
+    "ComputeMode": (0,),
+    "PersistenceMode": (1,),
+    "DisplayActive": (0,),
+    "DisplayMode": (0,),
+    "CudaComputeCapability": (9, 0),
+    "NumGpuCores": (16896,),
+    "MemoryBusWidth": (5120,),
+    "SupportedEventTypes": (0x1FF,),
+    "EncoderUtilization": (0, 167000),
+    "DecoderUtilization": ("2~3", 167000),
+    "JpgUtilization": (0, 167000),
+    "OfaUtilization": (0, 167000),
+    "CurrentClocksEventReasons": (0x4,),
+    "CurrentClocksThrottleReasons": (0x4,),
+    "SupportedClocksEventReasons": (0x1FF,),
+    "PerformanceState": (0,),
+    "PowerState": (0,),
+    "MaxPcieLinkWidth": (16,),
+    "CurrPcieLinkWidth": (16,),
+    "EccMode": (1, 1),
+    "DefaultEccMode": (1,),
+    "MigMode": (0, 0),
+    "MaxMigDeviceCount": (7,),
+    "BAR1MemoryInfo": (128 * GIB, 6 * MIB),
+}
+"""What all of them answer alike."""
 
 
 def h100(number: int = 0) -> MockGpu:
@@ -181,7 +211,6 @@ def vgpu(gpu: MockGpu, system: MockPart, instance: int, profile: str = "NVIDIA H
 
 def _board(product: Product, n: int) -> MockGpu:
     gpu = MockGpu()
-    low, high = (1000 * watts for watts in product.power)
     texts = {
         "UUID": f"GPU-{n:08x}-{product.memory // MIB & 0xFFFF:04x}-4000-8000-0000000000{n:02x}",
         "Name": product.name,
@@ -191,59 +220,35 @@ def _board(product: Product, n: int) -> MockGpu:
         "InforomImageVersion": "G520.0200.00.05",
         "PciInfo_v3": f"00000000:{0x1A + 16 * n:02X}:00.0",
     }
-    numbers: dict[str, tuple[int | str, ...]] = {
+    own: dict[str, tuple[Number, ...]] = {
         "Index": (n,),
         "MinorNumber": (n,),
-        "Brand": (14,),
-        "Architecture": (9,),
-        "ComputeMode": (0,),
-        "PersistenceMode": (1,),
-        "DisplayActive": (0,),
-        "DisplayMode": (0,),
-        "CudaComputeCapability": (9, 0),
-        "NumGpuCores": (16896,),
-        "MemoryBusWidth": (5120,),
-        "SupportedEventTypes": (0x1FF,),
-        "UtilizationRates": (f"{87 + n}~5", "46~7"),
-        "EncoderUtilization": (0, 167000),
-        "DecoderUtilization": ("2~3", 167000),
-        "JpgUtilization": (0, 167000),
-        "OfaUtilization": (0, 167000),
-        "MarginTemperature": (),
-        "PowerUsage": (f"{high - 60_000 + 1000 * n}~9000",),
-        "PowerManagementMode": (1,),
-        "PowerManagementLimit": (high,),
-        "PowerManagementDefaultLimit": (high,),
-        "EnforcedPowerLimit": (high,),
-        "PowerManagementLimitConstraints": (low, high),
-        "CurrentClocksEventReasons": (0x4,),
-        "CurrentClocksThrottleReasons": (0x4,),
-        "SupportedClocksEventReasons": (0x1FF,),
-        "PerformanceState": (0,),
-        "PowerState": (0,),
+        "UtilizationRates": (f"{87 + n % 8}~5", "46~7"),
+        "PcieReplayCounter": (n,),
         "MaxPcieLinkGeneration": (product.generation,),
         "GpuMaxPcieLinkGeneration": (product.generation,),
-        "MaxPcieLinkWidth": (16,),
         "CurrPcieLinkGeneration": (product.generation,),
-        "CurrPcieLinkWidth": (16,),
-        "PcieReplayCounter": (n,),
-        "EccMode": (1, 1),
-        "DefaultEccMode": (1,),
-        "MigMode": (0, 0),
-        "MaxMigDeviceCount": (7,),
-        "BAR1MemoryInfo": (128 * GIB, 6 * MIB),
     }
     for name, text in texts.items():
         gpu.set(f"nvmlDeviceGet{name}", to=text)
-    for name, values in numbers.items():
-        if values:
-            gpu.set(f"nvmlDeviceGet{name}", to=values)
+    for name, values in (own | _ALIKE).items():
+        gpu.set(f"nvmlDeviceGet{name}", to=values)
     _memory(gpu, product)
+    _power(gpu, product, n)
     _clocks_and_temperatures(gpu, product, n)
     _ecc_calls(gpu)
     gpu.process(40_000 + n, 60 * GIB if product.memory > 70 * GIB else 8 * GIB)
     gpu.usage(40_000 + n, 1_700_000_000_000_000, 88, 41)
     return gpu
+
+
+def _power(gpu: MockGpu, product: Product, n: int) -> None:
+    low, high = (1000 * watts for watts in product.power)
+    gpu.set("nvmlDeviceGetPowerUsage", to=f"{high - 60_000 + 1000 * n}~9000")
+    gpu.set("nvmlDeviceGetPowerManagementMode", to=1)
+    for limit in ("PowerManagementLimit", "PowerManagementDefaultLimit", "EnforcedPowerLimit"):
+        gpu.set(f"nvmlDeviceGet{limit}", to=high)
+    gpu.set("nvmlDeviceGetPowerManagementLimitConstraints", to=(low, high))
 
 
 def _memory(gpu: MockGpu, product: Product) -> None:

@@ -237,7 +237,7 @@ class MockFleet:
         self.apply()
 
     def environment(self, without: tuple[str, ...] = ()) -> dict[str, str]:
-        """Variables with which another process loads the mock as the driver's library, and listens to no process here."""
+        """Variables with which another process loads the mock as the driver's library, and opens no hook socket."""
         mock = {"TOCSIN_MOCK_NVML": str(self.script), "LD_LIBRARY_PATH": str(build(without))}
         return mock | {"TOCSIN_AGENT__HOOK_SOCKET": ""}
 
