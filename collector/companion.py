@@ -17,7 +17,7 @@ class Companion(Protocol):
     name: str
 
     def enrich(self, batch: Batch, now_ms: int) -> Batch:
-        """`batch`, read at `now_ms`, with what this companion knows of its GPUs; the same object where it is nothing."""
+        """`batch`, read at `now_ms`, with what this companion knows of it; the same object where that is nothing."""
         ...
 
     def close(self) -> None:

@@ -32,6 +32,8 @@ _log = logger("dcgm_exporter")
 NAME = "dcgm_exporter"
 LOST_MS = 10 * MINUTE
 """How long a GPU that the exporter no longer shows is reported as lost, before it counts as no longer there."""
+RESTARTED, NO_START_TIME = "exporter_restart", "no_start_time"
+"""Why nobody can tell whether a latched code is new: the exporter was started anew, or does not say whether it was."""
 MAX_TIMEOUT_SECONDS = 5.0
 """A page of eight GPUs takes the exporter some 10 ms; the longest that one scrape may delay a reading."""
 
@@ -160,6 +162,7 @@ class DcgmExporterSource:
         self._sxids = SxidOnsets(NAME)
         self._transitions = Transitions(NAME)
         self._started: float | None = None
+        self._doubts: dict[str, str] = {}
         self._failing = ""
 
     def gpus(self) -> list[Gpu]:
@@ -224,18 +227,20 @@ class DcgmExporterSource:
                 del self._known[uuid]
 
     def _notice_restart(self, page: Page) -> None:
-        """After a restart of exporter or driver, latched codes are taken as found: they may be old."""
-        if page.started is not None and self._started is not None and page.started != self._started:
+        """Note whose latched codes may be old, and why: see `tocsin.collector.dcgm_xid`."""
+        told = page.started is not None and self._started is not None
+        restarted = told and page.started != self._started
+        self._started = page.started if page.started is not None else self._started
+        if restarted:
             _log.info("dcgm-exporter was started anew", url=self._url)
-            self._xids = XidOnsets(NAME)
-            self._sxids = SxidOnsets(NAME)
-        without_clock = page.started is None
-        self._started = page.started
+        self._doubts = dict.fromkeys(page.rows, RESTARTED) if restarted else {}
         for uuid, row in page.rows.items():
             known, now = self._known[uuid], counters(row.values)
-            if without_clock and any(now[key] < before for key, before in known.counters.items() if key in now):
-                _log.info("counters fell: exporter or driver was started anew", gpu=uuid)
-                self._xids.forget(row.gpu)
+            if any(now[key] < before for key, before in known.counters.items() if key in now) and not restarted:
+                what = "the driver was loaded anew" if told else "driver or exporter was started anew"
+                _log.info(f"counters fell: {what}", gpu=uuid)
+                if not told:
+                    self._doubts[uuid] = NO_START_TIME
             known.counters.update(now)
 
     def _reading(self, known: _Known, page: Page, now_ms: int) -> Reading:
@@ -249,11 +254,23 @@ class DcgmExporterSource:
     def _events(self, page: Page, readings: Iterable[Reading], now_ms: int) -> list[Event]:
         events = self._transitions.note([one for one in readings if not one.gpu.is_mig], now_ms)
         for uuid, row in page.rows.items():
-            events += self._xids.note(Look(row.gpu, row.latched_xid, page.counts.get(uuid, {})), now_ms)
+            doubt = self._doubts.get(uuid, "")
+            look = Look(row.gpu, row.latched_xid, page.counts.get(uuid, {}))
+            events += self._xids.note(look, now_ms, settled=not doubt)
+            self._report(self._xids.unsettled, "xid", doubt)
+        restarted = RESTARTED in self._doubts.values()
         for host in {switch[0] for switch in page.switches}:
             codes = [(switch, severity, code) for at, switch, severity, code in page.switches if at == host]
-            events += self._sxids.note(host, codes, now_ms)
+            events += self._sxids.note(host, codes, now_ms, settled=not restarted)
+        self._report(self._sxids.unsettled, "sxid", RESTARTED)
         return events
+
+    def _report(self, unsettled: list[tuple[str, int]], kind: str, reason: str) -> None:
+        """Say and count the codes that may be new, and clear them."""
+        for part, code in unsettled:
+            self._own.count("tocsin_dcgm_unsettled_errors_total", kind=kind, reason=reason)
+            _log.warning("an error may be new or old: no event", kind=kind, code=code, part=part, reason=reason)
+        unsettled.clear()
 
 
 def checked_url(url: str) -> str:

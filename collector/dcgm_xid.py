@@ -2,6 +2,12 @@
 
 The gauge holds the last code, is never cleared and does not show a repeat; `DCGM_EXP_XID_ERRORS_COUNT` counts each code
 over the last minutes, rises with a repeat and falls as time passes. One happening that both show is one event.
+
+The latch lives in DCGM's host engine, most often inside the exporter. While that process lives, the latch only ever
+takes the code of a new error, whatever the driver does meanwhile, so a change into a code is an onset across a reload
+too. A process that was started anew may show what an engine outside it has latched for days: there a change is no
+proof, and neither is it where nothing tells whether the process is still the same. A count that rose over the same
+window is proof all the same: what was in that window before was counted before.
 """
 
 from __future__ import annotations
@@ -11,6 +17,7 @@ from dataclasses import dataclass, field
 
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.event import Event, EventKind
+from tocsin.domain.finding import Severity
 from tocsin.domain.identity import Gpu
 
 DEFAULT_WINDOW_MS = 5 * MINUTE
@@ -33,6 +40,7 @@ class _Memory:
 
     latched: int | None = None
     counts: dict[int, int] = field(default_factory=dict)
+    windows: frozenset[int] = frozenset()
     told: dict[int, tuple[str, int]] = field(default_factory=dict)
 
 
@@ -46,9 +54,14 @@ class Look:
 
 
 class XidOnsets:
-    """Compares each GPU with the scrape before. The first scrape after a start is no onset: its codes may be old."""
+    """Compares each GPU with the scrape before. The first scrape after a start is no onset: its codes may be old.
+
+    `unsettled` has (GPU, code) of the codes that changed or rose where nobody can tell whether they are new: no events,
+    but for the caller to report and clear.
+    """
 
     def __init__(self, source: str) -> None:
+        self.unsettled: list[tuple[str, int]] = []
         self._source = source
         self._known: dict[tuple[str, str], _Memory] = {}
 
@@ -56,19 +69,23 @@ class XidOnsets:
         """Take the next scrape of `gpu` for the first: its exporter or driver was started anew."""
         self._known.pop((gpu.host, gpu.uuid), None)
 
-    def note(self, look: Look, at_ms: int) -> list[Event]:
-        """New XIDs of one GPU."""
+    def note(self, look: Look, at_ms: int, *, settled: bool = True) -> list[Event]:
+        """New XIDs of one GPU; `settled` is False where the gauge may come from another process than before."""
         key = (look.gpu.host, look.gpu.uuid)
         memory = self._known.get(key)
         if memory is None:
-            counts = {code: one.count for code, one in look.counts.items()}
-            self._known[key] = _Memory(look.latched, counts)
+            memory = self._known[key] = _Memory(look.latched)
+            _keep_counts(memory, look)
             return []
-        events = self._risen(look, memory, at_ms)
+        events = self._risen(look, memory, at_ms, settled)
+        _keep_counts(memory, look)
         changed = look.latched is not None and look.latched != memory.latched
         if changed and look.latched:
             code, before = look.latched, memory.latched
-            if before is not None and not self._told(memory, code, "count", at_ms, DEFAULT_WINDOW_MS):
+            told = before is None or self._told(memory, code, "count", at_ms, DEFAULT_WINDOW_MS)
+            if not told and not settled:
+                self._doubt(look.gpu, code)
+            elif not told:
                 memory.told[code] = ("gauge", at_ms)
                 text = f"the last-XID gauge went from {before} to {code}"
                 events[code] = self._event(look.gpu, at_ms, code, text)
@@ -76,19 +93,24 @@ class XidOnsets:
             memory.latched = look.latched
         return list(events.values())
 
-    def _risen(self, look: Look, memory: _Memory, at_ms: int) -> dict[int, Event]:
+    def _doubt(self, gpu: Gpu, code: int) -> None:
+        if (gpu.uuid, code) not in self.unsettled:
+            self.unsettled.append((gpu.uuid, code))
+
+    def _risen(self, look: Look, memory: _Memory, at_ms: int, settled: bool) -> dict[int, Event]:
         events: dict[int, Event] = {}
         for code, now in look.counts.items():
             before = memory.counts.get(code, 0)
             new = now.count - before
             if new > 0 and self._told(memory, code, "gauge", at_ms, now.window_ms or DEFAULT_WINDOW_MS):
                 new -= 1
-            if new > 0:
+            if new > 0 and not settled and now.window_ms not in memory.windows:
+                self._doubt(look.gpu, code)
+            elif new > 0:
                 memory.told[code] = ("count", at_ms)
                 span = (now.window_ms or DEFAULT_WINDOW_MS) // 1000
                 text = f"the count of XID {code} within {span} s rose from {before} to {now.count}"
                 events[code] = self._event(look.gpu, at_ms, code, text)
-        memory.counts = {code: one.count for code, one in look.counts.items()}
         return events
 
     @staticmethod
@@ -104,10 +126,19 @@ class XidOnsets:
         return Event(EventKind.XID, gpu.uuid, gpu.host, at_ms, code, text, self._source, gpu.simulated)
 
 
+def _keep_counts(memory: _Memory, look: Look) -> None:
+    memory.counts = {code: one.count for code, one in look.counts.items()}
+    memory.windows = frozenset(one.window_ms for one in look.counts.values())
+
+
 class SxidOnsets:
-    """The same for the latched codes of NVSwitches; an event belongs to the host, switches of one code share it."""
+    """The same for the latched codes of NVSwitches; an event belongs to the host, switches of one code share it.
+
+    What the gauge of fatal errors shows is of critical severity.
+    """
 
     def __init__(self, source: str) -> None:
+        self.unsettled: list[tuple[str, int]] = []
         self._source = source
         self._known: dict[tuple[str, str, str], int] = {}
 
@@ -115,15 +146,23 @@ class SxidOnsets:
         """Take the next scrape of `host` for the first."""
         self._known = {key: code for key, code in self._known.items() if key[0] != host}
 
-    def note(self, host: str, codes: Iterable[tuple[str, str, int]], at_ms: int) -> list[Event]:
+    def note(
+        self, host: str, codes: Iterable[tuple[str, str, int]], at_ms: int, *, settled: bool = True
+    ) -> list[Event]:
         """New SXIDs; `codes` are (switch, `FATAL` or `NON_FATAL`, code) of one scrape of one host."""
-        fresh: dict[int, list[str]] = {}
+        fresh: dict[int, list[tuple[str, str]]] = {}
         for switch, severity, code in codes:
             before = self._known.get((host, switch, severity))
             self._known[host, switch, severity] = code
-            if before is not None and code != before and code > 0:
-                fresh.setdefault(code, []).append(f"NVSwitch {switch} ({severity})")
-        return [
-            Event(EventKind.SXID, "", host, at_ms, code, f"SXID {code} of {', '.join(where)}", self._source)
-            for code, where in fresh.items()
-        ]
+            if before is None or code == before or code <= 0:
+                continue
+            if settled:
+                fresh.setdefault(code, []).append((switch, severity))
+            else:
+                self.unsettled.append((switch, code))
+        return [self._event(host, at_ms, code, where) for code, where in fresh.items()]
+
+    def _event(self, host: str, at_ms: int, code: int, where: list[tuple[str, str]]) -> Event:
+        text = f"SXID {code} of {', '.join(f'NVSwitch {switch} ({severity})' for switch, severity in where)}"
+        fatal = Severity.CRITICAL if any(severity == FATAL for _, severity in where) else None
+        return Event(EventKind.SXID, "", host, at_ms, code, text, self._source, severity=fatal)

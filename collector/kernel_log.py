@@ -187,7 +187,17 @@ class KernelLogCompanion:
             where = seen.bus or (seen.line.address if seen.line is not None else "")
             message = f"PCI {where}, a GPU that nothing else reports: {message}"
         at_ms = seen.at_ms if seen.at_ms is not None else now_ms
-        return Event(seen.kind, uuid, self._host, at_ms, seen.code, message, self._reader.name)
+        return Event(
+            seen.kind,
+            uuid,
+            self._host,
+            at_ms,
+            seen.code,
+            message,
+            self._reader.name,
+            severity=seen.severity,
+            remedy=seen.remedy,
+        )
 
     def _own_name(self, event: Event) -> Event:
         """`event`, moved on by as many milliseconds as it takes to have an id of its own.

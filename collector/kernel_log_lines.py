@@ -42,7 +42,8 @@ class KernelLine:
 
     `bus` is as `normalise_pci_bus_id` writes it, empty where `address` (what the line had) is no PCI address. `text` is
     what follows number and process. `words` are the hexadecimal words of an NVLink error, `unit` its unit, `link` its
-    link. `device` names the switch, `instance` the MIG instance. `fatal` is the severity of an SXid.
+    link. `device` names the switch, `instance` the MIG instance. `fatal` is the severity that the line itself gives an
+    SXid or an NVLink error of generation 5.
     """
 
     kind: LineKind
@@ -70,6 +71,7 @@ _NVLINK5 = re.compile(
     r"^([A-Z][A-Z0-9_/]{1,60})\s+([A-Za-z-]{1,20})\s+\S{1,8}\s+\S{1,8}\s+Link (-?[0-9]{1,3})\s*"
     r"(?:\(((?:0x[0-9a-fA-F]{1,8}\s*){1,8}))?"
 )
+_FATALITY = {"fatal": True, "nonfatal": False, "non-fatal": False}
 _WORD = re.compile(r"0x([0-9a-fA-F]{1,8})")
 _SXID = re.compile(r"(nvidia-nvswitch[0-9]{1,3}): SXid \(((?:PCI:)?[^)\s]{1,40})\): ([0-9]{1,6})(?![0-9]),? ?(.*)")
 _SEVERITY = re.compile(r"(Fatal|Non-fatal|Nonfatal)\b,? ?(.*)", re.IGNORECASE)
@@ -122,7 +124,7 @@ def _xid(text: str) -> KernelLine | None:
     if not 0 < code <= MAX_XID:
         return None
     pid, process, rest = _split_process(rest)
-    unit, link, words = _nvlink(code, rest)
+    unit, link, words, fatal = _nvlink(code, rest)
     return KernelLine(
         LineKind.XID,
         code,
@@ -135,6 +137,7 @@ def _xid(text: str) -> KernelLine | None:
         unit=unit,
         link=link,
         words=words,
+        fatal=fatal,
     )
 
 
@@ -148,15 +151,15 @@ def _split_process(rest: str) -> tuple[int | None, str, str]:
     return number, "" if name.startswith("<") else name, rest[match.end() :].lstrip(", ").rstrip()
 
 
-def _nvlink(code: int, rest: str) -> tuple[str, int | None, tuple[int, ...]]:
+def _nvlink(code: int, rest: str) -> tuple[str, int | None, tuple[int, ...], bool | None]:
     if code == 74:
         match = _REGISTERS.search(rest)
-        return ("", int(match[1]), _words(match[2])) if match is not None else ("", None, ())
+        return ("", int(match[1]), _words(match[2]), None) if match is not None else ("", None, (), None)
     if 144 <= code <= 150:
         match = _NVLINK5.match(rest)
         if match is not None:
-            return match[1], int(match[3]), _words(match[4] or "")
-    return "", None, ()
+            return match[1], int(match[3]), _words(match[4] or ""), _FATALITY.get(match[2].lower())
+    return "", None, (), None
 
 
 def _words(text: str) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from tocsin.collector.kernel_log_lines import MARKS, KernelLine, LineKind, parse
 from tocsin.collector.kernel_log_records import KernelRecord
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.event import EventKind
+from tocsin.domain.finding import Severity
 from tocsin.rules.sxid import shipped_sxids
 from tocsin.rules.xid_nvlink import Decoded, decode
 
@@ -57,6 +58,27 @@ class KernelEvent:
     uuid: str = ""
     line: KernelLine | None = None
     decoded: Decoded | None = None
+
+    @property
+    def severity(self) -> Severity | None:
+        """How bad this one is; None where only its number says so.
+
+        What the driver calls fatal in the line is critical whatever its words decode to. Where they decode to nothing,
+        the driver's word that an NVLink error is not fatal makes it a warning.
+        """
+        if self.kind not in (EventKind.XID, EventKind.SXID):
+            return None
+        fatal = self.line.fatal if self.line is not None else None
+        if fatal:
+            return Severity.CRITICAL
+        if self.decoded is not None and (self.decoded.rating is not None or self.decoded.known):
+            return self.decoded.rating
+        return Severity.WARNING if fatal is False and self.kind is EventKind.XID else None
+
+    @property
+    def remedy(self) -> str:
+        """NVIDIA's word for what to do at once by the sub-code; empty where there is none."""
+        return self.decoded.immediate if self.decoded is not None and self.severity is not None else ""
 
 
 @dataclass(slots=True)

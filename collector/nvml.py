@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from tocsin.collector.nvml_account import Account
 from tocsin.collector.nvml_device import Device, Look, Place, open_device
 from tocsin.collector.nvml_events import XidWatch
 from tocsin.collector.nvml_gpm import Activity
 from tocsin.collector.nvml_library import Code, Nvml, NvmlFailure, attempt, text, unavailable
+from tocsin.collector.nvml_proc import DRIVER_GPUS, driver_gpus, name_closed
 from tocsin.collector.nvml_stuck import Stuck
 from tocsin.collector.nvml_workers import Workers
 from tocsin.domain.batch import Batch
@@ -33,6 +35,8 @@ MAX_RETRY_MS = 60 * SECOND
 """Longest pause between two attempts to reopen a library that went away."""
 _LIBRARY = "library"
 _GONE = frozenset({Code.UNINITIALIZED, Code.DRIVER_NOT_LOADED})
+_NOT_OURS = frozenset({Code.NO_PERMISSION, Code.TIMEOUT})
+"""Why a GPU may not open although nothing is wrong with it: it is somebody else's, or a call to it hangs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,8 @@ class NvmlSource:
     that hangs has a reading of reasons (timed out), is not asked again until its call comes back, and is opened afresh
     on another thread after a growing pause; one that is lost has reasons (lost); the others have their values. A driver
     that was reloaded is opened again at once, then with a growing pause; until then all its GPUs count as lost. While a
-    GPU is lost the library is opened anew at each enumeration, so that it is seen when it comes back. Raises
+    GPU is lost the library is opened anew at each enumeration, so that it is seen when it comes back. One that was lost
+    before the start is named by the driver's files in `driver_files`, or by its place where they do not tell. Raises
     Unavailable where NVML cannot be opened at the start, and where the driver was replaced under the loaded library,
     which only a new process can mend.
     """
@@ -79,8 +84,10 @@ class NvmlSource:
         *,
         clock: Clock | None = None,
         own: OwnMetrics | None = None,
+        driver_files: Path = DRIVER_GPUS,
     ) -> None:
         self._library = library
+        self._driver_files = driver_files
         self._place = place
         self.deadline_seconds = deadline_seconds
         self._clock = clock if clock is not None else SystemClock()
@@ -263,6 +270,7 @@ class NvmlSource:
             for uuid, device in self._devices.items()
             if uuid not in opened and device.gpu.index in listing.closed
         }
+        left |= self._never_opened(listing, {device.gpu.index for device in left.values()}, opened)
         for index, failure in listing.closed.items():
             _log.warning("GPU cannot be opened", index=index, problem=str(failure), code=failure.code)
         if retire:
@@ -273,6 +281,25 @@ class NvmlSource:
         self._without_handle = frozenset(left.keys() - self._stuck.uuids)
         self._count = listing.count
         self._account.driver = listing.driver
+
+    def _never_opened(
+        self, listing: _Listing, known: Collection[int | None], opened: Collection[str]
+    ) -> dict[str, Device]:
+        """GPUs that the driver counts but that gave no handle since the start, as devices without one."""
+        unknown = [
+            index for index, failure in listing.closed.items() if index not in known and failure.code not in _NOT_OURS
+        ]
+        if not unknown:
+            return {}
+        named = name_closed(unknown, {*opened, *self._devices}, driver_gpus(self._driver_files))
+        found: dict[str, Device] = {}
+        for index in unknown:
+            told = named.get(index)
+            uuid = (told.uuid if told is not None else "") or f"GPU-unknown-{self._place.host}-{index}"
+            model, bus = (told.model, told.pci_bus_id) if told is not None else ("", "")
+            gpu = self._place.gpu(uuid, index=index, model=model, pci_bus_id=bus)
+            found[uuid] = Device(self._library, None, gpu, ())
+        return found
 
     def _read_all(self, now_ms: int, events: list[Event]) -> dict[str, _Taken]:
         self._given_up(_LIBRARY, now_ms)

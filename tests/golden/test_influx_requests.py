@@ -58,7 +58,7 @@ def test_readings_and_words_go_to_their_buckets(store: InfluxStore, server: Infl
             'gpu_info,gpu_uuid=GPU-00000000,host=node-1 index=0i,model="NVIDIA A100-SXM4-80GB",serial="",pci_bus_id="",'
             'mig_profile="",pool="default",rack="",labels="{}",simulated=false 1795000000000',
             'gpu_event,kind=xid,gpu_uuid=GPU-00000000,host=node-1,code=79 code=79i,message="Xid 79",source="test",'
-            "simulated=false 1795000000000",
+            'simulated=false,severity="",remedy="" 1795000000000',
         ],
         "write_204",
         bucket="fleet_10m",
@@ -84,7 +84,7 @@ def test_text_with_a_newline_stays_in_one_point(store: InfluxStore, server: Infl
     server.write(
         [
             'gpu_event,kind=xid,gpu_uuid=GPU-00000000,host=node-1,code=79 code=79i,message="one\ntwo",source="test",'
-            "simulated=false 1795000000000"
+            'simulated=false,severity="",remedy="" 1795000000000'
         ],
         "write_204",
         bucket="fleet_10m",

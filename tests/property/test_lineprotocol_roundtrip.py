@@ -75,7 +75,17 @@ def readings(draw: st.DrawFn) -> Reading:
 subjects = st.builds(Subject, st.sampled_from(SubjectKind), named, text, text, tag)
 evidence = st.lists(st.builds(Evidence, text, text, instants, st.none() | numbers), max_size=2).map(tuple)
 events = st.builds(
-    Event, st.sampled_from(EventKind), tag, tag, instants, st.integers(0, 2**31), text, text, st.booleans()
+    Event,
+    st.sampled_from(EventKind),
+    tag,
+    tag,
+    instants,
+    st.integers(0, 2**31),
+    text,
+    text,
+    st.booleans(),
+    st.none() | st.sampled_from(Severity),
+    text,
 )
 findings = st.builds(
     Finding,
@@ -246,6 +256,7 @@ def test_warnings_are_bounded_and_the_rest_is_counted() -> None:
         ("gpu,link=1 nvlink_up=1", "tag gpu_uuid is missing"),
         ("gpu_missing,gpu_uuid=G power_watts", "'power_watts' is not name=value"),
         ('gpu_event,kind=fire,code=1 message="x"', "kind = 'fire' is not usable in gpu_event"),
+        ('gpu_event,kind=xid,code=1 severity="dire"', "severity = 'dire' is not usable in gpu_event"),
         ('gpu_finding,rule=r,subject_kind=gpu sentence="x"', "gpu_finding needs severity"),
     ],
 )

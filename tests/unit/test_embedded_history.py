@@ -153,7 +153,7 @@ def test_processes_that_come_and_go_never_widen_a_segment(store: SqliteStore) ->
     store.maintain(DAY0 + 2 * HOUR, FOREVER)
     wide, long = (pq.read_schema(path).names for path in files(store))
     assert wide == ["gpu", "at_ms", POWER]
-    assert long == ["gpu", "name", "at_ms", "value"]
+    assert long == ["gpu", "name", "at_ms", "whole", "value"]
     assert everything(store) == written
     name = variant("gpu_process_memory_used_bytes", "pid", "1000")
     found = store.series("GPU-00000001", [name, POWER], DAY0, DAY0 + 6 * MINUTE)

@@ -11,6 +11,7 @@
 | link fields need the link as scope, all links are UINT_MAX | | `scopes_say_which_link_is_meant` |
 | nvidia-ml-py wrappers that never check the return code | | `no_wrapper_that_hides_its_failure_is_used` |
 | the list of processes grows between its two calls | source | `process_list_is_read_again_when_it_grew_in_between` |
+| nvidia-ml-py gives a vGPU's memory four bytes of room, not eight | | `memory_of_a_vgpu_has_room_for_eight_bytes` |
 | an empty list raises the error "success" | | `the_error_success_is_no_failure` |
 | memory version 1 counts what is reserved as used | source | `old_driver_without_memory_version_2_does_not_...` |
 | the deprecated temperature call | source | `temperature_falls_back_to_the_deprecated_call` |
@@ -33,6 +34,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import inspect
 from collections.abc import Iterator
 from typing import Any
@@ -44,7 +46,7 @@ from tocsin.collector import nvml_events
 from tocsin.collector.nvml import NvmlSource
 from tocsin.collector.nvml_decode import divisor, scaled, unpack_ber
 from tocsin.collector.nvml_device import Place
-from tocsin.collector.nvml_library import ALL_LINKS, Code, NvmlFailure, coded
+from tocsin.collector.nvml_library import ALL_LINKS, Code, NvmlFailure, PynvmlLibrary, coded
 from tocsin.collector.nvml_links import BYTE_FIELDS, LINK_CALLS, LINK_FIELDS, PROBED, Tier, link_fields, tier_of
 from tocsin.collector.nvml_probes import CALLS, FIELDS, THROUGHPUT
 from tocsin.domain.metrics import METRICS
@@ -170,6 +172,16 @@ def test_no_wrapper_that_hides_its_failure_is_used() -> None:
         function = inspect.unwrap(getattr(pynvml, name))
         source = inspect.getsource(function)
         assert "_nvmlCheckReturn" in source or "raise NVMLError" in source or "return nvml" in source, name
+
+
+def test_memory_of_a_vgpu_has_room_for_eight_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(_instance: Any, used: Any) -> int:
+        assert ctypes.sizeof(used._obj) == 8
+        used._obj.value = 20 * 2**30
+        return 0
+
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer", lambda _name: fill)
+    assert PynvmlLibrary().call("nvmlVgpuInstanceGetFbUsage", 7) == 20 * 2**30
 
 
 def test_the_error_success_is_no_failure(h100: Opened) -> None:

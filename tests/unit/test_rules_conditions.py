@@ -6,7 +6,9 @@ import pytest
 
 from tocsin.domain.clock import HOUR
 from tocsin.domain.event import Event, EventKind
+from tocsin.domain.missing import Missing
 from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.reading import Reading
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.rules.registry import kinds
 from tocsin_testing.builders import gpu, xid
@@ -364,3 +366,11 @@ def test_any_and_all_follow_three_valued_logic() -> None:
     assert run.active == ["r"], "it held on both, and one is unknown"
     run.step(5, {"utilization_ratio": 0.1})
     assert run.active == [], "one of all is false"
+
+
+def test_frozen_values_are_told_from_other_reasons() -> None:
+    run = Run(rule('all = [{ kind = "frozen" }]'))
+    power = {"gpu_fan_speed_ratio": 0.5}
+    for minute, reason, holds in [(0, Missing.BLANK, []), (1, Missing.FROZEN, ["r"]), (2, Missing.NOT_DUE, [])]:
+        run.step(minute, readings=[Reading(gpu(), instant(minute), power, {"gpu_power_watts": reason})])
+        assert run.active == holds

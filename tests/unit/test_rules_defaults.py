@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -12,8 +12,10 @@ from tocsin.domain.decision import Mode
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Category, Severity
 from tocsin.domain.identity import Gpu
+from tocsin.domain.missing import Missing
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.reading import Reading
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.rules import load_rules
 from tocsin.rules.xid import shipped_catalogue
@@ -32,6 +34,7 @@ class Case:
     events: tuple[Event, ...] = ()
     predictions: tuple[Prediction, ...] = ()
     pools: tuple[PoolState, ...] = ()
+    missing: Mapping[str, Missing] = field(default_factory=dict)
 
     def run(self) -> Run:
         run = Run()
@@ -39,9 +42,11 @@ class Case:
         for minute in range(self.minutes + 1):
             last = minute == self.minutes
             events = [e for e in self.events if last or e.at_ms <= instant(minute)]
-            run.step(
-                minute, make(minute), events=events, predictions=self.predictions if last else (), pools=self.pools
+            marked = (
+                [Reading(gpu(), instant(minute), {"gpu_fan_speed_ratio": 0.5}, self.missing)] if self.missing else ()
             )
+            predictions = self.predictions if last else ()
+            run.step(minute, make(minute), events=events, predictions=predictions, pools=self.pools, readings=marked)
         return run
 
 
@@ -164,6 +169,10 @@ CASES: dict[str, tuple[Case, Case]] = {
     "xid_bus": (code(79), code(176)),
     "xid_memory": (code(48), code(63)),
     "xid_memory_repair": (code(63), code(48)),
+    "xid_nvlink_nonfatal": (
+        Case(events=(replace(xid(149, at_ms=instant(0)), severity=Severity.WARNING, remedy="ignore"),)),
+        code(149, 108),
+    ),
     "xid_nvlink": (code(149), code(137)),
     "xid_firmware": (code(119), code(61)),
     "xid_power": (code(54), code(162)),
@@ -191,6 +200,10 @@ CASES: dict[str, tuple[Case, Case]] = {
     ),
     "gpu_hung": (flat(5, **HUNG), flat(9, **{**HUNG, "power_watts": 600.0})),
     "telemetry_frozen": (still(moving=False), still(moving=True)),
+    "values_frozen": (
+        Case(5, missing={"gpu_power_watts": Missing.FROZEN}),
+        Case(9, missing={"gpu_power_watts": Missing.BLANK}),
+    ),
     "metric_family_lost": (family(1), family(2)),
     "gpu_silent": (silence(1), silence(0)),
     "temperature_forecast": (crossing("gpu_temperature_celsius", 29), crossing("gpu_temperature_celsius", 31)),

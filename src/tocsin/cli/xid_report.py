@@ -92,10 +92,10 @@ def _explained(events: Iterable[KernelEvent], catalogues: Catalogues) -> list[Ex
 def _named(event: KernelEvent, catalogues: Catalogues) -> tuple[str, str]:
     """Severity and name of what happened."""
     if event.kind is EventKind.XID:
-        spec = catalogues.xids.of(event.code)
+        spec = catalogues.xids.seen(event.code, event.severity, event.remedy)
         return spec.severity.value, f"XID {event.code} {spec.name}"
     if event.kind is EventKind.SXID:
-        switch = catalogues.sxids.of(event.code)
+        switch = catalogues.sxids.seen(event.code, event.severity)
         return switch.severity.value, f"SXid {event.code} {switch.name}"
     return "info", event.kind.value.replace("_", " ")
 

@@ -17,6 +17,7 @@ from tocsin.client.wire import (
     Count,
     ErrorBody,
     ErrorOut,
+    EventOut,
     EvidenceOut,
     IngestResult,
     InjectionOut,
@@ -31,7 +32,6 @@ from tocsin.client.wire import (
     Wire,
 )
 from tocsin.domain.decision import DecisionState, Mode, OutcomeStatus, Ruling
-from tocsin.domain.event import EventKind
 from tocsin.domain.finding import ActionKind, Category, Severity
 from tocsin.domain.prediction import PredictionStatus
 
@@ -166,20 +166,6 @@ class GpuSummary(Wire):
     eta: Instant | None = None
     eta_low: Instant | None = None
     eta_high: Instant | None = None
-
-
-class EventOut(Wire):
-    """A happening: an XID, a lost GPU, a driver reload."""
-
-    id: str
-    kind: EventKind
-    gpu: str
-    host: str
-    at: Instant
-    code: int = 0
-    message: str = ""
-    source: str = ""
-    simulated: bool = False
 
 
 class FindingOut(Wire):

@@ -1,4 +1,4 @@
-"""What all wire models share, and the small ones: errors, control, writes.
+"""What all wire models share, and the small ones: errors, control, writes, events.
 
 Instants are RFC 3339 strings in UTC with milliseconds (`tocsin.domain.clock.to_iso`), durations seconds, ratios 0 to 1,
 other values in the unit of the metric table. None means that there is no value.
@@ -10,6 +10,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from tocsin.domain.event import EventKind
+from tocsin.domain.finding import Severity
 from tocsin.domain.subject import SubjectKind
 
 Instant = Annotated[
@@ -150,3 +152,21 @@ class OwnerOut(Wire):
     user: str = ""
     label: str
     """The owner in a few words."""
+
+
+class EventOut(Wire):
+    """A happening: an XID, a lost GPU, a driver reload."""
+
+    id: str
+    kind: EventKind
+    gpu: str
+    host: str
+    at: Instant
+    code: int = 0
+    message: str = ""
+    source: str = ""
+    simulated: bool = False
+    severity: Severity | None = None
+    """Of this very happening, where its reader could tell; null where only the number speaks."""
+    remedy: str = ""
+    """NVIDIA's word for what to do at once, by the sub-code; empty where unknown."""

@@ -6,6 +6,8 @@ import hashlib
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tocsin.domain.finding import Severity
+
 
 class EventKind(StrEnum):
     """What kind of thing happened."""
@@ -32,6 +34,10 @@ class Event:
 
     `gpu` is a UUID, or empty where the event belongs to the whole `host`. `source` names the reader that saw it.
     Two readers may see one happening: they give the same `id` when kind, GPU, code and instant agree.
+
+    One number can stand for errors of very different weight. `severity` is that of this very happening and `remedy`
+    NVIDIA's word for what to do about it at once, such as ``reset_gpu``, where the reader could tell: by the words
+    behind an NVLink XID, or by the driver's own "Fatal". None and empty where only the number speaks.
     """
 
     kind: EventKind
@@ -42,6 +48,8 @@ class Event:
     message: str = ""
     source: str = ""
     simulated: bool = False
+    severity: Severity | None = None
+    remedy: str = ""
 
     @property
     def id(self) -> str:

@@ -6,6 +6,7 @@ from tocsin.domain.finding import Category, Finding, Severity
 from tocsin.rules.conditions.xid_class import XID_METRIC
 from tocsin.rules.sxid import SxidSpec, shipped_sxids
 from tocsin.rules.xid import xid
+from tocsin.rules.xid_nvlink import DECODED_CODES
 
 NVLINK_CLASS = "nvlink"
 
@@ -24,6 +25,9 @@ _DRIVER_VERDICT = 70
 _MINOR = 15
 """Added for a finding that is less than critical, so that a warning does not stand before the failure it came with."""
 
+_HARMLESS = 60
+"""Added for an NVLink event that is not fatal by its sub-code: it explains nothing that failed."""
+
 _GPU_LOST = "gpu_lost:"
 _RECOVERY_METRIC = "gpu_recovery_action"
 _SXID = "sxid:"
@@ -39,7 +43,7 @@ def code_of(finding: Finding) -> int | None:
 def switch_errors(finding: Finding) -> list[SxidSpec]:
     """The SXids that `finding` is about, nearest to the cause first."""
     codes = {item.value for item in finding.evidence if item.name.startswith(_SXID)}
-    specs = [shipped_sxids().of(round(code)) for code in codes if code is not None]
+    specs = [shipped_sxids().seen(round(code), finding.severity) for code in codes if code is not None]
     return sorted(specs, key=lambda spec: (spec.cause_rank, spec.code))
 
 
@@ -64,7 +68,8 @@ def cause_rank(finding: Finding) -> int:
     """
     code = code_of(finding)
     if code is not None:
-        return xid(code).cause_rank
+        harmless = code in DECODED_CODES and finding.severity is not Severity.CRITICAL
+        return xid(code).cause_rank + (_HARMLESS if harmless else 0)
     if any(item.name.startswith(_GPU_LOST) for item in finding.evidence):
         return _BUS_LOSS
     switches = switch_errors(finding)

@@ -11,6 +11,7 @@ import numpy as np
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.fragmentation_fleet import Task
 from tocsin.domain.metrics import METRICS, split_variant
+from tocsin.domain.missing import Missing
 from tocsin.domain.owner import Owner
 from tocsin.domain.pool import PoolState
 from tocsin.domain.reading import MAX_FUTURE_MS, Reading
@@ -56,7 +57,8 @@ class Frame:
     """The state of the fleet at `now_ms`; `load` brings it up to date, `close` ends a step.
 
     `stale` and `limit` tell for each GPU row whether its reading counts no longer and after how many milliseconds that
-    is; `families` has a bit for each family of `layout.FAMILIES` in the newest reading. `owners` has the processes on a
+    is; `families` has a bit for each family of `layout.FAMILIES` in the newest reading, `frozen` whether any of its values
+    were taken out because they repeat. `owners` has the processes on a
     GPU row as its newest reading with any value names them. `dropped` counts what was not taken in, by reason.
     """
 
@@ -79,6 +81,7 @@ class Frame:
         self.stale = self.gpus.vector(np.bool_, False)
         self.limit = self.gpus.vector(np.int64, ageing.least_ms)
         self.families = self.gpus.vector(np.int64, 0)
+        self.frozen = self.gpus.vector(np.bool_, False)
         self.touched = self.gpus.vector(np.int64, 0)
         self._interval = self.gpus.vector(np.float64, 0.0)
         self._layouts = Layouts(self._gpu.names, columns.variants)
@@ -150,6 +153,7 @@ class Frame:
         self.gpus.updated.v[rows] = True
         layouts = [self._layouts.of(reading) for _, reading in fresh]
         self.families.v[rows] = [layout.families for layout in layouts]
+        self.frozen.v[rows] = [Missing.FROZEN in reading.missing.values() for _, reading in fresh]
         self._store_plain(fresh, layouts)
         for label, sheet in self.variants.items():
             self._store_variants(label, sheet, fresh, layouts)

@@ -75,7 +75,7 @@ def _xid(xids: XidCatalogue, table: XidTable) -> XidSpec:
             f"class {made.xid_class} is a program's own fault and never condemns a GPU",
             "use notify, or give it another class",
         )
-    return replace(made, changes=spec.changes + _changes(spec, given))
+    return replace(made, changes=spec.changes + _changes(spec, given), overridden=spec.overridden | given.keys())
 
 
 def _sxid(sxids: SxidCatalogue, table: SxidTable) -> SxidSpec:
@@ -85,7 +85,7 @@ def _sxid(sxids: SxidCatalogue, table: SxidTable) -> SxidSpec:
     if made.sxid_class not in CLASSES:
         remedy = did_you_mean(made.sxid_class, CLASSES)
         raise InputError(f"sxid {table.code}: class", made.sxid_class, "no such SXid class", remedy)
-    return replace(made, changes=spec.changes + _changes(spec, given))
+    return replace(made, changes=spec.changes + _changes(spec, given), overridden=spec.overridden | given.keys())
 
 
 def _given(table: BaseModel, names: Sequence[str]) -> dict[str, Any]:

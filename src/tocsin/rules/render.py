@@ -95,7 +95,7 @@ class Renderer:
                 return chosen
         if isinstance(table.action, ActionKind):
             return table.action
-        return self._xids.of(round(first.value or 0)).action
+        return first.action or self._xids.of(round(first.value or 0)).action
 
     def _words(self, row: int, gpu: Gpu | None, first: Report, duration_ms: int) -> dict[str, str]:
         subject = self._subject(row)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
@@ -25,6 +25,10 @@ CLASSES = {
 }
 """Class to what it means."""
 
+_PARTITION_RANK = 23
+"""Cause rank of the class `PARTITION`."""
+_SAYS_FATAL = "the switch itself called it fatal, so it ends a partition at least"
+
 
 @dataclass(frozen=True, slots=True)
 class SxidSpec:
@@ -40,6 +44,7 @@ class SxidSpec:
     provenance: str
     help: str
     changes: tuple[str, ...] = ()
+    overridden: frozenset[str] = frozenset()
 
     @property
     def fatal(self) -> bool:
@@ -74,6 +79,23 @@ class SxidCatalogue:
             return spec
         help_ = "A number that is not in the catalogue"
         return SxidSpec(code, f"SXid {code}", UNKNOWN, Severity.WARNING, ActionKind.NOTIFY, "", 72, UNKNOWN, help_)
+
+    def seen(self, code: int, severity: Severity | None = None) -> SxidSpec:
+        """The row of `code` as one event had it: what the switch itself called fatal, hence critical, ends a partition.
+
+        A class that an override gave stays.
+        """
+        spec = self.of(code)
+        if severity is not Severity.CRITICAL or spec.fatal or "sxid_class" in spec.overridden:
+            return spec
+        help_ = f"an unknown number, not in the catalogue; {_SAYS_FATAL}"
+        return replace(
+            spec,
+            sxid_class=PARTITION,
+            severity=severity,
+            cause_rank=_PARTITION_RANK,
+            help=help_ if spec.sxid_class == UNKNOWN else f"{spec.help}; {_SAYS_FATAL}",
+        )
 
     def __contains__(self, code: object) -> bool:
         return code in self._specs

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
@@ -29,7 +29,7 @@ class XidSpec:
     `xid_class` groups numbers by the part that is in trouble. `action` is the remedy in Tocsin's words, `vendor_action`
     NVIDIA's own word for it and `investigate` its word for what to look into, empty where it has none. `cause_rank`
     orders causes before effects, least first. `provenance` says where it is from, `changes` what a user's override
-    changed, as ``severity: warning -> critical``.
+    changed, as ``severity: warning -> critical``, `overridden` which fields one gave, changed or not.
     """
 
     code: int
@@ -44,6 +44,7 @@ class XidSpec:
     help: str
     investigate: str = ""
     changes: tuple[str, ...] = ()
+    overridden: frozenset[str] = frozenset()
 
     @property
     def application(self) -> bool:
@@ -90,6 +91,20 @@ class XidCatalogue:
             UNKNOWN_CLASS,
             "A number that is not in the catalogue",
         )
+
+    def seen(self, code: int, severity: Severity | None = None, remedy: str = "") -> XidSpec:
+        """The row of `code` as one event had it: with the `severity` and `remedy` that its own words gave it.
+
+        Less than critical, it calls for a notification and nothing more. What an override gave stays.
+        """
+        spec = self.of(code)
+        if severity is None:
+            return spec
+        spec = replace(spec, vendor_action=remedy or spec.vendor_action)
+        if "severity" in spec.overridden:
+            return spec
+        keep = severity is Severity.CRITICAL or "action" in spec.overridden
+        return replace(spec, severity=severity, action=spec.action if keep else ActionKind.NOTIFY)
 
     def __contains__(self, code: object) -> bool:
         return code in self._specs

@@ -144,10 +144,10 @@ def explain_xid(
         known = [spec.code for spec in xids.specs()]
         remedy = f"known are {known[0]} to {known[-1]}; give an NVSwitch number with --sxid"
         raise InputError("code", code, "is not in the XID catalogue", remedy)
-    spec = xids.of(code)
     decoded = decode(code, words, unit=unit, driver=driver)
     if words and decoded is None:
         raise InputError("code", code, "has no sub-codes", "leave the words out, or name 74 or 144 to 150")
+    spec = xids.seen(code, decoded.rating if decoded is not None else None)
     return Explanation(
         "xid",
         spec,

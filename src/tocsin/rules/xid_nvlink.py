@@ -9,18 +9,24 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 
+from tocsin.domain.finding import Severity
+
 NVLINK5_CODES = range(144, 151)
 REGISTERS_CODE = 74
+DECODED_CODES = frozenset({REGISTERS_CODE, *NVLINK5_CODES})
 
 V2_DRIVER = 575
 """First driver branch of the second layout: sub-code in bits 6:0 instead of 9:5 (of which 4:0 name the XID)."""
 
 _REASON_SHIFT, _REASON_MASK = 20, 0x3F
 """Link-down reason: bits 25:20 of the first word, in both layouts."""
+
+_FATAL = frozenset({"fatal", "link_fatal"})
+_HANDS_ON = frozenset({"check_mechanicals", "reset_gpu", "reset_fabric"})
 
 _URGENCY = ("", "ignore", "follow_others", "xid_154_eval", "check_mechanicals", "reset_gpu", "reset_fabric")
 """Immediate actions from the least urgent on."""
@@ -108,7 +114,8 @@ class Decoded:
     """What the words mean; empty strings where nothing is known.
 
     `layout` is ``before R575`` or ``R575 on``, empty for XID 74. `reason` is the link-down reason of NVLink 5 and None
-    elsewhere. `meanings` are short sentences. `known` is False where no row of the table fits.
+    elsewhere. `meanings` are short sentences. `known` is False where no row of the table fits, `whole` where the words
+    say more than the rows that fit.
     """
 
     known: bool
@@ -123,10 +130,27 @@ class Decoded:
     local: str = ""
     remote: str = ""
     meanings: tuple[str, ...] = field(default=())
+    whole: bool = True
+
+    @property
+    def rating(self) -> Severity | None:
+        """How bad it is; None where that is not known, as for words that say more than the rows do.
+
+        Critical where it is fatal, or calls for a reset or a look at the connection; else a warning where there is
+        something to look into, and info where NVIDIA says to ignore it.
+        """
+        if not self.known:
+            return None
+        if self.severity in _FATAL or (not self.severity and self.immediate in _HANDS_ON):
+            return Severity.CRITICAL
+        if not self.whole:
+            return None
+        nothing = {self.immediate, self.investigate} <= {"", "ignore"}
+        return Severity.INFO if nothing else Severity.WARNING
 
     def as_json(self) -> dict[str, object]:
         """Its fields, with those left out that say nothing."""
-        values = {name: getattr(self, name) for name in self.__slots__}
+        values = {name: getattr(self, name) for name in self.__slots__ if name != "whole"}
         return {name: value for name, value in values.items() if value not in ("", None, ())}
 
     def sentence(self) -> str:
@@ -163,7 +187,7 @@ def decode(code: int, words: Sequence[int], *, unit: str = "", driver: int | Non
         rows = [row for row in rows if row.matches(words[0], v2)]
         chosen = rows if status is None else _by_status(rows, status, exact=code >= 149)
         if chosen:
-            return _merge(chosen, words[0], v2)
+            return replace(_merge(chosen, words[0], v2), whole=_covered(chosen, status))
         near = near or (_unlisted(rows, words[0], v2) if rows else None)
     return near or Decoded(False, unit, _layout(driver >= V2_DRIVER) if driver else "", _reason(words[0]))
 
@@ -174,6 +198,14 @@ def _by_status(rows: Sequence[SubCode], status: int, *, exact: bool) -> list[Sub
     if not found and not exact:
         found = [row for row in rows if row.error_status & status]
     return found
+
+
+def _covered(rows: Sequence[SubCode], status: int | None) -> bool:
+    """Whether `rows` account for every flag of the error status."""
+    rest = status or 0
+    for row in rows:
+        rest &= ~row.error_status
+    return not rest
 
 
 def _merge(rows: Sequence[SubCode], word: int, v2: bool) -> Decoded:
@@ -224,7 +256,9 @@ def _decode_registers(words: Sequence[int]) -> Decoded:
         return Decoded(False, meanings=tuple(strays))
     worst = max(rows, key=lambda row: _URGENCY.index(row.immediate))
     meanings = dict.fromkeys([*(f"register {row.register}: {row.meaning}" for row in rows), *strays])
-    return Decoded(True, immediate=worst.immediate, investigate=worst.investigate, meanings=tuple(meanings))
+    return Decoded(
+        True, immediate=worst.immediate, investigate=worst.investigate, meanings=tuple(meanings), whole=not strays
+    )
 
 
 _BETWEEN = re.compile(r"[\s,()]+")

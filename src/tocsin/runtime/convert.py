@@ -58,6 +58,8 @@ def event_out(event: Event) -> EventOut:
         message=event.message,
         source=event.source,
         simulated=event.simulated,
+        severity=event.severity,
+        remedy=event.remedy,
     )
 
 

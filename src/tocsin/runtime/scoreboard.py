@@ -29,10 +29,9 @@ SeriesOf = Callable[[str, str, int, int], Series]
 
 
 def is_hardware(event: Event) -> bool:
-    """Whether an event says that hardware failed: a lost GPU, or an XID of critical severity."""
+    """Whether an event says that hardware failed: a lost GPU, or an XID that is critical by sub-code or number."""
     if event.kind is EventKind.XID:
-        spec = xid(event.code)
-        return spec is not None and spec.severity is Severity.CRITICAL
+        return (event.severity or xid(event.code).severity) is Severity.CRITICAL
     return event.kind is EventKind.GPU_LOST
 
 

@@ -15,7 +15,7 @@ from tocsin.domain.reading import Reading
 from tocsin.store.embedded_chunks import Ask, Chunks
 from tocsin.store.embedded_gpus import Roster, Rosters, flags, flags_of, known_gpus, newest
 from tocsin.store.embedded_segments import Gone, Segments
-from tocsin.store.hot_block import Block, Floats, Index, Ints, empty, matrix, merge
+from tocsin.store.hot_block import Block, Flags, Index, Ints, empty, matrix, merge
 from tocsin.store.hot_gather import readings_of
 from tocsin.store.port import Columns, Series
 from tocsin.store.rollup import HIGH, LOW, is_made
@@ -62,16 +62,16 @@ class Reader:
     def series(self, gpu: str, metrics: Sequence[str], start_ms: int, end_ms: int) -> Series:
         """See `tocsin.store.port.Store`."""
         found, _ = self._rows(lambda db: _asked(metrics, start_ms, end_ms, flags(db, [gpu])))
-        return Series(gpu, tuple(metrics), found.at_ms, _values(found, metrics))
+        return Series(gpu, tuple(metrics), found.at_ms, matrix(found, metrics))
 
     def extremes(self, gpu: str, metrics: Sequence[str], start_ms: int, end_ms: int) -> tuple[Series, Series]:
         """Lowest and highest values; of readings as they were taken both are the value."""
         names = [*metrics, *(name + end for name in metrics for end in (LOW, HIGH))]
         found, _ = self._rows(lambda db: _asked(names, start_ms, end_ms, flags(db, [gpu])))
-        middle = _values(found, metrics)
+        middle = matrix(found, metrics)
         ends = []
         for end, further in ((LOW, np.fmin), (HIGH, np.fmax)):
-            values = further(_values(found, [name + end for name in metrics]), middle)
+            values = further(matrix(found, [name + end for name in metrics]), middle)
             ends.append(Series(gpu, tuple(metrics), found.at_ms, values))
         return ends[0], ends[1]
 
@@ -132,10 +132,10 @@ class Reader:
     def latest_columns(self, metrics: Sequence[str], since_ms: int) -> Columns:
         """See `tocsin.store.port.Store`: one row per GPU, by UUID."""
         found, roster = self._newest(since_ms, metrics, whole=False)
-        found = found.take(np.argsort(roster.rank[found.gpu], kind="stable"))
-        gpus = tuple(roster.uuids[number] for number in found.gpu.tolist())
+        order = np.argsort(roster.rank[found.gpu], kind="stable")
+        gpus = tuple(map(roster.uuids.__getitem__, found.gpu[order].tolist()))
         rows = np.arange(len(found), dtype=np.int32)
-        return Columns(gpus, tuple(metrics), rows, found.at_ms, _values(found, metrics))
+        return Columns(gpus, tuple(metrics), rows, found.at_ms[order], matrix(found, metrics, order))
 
     def _newest(self, since_ms: int, metrics: Sequence[str] | None, *, whole: bool) -> tuple[Block, Roster]:
         with self._reading() as db:
@@ -198,12 +198,8 @@ def _parts(hours: Mapping[int, float]) -> Iterator[tuple[int, int]]:
         yield start * HOUR, end * HOUR
 
 
-def _asked(metrics: Sequence[str], start_ms: int, end_ms: int, gpus: np.ndarray | None) -> Ask:
+def _asked(metrics: Sequence[str], start_ms: int, end_ms: int, gpus: Flags | None) -> Ask:
     return Ask(start_ms, end_ms, gpus, set(metrics), variants=any("{" in name for name in metrics))
-
-
-def _values(block: Block, metrics: Sequence[str]) -> Floats:
-    return np.ascontiguousarray(matrix(block, metrics))
 
 
 def _columns(block: Block, roster: Roster, metrics: Sequence[str]) -> Columns:
@@ -211,6 +207,5 @@ def _columns(block: Block, roster: Roster, metrics: Sequence[str]) -> Columns:
     place = np.zeros(int(block.gpu.max(initial=0)) + 1, np.int32)
     place[numbers] = np.arange(len(numbers), dtype=np.int32)
     order = np.lexsort((place[block.gpu], block.at_ms))
-    values = matrix(block, metrics)[order]
     gpus = tuple(roster.uuids[number] for number in numbers.tolist())
-    return Columns(gpus, tuple(metrics), place[block.gpu[order]], block.at_ms[order], values)
+    return Columns(gpus, tuple(metrics), place[block.gpu[order]], block.at_ms[order], matrix(block, metrics, order))

@@ -106,7 +106,9 @@ class Segments:
             if error.errno not in (None, errno.EIO):
                 raise StoreUnavailable(f"segment {self.path(segment)}: {error}") from None
             problem = str(error)
-        except (pa.ArrowException, KeyError, ValueError) as error:
+        except pa.ArrowMemoryError as error:
+            raise StoreUnavailable(f"segment {self.path(segment)}: {error}") from None
+        except (pa.ArrowException, segments.BadSegment) as error:
             problem = f"{type(error).__name__}: {error}"
         self._set_aside(segment, problem)
         return None

@@ -67,7 +67,7 @@ class Block:
             self.gpu[rows],
             self.at_ms[rows],
             self.names,
-            self.values[:, rows],
+            np.take(self.values, rows, axis=1, mode="clip"),
             self.reasons.take(rows),
             self.owners.take(rows),
             _taken(self.extra, rows, len(self)),
@@ -224,18 +224,21 @@ def last_of_each(extra: Extra) -> Extra:
     return Extra(extra.row[last], extra.name[last], extra.value[last], extra.names)
 
 
-def matrix(block: Block, metrics: Sequence[str]) -> Floats:
-    """float64[n, m] of plain metrics and variants in the order of `metrics`."""
+def matrix(block: Block, metrics: Sequence[str], order: npt.NDArray[np.intp] | None = None) -> Floats:
+    """float64[n, m] of plain metrics and variants in the order of `metrics`; with `order` the rows in that order."""
     values = np.full((len(metrics), len(block)), np.nan)
     plain = {name: number for number, name in enumerate(block.names)}
     special = {name: number for number, name in enumerate(block.extra.names)}
     for place, name in enumerate(metrics):
         if name in plain:
-            values[place] = block.values[plain[name]]
+            column = block.values[plain[name]]
+            values[place] = column if order is None else np.take(column, order, mode="clip")
         elif name in special:
             found = block.extra.name == special[name]
-            values[place, block.extra.row[found]] = block.extra.value[found]
-    return values.T
+            column = np.full(len(block), np.nan)
+            column[block.extra.row[found]] = block.extra.value[found]
+            values[place] = column if order is None else column[order]
+    return np.ascontiguousarray(values.T)
 
 
 def only(block: Block, names: Iterable[str]) -> Block:

@@ -132,6 +132,8 @@ def event_point(event: Event) -> Point:
         "message": event.message,
         "source": event.source,
         "simulated": event.simulated,
+        "severity": event.severity.value if event.severity is not None else "",
+        "remedy": event.remedy,
     }
     return Point(EVENT, tags, fields, event.at_ms)
 
@@ -147,6 +149,8 @@ def read_event(point: Point) -> Event:
         message=_text(point, "message"),
         source=_text(point, "source"),
         simulated=_flag(point, "simulated"),
+        severity=_need(point, "severity", Severity) if _text(point, "severity") else None,
+        remedy=_text(point, "remedy"),
     )
 
 

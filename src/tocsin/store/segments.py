@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from tocsin.store.hot_block import Block, Extra, Flags, empty, held
 from tocsin.store.hot_notes import Notes, no_notes
-from tocsin.store.segments_encode import DELTA, Encoded, decode, encode
+from tocsin.store.segments_encode import DELTA, Encoded, decode, decode_mixed, encode, encode_mixed
 
 GROUP_ROWS = 8_192
 """Rows of a row group: a day of one GPU at ten seconds. One GPU is read without most of the others."""
@@ -35,6 +35,10 @@ _LEVEL = 3
 _SCALES = b"tocsin.scales"
 _KEYS = ("gpu", "at_ms")
 _REASONS, _OWNERS = "reasons", "owners"
+
+
+class BadSegment(Exception):
+    """A file whose content is not what this module writes."""
 
 
 def variants_of(path: Path) -> Path:
@@ -60,8 +64,15 @@ def write(path: Path, block: Block) -> int:
 
 
 def _dictionary(notes: Notes) -> pa.Array:
-    index = pa.array(notes.of, mask=notes.of < 0)
-    return pa.DictionaryArray.from_arrays(index, pa.array(notes.texts, pa.string()))
+    return _text(notes.of, notes.texts)
+
+
+def _text(of: npt.NDArray[np.int32], texts: Sequence[str]) -> pa.Array:
+    """A column of text: `texts[of[i]]`, null where that is -1.
+
+    It is not handed over as a dictionary, which would be written whole into every row group.
+    """
+    return pa.array(texts, pa.string()).take(pa.array(of, mask=of < 0))
 
 
 def _variant_columns(block: Block) -> dict[str, Encoded]:
@@ -70,12 +81,13 @@ def _variant_columns(block: Block) -> dict[str, Encoded]:
     place = np.argsort(np.argsort(np.array(extra.names))).astype(np.int32)
     order = np.lexsort((extra.row, place[extra.name], block.gpu[extra.row]))
     row = extra.row[order]
-    names = pa.DictionaryArray.from_arrays(pa.array(place[extra.name][order]), pa.array(sorted(extra.names)))
+    names = _text(place[extra.name][order], sorted(extra.names))
     return {
         "gpu": Encoded(pa.array(block.gpu[row]), DELTA),
         "name": Encoded(names, ""),
-        "at_ms": Encoded(pa.array(block.at_ms[row]), DELTA),
-        "value": encode(extra.value[order]),
+        # The same instants again and again, one run for each variant: a dictionary packs them, differences do not.
+        "at_ms": Encoded(pa.array(block.at_ms[row]), ""),
+        **encode_mixed(extra.value[order]),
     }
 
 
@@ -152,22 +164,30 @@ class _Footer:
 def _footer(path: Path) -> _Footer:
     """The footer of a file, remembered: a file never changes, and its name is never used again."""
     with pa.OSFile(str(path)) as handle, pq.ParquetFile(handle) as file:
-        metadata, names = file.metadata, tuple(file.schema_arrow.names)
-        scales = json.loads(file.schema_arrow.metadata[_SCALES])
+        try:
+            return _footer_of(file)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise BadSegment(f"its footer is none of ours: {type(error).__name__}: {error}") from None
+
+
+def _footer_of(file: pq.ParquetFile) -> _Footer:
+    metadata, names = file.metadata, tuple(file.schema_arrow.names)
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     bounds = []
     for key in _KEYS:
-        place = names.index(key)
-        found = [group.column(place).statistics for group in groups]
+        found = [group.column(names.index(key)).statistics for group in groups]
         bounds += [np.array([f.min for f in found], np.int64), np.array([f.max for f in found], np.int64)]
-    return _Footer(metadata, names, scales, *bounds)
+    return _Footer(metadata, names, json.loads(file.schema_arrow.metadata[_SCALES]), *bounds)
 
 
 def _table(path: Path, footer: _Footer, groups: Sequence[int], columns: Sequence[str] | None) -> pa.Table:
+    texts = [name for name in (_REASONS, _OWNERS, "name") if name in footer.names]
     # The page's checksum is asked on every read: a bit that flipped is an error and not another value.
     with (
         pa.OSFile(str(path)) as handle,
-        pq.ParquetFile(handle, metadata=footer.metadata, page_checksum_verification=True) as file,
+        pq.ParquetFile(
+            handle, metadata=footer.metadata, read_dictionary=texts, page_checksum_verification=True
+        ) as file,
     ):
         return file.read_row_groups(groups, columns=columns)
 
@@ -185,7 +205,7 @@ def read(
     """The rows of segment `path` in [`start_ms`, `end_ms`), of the GPUs for whose number `gpus` holds (None: of all).
 
     `names` are the columns that are read, None for all; with `whole` also reasons and owners, with `variants` also
-    what lies in the file beside. Raises OSError or ArrowException where a file cannot be read.
+    what lies in the file beside. Raises OSError, ArrowException or BadSegment where a file cannot be read.
     """
     footer = _footer(path)
     groups = footer.groups(start_ms, end_ms, gpus)
@@ -236,7 +256,7 @@ def _with_variants(
     if not groups:
         return block
     table = _table(path, footer, groups, None)
-    value = decode(table.column("value"), footer.scales.get("value", 0.0))
+    value = decode_mixed(table)
     gpu, at_ms = table.column("gpu").to_numpy(), table.column("at_ms").to_numpy()
     name, texts = _coded(table.column("name"))
     wanted = (at_ms >= start_ms) & (at_ms < end_ms)

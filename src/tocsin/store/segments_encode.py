@@ -61,11 +61,32 @@ def decode(array: pa.ChunkedArray, scale: float) -> Floats:
     """The values again, bit for bit."""
     found: Floats
     if not scale:
+        # A null becomes NaN here, too.
         found = array.to_numpy()
         return found
     # A null becomes NaN with the conversion to floats.
     found = array.cast(pa.float64(), safe=False).to_numpy()
     return found if scale == 1.0 else found / scale
+
+
+def encode_mixed(values: Floats) -> dict[str, Encoded]:
+    """Values of many metrics, float64[n] and none of them absent: column ``whole`` where they are whole numbers, else
+    ``value``. A float of one metric does not cost the counters of another their packing.
+    """
+    with np.errstate(invalid="ignore"):
+        scaled = np.rint(values)
+        whole = (scaled == values) & (np.abs(values) < _EXACT) & ~(np.signbit(values) & (values == 0))
+    return {
+        "whole": Encoded(pa.array(np.where(whole, scaled, 0.0).astype(np.int64), mask=~whole), DELTA),
+        "value": Encoded(pa.array(values, mask=whole), ""),
+    }
+
+
+def decode_mixed(table: pa.Table) -> Floats:
+    """Inverse of `encode_mixed`."""
+    whole, values = (decode(table.column(name), scale) for name, scale in (("whole", 1.0), ("value", 0.0)))
+    found: Floats = np.where(np.isnan(whole), values, whole)
+    return found
 
 
 def _whole(values: Floats, scale: float) -> bool:

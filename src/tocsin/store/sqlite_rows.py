@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 
 from tocsin.domain.event import Event, EventKind
+from tocsin.domain.finding import Severity
 from tocsin.domain.identity import Gpu
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading
@@ -14,7 +15,7 @@ Value = str | int | float | bytes | None
 Row = Sequence[Value]
 
 GPU_COLUMNS = "uuid, host, position, model, serial, pci_bus_id, parent, mig_profile, pool, rack, labels, simulated"
-EVENT_COLUMNS = "id, kind, gpu, host, at_ms, code, message, source, simulated"
+EVENT_COLUMNS = "id, kind, gpu, host, at_ms, code, message, source, simulated, severity, remedy"
 
 
 def gpu_row(gpu: Gpu) -> Row:
@@ -60,12 +61,13 @@ def read_reading(gpu: Gpu, row: Row, names: tuple[str, ...]) -> Reading:
 def event_row(event: Event) -> Row:
     """A row of `EVENT_COLUMNS`."""
     what = (event.at_ms, event.code, event.message, event.source, int(event.simulated))
-    return (event.id, event.kind.value, event.gpu, event.host, *what)
+    weight = (event.severity.value if event.severity is not None else "", event.remedy)
+    return (event.id, event.kind.value, event.gpu, event.host, *what, *weight)
 
 
 def read_event(row: Sequence[object]) -> Event:
     """Inverse of `event_row`."""
-    _, kind, gpu, host, at_ms, code, message, source, simulated = row
+    _, kind, gpu, host, at_ms, code, message, source, simulated, severity, remedy = row
     return Event(
         kind=EventKind(str(kind)),
         gpu=str(gpu),
@@ -75,4 +77,6 @@ def read_event(row: Sequence[object]) -> Event:
         message=str(message),
         source=str(source),
         simulated=bool(simulated),
+        severity=Severity(str(severity)) if severity else None,
+        remedy=str(remedy),
     )

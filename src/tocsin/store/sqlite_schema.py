@@ -48,7 +48,12 @@ CREATE INDEX segment_span ON segment (last_ms, first_ms);
 CREATE INDEX gpu_last ON gpu (last_ms);
 """
 
-MIGRATIONS: tuple[str, ...] = (_WIDE, _COLUMNS)
+_WEIGHT = """
+ALTER TABLE event ADD COLUMN severity TEXT NOT NULL DEFAULT '';
+ALTER TABLE event ADD COLUMN remedy TEXT NOT NULL DEFAULT '';
+"""
+
+MIGRATIONS: tuple[str, ...] = (_WIDE, _COLUMNS, _WEIGHT)
 """Script n brings schema version n to n + 1; the version is SQLite's ``user_version``."""
 
 

@@ -88,7 +88,12 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_dcgm_lines_total": OwnMetric(
         "counter",
         ("outcome",),
-        "Lines of dcgm-exporter and dcgmi by what they were: used, blank, implausible, unknown, other_entity, malformed.",
+        "Lines of dcgm-exporter and dcgmi: used, blank, implausible, unknown, other_entity or malformed.",
+    ),
+    "tocsin_dcgm_unsettled_errors_total": OwnMetric(
+        "counter",
+        ("kind", "reason"),
+        "Latched XIDs and SXIDs that may be new or old and gave no event: exporter_restart or no_start_time.",
     ),
     "tocsin_child_starts_total": OwnMetric(
         "counter", ("source", "reason"), "Starts of a source's child process: first, ended, stuck or regrouped."

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from tocsin.domain.errors import InputError
-from tocsin.domain.finding import Evidence
+from tocsin.domain.finding import ActionKind, Evidence
 from tocsin.domain.metrics import METRICS, MetricSpec, nearest, split_variant
 from tocsin.rules.eventlog import EventLog
 from tocsin.rules.forecasts import Forecasts
@@ -53,13 +53,17 @@ def metric_ref(text: str, where: str) -> MetricRef:
 
 @dataclass(frozen=True)
 class Report:
-    """What a probe says of one row, for the finding: the numbers, what supports them, and words for the sentence."""
+    """What a probe says of one row, for the finding: the numbers, what supports them, and words for the sentence.
+
+    `action` is what the catalogue calls for, for probes about XIDs.
+    """
 
     metric: str = ""
     value: float | None = None
     threshold: float | None = None
     evidence: tuple[Evidence, ...] = ()
     words: Mapping[str, str] = field(default_factory=dict)
+    action: ActionKind | None = None
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ class EventCount(Condition):
     def bind(self, world: World) -> Probe:
         def matches(event: Event) -> bool:
             if event.kind is EventKind.XID:
-                return self.about(world.xids.of(event.code))
+                return self.about(world.xids.seen(event.code, event.severity, event.remedy))
             return event.kind is self.event and (not self.codes or event.code in self.codes)
 
         ends = ended_by(self.cleared_by, self.clear_codes, self.event)
@@ -102,9 +102,9 @@ class EventCountProbe(Probe):
         text = last.message or f"{self._condition.event} {last.code}"
         seen = Evidence(f"{self._condition.event}:{last.code}", text, last.at_ms, value)
         metric = _METRICS.get(self._condition.event, "") if single else ""
-        return Report(
-            metric, value, None if single else float(self._condition.count), (seen, burst_evidence(spell)), words
-        )
+        threshold = None if single else float(self._condition.count)
+        action = self._xids.seen(last.code, last.severity).action if single and last.kind is EventKind.XID else None
+        return Report(metric, value, threshold, (seen, burst_evidence(spell)), words, action)
 
     def forget(self, rows: Iterable[int]) -> None:
         self._spells.forget(rows)

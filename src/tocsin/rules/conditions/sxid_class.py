@@ -11,7 +11,7 @@ from pydantic import Field
 from tocsin.domain.clock import DAY
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.finding import Evidence
+from tocsin.domain.finding import Evidence, Severity
 from tocsin.rules.conditions.base import Condition, Duration, Probe, Report, World
 from tocsin.rules.spells import MOST_EVENTS, Spell, Spells, burst_evidence, ended_by
 from tocsin.rules.suggest import did_you_mean
@@ -59,7 +59,7 @@ class Sxid(Condition):
 
     def bind(self, world: World) -> Probe:
         def matches(event: Event) -> bool:
-            return event.kind is EventKind.SXID and self.about_switch(world.sxids.of(event.code))
+            return event.kind is EventKind.SXID and self.about_switch(world.sxids.seen(event.code, event.severity))
 
         ends = ended_by(self.cleared_by, (), None)
         return SxidProbe(Spells(world.frame, world.log, matches, ends, self.hold, self.count), world.sxids)
@@ -95,8 +95,9 @@ class SxidProbe(Probe):
 
     def report(self, row: int) -> Report:
         spell = self._spells.rows[row]
-        specs = [self._sxids.of(code) for code in {event.code for event in spell.events}]
-        specs.sort(key=lambda spec: (spec.cause_rank, spec.code))
+        seen = {event.code: self._sxids.seen(event.code, event.severity) for event in spell.events}
+        seen |= {e.code: self._sxids.seen(e.code, e.severity) for e in spell.events if e.severity is Severity.CRITICAL}
+        specs = sorted(seen.values(), key=lambda spec: (spec.cause_rank, spec.code))
         first = specs[0]
         words = {
             "code": str(first.code),

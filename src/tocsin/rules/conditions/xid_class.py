@@ -33,9 +33,9 @@ class Xid(Condition):
     except_codes: list[int] = Field(default_factory=list)
     """Numbers that are left out."""
     least: Severity = Severity.INFO
-    """Least severity by the catalogue, for `classes`."""
+    """Least severity for `classes`: that of the event's own sub-code where it has one, else the catalogue's."""
     most: Severity = Severity.CRITICAL
-    """Greatest severity by the catalogue, for `classes`."""
+    """Greatest severity for `classes`, in the same way."""
     hold: Duration = DAY
     """How long the finding goes on after the last such XID."""
     cleared_by: list[EventKind] = Field(default_factory=lambda: [EventKind.DRIVER_RELOAD, EventKind.GPU_FOUND])
@@ -59,7 +59,7 @@ class Xid(Condition):
 
     def bind(self, world: World) -> Probe:
         def matches(event: Event) -> bool:
-            return event.kind is EventKind.XID and self.about(world.xids.of(event.code))
+            return event.kind is EventKind.XID and self.about(_seen(world.xids, event))
 
         spells = Spells(world.frame, world.log, matches, ended_by(self.cleared_by, (), None), self.hold)
         return XidProbe(spells, world.xids)
@@ -100,7 +100,8 @@ class XidProbe(Probe):
 
     def report(self, row: int) -> Report:
         spell = self._spells.rows[row]
-        specs = self._by_cause(spell)
+        worst = self._by_cause(spell)
+        specs = [spec for spec, _ in worst]
         first = specs[0]
         words = {
             "code": str(first.code),
@@ -109,18 +110,28 @@ class XidProbe(Probe):
             "remedy": first.vendor_action.upper() or "nothing",
             "codes": ", ".join(str(spec.code) for spec in sorted(specs, key=lambda spec: spec.code)),
         }
-        evidence = (*(_evidence(spec, spell) for spec in specs), burst_evidence(spell))
-        return Report(XID_METRIC, float(first.code), None, evidence, words)
+        evidence = (*(_evidence(spec, event, spell) for spec, event in worst), burst_evidence(spell))
+        return Report(XID_METRIC, float(first.code), None, evidence, words, first.action)
 
-    def _by_cause(self, spell: Spell) -> list[XidSpec]:
-        specs = [self._xids.of(code) for code in {event.code for event in spell.events}]
-        return sorted(specs, key=lambda spec: (spec.cause_rank, spec.code))
+    def _by_cause(self, spell: Spell) -> list[tuple[XidSpec, Event]]:
+        """Each number as its worst event had it, the last of equals, nearest to the cause first."""
+        worst: dict[int, tuple[XidSpec, Event]] = {}
+        for event in spell.events:
+            spec, before = _seen(self._xids, event), worst.get(event.code)
+            if before is None or spec.severity.rank >= before[0].severity.rank:
+                worst[event.code] = (spec, event)
+        return sorted(worst.values(), key=lambda one: (one[0].cause_rank, one[0].code))
 
     def forget(self, rows: Iterable[int]) -> None:
         self._spells.forget(rows)
 
 
-def _evidence(spec: XidSpec, spell: Spell) -> Evidence:
+def _seen(xids: XidCatalogue, event: Event) -> XidSpec:
+    return xids.seen(event.code, event.severity, event.remedy)
+
+
+def _evidence(spec: XidSpec, worst: Event, spell: Spell) -> Evidence:
     times = [event.at_ms for event in spell.events if event.code == spec.code]
     often = f", {len(times)} times" if len(times) > 1 else ""
-    return Evidence(f"xid:{spec.code}", f"{spec.help}{often}", times[-1], float(spec.code))
+    said = worst.message if worst.severity is not None and worst.message else spec.help
+    return Evidence(f"xid:{spec.code}", f"{said}{often}", times[-1], float(spec.code))
