@@ -28,6 +28,17 @@ def test_events_come_back_once(h: Harness) -> None:
     assert h.store.events(T, T + 2, "") == [lost]
 
 
+def test_what_an_event_weighs_comes_back_and_its_last_state_wins(h: Harness) -> None:
+    mild = replace(xid(149, gpu(0), T), severity=Severity.WARNING, remedy="ignore")
+    for one in (xid(149, gpu(0), T), mild):
+        h.store.write(Batch(events=[one]))
+    h.settle()
+    assert h.store.events(T, T + 1) == [mild]
+    h.store.write(Batch(events=[xid(149, gpu(0), T)]))
+    h.settle()
+    assert h.store.events(T, T + 1) == [xid(149, gpu(0), T)]
+
+
 def test_ranges_of_events_have_their_start_and_not_their_end(h: Harness) -> None:
     h.store.write(Batch(events=[xid(79, at_ms=T + step) for step in range(3)]))
     h.settle()

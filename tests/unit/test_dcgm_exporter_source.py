@@ -206,22 +206,82 @@ def started(page: str, at: float) -> str:
     return f"{page}process_start_time_seconds {at}\n"
 
 
-def test_a_restart_of_the_exporter_is_no_onset() -> None:
+def doubts(own: OwnMetrics, reason: str, kind: str = "xid") -> float:
+    labels = {"kind": kind, "reason": reason}
+    return own.registry.get_sample_value("tocsin_dcgm_unsettled_errors_total", labels) or 0.0
+
+
+def test_after_a_restart_of_the_exporter_a_code_may_be_old() -> None:
+    own = OwnMetrics()
     exporter = Exporter(started(page_of(1, xid=0), 1.79e9))
-    source = exporter_source(exporter)
+    source = exporter_source(exporter, own=own)
     source.read(T0)
     exporter.page = started(page_of(1, xid=79), 1.79e9 + 60)
     assert not source.read(T0 + STEP).events
+    assert doubts(own, "exporter_restart") == 1
     exporter.page = started(page_of(1, xid=31), 1.79e9 + 60)
     assert [e.code for e in source.read(T0 + 2 * STEP).events] == [31]
+    assert doubts(own, "exporter_restart") == 1
 
 
-def test_counters_that_fall_tell_of_a_restart_where_nothing_else_does() -> None:
-    exporter = Exporter(page_of(1, xid=0, energy=5_000_000))
+@pytest.mark.parametrize("failures", [0, 3])
+def test_an_xid_that_came_with_a_reload_of_the_driver_is_an_event(failures: int) -> None:
+    own = OwnMetrics()
+    exporter = Exporter(started(page_of(1, xid=31, energy=5_000_000), 1.79e9))
+    source = exporter_source(exporter, own=own)
+    source.read(T0)
+    for n in range(failures):
+        exporter.page = ""
+        assert not source.read(T0 + n + 1).events
+    exporter.page = started(page_of(1, xid=79, energy=1_000), 1.79e9)
+    assert [(e.kind, e.code) for e in source.read(T0 + STEP).events] == [(EventKind.XID, 79)]
+    assert doubts(own, "no_start_time") == doubts(own, "exporter_restart") == 0
+
+
+@pytest.mark.parametrize("code", [0, 31])
+def test_a_reload_that_brings_no_new_code_is_no_onset(code: int) -> None:
+    exporter = Exporter(started(page_of(1, xid=31, energy=5_000_000), 1.79e9))
     source = exporter_source(exporter)
+    source.read(T0)
+    exporter.page = started(page_of(1, xid=code, energy=1_000), 1.79e9)
+    assert not source.read(T0 + STEP).events
+
+
+def test_counters_that_fall_leave_it_open_where_the_page_has_no_start() -> None:
+    own = OwnMetrics()
+    exporter = Exporter(page_of(1, xid=0, energy=5_000_000))
+    source = exporter_source(exporter, own=own)
     source.read(T0)
     exporter.page = page_of(1, xid=79, energy=1_000)
     assert not source.read(T0 + STEP).events
+    assert doubts(own, "no_start_time") == 1
+    exporter.page = page_of(1, xid=31, energy=2_000)
+    assert [e.code for e in source.read(T0 + 2 * STEP).events] == [31]
+
+
+def test_a_start_that_one_page_leaves_out_is_remembered() -> None:
+    own = OwnMetrics()
+    exporter = Exporter(started(page_of(1, xid=0), 1.79e9))
+    source = exporter_source(exporter, own=own)
+    source.read(T0)
+    exporter.page = page_of(1, xid=0)
+    source.read(T0 + STEP)
+    exporter.page = started(page_of(1, xid=79), 1.79e9 + 60)
+    assert not source.read(T0 + 2 * STEP).events
+    assert doubts(own, "exporter_restart") == 1
+
+
+def test_after_a_restart_switch_errors_may_be_old_too() -> None:
+    def page(code: int, at: float) -> str:
+        return started(page_of(1), at) + f'DCGM_FI_DEV_NVSWITCH_FATAL_ERRORS{{nvswitch="s",Hostname="n1"}} {code}\n'
+
+    own = OwnMetrics()
+    exporter = Exporter(page(0, 1.79e9))
+    source = exporter_source(exporter, own=own)
+    source.read(T0)
+    exporter.page = page(20034, 1.79e9 + 60)
+    assert not source.read(T0 + STEP).events
+    assert doubts(own, "exporter_restart", "sxid") == 1
 
 
 def test_switches_give_events_of_the_host() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tocsin.collector.dcgm_xid import Counted, Look, SxidOnsets, XidOnsets
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.event import EventKind
+from tocsin.domain.finding import Severity
 from tocsin_testing.builders import T0, gpu
 
 G = gpu(0)
@@ -69,6 +70,53 @@ def test_after_forgetting_the_next_look_is_the_first() -> None:
     assert onsets.note(Look(G, 79), T0 + STEP) == []
     (event,) = onsets.note(Look(G, 31), T0 + 2 * STEP)
     assert (event.kind, event.gpu, event.code, event.at_ms) == (EventKind.XID, G.uuid, 31, T0 + 2 * STEP)
+
+
+def unsettled(before: Look, after: Look) -> tuple[list[int], list[tuple[str, int]]]:
+    """Codes of the events, and what may be new, where `after` may come from another process than `before`."""
+    onsets = XidOnsets("test")
+    onsets.note(before, T0)
+    events = onsets.note(after, T0 + STEP, settled=False)
+    return [event.code for event in events], onsets.unsettled
+
+
+def counted(window_s: int, **counts: int) -> dict[int, Counted]:
+    return {int(code[1:]): Counted(count, window_s * 1000) for code, count in counts.items()}
+
+
+def test_a_change_that_proves_nothing_is_told_apart() -> None:
+    assert unsettled(Look(G, 31), Look(G, 79)) == ([], [(G.uuid, 79)])
+    assert unsettled(Look(G, 31), Look(G, 31)) == ([], [])
+    assert unsettled(Look(G, 31), Look(G, 0)) == ([], [])
+    assert unsettled(Look(G, None), Look(G, 79)) == ([], [])
+
+
+def test_a_count_that_rose_over_the_same_window_is_proof() -> None:
+    assert unsettled(Look(G, 31, counted(300, x31=1)), Look(G, 79, counted(300, x31=1, x79=1))) == ([79], [])
+    assert unsettled(Look(G, 31, counted(300, x31=1)), Look(G, 31, counted(300, x31=2))) == ([31], [])
+
+
+def test_a_count_over_another_window_is_none_and_is_told_once() -> None:
+    longer = Look(G, 79, counted(3_600, x79=1))
+    assert unsettled(Look(G, 31, counted(300, x31=1)), longer) == ([], [(G.uuid, 79)])
+    assert unsettled(Look(G, 31), longer) == ([], [(G.uuid, 79)])
+
+
+def test_what_proved_nothing_is_known_from_then_on() -> None:
+    onsets = XidOnsets("test")
+    onsets.note(Look(G, 31), T0)
+    onsets.note(Look(G, 79), T0 + STEP, settled=False)
+    assert onsets.note(Look(G, 79), T0 + 2 * STEP) == []
+    assert [event.code for event in onsets.note(Look(G, 48), T0 + 3 * STEP)] == [48]
+
+
+def test_fatal_switch_errors_say_so() -> None:
+    onsets = SxidOnsets("test")
+    onsets.note("n1", [("0", "fatal", 0), ("1", "non-fatal", 0)], T0)
+    events = onsets.note("n1", [("0", "fatal", 99_999), ("1", "non-fatal", 11_004)], T0 + STEP)
+    assert {event.code: event.severity for event in events} == {99_999: Severity.CRITICAL, 11_004: None}
+    assert onsets.note("n1", [("0", "fatal", 20_034)], T0 + 2 * STEP, settled=False) == []
+    assert onsets.unsettled == [("0", 20_034)]
 
 
 def test_switches_share_one_event_of_one_code() -> None:

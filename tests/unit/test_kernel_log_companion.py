@@ -21,6 +21,7 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, ManualClock, SystemClock
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.event import Event, EventKind
+from tocsin.domain.finding import Severity
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading
 from tocsin.domain.subject import SubjectKind
@@ -108,6 +109,15 @@ def test_an_xid_is_dated_and_put_to_its_gpu(bench: Bench) -> None:
         EventKind.XID, GPU.uuid, "node-1", T0 - 3_000, 31, "MMU Fault; process 7 train", "kmsg", simulated=False
     )
     assert bench.enrich().events == ()
+
+
+def test_an_event_brings_what_its_line_says_of_its_weight(bench: Bench) -> None:
+    bench.hear(
+        "NVRM: Xid (PCI:0000:05:00): 149, NETIR_BER_EVENT Nonfatal XC0 i0 Link 03 (0x00086226 0x1 0x0 0x0 0x0 0x0)"
+    )
+    bench.hear(SXID % (1, 5), XID_31)
+    weights = {event.code: (event.severity, event.remedy) for event in bench.enrich().events}
+    assert weights == {149: (Severity.WARNING, "ignore"), 20034: (Severity.CRITICAL, ""), 31: (None, "")}
 
 
 def test_a_quiet_log_changes_nothing(bench: Bench) -> None:

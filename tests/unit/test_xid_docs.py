@@ -21,6 +21,8 @@ SHOWN = [shown for shown in re.findall(r"```console\n\$ tocsin xid (.*)\n([^`]*)
 @pytest.fixture(autouse=True)
 def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
+    (log,) = re.findall(r"```text\n(.*?)```", TEXT, re.DOTALL)
+    (tmp_path / "kernel.log").write_text(log, encoding="utf-8")
     for name in ("TOCSIN_CONFIG", "TOCSIN_SECRETS", "TOCSIN_RULES__PATH", "TOCSIN_RULES__XID_OVERRIDES"):
         monkeypatch.delenv(name, raising=False)
 
@@ -33,7 +35,7 @@ def test_outputs_are_real(command: str, printed: str) -> None:
 
 
 def test_some_outputs_are_shown() -> None:
-    assert len(SHOWN) == 4
+    assert len(SHOWN) == 7
 
 
 def test_the_counts_of_rows_are_right() -> None:

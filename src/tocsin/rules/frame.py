@@ -57,9 +57,9 @@ class Frame:
     """The state of the fleet at `now_ms`; `load` brings it up to date, `close` ends a step.
 
     `stale` and `limit` tell for each GPU row whether its reading counts no longer and after how many milliseconds that
-    is; `families` has a bit for each family of `layout.FAMILIES` in the newest reading, `frozen` whether any of its values
-    were taken out because they repeat. `owners` has the processes on a
-    GPU row as its newest reading with any value names them. `dropped` counts what was not taken in, by reason.
+    is; `families` has a bit for each family of `layout.FAMILIES` in the newest reading, `frozen` tells whether values
+    were taken out of it because they repeat. `owners` has the processes on a GPU row as its newest reading with any
+    value names them. `dropped` counts what was not taken in, by reason.
     """
 
     def __init__(self, columns: Columns, ageing: Ageing) -> None:

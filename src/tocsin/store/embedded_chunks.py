@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +28,7 @@ class Ask:
     start_ms: int
     end_ms: int
     gpus: Flags | None = None
-    names: Collection[str] | None = None
+    names: frozenset[str] | None = None
     whole: bool = False
     variants: bool = False
     instants: Ints | None = None
@@ -90,12 +90,17 @@ class Chunks:
 
     def read(self, db: sqlite3.Connection, ask: Ask) -> Iterator[Block]:
         """The wanted rows of each chunk, oldest chunk first."""
-        for number in _found(db, ask):
-            yield self.one(db, number, ask)
+        numbers = json.dumps(_found(db, ask))
+        query = f"SELECT names, {_BODY} FROM chunk WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id"
+        for names, *body in db.execute(query, (numbers,)):
+            yield self._unpacked(db, names, body, ask)
 
     def one(self, db: sqlite3.Connection, number: int, ask: Ask) -> Block:
         """The wanted rows of chunk `number`."""
         names, *body = db.execute(f"SELECT names, {_BODY} FROM chunk WHERE id = ?", (number,)).fetchone()
+        return self._unpacked(db, names, body, ask)
+
+    def _unpacked(self, db: sqlite3.Connection, names: int, body: Sequence[object], ask: Ask) -> Block:
         block = unpack(body, self._named(db, names), ask.names, whole=ask.whole, variants=ask.variants)
         return block.between(ask.start_ms, ask.end_ms, ask.gpus)
 

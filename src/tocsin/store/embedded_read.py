@@ -157,7 +157,7 @@ class Reader:
             int(last.min()),
             int(last.max()) + 1,
             None if everyone else some,
-            None if metrics is None else set(metrics),
+            None if metrics is None else frozenset(metrics),
             whole=whole,
             variants=metrics is None or any("{" in name for name in metrics),
             instants=np.unique(last),
@@ -199,7 +199,7 @@ def _parts(hours: Mapping[int, float]) -> Iterator[tuple[int, int]]:
 
 
 def _asked(metrics: Sequence[str], start_ms: int, end_ms: int, gpus: Flags | None) -> Ask:
-    return Ask(start_ms, end_ms, gpus, set(metrics), variants=any("{" in name for name in metrics))
+    return Ask(start_ms, end_ms, gpus, frozenset(metrics), variants=any("{" in name for name in metrics))
 
 
 def _columns(block: Block, roster: Roster, metrics: Sequence[str]) -> Columns:

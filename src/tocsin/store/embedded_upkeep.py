@@ -205,7 +205,7 @@ class Keeper:
 
     def _count(self, before_ms: int) -> int:
         """How many readings there are before an instant; one that is in two places counts once."""
-        ask = Ask(-(2**62), before_ms, names=())
+        ask = Ask(-(2**62), before_ms, names=frozenset())
         with self._database.reading() as db:
             parts = self._segments.found(db, ask)
             blocks: list[Block | None] = list(self._chunks.read(db, ask))

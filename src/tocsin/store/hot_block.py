@@ -116,7 +116,8 @@ def join(blocks: Sequence[Block]) -> Block:
     """All rows of `blocks`, in their order."""
     if len(blocks) == 1:
         return blocks[0]
-    names = tuple(dict.fromkeys(name for block in blocks for name in block.names))
+    sets = dict.fromkeys(block.names for block in blocks)
+    names = tuple(dict.fromkeys(name for some in sets for name in some))
     height = sum(len(block) for block in blocks)
     values = np.full((len(names), height), np.nan)
     at = 0

@@ -7,8 +7,9 @@ one tick lies side by side, and a column can be had without the others being put
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -77,8 +78,15 @@ def pack(block: Block) -> Packed:
     )
 
 
+@lru_cache(maxsize=1024)
+def _chosen(names: tuple[str, ...], wanted: frozenset[str] | None) -> tuple[list[int], tuple[str, ...]]:
+    """Places of the names that are wanted, and the names there."""
+    places = [place for place, name in enumerate(names) if wanted is None or name in wanted]
+    return places, tuple(names[place] for place in places)
+
+
 def unpack(
-    row: Sequence[object], names: tuple[str, ...], wanted: Collection[str] | None, *, whole: bool, variants: bool
+    row: Sequence[object], names: tuple[str, ...], wanted: frozenset[str] | None, *, whole: bool, variants: bool
 ) -> Block:
     """The block of a row ``first_ms, height, keys, body, notes, extra``.
 
@@ -89,7 +97,7 @@ def unpack(
     raw = _decompress(keys, 12 * height)
     gpu = np.frombuffer(raw, np.int32, height)
     at_ms = np.frombuffer(raw, np.int64, height, 4 * height) + first
-    places = [place for place, name in enumerate(names) if wanted is None or name in wanted]
+    places, chosen = _chosen(names, wanted)
     values = _unshuffled(_decompress(body, 8 * height * len(names)), len(names), height, places)
     reasons = owners = no_notes(height)
     if whole and notes is not None:
@@ -97,7 +105,7 @@ def unpack(
     return Block(
         gpu,
         at_ms,
-        tuple(names[place] for place in places),
+        chosen,
         values,
         reasons,
         owners,

@@ -40,6 +40,8 @@ def no_notes(height: int) -> Notes:
 
 def notes_of(parts: Sequence[Notes]) -> Notes:
     """The notes of all `parts`, one after the other."""
+    if not any(part.texts for part in parts):
+        return no_notes(sum(len(part.of) for part in parts))
     numbers: dict[str, int] = {}
     found = []
     for part in parts:
