@@ -27,8 +27,8 @@ def tick(step: int) -> list[Reading]:
 
 
 @pytest.mark.benchmark(group=f"write {GPUS} readings of {len(NAMES)} metrics, durable")
-def test_wide_rows(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
-    store, steps = SqliteStore(tmp_path / "wide.db"), count()
+def test_the_embedded_store(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
+    store, steps = SqliteStore(tmp_path / "store.db"), count()
     store.init()
     benchmark.pedantic(lambda: store.write(Batch(readings=tick(next(steps)))), rounds=15, warmup_rounds=1)
     assert len(store.latest(0)) == GPUS

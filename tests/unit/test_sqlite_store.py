@@ -7,13 +7,14 @@ import subprocess
 import sys
 import threading
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import pytest
 
 from tocsin.domain.batch import Batch
 from tocsin.domain.errors import Conflict, InputError
+from tocsin.domain.identity import Gpu
 from tocsin.domain.missing import Missing
 from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading
@@ -155,4 +156,15 @@ def test_a_store_in_use_is_not_replaced(path: Path, tmp_path: Path) -> None:
 def test_a_folder_with_odd_characters_is_a_folder(tmp_path: Path) -> None:
     store = filled(tmp_path / "a#b c?d%20" / "store.db")
     assert len(store.latest(0)) == 3
+    store.close()
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(Gpu) if f.name != "uuid"])
+def test_every_attribute_that_changes_is_kept(path: Path, name: str) -> None:
+    store = filled(path)
+    before = gpu(0)
+    values = {"index": 7, "simulated": True, "labels": {"a": "b"}}
+    after = replace(before, **{name: values.get(name, "other")})
+    store.write(Batch(readings=[reading(after, T0 + 1)]))
+    assert asdict(store.gpus()[0]) == asdict(after) != asdict(before)
     store.close()

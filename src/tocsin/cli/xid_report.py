@@ -13,8 +13,10 @@ from tocsin.collector.kernel_log_records import decode_any
 from tocsin.domain.clock import to_iso
 from tocsin.domain.event import EventKind
 from tocsin.rules.xid_explain import Catalogues, Explanation, asks_for, explain_sxid, explain_xid
+from tocsin.rules.xid_nvlink import DECODED_CODES
 
 _WIDTH = 11
+_UNKNOWN = "(not in the catalogue)"
 
 
 def lines_of(explained: Explanation) -> Iterator[str]:
@@ -24,7 +26,8 @@ def lines_of(explained: Explanation) -> Iterator[str]:
     yield _row("means", spec.help)
     meaning = f" ({explained.class_meaning})" if explained.class_meaning else ""
     yield _row("class", f"{explained.class_name}{meaning}")
-    yield _row("severity", spec.severity.value)
+    open_ = explained.kind == "xid" and spec.code in DECODED_CODES and explained.decoded is None
+    yield _row("severity", f"{spec.severity}{' where no sub-code says otherwise' if open_ else ''}")
     yield _row("Tocsin", spec.action.value)
     for name, word in (("NVIDIA now", explained.do_now), ("then", explained.look_into)):
         if word:
@@ -93,10 +96,10 @@ def _named(event: KernelEvent, catalogues: Catalogues) -> tuple[str, str]:
     """Severity and name of what happened."""
     if event.kind is EventKind.XID:
         spec = catalogues.xids.seen(event.code, event.severity, event.remedy)
-        return spec.severity.value, f"XID {event.code} {spec.name}"
+        return spec.severity.value, f"XID {event.code} {spec.name if event.code in catalogues.xids else _UNKNOWN}"
     if event.kind is EventKind.SXID:
         switch = catalogues.sxids.seen(event.code, event.severity)
-        return switch.severity.value, f"SXid {event.code} {switch.name}"
+        return switch.severity.value, f"SXid {event.code} {switch.name if event.code in catalogues.sxids else _UNKNOWN}"
     return "info", event.kind.value.replace("_", " ")
 
 

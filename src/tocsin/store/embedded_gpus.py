@@ -13,7 +13,7 @@ from tocsin.domain.identity import Gpu
 from tocsin.domain.reading import Reading
 from tocsin.store import sqlite_rows as rows
 from tocsin.store.hot_block import Flags, Index, Ints
-from tocsin.store.identity import Known, attributes_of, is_bare
+from tocsin.store.identity import Known, is_bare
 
 _COLUMNS = rows.GPU_COLUMNS.replace(" ", "").split(",")
 _UPSERT = (
@@ -47,7 +47,7 @@ class Numbers:
         if found is not None:
             number, known = found
             before = known.gpu
-            if not known.learn(gpu, reading.at_ms) or before is gpu or attributes_of(before) == attributes_of(gpu):
+            if not known.learn(gpu, reading.at_ms) or before is gpu or _alike(before, gpu):
                 return number
         number = int(db.execute(_UPSERT, tuple(rows.gpu_row(gpu))).fetchone()[0])
         if found is None:
@@ -55,6 +55,23 @@ class Numbers:
             known.learn(gpu, reading.at_ms)
             self._known[gpu.uuid] = (number, known)
         return number
+
+
+def _alike(one: Gpu, other: Gpu) -> bool:
+    """Whether all attributes are the same; `Gpu` itself compares by UUID. Asked for every reading of a write."""
+    return (
+        one.host == other.host
+        and one.index == other.index
+        and one.model == other.model
+        and one.serial == other.serial
+        and one.pci_bus_id == other.pci_bus_id
+        and one.parent == other.parent
+        and one.mig_profile == other.mig_profile
+        and one.pool == other.pool
+        and one.rack == other.rack
+        and one.labels == other.labels
+        and one.simulated is other.simulated
+    )
 
 
 def note_newest(db: sqlite3.Connection, gpu: Index, at_ms: Ints) -> None:
