@@ -6,9 +6,11 @@ names of the kubelet's log folders, ``<namespace>_<pod>_<uid>``. No API server a
 
 from __future__ import annotations
 
+import os
 import pwd
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -24,7 +26,10 @@ LOOK_AGAIN_MS = MINUTE
 """How long an owner is believed: a process hardly ever changes its cgroup, and a pod's folder may appear after it."""
 MAX_FILE_BYTES = 1 << 20
 """Most of one file under ``/proc`` that is read."""
+STAT_BYTES = 2048
+"""More than any ``/proc/<pid>/stat`` has: 52 numbers and a name of 64 bytes at most."""
 
+_PROCESS_KEY = "gpu_process_"
 _PROCESS_METRICS = frozenset({"gpu_process_memory_used_bytes", "gpu_process_sm_utilization_ratio"})
 _POD_FOLDER = re.compile(r"^(?P<namespace>[a-z0-9-]+)_(?P<pod>[a-z0-9.-]+)_(?P<uid>[0-9a-f-]{32,36})$")
 _SLURM_STEP_NAMES = {
@@ -57,7 +62,7 @@ class Attribution:
 
     def owner(self, pid: int, now_ms: int) -> Owner | None:
         """Who process `pid` is; None where it is gone. What cannot be read of it stays empty."""
-        started = _start_of(_text(self._proc / str(pid) / "stat"))
+        started = _start_of(_stat(f"{self._proc}/{pid}/stat"))
         if not started:
             self._seen.pop(pid, None)
             return None
@@ -67,7 +72,7 @@ class Attribution:
             seen = self._seen[pid] = _Seen(self._look(pid, now_ms), started, now_ms)
         return seen.owner
 
-    def keep(self, pids: set[int]) -> None:
+    def keep(self, pids: AbstractSet[int]) -> None:
         """Forget every process but `pids`."""
         for pid in self._seen.keys() - pids:
             del self._seen[pid]
@@ -105,37 +110,71 @@ class AttributionCompanion:
 
     def __init__(self, attribution: Attribution) -> None:
         self._attribution = attribution
+        self._listed: dict[str, _Listed] = {}
 
     def enrich(self, batch: Batch, now_ms: int) -> Batch:
         """`batch` with owners; a reading that has some already, from an exporter that knows pods, keeps them."""
-        pids: set[int] = set()
+        listed: dict[str, _Listed] = {}
+        owners: dict[int, Owner | None] = {}
         readings: list[Reading] = []
         changed = False
         for reading in batch.readings:
-            owners: tuple[Owner, ...] = ()
             if not reading.owners and not reading.gpu.simulated:
-                numbers = _pids(reading)
-                pids |= numbers
-                found = [self._attribution.owner(pid, now_ms) for pid in sorted(numbers)]
-                owners = tuple(owner for owner in found if owner is not None)
-            changed = changed or bool(owners)
-            readings.append(replace(reading, owners=owners) if owners else reading)
-        self._attribution.keep(pids)
+                mine = listed[reading.gpu.uuid] = self._pids(reading)
+                # A process on several GPUs is looked at once.
+                for pid in mine.pids:
+                    if pid not in owners:
+                        owners[pid] = self._attribution.owner(pid, now_ms)
+                found = tuple(owner for pid in mine.pids if (owner := owners[pid]) is not None)
+                if found:
+                    reading = replace(reading, owners=found)
+                    changed = True
+            readings.append(reading)
+        self._listed = listed
+        self._attribution.keep(owners.keys())
         return replace(batch, readings=tuple(readings)) if changed else batch
 
     def close(self) -> None:
         """Nothing is held open."""
 
+    def _pids(self, reading: Reading) -> _Listed:
+        """The processes that `reading` lists; names hardly ever change, and those of the reading before are known."""
+        keys = (*reading.values, *reading.missing)
+        known = self._listed.get(reading.gpu.uuid)
+        return known if known is not None and known.keys == keys else _Listed(keys, _pids(keys))
 
-def _pids(reading: Reading) -> set[int]:
-    keys = [*reading.values, *reading.missing]
-    return {pid for key in keys if "{" in key and (pid := _pid_of(key)) is not None}
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """Names of one reading, and the processes among them, rising."""
+
+    keys: tuple[str, ...]
+    pids: tuple[int, ...]
+
+
+def _pids(keys: Iterable[str]) -> tuple[int, ...]:
+    found = {_pid_of(key) for key in keys if key.startswith(_PROCESS_KEY) and key.endswith("}")}
+    return tuple(sorted(pid for pid in found if pid is not None))
 
 
 @lru_cache(maxsize=4096)
 def _pid_of(key: str) -> int | None:
     name, label, value = split_variant(key)
     return int(value) if name in _PROCESS_METRICS and label == "pid" and value.isdecimal() else None
+
+
+def _stat(path: str) -> str:
+    """The one file that is read of every process at every reading: without a buffer in between."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        return os.read(descriptor, STAT_BYTES).decode(errors="replace")
+    except OSError:
+        return ""  # it ended in between
+    finally:
+        os.close(descriptor)
 
 
 def _text(path: Path) -> str:

@@ -43,10 +43,15 @@ _ACTIVE_STATES = (1.0, 2.0)
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One DCGM field: the row that it feeds, and which variant of it where the row has any (empty: the link says)."""
+    """One DCGM field: the row that it feeds, and which variant of it where the row has any (empty: the link says).
+
+    `second` is a field that gives way where another, named before it in the table, feeds the same row: power and
+    sync-boost time stand in a violation counter and in a newer one of another beginning, which must not alternate.
+    """
 
     spec: MetricSpec
     value: str = ""
+    second: bool = False
 
     def key(self, link: str = "") -> str:
         """Canonical name or variant; `link` is the NVLink of the entity that was read, empty for a whole GPU."""
@@ -79,7 +84,9 @@ def field_named(name: str) -> Field | None:
         return None
     spec = BY_DCGM_NAME.get(_OLDER_NAMES.get(name, name))
     if spec is not None:
-        return Field(spec, _variant_of(spec, name))
+        value = _variant_of(spec, name)
+        rivals = len(spec.dcgm_ids) > 1 and not spec.label
+        return Field(spec, value, rivals and name not in _names_of(spec, spec.dcgm_ids[0]))
     lane = _LANE.match(name)
     if lane is None:
         return None

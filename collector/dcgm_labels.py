@@ -96,7 +96,7 @@ def gpu_of(labels: Labels) -> Gpu | None:
     return Gpu(
         uuid=f"{uuid}/gi{instance}" if instance else uuid,
         host=host,
-        index=int(index) if index.isdigit() else None,
+        index=int(index) if index.isdecimal() else None,
         model=labels.first("modelname", "model_name"),
         pci_bus_id=normalise_pci_bus_id(labels.first("pci_bus_id")),
         parent=uuid if instance else "",
@@ -125,7 +125,7 @@ def owner_of(labels: Labels) -> Owner | None:
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isdecimal() else 0
 
 
 def _xid_count(name: str, labels: Labels, gpu: Gpu) -> Head:

@@ -34,7 +34,8 @@ class Row:
         value = which.scaled(raw)
         spec = which.spec
         if spec.minimum <= value <= spec.maximum:
-            self.values[key] = value
+            if not which.second or key not in self.values:
+                self.values[key] = value
             return True
         self.missing[key] = Missing.BLANK
         return False

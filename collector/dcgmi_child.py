@@ -12,6 +12,8 @@ from tocsin.domain.clock import Clock
 
 READ_BYTES = 1 << 16
 MAX_LINE = 1 << 16
+MOST_READS = 64
+"""Most pieces taken at a time: a program that never stops printing must not keep the reader."""
 _GRACE_SECONDS = 1.0
 
 
@@ -20,18 +22,20 @@ def ask(command: Sequence[str], arguments: Sequence[str], seconds: float) -> str
 
     Raises OSError where the program cannot be run.
     """
+    child = subprocess.Popen(
+        [*command, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
     try:
-        done = subprocess.run(
-            [*command, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=seconds,
-            check=False,
-        )
+        out, _ = child.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
+        # subprocess.run would go on waiting: for one that sits in the driver, or for a child of it that has the pipe.
+        child.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(_GRACE_SECONDS)
+        if child.stdout is not None:
+            child.stdout.close()
         return None
-    return done.stdout.decode("utf-8", "replace")
+    return out.decode("utf-8", "replace")
 
 
 class Child:
@@ -69,7 +73,9 @@ class Child:
     def lines(self) -> list[str]:
         """Whole lines printed since the last call; the last unfinished one too once the process has ended."""
         pieces = [self._rest]
-        while not self._ended:
+        for _ in range(MOST_READS):
+            if self._ended:
+                break
             try:
                 piece = os.read(self._fd, READ_BYTES)
             except BlockingIOError:

@@ -20,7 +20,7 @@ from tocsin.collector.transitions import Transitions
 from tocsin.domain.batch import Batch
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.event import Event
-from tocsin.domain.identity import Gpu
+from tocsin.domain.identity import Gpu, normalise_pci_bus_id
 from tocsin.domain.metrics import variant
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading
@@ -30,6 +30,9 @@ _log = logger("nvidia_smi")
 
 DEADLINE_SECONDS = 30.0
 """Without persistence mode the driver starts each GPU anew for every call, which takes seconds per GPU."""
+_NO_DRIVER = (9, 12)
+"""Exit statuses (nvidia-smi(1)): the driver is not loaded, the NVML library is not found."""
+_LOST_BUS = re.compile(r"GPU\d*:?\s*([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d):\s*GPU is lost")
 _LISTED = re.compile(
     r"^GPU (?P<index>\d+): .*\(UUID: (?P<uuid>GPU-[^)]+)\)|"
     r"^\s+MIG (?P<profile>\S+)\s+Device\s+(?P<device>\d+): \(UUID: (?P<mig>MIG-[^)]+)\)"
@@ -43,6 +46,10 @@ class Answer:
     status: int
     out: str
     err: str = ""
+
+
+class DriverGone(Unavailable):
+    """nvidia-smi runs and finds no driver or no library of it: no GPU answers."""
 
 
 class Program(Protocol):
@@ -126,9 +133,9 @@ class NvidiaSmiSource:
         try:
             found = self._ask()
         except Unavailable as error:
-            return self._absent(now_ms, Missing.LOST, str(error))
+            return self._absent(now_ms, self._lost_by(error), str(error))
         if found is None:
-            return self._absent(now_ms, Missing.TIMED_OUT, "nvidia-smi has not ended in time")
+            return self._absent(now_ms, frozenset(), "nvidia-smi has not ended in time")
         self._told = ""
         self._take(found)
         own: list[Reading] = []
@@ -184,8 +191,8 @@ class NvidiaSmiSource:
                 f"nvidia-smi cannot be run ({error.strerror}); install the NVIDIA driver's tools, or name the program "
                 "in setting agent.nvidia_smi_command"
             ) from None
-        if answer is not None and answer.status in (9, 12, 127):
-            raise Unavailable(_why(answer))
+        if answer is not None and answer.status in _NO_DRIVER:
+            raise DriverGone(_why(answer))
         return answer
 
     def _take(self, found: Sequence[SmiGpu]) -> None:
@@ -237,11 +244,25 @@ class NvidiaSmiSource:
             *(Reading(mig, now_ms, seen.cells.values, seen.cells.missing) for mig, seen in instances),
         ]
 
-    def _absent(self, now_ms: int, reason: Missing, problem: str) -> Batch:
+    def _lost_by(self, error: Unavailable) -> frozenset[str]:
+        """UUIDs of the GPUs that `error` says are lost: all without a driver, else those that it names.
+
+        ``Unable to determine the device handle for GPU 0000:1B:00.0: GPU is lost`` ends every query of nvidia-smi.
+        """
+        if isinstance(error, DriverGone):
+            return frozenset(self._gpus)
+        named = {normalise_pci_bus_id(match) for match in _LOST_BUS.findall(str(error))}
+        return frozenset(uuid for uuid, gpu in self._gpus.items() if gpu.pci_bus_id and gpu.pci_bus_id in named)
+
+    def _absent(self, now_ms: int, lost: frozenset[str], problem: str) -> Batch:
+        """Readings without values: lost for those of `lost`; of the others nothing is known but that no answer came."""
         self._tell(problem)
-        readings = [self._lost(gpu, now_ms, reason) for gpu in self.gpus()]
+        readings = [
+            self._lost(gpu, now_ms, Missing.LOST if (gpu.parent or gpu.uuid) in lost else Missing.TIMED_OUT)
+            for gpu in self.gpus()
+        ]
         events: list[Event] = []
-        if reason is Missing.LOST:
+        if lost:
             events = self._transitions.note([reading for reading in readings if not reading.gpu.is_mig], now_ms)
         return Batch(tuple(readings), tuple(events))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,8 +10,9 @@ from tocsin.collector.nvml_account import Account
 from tocsin.collector.nvml_device import Device, Look, Place, open_device
 from tocsin.collector.nvml_events import XidWatch
 from tocsin.collector.nvml_gpm import Activity
-from tocsin.collector.nvml_library import Code, Nvml, NvmlFailure, attempt, text, unavailable
-from tocsin.collector.nvml_proc import DRIVER_GPUS, driver_gpus, name_closed
+from tocsin.collector.nvml_library import LIBRARY_CODES, Code, Nvml, NvmlFailure, unavailable
+from tocsin.collector.nvml_listing import Known, Listing, list_gpus
+from tocsin.collector.nvml_proc import DRIVER_GPUS
 from tocsin.collector.nvml_stuck import Stuck
 from tocsin.collector.nvml_workers import Workers
 from tocsin.domain.batch import Batch
@@ -34,19 +35,6 @@ ENUMERATE_MS = 5 * MINUTE
 MAX_RETRY_MS = 60 * SECOND
 """Longest pause between two attempts to reopen a library that went away."""
 _LIBRARY = "library"
-_GONE = frozenset({Code.UNINITIALIZED, Code.DRIVER_NOT_LOADED})
-_NOT_OURS = frozenset({Code.NO_PERMISSION, Code.TIMEOUT})
-"""Why a GPU may not open although nothing is wrong with it: it is somebody else's, or a call to it hangs."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Listing:
-    """What one enumeration found: how many GPUs the driver counts, those that opened, and indices that did not."""
-
-    count: int
-    devices: tuple[Device, ...]
-    closed: Mapping[int, NvmlFailure]
-    driver: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +46,7 @@ class _Taken:
     seconds: float
 
 
-_Result = _Taken | _Listing | int | NvmlFailure
+_Result = _Taken | Listing | int | NvmlFailure
 
 
 class NvmlSource:
@@ -68,8 +56,11 @@ class NvmlSource:
     that hangs has a reading of reasons (timed out), is not asked again until its call comes back, and is opened afresh
     on another thread after a growing pause; one that is lost has reasons (lost); the others have their values. A driver
     that was reloaded is opened again at once, then with a growing pause; until then all its GPUs count as lost. While a
-    GPU is lost the library is opened anew at each enumeration, so that it is seen when it comes back. One that was lost
-    before the start is named by the driver's files in `driver_files`, or by its place where they do not tell. Raises
+    GPU is lost, or the kernel's driver has a new one, the library is opened anew at each enumeration, so that it is
+    seen when it comes. One that was lost before the start is named by the driver's files in `driver_files`, or by its
+    place where they do not tell. While `released` says so, the library is closed and nothing is read (not due).
+
+    With `clock` rates are growth over its monotonic scale; without, over the instants that `read` is given. Raises
     Unavailable where NVML cannot be opened at the start, and where the driver was replaced under the loaded library,
     which only a new process can mend.
     """
@@ -85,8 +76,12 @@ class NvmlSource:
         clock: Clock | None = None,
         own: OwnMetrics | None = None,
         driver_files: Path = DRIVER_GPUS,
+        released: Callable[[], bool] = lambda: False,
     ) -> None:
         self._library = library
+        self._own = own
+        self._released = released
+        self._steady = clock is not None
         self._driver_files = driver_files
         self._place = place
         self.deadline_seconds = deadline_seconds
@@ -96,11 +91,14 @@ class NvmlSource:
         self._stuck = Stuck()
         self._devices: dict[str, Device] = {}
         self._without_handle: frozenset[str] = frozenset()
+        self._present: frozenset[str] = frozenset()
+        self._appeared = False
         self._count = 0
         self._listed_ms: int | None = None
         self._account = Account(place.host, self.name, self._watch, own)
         self._retired: tuple[Activity, ...] = ()
         self._open = True
+        self._away = Missing.TIMED_OUT
         self._reopen_at_ms = 0
         self._pause_ms = SECOND
         try:
@@ -120,29 +118,36 @@ class NvmlSource:
     def read(self, now_ms: int) -> Batch:
         events: list[Event] = []
         taken: dict[str, _Taken] = {}
-        for _ in range(2):
+        released = self._released()
+        if released:
+            self._give_back()
+        for _ in range(0 if released else 2):
             if not self._is_open(now_ms, events):
                 break
             try:
-                self._refresh(now_ms, events)
-                taken = self._read_all(now_ms, events)
+                self._refresh(now_ms)
+                taken = self._read_all(now_ms)
                 break
             except NvmlFailure as failure:
                 self._went_away(failure, now_ms)
         events += self._watch.drain()
         readings: list[Reading] = []
         for uuid, device in self._devices.items():
-            readings += self._noted(device, taken.get(uuid), now_ms, events)
+            readings += self._noted(device, taken.get(uuid), now_ms)
+        events += self._account.changes(readings, now_ms)
         return Batch(readings=tuple(readings), events=tuple(events))
 
-    def _noted(self, device: Device, taken: _Taken | None, now_ms: int, events: list[Event]) -> list[Reading]:
-        if taken is None:
-            unseen = not self._open or device.gpu.uuid in self._without_handle
-            return self._account.absent(device, Missing.LOST if unseen else Missing.TIMED_OUT, now_ms, events)
-        self._account.took(taken.seconds)
-        if taken.look is None:
-            return self._account.absent(device, Missing.LOST, now_ms, events)
-        return self._account.seen(device, taken.look, now_ms, events)
+    def _noted(self, device: Device, taken: _Taken | None, now_ms: int) -> list[Reading]:
+        if taken is not None:
+            self._account.took(taken.seconds)
+            if taken.look is not None:
+                return self._account.seen(device, taken.look, now_ms)
+        reason = Missing.LOST
+        if not self._open:
+            reason = self._away
+        elif taken is None and device.gpu.uuid not in self._without_handle:
+            reason = Missing.TIMED_OUT
+        return self._account.absent(device, reason, now_ms)
 
     def close(self) -> None:
         if self._open:
@@ -150,17 +155,24 @@ class NvmlSource:
         self._watch.close()
         self._workers.close()
 
-    def _opened(self, seconds: float) -> _Listing:
+    def _opened(self, seconds: float) -> Listing:
         """The library opened and its GPUs listed. Raises NvmlFailure, a time-out among them."""
-        listing = self._run_one(self._open_and_list, seconds)
-        if isinstance(listing, _Listing):
+        # What belongs to an earlier opening must not be used again.
+        known = Known(dict(self._devices), frozenset(self._stuck.uuids), same_opening=False)
+
+        def task() -> Listing:
+            self._library.open()
+            return self._listed(known)
+
+        listing = self._run_one(task, seconds)
+        if isinstance(listing, Listing):
             return listing
         raise NvmlFailure(Code.TIMEOUT, f"no answer within {seconds:g} s")
 
-    def _open_and_list(self) -> _Listing:
-        self._library.open()
-        # What belongs to an earlier opening must not be used again.
-        return self._listed({})
+    def _listed(self, known: Known) -> Listing:
+        listing = list_gpus(self._library, self._place, known, self._driver_files)
+        self._watch.register(listing.devices)
+        return listing
 
     def _run_one(self, task: Callable[[], _Result], seconds: float) -> _Result | None:
         result = self._workers.run({_LIBRARY: _guarded(task)}, seconds).get(_LIBRARY)
@@ -174,19 +186,27 @@ class NvmlSource:
         if 0 < self._reopen_at_ms - now_ms <= MAX_RETRY_MS:  # a longer wait is a clock that was set back
             return False
         try:
+            # An earlier try may have opened the library and gone no further, or may not have been able to close it.
+            self._let_go()
             self._take(self._opened(self.deadline_seconds), retire=False)
         except NvmlFailure as failure:
             self._went_away(failure, now_ms)
             return False
-        self._open = True
         self._pause_ms = SECOND
         self._listed_ms = now_ms
-        events.append(self._account.event(EventKind.DRIVER_RELOAD, "", now_ms, "NVML went away and was opened again"))
+        if self._away is Missing.LOST:
+            text = "NVML went away and was opened again"
+            events.append(self._account.event(EventKind.DRIVER_RELOAD, now_ms, text))
+        self._open, self._away = True, Missing.TIMED_OUT
+        self._show_released(False)
         return True
 
     def _went_away(self, failure: NvmlFailure, now_ms: int) -> None:
         if failure.code == Code.LIB_RM_VERSION_MISMATCH:
             raise unavailable(failure) from None
+        # A library that only takes its time, as it does where it has to wake every GPU, says nothing of any GPU.
+        slow = failure.code == Code.TIMEOUT and self._away is not Missing.LOST
+        self._away = Missing.TIMED_OUT if slow else Missing.LOST
         if self._open:
             self._shut_down()
             self._reopen_at_ms = now_ms
@@ -196,112 +216,79 @@ class NvmlSource:
         wait = (self._reopen_at_ms - now_ms) / SECOND
         _log.warning("NVML went away", problem=str(failure), code=failure.code, retry_seconds=wait)
 
+    def _give_back(self) -> None:
+        """Close the library as was asked for; tried with each reading while a call hangs in it."""
+        if self._open:
+            self._open, self._away = False, Missing.NOT_DUE
+            self._reopen_at_ms = 0
+        self._show_released(self._let_go())
+
+    def _show_released(self, released: bool) -> None:
+        if self._own is not None:
+            self._own.set("tocsin_nvml_released", float(released))
+
     def _shut_down(self) -> None:
         self._open = False
+        self._let_go()
+
+    def _let_go(self) -> bool:
+        """Close the library; whether it is closed now. Closing it under a call that hangs in it would hang as well."""
         free = self._watch.release()
         if not free or self._workers.stuck or self._workers.left_behind:
-            # Closing the library under a call that hangs in it would hang as well.
-            return
+            return False
         try:
-            self._run_one(self._close_library, self.deadline_seconds)
+            return self._run_one(self._close_library, self.deadline_seconds) is not None
         except NvmlFailure as failure:
             _log.debug("NVML did not close", problem=str(failure), code=failure.code)
+            return failure.code == Code.UNINITIALIZED
 
     def _close_library(self) -> int:
+        self._watch.free()
         for activity in (*self._retired, *(a for device in self._devices.values() for a in device.activities)):
             activity.close()
         self._retired = ()
         self._library.close()
         return 0
 
-    def _refresh(self, now_ms: int, events: list[Event]) -> None:
+    def _refresh(self, now_ms: int) -> None:
         """List the GPUs anew where that is due."""
         if self._listed_ms is None:
             self._listed_ms = now_ms
         if 0 <= now_ms - self._listed_ms < ENUMERATE_MS:
             return
-        if self._account.lost and not self._workers.stuck and not self._workers.left_behind:
-            # A lost GPU does not come back to handles that were open when it went.
+        calm = not self._workers.stuck and not self._workers.left_behind
+        if calm and (self._appeared or self._account.lost):
+            # Handles that were open when a GPU went, or was not there yet, never see it.
             self._shut_down()
             self._take(self._opened(self.deadline_seconds), retire=False)
             self._open = True
             self._listed_ms = now_ms
             return
-        self._enumerate(now_ms, events)
+        self._enumerate(now_ms)
 
-    def _enumerate(self, now_ms: int, events: list[Event]) -> None:
-        before = set(self._devices)
-        listing = self._run_one(self._list, self.deadline_seconds)
-        if not isinstance(listing, _Listing):
-            return
-        self._take(listing, retire=True)
-        self._listed_ms = now_ms
-        events += self._account.relisted(before, self._devices.keys(), now_ms)
+    def _enumerate(self, now_ms: int) -> None:
+        known = Known(dict(self._devices), frozenset(self._stuck.uuids), same_opening=True)
+        listing = self._run_one(lambda: self._listed(known), self.deadline_seconds)
+        if isinstance(listing, Listing):
+            self._take(listing, retire=True)
+            self._listed_ms = now_ms
 
-    def _list(self) -> _Listing:
-        return self._listed(self._devices)
-
-    def _listed(self, before: Mapping[str, Device]) -> _Listing:
-        count = int(self._library.call("nvmlDeviceGetCount"))
-        # Opening a GPU in which a call hangs would hang as well; it keeps its place.
-        hanging = {d.gpu.index for uuid, d in self._devices.items() if uuid in self._stuck.uuids}
-        devices: list[Device] = []
-        closed: dict[int, NvmlFailure] = {}
-        for index in range(count):
-            if index in hanging:
-                closed[index] = NvmlFailure(Code.TIMEOUT, "a call to this GPU hangs")
-                continue
-            try:
-                devices.append(open_device(self._library, index, self._place, before))
-            except NvmlFailure as failure:
-                if failure.code in _GONE:
-                    raise
-                closed[index] = failure
-        self._watch.register(devices)
-        return _Listing(count, tuple(devices), closed, text(attempt(self._library, "nvmlSystemGetDriverVersion")))
-
-    def _take(self, listing: _Listing, *, retire: bool) -> None:
+    def _take(self, listing: Listing, *, retire: bool) -> None:
         """Go on with what `listing` found; `retire` what only earlier devices of the same opening need."""
-        opened = {device.gpu.uuid: device for device in listing.devices}
-        # A GPU that fell off the bus keeps its place in the count but gives no handle: its UUID is known from before,
-        # and the handle of before must not be used again.
-        left = {
-            uuid: device
-            for uuid, device in self._devices.items()
-            if uuid not in opened and device.gpu.index in listing.closed
-        }
-        left |= self._never_opened(listing, {device.gpu.index for device in left.values()}, opened)
-        for index, failure in listing.closed.items():
-            _log.warning("GPU cannot be opened", index=index, problem=str(failure), code=failure.code)
+        devices = {**{device.gpu.uuid: device for device in listing.devices}, **listing.left}
         if retire:
-            kept = {id(a) for device in (opened | left).values() for a in device.activities}
+            kept = {id(a) for device in devices.values() for a in device.activities}
             gone = (a for uuid, d in self._devices.items() if uuid not in self._stuck.uuids for a in d.activities)
             self._retired += tuple(activity for activity in gone if id(activity) not in kept)
-        self._devices = opened | left
-        self._without_handle = frozenset(left.keys() - self._stuck.uuids)
+        else:
+            self._present = listing.present
+        self._appeared = not listing.present <= self._present
+        self._devices = devices
+        self._without_handle = frozenset(listing.left.keys() - self._stuck.uuids)
         self._count = listing.count
         self._account.driver = listing.driver
 
-    def _never_opened(
-        self, listing: _Listing, known: Collection[int | None], opened: Collection[str]
-    ) -> dict[str, Device]:
-        """GPUs that the driver counts but that gave no handle since the start, as devices without one."""
-        unknown = [
-            index for index, failure in listing.closed.items() if index not in known and failure.code not in _NOT_OURS
-        ]
-        if not unknown:
-            return {}
-        named = name_closed(unknown, {*opened, *self._devices}, driver_gpus(self._driver_files))
-        found: dict[str, Device] = {}
-        for index in unknown:
-            told = named.get(index)
-            uuid = (told.uuid if told is not None else "") or f"GPU-unknown-{self._place.host}-{index}"
-            model, bus = (told.model, told.pci_bus_id) if told is not None else ("", "")
-            gpu = self._place.gpu(uuid, index=index, model=model, pci_bus_id=bus)
-            found[uuid] = Device(self._library, None, gpu, ())
-        return found
-
-    def _read_all(self, now_ms: int, events: list[Event]) -> dict[str, _Taken]:
+    def _read_all(self, now_ms: int) -> dict[str, _Taken]:
         self._given_up(_LIBRARY, now_ms)
         tasks: dict[str, Callable[[], _Result]] = {_LIBRARY: _guarded(self._count_gpus)}
         for uuid in self._watch.hurried() & self._devices.keys():
@@ -312,7 +299,7 @@ class NvmlSource:
         taken, count = self._sort(self._workers.run(tasks, self.deadline_seconds))
         self._stuck.note(self._workers.stuck, now_ms)
         if count is not None and count != self._count:
-            self._enumerate(now_ms, events)
+            self._enumerate(now_ms)
             fresh = {u: self._task(d, now_ms) for u, d in self._devices.items() if u not in self._without_handle}
             taken, _ = self._sort(self._workers.run(fresh, self.deadline_seconds))
         return taken
@@ -334,7 +321,12 @@ class NvmlSource:
         retired, self._retired = self._retired, ()
         for activity in retired:
             activity.close()
-        return int(self._library.call("nvmlDeviceGetCount"))
+        try:
+            return int(self._library.call("nvmlDeviceGetCount"))
+        except NvmlFailure as failure:
+            if failure.code in LIBRARY_CODES:
+                raise
+            return self._count
 
     def _task(self, device: Device, now_ms: int) -> Callable[[], _Result]:
         uuid = device.gpu.uuid
@@ -351,12 +343,17 @@ class NvmlSource:
 
     def _timed(self, device: Device, now_ms: int) -> _Taken:
         begun = self._clock.monotonic()
-        look = device.read(now_ms)
+        look = device.read(now_ms, round(begun * SECOND) if self._steady else now_ms)
         return _Taken(device, look, self._clock.monotonic() - begun)
 
     def _afresh(self, stale: Device, now_ms: int) -> _Taken:
         """A reading of a GPU in which an earlier call still hangs, through a handle and memory of its own."""
-        device = open_device(self._library, stale.gpu.index or 0, self._place, {})
+        try:
+            device = open_device(self._library, stale.gpu.index or 0, self._place, {})
+        except NvmlFailure as failure:
+            if failure.code in LIBRARY_CODES:
+                raise
+            return _Taken(stale, None, 0.0)
         if device.gpu.uuid != stale.gpu.uuid:
             return _Taken(stale, None, 0.0)
         return self._timed(device, now_ms)

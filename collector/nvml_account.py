@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 from tocsin.collector.nvml_device import Device, Look
 from tocsin.collector.nvml_events import XidWatch
+from tocsin.collector.transitions import Transitions
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading
@@ -18,7 +21,7 @@ _log = logger("nvml")
 class Account:
     """Turns looks at GPUs into readings, and what changed since the look before into events.
 
-    `lost` are the GPUs that do not answer, `driver` the driver's version as last listed.
+    `driver` is the driver's version as last listed.
     """
 
     def __init__(self, host: str, source: str, watch: XidWatch, own: OwnMetrics | None) -> None:
@@ -26,61 +29,52 @@ class Account:
         self._source = source
         self._watch = watch
         self._own = own
-        self._actions: dict[str, float] = {}
+        self._transitions = Transitions(source)
         self._told_of: set[tuple[str, str]] = set()
-        self.lost: set[str] = set()
         self.driver = ""
 
-    def event(self, kind: EventKind, uuid: str, at_ms: int, message: str, code: int = 0) -> Event:
-        """An event of this host; `uuid` is empty where it belongs to no GPU."""
-        return Event(kind, uuid, self._host, at_ms, code, message, self._source)
+    @property
+    def lost(self) -> AbstractSet[str]:
+        """GPUs that are listed and do not answer the driver."""
+        return self._transitions.lost
+
+    def event(self, kind: EventKind, at_ms: int, message: str) -> Event:
+        """An event of this host that belongs to no GPU."""
+        return Event(kind, "", self._host, at_ms, 0, message, self._source)
 
     def took(self, seconds: float) -> None:
         """How long one GPU's reading took."""
         if self._own is not None:
             self._own.observe("tocsin_nvml_read_seconds", seconds)
 
-    def seen(self, device: Device, look: Look, now_ms: int, events: list[Event]) -> list[Reading]:
-        """The readings of a GPU that answers, after its return and a change of verdict became events."""
-        uuid = device.gpu.uuid
+    def seen(self, device: Device, look: Look, now_ms: int) -> list[Reading]:
+        """The readings of a GPU that answers."""
         self._count("ok")
-        if uuid in self.lost:
-            self.lost.discard(uuid)
-            events.append(self.event(EventKind.GPU_FOUND, uuid, now_ms, "the GPU answers again"))
-        self._note_action(uuid, look.values.get("gpu_recovery_action"), now_ms, events)
         self._tell(device, look)
-        values, missing = self._watch.values(uuid)
+        values, missing = self._watch.values(device.gpu.uuid)
         look.values.update(values)
         look.missing.update(missing)
         return [Reading(device.gpu, now_ms, look.values, look.missing), *look.instances]
 
-    def absent(self, device: Device, reason: Missing, now_ms: int, events: list[Event]) -> list[Reading]:
-        """The readings of a GPU that does not answer, after its loss became an event."""
-        uuid = device.gpu.uuid
+    def absent(self, device: Device, reason: Missing, now_ms: int) -> list[Reading]:
+        """The readings of a GPU that does not answer."""
         self._count(reason.label)
-        if reason is Missing.LOST and uuid not in self.lost:
-            self.lost.add(uuid)
-            events.append(self.event(EventKind.GPU_LOST, uuid, now_ms, "the GPU does not answer the driver"))
         return device.absent(now_ms, reason)
 
-    def relisted(self, before: AbstractSet[str], after: AbstractSet[str], now_ms: int) -> list[Event]:
-        """What an enumeration changed: UUIDs that are gone, unless they were lost before, and new ones."""
-        gone, new = before - after, after - before
-        text = "the driver no longer lists the GPU"
-        events = [self.event(EventKind.GPU_LOST, uuid, now_ms, text) for uuid in sorted(gone - self.lost)]
-        self.lost -= gone
-        events += [self.event(EventKind.GPU_FOUND, uuid, now_ms, "the driver lists a new GPU") for uuid in sorted(new)]
-        return events
-
-    def _note_action(self, uuid: str, action: float | None, now_ms: int, events: list[Event]) -> None:
-        if action is None:
-            return
-        announced = self._watch.verdict_at(uuid)
-        if action != self._actions.get(uuid, 0.0):
-            at_ms = now_ms if announced is None else min(announced, now_ms)
-            text = f"the driver's recovery verdict is now {action:.0f}"
-            events.append(self.event(EventKind.RECOVERY_ACTION, uuid, at_ms, text, int(action)))
-        self._actions[uuid] = action
+    def changes(self, readings: Sequence[Reading], now_ms: int) -> list[Event]:
+        """GPUs lost and found and new verdicts of the driver, which are dated by their announcement."""
+        whole = [reading for reading in readings if not reading.gpu.is_mig]
+        events = self._transitions.note(whole, now_ms)
+        asked = [reading.gpu.uuid for reading in whole if "gpu_recovery_action" in reading.values]
+        announced = {uuid: at_ms for uuid in asked if (at_ms := self._watch.verdict_at(uuid)) is not None}
+        if not announced:
+            return events
+        return [
+            replace(event, at_ms=min(announced.get(event.gpu, now_ms), now_ms))
+            if event.kind is EventKind.RECOVERY_ACTION
+            else event
+            for event in events
+        ]
 
     def _tell(self, device: Device, look: Look) -> None:
         """One line for each model and driver: what can be read, and what cannot."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tocsin.collector.nvml_decode import BLANK_FROM
-from tocsin.collector.nvml_library import Code, NvmlFailure
+from tocsin.collector.nvml_library import LIBRARY_CODES, Code, NvmlFailure
 from tocsin.collector.nvml_links import metric_of
 from tocsin.domain.missing import Missing
 
@@ -23,7 +23,6 @@ _REASONS: dict[int, Missing] = {
     Code.DEPRECATED: Missing.UNSUPPORTED,
     Code.GPU_NOT_FOUND: Missing.LOST,
 }
-_LIBRARY_CODES = frozenset({Code.UNINITIALIZED, Code.DRIVER_NOT_LOADED, Code.LIB_RM_VERSION_MISMATCH})
 LASTING = frozenset(code for code, reason in _REASONS.items() if reason is Missing.UNSUPPORTED) | {Code.NO_PERMISSION}
 """Codes that the same question would bring again: it is not asked anew before the next enumeration."""
 
@@ -37,7 +36,7 @@ def reason_of(code: int) -> Missing:
 
     Raises GpuLost where the GPU is gone and NvmlFailure where the library itself is.
     """
-    if code in _LIBRARY_CODES:
+    if code in LIBRARY_CODES:
         raise NvmlFailure(code)
     reason = _REASONS.get(code, Missing.BLANK)
     if reason is Missing.LOST:

@@ -84,10 +84,13 @@ class Device:
         """The counters behind the rates."""
         return self._rates.last
 
-    def read(self, at_ms: int) -> Look | None:
-        """What the GPU says at `at_ms`; None where it is lost. Raises NvmlFailure where the library itself is gone."""
+    def read(self, at_ms: int, steady_ms: int) -> Look | None:
+        """What the GPU says at `at_ms`; None where it is lost. Raises NvmlFailure where the library itself is gone.
+
+        `steady_ms` is the same instant on a scale that nobody sets: rates are growth over its milliseconds.
+        """
         try:
-            return self._read(at_ms)
+            return self._read(at_ms, steady_ms)
         except GpuLost:
             return None
         except NvmlFailure as failure:
@@ -105,7 +108,7 @@ class Device:
         if self._plan is not None:
             self._plan.standing.hurry()
 
-    def _read(self, at_ms: int) -> Look:
+    def _read(self, at_ms: int, steady_ms: int) -> Look:
         plan = self._plan
         if plan is None:
             plan = self._plan = self._first()
@@ -116,11 +119,11 @@ class Device:
         values = {**plan.standing.values, **fast.values}
         if fast.fields.latency_us is not None:
             values[_LATENCY] = fast.fields.latency_us / _MICROSECONDS
-        values.update(self._activity.read(at_ms))
-        unrated = self._rates.read(values, at_ms, fast.missing)
+        values.update(self._activity.read(steady_ms))
+        unrated = self._rates.read(values, steady_ms, fast.missing)
         missing = self._reasons(plan, values, unrated, bool(fresh))
         self._fall_back(values, missing, Tier.SLOW in fresh)
-        instances = [instance.read(at_ms) for instance in self.instances]
+        instances = [instance.read(at_ms, steady_ms) for instance in self.instances]
         self._add_instances(values, missing, instances)
         return Look(values, missing, instances)
 
@@ -183,14 +186,14 @@ class Instance:
         processes = Tiered(library, handle, parts=[Processes(library, handle, utilization=False)])
         self._standing = Standing(None, [(Tier.PROCESSES, processes)], gpu.index or 0)
 
-    def read(self, at_ms: int) -> Reading:
+    def read(self, at_ms: int, steady_ms: int) -> Reading:
         """What the instance's own handle answers, and its share of the GPU's counters. Raises GpuLost, NvmlFailure."""
         self._standing.refresh(at_ms)
         self._fast.read()
         values = {**self._standing.values, **self._fast.values}
         missing = {**self._standing.reasons, **self._fast.missing}
         if self.number is not None:
-            values.update(self.activity.read(at_ms))
+            values.update(self.activity.read(steady_ms))
             missing.update(self.activity.missing)
         return Reading(self.gpu, at_ms, values, missing)
 

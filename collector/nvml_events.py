@@ -9,7 +9,7 @@ from typing import Any
 
 from tocsin.collector.nvml_answers import quiet_reason
 from tocsin.collector.nvml_device import Device
-from tocsin.collector.nvml_library import ALL_EVENTS, Code, DeviceEvent, EventType, Nvml, NvmlFailure
+from tocsin.collector.nvml_library import ALL_EVENTS, LIBRARY_CODES, DeviceEvent, EventType, Nvml, NvmlFailure
 from tocsin.domain.clock import SECOND, Clock
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.identity import Gpu
@@ -29,7 +29,6 @@ _MOST_AT_ONCE = 256
 FIRST_PAUSE_SECONDS = 1.0
 MAX_PAUSE_SECONDS = 60.0
 """Shortest and longest pause after a wait that failed."""
-_LIBRARY_CODES = frozenset({Code.UNINITIALIZED, Code.DRIVER_NOT_LOADED, Code.LIB_RM_VERSION_MISMATCH})
 
 
 class XidWatch:
@@ -46,6 +45,7 @@ class XidWatch:
         self._own = own
         self._change = threading.Condition()
         self._set: Any = None
+        self._spent: list[Any] = []
         self._watched: dict[int, tuple[Gpu, Any]] = {}
         self._deaf: dict[str, Missing] = {}
         self._waiting = False
@@ -96,22 +96,32 @@ class XidWatch:
         return (supported & ALL_EVENTS) | EventType.XID
 
     def release(self) -> bool:
-        """Let go of the event set and all handles, as before the library is closed; counts stay.
+        """Let go of the event set and all handles, as before the library is closed; counts stay. Asks nothing.
 
         False where the thread does not come back from the driver: then the library must not be closed.
         """
         with self._change:
-            event_set, self._set = self._set, None
-            self._watched = {}
+            self._forget()
             self._deaf.clear()
             self._change.notify_all()
-            free = self._change.wait_for(lambda: not self._waiting, 1.0 + WAIT_MS / SECOND)
-        if free and event_set is not None:
+            return self._change.wait_for(lambda: not self._waiting, 1.0 + WAIT_MS / SECOND)
+
+    def free(self) -> None:
+        """Give the driver back the event sets that nobody waits on any more."""
+        with self._change:
+            spent, self._spent = self._spent, []
+        for event_set in spent:
             try:
                 self._library.call("nvmlEventSetFree", event_set)
             except NvmlFailure as failure:
                 _log.debug("NVML event set was not freed", problem=str(failure), code=failure.code)
-        return free
+
+    def _forget(self) -> None:
+        """Let go of the event set and all handles; the lock is held."""
+        if self._set is not None:
+            self._spent.append(self._set)
+        self._set = None
+        self._watched = {}
 
     def close(self) -> None:
         """End the thread; `release` comes before."""
@@ -175,11 +185,11 @@ class XidWatch:
             self._change.wait_for(lambda: self._closed or self._set is not event_set, seconds)
 
     def _failed(self, failure: NvmlFailure, event_set: Any) -> None:
-        if failure.code in _LIBRARY_CODES:
-            # The readings meet the same failure and treat it: they open the library and register anew.
+        if failure.code in LIBRARY_CODES:
+            # The readings meet the same failure and open the library; where they do not, the next listing registers.
             with self._change:
                 if self._set is event_set:
-                    self._set = None
+                    self._forget()
             return
         _log.warning(
             "waiting for NVML events failed", problem=str(failure), code=failure.code, retry_seconds=self._pause
@@ -189,10 +199,10 @@ class XidWatch:
         with self._change:
             if self._set is not event_set or self._closed:
                 return
-            self._set = None
-            self._waiting = True
             watched = self._watched
-            self._watched = {}
+            self._forget()
+            self._waiting = True
+        self.free()
         for gpu, handle in watched.values():
             self._register(gpu, handle)
 

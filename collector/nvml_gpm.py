@@ -38,7 +38,10 @@ class Activity:
         self.missing: dict[str, Missing] = {}
 
     def read(self, at_ms: int) -> dict[str, float]:
-        """Values by key at `at_ms`; `missing` has the reasons of the rest. Raises GpuLost and NvmlFailure."""
+        """Values by key at `at_ms`, on a scale that nobody sets; `missing` has the reasons of the rest.
+
+        Raises GpuLost and NvmlFailure.
+        """
         if self._unsupported is not None:
             return {}
         if self._sampled_ms is not None and 0 <= at_ms - self._sampled_ms <= MIN_STEP_MS:

@@ -61,6 +61,10 @@ class Code(IntEnum):
     UNKNOWN = 999
 
 
+LIBRARY_CODES = frozenset({Code.UNINITIALIZED, Code.DRIVER_NOT_LOADED, Code.LIB_RM_VERSION_MISMATCH})
+"""Codes that say nothing of a GPU: the library itself is gone."""
+
+
 class EventType(IntEnum):
     """The bits of the driver's events that Tocsin listens to (nvml.h, ``nvmlEventType...``)."""
 
@@ -124,7 +128,7 @@ class Nvml(Protocol):
         ...
 
     def close(self) -> None:
-        """Release the library and all its handles."""
+        """Release the library and all its handles, however often it was opened."""
         ...
 
     def call(self, function: str, *arguments: Any) -> Any:
@@ -258,12 +262,17 @@ class PynvmlLibrary:
 
     def __init__(self) -> None:
         self._functions: dict[str, Callable[..., Any]] = {}
+        self._times = 0
 
     def open(self) -> None:
         self.call("nvmlInit")
+        self._times += 1
 
     def close(self) -> None:
-        self.call("nvmlShutdown")
+        # NVML counts its openings, and lets go with the last closing: one that came back late must not keep it open.
+        times, self._times = self._times, 0
+        for _ in range(times):
+            self.call("nvmlShutdown")
 
     def call(self, function: str, *arguments: Any) -> Any:
         try:

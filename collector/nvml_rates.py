@@ -13,7 +13,7 @@ from tocsin.domain.missing import Missing
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Counters behind the rates, as last read."""
+    """Counters behind the rates, as last read at `at_ms` on a scale that nobody sets."""
 
     at_ms: int
     sums: Mapping[str, float]

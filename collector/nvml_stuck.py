@@ -46,7 +46,7 @@ class Stuck:
             _log.warning("a call into the driver hangs: it is not asked again until that comes back", reader=uuid)
         for uuid in self._spells.keys() - stuck:
             spell = self._spells.pop(uuid)
-            _log.info("the call came back", reader=uuid, seconds=(now_ms - spell.since_ms) / SECOND)
+            _log.info("it answers again", reader=uuid, seconds=(now_ms - spell.since_ms) / SECOND)
 
     def due(self, uuid: str, now_ms: int) -> bool:
         """Whether to try `uuid` afresh now; if so, the next try is put off further."""

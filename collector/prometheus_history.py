@@ -31,6 +31,8 @@ MAX_POINTS = 10_000
 """Most steps of one query; Prometheus refuses more than 11,000."""
 MAX_SAMPLES = 2_000_000
 """Most samples of one window: 24 bytes each, and again while readings are made of them."""
+TELLING_SAMPLES = 500_000
+"""Windows do not grow beyond it: each is a line of progress, and a place to go on from."""
 FIRST_SPAN_MS = 6 * HOUR
 MIN_SPAN_MS = MINUTE
 PRIME_MS = 15 * MINUTE
@@ -129,12 +131,15 @@ class History:
         found = [n for n in self._client.names(selector, start_ms, end_ms) if re.fullmatch(NAMES, n)]
         return Survey([n for n in found if is_read(n)], [n for n in found if not is_read(n)])
 
-    def step(self, names: Iterable[str], end_ms: int) -> int:
-        """Half of the shortest usual time between two samples, measured over the last stretch before `end_ms`.
+    def step(self, names: Iterable[str], start_ms: int, end_ms: int) -> int:
+        """Half of the shortest usual time between two samples, measured at the end, the middle and the start.
 
         A sample's instant falls anywhere into the grid of steps: at half the interval none can be stepped over.
         """
-        gaps = [gap for name in list(names)[:PROBED_NAMES] for gap in self._intervals(name, end_ms)]
+        first = start_ms + PROBE_POINTS * PROBE_STEP_MS
+        ends = [end_ms] if first >= end_ms else [end_ms, max(first, (start_ms + end_ms) // 2), first]
+        chosen = list(names)[:PROBED_NAMES]
+        gaps = [gap for at_ms in dict.fromkeys(ends) for name in chosen for gap in self._intervals(name, at_ms)]
         if not gaps:
             return DEFAULT_STEP_MS
         return int(max(SECOND, min(min(gaps) / 2, MAX_STEP_MS) // SECOND * SECOND))
@@ -173,7 +178,7 @@ class History:
                 continue
             yield window
             after = until
-            if window.samples < MAX_SAMPLES // 4:
+            if 2 * window.samples <= TELLING_SAMPLES:
                 span = min(2 * span, longest)
 
     def window(self, names: list[str], after_ms: int, until_ms: int, step_ms: int) -> Window:

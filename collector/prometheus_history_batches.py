@@ -61,13 +61,14 @@ class Tally:
 
 
 class Batches:
-    """Carries latched codes and the last instant of each host from window to window."""
+    """Carries latched codes, counters and the last instant of each host from window to window."""
 
     def __init__(self) -> None:
         self.tally = Tally()
         self._xids = XidOnsets(SOURCE)
         self._sxids = SxidOnsets(SOURCE)
         self._last_ms: dict[str, int] = {}
+        self._counters: dict[tuple[_GpuKey, str], float] = {}
 
     def prime(self, window: Window) -> None:
         """Learn the codes before the first window; they are no events."""
@@ -134,7 +135,7 @@ class Batches:
         """A driver or exporter that was started anew shows codes that may be old: where counters fell, the code is
         taken as found."""
         events: list[Event] = []
-        restarts = {(t.gpu.host, t.gpu.uuid): _restarts(t) for t in recording.tracks}
+        restarts = {(t.gpu.host, t.gpu.uuid): _restarts(t, self._counters) for t in recording.tracks}
         self.tally.restarts += sum(len(times) for times in restarts.values())
         for at_ms, looks in _looks(runs).items():
             for look in looks:
@@ -195,15 +196,21 @@ def _looks(runs: Iterable[Run]) -> dict[int, list[Look]]:
     return dict(sorted(looks.items()))
 
 
-def _restarts(track: Track) -> set[int]:
-    """Instants at which any counter of a GPU is lower than before."""
+def _restarts(track: Track, last: dict[tuple[_GpuKey, str], float]) -> set[int]:
+    """Instants at which any counter of a GPU is lower than before; `last` has them from the window before."""
     found: set[int] = set()
+    gpu = (track.gpu.host, track.gpu.uuid)
     for place, name in enumerate(track.metrics):
         spec = spec_of(name)
         if spec is None or spec.kind is not MetricKind.COUNTER:
             continue
         rows = np.flatnonzero(np.isfinite(track.values[:, place]))
-        fell: npt.NDArray[np.intp] = rows[1:][np.diff(track.values[rows, place]) < 0]
+        if not rows.size:
+            continue
+        values = track.values[rows, place]
+        before = last.get((gpu, name), values[0])
+        last[gpu, name] = float(values[-1])
+        fell: npt.NDArray[np.intp] = rows[np.diff(values, prepend=before) < 0]
         found.update(track.at_ms[fell].tolist())
     return found
 

@@ -124,6 +124,8 @@ class HistoryClient:
         if status in (401, 403):
             remedy = "give --bearer-token-file, or --header for what stands before the server"
             return InputError("URL", self.url, f"refuses access (HTTP {status}): {text}", remedy)
+        if 300 <= status < 400:
+            return InputError("URL", self.url, f"answers with a redirect (HTTP {status})", _HINT)
         if status in (404, 405) or (status == 400 and _NO_SUCH_PATH.search(text)):
             return InputError("URL", self.url, f"has no Prometheus API here (HTTP {status})", _HINT)
         if status == 429:

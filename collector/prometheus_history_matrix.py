@@ -6,7 +6,6 @@ the pairs are cut out and read by polars as a table, and what is left, the label
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -44,6 +43,14 @@ class Matrix:
     warnings: list[str] = field(default_factory=list)
 
 
+def check_installed() -> None:
+    """Whether answers can be parsed at all here. Raises Unavailable where polars is not installed."""
+    try:
+        import polars  # noqa: F401
+    except ImportError:
+        raise Unavailable("importing history needs polars: pip install 'tocsin[brain]'") from None
+
+
 def _cut(body: bytes) -> tuple[bytes, list[bytes]]:
     """`body` with a number in place of each list of pairs, and the lists.
 
@@ -73,8 +80,7 @@ def _table(blocks: list[bytes]) -> list[Floats]:
     """float64[n, 2] of each list of pairs. Raises NotAnAnswer, and Unavailable without polars."""
     if not blocks:
         return []
-    if importlib.util.find_spec("polars") is None:
-        raise Unavailable("importing history needs polars: install tocsin[brain]")
+    check_installed()
     import polars as pl
 
     lengths = [block.count(_NEXT) + 1 for block in blocks]

@@ -10,13 +10,32 @@ import bz2
 import contextlib
 import json
 import os
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 from tocsin.collector.prometheus_history import Run, Window
 from tocsin.domain.clock import to_iso
 from tocsin.domain.errors import InputError
+
+
+class _Packer(Protocol):
+    """A compressed stream that grows."""
+
+    def compress(self, data: bytes, /) -> bytes: ...
+
+    def flush(self) -> bytes: ...
+
+
+def _packer(path: Path) -> _Packer | None:
+    """A stream of its own for each window, so that a file can be cut after any; None where `path` is plain.
+
+    gzip at its fastest: history repeats names and labels, which bz2 takes some fifty times as long to pack.
+    """
+    if path.suffix == ".gz":
+        return zlib.compressobj(1, zlib.DEFLATED, 31)
+    return bz2.BZ2Compressor() if path.suffix == ".bz2" else None
 
 
 def _quoted(text: str) -> str:
@@ -32,7 +51,7 @@ def lines_of(run: Run) -> str:
 
 
 class HistoryFile:
-    """A recording that grows by whole windows. A name that ends in ``.bz2`` is packed.
+    """A recording that grows by whole windows. A name that ends in ``.gz`` or ``.bz2`` is packed.
 
     `origin` names what is imported; a rest that another import left behind is refused. Raises InputError where the
     file exists already or cannot be written.
@@ -61,7 +80,7 @@ class HistoryFile:
 
     def add(self, window: Window) -> None:
         """Append one window; durable on return."""
-        pack = bz2.BZ2Compressor() if self.path.suffix == ".bz2" else None
+        pack = _packer(self.path)
         try:
             self._put(pack, f"# until {to_iso(window.until_ms)}\n")
             for run in window.runs:
@@ -84,7 +103,7 @@ class HistoryFile:
         """Leave what is there for a later run. Safe to repeat, and after `finish`."""
         self._file.close()
 
-    def _put(self, pack: bz2.BZ2Compressor | None, text: str) -> None:
+    def _put(self, pack: _Packer | None, text: str) -> None:
         data = text.encode()
         self._file.write(data if pack is None else pack.compress(data))
 

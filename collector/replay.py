@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tocsin.collector.replay_bytes import pieces
+from tocsin.collector.replay_bytes import PACKED, pieces
 from tocsin.collector.replay_csv import read_csv
 from tocsin.collector.replay_prometheus import read_prometheus
 from tocsin.collector.replay_recording import Recording
@@ -20,7 +20,7 @@ from tocsin.domain.reading import Reading
 
 def _is_csv(path: Path) -> bool:
     """By name, and by its first line where the name says nothing."""
-    suffixes = path.suffixes[:-1] if path.suffix == ".bz2" else path.suffixes
+    suffixes = path.suffixes[:-1] if path.suffix in PACKED else path.suffixes
     if ".csv" in suffixes:
         return True
     if {".prom", ".metrics"} & set(suffixes):

@@ -110,10 +110,11 @@ class _Reader:
             piece = b"".join(good)
         if not piece.strip():
             return pl.DataFrame(schema=dict.fromkeys(self._names, pl.String))
-        # Given the whole width up front, polars neither guesses it from the first line nor refuses a shorter one.
+        # Given the whole width up front, polars neither guesses it from the first line nor refuses a shorter one; a
+        # wider one is cut, but refused where it is the first: an empty line of the right width goes before it.
         schema = {str(i): pl.String for i in range(self._width)}
         frame = pl.read_csv(
-            piece,
+            b"," * (self._width - 1) + b"\n" + piece,
             has_header=False,
             schema=schema,
             columns=self._places,
@@ -122,7 +123,7 @@ class _Reader:
             truncate_ragged_lines=True,
             raise_if_empty=False,
         )
-        return frame.rename({str(i): name for i, name in zip(self._places, self._names, strict=True)})
+        return frame.slice(1).rename({str(i): name for i, name in zip(self._places, self._names, strict=True)})
 
     def _times(self, frame: pl.DataFrame) -> None:
         """Note when nodes were observed, and remember each text's instant."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.identity import Gpu
@@ -19,6 +20,11 @@ class Transitions:
         self._lost: set[str] = set()
         self._actions: dict[str, float] = {}
         self._begun = False
+
+    @property
+    def lost(self) -> AbstractSet[str]:
+        """GPUs that are listed, and lost."""
+        return self._lost
 
     def note(self, readings: Sequence[Reading], now_ms: int) -> list[Event]:
         """What changed since the call before; `readings` are those of all physical GPUs."""

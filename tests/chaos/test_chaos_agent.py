@@ -23,6 +23,7 @@ from tocsin_testing.chaos import (
     check,
     fill,
     gate,
+    series_of,
     small_disk,
     until,
 )
@@ -154,29 +155,38 @@ def test_what_the_bound_costs_is_counted(tmp_path: Path, fleet: MockFleet, uuids
     filler = Spool(tmp_path / "spool.db", 1 << 30, clock)
     chance = random.Random(1)
     while filler.size < 1024 * 1024 - 20_000:
-        filler.put("old v=" + "".join(chance.choices("0123456789", k=20_000)) + " 1", 1)
+        padding = "".join(chance.choices("0123456789", k=20_000))
+        filler.put(f'old,n={filler.batches} v=1,padding="{padding}" {clock.now_ms()}', 1)
+    before = filler.batches
     filler.close()
     with gate(store) as away:
         away.mode = "refuse"
         with agent(tmp_path, fleet, away.url, **bound) as running:
             running.wait_for_spooled(1)
             until(lambda: running.metric("tocsin_dropped_total", what="reading") >= 3, "the bound")
-            lost = {sample.labels["what"]: sample.value for sample in running.samples("tocsin_dropped_total")}
-            assert lost["reading"] == lost["batch"], "the oldest had one reading each"
             assert running.metric("tocsin_spool_bytes") <= 1024 * 1024
+            early = running.metric("tocsin_dropped_total", what="batch")
             away.mode = "pass"
-            drained(running)
+            until(lambda: running.metric("tocsin_spool_batches") == 0, f"an empty spool: {running.tail()}")
+            lost = {sample.labels["what"]: sample.value for sample in running.samples("tocsin_dropped_total")}
+            running.stop()
+    assert lost["reading"] == lost["batch"], "the oldest had one reading each"
     check(store, running.spool, running.acknowledged(), uuids, further=0)
+    kept = {int(series["n"]) for series in series_of(store, "old_v")}
+    gone = before - len(kept)
+    assert kept == set(range(gone, before)), "the oldest went, and no other"
+    # What the bound took while it was on its way to the store is counted, and may have come there.
+    assert early <= gone <= lost["batch"]
 
 
 def test_a_clock_that_is_set(tmp_path: Path, fleet: MockFleet, uuids: list[str], store: str) -> None:
     wall = WallClock(tmp_path)
-    # Whole intervals, so that the same instants are met again; beyond two days ahead the server takes nothing.
-    offsets = [-3_600_000, 0, 3_600_000, -100, 86_400_000, -1_000]
+    # Beyond two days ahead the server takes nothing. At last the clock stands still for readings on end.
+    offsets = [(-3_600_000, 0), (0, 0), (3_600_000, 0), (-100, 0), (86_400_000, 0), (-1_000, 0), (-1_000, 600)]
     with agent(tmp_path, fleet, store, **wall.environment) as running:
         for number, offset in enumerate(offsets):
             running.wait_for_spooled(10 * (number + 1))
-            wall.set(offset)
+            wall.set(*offset)
         running.wait_for_spooled(10 * (len(offsets) + 2))
         drained(running)
         entries = running.entries("spooled")

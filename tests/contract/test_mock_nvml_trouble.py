@@ -185,10 +185,9 @@ def test_a_gpu_that_still_hangs_gets_no_second_call_and_is_read_again_after(
     assert fleet.waiting == 1
     fleet.heal()
     at_ms = T0 + 3 * MINUTE
-    while not works(by_index(source.read(at_ms))[1]):
+    while not works(by_index(source.read(at_ms))[1]) or fleet.waiting:
         at_ms += MINUTE
-        assert at_ms < T0 + 200 * MINUTE
-    assert fleet.waiting == 0
+        assert at_ms < T0 + 2_000 * MINUTE
 
 
 def test_a_reloaded_driver_is_opened_again_with_new_handles(fleet: MockFleet, open_source: Open) -> None:

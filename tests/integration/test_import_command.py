@@ -57,10 +57,10 @@ def test_into_the_store_and_again(fake: FakePrometheus, httpserver: HTTPServer, 
 
 
 def test_into_a_file(fake: FakePrometheus, httpserver: HTTPServer, tmp_path: Path) -> None:
-    done = tocsin(httpserver.url_for(""), *SPAN, "--to", "past.prom.bz2", cwd=tmp_path)
+    done = tocsin(httpserver.url_for(""), *SPAN, "--to", "past.prom.gz", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    recording = read_recording([tmp_path / "past.prom.bz2"])
-    assert f"{sum(t.at_ms.size for t in recording.tracks):,} readings in past.prom.bz2" in done.stdout
+    recording = read_recording([tmp_path / "past.prom.gz"])
+    assert f"{sum(t.at_ms.size for t in recording.tracks):,} readings in past.prom.gz" in done.stdout
 
 
 def test_token_headers_and_selector_reach_the_server(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tocsin.collector.attribution import LOOK_AGAIN_MS, Attribution, AttributionCompanion
 from tocsin.collector.cgroups import Membership, membership
 from tocsin.domain.batch import Batch
+from tocsin.domain.missing import Missing
 from tocsin.domain.owner import Owner, owner_of_json
 from tocsin.domain.reading import Reading
 from tocsin_testing.builders import T0, gpu
@@ -191,3 +192,41 @@ def test_an_owner_survives_its_wire_form() -> None:
     assert owner_of_json({"pid": 4, "unknown": 1}) == Owner(4)
     with pytest.raises(ValueError, match="has no pid"):
         owner_of_json({"process": "x"})
+
+
+def test_processes_that_come_and_go_between_readings_are_noticed(node: Node) -> None:
+    companion = AttributionCompanion(node.attribution())
+    for pid in (7, 8):
+        node.process(pid, "0::/", comm=f"p{pid}")
+
+    def owners(*keys: str) -> list[int]:
+        always = {"gpu_power_watts": 1.0, 'gpu_process_steps_total{pid="9"}': 1.0}
+        reading = Reading(gpu(0), T0, always | dict.fromkeys(keys, 1.0))
+        return [owner.pid for owner in companion.enrich(Batch((reading,)), T0).readings[0].owners]
+
+    seven, eight = (f'gpu_process_memory_used_bytes{{pid="{pid}"}}' for pid in (7, 8))
+    assert [owners(seven), owners(seven), owners(seven, eight), owners(eight), owners()] == [[7], [7], [7, 8], [8], []]
+
+
+def test_a_process_whose_memory_may_not_be_read_has_an_owner(node: Node) -> None:
+    node.process(7, "0::/")
+    reading = Reading(gpu(0), T0, {}, {'gpu_process_memory_used_bytes{pid="7"}': Missing.DENIED})
+    batch = AttributionCompanion(node.attribution()).enrich(Batch((reading,)), T0)
+    assert [owner.pid for owner in batch.readings[0].owners] == [7]
+
+
+def test_a_process_on_several_gpus_is_looked_at_once(node: Node) -> None:
+    node.process(7, "0::/")
+    attribution = node.attribution()
+    asked: list[int] = []
+    look = attribution.owner
+
+    def owner(pid: int, now_ms: int) -> Owner | None:
+        asked.append(pid)
+        return look(pid, now_ms)
+
+    attribution.owner = owner  # type: ignore[method-assign]
+    readings = tuple(Reading(gpu(n), T0, {'gpu_process_memory_used_bytes{pid="7"}': 1.0}) for n in range(8))
+    batch = AttributionCompanion(attribution).enrich(Batch(readings), T0)
+    assert asked == [7]
+    assert [[one.pid for one in reading.owners] for reading in batch.readings] == [[7]] * 8

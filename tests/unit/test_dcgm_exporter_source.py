@@ -362,3 +362,24 @@ def test_it_opens_from_settings() -> None:
     assert str(exporter.requests[0].url) == "http://exporter:9400/metrics"
     source.close()
     source.close()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_two_fields_of_one_row_do_not_alternate(order: tuple[int, int]) -> None:
+    """The exporter writes its families in no fixed order; a counter that jumped between two would seem to restart."""
+    both = (
+        line("DEV_POWER_VIOLATION", 5_000_000_000),
+        line("DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP_NS", 2_000_000_000),
+    )
+    exporter = Exporter("".join(both[place] for place in order))
+    assert exporter_source(exporter).read(T0).readings[0].values["gpu_power_cap_seconds_total"] == 5.0
+    exporter.page = both[1]
+    assert exporter_source(exporter).read(T0).readings[0].values["gpu_power_cap_seconds_total"] == 2.0
+
+
+def test_digits_that_are_no_number_do_not_stop_a_reading() -> None:
+    odd = line("DEV_GPU_TEMP", 41, gpu="\N{SUPERSCRIPT TWO}", UUID="GPU-odd")
+    odd += 'DCGM_EXP_XID_ERRORS_COUNT{gpu="0",UUID="GPU-0",Hostname="n1",xid="\N{SUPERSCRIPT TWO}"} 1\n'
+    readings = by_uuid(exporter_source(Exporter(page_of(1) + odd)).read(T0).readings)
+    assert readings["GPU-odd"].gpu.index is None
+    assert readings["GPU-0"].values[TEMPERATURE] == 40.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from tocsin.collector.dcgm_exporter import Site
 from tocsin.collector.dcgmi import DcgmiSource, open_dcgmi
-from tocsin.collector.dcgmi_child import Backoff, Child
+from tocsin.collector.dcgmi_child import MOST_READS, READ_BYTES, Backoff, Child, ask
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.errors import Unavailable
@@ -297,3 +298,18 @@ def test_backoff_doubles_up_to_its_bound_and_begins_anew() -> None:
     backoff.worked()
     backoff.failed()
     assert backoff.is_due()
+
+
+def test_a_question_that_leaves_its_pipe_to_another_is_given_up() -> None:
+    script = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE).wait()"
+    assert ask([sys.executable, "-c", script], [], 0.5) is None
+
+
+def test_a_child_that_never_stops_printing_does_not_keep_the_reader() -> None:
+    child = Child([sys.executable, "-c", "while True: print('x' * 1000, flush=True)"])
+    try:
+        assert child.wait_for_output(30.0)
+        assert sum(map(len, child.lines())) <= MOST_READS * READ_BYTES
+        assert not child.ended
+    finally:
+        child.stop()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -285,12 +287,15 @@ def test_another_process_reads_while_this_one_writes_and_compacts(store: SqliteS
     reader = subprocess.Popen(
         [sys.executable, "-c", READ, str(store.path), str(total)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    for hour in range(12):
-        for at in range(0, HOUR, 5 * MINUTE):
-            when = DAY0 + hour * HOUR + at
-            store.write(Batch(readings=[reading(gpu(n), when, power_watts=at) for n in range(3)]))
-        store.maintain(DAY0 + (hour + 1) * HOUR + 10 * MINUTE, FOREVER)
-    out, err = reader.communicate(timeout=60)
+    try:
+        for hour in range(12):
+            for at in range(0, HOUR, 5 * MINUTE):
+                when = DAY0 + hour * HOUR + at
+                store.write(Batch(readings=[reading(gpu(n), when, power_watts=at) for n in range(3)]))
+            store.maintain(DAY0 + (hour + 1) * HOUR + 10 * MINUTE, FOREVER)
+        out, err = reader.communicate(timeout=60)
+    finally:
+        reader.kill()
     assert (out.decode().strip(), err.decode()) == (str(total), "")
     assert len(live(store)) == 12
 
@@ -313,6 +318,20 @@ def test_backup_and_restore_take_the_segments_along(store: SqliteStore, tmp_path
         ("GPU-00000000", DAY0 + 5),
     }
     assert store.series("GPU-00000000", [variant("gpu_nvlink_up", "link", "0")], DAY0, DAY0 + 9).values[-1] == [1.0]
+
+
+def test_a_backup_of_the_version_before_keeps_its_segments(store: SqliteStore, tmp_path: Path) -> None:
+    written = fill(store, 2)
+    store.maintain(DAY0 + 3 * HOUR, FOREVER)
+    copy = tmp_path / "copy.db"
+    store.backup(copy)
+    store.close()
+    with closing(sqlite3.connect(copy)) as db:
+        for column in ("severity", "remedy"):
+            db.execute(f"ALTER TABLE event DROP COLUMN {column}")
+        db.execute("PRAGMA user_version = 2")
+    restore(copy, store.path)
+    assert everything(store) == written
 
 
 def test_a_backup_that_lacks_a_segment_is_not_restored(store: SqliteStore, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from tocsin.config.settings import StoreSettings
 from tocsin.domain.batch import Batch
@@ -261,3 +262,9 @@ def test_any_store_is_looked_after(store: SqliteStore) -> None:
 )
 def test_windows_by_age(age: int, step: int) -> None:
     assert Retention.of(StoreSettings()).step_of(age) == step
+
+
+def test_ages_that_do_not_rise_are_one_clear_error() -> None:
+    with pytest.raises(ValidationError, match="raw_days must not exceed minute_days"):
+        StoreSettings(raw_days=100)
+    assert StoreSettings(raw_days=1, minute_days=1, ten_minute_days=1).minute_days == 1

@@ -211,3 +211,31 @@ def test_a_run_that_hangs_is_not_killed_and_no_other_is_started(tmp_path: Path) 
     child.send_signal(signal.SIGKILL)
     child.wait()
     program.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(6, "something else went wrong"), (0, "no header at all"), (255, "Segmentation fault")]
+)
+def test_a_program_that_fails_is_no_loss_of_any_gpu(status: int, words: str) -> None:
+    program = FakeSmi(CRASH, ok("h100-healthy-query.csv"))
+    source = NvidiaSmiSource(program, PLACE)
+    source.read(T0)
+    program.csv = Answer(status, words)
+    batch = source.read(T0 + 10_000)
+    assert [set(reading.missing.values()) for reading in batch.readings] == [{Missing.TIMED_OUT}] * 4
+    assert batch.events == ()
+
+
+def test_a_lost_gpu_that_ends_every_query_is_the_only_one_lost() -> None:
+    program = FakeSmi(CRASH, ok("h100-healthy-query.csv"))
+    source = NvidiaSmiSource(program, PLACE)
+    before = source.read(T0).readings
+    bus = before[2].gpu.pci_bus_id
+    program.csv = Answer(
+        15, f"Unable to determine the device handle for GPU {bus}: GPU is lost.  Reboot the system to recover this GPU"
+    )
+    program.xml = program.csv
+    batch = source.read(T0 + 10_000)
+    reasons = [set(reading.missing.values()) for reading in batch.readings]
+    assert reasons == [{Missing.TIMED_OUT}, {Missing.TIMED_OUT}, {Missing.LOST}, {Missing.TIMED_OUT}]
+    assert [(event.kind, event.gpu) for event in batch.events] == [(EventKind.GPU_LOST, before[2].gpu.uuid)]

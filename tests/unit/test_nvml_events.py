@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tocsin.collector import nvml_events
-from tocsin.collector.nvml import NvmlSource
+from tocsin.collector.nvml import ENUMERATE_MS, NvmlSource
 from tocsin.collector.nvml_device import Place
 from tocsin.collector.nvml_library import XID_EVENTS, Code, DeviceEvent, EventType
 from tocsin.domain.clock import ManualClock
@@ -117,7 +117,23 @@ def test_a_wait_that_fails_is_no_failure_of_any_gpu(watched: Watched) -> None:
     assert all(reading.values for reading in batch.readings)
     assert [(e.kind, e.code) for e in batch.events] == [(EventKind.XID, 31)], "waiting went on"
     assert watched.library.calls.count("nvmlEventSetCreate") == 2, "on a fresh event set"
+    assert watched.library.calls.count("nvmlEventSetFree") == 1, "the one before is given back"
     assert watched.library.registered == {0, 1, 2}
+
+
+def test_ears_that_the_driver_closed_are_opened_with_the_next_listing(watched: Watched) -> None:
+    watched.source.read(T0)
+    watched.library.waits.append(Code.UNINITIALIZED)
+    watched.library.longest_wait = 0.0
+    for step in range(100_000):
+        if watched.source._watch._set is None:
+            break
+        watched.source.read(T0 + step)
+    watched.library.longest_wait = 10.0
+    watched.source.read(T0 + ENUMERATE_MS)
+    watched.library.xid(2, 79)
+    assert [code for code, _ in watched.xids(T0 + ENUMERATE_MS + 1)] == [79]
+    assert watched.library.opening == 1
 
 
 def test_a_wait_that_fails_for_a_lost_gpu_keeps_the_ears_on_the_others(watched: Watched) -> None:

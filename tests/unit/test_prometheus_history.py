@@ -13,6 +13,7 @@ import pytest
 import stamina
 
 from tocsin.collector.prometheus_history import MAX_POINTS, History, inner_selector, sampled
+from tocsin.collector.prometheus_history_batches import Batches
 from tocsin.collector.prometheus_history_http import ATTEMPTS, MAX_ANSWER_BYTES, HistoryClient, TooMuch
 from tocsin.collector.prometheus_history_matrix import Line, NotAnAnswer, parse_matrix
 from tocsin.collector.replay import read_recording
@@ -145,6 +146,36 @@ def test_a_restart_is_no_onset() -> None:
     assert report.restarts == 1
 
 
+def test_a_restart_between_two_windows_is_a_restart() -> None:
+    count, edge = 240, 121
+    codes = xid_points([0] * edge + [79] * (count - edge))
+    energy = [
+        Point("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", p.labels, 1e9 + k if k < edge else 5.0 + k, p.at_ms)
+        for k, p in enumerate(codes)
+    ]
+    client = FakePrometheus(energy + codes).client()
+    history, batches = History(client), Batches()
+    names, middle = ["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "DCGM_FI_DEV_XID_ERRORS"], codes[edge].at_ms - 1
+    events = [
+        event
+        for window in (history.window(names, T0, middle, 15_000), history.window(names, middle, END, 15_000))
+        for batch in batches.batches(window)
+        for event in batch.events
+    ]
+    assert batches.tally.restarts == 1
+    assert events == []
+    client.close()
+
+
+def test_the_step_is_that_of_the_shortest_interval_within_the_span() -> None:
+    early = flat(1000, step_ms=10 * SECOND)
+    late = flat(1000, start_ms=T0 + 10 * HOUR)
+    client = FakePrometheus(early + late).client()
+    assert History(client).step(["DCGM_FI_DEV_GPU_TEMP"], T0, late[-1].at_ms) == 5 * SECOND
+    assert History(client).step(["DCGM_FI_DEV_GPU_TEMP"], late[0].at_ms, late[-1].at_ms + 5 * HOUR) == 15 * SECOND
+    client.close()
+
+
 def test_switches_give_sxids() -> None:
     labels = {"nvswitch": "nvswitch1", "Hostname": "node-1", "instance": "x:9400"}
     codes = [
@@ -226,6 +257,7 @@ def test_a_server_that_stays_away_is_unavailable() -> None:
     [
         ("401 Unauthorized", "--bearer-token-file"),
         ("403 no org id", "--header"),
+        ("302 Found", "answers with a redirect"),
         ("404 404 page not found", "has no Prometheus API"),
         ("400 unsupported path requested: /x", "has no Prometheus API"),
         ('400 {"status":"error","error":"parse error: unexpected }"}', "check --match"),
@@ -289,7 +321,7 @@ def test_a_file_replays_as_the_original(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["original.prom", "past.prom"]
 
 
-@pytest.mark.parametrize("name", ["past.prom", "past.prom.bz2"])
+@pytest.mark.parametrize("name", ["past.prom", "past.prom.bz2", "past.prom.gz"])
 def test_an_import_that_was_cut_off_is_taken_up(tmp_path: Path, name: str) -> None:
     points = site(T0)
     whole, path = tmp_path / f"whole-{name}", tmp_path / name

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import bz2
+import gzip
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tocsin.collector import replay_bytes
 from tocsin.collector.replay import read_recording
 from tocsin.collector.replay_recording import Recording, Track
 from tocsin.domain.clock import HOUR, MINUTE, from_iso
@@ -141,31 +143,48 @@ def test_columns_may_come_in_any_order(tmp_path: Path) -> None:
     assert (track.gpu.host, track.gpu.index, track.at_ms.tolist()) == ("n2", 7, [START + 10 * MINUTE])
 
 
+def test_a_line_that_is_too_wide_costs_no_other_wherever_it_stands(tmp_path: Path) -> None:
+    good = line(1, "DCGM_FI_DEV_GPU_TEMP", 50)
+    for place in range(3):
+        lines = [good, line(2, "DCGM_FI_DEV_GPU_TEMP", 51)]
+        lines.insert(place, line(3, "DCGM_FI_DEV_GPU_TEMP", 52) + ",more,and,more")
+        path = write(tmp_path, *lines, name=f"wide{place}.csv")
+        assert set(only(read_recording([path])).at_ms.tolist()) >= {START + MINUTE, START + 2 * MINUTE}
+
+
+PACKERS = {"bz2": bz2.compress, "gz": gzip.compress}
+
+
+@pytest.mark.parametrize("kind", PACKERS)
 @pytest.mark.parametrize("share", [0.3, 0.7, 0.99])
-def test_a_cut_bz2_keeps_what_came_before(tmp_path: Path, share: float) -> None:
-    whole = EXCERPT.read_bytes()
-    cut = tmp_path / "cut.csv.bz2"
-    cut.write_bytes(bz2.compress(bz2.decompress(whole)[:200_000]) + whole[: int(len(whole) * share)])
+def test_a_cut_file_keeps_what_came_before(tmp_path: Path, share: float, kind: str) -> None:
+    text = bz2.decompress(EXCERPT.read_bytes())
+    whole = PACKERS[kind](text)
+    cut = tmp_path / f"cut.csv.{kind}"
+    first = text[: text.index(b"\n", 200_000) + 1]
+    cut.write_bytes(PACKERS[kind](first) + whole[: int(len(whole) * share)])
     recording = read_recording([cut])
     assert recording.rows > 1000
-    (problem,) = [p for p in recording.problems if "bz2" in str(p)]
-    assert "the bz2 stream ends early" in str(problem)
+    (problem,) = [p for p in recording.problems if kind in str(p)]
+    assert f"the {kind} stream ends early" in str(problem)
 
 
-def test_a_damaged_bz2_keeps_what_came_before(tmp_path: Path) -> None:
-    whole = bz2.compress("\n".join([HEADER, *(line(m, "DCGM_FI_DEV_GPU_TEMP", 50) for m in range(60)), ""]).encode())
-    bad = tmp_path / "bad.csv.bz2"
-    bad.write_bytes(whole + b"BZh9 this is no bz2 stream")
+@pytest.mark.parametrize(("kind", "magic"), [("bz2", b"BZh9"), ("gz", b"\x1f\x8b")])
+def test_a_damaged_file_keeps_what_came_before(tmp_path: Path, kind: str, magic: bytes) -> None:
+    text = "\n".join([HEADER, *(line(m, "DCGM_FI_DEV_GPU_TEMP", 50) for m in range(60)), ""])
+    bad = tmp_path / f"bad.csv.{kind}"
+    bad.write_bytes(PACKERS[kind](text.encode()) + magic + b" this is no stream")
     recording = read_recording([bad])
     assert only(recording).at_ms.size == 60
     (problem,) = recording.problems
-    assert "the bz2 stream is damaged" in str(problem)
+    assert f"the {kind} stream is damaged" in str(problem)
 
 
-def test_streams_that_follow_each_other_are_one_file(tmp_path: Path) -> None:
-    path = tmp_path / "two.csv.bz2"
+@pytest.mark.parametrize("kind", PACKERS)
+def test_streams_that_follow_each_other_are_one_file(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"two.csv.{kind}"
     parts = [HEADER + "\n" + line(0, "DCGM_FI_DEV_GPU_TEMP", 50)[:30], line(0, "DCGM_FI_DEV_GPU_TEMP", 50)[30:] + "\n"]
-    path.write_bytes(b"".join(bz2.compress(part.encode()) for part in parts))
+    path.write_bytes(b"".join(PACKERS[kind](part.encode()) for part in parts))
     assert read_recording([path]).rows == 1
 
 
@@ -217,3 +236,15 @@ def test_the_excerpt_is_what_its_readme_says() -> None:
     assert {e.code for e in recording.events()} == {79}
     (times,) = recording.observed.values()
     assert times[-1] - times[0] == 60 * HOUR - 10 * MINUTE
+
+
+@pytest.mark.parametrize("kind", PACKERS)
+@pytest.mark.parametrize("more", [-1, 0, 1, 200])
+def test_what_expands_by_far_more_than_it_was_read_in_is_whole(
+    tmp_path: Path, kind: str, more: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay_bytes, "PIECE_BYTES", 1 << 12)
+    text = b"x" * (3 * (1 << 12) + more - 1) + b"\n"
+    path = tmp_path / f"dense.csv.{kind}"
+    path.write_bytes(PACKERS[kind](text))
+    assert b"".join(replay_bytes.pieces(path)) == text

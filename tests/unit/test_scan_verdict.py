@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -17,7 +18,7 @@ from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading
 from tocsin.rules.load import load_rules
 from tocsin.runtime import node_scan
-from tocsin.runtime.scan import PAUSE_SECONDS, Health, ScanReport, scan
+from tocsin.runtime.scan import PAUSE_SECONDS, Health, ScanReport, health_of, scan
 from tocsin_testing.builders import T0, gpu
 
 HEALTHY = {
@@ -134,3 +135,48 @@ def test_the_command_prints_json(node: Scripted) -> None:
     assert [each["health"] for each in report["gpus"]] == ["healthy", "attention"]
     assert report["gpus"][0]["missing"] == {"denied": 1, "unsupported": 1}
     assert report["findings"][0]["rule"] == "temperature_high"
+
+
+def test_a_host_with_findings_and_no_gpu_cannot_be_seen() -> None:
+    hot = looked(Scripted([Reading(gpu(0), T0, {**HEALTHY, "gpu_temperature_celsius": 88.0})]))
+    report = replace(hot, gpus=())
+    assert [health_of(finding) for finding in report.findings] == [Health.ATTENTION]
+    assert report.health is Health.CANNOT_SEE
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--source", "nonsense"], ["--bogus"], ["--since", "never"], ["--source", "replay"], ["--source", "nvidia_smi"]],
+)
+def test_a_scan_that_cannot_begin_never_says_act_now(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOCSIN_AGENT__NVIDIA_SMI_COMMAND", '["/nonexistent/nvidia-smi"]')
+    result = CliRunner().invoke(cli, ["scan", *arguments], standalone_mode=True)
+    assert result.exit_code == Health.CANNOT_SEE
+    assert result.stderr
+
+
+def test_json_of_a_scan_that_cannot_begin_has_the_keys_of_one_that_can(node: Scripted) -> None:
+    seen = json.loads(CliRunner().invoke(cli, ["scan", "--json"]).stdout)
+    result = CliRunner().invoke(cli, ["--config", "/nonexistent/tocsin.toml", "scan", "--json"])
+    blind = json.loads(result.stdout)
+    assert list(blind) == list(seen)
+    assert (blind["health"], blind["exit_code"], result.exit_code) == ("cannot see", 3, 3)
+    assert "/nonexistent/tocsin.toml" in blind["blind"][0]
+
+
+def test_without_any_gpu_there_is_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_scan, "open_source", lambda *_: Scripted([]))
+    monkeypatch.setattr("tocsin.runtime.scan.PAUSE_SECONDS", 0.0)
+    result = CliRunner().invoke(cli, ["scan"])
+    assert result.exit_code == Health.CANNOT_SEE
+    assert result.stdout.splitlines()[0] == "no GPU seen by scripted: cannot see"
+    assert "metrics" not in result.stdout
+
+
+def test_instances_without_their_gpu_are_counted_as_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    instances = [replace(gpu(n), uuid=f"GPU-0/gi{n}", parent="GPU-0", mig_profile="1g.10gb") for n in range(2)]
+    source = Scripted([Reading(one, T0, HEALTHY) for one in instances])
+    monkeypatch.setattr(node_scan, "open_source", lambda *_: source)
+    monkeypatch.setattr("tocsin.runtime.scan.PAUSE_SECONDS", 0.0)
+    result = CliRunner().invoke(cli, ["scan"])
+    assert "2 MIG instances read by scripted: healthy" in result.stdout

@@ -10,6 +10,7 @@ from tocsin.collector.source import HasReaders
 from tocsin.config.settings import AgentSettings, Settings
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.errors import InputError, Unavailable
+from tocsin.domain.missing import Missing
 from tocsin.runtime import sources
 from tocsin.runtime.sources import SOURCES, open_source
 from tocsin.telemetry.metrics import OwnMetrics
@@ -62,8 +63,29 @@ def test_without_either_both_are_named(tmp_path: Path, monkeypatch: pytest.Monke
     assert caught.value.exit_code == 3
 
 
-def test_whether_a_library_loads_is_found_out_without_one() -> None:
-    assert sources._nvml_loads() in (True, False)
+def test_whether_a_library_loads_is_found_out_by_loading_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    there: set[str] = set()
+
+    def load(name: str) -> object:
+        if name not in there:
+            raise OSError(f"{name}: cannot open shared object file")
+        return object()
+
+    monkeypatch.setattr(sources.ctypes, "CDLL", load)
+    assert not sources._nvml_loads()
+    there.add("libnvidia-ml.so.1")
+    assert sources._nvml_loads()
+
+
+def test_nvml_lets_go_of_the_gpus_while_the_file_of_the_settings_is_there(tmp_path: Path) -> None:
+    file = tmp_path / "release"
+    with MockFleet(tmp_path, [h100(0)]).loaded():
+        source = open_source("nvml", settings(release_file=str(file)), ManualClock(T0))
+        file.touch()
+        assert set(source.read(T0).readings[0].missing.values()) == {Missing.NOT_DUE}
+        file.unlink()
+        assert source.read(T0 + 1_000).readings[0].values
+        source.close()
 
 
 def test_the_sources_are_those_of_the_settings() -> None:

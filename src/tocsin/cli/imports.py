@@ -53,7 +53,7 @@ def _tell_retry(details: RetryDetails) -> None:
 @click.option("--until", default="0s", help="End, written likewise; default: now.")
 @click.option("--step", help="Step of the queries such as 30s; default: half of the scrape interval, as measured.")
 @click.option("--match", default="", help="Label selector that narrows the series, such as '{cluster=\"a\"}'.")
-@click.option("--to", default="store", help="`store`, or a file (packed where it ends in .bz2) for a replay.")
+@click.option("--to", default="store", help="`store`, or a file (packed where it ends in .gz or .bz2) for a replay.")
 @click.option("--bearer-token-file", type=click.Path(path_type=Path), help="File with a bearer token.")
 @click.option("--header", multiple=True, help="Header NAME=VALUE for every request; may be repeated.")
 @json_option

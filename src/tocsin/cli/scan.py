@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tocsin.cli.common import Context, dump, json_option, pass_context
 from tocsin.cli.processes import Duration
-from tocsin.domain.clock import SECOND, SystemClock
+from tocsin.domain.clock import SECOND, SystemClock, to_iso
+from tocsin.domain.errors import TocsinError
 from tocsin.domain.metrics import METRICS
 from tocsin.domain.missing import Missing
 from tocsin.telemetry.log import configure_logging
@@ -30,7 +31,25 @@ _COLUMNS = (
 )
 
 
-@click.command()
+_CANNOT_SEE = 3
+"""`tocsin.runtime.scan.Health`'s."""
+
+
+class _Misused(click.UsageError):
+    exit_code = _CANNOT_SEE
+
+
+class _Scan(click.Command):
+    """Whoever runs it reads the exit code as a verdict: 2 must not also mean that it was called wrongly."""
+
+    def make_context(self, *arguments: Any, **more: Any) -> click.Context:
+        try:
+            return super().make_context(*arguments, **more)
+        except click.UsageError as error:
+            raise _Misused(error.format_message(), error.ctx) from None
+
+
+@click.command(cls=_Scan)
 @click.option("--source", help="Where readings come from; default: setting agent.source.")
 @click.option(
     "--since", type=Duration(), default=24 * 3600.0, show_default="24h", help="How far back to look for XIDs."
@@ -42,14 +61,15 @@ def scan(context: Context, ctx: click.Context, source: str | None, since: float,
     """Check this node's GPUs once and say how they are.
 
     Ends with 0 where all is healthy, 1 where something wants attention, 2 where something wants action now, and 3 where
-    it cannot see: no driver, no permission, a GPU that does not answer.
+    it cannot see: no driver, no permission, a GPU that does not answer, a setting that is wrong.
     """
-    from tocsin.runtime import node_scan
-
-    settings = context.settings
-    configure_logging(settings.log.level, settings.log.format)
-    clock, wait = SystemClock(), threading.Event().wait
-    report = node_scan.scan_node(settings, source or settings.agent.source, clock, wait, round(since * SECOND))
+    try:
+        report = _scanned(context, source, since)
+    except TocsinError as error:
+        if as_json:
+            dump(_blind(source, str(error)))
+        click.echo(f"tocsin: {error}", err=True)
+        ctx.exit(_CANNOT_SEE)
     if as_json:
         dump(report.as_json())
     else:
@@ -58,22 +78,60 @@ def scan(context: Context, ctx: click.Context, source: str | None, since: float,
     ctx.exit(int(report.health))
 
 
+def _scanned(context: Context, source: str | None, since: float) -> ScanReport:
+    from tocsin.runtime import node_scan
+
+    settings = context.settings
+    configure_logging(settings.log.level, settings.log.format)
+    clock, wait = SystemClock(), threading.Event().wait
+    return node_scan.scan_node(settings, source or settings.agent.source, clock, wait, round(since * SECOND))
+
+
+def _blind(source: str | None, problem: str) -> dict[str, object]:
+    """The report of a scan that could not even begin, with the same keys as that of one that could."""
+    return {
+        "health": "cannot see",
+        "exit_code": _CANNOT_SEE,
+        "source": source or "",
+        "blind": [problem],
+        "at": to_iso(SystemClock().now_ms()),
+        "gpus": [],
+        "findings": [],
+        "events": [],
+    }
+
+
 def _lines(report: ScanReport) -> list[str]:
-    whole = [each for each in report.gpus if not each.reading.gpu.is_mig]
-    hosts = sorted({each.reading.gpu.host for each in whole})
+    lines = [_heading(report), *_table(report)]
+    if report.findings:
+        lines.append("")
+    lines += [f"{f.severity.value}: {f.sentence} [{f.rule}; proposes: {f.action.value}]" for f in report.findings]
+    return lines + _unseen(report)
+
+
+def _heading(report: ScanReport) -> str:
+    if not report.gpus:
+        return f"no GPU seen by {report.source}: {report.health.label}"
+    gpus = [each.reading.gpu for each in report.gpus]
+    hosts = sorted({gpu.host for gpu in gpus})
     where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
-    marked = " (simulated)" if any(each.reading.gpu.simulated for each in whole) else ""
-    lines = [f"{where}{marked}: {len(whole)} GPUs read by {report.source}: {report.health.label}", ""]
+    marked = " (simulated)" if any(gpu.simulated for gpu in gpus) else ""
+    whole = sum(1 for gpu in gpus if not gpu.is_mig)
+    # dcgm-exporter shows a GPU in MIG mode by its instances alone.
+    number = f"{whole} GPUs" if whole else f"{len(gpus)} MIG instances"
+    return f"{where}{marked}: {number} read by {report.source}: {report.health.label}"
+
+
+def _table(report: ScanReport) -> list[str]:
+    if not report.gpus:
+        return []
     rows = [("GPU", "model", *(name for name, *_ in _COLUMNS), "metrics", "health")]
     rows += [_row(each) for each in report.gpus]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines += ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    if report.findings:
-        lines.append("")
-    for finding in report.findings:
-        lines.append(f"{finding.severity.value}: {finding.sentence} [{finding.rule}; proposes: {finding.action.value}]")
-    lines += _unseen(report)
-    return lines
+    return [
+        "",
+        *("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows),
+    ]
 
 
 def _row(each: GpuReport) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ class AgentSettings(Section):
     interval_seconds: float = Field(default=10.0, gt=0)
     """Time between two readings of a GPU."""
     replay: list[Path] = Field(default_factory=list)
-    """Files that source `replay` lives through again: tidy CSV or text of dcgm-exporter, plain or bz2."""
+    """Files that source `replay` lives through again: tidy CSV or text of dcgm-exporter, plain, gzip or bz2."""
     replay_speed: float = Field(default=1.0, gt=0)
     """Recorded seconds that pass in one second of a replay."""
     dcgm_url: str = "http://127.0.0.1:9400/metrics"
@@ -45,6 +45,9 @@ class AgentSettings(Section):
     """Where XIDs and the like are read beside the source; `auto` is `/dev/kmsg`, or journald where that is shut."""
     hook_socket: str = "/run/tocsin/hook.sock"
     """Unix socket that training processes report to; empty: none. Sources `simulated` and `replay` open none."""
+    release_file: str = "/run/tocsin/release"
+    """While this file is there, for 30 minutes at most, source `nvml` lets go of the GPUs so that they can be reset;
+    empty: never."""
     vllm_urls: list[str] = Field(default_factory=list)
     """Pages of vLLM servers on this node."""
     attribution: bool = True

@@ -11,6 +11,7 @@ from pathlib import Path
 from tocsin.collector.prometheus_history import History, Survey, Window
 from tocsin.collector.prometheus_history_batches import Batches, Gap
 from tocsin.collector.prometheus_history_http import HistoryClient
+from tocsin.collector.prometheus_history_matrix import check_installed
 from tocsin.collector.prometheus_history_record import HistoryFile
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock, from_iso, to_iso
 from tocsin.domain.errors import InputError, TocsinError
@@ -154,6 +155,7 @@ class _Import:
     """One run: where it reads, where it writes, and how far it is."""
 
     def __init__(self, client: HistoryClient, wanted: Wanted, clock: Clock, say: Say) -> None:
+        check_installed()
         self._client = client
         self._wanted = wanted
         self._clock = clock
@@ -169,7 +171,7 @@ class _Import:
         survey = self._history.survey(start_ms, wanted.end_ms)
         if not survey.names:
             raise self._nothing()
-        step_ms = wanted.step_ms or self._history.step(survey.names, wanted.end_ms)
+        step_ms = wanted.step_ms or self._history.step(survey.names, start_ms, wanted.end_ms)
         fields = f"{len(survey.names)} fields of dcgm-exporter"
         self._say(f"{fields}, from {to_iso(start_ms)} to {to_iso(wanted.end_ms)}, step {step_ms / SECOND:g} s")
         for before in self._history.prime(survey.names, start_ms, step_ms):

@@ -89,11 +89,10 @@ class ScanReport:
 
     @property
     def health(self) -> Health:
-        """The worst of all: what calls for action outranks what cannot be seen."""
-        verdicts = [report.health for report in self.gpus] + [health_of(finding) for finding in self.findings]
-        if Health.ACT_NOW in verdicts:
-            return Health.ACT_NOW
-        return max(verdicts, default=Health.CANNOT_SEE)
+        """The worst of all: what calls for action outranks what cannot be seen, as a node without any GPU does."""
+        verdicts = [report.health for report in self.gpus] or [Health.CANNOT_SEE]
+        verdicts += [health_of(finding) for finding in self.findings]
+        return Health.ACT_NOW if Health.ACT_NOW in verdicts else max(verdicts)
 
     def as_json(self) -> dict[str, Any]:
         """The wire form of ``tocsin scan --json``."""

@@ -31,9 +31,11 @@ def _place(settings: Settings) -> Place:
 def _nvml(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
     from tocsin.collector.nvml import DEADLINE_SECONDS, NvmlSource
     from tocsin.collector.nvml_library import PynvmlLibrary
+    from tocsin.collector.release import ReleaseRequest
 
     deadline = min(DEADLINE_SECONDS, settings.agent.interval_seconds)
-    return NvmlSource(PynvmlLibrary(), _place(settings), deadline, clock=clock, own=own)
+    released = ReleaseRequest(settings.agent.release_file, clock)
+    return NvmlSource(PynvmlLibrary(), _place(settings), deadline, clock=clock, own=own, released=released)
 
 
 def _nvidia_smi(settings: Settings, _clock: Clock, _own: OwnMetrics) -> Source:

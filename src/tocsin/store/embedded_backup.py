@@ -15,6 +15,8 @@ from tocsin.store.port import StoreUnavailable
 from tocsin.store.sqlite_schema import MIGRATIONS
 
 _TRIES = 3
+_SEGMENTED = 2
+"""The first schema version that has segments."""
 
 
 def folder_of(path: Path) -> Path:
@@ -54,7 +56,7 @@ def _discard(target: Path) -> None:
 def _copy_segments(db: sqlite3.Connection, source: Path, target: Path) -> None:
     """Copy every file that counts in `db`."""
     target.mkdir(parents=True)
-    if int(db.execute("PRAGMA user_version").fetchone()[0]) < len(MIGRATIONS):
+    if int(db.execute("PRAGMA user_version").fetchone()[0]) < _SEGMENTED:
         return
     query = "SELECT name, variants FROM segment WHERE retired_ms IS NULL AND problem IS NULL"
     for name, variants in db.execute(query):
@@ -88,6 +90,9 @@ def restore(source: Path, target: Path) -> None:
         raise InputError(
             "source", str(source), f"lacks a file of its segments: {error}", "use another backup"
         ) from None
+    except OSError as error:
+        _discard(fresh)
+        raise StoreUnavailable(f"store {target}: {error}") from None
     with locked(target, ".lock", fcntl.LOCK_EX):
         for suffix in ("-wal", "-shm"):
             target.with_name(target.name + suffix).unlink(missing_ok=True)

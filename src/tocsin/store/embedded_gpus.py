@@ -84,6 +84,7 @@ def note_newest(db: sqlite3.Connection, gpu: Index, at_ms: Ints) -> None:
 
 def newest(db: sqlite3.Connection, since_ms: int) -> tuple[Index, Ints]:
     """Number and newest instant of each GPU that has a reading at or after `since_ms`."""
+    since_ms = max(-(2**63), min(since_ms, 2**63 - 1))
     found = db.execute("SELECT id, last_ms FROM gpu WHERE last_ms >= ?", (since_ms,)).fetchall()
     table = np.array(found, dtype=np.int64).reshape(-1, 2)
     return table[:, 0].astype(np.int32), table[:, 1]

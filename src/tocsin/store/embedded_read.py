@@ -139,7 +139,7 @@ class Reader:
 
     def _newest(self, since_ms: int, metrics: Sequence[str] | None, *, whole: bool) -> tuple[Block, Roster]:
         with self._reading() as db:
-            gpu, last = newest(db, max(since_ms, -(2**63)))
+            gpu, last = newest(db, since_ms)
             roster = self._rosters.at(db)
         found = []
         for chosen in _spans(last):

@@ -24,8 +24,8 @@ from tocsin.store.hot_block import Block, merge
 from tocsin.store.port import StoreUnavailable
 from tocsin.store.rollup import STEPS, roll
 
-MAX_ROWS = 2**18
-"""Most rows that are put together in memory at once, and about as many go into a file: 60 metrics are 126 MB."""
+MAX_ROWS = 2**17
+"""About how many rows are put together in memory at once, and go into a file: of 60 metrics they are 63 MB."""
 
 
 @dataclass(frozen=True, slots=True)

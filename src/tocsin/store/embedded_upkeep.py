@@ -31,7 +31,7 @@ JOIN_MS = 2 * DAY
 """Age at which the hours of a day become one: the newest days are also read across all GPUs, minutes at a time."""
 RETIRED_MS = 10 * MINUTE
 """How long the file of a replaced segment stays for those who had begun to read it."""
-_JOIN_ROWS = 16 * MAX_ROWS
+_JOIN_ROWS = 32 * MAX_ROWS
 """Largest day that is joined: of a larger one the segments of each hour are large enough."""
 _JOIN_PARTS = 8
 _TIER = 4

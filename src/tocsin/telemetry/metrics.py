@@ -34,9 +34,12 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_events_total": OwnMetric("counter", ("source", "kind"), "Events seen by a source, by kind."),
     "tocsin_source_read_seconds": OwnMetric("histogram", ("source",), "Time that one read of a source took."),
     "tocsin_nvml_reads_total": OwnMetric(
-        "counter", ("outcome",), "Readings of single GPUs through NVML: ok, lost or timed_out."
+        "counter", ("outcome",), "Readings of single GPUs through NVML: ok, lost, timed_out or not_due."
     ),
     "tocsin_nvml_read_seconds": OwnMetric("histogram", (), "Time that reading one GPU through NVML took."),
+    "tocsin_nvml_released": OwnMetric(
+        "gauge", (), "1 while NVML is closed on request and the agent holds no handle of any GPU."
+    ),
     "tocsin_source_failures_total": OwnMetric("counter", ("source",), "Reads of a source that failed as a whole."),
     "tocsin_stuck_readers": OwnMetric(
         "gauge", ("source",), "GPUs whose reader hangs in the driver and is waited for no longer."

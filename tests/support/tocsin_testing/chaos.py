@@ -134,7 +134,7 @@ def agent(folder: Path, fleet: MockFleet, push_url: str, **more: str) -> Iterato
 
 
 class Gate:
-    """An HTTP relay to `target` that can refuse, cut and delay; it remembers the lines that the store took.
+    """An HTTP relay to `target` that can refuse and cut; `requests` counts them by mode.
 
     `mode` is ``pass``; ``refuse`` (503 without asking the store); ``cut`` (the store takes the lines, and the answer
     never comes back).
@@ -198,7 +198,7 @@ class WallClock:
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "offset"
-        self._file.write_bytes(bytes(8))
+        self._file.write_bytes(bytes(16))
         library = folder / "wall_clock.so"
         source = Path(__file__).parents[2] / "chaos" / "wall_clock.c"
         compiler = needs.program("cc", "gcc")
@@ -206,10 +206,10 @@ class WallClock:
         subprocess.run([*command, "-o", str(library)], check=True)
         self.environment: Mapping[str, str] = {"LD_PRELOAD": str(library), "TOCSIN_CLOCK_OFFSET": str(self._file)}
 
-    def set(self, offset_ms: int) -> None:
-        """Let the process's wall clock be `offset_ms` off."""
+    def set(self, offset_ms: int, step_ms: int = 0) -> None:
+        """Let the process's wall clock be `offset_ms` off, and go on by `step_ms` at a time; 0: as it does."""
         with self._file.open("r+b") as file:
-            file.write(struct.pack("<q", offset_ms))
+            file.write(struct.pack("<qq", offset_ms, step_ms))
 
 
 @contextlib.contextmanager
@@ -238,14 +238,23 @@ def fill(folder: Path) -> Path:
 
 def kept_by_victoria_metrics(url: str) -> Counter[Key]:
     """Readings that the server has, and how often: each has an `index` of its GPU, also one without values."""
-    httpx2.get(f"{url}/internal/force_flush", timeout=10.0)
-    # A window of years on either side: readings of a clock that was wrong have to be found as well.
-    window = {"match[]": "gpu_info_index", "start": "0", "end": "4102444800"}
     found: Counter[Key] = Counter()
-    for line in httpx2.get(f"{url}/api/v1/export", params=window, timeout=30.0).text.splitlines():
+    for line in _exported(url, "gpu_info_index"):
         series = json.loads(line)
         found.update((series["metric"]["gpu_uuid"], int(at_ms)) for at_ms in series["timestamps"])
     return found
+
+
+def _exported(url: str, name: str) -> list[str]:
+    httpx2.get(f"{url}/internal/force_flush", timeout=10.0)
+    # A window of years on either side: readings of a clock that was wrong have to be found as well.
+    window = {"match[]": name, "start": "0", "end": "4102444800"}
+    return httpx2.get(f"{url}/api/v1/export", params=window, timeout=30.0).text.splitlines()
+
+
+def series_of(url: str, name: str) -> list[dict[str, str]]:
+    """Labels of the series called `name` that the server has."""
+    return [json.loads(line)["metric"] for line in _exported(url, name)]
 
 
 def waiting(spool: Path) -> set[Key]:
