@@ -45,7 +45,8 @@ class Controls:
     `effects` are decisions that run now or whose effect lasts, by key; `busy` names the action that runs now, by
     subject key without detail. `renewals` counts, by the first key of a cause, the decisions that ended without having
     done anything, so that the next one gets a key of its own. `cancelled` are findings for which a person stepped in.
-    `finished` are the keys of decisions that have ended, however they did.
+    `finished` are the keys of decisions that have ended, however they did. `doubtful` are the keys of effects whose
+    undoing was begun and never seen to work: what they took may be back in service, or may not.
     """
 
     paused: Note | None = None
@@ -60,3 +61,4 @@ class Controls:
     renewals: Mapping[str, int] = field(default_factory=dict)
     cancelled: frozenset[str] = frozenset()
     finished: frozenset[str] = frozenset()
+    doubtful: frozenset[str] = frozenset()

@@ -36,6 +36,7 @@ class Ledger:
         self._started: dict[str, int] = {}
         self._attempts: dict[tuple[str, ActionKind], tuple[int, ...]] = {}
         self._effects: dict[str, Decision] = {}
+        self._doubtful: set[str] = set()
         self._renewals: dict[str, int] = {}
         self._cancelled: set[str] = set()
         self._finished: set[str] = set()
@@ -64,6 +65,7 @@ class Ledger:
                 dict(self._renewals),
                 frozenset(self._cancelled),
                 frozenset(self._finished),
+                frozenset(self._doubtful),
             )
         return self._controls
 
@@ -134,6 +136,7 @@ class Ledger:
         if record is not None:
             record.state, record.executor, record.updated_ms = DecisionState.EXECUTING, payload["executor"], entry.at_ms
             self._effects[payload["key"]] = record.decision
+            self._doubtful.update(self._undone_by(record.decision))
 
     def _verification(self, entry: Entry, payload: dict[str, Any]) -> None:
         record = self._record(payload)
@@ -151,6 +154,7 @@ class Ledger:
         outcome = load_outcome(payload["outcome"])
         if not payload["in_effect"]:
             self._effects.pop(payload["key"], None)
+            self._doubtful.discard(payload["key"])
         if record is None:
             return
         if outcome.status is OutcomeStatus.RESTORED:
@@ -163,12 +167,20 @@ class Ledger:
         self._end(record, DecisionState.DONE if good else DecisionState.FAILED, payload | {"reason": outcome.detail})
 
     def _give_back(self, recovery: Decision) -> None:
-        for key, effect in list(self._effects.items()):
+        for key in self._undone_by(recovery):
+            del self._effects[key]
+            self._doubtful.discard(key)
+
+    def _undone_by(self, recovery: Decision) -> list[str]:
+        """Keys of the effects that `recovery` is to undo."""
+        found: list[str] = []
+        for key, effect in self._effects.items():
             spec = ACTIONS[effect.action]
             host = spec.scope is Scope.HOST and effect.subject.host and effect.subject.host == recovery.subject.host
             same = base_key(effect.subject) == base_key(recovery.subject)
             if spec.inverse is recovery.action and (same or host):
-                del self._effects[key]
+                found.append(key)
+        return found
 
     def _notification(self, entry: Entry, payload: dict[str, Any]) -> None:
         self._started[payload["key"]] = entry.at_ms

@@ -83,6 +83,13 @@ def out_of_service(view: FleetView) -> frozenset[str]:
     return view.flagged.union(*(reach(decision, view) for decision in effects(view)))
 
 
+def surely_out(view: FleetView) -> frozenset[str]:
+    """`out_of_service` without what an undoing that was begun, and never seen to work, may have given back."""
+    controls = view.controls
+    sure = [decision for key, decision in controls.effects.items() if key not in controls.doubtful]
+    return view.flagged.union(*(reach(decision, view) for decision in sure))
+
+
 def occupied(view: FleetView) -> dict[str, Subject]:
     """Subjects under a disruptive action now, by key.
 
@@ -97,11 +104,10 @@ def occupied(view: FleetView) -> dict[str, Subject]:
     return subjects
 
 
-def available(pool: str, view: FleetView, now_ms: int, without: frozenset[str] = frozenset()) -> int:
-    """GPUs of `pool` that are healthy, freshly read and in service, once `without` are taken away as well."""
-    out = out_of_service(view) | without
+def available(pool: str, view: FleetView, now_ms: int, without: frozenset[str]) -> int:
+    """GPUs of `pool` that are healthy and freshly read and not among `without`."""
     fresh_ms = view.policy.fresh_ms
     return sum(
-        member.healthy and member.is_fresh(now_ms, fresh_ms) and member.gpu.uuid not in out
+        member.healthy and member.is_fresh(now_ms, fresh_ms) and member.gpu.uuid not in without
         for member in view.by_pool.get(pool, ())
     )

@@ -10,9 +10,10 @@ from tocsin.collector.nvml_account import Account
 from tocsin.collector.nvml_device import Device, Look, Place, open_device
 from tocsin.collector.nvml_events import XidWatch
 from tocsin.collector.nvml_gpm import Activity
-from tocsin.collector.nvml_library import LIBRARY_CODES, Code, Nvml, NvmlFailure, unavailable
+from tocsin.collector.nvml_library import LIBRARY_CODES, Code, Nvml, NvmlFailure
 from tocsin.collector.nvml_listing import Known, Listing, list_gpus
 from tocsin.collector.nvml_proc import DRIVER_GPUS
+from tocsin.collector.nvml_remedies import unavailable
 from tocsin.collector.nvml_stuck import Stuck
 from tocsin.collector.nvml_workers import Workers
 from tocsin.domain.batch import Batch
@@ -98,13 +99,14 @@ class NvmlSource:
         self._account = Account(place.host, self.name, self._watch, own)
         self._retired: tuple[Activity, ...] = ()
         self._open = True
+        self._closed = False
         self._away = Missing.TIMED_OUT
         self._reopen_at_ms = 0
         self._pause_ms = SECOND
         try:
             self._take(self._opened(OPEN_SECONDS), retire=False)
         except NvmlFailure as failure:
-            self._workers.close()
+            self.close()
             raise unavailable(failure) from None
 
     @property
@@ -150,8 +152,10 @@ class NvmlSource:
         return self._account.absent(device, reason, now_ms)
 
     def close(self) -> None:
-        if self._open:
-            self._shut_down()
+        if self._closed:
+            return
+        self._closed = True
+        self._shut_down()
         self._watch.close()
         self._workers.close()
 

@@ -24,7 +24,6 @@ from tocsin.collector.nvml_marshal import (
     bind_scalar,
     bind_structure,
 )
-from tocsin.domain.errors import Unavailable
 
 MEMORY_V2 = 33_554_472
 """``nvmlMemory_v2``: size and version of the structure in which ``used`` leaves out what the driver reserves."""
@@ -377,29 +376,3 @@ def attempt(library: Nvml, function: str, *arguments: Any) -> Any:
         if failure.code in (Code.UNINITIALIZED, Code.DRIVER_NOT_LOADED, Code.GPU_IS_LOST):
             raise
         return None
-
-
-def unavailable(failure: NvmlFailure) -> Unavailable:
-    """What an operator reads where NVML cannot be opened: what is missing, and the remedy, in one line."""
-    if failure.code == Code.LIBRARY_NOT_FOUND:
-        return Unavailable(
-            "NVML is missing: libnvidia-ml.so.1 was not found; install the NVIDIA driver, or give the container "
-            "the driver with NVIDIA_DRIVER_CAPABILITIES=utility"
-        )
-    if failure.code == Code.DRIVER_NOT_LOADED:
-        return Unavailable(
-            "the NVIDIA kernel driver is not loaded: libnvidia-ml.so.1 is there but finds no driver; load it with "
-            "`modprobe nvidia` and see `dmesg` where that fails"
-        )
-    if failure.code == Code.LIB_RM_VERSION_MISMATCH:
-        return Unavailable(
-            "the NVIDIA driver was replaced while its old library was loaded; restart the agent, and reboot where "
-            "`nvidia-smi` says the same"
-        )
-    if failure.code == Code.NO_PERMISSION:
-        return Unavailable(
-            "NVML may not open the GPUs: no access to /dev/nvidiactl; run with access to the /dev/nvidia* files"
-        )
-    if failure.code == Code.TIMEOUT:
-        return Unavailable(f"NVML did not open: {failure}; see whether `nvidia-smi` hangs as well, and reboot then")
-    return Unavailable(f"NVML cannot be opened: {failure} (code {failure.code}); see whether `nvidia-smi` works")

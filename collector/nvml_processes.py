@@ -59,6 +59,10 @@ class Processes:
             if code:
                 unknown = self._list_failed(function, code) or unknown
                 continue
+            if any(not process.pid for process in reply):
+                # Drivers of R535 fill a longer structure: from the second entry on memory is read as the process.
+                unknown = Missing.BLANK
+                continue
             for process in reply:
                 known, used = found.get(process.pid), process.usedGpuMemory
                 found[process.pid] = used if known is None or (used is not None and used > known) else known

@@ -24,7 +24,7 @@ class ReleaseRequest:
 
     def __call__(self) -> bool:
         """Whether to let go now."""
-        if self._path is None or not self._path.exists():
+        if not self._is_there():
             if self._since is not None:
                 _log.info("the request to let go of the GPUs is withdrawn", path=str(self._path))
             self._since = None
@@ -39,3 +39,9 @@ class ReleaseRequest:
             self._told = True
             _log.warning("the request to let go of the GPUs is too old, they are read again", path=str(self._path))
         return False
+
+    def _is_there(self) -> bool:
+        try:
+            return self._path is not None and self._path.exists()
+        except OSError:  # a folder that the agent may not look into
+            return False

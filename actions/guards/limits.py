@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tocsin.actions.guards.registry import Answer, Applies, guard, hold
-from tocsin.actions.reach import available, base_key, hosts_of, occupied, out_of_service, racks_of, reach
+from tocsin.actions.reach import available, base_key, hosts_of, occupied, out_of_service, racks_of, reach, surely_out
 from tocsin.actions.view import FleetView
 from tocsin.domain.decision import Decision
 
@@ -64,15 +64,17 @@ def max_per_rack(decision: Decision, view: FleetView, now_ms: int) -> Answer | N
 def capacity(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
     """Would every pool that loses GPUs keep enough healthy ones in service.
 
-    GPUs that cannot be seen freshly do not count as healthy. An action that takes nothing usable away is allowed also
-    where too little is left already: it may be the way back.
+    GPUs that cannot be seen freshly do not count as healthy. An action that surely takes nothing usable away is allowed
+    also where too little is left already: it may be the way back. What an undoing that was never seen to work may have
+    given back counts as usable for this, and as out of service for what is left.
     """
     taken = reach(decision, view)
+    out, sure = out_of_service(view), surely_out(view)
     ratio = view.policy.settings.limits.min_available_ratio
     for pool in sorted({view.physical[uuid].gpu.pool for uuid in taken}):
         total = len(view.by_pool[pool])
         least = math.ceil(ratio * total - _ROUNDING)
-        after = available(pool, view, now_ms, taken)
-        if after < least and after < available(pool, view, now_ms):
+        after = available(pool, view, now_ms, out | taken)
+        if after < least and available(pool, view, now_ms, sure | taken) < available(pool, view, now_ms, sure):
             return hold(f"pool {pool} would keep {after} of {total} GPUs in service, at least {least} ({ratio:.0%})")
     return None

@@ -9,7 +9,7 @@ import contextlib
 import math
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -304,7 +304,23 @@ turns = st.one_of(
 )
 
 
+UNDONE_IN_VAIN: list[tuple[Any, ...]] = [
+    ("outbreak", ["GPU-0-0", "GPU-1-0"], ActionKind.DRAIN),
+    ("outbreak", ["GPU-0-0", "GPU-0-0"], ActionKind.CORDON),
+    ("toggle", "GPU-0-0", "stale"),
+    ("outbreak", ["GPU-0-0", "GPU-0-0"], ActionKind.CORDON),
+    ("executor_changes", True, True, False),
+    ("clock_steps", 2 * HOUR),
+    ("heal_all",),
+    ("clock_steps", 2 * HOUR),
+    ("step", 30_000),
+    ("outbreak", ["GPU-1-0", "GPU-0-0"], ActionKind.CORDON),
+]
+"""A drain is undone, nobody sees that it worked, and the node is then cordoned anew: it may have been back."""
+
+
 @hypothesis_settings(max_examples=150, deadline=None)
+@example(concurrent=1, ratio=0.25, host=1, rack=1, left=0.75, sequence=UNDONE_IN_VAIN)
 @given(
     concurrent=st.integers(1, 4),
     ratio=st.sampled_from([0.25, 0.5, 1.0]),

@@ -10,6 +10,7 @@ from tocsin.collector.nvml_events import MAX_WAITING
 from tocsin.collector.nvml_probes import Tier
 from tocsin.collector.nvml_stuck import FIRST_RETRY_MS, MOST_LEFT_BEHIND
 from tocsin.collector.nvml_workers import PATIENCE_SECONDS
+from tocsin.collector.release import MOST_SECONDS
 from tocsin.domain.clock import MINUTE, SECOND
 from tocsin.domain.event import EventKind
 from tocsin.domain.metrics import METRICS
@@ -42,3 +43,4 @@ def test_its_bounds_are_those_of_the_code() -> None:
     assert f"or after {FIRST_RETRY_MS // MINUTE} min" in PAGE
     assert f"at most {MOST_LEFT_BEHIND} times" in PAGE
     assert f"up to {MAX_RETRY_MS // SECOND} s" in PAGE
+    assert f"{MOST_SECONDS / 60:.0f} minutes at most" in PAGE

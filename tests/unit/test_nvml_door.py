@@ -15,8 +15,9 @@ import pytest
 
 from tocsin.collector.nvml import NvmlSource
 from tocsin.collector.nvml_device import Place
-from tocsin.collector.nvml_library import Code, DeviceEvent, NvmlFailure, PynvmlLibrary, unavailable
+from tocsin.collector.nvml_library import Code, DeviceEvent, NvmlFailure, PynvmlLibrary
 from tocsin.collector.nvml_marshal import FieldBatch, FieldReplies, FieldValue
+from tocsin.collector.nvml_remedies import unavailable
 from tocsin.domain.missing import Missing
 from tocsin_testing.builders import T0
 

@@ -17,6 +17,7 @@ from tocsin.collector.nvml_stuck import FIRST_RETRY_MS
 from tocsin.collector.release import MOST_SECONDS, ReleaseRequest
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, SECOND, ManualClock
+from tocsin.domain.errors import Unavailable
 from tocsin.domain.event import EventKind
 from tocsin.domain.missing import Missing
 from tocsin.telemetry.metrics import OwnMetrics
@@ -93,6 +94,16 @@ def test_openings_that_lead_nowhere_are_closed_again(tmp_path: Path) -> None:
         assert reasons(source.read(T0 + HOUR)) == [set()]
         source.close()
         assert fleet.opens == fleet.closes
+
+
+def test_a_start_in_vain_leaves_nothing_open(tmp_path: Path) -> None:
+    fleet = MockFleet(tmp_path, [h100(0)])
+    fleet.system.fail("nvmlDeviceGetCount_v2", "NO_PERMISSION")
+    fleet.apply()
+    with fleet.loaded():
+        with pytest.raises(Unavailable, match="/dev/nvidiactl"):
+            NvmlSource(PynvmlLibrary(), PLACE)
+        assert (fleet.opens, fleet.closes) == (1, 1)
 
 
 def test_a_gpu_that_cannot_be_opened_afresh_costs_itself_alone(library: RecordedNvml, source: NvmlSource) -> None:
@@ -252,3 +263,4 @@ def test_a_request_is_a_file_and_does_not_hold_for_ever(tmp_path: Path) -> None:
     file.touch()
     assert asked()
     assert not ReleaseRequest("", clock)()
+    assert not ReleaseRequest(str(tmp_path / ("x" * 300)), clock)(), "what cannot be looked at asks for nothing"

@@ -11,6 +11,7 @@
 | link fields need the link as scope, all links are UINT_MAX | | `scopes_say_which_link_is_meant` |
 | nvidia-ml-py wrappers that never check the return code | | `no_wrapper_that_hides_its_failure_is_used` |
 | the list of processes grows between its two calls | source | `process_list_is_read_again_when_it_grew_in_between` |
+| R535 fills a longer structure per process | | `a_list_in_a_structure_of_another_length_is_not_believed` |
 | nvidia-ml-py gives a vGPU's memory four bytes of room, not eight | | `memory_of_a_vgpu_has_room_for_eight_bytes` |
 | an empty list raises the error "success" | | `the_error_success_is_no_failure` |
 | memory version 1 counts what is reserved as used | source | `old_driver_without_memory_version_2_does_not_...` |
@@ -30,6 +31,11 @@
 | a handle used after a reload crashes the process | source | `driver_reload_reopens_within_the_same_reading` |
 | closing the library under a call that hangs | workers | `the_library_is_not_closed_under_a_call_that_hangs` |
 | init and shutdown per reading leak | | `the_library_is_opened_once` |
+| openings are counted: one too many is never closed | opening | `openings_that_lead_nowhere_are_closed_again` |
+| open handles block resets and unbinding | opening | `the_gpus_are_let_go_of_on_request` |
+| a library that is open may not see a new GPU | opening | `a_gpu_that_only_a_new_opening_shows_is_found` |
+| without persistence mode opening takes seconds a GPU | opening | `a_library_that_takes_its_time_to_open_...` |
+| a clock that is set makes rates wrong | opening | `rates_do_not_follow_a_clock_that_is_set` |
 """
 
 from __future__ import annotations
@@ -111,6 +117,16 @@ def test_memory_of_a_process_that_is_not_known_is_blank(h100: Opened) -> None:
     assert reading.values["gpu_processes"] == 2
     for pid in (1, 2):
         assert reading.missing[f'gpu_process_memory_used_bytes{{pid="{pid}"}}'] is Missing.BLANK
+
+
+def test_a_list_in_a_structure_of_another_length_is_not_believed(h100: Opened) -> None:
+    library, source = h100
+    library.devices[0][PROCESSES] = {
+        "value": [{"pid": 4711, "usedGpuMemory": 2**30}, {"pid": 0, "usedGpuMemory": 4712}]
+    }
+    reading = first(source)
+    assert reading.missing["gpu_processes"] is Missing.BLANK, "a GPU that looks free may be reset"
+    assert not [key for key in reading.values if key.startswith("gpu_process_memory_used_bytes")]
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,10 @@ class Database:
     A write is on disk when it returns (``synchronous = FULL``); other processes may open the file at the same time.
     """
 
-    def __init__(self, path: Path, undone: Callable[[], None]) -> None:
+    def __init__(self, path: Path, done: Callable[[], None], undone: Callable[[], None]) -> None:
+        """After every transaction `done` or `undone` is called, before the next one can begin."""
         self.path = path
-        self._undone = undone
+        self._done, self._undone = done, undone
         self._lock = threading.RLock()
         self._writer: sqlite3.Connection | None = None
         self._idle: list[sqlite3.Connection] = []
@@ -100,6 +101,7 @@ class Database:
                 db.execute("BEGIN IMMEDIATE")
                 with db:
                     yield db
+                self._done()
             except (sqlite3.Error, OverflowError, ValueError, TypeError) as error:
                 self._undone()
                 raise mapped(self.path, error) from None

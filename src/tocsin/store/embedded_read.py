@@ -11,11 +11,13 @@ from itertools import pairwise
 import numpy as np
 
 from tocsin.domain.clock import HOUR, MINUTE
+from tocsin.domain.metrics import METRICS
 from tocsin.domain.reading import Reading
 from tocsin.store.embedded_chunks import Ask, Chunks
 from tocsin.store.embedded_gpus import Roster, Rosters, flags, flags_of, known_gpus, newest
+from tocsin.store.embedded_newest import Newest, revision
 from tocsin.store.embedded_segments import Gone, Segments
-from tocsin.store.hot_block import Block, Flags, Index, Ints, empty, matrix, merge
+from tocsin.store.hot_block import Block, Flags, Floats, Index, Ints, empty, matrix, merge
 from tocsin.store.hot_gather import readings_of
 from tocsin.store.port import Columns, Series
 from tocsin.store.rollup import HIGH, LOW, is_made
@@ -36,10 +38,12 @@ class Reader:
         reading: Callable[[], AbstractContextManager[sqlite3.Connection]],
         chunks: Chunks,
         segments: Segments,
+        newest_rows: Newest,
     ) -> None:
         self._reading = reading
         self._chunks = chunks
         self._segments = segments
+        self._newest = newest_rows
         self._rosters = Rosters()
 
     # ------------------------------------------------------------------ rows
@@ -126,28 +130,34 @@ class Reader:
 
     def latest(self, since_ms: int) -> list[Reading]:
         """See `tocsin.store.port.Store`."""
-        found, roster = self._newest(since_ms, None, whole=True)
+        with self._reading() as db:
+            gpu, last = newest(db, since_ms)
+            roster = self._rosters.at(db)
+        found = self._looked_up(gpu, last, None, whole=True)
         return list(self._made(found, np.argsort(roster.rank[found.gpu], kind="stable")))
 
     def latest_columns(self, metrics: Sequence[str], since_ms: int) -> Columns:
         """See `tocsin.store.port.Store`: one row per GPU, by UUID."""
-        found, roster = self._newest(since_ms, metrics, whole=False)
-        order = np.argsort(roster.rank[found.gpu], kind="stable")
-        gpus = tuple(map(roster.uuids.__getitem__, found.gpu[order].tolist()))
-        rows = np.arange(len(found), dtype=np.int32)
-        return Columns(gpus, tuple(metrics), rows, found.at_ms[order], matrix(found, metrics, order))
-
-    def _newest(self, since_ms: int, metrics: Sequence[str] | None, *, whole: bool) -> tuple[Block, Roster]:
         with self._reading() as db:
             gpu, last = newest(db, since_ms)
             roster = self._rosters.at(db)
-        found = []
-        for chosen in _spans(last):
-            block, roster = self._at(gpu[chosen], last[chosen], metrics, whole=whole)
-            found.append(block)
-        return (merge(found) if found else empty()), roster
+            seen = revision(db)
+        order = np.argsort(roster.rank[gpu], kind="stable")
+        gpu, last = gpu[order], last[order]
+        known = self._newest.rows(seen, gpu, last, metrics)
+        parts = [(gpu[known.held], known.at_ms, known.values)]
+        if not known.held.all():
+            found = self._looked_up(gpu[~known.held], last[~known.held], metrics, whole=False)
+            order = np.argsort(roster.rank[found.gpu], kind="stable")
+            parts.append((found.gpu[order], found.at_ms[order], matrix(found, metrics, order)))
+        return _one_each(roster, metrics, parts)
 
-    def _at(self, gpu: Index, last: Ints, metrics: Sequence[str] | None, *, whole: bool) -> tuple[Block, Roster]:
+    def _looked_up(self, gpu: Index, last: Ints, metrics: Sequence[str] | None, *, whole: bool) -> Block:
+        """The newest readings of `gpu`, which were taken at `last`, from chunks and segments."""
+        parts = [self._at(gpu[chosen], last[chosen], metrics, whole=whole) for chosen in _spans(last)]
+        return merge(parts) if parts else empty()
+
+    def _at(self, gpu: Index, last: Ints, metrics: Sequence[str] | None, *, whole: bool) -> Block:
         """The row of each GPU at the instant that was its newest; a newer one that came meanwhile may be later."""
         some = flags_of(gpu.tolist())
         by_number = np.zeros(len(some), np.int64)
@@ -159,12 +169,12 @@ class Reader:
             None if everyone else some,
             None if metrics is None else frozenset(metrics),
             whole=whole,
-            variants=metrics is None or any("{" in name for name in metrics),
+            variants=metrics is None or _beyond_columns(metrics),
             instants=np.unique(last),
         )
-        found, roster = self._rows(lambda _: ask)
+        found, _ = self._rows(lambda _: ask)
         inside = found.where(found.gpu < len(by_number))
-        return inside.where(inside.at_ms == by_number[inside.gpu]), roster
+        return inside.where(inside.at_ms == by_number[inside.gpu])
 
 
 def _spans(last: Ints) -> Iterator[Ints]:
@@ -199,7 +209,23 @@ def _parts(hours: Mapping[int, float]) -> Iterator[tuple[int, int]]:
 
 
 def _asked(metrics: Sequence[str], start_ms: int, end_ms: int, gpus: Flags | None) -> Ask:
-    return Ask(start_ms, end_ms, gpus, frozenset(metrics), variants=any("{" in name for name in metrics))
+    return Ask(start_ms, end_ms, gpus, frozenset(metrics), variants=_beyond_columns(metrics))
+
+
+def _beyond_columns(metrics: Sequence[str]) -> bool:
+    """Whether one of `metrics` may lie among the variants: what is in no table of metrics is kept there, too."""
+    return any(name not in METRICS and not is_made(name) for name in metrics)
+
+
+def _one_each(roster: Roster, metrics: Sequence[str], parts: Sequence[tuple[Index, Ints, Floats]]) -> Columns:
+    """Columns of a row per GPU from parts that have GPUs, instants and values, each part sorted by UUID."""
+    some = [part for part in parts if len(part[0])] or [parts[0]]
+    gpu, at_ms, values = some[0]
+    if len(some) > 1:
+        order = np.argsort(roster.rank[np.concatenate([part[0] for part in some])], kind="stable")
+        gpu, at_ms, values = (np.concatenate(arrays)[order] for arrays in zip(*some, strict=True))
+    uuids = tuple(map(roster.uuids.__getitem__, gpu.tolist()))
+    return Columns(uuids, tuple(metrics), np.arange(len(gpu), dtype=np.int32), at_ms, values)
 
 
 def _columns(block: Block, roster: Roster, metrics: Sequence[str]) -> Columns:

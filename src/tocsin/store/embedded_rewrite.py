@@ -19,6 +19,7 @@ from tocsin.store import segments as files
 from tocsin.store.embedded_chunks import Ask, Chunks
 from tocsin.store.embedded_database import Database
 from tocsin.store.embedded_gpus import flags_of
+from tocsin.store.embedded_newest import changed
 from tocsin.store.embedded_segments import Gone, Segment, Segments
 from tocsin.store.hot_block import Block, merge
 from tocsin.store.port import StoreUnavailable
@@ -154,6 +155,8 @@ class Rewriter:
                     "UPDATE gpu SET last_ms = last_ms - last_ms % ?1 WHERE last_ms >= ?2 AND last_ms < ?3",
                     (job.step_ms, job.start_ms, job.end_ms),
                 )
+            if job.step_ms or job.floor_ms > job.start_ms:
+                changed(db)
 
 
 def _touches(part: Segment, ask: Ask) -> bool:

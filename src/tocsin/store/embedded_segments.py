@@ -14,6 +14,7 @@ import structlog
 from tocsin.store import segments
 from tocsin.store.embedded_chunks import Ask
 from tocsin.store.embedded_database import Database
+from tocsin.store.embedded_newest import changed
 from tocsin.store.hot_block import Block
 from tocsin.store.port import StoreUnavailable
 
@@ -117,6 +118,7 @@ class Segments:
         log.error("segment set aside", segment=str(self.path(segment)), rows=segment.height, problem=problem[:300])
         with self._database.writing() as db:
             db.execute("UPDATE segment SET problem = ? WHERE id = ?", (problem[:300], segment.id))
+            changed(db)
 
     def damaged(self) -> list[tuple[str, str]]:
         """Name and problem of each segment that could not be read."""

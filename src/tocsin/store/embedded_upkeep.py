@@ -18,6 +18,7 @@ from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.errors import Conflict
 from tocsin.store.embedded_chunks import Ask, Chunks
 from tocsin.store.embedded_database import Database, locked
+from tocsin.store.embedded_newest import changed
 from tocsin.store.embedded_rewrite import MAX_ROWS, Interrupted, Job, Rewriter
 from tocsin.store.embedded_segments import Segment, Segments
 from tocsin.store.hot_block import Block, merge
@@ -109,6 +110,8 @@ class Keeper:
             removed = sum(int(height) for _, height in gone) + int(db.execute(query, (before,)).fetchone()[0])
             db.execute("DELETE FROM chunk WHERE bucket_ms < ?", (before,))
             db.execute("UPDATE gpu SET last_ms = NULL WHERE last_ms < ?", (before,))
+            if removed:
+                changed(db)
             for table in ("event", "finding"):
                 removed += remove_before(db, table, now_ms - retention.ten_minute_ms)
             removed += remove_before(db, "prediction", now_ms - retention.minute_ms)
@@ -195,6 +198,7 @@ class Keeper:
                 self._segments.retire(db, whole, 0)
                 self._cut_chunks(db, before_ms)
                 db.execute("UPDATE gpu SET last_ms = NULL WHERE last_ms < ?", (before_ms,))
+                changed(db)
         return removed
 
     def _cut_chunks(self, db: sqlite3.Connection, before_ms: int) -> None:

@@ -26,6 +26,7 @@ from tocsin.store.embedded_chunks import Chunks
 from tocsin.store.embedded_database import Database
 from tocsin.store.embedded_gpus import Numbers, note_newest
 from tocsin.store.embedded_migrate import bring_over
+from tocsin.store.embedded_newest import Newest
 from tocsin.store.embedded_read import Reader
 from tocsin.store.embedded_segments import Segments
 from tocsin.store.embedded_upkeep import Keeper, remove_before
@@ -50,12 +51,13 @@ class SqliteStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._stale = False
-        self._database = Database(path, self._undone)
+        self._newest = Newest()
+        self._database = Database(path, self._newest.settle, self._undone)
         self._numbers = Numbers()
         self._chunks = Chunks()
         self._gatherer = Gatherer()
         self._segments = Segments(self._database)
-        self._reader = Reader(self._reading, self._chunks, self._segments)
+        self._reader = Reader(self._reading, self._chunks, self._segments, self._newest)
         self._keeper = Keeper(self._database, self._chunks, self._segments)
 
     def init(self) -> None:
@@ -70,6 +72,7 @@ class SqliteStore:
         """What a transaction that was undone said of GPUs and names is not in the file."""
         self._stale = True
         self._chunks.forget()
+        self._newest.forget()
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -97,8 +100,10 @@ class SqliteStore:
         if not readings:
             return
         block = self._gatherer.gather(readings, self._numbers.of(db, readings))
+        self._newest.begin(db, block.gpu)
         self._chunks.insert(db, block)
         note_newest(db, block.gpu, block.at_ms)
+        self._newest.note(db, block)
 
     def _write_rest(self, db: sqlite3.Connection, batch: Batch) -> None:
         marks = ", ".join("?" * len(rows.EVENT_COLUMNS.split(",")))
@@ -191,3 +196,4 @@ class SqliteStore:
 
     def close(self) -> None:
         self._database.close()
+        self._newest.forget()
