@@ -10,7 +10,7 @@ import click
 from tocsin import __version__
 from tocsin.cli import control, files, imports, processes, reference, scan, xid
 from tocsin.cli.common import Context
-from tocsin.domain.errors import TocsinError
+from tocsin.domain.errors import TocsinError, Unavailable
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -28,10 +28,31 @@ for module in (processes, scan, control, files, imports, reference, xid):
         cli.add_command(command)
 
 
+_EXTRAS = {
+    "fastapi": "brain",
+    "uvicorn": "brain",
+    "influxdb_client": "brain",
+    "polars": "brain",
+    "pyarrow": "brain",
+    "sklearn": "brain",
+    "statsmodels": "brain",
+    "torch": "deep",
+    "streamlit": "dashboard",
+    "plotly": "dashboard",
+}
+"""Libraries that a plain installation goes without, and the extra that brings each."""
+
+
 def main() -> None:
     """Run the command line; an error that an operator can mend is one line on standard error."""
     try:
         code = cli.main(standalone_mode=False)
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        click.echo(f"tocsin: {error.name} is not installed; run pip install 'tocsin[{extra}]'", err=True)
+        sys.exit(Unavailable.exit_code)
     except TocsinError as error:
         click.echo(f"tocsin: {error}", err=True)
         sys.exit(error.exit_code)

@@ -9,14 +9,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from tocsin.domain.metrics import METRICS
-from tocsin.store.hot_block import Block, Flags, Floats, Index, Ints
+from tocsin.store.hot_block import Block, Flags, Floats, Index, Ints, join
+
+Places = npt.NDArray[np.intp]
 
 _NEVER = -(2**63)
+_MAX_SETS = 1_000
+_FOLDED_ROWS = 512
+"""Readings that wait to be taken up together: one by one the nodes of a fleet would make each write a tenth slower."""
 _UNKNOWN, _ELSEWHERE, _HERE = 0, 1, 2
-_PLACES = {name: place for place, name in enumerate(METRICS)}
-_MAX_GPUS = 2**24 // len(_PLACES)
+_MAX_GPUS = 2**24 // len(METRICS)
 """Of GPUs with higher numbers nothing is remembered: the table takes at most 128 MiB."""
 
 
@@ -58,9 +63,13 @@ class Newest:
     def _clear(self, seen: int) -> None:
         self._revision = seen
         self._written: tuple[Block, int] | None = None
+        self._waiting: list[Block] = []
         self._state = np.zeros(0, np.uint8)
         self._at_ms = np.zeros(0, np.int64)
-        self._values: Floats = np.empty((0, len(_PLACES)))
+        # Column 0 stays empty: it is the one of names that nobody has written.
+        self._values: Floats = np.empty((0, 1))
+        self._columns: dict[str, int] = {}
+        self._places: dict[tuple[str, ...], Places] = {}
 
     def forget(self) -> None:
         """A transaction was undone, or the file may become another one."""
@@ -75,10 +84,13 @@ class Newest:
         with self._lock:
             if before != self._revision:
                 self._clear(before)
-            gpu = gpu[gpu < _MAX_GPUS]
-            self._make_room(int(gpu.max(initial=0)) + 1)
-            asked = np.unique(gpu[self._state[gpu] == _UNKNOWN]).tolist()
-            if asked:
+            top = int(gpu.max(initial=0))
+            if top >= _MAX_GPUS:
+                gpu = gpu[gpu < _MAX_GPUS]
+            self._make_room(min(top + 1, _MAX_GPUS))
+            unknown = self._state[gpu] == _UNKNOWN
+            if unknown.any():
+                asked = np.unique(gpu[unknown]).tolist()
                 query = "SELECT id, COALESCE(last_ms, ?) FROM gpu WHERE id IN (SELECT value FROM json_each(?))"
                 for number, last_ms in db.execute(query, (_NEVER, json.dumps(asked))):
                     self._state[number], self._at_ms[number] = _ELSEWHERE, last_ms
@@ -90,7 +102,7 @@ class Newest:
         more = max(height, min(2 * had, _MAX_GPUS)) - had
         self._state = np.concatenate((self._state, np.full(more, _UNKNOWN, np.uint8)))
         self._at_ms = np.concatenate((self._at_ms, np.full(more, _NEVER)))
-        self._values = np.concatenate((self._values, np.full((more, len(_PLACES)), np.nan)))
+        self._values = np.concatenate((self._values, np.full((more, self._values.shape[1]), np.nan)))
 
     def note(self, db: sqlite3.Connection, block: Block) -> None:
         """The transaction has written `block`."""
@@ -103,7 +115,14 @@ class Newest:
             if self._written is None:
                 return
             (block, self._revision), self._written = self._written, None
-            self._take(block.where(block.gpu < _MAX_GPUS))
+            self._waiting.append(block)
+            if sum(map(len, self._waiting)) >= _FOLDED_ROWS:
+                self._fold()
+
+    def _fold(self) -> None:
+        if self._waiting:
+            block, self._waiting = join(self._waiting), []
+            self._take(block.where(block.gpu < len(self._state)))
 
     def _take(self, block: Block) -> None:
         """A later instant replaces the row, the same one fills in fields, an earlier one changes nothing."""
@@ -113,10 +132,10 @@ class Newest:
         later = before[rows] < block.at_ms[rows]
         fresh = block.gpu[rows[later]]
         self._state[fresh] = _HERE
-        places = np.array([_PLACES[name] for name in block.names], dtype=np.intp)
+        places = self._places_of(block.names)
         values = block.values.T if len(rows) == len(block) else block.values.T[rows]
-        if later.all() and len(np.unique(fresh)) == len(fresh):
-            wide = np.full((len(fresh), len(_PLACES)), np.nan)
+        if len(fresh) == len(rows) and _differ(fresh):
+            wide = np.full((len(fresh), self._values.shape[1]), np.nan)
             wide[:, places] = values
             self._values[fresh] = wide
             return
@@ -124,6 +143,17 @@ class Newest:
         # Where one cell is named twice, the value that comes last stays: that of the later row.
         row, column = np.nonzero(~np.isnan(values))
         self._values[block.gpu[rows[row]], places[column]] = values[row, column]
+
+    def _places_of(self, names: tuple[str, ...]) -> Places:
+        found = self._places.get(names)
+        if found is None:
+            if len(self._places) >= _MAX_SETS:
+                self._places = {}
+            found = np.array([self._columns.setdefault(name, len(self._columns) + 1) for name in names], dtype=np.intp)
+            more = len(self._columns) + 1 - self._values.shape[1]
+            self._values = np.hstack((self._values, np.full((len(self._values), more), np.nan)))
+            self._places[names] = found
+        return found
 
     # ------------------------------------------------------------------ reading
 
@@ -133,14 +163,21 @@ class Newest:
         It may be newer than that, never older. There is nothing where one of `metrics` is no plain metric.
         """
         held = np.zeros(len(gpu), np.bool_)
-        places = [_PLACES[name] for name in metrics if name in _PLACES]
+        plain = all(name in METRICS for name in metrics)
         with self._lock:
             # A transaction that is over but not settled yet is of this process, and what it wrote is not `held` yet.
             known = seen <= self._revision or (self._written is not None and seen == self._written[1])
-            if known and len(places) == len(metrics):
+            if known and plain:
+                self._fold()
                 inside = np.flatnonzero(gpu < len(self._state))
                 some = gpu[inside]
                 held[inside] = (self._state[some] == _HERE) & (self._at_ms[some] >= last[inside])
             chosen = gpu[held]
-            values = self._values[chosen[:, None], np.array(places, dtype=np.intp)]
+            places = np.array([self._columns.get(name, 0) for name in metrics], dtype=np.intp)
+            values = self._values[chosen[:, None], places]
             return Remembered(held, self._at_ms[chosen], values)
+
+
+def _differ(gpu: Index) -> bool:
+    """Whether no number is there twice; those of a tick mostly rise."""
+    return bool((gpu[1:] > gpu[:-1]).all()) or len(np.unique(gpu)) == len(gpu)
