@@ -57,6 +57,7 @@ class Tally:
     more_gaps: int = 0
     xids: Counter[int] = field(default_factory=Counter)
     sxids: Counter[int] = field(default_factory=Counter)
+    unsettled: Counter[int] = field(default_factory=Counter)
     restarts: int = 0
 
 
@@ -132,16 +133,20 @@ class Batches:
             self.tally.more_gaps += 1
 
     def _events(self, runs: Iterable[Run], recording: Recording) -> list[Event]:
-        """A driver or exporter that was started anew shows codes that may be old: where counters fell, the code is
-        taken as found."""
+        """New XIDs and SXids.
+
+        Where counters fell, driver or exporter was started anew and a code that changed there may be old: it is no
+        event, but counted in the tally as unsettled.
+        """
         events: list[Event] = []
         restarts = {(t.gpu.host, t.gpu.uuid): _restarts(t, self._counters) for t in recording.tracks}
         self.tally.restarts += sum(len(times) for times in restarts.values())
         for at_ms, looks in _looks(runs).items():
             for look in looks:
-                if at_ms in restarts.get((look.gpu.host, look.gpu.uuid), ()):
-                    self._xids.forget(look.gpu)
-                events += self._xids.note(look, at_ms)
+                fell = at_ms in restarts.get((look.gpu.host, look.gpu.uuid), ())
+                events += self._xids.note(look, at_ms, settled=not fell)
+        self.tally.unsettled.update(code for _, code in self._xids.unsettled)
+        self._xids.unsettled.clear()
         self.tally.xids.update(event.code for event in events)
         sxids = self._switches(runs)
         self.tally.sxids.update(event.code for event in sxids)

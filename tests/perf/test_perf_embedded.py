@@ -43,6 +43,8 @@ KEEP = Retention(7 * DAY, 90 * DAY, 730 * DAY)
 FLEET = 8_000
 TICK = f"a tick of {FLEET:,} GPUs x {METRICS} metrics, durable: {FLEET * METRICS:,} values"
 NEWEST = f"the newest reading of {FLEET:,} GPUs x {METRICS} metrics"
+NODE = 8
+BY_NODE = f"{NEWEST}, written {NODE} GPUs at a time"
 
 
 @dataclass
@@ -268,6 +270,36 @@ def test_the_newest_of_a_fleet(
     np.testing.assert_array_equal(found, newest)
     if not benchmark.disabled:
         say(f"{NEWEST}, {kind}: {smallest(benchmark) * 1e3:.1f} ms")
+
+
+@pytest.mark.parametrize("kind", ["embedded", "baseline_from_chunks", "baseline_wide_rows"])
+@pytest.mark.benchmark(group=BY_NODE)
+def test_the_newest_of_a_fleet_that_is_written_node_by_node(
+    benchmark: BenchmarkFixture, say: Say, telemetry: Telemetry, tmp_path: Path, kind: str
+) -> None:
+    """As agents push. Who wrote has the newest in memory; a store that only reads puts them together from chunks."""
+    assert len(telemetry.cube) == SIMULATED
+    ticks = [telemetry.tick(step, telemetry.fleet) for step in range(2)]
+    nodes = [tick[start : start + NODE] for tick in ticks for start in range(0, len(tick), NODE)]
+    begun = time.perf_counter()
+    if kind == "baseline_wide_rows":
+        baseline = Wide(tmp_path / "wide.db", telemetry.names)
+        for node in nodes:
+            baseline.write(node)
+        writing = time.perf_counter() - begun
+        found = benchmark(baseline.newest)[:, :-1]
+        baseline.db.close()
+    else:
+        store = SqliteStore(tmp_path / "store.db")
+        for node in nodes:
+            store.write(Batch(node))
+        writing = time.perf_counter() - begun
+        with closing(store), closing(SqliteStore(store.path)) as reader:
+            asked = store if kind == "embedded" else reader
+            found = benchmark(asked.latest_columns, telemetry.names, START).values
+    np.testing.assert_array_equal(found, [telemetry.row(number, 1) for number in range(telemetry.fleet)])
+    if not benchmark.disabled:
+        say(f"{BY_NODE}, {kind}: {smallest(benchmark) * 1e3:.1f} ms; a write {writing / len(nodes) * 1e3:.2f} ms")
 
 
 @pytest.mark.parametrize("metrics", [METRICS, 1], ids=["60_metrics", "1_metric"])

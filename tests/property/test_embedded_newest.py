@@ -56,9 +56,10 @@ class Newest(RuleBasedStateMachine):
         self.writers = [SqliteStore(self.path), SqliteStore(self.path)]
         self.reader = SqliteStore(self.path)
 
-    @rule(batch=batches)
-    def write(self, batch: list[Reading]) -> None:
-        self.writers[0].write(Batch(readings=batch))
+    @rule(some=st.lists(batches, min_size=1, max_size=4))
+    def write(self, some: list[list[Reading]]) -> None:
+        for batch in some:
+            self.writers[0].write(Batch(readings=batch))
 
     @rule(batch=batches)
     def another_writes(self, batch: list[Reading]) -> None:
@@ -110,6 +111,7 @@ class Newest(RuleBasedStateMachine):
 @pytest.mark.parametrize("most", [1_000, 3], ids=["all_remembered", "some_remembered"])
 def test_a_writer_says_what_the_file_says(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     monkeypatch.setattr(embedded_newest, "_MAX_GPUS", most)
+    monkeypatch.setattr(embedded_newest, "_FOLDED_ROWS", 9)
     run_state_machine_as_test(
         Newest,
         settings=settings(

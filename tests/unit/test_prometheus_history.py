@@ -143,6 +143,7 @@ def test_a_restart_is_no_onset() -> None:
         xid_points([0] * 4), (5e9, 6e9, 1e3, 2e3), strict=True)]  # fmt: skip
     report = run(FakePrometheus(energy + xid_points([0, 0, 79, 79])))
     assert report.xids == {}
+    assert report.unsettled == {79: 1}
     assert report.restarts == 1
 
 

@@ -59,6 +59,7 @@ class ImportReport:
     readings: int
     xids: Mapping[int, int]
     sxids: Mapping[int, int]
+    unsettled: Mapping[int, int]
     restarts: int
     gaps: tuple[Gap, ...]
     more_gaps: int
@@ -91,6 +92,7 @@ class ImportReport:
             "readings": self.readings,
             "xids": {str(code): count for code, count in sorted(self.xids.items())},
             "sxids": {str(code): count for code, count in sorted(self.sxids.items())},
+            "unsettled_xids": {str(code): count for code, count in sorted(self.unsettled.items())},
             "counter_restarts": self.restarts,
             "gaps": [{"host": g.host, "from": to_iso(g.start_ms), "to": to_iso(g.end_ms)} for g in self.gaps],
             "more_gaps": self.more_gaps,
@@ -116,7 +118,8 @@ class ImportReport:
             f"metrics: {len(self.metrics)} from {len(self.names)} fields; {self.blank:,} samples were blank",
             f"unknown fields: {', '.join(self.unknown) or 'none'}",
             f"XID onsets: {_counts(self.xids)}; SXID onsets: {_counts(self.sxids)}; "
-            f"counters started again {self.restarts} times",
+            f"counters started again {self.restarts} times, "
+            f"changed with them and left out: {_counts(self.unsettled)}",
             f"gaps of over 5 min: {len(self.gaps) + self.more_gaps}",
         ]
         longest = sorted(self.gaps, key=lambda gap: gap.start_ms - gap.end_ms)[:SHOWN_GAPS]
@@ -221,6 +224,7 @@ class _Import:
             readings=tally.readings,
             xids=dict(tally.xids),
             sxids=dict(tally.sxids),
+            unsettled=dict(tally.unsettled),
             restarts=tally.restarts,
             gaps=tuple(tally.gaps),
             more_gaps=tally.more_gaps,
