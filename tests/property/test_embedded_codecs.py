@@ -96,7 +96,6 @@ def test_segments_give_back_what_was_written(some: list[Reading], after: int, wh
         whole = segments.read(path, 0, 2**62, None, None, whole=True, variants=_more(path))
         flags = np.array([number in which for number in range(6)])
         part = segments.read(path, T0 + after, 2**62, flags, None, whole=True, variants=_more(path))
-        segments._footer.cache_clear()
     assert told(back(whole)) == told(some)
     assert told(back(part)) == told([r for r in some if r.at_ms >= T0 + after and r.gpu.index in which])
 

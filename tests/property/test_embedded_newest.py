@@ -115,6 +115,9 @@ def test_a_writer_says_what_the_file_says(monkeypatch: pytest.MonkeyPatch, most:
     run_state_machine_as_test(
         Newest,
         settings=settings(
-            max_examples=30, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=30,
+            stateful_step_count=25,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
         ),
     )

@@ -24,7 +24,7 @@ from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.store.memory import MemoryStore
-from tocsin.store.rollup import Rule, rule_of
+from tocsin.store.rollup import Rule, fold, rule_of
 from tocsin.store.sqlite import SqliteStore
 from tocsin.store.upkeep import Retention, Upkeep, look_after
 from tocsin_testing.builders import gpu, reading, xid
@@ -268,3 +268,9 @@ def test_ages_that_do_not_rise_are_one_clear_error() -> None:
     with pytest.raises(ValidationError, match="raw_days must not exceed minute_days"):
         StoreSettings(raw_days=100)
     assert StoreSettings(raw_days=1, minute_days=1, ten_minute_days=1).minute_days == 1
+
+
+def test_a_mean_whose_sum_no_float_holds_stays_among_its_values() -> None:
+    column = np.array([1.7e308, 1.6e308])
+    (mean,) = fold(Rule.MEAN, column, np.array([0]), np.ones(2))
+    assert 1.6e308 <= mean <= 1.7e308

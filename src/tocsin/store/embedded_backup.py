@@ -11,6 +11,7 @@ from pathlib import Path
 from tocsin.domain.errors import InputError
 from tocsin.store import segments
 from tocsin.store.embedded_database import Database, locked
+from tocsin.store.embedded_files import copy, make_folder, sync_folder
 from tocsin.store.port import StoreUnavailable
 from tocsin.store.sqlite_schema import MIGRATIONS
 
@@ -34,10 +35,11 @@ def backup(database: Database, target: Path) -> None:
             raise InputError("target", str(path), "exists", "name a new file")
     for _ in range(_TRIES):
         try:
-            with closing(sqlite3.connect(target)) as copy:
+            with closing(sqlite3.connect(target)) as fresh:
                 with database.reading() as db:
-                    db.backup(copy)
-                _copy_segments(copy, folder_of(database.path), folder_of(target))
+                    db.backup(fresh)
+                _copy_segments(fresh, folder_of(database.path), folder_of(target))
+            sync_folder(target.absolute().parent)
             return
         except FileNotFoundError:
             # Upkeep replaced a segment after the list was copied.
@@ -55,15 +57,16 @@ def _discard(target: Path) -> None:
 
 def _copy_segments(db: sqlite3.Connection, source: Path, target: Path) -> None:
     """Copy every file that counts in `db`."""
-    target.mkdir(parents=True)
+    make_folder(target)
     if int(db.execute("PRAGMA user_version").fetchone()[0]) < _SEGMENTED:
         return
     query = "SELECT name, variants FROM segment WHERE retired_ms IS NULL AND problem IS NULL"
     for name, variants in db.execute(query):
-        shutil.copyfile(source / name, target / name)
+        copy(source / name, target / name)
         if variants:
             beside = segments.variants_of(source / name)
-            shutil.copyfile(beside, target / beside.name)
+            copy(beside, target / beside.name)
+    sync_folder(target)
 
 
 def restore(source: Path, target: Path) -> None:
@@ -79,9 +82,9 @@ def restore(source: Path, target: Path) -> None:
             version = int(db.execute("PRAGMA user_version").fetchone()[0])
             if not whole or not 0 < version <= len(MIGRATIONS):
                 raise InputError("source", str(source), "is no whole store of this version", "use another backup")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with closing(sqlite3.connect(fresh)) as copy:
-                db.backup(copy)
+            make_folder(target.absolute().parent)
+            with closing(sqlite3.connect(fresh)) as made:
+                db.backup(made)
             _copy_segments(db, folder_of(source), folder_of(fresh))
     except sqlite3.DatabaseError as error:
         raise InputError("source", str(source), f"cannot be read: {error}", "use another backup") from None
@@ -93,16 +96,25 @@ def restore(source: Path, target: Path) -> None:
     except OSError as error:
         _discard(fresh)
         raise StoreUnavailable(f"store {target}: {error}") from None
-    with locked(target, ".lock", fcntl.LOCK_EX):
-        for suffix in ("-wal", "-shm"):
-            target.with_name(target.name + suffix).unlink(missing_ok=True)
-        # Files that the new list does not name do no harm, names without files would: so the files come first.
-        _merge_folders(folder_of(fresh), folder_of(target))
-        fresh.replace(target)
+    try:
+        with locked(target, ".lock", fcntl.LOCK_EX):
+            _put_in_place(fresh, target)
+    except OSError as error:
+        raise StoreUnavailable(f"store {target}: {error}; restore it again") from None
+
+
+def _put_in_place(fresh: Path, target: Path) -> None:
+    # Files that the new list does not name do no harm, names without files would: so the files come first.
+    _merge_folders(folder_of(fresh), folder_of(target))
+    for suffix in ("-wal", "-shm"):
+        target.with_name(target.name + suffix).unlink(missing_ok=True)
+    fresh.replace(target)
+    sync_folder(target.absolute().parent)
 
 
 def _merge_folders(source: Path, target: Path) -> None:
-    target.mkdir(parents=True, exist_ok=True)
+    make_folder(target)
     for path in source.iterdir():
         path.replace(target / path.name)
+    sync_folder(target)
     source.rmdir()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from tocsin.domain.errors import Conflict, InputError, TocsinError
+from tocsin.store.embedded_files import make_folder
 from tocsin.store.port import StoreRejected, StoreUnavailable
 from tocsin.store.sqlite_schema import prepare
 
@@ -36,19 +37,33 @@ class Database:
     def open(self, first: Callable[[sqlite3.Connection], None]) -> bool:
         """Open the file and call `first` with the new connection; False where it was open already.
 
-        Raises InputError where it is no store of this or an older version, Conflict while it is being replaced.
+        Raises InputError where it is no store of this or an older version, Conflict while it is being replaced, and
+        StoreUnavailable where `first` fails.
         """
         with self._lock:
             if self._writer is not None:
                 return False
             with ExitStack() as undo:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                sharing = undo.enter_context(locked(self.path, ".lock", fcntl.LOCK_SH))
+                sharing = undo.enter_context(self._shared())
                 db = undo.enter_context(closing(self._connect()))
-                first(db)
+                # What `first` remembers of a transaction that is undone is not in the file.
+                undo.callback(self._undone)
+                try:
+                    first(db)
+                except sqlite3.Error as error:
+                    raise mapped(self.path, error) from None
                 undo.pop_all()
             self._writer, self._sharing = db, sharing
             return True
+
+    def _shared(self) -> IO[str]:
+        try:
+            make_folder(self.path.absolute().parent)
+            return locked(self.path, ".lock", fcntl.LOCK_SH)
+        except (OSError, StoreUnavailable) as error:
+            raise InputError(
+                "store.path", str(self.path), f"cannot be used: {error}", "name a folder that can be written"
+            ) from None
 
     def _connect(self) -> sqlite3.Connection:
         try:
@@ -125,9 +140,12 @@ def locked(path: Path, suffix: str, kind: int) -> IO[str]:
     """A lock beside `path`, held until it is closed or its process ends.
 
     Who uses the store shares ``.lock``, who replaces it must be alone; who rewrites segments holds ``.upkeep`` alone.
-    Raises Conflict where it cannot be had.
+    Raises Conflict where somebody else has it, StoreUnavailable where its file cannot be written.
     """
-    handle = path.with_name(path.name + suffix).open("a", encoding="ascii")
+    try:
+        handle = path.with_name(path.name + suffix).open("a", encoding="ascii")
+    except OSError as error:
+        raise StoreUnavailable(f"store {path}: {error}") from None
     try:
         fcntl.flock(handle, kind | fcntl.LOCK_NB)
     except OSError:

@@ -160,12 +160,14 @@ class Newest:
     def rows(self, seen: int, gpu: Index, last: Ints, metrics: Sequence[str]) -> Remembered:
         """What is remembered of `gpu`, whose newest instants are `last` where the file has revision `seen`.
 
-        It may be newer than that, never older. There is nothing where one of `metrics` is no plain metric.
+        It may be newer than that; a write that has not returned yet may be in it or not. There is nothing where one of
+        `metrics` is no plain metric.
         """
         held = np.zeros(len(gpu), np.bool_)
         plain = all(name in METRICS for name in metrics)
         with self._lock:
-            # A transaction that is over but not settled yet is of this process, and what it wrote is not `held` yet.
+            # A transaction may be over and not settled yet: its write has not returned, and later instants of it are
+            # not `held`.
             known = seen <= self._revision or (self._written is not None and seen == self._written[1])
             if known and plain:
                 self._fold()

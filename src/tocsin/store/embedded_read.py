@@ -19,7 +19,7 @@ from tocsin.store.embedded_newest import Newest, revision
 from tocsin.store.embedded_segments import Gone, Segments
 from tocsin.store.hot_block import Block, Flags, Floats, Index, Ints, empty, matrix, merge
 from tocsin.store.hot_gather import readings_of
-from tocsin.store.port import Columns, Series
+from tocsin.store.port import Columns, Series, StoreUnavailable
 from tocsin.store.rollup import HIGH, LOW, is_made
 
 _TRIES = 3
@@ -61,7 +61,7 @@ class Reader:
                 continue
             parts = [block for block in (*cold, *hot) if block is not None and len(block)]
             return (merge(parts) if parts else empty(), roster)
-        raise AssertionError("the last try raises or returns")
+        raise StoreUnavailable("segments are replaced faster than they are read")
 
     def series(self, gpu: str, metrics: Sequence[str], start_ms: int, end_ms: int) -> Series:
         """See `tocsin.store.port.Store`."""

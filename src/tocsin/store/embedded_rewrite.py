@@ -18,6 +18,7 @@ from tocsin.domain.errors import Unavailable
 from tocsin.store import segments as files
 from tocsin.store.embedded_chunks import Ask, Chunks
 from tocsin.store.embedded_database import Database
+from tocsin.store.embedded_files import make_folder, sync_folder
 from tocsin.store.embedded_gpus import flags_of
 from tocsin.store.embedded_newest import changed
 from tocsin.store.embedded_segments import Gone, Segment, Segments
@@ -78,7 +79,6 @@ class Rewriter:
 
         A segment that turns out to be damaged is left out, and stays set aside.
         """
-        self._segments.folder.mkdir(parents=True, exist_ok=True)
         with self._database.reading() as db:
             (highest,) = db.execute(
                 "SELECT COALESCE(MAX(seq), 0) FROM sqlite_sequence WHERE name = 'segment'"
@@ -86,8 +86,9 @@ class Rewriter:
         self._number = max(self._number, highest)
         made: list[Segment] = []
         try:
+            make_folder(self._segments.folder)
             made.extend(self._written(job, block) for block in _gathered(self._merged(job)))
-            files.sync_folder(self._segments.folder)
+            sync_folder(self._segments.folder)
             self._swap(job, made, now_ms)
         except (OSError, Unavailable) as error:
             for segment in made:

@@ -85,8 +85,8 @@ class Segments:
     def read(self, segment: Segment, ask: Ask, *, last_try: bool = False) -> Block | None:
         """The wanted rows of a segment; None where its file is damaged, which is logged and remembered.
 
-        Raises Gone where the file is not there, unless this is the `last_try`, and StoreUnavailable where the machine
-        and not the file is at fault.
+        Raises Gone where the file is not there, unless this is the `last_try` and it should be there, and
+        StoreUnavailable where the machine and not the file is at fault.
         """
         try:
             return segments.read(
@@ -99,7 +99,7 @@ class Segments:
                 variants=bool(ask.variants and segment.variants),
             )
         except FileNotFoundError as error:
-            if not last_try:
+            if not last_try or not self._counts(segment):
                 raise Gone(segment.name) from None
             problem = str(error)
         except OSError as error:
@@ -113,6 +113,11 @@ class Segments:
             problem = f"{type(error).__name__}: {error}"
         self._set_aside(segment, problem)
         return None
+
+    def _counts(self, segment: Segment) -> bool:
+        with self._database.reading() as db:
+            found = db.execute("SELECT 1 FROM segment WHERE id = ? AND retired_ms IS NULL", (segment.id,)).fetchone()
+        return found is not None
 
     def _set_aside(self, segment: Segment, problem: str) -> None:
         log.error("segment set aside", segment=str(self.path(segment)), rows=segment.height, problem=problem[:300])
@@ -149,7 +154,8 @@ class Segments:
         if not self.folder.is_dir():
             return 0
         kept = named | {segments.variants_of(Path(name)).name for name in named}
-        orphans = [path for path in self.folder.iterdir() if path.name not in kept]
+        ours = [path for path in self.folder.iterdir() if path.name.endswith((segments.SUFFIX, segments.TEMPORARY))]
+        orphans = [path for path in ours if path.name not in kept]
         for path in orphans:
             path.unlink(missing_ok=True)
         return len(orphans)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -242,22 +242,7 @@ def matrix(block: Block, metrics: Sequence[str], order: npt.NDArray[np.intp] | N
     return np.ascontiguousarray(values.T)
 
 
-def only(block: Block, names: Iterable[str]) -> Block:
-    """`block` with those of its columns alone that are in `names`."""
-    wanted = set(names)
-    chosen = tuple(name for name in block.names if name in wanted)
-    if chosen == block.names:
-        return block
-    places = _places(block.names, chosen)
-    return Block(block.gpu, block.at_ms, chosen, block.values[places], block.reasons, block.owners, block.extra)
-
-
 def windows(at_ms: Ints, width_ms: int = MINUTE) -> Ints:
     """The start of the window of `width_ms` that each instant lies in; windows start at the epoch."""
     found: Ints = at_ms // width_ms * width_ms
     return found
-
-
-def numbered(names: Iterable[str]) -> Mapping[str, int]:
-    """Name to place."""
-    return {name: number for number, name in enumerate(names)}

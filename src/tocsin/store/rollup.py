@@ -148,6 +148,7 @@ def fold(rule: Rule, column: Floats, first: Starts, count: Floats) -> Floats:
     return np.where(some, found, np.nan)
 
 
+@np.errstate(over="ignore")  # a sum beyond what a float holds is brought back to the highest value below
 def _means(column: Floats, there: Flags, some: Flags, first: Starts, count: Floats) -> Floats:
     total = np.add.reduceat(np.where(there, column * count, 0.0), first)
     weight = np.add.reduceat(np.where(there, count, 0.0), first)

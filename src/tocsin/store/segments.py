@@ -126,15 +126,6 @@ def remove(path: Path) -> None:
         one.unlink(missing_ok=True)
 
 
-def sync_folder(folder: Path) -> None:
-    """Bring the names of the files in `folder` to disk."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 # ---------------------------------------------------------------------- reading
 
 
@@ -160,9 +151,14 @@ class _Footer:
         return [int(number) for number in np.flatnonzero(found)]
 
 
-@lru_cache(maxsize=64)
 def _footer(path: Path) -> _Footer:
-    """The footer of a file, remembered: a file never changes, and its name is never used again."""
+    found = path.stat()
+    return _footer_once(path, (found.st_ino, found.st_size, found.st_mtime_ns))
+
+
+@lru_cache(maxsize=64)
+def _footer_once(path: Path, _same: tuple[int, int, int]) -> _Footer:
+    """The footer of a file, remembered. A file never changes, but a backup may put another one under its name."""
     with pa.OSFile(str(path)) as handle, pq.ParquetFile(handle) as file:
         try:
             return _footer_of(file)
