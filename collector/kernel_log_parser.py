@@ -152,7 +152,7 @@ class KernelLogParser:
             return
         event = self._event(EventKind.XID, line, record)
         yield event
-        verdict = _verdict(line.text) if line.code == VERDICT_CODE else None
+        verdict = verdict_of(line.text) if line.code == VERDICT_CODE else None
         if verdict is not None:
             yield replace(event, kind=EventKind.RECOVERY_ACTION, code=verdict)
 
@@ -191,8 +191,8 @@ def _message(line: KernelLine, decoded: Decoded | None) -> str:
     return clean if len(clean) <= _MESSAGE_LIMIT else clean[: _MESSAGE_LIMIT - 3] + "..."
 
 
-def _verdict(text: str) -> int | None:
-    """The new verdict in NVML's enumeration; None where the text does not say."""
+def verdict_of(text: str) -> int | None:
+    """The new verdict of the `text` of XID 154 in NVML's enumeration; None where the text does not say."""
     match = _VERDICT.search(text)
     if match is None:
         return None

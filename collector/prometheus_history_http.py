@@ -46,7 +46,10 @@ class _Transient(Exception):
 
 
 class HistoryClient:
-    """One server. Raises InputError where what was asked or named is wrong, Unavailable where it does not answer."""
+    """One server. Raises InputError where what was asked or named is wrong, Unavailable where it does not answer.
+
+    A server that never answered is given up at once: its URL is more likely wrong than its restart just now.
+    """
 
     def __init__(
         self,
@@ -61,6 +64,7 @@ class HistoryClient:
         self.url = _BASE.sub("", url)
         self.requests = 0
         self.warnings: set[str] = set()
+        self._answered = False
         self._http = httpx2.Client(headers=dict(headers or {}), timeout=timeout_seconds, transport=transport)
 
     def close(self) -> None:
@@ -108,9 +112,13 @@ class HistoryClient:
         self.requests += 1
         try:
             with self._http.stream("GET", f"{self.url}{path}", params=asked) as response:
+                self._answered = True
                 body = _bounded(response)
         except httpx2.HTTPError as error:
-            raise _Transient(str(error) or type(error).__name__) from None
+            problem = str(error) or type(error).__name__
+            if not self._answered:
+                raise Unavailable(f"{self.url} does not answer: {problem}; check the URL") from None
+            raise _Transient(problem) from None
         if response.status_code == 200:
             return self._checked(body)
         raise self._failure(response.status_code, _text(body))

@@ -65,6 +65,7 @@ class HistoryFile:
         if path.exists():
             raise InputError("--to", str(path), "exists", "name another file, or remove this one first")
         self._resume = self._rest()
+        self._kept = self._resume is not None
         try:
             self._file: IO[bytes] = self._part.open("r+b" if self._resume else "wb")
             size = self._resume[1] if self._resume else 0
@@ -90,6 +91,7 @@ class HistoryFile:
             self._file.flush()
             os.fsync(self._file.fileno())
             self._mark(window.until_ms)
+            self._kept = True
         except OSError as error:
             raise _unwritable(self.path, error) from None
 
@@ -97,11 +99,16 @@ class HistoryFile:
         """Give the file its name: everything is in it."""
         self._file.close()
         self._part.replace(self.path)
+        self._kept = True
         self._state.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Leave what is there for a later run. Safe to repeat, and after `finish`."""
+        """Leave what is there for a later run, and nothing where no window was written. Safe to repeat, and after
+        `finish`."""
         self._file.close()
+        if not self._kept:
+            self._part.unlink(missing_ok=True)
+            self._state.unlink(missing_ok=True)
 
     def _put(self, pack: _Packer | None, text: str) -> None:
         data = text.encode()

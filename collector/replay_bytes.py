@@ -70,6 +70,11 @@ def _plain(path: Path) -> Iterator[bytes]:
             yield piece
 
 
+def unreadable(path: Path, error: OSError) -> InputError:
+    """What is said of a file that cannot be opened or read."""
+    return InputError("path", str(path), f"cannot be read: {error.strerror}", "name a readable file")
+
+
 def _broken(path: Path, where: int, problem: str) -> InputError:
     remedy = "fetch the file again; what came before is kept"
     return InputError(str(path), f"byte {where}", problem, remedy)
@@ -117,6 +122,6 @@ def pieces(path: Path) -> Iterator[bytes]:
             else:
                 rest += piece
     except OSError as error:
-        raise InputError("path", str(path), f"cannot be read: {error.strerror}", "name a readable file") from None
+        raise unreadable(path, error) from None
     if rest:
         yield rest

@@ -17,7 +17,7 @@ import numpy as np
 from tocsin.collector.dcgm_fields import Field
 from tocsin.collector.dcgm_labels import Head
 from tocsin.collector.dcgm_lines import Heads, Sample, samples
-from tocsin.collector.replay_bytes import pieces
+from tocsin.collector.replay_bytes import pieces, unreadable
 from tocsin.collector.replay_samples import Samples
 from tocsin.domain.clock import SECOND, from_iso
 from tocsin.domain.identity import Gpu
@@ -60,12 +60,19 @@ def _samples(path: Path, counts: Counter[str]) -> Iterator[Sample]:
                 yield sample
 
 
+def _modified_ms(path: Path) -> int:
+    try:
+        return int(path.stat().st_mtime * SECOND)
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
 class _Dater:
     """Gives each sample its instant."""
 
     def __init__(self, path: Path) -> None:
         named = instant_of_name(path.name)
-        self._at_ms = int(path.stat().st_mtime * SECOND) if named is None else named
+        self._at_ms = _modified_ms(path) if named is None else named
         self._seen: set[tuple[str, str]] = set()
 
     def at_ms(self, sample: Sample, identity: str) -> int:
@@ -82,7 +89,7 @@ class _Dater:
 def read_prometheus(path: Path, samples: Samples) -> None:
     """Add everything in `path` to `samples`; what cannot be used is counted and reported there.
 
-    Raises InputError where the file ends early or is damaged, after all before that has been added.
+    Raises InputError where the file cannot be read, ends early or is damaged, after all before that has been added.
     """
     counts: Counter[str] = Counter()
     table = _Table(samples)

@@ -99,3 +99,54 @@ def test_overrides_are_shown_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "  overridden  severity: warning -> critical\n  source      override: site policy\n" in text
     made = json.loads(run("63", "--json").output)
     assert (made["severity"], made["overridden"]) == ("critical", ["severity: warning -> critical"])
+
+
+IDENTITY = b"NVRM: GPU at PCI:0000:65:00: GPU-5f6a7b8c-0000-1111-2222-333344445555\n"
+
+
+def verdict_line(text: str) -> bytes:
+    return f"NVRM: Xid (PCI:0000:65:00): 154, GPU recovery action changed from 0x0 (None) to {text}\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "severity"), [("0x2 (Node Reboot Required)", "critical"), ("0x0 (None)", "info"), ("0x9 (What)", "info")]
+)
+def test_a_verdict_is_one_line_as_severe_as_what_it_asks_for(text: str, severity: str) -> None:
+    shown = run("--log", "-", stdin=verdict_line(text)).output.split("\n\n")[0]
+    assert shown.splitlines() == [
+        f"00000000:65:00.0  {severity}  XID 154 GPU_RECOVERY_ACTION_CHANGED: "
+        f"GPU recovery action changed from 0x0 (None) to {text}"
+    ]
+    events = json.loads(run("--log", "-", "--json", stdin=verdict_line(text)).output)["events"]
+    assert {event["severity"] for event in events} == {severity}
+
+
+def test_a_correction_of_the_verdicts_severity_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "overrides.toml"
+    path.write_text('[[xid]]\ncode = 154\nseverity = "warning"\nreason = "ours"\n', encoding="utf-8")
+    monkeypatch.setenv("TOCSIN_RULES__XID_OVERRIDES", str(path))
+    assert "  warning  XID 154" in run("--log", "-", stdin=verdict_line("0x2 (Node Reboot Required)")).output
+
+
+def test_a_gpu_has_one_name_in_the_whole_log() -> None:
+    before = b"NVRM: Xid (PCI:0000:65:00): 31, pid=1, name=x, y\n"
+    elsewhere = b"NVRM: Xid (PCI:0000:66:00): 31, pid=1, name=x, y\n"
+    shown = run("--log", "-", stdin=before + IDENTITY + before + elsewhere).output.splitlines()[:3]
+    uuid = "GPU-5f6a7b8c-0000-1111-2222-333344445555"
+    assert [line.split("  ")[0] for line in shown] == [uuid, uuid, "00000000:66:00.0"]
+
+
+def test_a_sub_code_with_a_verdict_of_its_own_has_nothing_of_its_number() -> None:
+    shown = run("74", "--registers", "0x1").output
+    assert "  severity    info\n" in shown
+    assert "  then " not in shown
+    assert "immediate action ignore; 1 of 7 words given\n" in shown
+    assert json.loads(run("74", "--registers", "0x1", "--json").output)["partial"] == "1 of 7 words given"
+    unknown = run("74", "--registers", "0x0,0x0,0x0,0x0,0x0,0x0,0x0").output
+    assert "  then        contact_support" in unknown
+    assert "words given" not in unknown
+
+
+@pytest.mark.parametrize("code", ["abc", "0", "7.9"])
+def test_what_is_no_number_is_named(code: str) -> None:
+    assert f"{code!r} is no XID number; write for example 79" in run(code).output

@@ -79,6 +79,15 @@ def test_token_headers_and_selector_reach_the_server(
     assert "s3cret" not in done.stdout + done.stderr
 
 
+def test_nobody_at_the_url_is_said_at_once(tmp_path: Path) -> None:
+    done = tocsin("http://127.0.0.1:1", "--since", "1h", "--to", "x.prom", cwd=tmp_path)
+    assert done.returncode == 3
+    (line,) = done.stderr.strip().splitlines()
+    assert "http://127.0.0.1:1 does not answer" in line
+    assert "trying again" not in line
+    assert list(tmp_path.glob("x.prom*")) == []
+
+
 def test_a_retry_is_told_beside_the_summary(fake: FakePrometheus, httpserver: HTTPServer, tmp_path: Path) -> None:
     fake.failures = ["500 being restarted"]
     done = tocsin(httpserver.url_for(""), *SPAN, "--to", "x.prom", "--json", cwd=tmp_path)
@@ -93,6 +102,7 @@ def test_a_retry_is_told_beside_the_summary(fake: FakePrometheus, httpserver: HT
         (("--since", "1d", "--header", "nonsense"), "--header = 'nonsense'"),
         (("--since", "1d", "--bearer-token-file", "nowhere"), "--bearer-token-file = 'nowhere'"),
         (("--since", "1d", "--step", "0s"), "--step = '0s'"),
+        (("--since", "1h", "--until", "2h", "--to", "x.prom"), "name an earlier --since or a later --until"),
     ],
 )
 def test_a_wrong_option_is_one_line(options: tuple[str, ...], said: str, tmp_path: Path) -> None:

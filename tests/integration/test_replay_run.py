@@ -6,6 +6,8 @@ import bz2
 import json
 import subprocess
 import sys
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,13 @@ import pytest
 from click.testing import CliRunner
 
 from tocsin.cli.main import cli
-from tocsin.domain.clock import SystemClock
+from tocsin.domain.clock import SystemClock, to_iso
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import Category, Severity
+from tocsin.forecaster.ticket_log import read_incidents
 from tocsin.rules.load import load_rules
 from tocsin.runtime.replay import run_replay
+from tocsin.runtime.replay_report import SHOWN_OPENINGS
 from tocsin_testing import needs
 
 FOLDER = Path(__file__).parents[1] / "data" / "gwdg"
@@ -78,10 +82,76 @@ def test_without_a_log_only_findings_are_reported() -> None:
     assert "findings opened" in report.as_text()
 
 
+def test_every_opening_says_when_where_and_what() -> None:
+    report = run_replay([EXCERPT], None, load_rules(None))
+    document: dict[str, Any] = json.loads(json.dumps(report.as_json()))
+    openings = document["openings"]
+    assert Counter(one["rule"] for one in openings) == document["findings"]
+    assert [one["at"] for one in openings] == sorted(one["at"] for one in openings)
+    xids = [one for one in openings if one["rule"] == "xid_bus"]
+    assert [(one["host"], one["gpu"], one["at"]) for one in xids] == [
+        ("node_df3724dfcace", "gpu_352ccae60841", "2025-03-19T09:10:00.000Z"),
+        ("node_df3724dfcace", "gpu_8c09343a012d", "2025-03-19T09:10:00.000Z"),
+    ]
+    assert xids[0]["sentence"].startswith("node_df3724dfcace GPU 1: XID 79")
+    pools = [one for one in openings if one["rule"] == "pool_underused"]
+    assert {(one["host"], one["gpu"]) for one in pools} == {(None, None)}
+    line = next(line for line in report.as_text().splitlines() if "gpu_352ccae60841  xid_bus" in line)
+    assert line.startswith("2025-03-19 09:10  node_df3724dfcace  gpu_352ccae60841  xid_bus")
+    assert line.endswith(xids[0]["sentence"])
+
+
+def test_the_text_shows_the_first_openings_and_counts_the_rest() -> None:
+    report = run_replay([EXCERPT], None, load_rules(None))
+    assert " more (see --json)" not in report.as_text()
+    one = report.openings[-1]
+    longer = replace(report, openings=(*report.openings[:1] * SHOWN_OPENINGS, one, one)).as_text()
+    assert report.openings[0].sentence in longer
+    assert one.sentence not in longer
+    assert longer.endswith("and 2 more (see --json)\n")
+
+
+def test_one_of_a_thing_is_not_many() -> None:
+    report = replace(run_replay([EXCERPT], None, load_rules(None)), rows=1, gpus=1, readings=1, events=1, seconds=1.0)
+    assert report.as_text().startswith("1 line in 1.0 s (1/s): 1 GPU, 1 reading, 1 XID transition\n")
+
+
+def test_a_log_that_cannot_be_used_is_said_before_the_recording_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "incidents.csv"
+    log.write_text("node,day\nn1,2025-03-21\n")
+    with pytest.raises(InputError, match="column incidentDate is missing"):
+        run_replay([tmp_path / "missing.csv"], log, load_rules(None))
+
+
+def test_the_log_that_the_documentation_shows_is_understood(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "replay.md").read_text(encoding="utf-8")
+    lines = [line.strip() for line in text.splitlines()]
+    start = lines.index("node,incidentDate,category")
+    log = tmp_path / "incidents.csv"
+    log.write_text("\n".join(lines[start : start + 3]) + "\n")
+    found = read_incidents(log)
+    assert found.problems == []
+    assert [(one.node, to_iso(one.day_ms)[:10]) for one in found.incidents] == [
+        ("node_df3724dfcace", "2025-03-21"),
+        ("node_df3724dfcace", "2025-04-02"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "ending", ["", ".csv", ".csv.gz", ".csv.bz2", ".prom", ".prom.gz", ".prom.bz2", ".metrics", ".gz"]
+)
+def test_a_file_that_is_not_there_is_bad_input(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"past{ending}"
+    error = CliRunner().invoke(cli, ["replay", str(path)]).exception
+    assert isinstance(error, InputError), error
+    assert (error.field, error.value) == ("path", str(path))
+    assert (error.problem, error.remedy) == ("cannot be read: No such file or directory", "name a readable file")
+
+
 def test_the_text_has_the_same_figures() -> None:
     text = run_replay([EXCERPT], LOG, load_rules(None), draws=20).as_text()
     assert "node_df3724dfcace        2025-03-21 2025-03-19 09:10       38.8 h" in text
-    assert "1 of 1 found; 1 starts, 1 followed: precision 1.00" in text
+    assert "1 of 1 found; 1 start, 1 followed: precision 1.00" in text
     assert "flattered" in text
 
 

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from tocsin.config.address import PortClaim, split_address
+from tocsin.config.address import PortClaim, is_loopback, split_address
 from tocsin.domain.errors import InputError
 
 
@@ -42,3 +42,11 @@ def test_a_port_in_use_is_not_claimed() -> None:
         claim = PortClaim("127.0.0.1", taken.getsockname()[1])
         assert claim.port != taken.getsockname()[1]
         claim.release()
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False), ("brain", False)],
+)
+def test_loopback_is_told_from_the_rest(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected

@@ -241,16 +241,58 @@ def test_what_is_too_much_even_for_a_minute_is_said() -> None:
 @pytest.mark.parametrize("failure", ["500 oops", "502 bad gateway", "429 slow down", httpx2.ConnectError("refused")])
 def test_a_server_that_stumbles_is_asked_again(failure: str | Exception) -> None:
     fake = FakePrometheus(flat(100))
+    client = fake.client()
+    selector = '{__name__=~"DCGM_.*"}'
+    names = client.names(selector, T0, T0 + HOUR)
     fake.failures = [failure] * (ATTEMPTS - 1)
+    assert client.names(selector, T0, T0 + HOUR) == names == ["DCGM_FI_DEV_GPU_TEMP"]
+    assert len(fake.requests) == ATTEMPTS + 1
+
+
+def test_a_first_answer_that_is_an_error_is_asked_again() -> None:
+    fake = FakePrometheus(flat(100))
+    fake.failures = ["500 being restarted", httpx2.ConnectError("refused")]
     assert run(fake).samples == 100
 
 
-def test_a_server_that_stays_away_is_unavailable() -> None:
+def test_a_server_that_goes_away_is_unavailable() -> None:
     fake = FakePrometheus([])
-    fake.failures = [httpx2.ConnectError("connection refused")] * 100
-    with pytest.raises(Unavailable, match="connection refused"):
+    fake.failures = ["503 going down", *[httpx2.ConnectError("connection refused")] * 100]
+    with pytest.raises(Unavailable, match=f"connection refused; {ATTEMPTS} attempts"):
         run(fake)
     assert len(fake.requests) == ATTEMPTS
+
+
+def test_a_server_that_never_answered_is_given_up_at_once() -> None:
+    fake = FakePrometheus([])
+    fake.failures = [httpx2.ConnectError("connection refused")] * 100
+    with pytest.raises(Unavailable, match="connection refused; check the URL"):
+        run(fake)
+    assert len(fake.requests) == 1
+
+
+def test_a_start_behind_the_end_names_what_to_change(tmp_path: Path) -> None:
+    wanted = Wanted(T0 + HOUR, T0)
+    with pytest.raises(InputError, match=r"is not before --until, .*; name an earlier --since or a later --until"):
+        import_to_file(FakePrometheus([]).client(), wanted, tmp_path / "x.prom", ManualClock(), lambda _line: None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_import_that_wrote_nothing_leaves_no_file(tmp_path: Path) -> None:
+    fake = FakePrometheus(flat(9))
+    fake.failures = ["401 Unauthorized"]
+    with pytest.raises(InputError, match="refuses access"):
+        import_to_file(fake.client(), WANTED, tmp_path / "x.prom", ManualClock(), lambda _line: None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_of_a_thing_is_not_many() -> None:
+    text = run(FakePrometheus(flat(100))).as_text()
+    assert "100 samples in " in text
+    assert ", 1 window, " in text
+    assert "1 GPU and 0 MIG instances on 1 host: 100 readings in the store" in text
+    assert "metrics: 1 from 1 field; blank samples: 0" in text
+    assert "counters started again 0 times; XIDs that changed with a restart and are left out: none" in text
 
 
 @pytest.mark.parametrize(

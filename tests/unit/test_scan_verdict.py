@@ -180,3 +180,48 @@ def test_instances_without_their_gpu_are_counted_as_what_they_are(monkeypatch: p
     monkeypatch.setattr("tocsin.runtime.scan.PAUSE_SECONDS", 0.0)
     result = CliRunner().invoke(cli, ["scan"])
     assert "2 MIG instances read by scripted: healthy" in result.stdout
+
+
+LATCHED = {**HEALTHY, "gpu_xid_last_code": 79.0}
+
+
+def test_a_critical_number_in_a_latched_gauge_is_noted_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Scripted([Reading(gpu(0), T0, HEALTHY), Reading(gpu(1), T0, LATCHED)])
+    monkeypatch.setattr(node_scan, "open_source", lambda *_: source)
+    monkeypatch.setattr("tocsin.runtime.scan.PAUSE_SECONDS", 0.0)
+    note = "GPU 1: XID 79 stands in the last-XID gauge; when it came is unknown"
+    result = CliRunner().invoke(cli, ["scan"])
+    assert f"note: {note}" in result.stdout.splitlines()
+    assert result.exit_code == Health.HEALTHY
+    report = json.loads(CliRunner().invoke(cli, ["scan", "--json"]).stdout)
+    assert (report["notes"], report["health"], report["findings"]) == ([note], "healthy", [])
+
+
+def test_a_harmless_number_in_a_latched_gauge_is_no_news() -> None:
+    assert looked(Scripted([Reading(gpu(0), T0, {**HEALTHY, "gpu_xid_last_code": 31.0})])).notes == ()
+
+
+def test_a_latched_number_whose_event_was_seen_needs_no_note() -> None:
+    def seen(number: int, code: int) -> tuple[str, ...]:
+        event = Event(EventKind.XID, gpu(number).uuid, "node-1", T0 - HOUR, code, "text", "kernel_log")
+        return looked(Scripted([Reading(gpu(0), T0, LATCHED), Reading(gpu(1), T0, HEALTHY)]), event).notes
+
+    assert seen(0, 79) == ()
+    assert len(seen(1, 79)) == len(seen(0, 48)) == 1
+
+
+def test_a_note_names_instance_and_host_where_one_number_would_not_do() -> None:
+    instance = replace(gpu(0), uuid="GPU-0/gi1", parent="GPU-0", mig_profile="1g.10gb")
+    other = gpu(7, host="node-2")
+    notes = looked(Scripted([Reading(instance, T0, LATCHED), Reading(other, T0, HEALTHY)])).notes
+    assert notes == ("node-1 GPU 0/1g.10gb: XID 79 stands in the last-XID gauge; when it came is unknown",)
+    event = Event(EventKind.XID, "GPU-0", "node-1", T0 - HOUR, 79, "text", "kernel_log")
+    assert looked(Scripted([Reading(instance, T0, LATCHED)]), event).notes == ()
+
+
+def test_several_hosts_have_a_column(monkeypatch: pytest.MonkeyPatch, node: Scripted) -> None:
+    assert "host" not in CliRunner().invoke(cli, ["scan"]).stdout
+    source = Scripted([Reading(gpu(0), T0, HEALTHY), Reading(gpu(1, host="node-2"), T0, HEALTHY)])
+    monkeypatch.setattr(node_scan, "open_source", lambda *_: source)
+    rows = [line.split() for line in CliRunner().invoke(cli, ["scan"]).stdout.splitlines()[2:5]]
+    assert [row[:2] for row in rows] == [["host", "GPU"], ["node-1", "0"], ["node-2", "1"]]

@@ -90,3 +90,11 @@ def test_two_sets_of_metrics_do_not_meet() -> None:
     first, second = OwnMetrics(), OwnMetrics()
     first.count("tocsin_readings_total", 5, source="nvml")
     assert second.value("tocsin_readings_total", source="nvml") == 0
+
+
+def test_a_gauge_that_is_never_set_is_not_exported() -> None:
+    own = OwnMetrics()
+    assert b"tocsin_fleet_free_gpus" not in generate_latest(own.registry)
+    own.set("tocsin_fleet_free_gpus", 0)
+    own.set("tocsin_fleet_free_gpus", 3)
+    assert b"tocsin_fleet_free_gpus 3.0" in generate_latest(own.registry)

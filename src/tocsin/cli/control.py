@@ -89,8 +89,8 @@ def breaker_reset(context: Context, api_url: str | None, token: str | None) -> N
 def inject(context: Context, kind: str, gpu: str, api_url: str | None, token: str | None) -> None:
     """Inject a fault of KIND into the simulated GPU (UUID or number) of a running demo, for rehearsal."""
     with connect(context, api_url, token) as client:
-        client.inject(kind, gpu)
-    click.echo(f"ok: {kind} in {gpu}")
+        started = client.inject(kind, gpu)
+        click.echo(f"ok: {kind} in simulated GPU {started.gpu} of {client.base_url}")
 
 
 COMMANDS: list[click.Command] = [status, pause, resume, approve, reject, breaker, inject]

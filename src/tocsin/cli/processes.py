@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -71,11 +72,25 @@ def agent(context: Context, source: str | None, once: bool, as_json: bool) -> No
         runtime.serve(settings, name, clock, stop, announce=lambda text: click.echo(text, err=True))
 
 
+_ONCE_SHOWN = (
+    ("gpu_temperature_celsius", "{:.0f} °C", 1.0),
+    ("gpu_power_watts", "{:.0f} W", 1.0),
+    ("gpu_utilization_ratio", "{:.0f} % busy", 100.0),
+    ("gpu_memory_used_ratio", "memory {:.0f} % full", 100.0),
+)
+
+
 def _agent_line(row: dict[str, object]) -> str:
     values, missing = row["values"], row["missing"]
     assert isinstance(values, dict)
     assert isinstance(missing, dict)
-    return f"{row['host']} {row['gpu']} {row['at']}: {len(values)} values, {len(missing)} missing"
+    marked = " (simulated)" if row["simulated"] else ""
+    shown = [
+        form.format(values[name] * factor) for name, form, factor in _ONCE_SHOWN if isinstance(values.get(name), float)
+    ]
+    reasons = Counter(missing.values())
+    counts = [f"{len(values)} values", *(f"{count} {reason}" for reason, count in sorted(reasons.items()))]
+    return f"{row['host']} {row['gpu']}{marked} {row['at']}: {', '.join([*shown, *counts])}"
 
 
 @click.command()

@@ -98,6 +98,7 @@ def _blind(source: str | None, problem: str) -> dict[str, object]:
         "gpus": [],
         "findings": [],
         "events": [],
+        "notes": [],
     }
 
 
@@ -106,6 +107,8 @@ def _lines(report: ScanReport) -> list[str]:
     if report.findings:
         lines.append("")
     lines += [f"{f.severity.value}: {f.sentence} [{f.rule}; proposes: {f.action.value}]" for f in report.findings]
+    if report.notes:
+        lines += ["", *(f"note: {note}" for note in report.notes)]
     return lines + _unseen(report)
 
 
@@ -125,8 +128,11 @@ def _heading(report: ScanReport) -> str:
 def _table(report: ScanReport) -> list[str]:
     if not report.gpus:
         return []
-    rows = [("GPU", "model", *(name for name, *_ in _COLUMNS), "metrics", "health")]
+    rows: list[tuple[str, ...]] = [("GPU", "model", *(name for name, *_ in _COLUMNS), "metrics", "health")]
     rows += [_row(each) for each in report.gpus]
+    hosts = [each.reading.gpu.host for each in report.gpus]
+    if len(set(hosts)) > 1:
+        rows = [(host, *row) for host, row in zip(("host", *hosts), rows, strict=True)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "",

@@ -16,6 +16,21 @@ if TYPE_CHECKING:
 _BRANCH = re.compile(r"R?(\d{3})(?:\.\d+)*")
 
 
+class Number(click.ParamType[int]):
+    """Number of an XID such as ``79``."""
+
+    name = "integer"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            number = int(str(value))
+        except ValueError:
+            number = 0
+        if number < 1:
+            self.fail(f"{value!r} is no XID number; write for example 79", param, ctx)
+        return number
+
+
 class Hex(click.ParamType[int]):
     """A hexadecimal word such as ``0x004505c6``."""
 
@@ -46,7 +61,7 @@ class Branch(click.ParamType[int]):
 
 
 @click.command()
-@click.argument("code", type=click.IntRange(1), required=False)
+@click.argument("code", type=Number(), required=False)
 @click.option("--sxid", type=click.IntRange(1), help="Explain an NVSwitch number instead.")
 @click.option("--log", type=click.File("rb"), help="Explain every XID and SXid in a log; - reads standard input.")
 @click.option("--intrinfo", type=Hex(), help="First word behind XID 144 to 150, which holds the sub-code.")

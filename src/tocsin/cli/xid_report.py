@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import BinaryIO
 
 import click
 
 from tocsin.cli.common import dump
-from tocsin.collector.kernel_log_parser import KernelEvent, KernelLogParser
+from tocsin.collector.kernel_log_parser import VERDICT_CODE, KernelEvent, KernelLogParser, verdict_of
 from tocsin.collector.kernel_log_records import decode_any
 from tocsin.domain.clock import to_iso
 from tocsin.domain.event import EventKind
+from tocsin.domain.finding import Severity
+from tocsin.rules.xid import XidSpec
 from tocsin.rules.xid_explain import Catalogues, Explanation, asks_for, explain_sxid, explain_xid
 from tocsin.rules.xid_nvlink import DECODED_CODES
 
@@ -41,7 +44,8 @@ def lines_of(explained: Explanation) -> Iterator[str]:
         yield _row("others", f"{stance.project}: {stance.says}")
     if explained.decoded is not None:
         layout = f" (layout {explained.decoded.layout})" if explained.decoded.layout else ""
-        yield _row("sub-code", f"{explained.decoded.sentence()}{layout}")
+        partial = f"; {explained.partial}" if explained.partial else ""
+        yield _row("sub-code", f"{explained.decoded.sentence()}{layout}{partial}")
     for change in explained.changes:
         yield _row("overridden", change)
     yield _row("source", explained.provenance)
@@ -57,12 +61,7 @@ def _row(name: str, text: str) -> str:
 
 def print_log(log: BinaryIO, catalogues: Catalogues, driver: int | None, as_json: bool) -> None:
     """Print every event of `log`, then what is known of each number that it has."""
-    parser = KernelLogParser("" if driver is None else str(driver))
-    number = 0
-    events: list[KernelEvent] = []
-    for line in log:
-        number += 1
-        events += parser.feed(decode_any(line.rstrip(b"\r\n")))
+    number, events = _read(log, driver)
     if as_json:
         dump(
             {
@@ -73,12 +72,34 @@ def print_log(log: BinaryIO, catalogues: Catalogues, driver: int | None, as_json
         )
         return
     for event in events:
-        click.echo(_event_line(event, catalogues))
+        # XID 154 says it in the same line of the log.
+        if event.kind is not EventKind.RECOVERY_ACTION:
+            click.echo(_event_line(event, catalogues))
     for one in _explained(events, catalogues):
         click.echo("")
         click.echo("\n".join(lines_of(one)))
     if not events:
         click.echo(f"no XID and no SXid in {number} lines")
+
+
+def _read(log: BinaryIO, driver: int | None) -> tuple[int, list[KernelEvent]]:
+    """Number of lines, and the events; those before the line that names their GPU have its UUID too."""
+    parser = KernelLogParser("" if driver is None else str(driver))
+    number = 0
+    events: list[KernelEvent] = []
+    named: dict[str, str] = {}
+    for line in log:
+        number += 1
+        events += parser.feed(decode_any(line.rstrip(b"\r\n")))
+        if len(parser.uuids) > len(named):
+            named = {**parser.uuids, **named}
+    return number, [_with_uuid(event, named) for event in events]
+
+
+def _with_uuid(event: KernelEvent, named: Mapping[str, str]) -> KernelEvent:
+    if event.uuid or event.kind not in (EventKind.XID, EventKind.RECOVERY_ACTION):
+        return event
+    return replace(event, uuid=named.get(event.bus, ""))
 
 
 def _explained(events: Iterable[KernelEvent], catalogues: Catalogues) -> list[Explanation]:
@@ -96,11 +117,23 @@ def _named(event: KernelEvent, catalogues: Catalogues) -> tuple[str, str]:
     """Severity and name of what happened."""
     if event.kind is EventKind.XID:
         spec = catalogues.xids.seen(event.code, event.severity, event.remedy)
-        return spec.severity.value, f"XID {event.code} {spec.name if event.code in catalogues.xids else _UNKNOWN}"
+        severity = _verdict_severity(event, spec)
+        return severity.value, f"XID {event.code} {spec.name if event.code in catalogues.xids else _UNKNOWN}"
     if event.kind is EventKind.SXID:
         switch = catalogues.sxids.seen(event.code, event.severity)
         return switch.severity.value, f"SXid {event.code} {switch.name if event.code in catalogues.sxids else _UNKNOWN}"
-    return "info", event.kind.value.replace("_", " ")
+    word = event.kind.value.replace("_", " ")
+    return ("critical" if event.kind is EventKind.RECOVERY_ACTION and event.code else "info"), word
+
+
+def _verdict_severity(event: KernelEvent, spec: XidSpec) -> Severity:
+    """That of the number; for XID 154 it is by what the driver asks for, unless a site's own correction says."""
+    if event.code != VERDICT_CODE or event.line is None or "severity" in spec.overridden:
+        return spec.severity
+    verdict = verdict_of(event.line.text)
+    if verdict is None:
+        return spec.severity
+    return Severity.CRITICAL if verdict else Severity.INFO
 
 
 def _event_line(event: KernelEvent, catalogues: Catalogues) -> str:

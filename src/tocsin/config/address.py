@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import ipaddress
 import os
 import socket
 import tempfile
@@ -20,6 +21,14 @@ def split_address(text: str, field: str) -> tuple[str, int]:
             field, text, "is no address", "write HOST:PORT, for example 127.0.0.1:8470; port 0 is a free one"
         )
     return host.strip("[]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this host can reach what listens on `host`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class PortClaim:

@@ -10,7 +10,7 @@ from tocsin.rules.sxid import CLASSES, SxidCatalogue, SxidSpec
 from tocsin.rules.xid import XidCatalogue, XidSpec
 from tocsin.rules.xid_lore import Sequence as SeenSequence
 from tocsin.rules.xid_lore import Stance, sequences_of, stances, verdict_since
-from tocsin.rules.xid_nvlink import Decoded, decode
+from tocsin.rules.xid_nvlink import REGISTERS, REGISTERS_CODE, Decoded, decode
 
 WORDS = {
     "ignore": "nothing: log it",
@@ -80,7 +80,10 @@ class Catalogues:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """All of it. `kind` is ``xid`` or ``sxid``; an SXid has no sequences and no stances."""
+    """All of it. `kind` is ``xid`` or ``sxid``; an SXid has no sequences and no stances.
+
+    `partial` says how many words were given where more belong to the number, and is empty elsewhere.
+    """
 
     kind: str
     spec: XidSpec | SxidSpec
@@ -94,6 +97,7 @@ class Explanation:
     sequences: tuple[SeenSequence, ...] = ()
     stances: tuple[Stance, ...] = ()
     decoded: Decoded | None = None
+    partial: str = ""
 
     @property
     def do_now(self) -> str:
@@ -102,8 +106,10 @@ class Explanation:
 
     @property
     def look_into(self) -> str:
-        """The catalogue's word for what to look into, in the same way."""
-        return (self.decoded.investigate if self.decoded is not None else "") or self.investigate
+        """The catalogue's word for what to look into; a sub-code with a verdict of its own may ask for nothing."""
+        if self.decoded is None:
+            return self.investigate
+        return self.decoded.investigate or ("" if self.decoded.rating is not None else self.investigate)
 
     def as_json(self) -> dict[str, object]:
         """Wire form of ``tocsin xid --json``."""
@@ -133,6 +139,8 @@ class Explanation:
             row["others"] = [{"project": one.project, "says": one.says, "about": one.about} for one in self.stances]
         if self.decoded is not None:
             row["decoded"] = self.decoded.as_json()
+        if self.partial:
+            row["partial"] = self.partial
         return row
 
 
@@ -161,7 +169,13 @@ def explain_xid(
         tuple(sequences_of(code)),
         tuple(stances(code)),
         decoded,
+        _partial(code, len(words)),
     )
+
+
+def _partial(code: int, given: int) -> str:
+    short = code == REGISTERS_CODE and 0 < given < REGISTERS
+    return f"{given} of {REGISTERS} words given" if short else ""
 
 
 def explain_sxid(sxids: SxidCatalogue, code: int) -> Explanation:

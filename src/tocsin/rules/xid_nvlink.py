@@ -17,6 +17,8 @@ from tocsin.domain.finding import Severity
 
 NVLINK5_CODES = range(144, 151)
 REGISTERS_CODE = 74
+REGISTERS = 7
+"""Words behind XID 74."""
 DECODED_CODES = frozenset({REGISTERS_CODE, *NVLINK5_CODES})
 
 V2_DRIVER = 575

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tocsin.api.app import create_app
 from tocsin.api.server import ApiServer
-from tocsin.config.address import split_address
+from tocsin.config.address import is_loopback, split_address
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import Clock
 from tocsin.runtime.assembly import open_brain
@@ -21,6 +21,8 @@ def run_brain(settings: Settings, clock: Clock, stop: threading.Event, announce:
     try:
         server = ApiServer(create_app(BrainService(running.brain), settings.api), host, port)
         announce(f"api: http://{host}:{server.start()}")
+        if not settings.api.tokens and not is_loopback(host):
+            announce("no api.tokens are set: requests from other hosts are refused, agents on other nodes among them")
         running.start()
         try:
             stop.wait()

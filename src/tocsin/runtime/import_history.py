@@ -17,6 +17,7 @@ from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock, from_iso, to_i
 from tocsin.domain.errors import InputError, TocsinError
 from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import split_variant
+from tocsin.domain.words import counted
 from tocsin.store.port import Store
 
 _SPAN = re.compile(r"^(\d+(?:\.\d+)?)(s|m|h|d|w)$")
@@ -106,20 +107,21 @@ class ImportReport:
     def as_text(self) -> str:
         """The same for people, ending in a newline."""
         whole = sum(1 for gpu in self.gpus if not gpu.is_mig)
+        hosts = len({gpu.host for gpu in self.gpus})
         lines = [
-            f"{self.samples:,} samples in {self.seconds:.1f} s ({self.samples_per_second:,.0f}/s), "
-            f"{self.windows} windows, {self.requests} requests",
-            f"{whole} GPUs and {len(self.gpus) - whole} MIG instances on {len({g.host for g in self.gpus})} hosts: "
-            f"{self.readings:,} readings in {self.target}",
+            f"{counted(self.samples, 'sample')} in {self.seconds:.1f} s ({self.samples_per_second:,.0f}/s), "
+            f"{counted(self.windows, 'window')}, {counted(self.requests, 'request')}",
+            f"{counted(whole, 'GPU')} and {counted(len(self.gpus) - whole, 'MIG instance')} on "
+            f"{counted(hosts, 'host')}: {counted(self.readings, 'reading')} in {self.target}",
         ]
         if self.start_ms is not None and self.end_ms is not None:
             lines.append(f"from {to_iso(self.start_ms)} to {to_iso(self.end_ms)}, step {self.step_ms / SECOND:g} s")
         lines += [
-            f"metrics: {len(self.metrics)} from {len(self.names)} fields; {self.blank:,} samples were blank",
+            f"metrics: {len(self.metrics)} from {counted(len(self.names), 'field')}; blank samples: {self.blank:,}",
             f"unknown fields: {', '.join(self.unknown) or 'none'}",
             f"XID onsets: {_counts(self.xids)}; SXID onsets: {_counts(self.sxids)}; "
-            f"counters started again {self.restarts} times, "
-            f"changed with them and left out: {_counts(self.unsettled)}",
+            f"counters started again {counted(self.restarts, 'time')}; "
+            f"XIDs that changed with a restart and are left out: {_counts(self.unsettled)}",
             f"gaps of over 5 min: {len(self.gaps) + self.more_gaps}",
         ]
         longest = sorted(self.gaps, key=lambda gap: gap.start_ms - gap.end_ms)[:SHOWN_GAPS]
@@ -175,7 +177,7 @@ class _Import:
         if not survey.names:
             raise self._nothing()
         step_ms = wanted.step_ms or self._history.step(survey.names, start_ms, wanted.end_ms)
-        fields = f"{len(survey.names)} fields of dcgm-exporter"
+        fields = f"{counted(len(survey.names), 'field')} of dcgm-exporter"
         self._say(f"{fields}, from {to_iso(start_ms)} to {to_iso(wanted.end_ms)}, step {step_ms / SECOND:g} s")
         for before in self._history.prime(survey.names, start_ms, step_ms):
             self._batches.prime(before)
@@ -202,7 +204,7 @@ class _Import:
         done = (window.until_ms - start_ms) / max(1, self._wanted.end_ms - start_ms)
         speed = self._batches.tally.samples / max(1e-9, self._clock.monotonic() - self._begun)
         self._say(
-            f"{done:4.0%} up to {to_iso(window.until_ms)}: {window.samples:,} samples of "
+            f"{done:4.0%} up to {to_iso(window.until_ms)}: {counted(window.samples, 'sample')} of "
             f"{(window.until_ms - window.after_ms) / HOUR:.2f} h, {speed:,.0f} samples/s"
         )
 
@@ -237,7 +239,9 @@ class _Import:
 
 def _checked(wanted: Wanted) -> Wanted:
     if wanted.start_ms >= wanted.end_ms:
-        raise InputError("--since", to_iso(wanted.start_ms), f"is not before {to_iso(wanted.end_ms)}", "set --until")
+        problem = f"is not before --until, {to_iso(wanted.end_ms)}"
+        remedy = "name an earlier --since or a later --until; spans count back from now: --since 2h --until 1h"
+        raise InputError("--since", to_iso(wanted.start_ms), problem, remedy)
     return wanted
 
 
@@ -256,10 +260,10 @@ def import_to_store(client: HistoryClient, wanted: Wanted, store: Store, clock: 
 
 def import_to_file(client: HistoryClient, wanted: Wanted, path: Path, clock: Clock, say: Say) -> ImportReport:
     """Write the history to `path`; a run before that was cut off is taken up where it ended. Raises as above."""
+    start_ms = _checked(wanted).start_ms
     with ExitStack() as stack:
         file = HistoryFile(path, {"url": client.url, "match": wanted.match})
         stack.callback(file.close)
-        start_ms = _checked(wanted).start_ms
         if file.resume_ms is not None:
             start_ms = file.resume_ms
             say(f"taking up a run before at {to_iso(start_ms)}")

@@ -12,25 +12,24 @@ import numpy as np
 from tocsin.collector.replay import read_recording
 from tocsin.collector.replay_recording import Recording
 from tocsin.domain.clock import Clock, SystemClock
-from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Category, Finding, Severity
 from tocsin.domain.reading import Reading
 from tocsin.domain.subject import SubjectKind
 from tocsin.forecaster.ticket_clock import Alert, by_node, scorable, score
-from tocsin.forecaster.ticket_log import read_incidents
+from tocsin.forecaster.ticket_log import IncidentLog, read_incidents
 from tocsin.forecaster.ticket_nulls import DRAWS, nulls
 from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.schema import RuleSet
-from tocsin.runtime.replay_report import ReplayReport, TicketResult
+from tocsin.runtime.replay_report import Opening, ReplayReport, TicketResult
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What the rules said: alerts that count for the ticket clock, and how often each rule opened."""
+    """What the rules said: alerts that count for the ticket clock, and every finding as it opened."""
 
     alerts: list[Alert]
-    opened: Counter[str]
+    opened: list[Opening]
     dropped: Counter[str]
 
 
@@ -42,6 +41,12 @@ def counts_as_alert(finding: Finding) -> bool:
 def _node(finding: Finding) -> str:
     subject = finding.subject
     return subject.name if subject.kind is SubjectKind.HOST else subject.host
+
+
+def _opening(at_ms: int, finding: Finding) -> Opening:
+    subject = finding.subject
+    gpu = subject.name if subject.kind is SubjectKind.GPU else ""
+    return Opening(at_ms, _node(finding), gpu, finding.rule, finding.sentence)
 
 
 def _steps(recording: Recording) -> Iterator[tuple[int, list[Reading], list[Event]]]:
@@ -64,30 +69,26 @@ def _steps(recording: Recording) -> Iterator[tuple[int, list[Reading], list[Even
 
 def _judge(recording: Recording, ruleset: RuleSet) -> _Run:
     engine = RuleEngine(ruleset)
-    run = _Run([], Counter(), Counter())
+    run = _Run([], [], Counter())
     for at_ms, readings, events in _steps(recording):
         evaluation = engine.step(Inputs(now_ms=at_ms, readings=readings, events=events))
         run.dropped.update(evaluation.dropped)
         for finding in evaluation.opened:
-            run.opened[finding.rule] += 1
+            run.opened.append(_opening(at_ms, finding))
             if counts_as_alert(finding):
                 run.alerts.append(Alert(at_ms, _node(finding), finding.rule))
     return run
 
 
-def _score(
-    run: _Run, recording: Recording, incidents_csv: Path, seed: int, draws: int
-) -> tuple[TicketResult, list[InputError]]:
-    log = read_incidents(incidents_csv)
+def _score(run: _Run, recording: Recording, log: IncidentLog, seed: int, draws: int) -> TicketResult:
     times = by_node(run.alerts)
     left_out = len(log.incidents) - len(scorable(log.incidents, recording.observed))
-    result = TicketResult(
+    return TicketResult(
         score=score(times, log.incidents, recording.observed),
         nulls=nulls(times, log.incidents, recording.observed, seed=seed, draws=draws),
         alerts=tuple(sorted(run.alerts)),
         unscorable=left_out,
     )
-    return result, log.problems
 
 
 def run_replay(
@@ -102,24 +103,26 @@ def run_replay(
     """Read `paths`, run `ruleset` over every recorded instant, and score its alerts against `incidents_csv` if given.
 
     An alert is evaluated with what was recorded up to its instant alone. `clock` measures how long it took; `seed`
-    and `draws` are those of the null alerts. Raises InputError where nothing can be read; what is wrong with a part
-    is in the report's `problems`.
+    and `draws` are those of the null alerts. Raises InputError where nothing can be read, and for an incident log that
+    cannot be used before any recording is read; what is wrong with a part is in the report's `problems`.
     """
     clock = clock or SystemClock()
     begun = clock.monotonic()
+    log = None if incidents_csv is None else read_incidents(incidents_csv)
     recording = read_recording(paths)
     run = _judge(recording, ruleset)
     ticket, problems = None, list(recording.problems)
-    if incidents_csv is not None:
-        ticket, more = _score(run, recording, incidents_csv, seed, draws)
-        problems += more
+    if log is not None:
+        ticket = _score(run, recording, log, seed, draws)
+        problems += log.problems
     return ReplayReport(
         rows=recording.rows,
         seconds=clock.monotonic() - begun,
         gpus=len(recording.tracks),
         readings=sum(int(track.at_ms.size) for track in recording.tracks),
         events=len(recording.events()),
-        findings=dict(sorted(run.opened.items())),
+        findings=dict(sorted(Counter(one.rule for one in run.opened).items())),
+        openings=tuple(run.opened),
         dropped=dict(sorted(run.dropped.items())),
         ticket=ticket,
         problems=tuple(str(problem) for problem in problems),

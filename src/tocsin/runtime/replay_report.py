@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tocsin.domain.clock import HOUR, to_iso
+from tocsin.domain.words import counted
 from tocsin.forecaster.ticket_clock import Alert, Found, TicketScore
 from tocsin.forecaster.ticket_nulls import SKILL_FIGURE, NullAlert, Nulls, figures, figures_above, skilful
 
@@ -14,6 +15,28 @@ BIAS = (
     "alerts would have no incident behind them."
 )
 CLOCK = "Lead is measured to the day on which the operator logged the incident, 00:00 UTC, not to the fault itself."
+SHOWN_OPENINGS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A finding that opened at `at_ms`; `host` and `gpu` (its UUID) are empty where it is about more than one."""
+
+    at_ms: int
+    host: str
+    gpu: str
+    rule: str
+    sentence: str
+
+    def as_json(self) -> dict[str, object]:
+        """Null for a host or GPU that is none."""
+        return {
+            "at": to_iso(self.at_ms),
+            "host": self.host or None,
+            "gpu": self.gpu or None,
+            "rule": self.rule,
+            "sentence": self.sentence,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +69,8 @@ def _null(null: NullAlert) -> dict[str, object]:
 class ReplayReport:
     """Figures of one replay.
 
-    `findings` counts by rule how often it opened; `ticket` is None without an incident log.
+    `findings` counts by rule how often it opened, `openings` are these in the order of time; `ticket` is None
+    without an incident log.
     """
 
     rows: int
@@ -55,6 +79,7 @@ class ReplayReport:
     readings: int
     events: int
     findings: Mapping[str, int]
+    openings: tuple[Opening, ...]
     dropped: Mapping[str, int]
     ticket: TicketResult | None
     problems: tuple[str, ...]
@@ -80,6 +105,7 @@ class ReplayReport:
             "readings": self.readings,
             "events": self.events,
             "findings": dict(self.findings),
+            "openings": [one.as_json() for one in self.openings],
             "dropped": dict(self.dropped),
             "problems": list(self.problems),
             "bias": BIAS,
@@ -129,15 +155,30 @@ class ReplayReport:
     def as_text(self) -> str:
         """The same for people, ending in a newline."""
         lines = [
-            f"{self.rows:,} lines in {self.seconds:.1f} s ({self.rows_per_second:,.0f}/s): "
-            f"{self.gpus} GPUs, {self.readings:,} readings, {self.events} XID transitions",
+            f"{counted(self.rows, 'line')} in {self.seconds:.1f} s ({self.rows_per_second:,.0f}/s): "
+            f"{counted(self.gpus, 'GPU')}, {counted(self.readings, 'reading')}, "
+            f"{counted(self.events, 'XID transition')}",
             "findings opened: " + (", ".join(f"{rule} {n}" for rule, n in self.findings.items()) or "none"),
         ]
+        if self.openings:
+            lines += ["", *_opening_lines(self.openings)]
         if self.ticket is not None:
             lines += ["", *_ticket_lines(self.ticket)]
         if self.problems:
             lines += ["", *(f"problem: {problem}" for problem in self.problems)]
         return "\n".join(lines) + "\n"
+
+
+def _opening_lines(openings: Sequence[Opening]) -> list[str]:
+    """A table of the first `SHOWN_OPENINGS`, as wide as these need, and how many more there are."""
+    rows = [("opened", "host", "GPU", "rule", "sentence")]
+    for one in openings[:SHOWN_OPENINGS]:
+        at = to_iso(one.at_ms)[:16].replace("T", " ")
+        rows.append((at, one.host or "-", one.gpu or "-", one.rule, one.sentence))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = ["  ".join([*(f"{row[i]:<{widths[i]}}" for i in range(4)), row[4]]) for row in rows]
+    more = len(openings) - SHOWN_OPENINGS
+    return [*lines, f"and {more:,} more (see --json)"] if more > 0 else lines
 
 
 def _lead(milliseconds: int | None) -> str:
@@ -157,8 +198,8 @@ def _ticket_lines(ticket: TicketResult) -> list[str]:
     precision = "none" if score.precision is None else f"{score.precision:.2f}"
     lines += [
         "",
-        f"{score.count()} of {len(score.found)} found; {score.starts} starts, {score.followed} followed: precision "
-        f"{precision}, {score.per_node_day:.3f} starts per node-day over {score.node_days:.1f} node-days",
+        f"{score.count()} of {len(score.found)} found; {counted(score.starts, 'start')}, {score.followed} followed: "
+        f"precision {precision}, {score.per_node_day:.3f} starts per node-day over {score.node_days:.1f} node-days",
         "",
         f"{'figure':<14} {'alerts':>8} {'always on':>10} "
         f"{'coin':>8} {'p95':>8} {'shifts':>8} {'p95':>8} {'reached':>8}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
@@ -11,13 +11,14 @@ from typing import Any
 from tocsin.collector.source import Source
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import Clock, to_iso
-from tocsin.domain.event import Event
+from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Finding, Severity
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading, sanitise
 from tocsin.domain.subject import SubjectKind
 from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.schema import RuleSet
+from tocsin.rules.xid import XidCatalogue
 
 PAUSE_SECONDS = 1.0
 """Between the two readings of a scan: rates and activity counters need a stretch of time, and NVML 100 ms at least."""
@@ -30,6 +31,7 @@ SHOWN = (
     "gpu_xid_last_code",
 )
 """Metrics that the report gives of each GPU."""
+_LAST_XID = "gpu_xid_last_code"
 
 
 class Health(IntEnum):
@@ -77,7 +79,7 @@ class GpuReport:
 class ScanReport:
     """The whole scan. `findings` are all of them, worst first; those of the host itself belong to no GPU.
 
-    `blind` names what could not be looked at.
+    `blind` names what could not be looked at, `notes` say what is worth knowing and changes no verdict.
     """
 
     source: str
@@ -86,6 +88,7 @@ class ScanReport:
     findings: tuple[Finding, ...]
     events: tuple[Event, ...]
     blind: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def health(self) -> Health:
@@ -114,6 +117,7 @@ class ScanReport:
                 }
                 for event in self.events
             ],
+            "notes": list(self.notes),
         }
 
 
@@ -162,7 +166,25 @@ def scan(
         findings = engine.step(Inputs(now_ms, readings, tuple(events))).active
     ordered = tuple(sorted(findings, key=lambda finding: -finding.severity.rank))
     reports = tuple(_report(reading, ordered) for reading in newest.values())
-    return ScanReport(source.name, now_ms, reports, ordered, tuple({event.id: event for event in events}.values()))
+    notes = tuple(standing_xids(newest.values(), events, rules.xids))
+    seen = tuple({event.id: event for event in events}.values())
+    return ScanReport(source.name, now_ms, reports, ordered, seen, notes=notes)
+
+
+def standing_xids(readings: Collection[Reading], events: Iterable[Event], xids: XidCatalogue) -> Iterator[str]:
+    """A sentence for each GPU whose last-XID gauge stands at a critical number of which no event was seen.
+
+    Such a gauge is never cleared: what it shows at the first look may be of a moment ago or of last month.
+    """
+    told = {(event.gpu, event.code) for event in events if event.kind is EventKind.XID}
+    several = len({reading.gpu.host for reading in readings}) > 1
+    for reading in readings:
+        gpu, code = reading.gpu, int(reading.values.get(_LAST_XID, 0))
+        if xids.of(code).severity is not Severity.CRITICAL or told & {(gpu.uuid, code), (gpu.parent, code)}:
+            continue
+        name = f"GPU {gpu.uuid if gpu.index is None else gpu.index}{f'/{gpu.mig_profile}' if gpu.is_mig else ''}"
+        where = f"{gpu.host} {name}" if several else name
+        yield f"{where}: XID {code} stands in the last-XID gauge; when it came is unknown"
 
 
 def at_once(rules: RuleSet) -> RuleSet:

@@ -264,7 +264,9 @@ class BrainService:
 
     def inject(self, kind: str, gpu: str, actor: str) -> InjectionOut:
         if self._injector is None:
-            raise Conflict("this fleet is real: a failure can be injected only into a simulated GPU (tocsin demo)")
+            raise Conflict(
+                "a failure can be injected only into a fleet that the service itself simulates (tocsin demo)"
+            )
         uuid, at_ms, sentence = self._injector.inject(kind, gpu)
         self._brain.journal.append(
             EntryKind.INJECTION, {"kind": kind, "gpu": uuid, "at_ms": at_ms}, actor=actor, simulated=True

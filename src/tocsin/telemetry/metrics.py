@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -172,12 +173,17 @@ COLLECTED = frozenset({"tocsin_missing_readings", "tocsin_gpus"})
 
 
 class OwnMetrics:
-    """The metrics of `OWN_METRICS` on one registry. A name that is not in the table raises KeyError."""
+    """The metrics of `OWN_METRICS` on one registry. A name that is not in the table raises KeyError.
+
+    A gauge is exported from its first value on: one that this process never sets would say 0 for another's.
+    """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry if registry is not None else CollectorRegistry()
         self._counters: dict[str, Counter] = {}
         self._gauges: dict[str, Gauge] = {}
+        self._exported: set[str] = set()
+        self._exporting = threading.Lock()
         self._histograms: dict[str, Histogram] = {}
         for name, spec in OWN_METRICS.items():
             if name not in COLLECTED:
@@ -188,7 +194,7 @@ class OwnMetrics:
         if spec.kind == "counter":
             self._counters[name] = Counter(name, spec.help, spec.labels, registry=self.registry)
         elif spec.kind == "gauge":
-            self._gauges[name] = Gauge(name, spec.help, spec.labels, registry=self.registry)
+            self._gauges[name] = Gauge(name, spec.help, spec.labels, registry=None)
         else:
             self._histograms[name] = Histogram(
                 name, spec.help, spec.labels, registry=self.registry, buckets=SECONDS_BUCKETS
@@ -201,12 +207,21 @@ class OwnMetrics:
 
     def set(self, name: str, value: float, **labels: str) -> None:
         """Set a gauge."""
-        gauge = self._gauges[name]
+        gauge = self._gauge(name)
         (gauge.labels(**labels) if labels else gauge).set(value)
 
     def set_function(self, name: str, read: Callable[[], float]) -> None:
         """Let a gauge without labels be read by `read` at every scrape."""
-        self._gauges[name].set_function(read)
+        self._gauge(name).set_function(read)
+
+    def _gauge(self, name: str) -> Gauge:
+        gauge = self._gauges[name]
+        if name not in self._exported:
+            with self._exporting:
+                if name not in self._exported:
+                    self.registry.register(gauge)
+                    self._exported.add(name)
+        return gauge
 
     def observe(self, name: str, seconds: float, **labels: str) -> None:
         """Add one duration to a histogram."""
