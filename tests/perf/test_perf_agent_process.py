@@ -1,6 +1,7 @@
 """What a real agent process costs on a node of 8 H100, on the mock NVML library: CPU time per 5 s, all threads.
 
-One per cent of a core is 50 ms per 5 s. Memory is for an ordinary test, `tests/contract/test_mock_nvml_agent.py`.
+One per cent of a core is 50 ms per 5 s. The limit of memory is for an ordinary test,
+`tests/contract/test_mock_nvml_agent.py`; here it is only said.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -68,9 +69,13 @@ def wait_for_cycles(fleet: MockFleet, count: int) -> None:
 
 
 @pytest.mark.benchmark(group=f"agent as a process, {GPUS} GPUs, CPU per {SECONDS:g} s", timer=child_cpu)
-def test_one_interval_of_a_running_agent(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
+def test_one_interval_of_a_running_agent(
+    benchmark: BenchmarkFixture, tmp_path: Path, say: Callable[[str], None]
+) -> None:
     fleet = MockFleet(tmp_path, [h100(number) for number in range(GPUS)])
-    with agent(fleet, SECONDS if benchmark.enabled else SHORT_SECONDS):
+    with agent(fleet, SECONDS if benchmark.enabled else SHORT_SECONDS) as process:
         wait_for_cycles(fleet, 2)
         benchmark.pedantic(wait_for_cycles, args=(fleet, 1), rounds=4)
+        pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
+    say(f"the agent held {pages * os.sysconf('SC_PAGE_SIZE') / 1e6:.0f} MB of memory")
     assert fleet.opens == fleet.closes == 1
