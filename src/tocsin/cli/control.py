@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import click
 
 from tocsin.cli.common import Context, api_options, connect, dump, json_option, pass_context
+
+if TYPE_CHECKING:
+    from tocsin.client.models import DecisionOut, FleetSummary, IncidentOut
+
+_MOST_SHOWN = 8
+"""Incidents and decisions of `tocsin status`; the API has them all."""
 
 
 @click.command()
@@ -12,14 +21,51 @@ from tocsin.cli.common import Context, api_options, connect, dump, json_option, 
 @json_option
 @pass_context
 def status(context: Context, api_url: str | None, token: str | None, as_json: bool) -> None:
-    """Say how the fleet and the service are."""
+    """Say how the fleet and the service are, what is worst, and which decisions wait for a person."""
     with connect(context, api_url, token) as client:
         summary = client.summary()
-    if as_json:
-        dump(summary.model_dump(mode="json"))
-        return
-    for name, value in summary.model_dump(mode="json").items():
-        click.echo(f"{name}: {value}")
+        if as_json:
+            dump(summary.model_dump(mode="json"))
+            return
+        incidents, decisions = client.incidents(), client.decisions()
+    for line in (*_summary_lines(summary), *_worst_lines(incidents), *_waiting_lines(decisions)):
+        click.echo(line)
+
+
+def _summary_lines(summary: FleetSummary) -> list[str]:
+    marked = " (simulated)" if summary.simulated else ""
+    paused = f"paused by {summary.paused_by} ({summary.paused_reason or 'no reason given'})"
+    breaker = "breaker tripped" if summary.breaker.tripped else "breaker closed"
+    figures = [
+        form.format(value * factor)
+        for value, form, factor in (
+            (summary.utilization_ratio, "{:.0f} % busy", 100.0),
+            (summary.memory_used_ratio, "memory {:.0f} % full", 100.0),
+            (summary.power_watts, "{:.1f} kW", 0.001),
+            (summary.last_reading_age_s, "last reading {:.0f} s ago", 1.0),
+        )
+        if value is not None
+    ]
+    found = ", ".join(f"{count} {severity}" for severity, count in summary.findings.items() if count) or "none"
+    states = ", ".join(f"{count} {state}" for state, count in summary.states.items() if count) or "no GPU yet"
+    return [
+        f"Tocsin {summary.version}: mode {summary.mode}, {paused if summary.paused else 'running'}, {breaker}",
+        f"{summary.gpus} GPUs on {summary.hosts} hosts{marked}: {states}",
+        *([", ".join(figures)] if figures else []),
+        f"findings: {found}; incidents: {summary.incidents}; predicted crossings: {summary.predictions}",
+    ]
+
+
+def _worst_lines(incidents: Sequence[IncidentOut]) -> list[str]:
+    worst = sorted((one for one in incidents if one.active), key=lambda one: -one.root.severity.rank)[:_MOST_SHOWN]
+    return [f"  {one.root.severity}: {one.sentence}" for one in worst]
+
+
+def _waiting_lines(decisions: Sequence[DecisionOut]) -> list[str]:
+    waiting = [decision for decision in decisions if decision.approvable]
+    lines = [f"  {decision.id}  {decision.sentence}" for decision in waiting[:_MOST_SHOWN]]
+    title = f"waiting for a person ({len(waiting)}; tocsin approve ID, tocsin reject ID):"
+    return [title, *lines] if waiting else []
 
 
 @click.command()
