@@ -45,7 +45,6 @@ wheel-test: setup  ## Smoke tests and laws against the built wheel
 test: setup setup-servers lint wheel-test unit  ## Everything
 
 bench: setup  ## Print the measured figures
-	$(PIP) install --quiet -c constraints.txt --group bench
 	$(BIN)/python -m pytest tests/perf --benchmark-only --benchmark-columns=min,median,rounds -p no:xdist
 
 clean:  ## Remove what the targets made
@@ -60,5 +59,5 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.setup: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) install --quiet -c constraints.txt setuptools wheel
-	$(PIP) install --quiet -c constraints.txt -e ".[brain,deep,dashboard,kubernetes]" --group dev
+	$(PIP) install --quiet -c constraints.txt -e ".[brain,deep,dashboard,kubernetes]" --group dev --group bench
 	touch $@ $(VENV)/.demo

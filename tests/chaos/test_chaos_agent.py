@@ -14,7 +14,6 @@ import pytest
 
 from tocsin.collector.spool import Spool
 from tocsin.domain.clock import SystemClock
-from tocsin_testing import servers
 from tocsin_testing.chaos import (
     AgentProcess,
     Gate,
@@ -27,30 +26,11 @@ from tocsin_testing.chaos import (
     small_disk,
     until,
 )
-from tocsin_testing.mock_gpus import h100
 from tocsin_testing.mock_nvml import MockFleet
 
 pytestmark = [pytest.mark.server, pytest.mark.xdist_group("chaos")]
 
-GPUS = 4
 KILLS = 8
-
-
-@pytest.fixture
-def fleet(tmp_path: Path) -> MockFleet:
-    return MockFleet(tmp_path, [h100(n) for n in range(GPUS)])
-
-
-@pytest.fixture
-def uuids(fleet: MockFleet) -> list[str]:
-    return [gpu.uuid for gpu in fleet.gpus.values()]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[str]:
-    # Without the flag this server keeps a sample that was sent twice as two equal ones.
-    with servers.victoria_metrics(tmp_path, "-dedup.minScrapeInterval=1ms") as url:
-        yield url
 
 
 @pytest.fixture

@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tocsin.domain.event import EventKind
-from tocsin_testing import servers
 from tocsin_testing.chaos import AgentProcess, agent, check, until
-from tocsin_testing.mock_gpus import h100
 from tocsin_testing.mock_nvml import MockFleet
 
 pytestmark = [pytest.mark.server, pytest.mark.xdist_group("chaos")]
 
-GPUS = 4
 ILL = 2
-
-
-@pytest.fixture
-def fleet(tmp_path: Path) -> MockFleet:
-    return MockFleet(tmp_path, [h100(n) for n in range(GPUS)])
-
-
-@pytest.fixture
-def uuids(fleet: MockFleet) -> list[str]:
-    return [gpu.uuid for gpu in fleet.gpus.values()]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[str]:
-    with servers.victoria_metrics(tmp_path, "-dedup.minScrapeInterval=1ms") as url:
-        yield url
 
 
 def powered(running: AgentProcess) -> set[str]:

@@ -174,7 +174,7 @@ def test_reading_of_tocsin(benchmark: BenchmarkFixture, node: Node) -> None:
 
 @pytest.mark.benchmark(group=READING, timer=time.process_time)
 def test_baseline_nvitop_exporter(benchmark: BenchmarkFixture, node: Node) -> None:
-    exporter = pytest.importorskip("nvitop_exporter", reason="`make bench` installs nvitop-exporter")
+    exporter = importlib.import_module("nvitop_exporter")
     nvitop = importlib.import_module("nvitop")
     logging.getLogger("nvitop").setLevel(logging.ERROR)
     registry = CollectorRegistry()

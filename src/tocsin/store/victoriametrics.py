@@ -149,23 +149,30 @@ class VictoriaMetricsStore:
             newest = place == len(groups)
             # The very newest samples are in an export before a query sees them, of whichever GPU.
             yield from self._export(first, end_ms if newest else last + 1, None if newest else members, metrics)
-        if not groups:
-            yield from self._export(max(since_ms, end_ms - MAX_FUTURE_MS - _NEWEST_SPAN), end_ms, None, metrics)
+        if not groups:  # what a query does not see yet was written just now, however old it is
+            yield from self._export(since_ms, end_ms, None, metrics)
 
     def readings(self, start_ms: int, end_ms: int, gpus: Collection[str] | None = None) -> Iterator[Reading]:
         if gpus is not None and not gpus:
             return
-        now = self._clock.now_ms()
-        # The newest samples are in an export before a query sees them: where it finds none, only those can be there.
-        first = min(self._extremes("min", "tfirst_over_time", start_ms, end_ms).values(), default=now - _WINDOW)
-        end_ms = min(end_ms, now + HOUR)
+        end_ms = min(end_ms, self._clock.now_ms() + HOUR)
         known = self._known()
-        for start in range(max(start_ms, first), end_ms, _WINDOW):
-            rows, end = Rows(), min(start + _WINDOW, end_ms)
+        for start, end in self._windows(start_ms, end_ms):
+            rows = Rows()
             for one in self._export(start, end, gpus, None):
                 rows.add_series(one.gpu, one.key, one.is_reason, one.at_ms.tolist(), one.values.tolist())
             _own(rows, self._beside.readings(start, end, gpus))
             yield from rows.readings(known)
+
+    def _windows(self, start_ms: int, end_ms: int) -> Iterator[tuple[int, int]]:
+        """Parts of [`start_ms`, `end_ms`) that are short enough to be held, from the first sample on."""
+        first = self._extremes("min", "tfirst_over_time", start_ms, end_ms).values()
+        if not first:
+            # The newest samples are in an export before a query sees them, and here only those can be there: few.
+            yield start_ms, end_ms
+            return
+        for start in range(max(start_ms, min(first)), end_ms, _WINDOW):
+            yield start, min(start + _WINDOW, end_ms)
 
     def columns(
         self, metrics: Sequence[str], start_ms: int, end_ms: int, gpus: Collection[str] | None = None

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-import numpy as np
 from pydantic import Field
 
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Evidence
 from tocsin.rules.conditions.base import Condition, Duration, Probe, Report, World
+from tocsin.rules.spell_probe import SpellProbe
 from tocsin.rules.spells import MOST_EVENTS, Spells, burst_evidence, ended_by
-from tocsin.rules.table import Bools, Ints
 from tocsin.rules.units import show_duration
 from tocsin.rules.xid import XidSpec
 
@@ -71,27 +70,13 @@ class EventCount(Condition):
         return f"{self.count} or more {self.event} events{which} within {show_duration(self.within)}"
 
 
-class EventCountProbe(Probe):
+class EventCountProbe(SpellProbe):
     """Reads the spells."""
-
-    clocked = True
 
     def __init__(self, condition: EventCount, spells: Spells, world: World) -> None:
         self._condition = condition
-        self._spells = spells
+        super().__init__(spells)
         self._xids = world.xids
-
-    def update(self) -> None:
-        self._spells.update()
-
-    def true(self) -> Bools:
-        return self._spells.on
-
-    def known(self) -> Bools:
-        return np.ones(self._spells.on.shape, dtype=np.bool_)
-
-    def since(self) -> Ints | None:
-        return self._spells.since
 
     def report(self, row: int) -> Report:
         spell = self._spells.rows[row]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-import numpy as np
 from pydantic import Field
 
 from tocsin.domain.clock import DAY
@@ -13,10 +12,10 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Evidence, Severity
 from tocsin.rules.conditions.base import Condition, Duration, Probe, Report, World
+from tocsin.rules.spell_probe import SpellProbe
 from tocsin.rules.spells import MOST_EVENTS, Spell, Spells, burst_evidence, ended_by
 from tocsin.rules.suggest import did_you_mean
 from tocsin.rules.sxid import CLASSES, SxidCatalogue, SxidSpec
-from tocsin.rules.table import Bools, Ints
 from tocsin.rules.units import show_duration
 
 
@@ -72,26 +71,12 @@ class Sxid(Condition):
         return " ".join([head, *parts])
 
 
-class SxidProbe(Probe):
+class SxidProbe(SpellProbe):
     """Reads the spells; of several numbers the one nearest to the cause speaks for the finding."""
 
-    clocked = True
-
     def __init__(self, spells: Spells, sxids: SxidCatalogue) -> None:
-        self._spells = spells
+        super().__init__(spells)
         self._sxids = sxids
-
-    def update(self) -> None:
-        self._spells.update()
-
-    def true(self) -> Bools:
-        return self._spells.on
-
-    def known(self) -> Bools:
-        return np.ones(self._spells.on.shape, dtype=np.bool_)
-
-    def since(self) -> Ints | None:
-        return self._spells.since
 
     def report(self, row: int) -> Report:
         spell = self._spells.rows[row]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-import numpy as np
 from pydantic import Field
 
 from tocsin.domain.clock import DAY
@@ -13,8 +12,8 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Evidence, Severity
 from tocsin.rules.conditions.base import Condition, Duration, Probe, Report, World
+from tocsin.rules.spell_probe import SpellProbe
 from tocsin.rules.spells import Spell, Spells, burst_evidence, ended_by
-from tocsin.rules.table import Bools, Ints
 from tocsin.rules.xid import XidCatalogue, XidSpec
 
 XID_METRIC = "gpu_xid_last_code"
@@ -77,26 +76,12 @@ class Xid(Condition):
         return "an XID " + " ".join(parts)
 
 
-class XidProbe(Probe):
+class XidProbe(SpellProbe):
     """Reads the spells; of several numbers the one nearest to the cause speaks for the finding."""
 
-    clocked = True
-
     def __init__(self, spells: Spells, xids: XidCatalogue) -> None:
-        self._spells = spells
+        super().__init__(spells)
         self._xids = xids
-
-    def update(self) -> None:
-        self._spells.update()
-
-    def true(self) -> Bools:
-        return self._spells.on
-
-    def known(self) -> Bools:
-        return np.ones(self._spells.on.shape, dtype=np.bool_)
-
-    def since(self) -> Ints | None:
-        return self._spells.since
 
     def report(self, row: int) -> Report:
         spell = self._spells.rows[row]
