@@ -59,5 +59,5 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.setup: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) install --quiet -c constraints.txt setuptools wheel
-	$(PIP) install --quiet -c constraints.txt -e ".[brain,deep,dashboard,kubernetes]" --group dev --group bench
+	$(PIP) install --quiet -c constraints.txt -e ".[brain,deep,dashboard,kubernetes,ray]" --group dev --group bench
 	touch $@ $(VENV)/.demo

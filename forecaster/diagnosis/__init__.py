@@ -1,0 +1,1 @@
+"""What limits a job, leaks memory or stands idle, from metrics that are there anyway."""

@@ -1,0 +1,1 @@
+"""How predictions are judged: splits that are refused, figures with intervals, and what trivial predictors reach."""
