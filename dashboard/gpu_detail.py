@@ -161,7 +161,8 @@ def _more(count: int, text: Text) -> list[str]:
 
 
 def _prediction(prediction: PredictionOut, label: str, now: str, text: Text) -> str:
-    sentence = escape(without_label(prediction.sentence, label))
+    said = prediction.sentence_zh if text.language == "zh" and prediction.sentence_zh else prediction.sentence
+    sentence = escape(without_label(said, label))
     sure = "" if prediction.probability is None else f"{chance(prediction.probability)} · "
     when = eta_text(text, now, prediction.eta, prediction.eta_low, prediction.eta_high)
     model = f"{prediction.model} {prediction.model_version}"
@@ -173,9 +174,9 @@ def _prediction(prediction: PredictionOut, label: str, now: str, text: Text) -> 
 
 
 def _quiet(predictions: Sequence[PredictionOut], text: Text) -> list[str]:
-    """One line for all predictions of a status that claims no crossing; the reason why, where data are lacking."""
+    """One line for all predictions of a status that warns of nothing; the reason why, where data are lacking."""
     lines = []
-    for status in (PredictionStatus.NO_CROSSING, PredictionStatus.NOT_ENOUGH_DATA):
+    for status in (PredictionStatus.NO_CROSSING, PredictionStatus.UNLIKELY, PredictionStatus.NOT_ENOUGH_DATA):
         found = [prediction for prediction in predictions if prediction.status is status]
         if found:
             about = ", ".join(dict.fromkeys(metric_label(p.metric) if p.metric else p.target for p in found))
@@ -198,8 +199,8 @@ def _said(detail: GpuDetail, now: str, text: Text) -> None:
     findings = [_finding(finding, label, now, text) for finding in shown[:_SHOWN]]
     findings += _more(len(shown), text)
     _section(text("gpu.findings"), findings, text("gpu.findings.none"))
-    crossing = [p for p in detail.predictions if p.status is PredictionStatus.CROSSING]
-    predictions = [_prediction(prediction, label, now, text) for prediction in crossing]
+    warned = [p for p in detail.predictions if p.status in (PredictionStatus.CROSSING, PredictionStatus.LIKELY)]
+    predictions = [_prediction(prediction, label, now, text) for prediction in warned]
     predictions += _quiet(detail.predictions, text)
     _section(text("gpu.predictions"), predictions, text("gpu.predictions.none"))
     events = [

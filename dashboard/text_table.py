@@ -205,6 +205,8 @@ STRINGS: dict[str, tuple[str, str]] = {
     "outcome.unverified": ("unverified", "未验证"),
     "outcome.restored": ("restored", "已恢复"),
     "prediction.crossing": ("crossing expected", "预计越限"),
+    "prediction.likely": ("likely", "可能发生"),
+    "prediction.unlikely": ("unlikely", "不太可能"),
     "prediction.no_crossing": ("no crossing expected", "预计不越限"),
     "prediction.not_enough_data": ("not enough data", "数据不足"),
     "event.xid": ("XID", "XID"),

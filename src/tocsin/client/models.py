@@ -226,6 +226,9 @@ class PredictionOut(Wire):
     reason: str = ""
     evidence: list[EvidenceOut] = Field(default_factory=list)
     simulated: bool = False
+    curve: list[tuple[float, Ratio]] = Field(default_factory=list)
+    """Probability by horizon: seconds ahead, and the probability up to there."""
+    sentence_zh: str = ""
 
 
 class VerdictOut(Wire):

@@ -17,6 +17,10 @@ class PredictionStatus(StrEnum):
     """The metric is expected to cross the threshold within the horizon."""
     NO_CROSSING = "no_crossing"
     """It is not expected to cross within the horizon."""
+    LIKELY = "likely"
+    """The event is likely enough within the horizon to warn of it; `threshold` is the probability from which on."""
+    UNLIKELY = "unlikely"
+    """It is not."""
     NOT_ENOUGH_DATA = "not_enough_data"
     """Nothing is claimed; `reason` says what is missing."""
 
@@ -28,7 +32,8 @@ class Prediction:
     `probability` is that the event named by `target` falls in the horizon, 0 to 1. `eta_ms` is the expected instant of
     the crossing, `eta_low_ms` and `eta_high_ms` the ends of the interval of `coverage` (0.8 means that it should hold
     the truth 80 times in 100); None where there is no crossing, or for the far end where it lies beyond the horizon.
-    `model` and `model_version` name what made it.
+    `model` and `model_version` name what made it. `curve` has the probability by other horizons, as (milliseconds,
+    probability), both rising. `sentence` is in English, `sentence_zh` the same in Chinese, empty where there is none.
     """
 
     subject: Subject
@@ -50,6 +55,8 @@ class Prediction:
     reason: str = ""
     evidence: tuple[Evidence, ...] = field(default=())
     simulated: bool = False
+    curve: tuple[tuple[int, float], ...] = ()
+    sentence_zh: str = ""
 
     @property
     def id(self) -> str:

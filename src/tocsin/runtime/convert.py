@@ -121,6 +121,8 @@ def prediction_out(prediction: Prediction) -> PredictionOut:
         reason=prediction.reason,
         evidence=[evidence_out(piece) for piece in prediction.evidence],
         simulated=prediction.simulated,
+        curve=[(ahead_ms / SECOND, chance) for ahead_ms, chance in prediction.curve],
+        sentence_zh=prediction.sentence_zh,
     )
 
 

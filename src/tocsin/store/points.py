@@ -207,6 +207,8 @@ def prediction_point(prediction: Prediction) -> Point:
         "simulated": p.simulated,
         "subject_host": p.subject.host,
         "subject_pool": p.subject.pool,
+        "curve": json.dumps(p.curve) if p.curve else "",
+        "sentence_zh": p.sentence_zh,
     }
     numbers = ("threshold", "value", "probability", "eta_ms", "eta_low_ms", "eta_high_ms", "coverage")
     fields |= _optional({name: getattr(p, name) for name in numbers})
@@ -235,7 +237,16 @@ def read_prediction(point: Point) -> Prediction:
         reason=_text(point, "reason"),
         evidence=read_evidence(_text(point, "evidence")),
         simulated=_flag(point, "simulated"),
+        curve=_curve(_text(point, "curve")),
+        sentence_zh=_text(point, "sentence_zh"),
     )
+
+
+def _curve(text: str) -> tuple[tuple[int, float], ...]:
+    try:
+        return tuple((int(ahead), float(chance)) for ahead, chance in json.loads(text or "[]"))
+    except (TypeError, ValueError) as error:
+        raise PointError(f"curve {text[:60]!r}: {error}") from None
 
 
 def gpu_tags(gpu: Gpu) -> dict[str, str]:

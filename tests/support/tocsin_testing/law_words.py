@@ -87,5 +87,7 @@ def prediction(which: Gpu, at_ms: int, **more: Any) -> Prediction:
         eta_ms=at_ms + HOUR,
         eta_low_ms=at_ms + 1,
         coverage=0.8,
+        curve=((HOUR, 0.25), (2 * DAY, 0.75)),
+        sentence_zh="一小时内",
     )
     return replace(made, **more)

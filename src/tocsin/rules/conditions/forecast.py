@@ -91,7 +91,7 @@ class ForecastProbe(Probe):
     def _judge(self, prediction: Prediction) -> int:
         if prediction.status is PredictionStatus.NOT_ENOUGH_DATA:
             return _UNKNOWN
-        if prediction.status is PredictionStatus.NO_CROSSING or self._instant(prediction) is None:
+        if prediction.status is not PredictionStatus.CROSSING or self._instant(prediction) is None:
             return _NO
         likely = prediction.probability is None or prediction.probability >= self._condition.probability
         return _YES if likely else _NO
