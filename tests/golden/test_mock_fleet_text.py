@@ -31,7 +31,8 @@ PLACE = Place("node-1", "training", "rack-7", {"team": "vision"})
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[Agent]:
-    settings = Settings.model_validate({"agent": {"kernel_log": "off", "hook_socket": "", "attribution": False}})
+    alone = {"kernel_log": "off", "hook_socket": "", "attribution": False, "host_load": False}
+    settings = Settings.model_validate({"agent": alone})
     clock = ManualClock(T0)
     with MockFleet(tmp_path, [h100(0), split(a100(1), "3g.40gb")]).loaded():
         made = Agent(settings, NvmlSource(PynvmlLibrary(), PLACE), clock)

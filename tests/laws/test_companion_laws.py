@@ -20,6 +20,7 @@ from tocsin.collector.companion import Companion
 from tocsin.collector.frozen import FrozenValues
 from tocsin.collector.hook import HookCompanion
 from tocsin.collector.hook_server import HookServer
+from tocsin.collector.host_load import HostLoad
 from tocsin.collector.kernel_log import KernelLogCompanion
 from tocsin.collector.kernel_log_readers import KmsgReader
 from tocsin.collector.vllm import VllmCompanion, parse_entry
@@ -104,6 +105,14 @@ def attribution(folder: Path, _clock: ManualClock, outside: bytes) -> Made:
     return Made(AttributionCompanion(Attribution(folder / "proc", folder / "pods")))
 
 
+def host_load(folder: Path, clock: ManualClock, outside: bytes) -> Made:
+    """`outside` is what every file about the node holds; a reading before gives it something to compare with."""
+    (folder / "pressure").mkdir()
+    for name in ("stat", "meminfo", "pressure/cpu", "pressure/io", "pressure/memory"):
+        (folder / name).write_bytes(outside)
+    return Made(HostLoad(folder, clock))
+
+
 HELLO = {"kind": "hello", "v": VERSION, "process": "train", "every_s": 5.0}
 STATS = {
     "kind": "stats",
@@ -120,6 +129,7 @@ TALK: dict[str, bytes] = {
     ),
     "hook": pack(HELLO) + b"\n" + pack(STATS),
     "vllm": b'# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{model_name="m"} 3\n',
+    "host_load": b"MemTotal: 1000 kB\nMemAvailable: 250 kB\n",
     "attribution": b"%d (python) S %s\n" % (ME, b" ".join(b"1" for _ in range(50))),
 }
 """What each companion understands."""
@@ -129,6 +139,7 @@ FACTORIES: dict[str, Factory] = {
     "kernel_log": kernel_log,
     "hook": hook,
     "vllm": vllm,
+    "host_load": host_load,
     "attribution": attribution,
 }
 

@@ -47,6 +47,8 @@ def test_reads_come_typed(client: Client) -> None:
     assert client.predictions() == fleet.PREDICTIONS
     assert [i.root for i in client.incidents()] == client.findings()
     assert client.scoreboard().predictions.hits == 38
+    assert client.diagnoses() == fleet.DIAGNOSES
+    assert client.diagnoses("no-such-host") == []
     assert client.verify_journal().ok
     assert client.metrics().startswith("# HELP tocsin_")
 

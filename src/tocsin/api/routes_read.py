@@ -11,6 +11,7 @@ from tocsin.api.errors import documented, refuse_unknown_parameters
 from tocsin.api.routes_ops import Brain
 from tocsin.client.models import (
     DecisionOut,
+    DiagnosisOut,
     FindingOut,
     FleetSummary,
     GpuDetail,
@@ -144,6 +145,16 @@ def decision(service: Brain, _who: Viewer, decision_id: DecisionId) -> DecisionO
 def scoreboard(service: Brain, _who: Viewer) -> Scoreboard:
     """What would have been done, and how often it would have been right."""
     return service.scoreboard()
+
+
+@router.get("/diagnoses", tags=["fleet"])
+def diagnoses(
+    service: Brain,
+    _who: Viewer,
+    host: Annotated[str, Query(max_length=253, description="Only the GPUs of this node.")] = "",
+) -> list[DiagnosisOut]:
+    """What limits each job now, and what is wrong with memory, idle GPUs and requests."""
+    return service.diagnoses(host)
 
 
 @router.get("/journal", tags=["journal"])

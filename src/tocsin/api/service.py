@@ -13,6 +13,7 @@ from typing import Protocol
 from tocsin.client.models import (
     ControlState,
     DecisionOut,
+    DiagnosisOut,
     FindingOut,
     FleetSummary,
     GpuDetail,
@@ -92,6 +93,10 @@ class Service(Protocol):
     def verify_journal(self) -> VerificationOut: ...
 
     def scoreboard(self) -> Scoreboard: ...
+
+    def diagnoses(self, host: str = "") -> list[DiagnosisOut]:
+        """What limits each job now, and memory, idle GPUs and requests that are wrong; of `host` alone where given."""
+        ...
 
     def ingest(self, text: str, precision: str) -> IngestResult:
         """Keep line protocol, durable on return. `precision` is `ns`, `us`, `ms` or `s`; bad lines are reported."""

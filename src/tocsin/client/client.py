@@ -171,6 +171,10 @@ class Client:
         """What would have been done."""
         return self._get(models.Scoreboard, "/v1/scoreboard")
 
+    def diagnoses(self, host: str = "") -> list[models.DiagnosisOut]:
+        """What limits each job now, and what is wrong with memory, idle GPUs and requests."""
+        return self._get(list[models.DiagnosisOut], "/v1/diagnoses", {"host": host} if host else {})
+
     def journal(self, after: int = 0, limit: int = 100, kinds: Sequence[str] = ()) -> list[models.JournalEntryOut]:
         """Journal entries with `seq` above `after`, in order."""
         params: dict[str, str | int | Sequence[str]] = {"after": after, "limit": limit, "kind": list(kinds)}

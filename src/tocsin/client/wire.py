@@ -10,6 +10,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from tocsin.domain.diagnosis import Kind, Verdict
 from tocsin.domain.event import EventKind
 from tocsin.domain.finding import Severity
 from tocsin.domain.subject import SubjectKind
@@ -136,6 +137,24 @@ class EvidenceOut(Wire):
     text: str
     at: Instant
     value: float | None = None
+
+
+class DiagnosisOut(Wire):
+    """Why a job is slow, or what is wrong with a GPU's use; see `tocsin.domain.diagnosis`."""
+
+    kind: Kind
+    verdict: Verdict
+    name: str
+    hosts: list[str]
+    gpus: list[str]
+    at: Instant
+    window_s: float
+    score: Ratio
+    sentence: str
+    sentence_zh: str
+    remedy: str = ""
+    evidence: list[EvidenceOut] = Field(default_factory=list)
+    simulated: bool = False
 
 
 class OwnerOut(Wire):

@@ -52,8 +52,10 @@ class AgentSettings(Section):
     """Pages of vLLM servers on this node."""
     attribution: bool = True
     """Whether processes on a GPU are traced to their container, pod or Slurm job."""
+    host_load: bool = True
+    """Whether CPU, waits for storage, pressure and memory of the node go with the readings of its GPUs."""
     proc: Path = Path("/proc")
-    """The host's `/proc`, which attribution reads; a container that mounts it elsewhere names the place."""
+    """The host's `/proc`, which attribution and host load read; a container that mounts it elsewhere names the place."""
     pod_logs: Path = Path("/var/log/pods")
     """The kubelet's log folders, whose names tell a pod's name and namespace by its UID."""
     listen: str = "127.0.0.1:9835"

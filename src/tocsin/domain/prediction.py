@@ -15,10 +15,10 @@ class PredictionStatus(StrEnum):
 
     CROSSING = "crossing"
     """The metric is expected to cross the threshold within the horizon."""
-    NO_CROSSING = "no_crossing"
-    """It is not expected to cross within the horizon."""
     LIKELY = "likely"
     """The event is likely enough within the horizon to warn of it; `threshold` is the probability from which on."""
+    NO_CROSSING = "no_crossing"
+    """It is not expected to cross within the horizon."""
     UNLIKELY = "unlikely"
     """It is not."""
     NOT_ENOUGH_DATA = "not_enough_data"

@@ -68,6 +68,15 @@ def _vllm(around: Around) -> Companion | None:
     return open_vllm(around.settings.agent, around.clock, around.own)
 
 
+def _host_load(around: Around) -> Companion | None:
+    wanted = around.settings.agent
+    if not around.is_this_node or not wanted.host_load:
+        return None
+    from tocsin.collector.host_load import HostLoad
+
+    return HostLoad(wanted.proc, around.clock)
+
+
 def _attribution(around: Around) -> Companion | None:
     wanted = around.settings.agent
     if not around.is_this_node or not wanted.attribution:
@@ -82,6 +91,7 @@ COMPANIONS: dict[str, Opener] = {
     "kernel_log": _kernel_log,
     "hook": _hook,
     "vllm": _vllm,
+    "host_load": _host_load,
     "attribution": _attribution,
 }
 """Name to opener, in the order in which they are asked: what marks the source's own values comes first, and owners are

@@ -8,6 +8,7 @@ from tocsin.actions.controls import Controls
 from tocsin.client.models import (
     BreakerOut,
     ControlState,
+    DiagnosisOut,
     EventOut,
     EvidenceOut,
     FindingOut,
@@ -18,6 +19,7 @@ from tocsin.client.models import (
 )
 from tocsin.client.wire import OwnerOut
 from tocsin.domain.clock import SECOND, to_iso
+from tocsin.domain.diagnosis import Diagnosis
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Evidence, Finding, Incident
 from tocsin.domain.owner import Owner
@@ -123,6 +125,25 @@ def prediction_out(prediction: Prediction) -> PredictionOut:
         simulated=prediction.simulated,
         curve=[(ahead_ms / SECOND, chance) for ahead_ms, chance in prediction.curve],
         sentence_zh=prediction.sentence_zh,
+    )
+
+
+def diagnosis_out(diagnosis: Diagnosis) -> DiagnosisOut:
+    """A diagnosis."""
+    return DiagnosisOut(
+        kind=diagnosis.kind,
+        verdict=diagnosis.verdict,
+        name=diagnosis.name,
+        hosts=list(diagnosis.hosts),
+        gpus=list(diagnosis.gpus),
+        at=to_iso(diagnosis.at_ms),
+        window_s=diagnosis.window_ms / SECOND,
+        score=diagnosis.score,
+        sentence=diagnosis.sentence,
+        sentence_zh=diagnosis.sentence_zh,
+        remedy=diagnosis.remedy,
+        evidence=[evidence_out(piece) for piece in diagnosis.evidence],
+        simulated=diagnosis.simulated,
     )
 
 

@@ -14,6 +14,7 @@ from tocsin.client.errors import NotFound
 from tocsin.client.models import (
     ControlState,
     DecisionOut,
+    DiagnosisOut,
     FindingOut,
     FleetSummary,
     GpuDetail,
@@ -40,6 +41,7 @@ from tocsin.journal.kinds import EntryKind
 from tocsin.journal.verify import verify
 from tocsin.runtime import convert, views
 from tocsin.runtime.brain import Brain
+from tocsin.runtime.diagnose import diagnose_fleet
 from tocsin.runtime.scoreboard import is_ahead, score_predictions, scoreboard
 from tocsin.store.lineprotocol import decode
 from tocsin.store.port import Series
@@ -213,6 +215,11 @@ class BrainService:
 
     def _one_series(self, gpu: str, metric: str, start_ms: int, end_ms: int) -> Series:
         return self._brain.store.series(gpu, [metric], start_ms, end_ms)
+
+    def diagnoses(self, host: str = "") -> list[DiagnosisOut]:
+        now = self.now_ms()
+        found = diagnose_fleet(self._brain.store, self._brain.memory.latest(), now, host)
+        return [convert.diagnosis_out(diagnosis) for diagnosis in found]
 
     def metrics(self) -> bytes:
         return generate_latest(self._brain.metrics.registry)

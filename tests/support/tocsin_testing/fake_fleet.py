@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from tocsin.client.models import (
     DecisionOut,
+    DiagnosisOut,
     EventOut,
     EvidenceOut,
     FindingOut,
@@ -18,6 +19,7 @@ from tocsin.client.models import (
 )
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, to_iso
 from tocsin.domain.decision import DecisionState, Mode, Ruling
+from tocsin.domain.diagnosis import Kind, Verdict
 from tocsin.domain.event import EventKind
 from tocsin.domain.finding import ActionKind, Category, Severity
 from tocsin.domain.prediction import PredictionStatus
@@ -224,6 +226,36 @@ PREDICTIONS = [
         simulated=True,
     ),
 ]  # fmt: skip
+
+DIAGNOSES = [
+    DiagnosisOut(
+        kind=Kind.SLOW_JOB,
+        verdict=Verdict.BETWEEN_GPUS,
+        name="Slurm job 4711",
+        hosts=[host_name(0)],
+        gpus=[uuid(0, n) for n in range(8)],
+        at=to_iso(NOW_MS),
+        window_s=900.0,
+        score=0.82,
+        sentence="Slurm job 4711 on 8 GPUs is limited by communication between the GPUs.",
+        sentence_zh="Slurm job 4711(8 块 GPU)受限于GPU 之间的通信。",
+        remedy="overlap communication with work",
+        simulated=True,
+    ),
+    DiagnosisOut(
+        kind=Kind.MEMORY,
+        verdict=Verdict.LEAK,
+        name=f"{host_name(1)} GPU 3",
+        hosts=[host_name(1)],
+        gpus=[uuid(1, 3)],
+        at=to_iso(NOW_MS),
+        window_s=3600.0,
+        score=0.3,
+        sentence="gpu-node-02 GPU 3: memory grows by 4.00 GiB an hour without a plateau and is full in 3.3 h.",
+        sentence_zh="gpu-node-02 GPU 3:显存以每小时 4.00 GiB 持续增长,没有平台期,约 3.3 小时后耗尽。",
+        simulated=True,
+    ),
+]
 
 GUARDS = [
     "mode", "pause", "fresh_data", "still_live", "not_done", "evidence", "boot_grace", "cooldown", "maintenance",

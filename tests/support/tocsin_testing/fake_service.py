@@ -15,6 +15,7 @@ from tocsin.client.models import (
     BreakerOut,
     ControlState,
     DecisionOut,
+    DiagnosisOut,
     FindingOut,
     FleetSummary,
     GpuDetail,
@@ -246,6 +247,9 @@ class FakeService:
 
     def verify_journal(self) -> VerificationOut:
         return VerificationOut(ok=True, events=len(self._journal))
+
+    def diagnoses(self, host: str = "") -> list[DiagnosisOut]:
+        return [one for one in fleet.DIAGNOSES if not host or host in one.hosts]
 
     def scoreboard(self) -> Scoreboard:
         rules = [

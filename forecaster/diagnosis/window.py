@@ -1,0 +1,109 @@
+"""What a diagnosis looks at: means over a short window for each GPU of a job, and who the job is."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tocsin.domain.identity import Gpu
+from tocsin.domain.owner import Owner
+from tocsin.store.port import Columns
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """GPUs that one owner works on. `name` is the owner's, or the node's where nobody knows the owner."""
+
+    name: str
+    gpus: tuple[Gpu, ...]
+    owners: tuple[Owner, ...] = ()
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Names of the nodes, sorted."""
+        return tuple(sorted({gpu.host for gpu in self.gpus}))
+
+    @property
+    def simulated(self) -> bool:
+        """Whether any of its GPUs is made up."""
+        return any(gpu.simulated for gpu in self.gpus)
+
+
+def jobs(gpus: Sequence[Gpu], owners: Mapping[str, Sequence[Owner]], busy: frozenset[str]) -> list[Job]:
+    """GPUs by the owner of their processes, by name.
+
+    A GPU of several owners belongs to each. Those in `busy` (UUIDs) without a known owner make up one job per node:
+    work is seen there, whose it is is not. `owners` is by UUID.
+    """
+    members: dict[str, list[Gpu]] = defaultdict(list)
+    people: dict[str, dict[Owner, None]] = defaultdict(dict)
+    for gpu in gpus:
+        known = owners.get(gpu.uuid, ())
+        names = {owner.label if not owner.slurm_job else _slurm(owner): owner for owner in known}
+        if not names and gpu.uuid in busy:
+            members[f"work on {gpu.host}"].append(gpu)
+        for name, owner in names.items():
+            members[name].append(gpu)
+            people[name][owner] = None
+    order = {uuid: place for place, uuid in enumerate(sorted(gpu.uuid for gpu in gpus))}
+    return [
+        Job(name, tuple(sorted(found, key=lambda gpu: (gpu.host, order[gpu.uuid]))), tuple(people[name]))
+        for name, found in sorted(members.items())
+    ]
+
+
+def _slurm(owner: Owner) -> str:
+    """Steps of one Slurm job are one job."""
+    return f"Slurm job {owner.slurm_job.partition('.')[0]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """Mean of each metric for each GPU over the window: `values` is float64[g, m], NaN where it has none."""
+
+    gpus: tuple[Gpu, ...]
+    metrics: tuple[str, ...]
+    values: Floats
+    readings: npt.NDArray[np.int64]
+    """int64[g]: how many readings are behind it."""
+
+    def of(self, metric: str) -> Floats:
+        """float64[g]; NaN where the metric has no value, or is not among those looked at."""
+        if metric not in self.metrics:
+            return np.full(len(self.gpus), np.nan)
+        return self.values[:, self.metrics.index(metric)]
+
+    def take(self, gpus: Sequence[Gpu]) -> Means:
+        """Of some of the GPUs, in that order."""
+        place = {gpu.uuid: row for row, gpu in enumerate(self.gpus)}
+        rows = [place[gpu.uuid] for gpu in gpus]
+        return Means(tuple(gpus), self.metrics, self.values[rows], self.readings[rows])
+
+
+def mean(values: Floats) -> float:
+    """Of the values that are there; NaN where none is."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else float("nan")
+
+
+def means(columns: Columns, gpus: Sequence[Gpu]) -> Means:
+    """Means of all of `columns` for `gpus`; a GPU that is not in it has none."""
+    place = {gpu.uuid: row for row, gpu in enumerate(gpus)}
+    wanted = np.array([place.get(uuid, -1) for uuid in columns.gpus], dtype=np.int64)
+    row = wanted[columns.gpu] if columns.gpus else np.empty(0, np.int64)
+    mine = row >= 0
+    row, values = row[mine], columns.values[mine]
+    table = np.full((len(gpus), len(columns.metrics)), np.nan)
+    for number in range(len(columns.metrics)):
+        known = np.isfinite(values[:, number])
+        count = np.bincount(row[known], minlength=len(gpus))
+        total = np.bincount(row[known], weights=values[known, number], minlength=len(gpus))
+        np.divide(total, count, out=table[:, number], where=count > 0)
+    readings = np.bincount(row, minlength=len(gpus))
+    return Means(tuple(gpus), columns.metrics, table, readings)
