@@ -10,15 +10,13 @@ from concurrent.futures.process import BrokenProcessPool
 
 from tocsin.config.settings import ForecastSettings
 from tocsin.domain.errors import TocsinError, Unavailable
-from tocsin.domain.prediction import Prediction
 from tocsin.forecaster import worker_process
+from tocsin.forecaster.capacity import PoolPast
 from tocsin.forecaster.protocol import History
-from tocsin.forecaster.registry import build_all
+from tocsin.forecaster.worker_process import Models, Part, Predictions, Work
 
 CHUNK = 32
 """GPUs a call: `close` waits for the call under way, so that calls must be short."""
-
-Predictions = list[Prediction]
 
 
 class ForecastFailed(TocsinError):
@@ -77,13 +75,13 @@ class ForecastWorker:
     def __init__(self, settings: ForecastSettings, only: Sequence[str] | None = None) -> None:
         self._settings = settings
         self._only = only
-        self._models = build_all(settings, only)
+        self._models = Models(settings, only)
         self._pool: ProcessPoolExecutor | None = None
         self._broken: ProcessPoolExecutor | None = None
         self._lock = threading.Lock()
         self._count_lock = threading.Lock()
         self._closed = False
-        self.metrics: tuple[str, ...] = tuple(dict.fromkeys(m for model in self._models for m in model.metrics))
+        self.metrics = self._models.metrics
         self.deaths = 0
 
     def submit(self, history: Sequence[History], now_ms: int) -> Future[Predictions]:
@@ -92,19 +90,26 @@ class ForecastWorker:
         The future ends with the predictions of all models, with Unavailable where the process died or was closed
         first, or with ForecastFailed where a model raised.
         """
-        if not self._settings.worker:
-            return self._here(history, now_ms)
         chunks = [history[i : i + CHUNK] for i in range(0, len(history), CHUNK)]
+        return self._submit(Models.predict, chunks, now_ms)
+
+    def submit_pools(self, pools: Sequence[PoolPast], now_ms: int) -> Future[Predictions]:
+        """Forecast the capacity of every pool as of `now_ms`; the future ends as that of `submit` does."""
+        return self._submit(Models.predict_pools, [[one] for one in pools], now_ms)
+
+    def _submit(self, work: Work[Part], parts: Sequence[Part], now_ms: int) -> Future[Predictions]:
+        if not self._settings.worker:
+            return self._here(work, parts, now_ms)
         with self._lock:
             if self._closed:
                 raise Unavailable("the forecast worker is closed")
             pool = self._start()
             try:
-                calls = [pool.submit(worker_process.predict, chunk, now_ms) for chunk in chunks]
+                calls = [pool.submit(worker_process.ask, work, part, now_ms) for part in parts]
             except BrokenProcessPool:
                 self._died(pool)
                 pool = self._start()
-                calls = [pool.submit(worker_process.predict, chunk, now_ms) for chunk in chunks]
+                calls = [pool.submit(worker_process.ask, work, part, now_ms) for part in parts]
         return _Gather(calls, lambda: self._died(pool)).future
 
     def close(self) -> None:
@@ -115,10 +120,10 @@ class ForecastWorker:
         if pool is not None:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _here(self, history: Sequence[History], now_ms: int) -> Future[Predictions]:
+    def _here(self, work: Work[Part], parts: Sequence[Part], now_ms: int) -> Future[Predictions]:
         future: Future[Predictions] = Future()
         try:
-            future.set_result([made for model in self._models for made in model.predict(history, now_ms)])
+            future.set_result([made for part in parts for made in work(self._models, part, now_ms)])
         except Exception as error:  # noqa: BLE001 - the same contract as across the process border
             future.set_exception(_translate(error))
         return future

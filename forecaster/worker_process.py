@@ -6,14 +6,43 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from tocsin.config.settings import ForecastSettings
 from tocsin.domain.prediction import Prediction
+from tocsin.forecaster.capacity import CapacityForecaster, PoolPast
 from tocsin.forecaster.protocol import Forecaster, History
 from tocsin.forecaster.registry import build_all
 
-_models: list[Forecaster] = []
+Predictions = list[Prediction]
+Part = TypeVar("Part")
+
+
+class Models:
+    """All model families, or those named in `only`, and the capacity of pools."""
+
+    def __init__(self, settings: ForecastSettings, only: Sequence[str] | None = None) -> None:
+        self._families: list[Forecaster] = build_all(settings, only)
+        self._capacity = CapacityForecaster(settings.coverage)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Metrics that `predict` looks at."""
+        return tuple(dict.fromkeys(metric for model in self._families for metric in model.metrics))
+
+    def predict(self, history: Sequence[History], now_ms: int) -> Predictions:
+        """Ask every family in turn."""
+        return [prediction for model in self._families for prediction in model.predict(history, now_ms)]
+
+    def predict_pools(self, pools: Sequence[PoolPast], now_ms: int) -> Predictions:
+        """The capacity of every pool."""
+        return self._capacity.predict(pools, now_ms)
+
+
+Work = Callable[[Models, Part, int], Predictions]
+
+_models: list[Models] = []
 
 
 def _follow_parent() -> None:
@@ -28,9 +57,9 @@ def start(settings: ForecastSettings, only: Sequence[str] | None) -> None:
     """Build the models. Ctrl-C reaches the whole process group; ending is the parent's decision alone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow_parent, name="follow-parent", daemon=True).start()
-    _models[:] = build_all(settings, only)
+    _models[:] = [Models(settings, only)]
 
 
-def predict(history: Sequence[History], now_ms: int) -> list[Prediction]:
-    """Ask every model in turn."""
-    return [prediction for model in _models for prediction in model.predict(history, now_ms)]
+def ask(work: Work[Part], part: Part, now_ms: int) -> Predictions:
+    """Do `work` with the models of this process."""
+    return work(_models[0], part, now_ms)

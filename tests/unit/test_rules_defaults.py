@@ -62,12 +62,16 @@ def code(*numbers: int) -> Case:
     return Case(events=tuple(xid(number, at_ms=instant(0)) for number in numbers))
 
 
-def crossing(metric: str, minutes: int) -> Case:
-    subject = Subject(SubjectKind.GPU, gpu().uuid, "node-1")
+def crossing(metric: str, minutes: int, subject: Subject | None = None, sure: float | None = None) -> Case:
+    subject = subject or Subject(SubjectKind.GPU, gpu().uuid, "node-1")
     yes, target = PredictionStatus.CROSSING, f"time_to_threshold:{metric}"
     eta = instant(minutes)
     made = Prediction(subject, target, instant(0), 999 * HOUR, yes, "m", "1", "s", metric, 1.0, 0.5, eta_ms=eta)
-    return Case(predictions=(made,))
+    pools = (PoolState(subject.name),) if subject.kind is SubjectKind.POOL else ()
+    return Case(predictions=(replace(made, probability=sure),), pools=pools)
+
+
+POOL = Subject(SubjectKind.POOL, "default")
 
 
 def flat(minutes: int = 0, **values: float) -> Case:
@@ -207,6 +211,10 @@ CASES: dict[str, tuple[Case, Case]] = {
     "metric_family_lost": (family(1), family(2)),
     "gpu_silent": (silence(1), silence(0)),
     "temperature_forecast": (crossing("gpu_temperature_celsius", 29), crossing("gpu_temperature_celsius", 31)),
+    "pool_overload_forecast": (
+        crossing("pool_utilization_ratio", 359, POOL, 0.85),
+        crossing("pool_utilization_ratio", 100, POOL, 0.75),
+    ),
     "memory_forecast": (crossing("gpu_memory_used_ratio", 119), crossing("gpu_memory_used_ratio", 121)),
     "row_remap_forecast": (
         crossing("gpu_row_remap_uncorrectable_total", 10_000),

@@ -25,6 +25,7 @@ from tocsin.domain.missing import Missing
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
+from tocsin.forecaster.capacity import PoolPast
 from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
 from tocsin.rules.engine import Inputs, RuleEngine
@@ -32,6 +33,7 @@ from tocsin.rules.incidents import collapse
 from tocsin.rules.schema import RuleSet
 from tocsin.runtime.forecasts import Forecasts
 from tocsin.runtime.memory import FleetMemory, Snapshot
+from tocsin.runtime.pool_past import PoolPasts
 from tocsin.runtime.recorder import Recorder
 from tocsin.runtime.scoreboard import is_ahead
 from tocsin.runtime.task_mix import running_mix
@@ -87,6 +89,8 @@ class Brain:
         self.evaluated = False
         self._unsaved: list[Finding] = []
         self._failed_before = 0
+        self._pool_pasts = PoolPasts()
+        self._pools_recalled = False
         self._deliveries = dict.fromkeys(DELIVERIES, 0)
         self._guard = threading.Lock()
         self._start()
@@ -220,7 +224,7 @@ class Brain:
             gpus = [reading.gpu for reading in self.memory.latest() if not is_lost(reading)]
             before = {(p.subject, p.target) for p in self.forecasts.current(now) if is_ahead(p)}
             begun = self.clock.monotonic()
-            made = self.forecasts.run(gpus, now)
+            made = self.forecasts.run(gpus, now) + self.forecasts.run_pools(self._observe_pools(now), now)
             self.metrics.observe("tocsin_forecast_seconds", self.clock.monotonic() - begun, model="all")
             self.metrics.count("tocsin_forecast_failures_total", self.forecasts.failed - self._failed_before)
             self._failed_before = self.forecasts.failed
@@ -228,6 +232,16 @@ class Brain:
                 self.metrics.count("tocsin_predictions_total", status=prediction.status)
             fresh = [p for p in made if is_ahead(p) and (p.subject, p.target) not in before]
             self.journal.append_many([(EntryKind.PREDICTION, _told(p), p.simulated) for p in fresh])
+
+    def _observe_pools(self, now_ms: int) -> list[PoolPast]:
+        if not self._pools_recalled:
+            try:
+                self._pool_pasts.recall(self.store, now_ms)
+                self._pools_recalled = True
+            except StoreUnavailable as error:
+                log.warning("the past of the pools waits for the store", error=str(error))
+        self._pool_pasts.observe(self.memory.latest(), self._pools(), now_ms)
+        return self._pool_pasts.take()
 
     def prune(self) -> None:
         """Look after the store: compact, roll up and remove what is due."""

@@ -13,6 +13,7 @@ from tocsin.domain.clock import HOUR, MINUTE, SECOND
 from tocsin.domain.errors import TocsinError
 from tocsin.domain.identity import Gpu
 from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.forecaster.capacity import PoolPast
 from tocsin.forecaster.protocol import History
 from tocsin.forecaster.worker import ForecastWorker
 from tocsin.store.grid import by_gpu
@@ -72,13 +73,24 @@ class Forecasts:
             log.warning("forecast failed", error=str(error))
         return made
 
+    def run_pools(self, pools: Sequence[PoolPast], now_ms: int) -> list[Prediction]:
+        """Forecast the capacity of `pools` as of `now_ms`; blocks as `run` does."""
+        try:
+            return self._keep(self._worker.submit_pools(pools, now_ms).result())
+        except TocsinError as error:
+            self.failed += 1
+            log.warning("capacity forecast failed", error=str(error))
+            return []
+
     def _part(self, gpus: Sequence[Gpu], now_ms: int) -> list[Prediction]:
         start = now_ms - int(self._settings.history_hours * HOUR)
         metrics = self._worker.metrics
         uuids = [gpu.uuid for gpu in gpus]
         series = by_gpu(self._store.columns(metrics, start, now_ms + 1, uuids), uuids)
         history = [History(gpu, series[gpu.uuid]) for gpu in gpus]
-        made = self._worker.submit(history, now_ms).result()
+        return self._keep(self._worker.submit(history, now_ms).result())
+
+    def _keep(self, made: list[Prediction]) -> list[Prediction]:
         self._store.write(Batch(predictions=[prediction for prediction in made if self._is_news(prediction)]))
         with self._lock:
             self.made += len(made)
@@ -89,7 +101,7 @@ class Forecasts:
         """Crossings, and changes of status: that nothing is expected, again, is not worth a row."""
         before = self._newest.get(_key(prediction))
         changed = before is None or before.status is not prediction.status
-        return changed or prediction.status is PredictionStatus.CROSSING
+        return changed or prediction.status in (PredictionStatus.CROSSING, PredictionStatus.LIKELY)
 
     def current(self, now_ms: int) -> list[Prediction]:
         """The newest prediction of each subject and target, less those that three intervals have outdated."""
