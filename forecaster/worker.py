@@ -10,10 +10,13 @@ from concurrent.futures.process import BrokenProcessPool
 
 from tocsin.config.settings import ForecastSettings
 from tocsin.domain.errors import TocsinError, Unavailable
+from tocsin.domain.identity import Gpu
 from tocsin.forecaster import worker_process
 from tocsin.forecaster.capacity import PoolPast
+from tocsin.forecaster.live.place import RiskPlace
 from tocsin.forecaster.protocol import History
 from tocsin.forecaster.worker_process import Models, Part, Predictions, Work
+from tocsin.store.port import Store
 
 CHUNK = 32
 """GPUs a call: `close` waits for the call under way, so that calls must be short."""
@@ -68,14 +71,22 @@ def _translate(error: BaseException) -> TocsinError:
 class ForecastWorker:
     """All model families, or those named in `only`, behind `submit`.
 
+    `place` says where the risk model finds store and models; without a process of its own it reads `store`.
     With `settings.worker` they run in one spawned process, which starts with the first request and is started again
     after it died (`deaths` counts that); without, `submit` computes before it returns. Safe to use from any thread.
     """
 
-    def __init__(self, settings: ForecastSettings, only: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        settings: ForecastSettings,
+        only: Sequence[str] | None = None,
+        place: RiskPlace | None = None,
+        store: Store | None = None,
+    ) -> None:
         self._settings = settings
         self._only = only
-        self._models = Models(settings, only)
+        self._place = place
+        self._models = Models(settings, only, place, store)
         self._pool: ProcessPoolExecutor | None = None
         self._broken: ProcessPoolExecutor | None = None
         self._lock = threading.Lock()
@@ -96,6 +107,11 @@ class ForecastWorker:
     def submit_pools(self, pools: Sequence[PoolPast], now_ms: int) -> Future[Predictions]:
         """Forecast the capacity of every pool as of `now_ms`; the future ends as that of `submit` does."""
         return self._submit(Models.predict_pools, [[one] for one in pools], now_ms)
+
+    def submit_risk(self, gpus: Sequence[Gpu], now_ms: int) -> Future[Predictions]:
+        """The risk of `gpus` as of `now_ms`; the future ends as that of `submit` does, empty where the worker was given
+        no place or no model is in service."""
+        return self._submit(Models.predict_risk, [gpus], now_ms)
 
     def _submit(self, work: Work[Part], parts: Sequence[Part], now_ms: int) -> Future[Predictions]:
         if not self._settings.worker:
@@ -134,7 +150,7 @@ class ForecastWorker:
                 max_workers=1,
                 mp_context=multiprocessing.get_context("spawn"),
                 initializer=worker_process.start,
-                initargs=(self._settings, self._only),
+                initargs=(self._settings, self._only, self._place),
             )
         return self._pool
 

@@ -71,6 +71,13 @@ def crossing(metric: str, minutes: int, subject: Subject | None = None, sure: fl
     return Case(predictions=(replace(made, probability=sure),), pools=pools)
 
 
+def risk(status: PredictionStatus) -> Case:
+    subject = Subject(SubjectKind.GPU, gpu().uuid, "node-1")
+    said = "node-1 GPU 0: a memory fault within 48 h has a probability of 70%."
+    made = Prediction(subject, "hardware_fault", instant(0), 48 * HOUR, status, "m", "1", said, probability=0.7)
+    return Case(predictions=(made,))
+
+
 POOL = Subject(SubjectKind.POOL, "default")
 
 
@@ -216,6 +223,7 @@ CASES: dict[str, tuple[Case, Case]] = {
         crossing("pool_utilization_ratio", 100, POOL, 0.75),
     ),
     "memory_forecast": (crossing("gpu_memory_used_ratio", 119), crossing("gpu_memory_used_ratio", 121)),
+    "gpu_fault_predicted": (risk(PredictionStatus.LIKELY), risk(PredictionStatus.UNLIKELY)),
     "row_remap_forecast": (
         crossing("gpu_row_remap_uncorrectable_total", 10_000),
         crossing("gpu_row_remap_uncorrectable_total", 10_081),

@@ -55,7 +55,7 @@ class AgentSettings(Section):
     host_load: bool = True
     """Whether CPU, waits for storage, pressure and memory of the node go with the readings of its GPUs."""
     proc: Path = Path("/proc")
-    """The host's `/proc`, which attribution and host load read; a container that mounts it elsewhere names the place."""
+    """The host's `/proc`, which attribution and host load read; a container may have it elsewhere."""
     pod_logs: Path = Path("/var/log/pods")
     """The kubelet's log folders, whose names tell a pod's name and namespace by its UID."""
     listen: str = "127.0.0.1:9835"
@@ -224,6 +224,12 @@ class ForecastSettings(Section):
     """Nominal coverage of the interval."""
     worker: bool = True
     """Whether models run in a process of their own, so that an XID never waits for one."""
+    models: Path = Path("var/brain/models")
+    """Folder of trained models; see `tocsin models`."""
+    alarm_share: float = Field(default=0.001, gt=0, lt=1)
+    """Share of the quiet situations of its calibration in which the risk model may warn: the budget of false alarms."""
+    warm_days: float = Field(default=7.0, gt=0)
+    """How much past the risk model reads at a first start; later it goes on from where it was."""
 
 
 class LimitSettings(Section):

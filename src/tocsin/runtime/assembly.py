@@ -9,9 +9,10 @@ from tocsin.actions.loop import ActionLoop
 from tocsin.actions.notifier import JournalNotifier, WebhookNotifier
 from tocsin.actions.policy import Policy
 from tocsin.actions.sender import WebhookSender
-from tocsin.config.settings import Settings
+from tocsin.config.settings import Settings, StoreKind
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Mode
+from tocsin.forecaster.live.place import RiskPlace
 from tocsin.forecaster.worker import ForecastWorker
 from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
@@ -56,6 +57,15 @@ class RunningBrain:
         self.brain.close()
 
 
+def _risk_place(settings: Settings) -> RiskPlace | None:
+    """None where the worker's process could not read the store: one in memory is in this process alone."""
+    forecast = settings.forecast
+    if settings.store.kind is StoreKind.MEMORY and forecast.worker:
+        return None
+    state = settings.store.path.with_name(f"{settings.store.path.name}.features.npz")
+    return RiskPlace(settings.store, forecast.models, state, forecast.warm_days, forecast.alarm_share)
+
+
 def open_brain(settings: Settings, clock: Clock, *, propose: bool = False) -> RunningBrain:
     """A brain over the store and the journal that `settings` name; nothing runs yet.
 
@@ -76,7 +86,7 @@ def open_brain(settings: Settings, clock: Clock, *, propose: bool = False) -> Ru
         journal.append(EntryKind.PAUSE, {"reason": reason})
     notifier = WebhookNotifier(sender) if sender is not None else JournalNotifier()
     actions = ActionLoop(journal, [executor], clock, policy, notifier)
-    worker = ForecastWorker(settings.forecast)
+    worker = ForecastWorker(settings.forecast, place=_risk_place(settings), store=store)
     forecasts = Forecasts(store, worker, settings.forecast)
     brain = Brain(settings, clock, store, journal, ruleset, actions, forecasts, metrics)
     metrics.set_function("tocsin_forecast_worker_deaths", lambda: float(worker.deaths))

@@ -224,7 +224,11 @@ class Brain:
             gpus = [reading.gpu for reading in self.memory.latest() if not is_lost(reading)]
             before = {(p.subject, p.target) for p in self.forecasts.current(now) if is_ahead(p)}
             begun = self.clock.monotonic()
-            made = self.forecasts.run(gpus, now) + self.forecasts.run_pools(self._observe_pools(now), now)
+            made = [
+                *self.forecasts.run_risk(gpus, now),
+                *self.forecasts.run(gpus, now),
+                *self.forecasts.run_pools(self._observe_pools(now), now),
+            ]
             self.metrics.observe("tocsin_forecast_seconds", self.clock.monotonic() - begun, model="all")
             self.metrics.count("tocsin_forecast_failures_total", self.forecasts.failed - self._failed_before)
             self._failed_before = self.forecasts.failed

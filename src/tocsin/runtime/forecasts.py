@@ -82,6 +82,17 @@ class Forecasts:
             log.warning("capacity forecast failed", error=str(error))
             return []
 
+    def run_risk(self, gpus: Sequence[Gpu], now_ms: int) -> list[Prediction]:
+        """The risk of a hardware fault for `gpus` as of `now_ms`; blocks as `run` does."""
+        if self._stopping.is_set():
+            return []
+        try:
+            return self._keep(self._worker.submit_risk(gpus, now_ms).result())
+        except TocsinError as error:
+            self.failed += 1
+            log.warning("risk forecast failed", error=str(error))
+            return []
+
     def _part(self, gpus: Sequence[Gpu], now_ms: int) -> list[Prediction]:
         start = now_ms - int(self._settings.history_hours * HOUR)
         metrics = self._worker.metrics

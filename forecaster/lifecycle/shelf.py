@@ -1,0 +1,149 @@
+"""The folder of models: every version in a folder of its own, and which one is in service.
+
+VERSION/model/             the artefact (tocsin.forecaster.artefact)
+VERSION/cases.safetensors  past cases for explanations, where there are any
+service.json               which version serves, and which served before
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tocsin.domain.errors import Conflict, InputError
+from tocsin.forecaster import artefact
+from tocsin.forecaster.artefact import Card
+from tocsin.forecaster.live.cases import CaseBook
+from tocsin.forecaster.scorer import Scorer
+
+MODEL, CASES, SERVICE = "model", "cases.safetensors", "service.json"
+PRIOR = "prior"
+"""Name of the version that ships; it lies in the package, not in the folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A version that was put into service at `at_ms` by `actor`."""
+
+    version: str
+    at_ms: int
+    actor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shelved:
+    """A version as it is loaded: the scorer, its card, and its past cases."""
+
+    version: str
+    scorer: Scorer
+    card: Card
+    cases: CaseBook | None
+
+
+def shipped() -> Path | None:
+    """The folder of the prior that ships with the package; None where this installation has none."""
+    folder = Path(__file__).parents[1] / PRIOR
+    return folder if (folder / MODEL).is_dir() else None
+
+
+class Shelf:
+    """Models below `folder`, which need not exist. One process writes at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def versions(self) -> list[str]:
+        """Every version in the folder, by name."""
+        return sorted(
+            path.parent.name for path in self._folder.glob(f"*/{MODEL}") if not path.parent.name.startswith(".")
+        )
+
+    def place(self, version: str) -> Path:
+        """The folder of a version, the prior among them. Raises InputError for one that is not there."""
+        prior = shipped()
+        if version == PRIOR and prior is not None:
+            return prior
+        if version not in self.versions():
+            known = ", ".join([*self.versions(), *([PRIOR] if prior else [])]) or "there is none; run tocsin train"
+            raise InputError("model", version, f"no such version in {self._folder}", f"use one of: {known}")
+        return self._folder / version
+
+    def card(self, version: str) -> Card:
+        """What a version says of itself. Raises InputError for a damaged one."""
+        return artefact.read_card(self.place(version) / MODEL)
+
+    def load(self, version: str) -> Shelved:
+        """A version ready to score. Raises InputError for a damaged one."""
+        place = self.place(version)
+        scorer, card = artefact.load(place / MODEL)
+        return Shelved(version, scorer, card, CaseBook.load(place / CASES) if (place / CASES).exists() else None)
+
+    def add(self, version: str, scorer: Scorer, card: Card, cases: CaseBook | None) -> None:
+        """Put a version on the shelf. Raises InputError where the name is taken."""
+        if version == PRIOR or (self._folder / version).exists():
+            raise InputError("version", version, "the name is taken", "give the version another name")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{version}-", dir=self._folder) as made:
+            artefact.save(Path(made) / MODEL, scorer, card)
+            if cases is not None:
+                cases.save(Path(made) / CASES)
+            Path(made).chmod(0o755)
+            Path(made).rename(self._folder / version)
+            Path(made).mkdir()  # what the context removes
+
+    # ------------------------------------------------------------------ service
+
+    def history(self) -> list[Served]:
+        """Who put what into service, oldest first. Raises InputError where the file cannot be read."""
+        path = self._folder / SERVICE
+        if not path.exists():
+            return []
+        try:
+            return [Served(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))["served"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError("models", str(path), f"unreadable: {error}", "promote a version again") from error
+
+    @property
+    def in_service(self) -> str | None:
+        """The version that serves: the last promoted one, else the prior; None where there is neither."""
+        history = self.history()
+        if history:
+            return history[-1].version
+        return PRIOR if shipped() is not None else None
+
+    def promote(self, version: str, at_ms: int, actor: str) -> str | None:
+        """Put `version` into service; returns the one that served before. Raises InputError, or Conflict where it
+        serves already."""
+        self.place(version)
+        before = self.in_service
+        if before == version:
+            raise Conflict(f"{version} is in service already")
+        self._write([*self.history(), Served(version, at_ms, actor)])
+        return before
+
+    def rollback(self, at_ms: int, actor: str) -> tuple[str, str]:
+        """Put back what served before; returns (what serves now, what served until now). Raises Conflict."""
+        history = self.history()
+        if not history:
+            raise Conflict("nothing was promoted, so there is nothing to roll back")
+        now = history[-1].version
+        earlier = [one.version for one in history if one.version != now]
+        back = earlier[-1] if earlier else PRIOR
+        if back == PRIOR and shipped() is None:
+            raise Conflict(f"{now} is the first version, and no prior ships with this installation")
+        self.place(back)
+        self._write([*history, Served(back, at_ms, actor)])
+        return back, now
+
+    def _write(self, history: list[Served]) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"served": [asdict(one) for one in history]}, indent=1) + "\n"
+        handle, name = tempfile.mkstemp(prefix=f".{SERVICE}-", dir=self._folder)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(self._folder / SERVICE)

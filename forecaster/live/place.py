@@ -1,0 +1,20 @@
+"""Where the risk model finds what it needs; light, so that whoever only names the places loads no model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tocsin.config.settings import StoreSettings
+
+
+@dataclass(frozen=True, slots=True)
+class RiskPlace:
+    """Where everything is: `store` to read from, `models` the folder of models, `state` the file that features are
+    saved to between two starts (None: never). `warm_days` bounds what is read of the past where there is no state."""
+
+    store: StoreSettings
+    models: Path
+    state: Path | None = None
+    warm_days: float = 30.0
+    alarm_share: float = 0.001

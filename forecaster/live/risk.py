@@ -1,0 +1,141 @@
+"""The risk of a hardware fault for every GPU, at every turn: features, score, reasons, past cases, a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tocsin.domain.finding import Evidence
+from tocsin.domain.identity import Gpu
+from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.forecaster.artefact import Card
+from tocsin.forecaster.examples import Examples, Floats, Ints
+from tocsin.forecaster.features import FeatureBuilder, examples_now
+from tocsin.forecaster.lifecycle.shelf import Shelved
+from tocsin.forecaster.live.cases import Likeness
+from tocsin.forecaster.live.reasons import Reason, reasons
+from tocsin.forecaster.live.sentences import likely_sentence, unlikely_sentence, why
+from tocsin.forecaster.scorer import short_history
+from tocsin.forecaster.scorers.scorer_calibrated import Calibrated
+
+TARGET = "hardware_fault"
+EXPLAINED = 50
+"""Rows that are explained in one turn, the riskiest first: a burst must not hold up the scores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """What is said of one GPU above the level."""
+
+    reasons: tuple[Reason, ...] = ()
+    likeness: Likeness | None = None
+
+
+class RiskModel:
+    """A model of the shelf over a fleet's features.
+
+    `alarm_share` is the share of quiet rows of the calibration slice that may score above the level (conformal); a
+    model without calibration never warns, for it has no level.
+    """
+
+    def __init__(self, shelved: Shelved, alarm_share: float = 0.001) -> None:
+        self._shelved = shelved
+        self._scorer = shelved.scorer
+        self.horizons_ms = shelved.scorer.horizons_ms
+        self.level = alarm_level(shelved, alarm_share)
+
+    @property
+    def card(self) -> Card:
+        """What the model says of itself."""
+        return self._shelved.card
+
+    def predict(self, builder: FeatureBuilder, gpus: Sequence[Gpu], now_ms: int) -> list[Prediction]:
+        """A prediction for each of `gpus` that the builder knows, in that order. MIG instances share their GPU's."""
+        fleet = examples_now(builder, now_ms)
+        scores = self._scorer.score(fleet)
+        place = {fleet.devices[device]: row for row, device in enumerate(fleet.device.tolist())}
+        wanted = [(gpu, place[gpu.uuid]) for gpu in gpus if gpu.uuid in place and not gpu.is_mig]
+        above = self._above(scores, np.array([row for _, row in wanted], dtype=np.int64))
+        told = self._explain(fleet, above)
+        return [self._say(gpu, fleet, row, scores[row], told.get(row), now_ms) for gpu, row in wanted]
+
+    def _above(self, scores: Floats, rows: Ints) -> Ints:
+        """Rows above the level, the riskiest first."""
+        chance = scores[rows, -1]
+        chosen = rows[np.nan_to_num(chance, nan=-1.0) >= self.level]
+        riskiest: Ints = chosen[np.argsort(-scores[chosen, -1], kind="stable")]
+        return riskiest
+
+    def _explain(self, fleet: Examples, rows: Ints) -> dict[int, Warned]:
+        told = {int(row): Warned() for row in rows}
+        first = rows[:EXPLAINED]
+        if first.size:
+            found = reasons(self._scorer, fleet, first)
+            book = self._shelved.cases
+            like = book.like(fleet.take(first)) if book is not None else [None] * first.size
+            told |= {int(row): Warned(tuple(r), one) for row, r, one in zip(first, found, like, strict=True)}
+        return told
+
+    def _say(
+        self, gpu: Gpu, fleet: Examples, row: int, scores: Floats, warned: Warned | None, now_ms: int
+    ) -> Prediction:
+        blank = Prediction(
+            subject=Subject(SubjectKind.GPU, gpu.uuid, gpu.host, gpu.pool),
+            target=TARGET,
+            at_ms=now_ms,
+            horizon_ms=self.horizons_ms[-1],
+            status=PredictionStatus.UNLIKELY,
+            model=self.card.family,
+            model_version=self.card.version,
+            sentence="",
+            simulated=gpu.simulated,
+        )
+        where = f"{gpu.host} GPU {'?' if gpu.index is None else gpu.index}"
+        if not np.isfinite(scores[-1]):
+            reason = short_history(self._scorer.name, int(fleet.history_ms[row]), self._scorer.min_history_ms)
+            return replace(
+                blank,
+                status=PredictionStatus.NOT_ENOUGH_DATA,
+                reason=reason,
+                sentence=f"{where}: not enough data for a risk: {reason}.",
+                sentence_zh=f"{where}:数据不足,无法评估风险({reason})。",
+            )
+        chance = float(scores[-1])
+        made = replace(
+            blank,
+            probability=chance,
+            threshold=None if not np.isfinite(self.level) else self.level,
+            curve=tuple((ahead, float(p)) for ahead, p in zip(self.horizons_ms, scores, strict=True)),
+        )
+        if warned is None:
+            english, chinese = unlikely_sentence(where, chance, self.horizons_ms[-1])
+            return replace(made, sentence=english, sentence_zh=chinese)
+        english, chinese = likely_sentence(where, chance, self.horizons_ms[-1], warned.reasons, warned.likeness)
+        return replace(
+            made,
+            status=PredictionStatus.LIKELY,
+            sentence=english,
+            sentence_zh=chinese,
+            evidence=_evidence(warned, now_ms),
+        )
+
+
+def _evidence(warned: Warned, now_ms: int) -> tuple[Evidence, ...]:
+    pieces = [Evidence(one.feature, why(one)[0], now_ms, one.weight) for one in warned.reasons]
+    like = warned.likeness
+    if like is not None:
+        after = "" if like.median_hours is None else f", after {like.median_hours:.0f} h at the median"
+        text = f"{like.faults} of the {like.of} most similar past situations were followed by a fault{after}"
+        pieces.append(Evidence("past cases", text, now_ms, like.faults / like.of if like.of else 0.0))
+    return tuple(pieces)
+
+
+def alarm_level(shelved: Shelved, share: float) -> float:
+    """The probability from which on a GPU is warned of; infinite where the model was not calibrated on quiet rows."""
+    scorer = shelved.scorer
+    if not isinstance(scorer, Calibrated):
+        return float("inf")
+    return scorer.quiet_scores(scorer.horizons_ms[-1]).threshold(share)
