@@ -27,12 +27,12 @@ BAR_PER_NODE_DAY = 0.2
 """The most starts per node-day that the bar allows."""
 
 
-def figures(result: TicketScore) -> dict[str, float]:
+def figures(result: TicketScore, bar: Mapping[str, float] = BAR) -> dict[str, float]:
     """The figures that are compared, by name.
 
     `found` counts incidents found, `found_24h` and `found_48h` those with at least that lead, `fresh_24h` those with
     24 h where each start serves one incident only, `precision` is 0 without starts, `per_node_day` counts starts, and
-    `bar` is 1 where all of `BAR` is reached at once within `BAR_PER_NODE_DAY`.
+    `bar` is 1 where all of `bar` is reached at once within `BAR_PER_NODE_DAY`.
     """
     single = {
         "found": float(result.count()),
@@ -42,7 +42,7 @@ def figures(result: TicketScore) -> dict[str, float]:
         "precision": result.precision or 0.0,
         "per_node_day": result.per_node_day,
     }
-    whole = all(single[name] >= least for name, least in BAR.items())
+    whole = all(single[name] >= least for name, least in bar.items())
     return {**single, "bar": float(whole and result.per_node_day <= BAR_PER_NODE_DAY)}
 
 
@@ -73,10 +73,15 @@ class Nulls:
 
 
 def _null(
-    draw: Draw, draws: int, real: TicketScore, incidents: Sequence[LoggedIncident], seen: Mapping[str, Instants]
+    draw: Draw,
+    draws: int,
+    real: TicketScore,
+    incidents: Sequence[LoggedIncident],
+    seen: Mapping[str, Instants],
+    bar: Mapping[str, float],
 ) -> NullAlert:
-    target = figures(real)
-    rows = [figures(score(draw(), incidents, seen)) for _ in range(draws)]
+    target = figures(real, bar)
+    rows = [figures(score(draw(), incidents, seen), bar) for _ in range(draws)]
     spreads = {}
     for name, value in target.items():
         column = np.array([row[name] for row in rows])
@@ -108,6 +113,7 @@ def nulls(
     *,
     seed: int = 0,
     draws: int = DRAWS,
+    bar: Mapping[str, float] = BAR,
 ) -> Nulls:
     """Score the null alerts beside the alert `times` per node.
 
@@ -128,16 +134,16 @@ def nulls(
         }
 
     return Nulls(
-        always_on=_null(lambda: seen, 1, real, incidents, seen),
-        coin=_null(lambda: _coin(rng, real.starts, seen), draws, real, incidents, seen),
-        shifts=_null(shift, draws, real, incidents, seen),
+        always_on=_null(lambda: seen, 1, real, incidents, seen, bar),
+        coin=_null(lambda: _coin(rng, real.starts, seen), draws, real, incidents, seen, bar),
+        shifts=_null(shift, draws, real, incidents, seen, bar),
     )
 
 
-def figures_above(result: TicketScore, shifts: NullAlert) -> list[str]:
+def figures_above(result: TicketScore, shifts: NullAlert, bar: Mapping[str, float] = BAR) -> list[str]:
     """Names of the figures that lie above the shifts' 95th percentile. One that is at its best possible value there
     already cannot lie above it."""
-    return [name for name, value in figures(result).items() if value > shifts.spreads[name].p95]
+    return [name for name, value in figures(result, bar).items() if value > shifts.spreads[name].p95]
 
 
 def skilful(result: TicketScore, shifts: NullAlert) -> bool:

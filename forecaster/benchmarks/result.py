@@ -15,7 +15,8 @@ from pathlib import Path
 class Request:
     """What to run on: `train` and `test` are folders of the data set's format. Without `test` the protocol's own folds
     of `train` are used, disjoint by device and time. `draws` are bootstrap draws; `quick` asks for a small run that
-    proves the way, not the figures; `leak` also asks for what a row-random split would claim."""
+    proves the way, not the figures; `leak` also asks for what a row-random split would claim. A simulated data set has
+    no folders: `train` is the current one and is not looked at, `scenario` its file, None the shipped one."""
 
     train: Path
     test: Path | None = None
@@ -23,6 +24,7 @@ class Request:
     draws: int = 200
     quick: bool = False
     leak: bool = False
+    scenario: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

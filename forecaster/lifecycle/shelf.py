@@ -1,8 +1,8 @@
 """The folder of models: every version in a folder of its own, and which one is in service.
 
-VERSION/model/             the artefact (tocsin.forecaster.artefact)
-VERSION/cases.safetensors  past cases for explanations, where there are any
-service.json               which version serves, and which served before
+``VERSION/model/`` is the artefact (`tocsin.forecaster.artefact`), ``VERSION/cases.safetensors`` past cases for
+explanations, ``VERSION/reference.safetensors`` how features were spread in training. ``service.json`` says which
+version serves, and which served before.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from pathlib import Path
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.forecaster import artefact
 from tocsin.forecaster.artefact import Card
+from tocsin.forecaster.lifecycle.drift import Reference
 from tocsin.forecaster.live.cases import CaseBook
 from tocsin.forecaster.scorer import Scorer
 
-MODEL, CASES, SERVICE = "model", "cases.safetensors", "service.json"
+MODEL, CASES, REFERENCE, SERVICE = "model", "cases.safetensors", "reference.safetensors", "service.json"
 PRIOR = "prior"
 """Name of the version that ships; it lies in the package, not in the folder."""
 
@@ -41,6 +42,7 @@ class Shelved:
     scorer: Scorer
     card: Card
     cases: CaseBook | None
+    reference: Reference | None = None
 
 
 def shipped() -> Path | None:
@@ -79,9 +81,13 @@ class Shelf:
         """A version ready to score. Raises InputError for a damaged one."""
         place = self.place(version)
         scorer, card = artefact.load(place / MODEL)
-        return Shelved(version, scorer, card, CaseBook.load(place / CASES) if (place / CASES).exists() else None)
+        cases = CaseBook.load(place / CASES) if (place / CASES).exists() else None
+        reference = Reference.load(place / REFERENCE) if (place / REFERENCE).exists() else None
+        return Shelved(version, scorer, card, cases, reference)
 
-    def add(self, version: str, scorer: Scorer, card: Card, cases: CaseBook | None) -> None:
+    def add(
+        self, version: str, scorer: Scorer, card: Card, cases: CaseBook | None, reference: Reference | None = None
+    ) -> None:
         """Put a version on the shelf. Raises InputError where the name is taken."""
         if version == PRIOR or (self._folder / version).exists():
             raise InputError("version", version, "the name is taken", "give the version another name")
@@ -90,6 +96,8 @@ class Shelf:
             artefact.save(Path(made) / MODEL, scorer, card)
             if cases is not None:
                 cases.save(Path(made) / CASES)
+            if reference is not None:
+                reference.save(Path(made) / REFERENCE)
             Path(made).chmod(0o755)
             Path(made).rename(self._folder / version)
             Path(made).mkdir()  # what the context removes

@@ -15,7 +15,7 @@ from tocsin.domain.clock import HOUR
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.examples import Examples, Floats, Singles
 
-MOST_FAULTS, MOST_QUIET = 1_000, 3_000
+MOST_FAULTS, MOST_QUIET, MOST_FEATURES = 500, 1_500, 64
 NEIGHBOURS = 10
 CLIP = 5.0
 """Robust deviations beyond which a feature is just "far out"."""
@@ -51,7 +51,8 @@ class CaseBook:
         """From rows of known label: situations before a fault, and the quiet ones that `score` (float64[n]) took most
         for such, with as many again drawn evenly.
 
-        A feature counts by how well it alone tells the two apart (twice its ROC-AUC less one).
+        A feature counts by how well it alone tells the two apart (twice its ROC-AUC less one); the `MOST_FEATURES` that
+        do so best are kept.
         """
         onset, known = examples.label(horizon_ms)
         rng = np.random.default_rng(seed)
@@ -65,10 +66,13 @@ class CaseBook:
         base = examples.features[np.concatenate([even, hard])].astype(np.float64)
         centre, scale = _middle(base)
         weight = _telling(values, np.arange(rows.size) < before.size)
+        chosen = np.sort(np.argsort(-weight, kind="stable")[:MOST_FEATURES])
+        values, centre, scale, weight = values[:, chosen], centre[chosen], scale[chosen], weight[chosen]
         hours = np.full(rows.size, np.nan)
         hours[: before.size] = (examples.event_ms[before] - examples.at_ms[before]) / HOUR
         kind = np.where(np.isfinite(hours), examples.event_class[rows], "")
-        return cls(examples.names, centre, scale, weight, _deviations(values, centre, scale, weight), hours, kind)
+        names = tuple(examples.names[column] for column in chosen)
+        return cls(names, centre, scale, weight, _deviations(values, centre, scale, weight), hours, kind)
 
     def like(self, examples: Examples, neighbours: int = NEIGHBOURS) -> list[Likeness]:
         """What came of the situations most like each row; features are found by name."""

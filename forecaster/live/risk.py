@@ -14,6 +14,7 @@ from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.forecaster.artefact import Card
 from tocsin.forecaster.examples import Examples, Floats, Ints
 from tocsin.forecaster.features import FeatureBuilder, examples_now
+from tocsin.forecaster.lifecycle.drift import ALARM_SHARE, LEAST_GPUS, Shift, feature_shift
 from tocsin.forecaster.lifecycle.shelf import Shelved
 from tocsin.forecaster.live.cases import Likeness
 from tocsin.forecaster.live.reasons import Reason, reasons
@@ -21,7 +22,7 @@ from tocsin.forecaster.live.sentences import likely_sentence, unlikely_sentence,
 from tocsin.forecaster.scorer import short_history
 from tocsin.forecaster.scorers.scorer_calibrated import Calibrated
 
-TARGET = "hardware_fault"
+TARGET, DRIFT = "hardware_fault", "model_drift"
 EXPLAINED = 50
 """Rows that are explained in one turn, the riskiest first: a burst must not hold up the scores."""
 
@@ -53,14 +54,43 @@ class RiskModel:
         return self._shelved.card
 
     def predict(self, builder: FeatureBuilder, gpus: Sequence[Gpu], now_ms: int) -> list[Prediction]:
-        """A prediction for each of `gpus` that the builder knows, in that order. MIG instances share their GPU's."""
+        """A prediction for each of `gpus` that the builder knows, in that order, then one on the drift of the fleet.
+        MIG instances share their GPU's."""
         fleet = examples_now(builder, now_ms)
         scores = self._scorer.score(fleet)
         place = {fleet.devices[device]: row for row, device in enumerate(fleet.device.tolist())}
         wanted = [(gpu, place[gpu.uuid]) for gpu in gpus if gpu.uuid in place and not gpu.is_mig]
         above = self._above(scores, np.array([row for _, row in wanted], dtype=np.int64))
         told = self._explain(fleet, above)
-        return [self._say(gpu, fleet, row, scores[row], told.get(row), now_ms) for gpu, row in wanted]
+        made = [self._say(gpu, fleet, row, scores[row], told.get(row), now_ms) for gpu, row in wanted]
+        reference = self._shelved.reference
+        if reference is not None and len(fleet) >= LEAST_GPUS:
+            made.append(self._drift(feature_shift(reference, fleet), now_ms, any(gpu.simulated for gpu in gpus)))
+        return made
+
+    def _drift(self, shift: Shift, now_ms: int, simulated: bool) -> Prediction:
+        """How far the fleet has moved from what the model learned from; said of the whole fleet."""
+        worst = ", ".join(f"{name} ({index:.2f})" for name, index in shift.worst)
+        return Prediction(
+            subject=Subject(SubjectKind.FLEET, "fleet"),
+            target=DRIFT,
+            at_ms=now_ms,
+            horizon_ms=self.horizons_ms[-1],
+            status=PredictionStatus.LIKELY if shift.alarm else PredictionStatus.UNLIKELY,
+            model=self.card.family,
+            model_version=self.card.version,
+            sentence=(
+                f"{shift.share:.0%} of the features of {shift.gpus} GPUs have shifted since the training of "
+                f"{self.card.version}{', so its scores are not to be trusted' if shift.alarm else ''}; most: {worst}."
+            ),
+            sentence_zh=(
+                f"自模型 {self.card.version} 训练以来,{shift.gpus} 块 GPU 有 {shift.share:.0%} 的特征发生漂移"
+                f"{',其评分不可信' if shift.alarm else ''};最大:{worst}。"
+            ),
+            value=shift.share,
+            threshold=ALARM_SHARE,
+            simulated=simulated,
+        )
 
     def _above(self, scores: Floats, rows: Ints) -> Ints:
         """Rows above the level, the riskiest first."""

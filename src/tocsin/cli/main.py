@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from tocsin import __version__
-from tocsin.cli import control, diagnose, files, imports, processes, reference, scan, xid
+from tocsin.cli import backtest, control, diagnose, files, imports, models, processes, reference, scan, scoreboard, xid
 from tocsin.cli.common import Context
 from tocsin.domain.errors import TocsinError, Unavailable
 
@@ -23,7 +23,7 @@ def cli(ctx: click.Context, config: Path | None, secrets: Path | None) -> None:
     ctx.obj = Context(config, secrets)
 
 
-for module in (processes, scan, control, diagnose, files, imports, reference, xid):
+for module in (backtest, processes, scan, control, diagnose, files, imports, models, reference, scoreboard, xid):
     for command in module.COMMANDS:
         cli.add_command(command)
 
@@ -34,9 +34,12 @@ _EXTRAS = {
     "influxdb_client": "brain",
     "polars": "brain",
     "pyarrow": "brain",
+    "safetensors": "brain",
     "sklearn": "brain",
+    "skops": "brain",
     "statsmodels": "brain",
     "torch": "deep",
+    "ray": "ray",
     "streamlit": "dashboard",
     "plotly": "dashboard",
 }

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue
 
+from tocsin.client.scores import HazardScore, ReliabilityBin
 from tocsin.client.wire import (
     BreakerOut,
     ControlRequest,
@@ -52,6 +53,7 @@ __all__ = [
     "GpuDetail",
     "GpuState",
     "GpuSummary",
+    "HazardScore",
     "IncidentOut",
     "IngestResult",
     "InjectionOut",
@@ -64,6 +66,7 @@ __all__ = [
     "Ratio",
     "Readiness",
     "RejectedLine",
+    "ReliabilityBin",
     "RuleScore",
     "Scoreboard",
     "SeriesResponse",
@@ -389,3 +392,5 @@ class Scoreboard(Wire):
     held_by: dict[str, Count] = Field(default_factory=dict)
     rules: list[RuleScore] = Field(default_factory=list)
     predictions: PredictionScore = Field(default_factory=PredictionScore)
+    hazards: list[HazardScore] = Field(default_factory=list)
+    """How probabilities of hardware onsets turned out, by model, target and horizon."""

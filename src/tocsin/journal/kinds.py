@@ -31,3 +31,4 @@ class EntryKind(StrEnum):
     HOLD_OFF = "hold_off"
     INJECTION = "injection"
     IMPORT_DONE = "import_done"
+    MODEL_IN_SERVICE = "model_in_service"

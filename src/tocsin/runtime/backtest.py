@@ -15,8 +15,10 @@ from tocsin.forecaster.benchmarks.result import Request, Result
 
 Run = Callable[[Request], Result]
 
-SIMULATED = "simulator"
-"""The data set that makes its own data, and takes a scenario file instead of folders."""
+SIMULATOR = "simulator"
+"""The data set that takes a scenario file."""
+MADE = (SIMULATOR, "quantiles")
+"""Data sets that make their own data and need no folder."""
 
 
 @cache
@@ -46,8 +48,8 @@ def run_dataset(name: str, request: Request, clock: Clock) -> Result:
 
 
 def _check(name: str, request: Request) -> None:
-    if name != SIMULATED and request.scenario is not None:
-        raise InputError("--scenario", str(request.scenario), f"{name} is recorded", f"use --dataset {SIMULATED}")
+    if name != SIMULATOR and request.scenario is not None:
+        raise InputError("--scenario", str(request.scenario), f"{name} has none", f"use --dataset {SIMULATOR}")
     for option, folder in (("--train", request.train), ("--test", request.test)):
         if folder is not None and not folder.is_dir():
             raise InputError(option, str(folder), "is no folder", f"name a folder of data in the format of {name}")

@@ -26,6 +26,7 @@ from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
 from tocsin.forecaster.capacity import PoolPast
+from tocsin.forecaster.lifecycle.shelf import Shelf
 from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
 from tocsin.rules.engine import Inputs, RuleEngine
@@ -33,6 +34,7 @@ from tocsin.rules.incidents import collapse
 from tocsin.rules.schema import RuleSet
 from tocsin.runtime.forecasts import Forecasts
 from tocsin.runtime.memory import FleetMemory, Snapshot
+from tocsin.runtime.model_watch import ModelWatch
 from tocsin.runtime.pool_past import PoolPasts
 from tocsin.runtime.recorder import Recorder
 from tocsin.runtime.scoreboard import is_ahead
@@ -89,6 +91,7 @@ class Brain:
         self.evaluated = False
         self._unsaved: list[Finding] = []
         self._failed_before = 0
+        self._models = ModelWatch(Shelf(settings.forecast.models), store, journal, metrics)
         self._pool_pasts = PoolPasts()
         self._pools_recalled = False
         self._deliveries = dict.fromkeys(DELIVERIES, 0)
@@ -234,6 +237,7 @@ class Brain:
             self._failed_before = self.forecasts.failed
             for prediction in made:
                 self.metrics.count("tocsin_predictions_total", status=prediction.status)
+            self._models.look(made, now)
             fresh = [p for p in made if is_ahead(p) and (p.subject, p.target) not in before]
             self.journal.append_many([(EntryKind.PREDICTION, _told(p), p.simulated) for p in fresh])
 

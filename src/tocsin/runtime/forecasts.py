@@ -9,11 +9,12 @@ import structlog
 
 from tocsin.config.settings import ForecastSettings
 from tocsin.domain.batch import Batch
-from tocsin.domain.clock import HOUR, MINUTE, SECOND
+from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND
 from tocsin.domain.errors import TocsinError
 from tocsin.domain.identity import Gpu
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.forecaster.capacity import PoolPast
+from tocsin.forecaster.evaluation.reliability import bin_of
 from tocsin.forecaster.protocol import History
 from tocsin.forecaster.worker import ForecastWorker
 from tocsin.store.grid import by_gpu
@@ -37,6 +38,7 @@ class Forecasts:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._newest: dict[Key, Prediction] = {}
+        self._stored_ms: dict[Key, int] = {}
         self._last_ms: int | None = None
         self.made = 0
         self.failed = 0
@@ -102,16 +104,20 @@ class Forecasts:
         return self._keep(self._worker.submit(history, now_ms).result())
 
     def _keep(self, made: list[Prediction]) -> list[Prediction]:
-        self._store.write(Batch(predictions=[prediction for prediction in made if self._is_news(prediction)]))
+        news = [prediction for prediction in made if self._is_news(prediction)]
+        self._store.write(Batch(predictions=news))
+        self._stored_ms.update((_key(prediction), prediction.at_ms) for prediction in news)
         with self._lock:
             self.made += len(made)
             self._newest.update((_key(prediction), prediction) for prediction in made)
         return made
 
     def _is_news(self, prediction: Prediction) -> bool:
-        """Crossings, and changes of status: that nothing is expected, again, is not worth a row."""
+        """Warnings, and changes of status or of what the scoreboard tells apart: that nothing is expected, again, is
+        worth a row a day, so that how often it was right can be told."""
         before = self._newest.get(_key(prediction))
-        changed = before is None or before.status is not prediction.status
+        changed = before is None or before.status is not prediction.status or _moved(before, prediction)
+        changed |= prediction.at_ms - self._stored_ms.get(_key(prediction), 0) >= DAY
         return changed or prediction.status in (PredictionStatus.CROSSING, PredictionStatus.LIKELY)
 
     def current(self, now_ms: int) -> list[Prediction]:
@@ -119,7 +125,14 @@ class Forecasts:
         oldest = self._oldest(now_ms)
         with self._lock:
             self._newest = {key: p for key, p in self._newest.items() if p.at_ms >= oldest}
+            self._stored_ms = {key: at for key, at in self._stored_ms.items() if at >= now_ms - 2 * DAY}
             return list(self._newest.values())
+
+
+def _moved(before: Prediction, after: Prediction) -> bool:
+    """Whether a probability has gone into another bin of reliability."""
+    stated = [None if one.probability is None else bin_of(one.probability) for one in (before, after)]
+    return stated[0] != stated[1]
 
 
 def _key(prediction: Prediction) -> Key:

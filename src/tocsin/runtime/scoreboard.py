@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tocsin.actions.status import DecisionStatus
-from tocsin.client.models import PredictionScore, RuleScore, Scoreboard
+from tocsin.client.models import HazardScore, PredictionScore, RuleScore, Scoreboard
 from tocsin.domain.clock import HOUR, SECOND, to_iso
 from tocsin.domain.decision import DecisionState, Mode, Ruling
 from tocsin.domain.event import Event, EventKind
@@ -120,6 +120,7 @@ def scoreboard(
     events: Sequence[Event],
     predictions: PredictionScore,
     *,
+    hazards: Sequence[HazardScore] = (),
     mode: Mode,
     simulated: bool,
     since_ms: int,
@@ -142,4 +143,5 @@ def scoreboard(
         held_by=dict(Counter(guard for status in actions for guard in _held_by(status))),
         rules=rules,
         predictions=predictions,
+        hazards=list(hazards),
     )

@@ -43,6 +43,7 @@ from tocsin.runtime import convert, views
 from tocsin.runtime.brain import Brain
 from tocsin.runtime.diagnose import diagnose_fleet
 from tocsin.runtime.scoreboard import is_ahead, score_predictions, scoreboard
+from tocsin.runtime.scoreboard_hazards import Followed, score_hazards
 from tocsin.store.lineprotocol import decode
 from tocsin.store.port import Series
 
@@ -201,12 +202,14 @@ class BrainService:
     def scoreboard(self) -> Scoreboard:
         brain, now = self._brain, self.now_ms()
         since = now - int(brain.settings.store.minute_days * DAY)
-        predictions = score_predictions(brain.store.predictions(since, now + 1), self._one_series, now)
-        statuses = brain.statuses()
+        made = brain.store.predictions(since, now + 1)
+        statuses, events = brain.statuses(), brain.store.events(since, now + 1)
+        observed = {reading.gpu.uuid: reading.at_ms for reading in brain.memory.latest()}
         return scoreboard(
             statuses,
-            brain.store.events(since, now + 1),
-            predictions,
+            events,
+            score_predictions(made, self._one_series, now),
+            hazards=score_hazards(made, Followed(events, statuses, brain.gpus, observed, now)),
             mode=brain.settings.actions.mode,
             simulated=any(gpu.simulated for gpu in brain.gpus),
             since_ms=min((status.decision.at_ms for status in statuses), default=now),

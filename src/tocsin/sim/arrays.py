@@ -23,6 +23,7 @@ class Stream(IntEnum):
     SCHEDULE = 5
     FAULT = 6
     MIG = 7
+    NORMAL = 8
 
 
 def generator(seed: int, stream: Stream, *key: int) -> np.random.Generator:

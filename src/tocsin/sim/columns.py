@@ -13,6 +13,7 @@ from tocsin.sim.arrays import Floats
 from tocsin.sim.inventory import Inventory
 from tocsin.sim.load import Demand
 from tocsin.sim.memory import Memory
+from tocsin.sim.scenario import Sensors
 from tocsin.sim.state import BANK_LEVELS, COUNTERS, FLAGS, LINK_RESULTS, MAX_LINKS, PCIE_ERROR_KINDS, State
 
 MHZ = 1_000_000.0
@@ -51,10 +52,10 @@ def static(inventory: Inventory) -> dict[str, Floats]:
     }
 
 
-def utilisation(state: State, load: Demand, noise: Floats) -> dict[str, Floats]:
+def utilisation(state: State, load: Demand, sensors: Sensors, noise: Floats) -> dict[str, Floats]:
     """How busy the engines look. A hung kernel counts as resident, and nothing else moves."""
     hang = state.effects.hang
-    jitter = 1.0 + 0.03 * noise.clip(-3, 3)
+    jitter = 1.0 + sensors.activity * noise.clip(-3, 3)
 
     def seen(share: Floats) -> Floats:
         return np.round(np.where(hang, 0.0, share * jitter).clip(0.0, 1.0), 6)
@@ -81,16 +82,16 @@ def utilisation(state: State, load: Demand, noise: Floats) -> dict[str, Floats]:
     }
 
 
-def heat(state: State, limits: thermal.Limits, load: Demand, noise: Floats) -> dict[str, Floats]:
+def heat(state: State, limits: thermal.Limits, load: Demand, sensors: Sensors, noise: Floats) -> dict[str, Floats]:
     """Temperatures in whole degrees, as NVML gives them, and power."""
-    die = np.round(state.temperature + 0.3 * noise.clip(-2, 2))
+    die = np.round(state.temperature + sensors.die_c * noise.clip(-2, 2))
     power = state.power
     return {
         "gpu_temperature_celsius": die,
         "gpu_memory_temperature_celsius": np.round(die + 3.0 + 7.0 * np.where(state.effects.hang, 0.0, load.dram)),
         "gpu_thermal_margin_celsius": limits.ceiling_c - die,
         "gpu_power_watts": power,
-        "gpu_power_instant_watts": np.round(power * (1.0 + 0.02 * noise.clip(-3, 3)), 3),
+        "gpu_power_instant_watts": np.round(power * (1.0 + sensors.power_instant * noise.clip(-3, 3)), 3),
         "gpu_power_limit_watts": state.power_limit,
         "gpu_power_limit_enforced_watts": state.power_limit,
     }

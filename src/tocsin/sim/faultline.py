@@ -33,7 +33,7 @@ class FaultLine:
     def __init__(self, spec: FleetSpec, world: World) -> None:
         self._spec = spec
         self._world = world
-        self._kinds = fault_kinds()
+        self._kinds = fault_kinds(spec.scenario)
         self._scheduler = FaultScheduler(world.inventory, self._kinds, spec.seed, spec.fault_rate_scale)
         self._runs: list[Run] = []
         self._active: list[Run] = []
@@ -77,6 +77,7 @@ class FaultLine:
         onset = started + int(lead)
         repair = kind.rehearsal_repair if injected else float(rng.uniform(*kind.repair))
         run = Run(kind.kind, gpu, started, onset, onset + int(repair), abrupt, benign, injected, rng)
+        run.loudness = kind.loudness(run)
         self._runs.append(run)
         self._active.append(run)
         return run

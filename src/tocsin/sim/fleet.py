@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from threading import RLock
 
 import numpy as np
 
 from tocsin.domain.batch import Batch
 from tocsin.domain.errors import InputError
+from tocsin.domain.event import Event
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.identity import Gpu
 from tocsin.domain.pool import PoolState
@@ -17,10 +18,13 @@ from tocsin.domain.reading import Reading
 from tocsin.sim import columns, inventory, load, memory, pools, state, thermal, traffic
 from tocsin.sim.actions import Hands, pool_named
 from tocsin.sim.arrays import Floats, Stream, generator
+from tocsin.sim.background import Background
 from tocsin.sim.faultline import FaultLine, kind_named
 from tocsin.sim.render import Renderer
 from tocsin.sim.spec import Fault, FleetSpec
+from tocsin.sim.table import Moment, TableMaker
 from tocsin.sim.world import Window, World
+from tocsin.store.port import Columns
 
 NO_PARAMETERS: Mapping[str, str] = {}
 POOL_ACTIONS = frozenset({ActionKind.SCALE_OUT, ActionKind.SCALE_IN})
@@ -40,17 +44,22 @@ class SimulatedFleet:
         self._lock = RLock()
         self._inventory = inventory.build(spec)
         self._state = state.initial(self._inventory, spec.start_ms)
-        self._limits = thermal.Limits.of(self._inventory)
+        self._normal = spec.scenario.normal
+        self._limits = thermal.Limits.of(self._inventory, spec.scenario)
         heat = np.array([USUAL_HEAT[gpu.pool] for gpu in self._inventory.gpus])
         usual = self._limits.idle_w + heat * (self._limits.max_w * 1.12 - self._limits.idle_w)
-        self._world = World(self._inventory, self._state, usual)
+        background = Background(self._inventory, self._normal, spec.seed)
+        self._world = World(self._inventory, self._state, usual, background)
         self._faults = FaultLine(spec, self._world)
         self._hands = Hands(self._world, self._faults)
         self._static = columns.static(self._inventory)
-        self._lane = traffic.pcie_capacity(self._inventory)
-        self._nvlink = self._inventory.column("nvlink_gb_s") * 1e9
+        nvlink = self._inventory.column("nvlink_gb_s") * 1e9
+        self._roads = traffic.Roads(traffic.pcie_capacity(self._inventory), nvlink)
         self._renderer: Renderer | None = None
         self._last: list[Reading] = []
+        self._tables: TableMaker | None = None
+        self._order = np.argsort([gpu.uuid for gpu in self._inventory.gpus])
+        self._uuids = tuple(self._inventory.gpus[number].uuid for number in self._order.tolist())
         self._step = 0
 
     @property
@@ -79,47 +88,78 @@ class SimulatedFleet:
 
         Raises InputError for an interval below 1 ms.
         """
+        with self._lock:
+            moment, events = self._advance(self._window(interval_ms))
+            self._last = self._render(moment)
+            return Batch(readings=self._last, events=events)
+
+    def step_columns(self, metrics: Sequence[str], interval_ms: int | None = None) -> tuple[Columns, list[Event]]:
+        """The same as `step`, with the values of `metrics` as columns and without readings: many times faster.
+
+        Metrics of a process and of MIG instances, whose keys in a reading have a label, go by their plain names. In the
+        first step after one of `step`, or with other metrics, a frozen GPU shows live values.
+        """
+        with self._lock:
+            if self._tables is None or self._tables.metrics != tuple(metrics):
+                self._tables = TableMaker(self._inventory, metrics)
+            moment, events = self._advance(self._window(interval_ms))
+            self._last = []
+            rows = self._tables.rows(moment, self._state)[self._order]
+            places = np.arange(len(self._uuids), dtype=np.int32)
+            instants = np.full(places.size, self._state.now_ms, dtype=np.int64)
+            return Columns(self._uuids, self._tables.metrics, places, instants, rows), events
+
+    def _window(self, interval_ms: int | None) -> Window:
         span = self.spec.interval_ms if interval_ms is None else interval_ms
         if span < 1:
             raise InputError("interval_ms", span, "time must move forward", "give at least 1 ms")
-        with self._lock:
-            window = Window(self._state.now_ms, self._state.now_ms + span)
-            self._step += 1
-            return self._advance(window)
+        return Window(self._state.now_ms, self._state.now_ms + span)
 
-    def _advance(self, window: Window) -> Batch:
+    def _advance(self, window: Window) -> tuple[Moment, list[Event]]:
         world, now, inv = self._state, window.end_ms, self._inventory
+        seed, normal = self.spec.seed, self._normal
+        self._step += 1
         symbols_before = world.link_symbols.copy()
-        load.advance(world, inv, self.spec.seed, self._step, now)
+        load.advance(world, inv, normal.load, seed, self._step, now)
         world.effects = state.Effects.none(len(inv))
-        traffic.background(world, self.spec.seed, self._step, now - window.start_ms)
+        spell_c = self._world.normal.advance(world, self._step, window.start_ms, now)
         self._faults.advance(self._step, window)
         events = self._world.deliver(now)
         world.now_ms = now
-        noise = generator(self.spec.seed, Stream.NOISE, self._step, 1).standard_normal((3, len(inv)))
-        asked = load.demand(world, inv, self.spec.seed, self._step, now)
+        noise = generator(seed, Stream.NOISE, self._step, 1).standard_normal((5, len(inv)))
+        asked = load.demand(world, inv, normal.load, seed, self._step, now)
         self._renew_processes(asked)
         if self._step == 1:
             thermal.settle(world, inv, self._limits, asked, now)
-        throttle = thermal.advance(world, inv, self._limits, asked, noise[0], now, window.seconds)
-        moved = traffic.advance(world, inv, self._lane, self._nvlink, asked, window.seconds)
-        measured = memory.measure(world, inv, self._static["gpu_memory_total_bytes"], asked)
+        ambient = thermal.inlet(inv, now) + spell_c
+        throttle = thermal.advance(world, inv, self._limits, asked, noise[0], ambient, window.seconds)
+        moved = traffic.advance(world, inv, self._roads, asked, self._speed(), window.seconds)
+        total = self._static["gpu_memory_total_bytes"]
+        measured = memory.measure(world, inv, total, asked, normal.memory, noise[3:])
         table = {
             **self._static,
-            **columns.utilisation(world, asked, noise[1]),
-            **columns.heat(world, self._limits, asked, noise[2]),
+            **columns.utilisation(world, asked, normal.sensors, noise[1]),
+            **columns.heat(world, self._limits, asked, normal.sensors, noise[2]),
             **columns.clocks(world, inv, throttle, asked),
             **columns.memory(measured, asked),
             **columns.links(world, moved, symbols_before, window.seconds),
             **columns.counters(world),
         }
-        self._last = self._render(table, asked, measured)
-        return Batch(readings=self._last, events=events)
+        return Moment(table, asked, measured), events
 
-    def _render(self, table: Mapping[str, Floats], asked: load.Demand, measured: memory.Memory) -> list[Reading]:
+    def _speed(self) -> Floats:
+        """Share of its throughput that its power limit leaves each GPU."""
+        inv, curve = self._inventory, self.spec.scenario.power.throughput
+        share = self._state.power_limit / self._limits.max_w
+        made = [
+            np.interp(share, curve.limit_share, values) for values in (curve.training, curve.inference, curve.batch)
+        ]
+        return np.where(inv.training, made[0], np.where(inv.inference, made[1], made[2]))
+
+    def _render(self, moment: Moment) -> list[Reading]:
         if self._renderer is None:
-            self._renderer = Renderer(self._inventory, tuple(table))
-        return self._renderer.readings(table, self._state, asked, measured, self._last)
+            self._renderer = Renderer(self._inventory, tuple(moment.columns))
+        return self._renderer.readings(moment.columns, self._state, moment.load, moment.memory, self._last)
 
     def _renew_processes(self, asked: load.Demand) -> None:
         """A new process starts its allocator's counters from zero."""

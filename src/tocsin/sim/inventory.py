@@ -56,7 +56,8 @@ class Inventory:
     """Everything that does not change. Arrays have one entry per GPU, in the order of `gpus`.
 
     `gang` is the slot that a GPU's work runs in: GPUs of one training host share it. `resistance` is degrees per watt
-    from inlet to die, `inlet_offset` the rack's difference from the mean inlet.
+    from inlet to die, `inlet_offset` the rack's difference from the mean inlet, `day_c` the day's
+    swing to each side.
     """
 
     gpus: tuple[Gpu, ...]
@@ -73,6 +74,7 @@ class Inventory:
     layouts: tuple[tuple[Placement, ...], ...]
     resistance: Floats
     inlet_offset: Floats
+    day_c: float
     phase: Floats
     by_uuid: dict[str, int]
 
@@ -151,9 +153,10 @@ def build(spec: FleetSpec) -> Inventory:
     gang, gangs = _slots(pools, host)
     rng = generator(spec.seed, Stream.INVENTORY)
     nominal = np.array([(m.ceiling_c - HEADROOM_C - INLET_C) / m.default_power_w for m in model_of])
-    slot_parity = np.where(numbers % 2 == 1, 1.04, 0.96)
-    spread = np.exp(rng.normal(0.0, 0.02, spec.gpus))
-    rack_offsets = rng.normal(0.0, 0.8, int(rack[-1]) + 1).clip(-1.5, 1.5)
+    heat = spec.scenario.normal.heat
+    slot_parity = np.where(numbers % 2 == 1, 1.0 + heat.slot_share, 1.0 - heat.slot_share)
+    spread = np.exp(rng.normal(0.0, heat.gpu_spread, spec.gpus))
+    rack_offsets = rng.normal(0.0, heat.rack_c, int(rack[-1]) + 1).clip(-heat.rack_most_c, heat.rack_most_c)
     return Inventory(
         gpus=gpus,
         model_of=model_of,
@@ -167,8 +170,9 @@ def build(spec: FleetSpec) -> Inventory:
         batch=np.array([pool == "batch" for pool in pools]),
         mig=mig,
         layouts=tuple(LAYOUTS[n % len(LAYOUTS)] if mig[n] else () for n in range(spec.gpus)),
-        resistance=nominal * slot_parity * spread.clip(0.94, 1.06),
+        resistance=nominal * slot_parity * spread.clip(1.0 - 3.0 * heat.gpu_spread, 1.0 + 3.0 * heat.gpu_spread),
         inlet_offset=rack_offsets[rack],
+        day_c=heat.day_c,
         phase=rng.uniform(0.0, 1.0, spec.gpus),
         by_uuid={gpu.uuid: number for number, gpu in enumerate(gpus)},
     )

@@ -13,6 +13,7 @@ import numpy as np
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.sim.arrays import Bools, Floats, Ints, Stream, generator
 from tocsin.sim.inventory import Inventory
+from tocsin.sim.scenario import Load
 from tocsin.sim.state import State
 
 PEAK_HOUR = 14.0
@@ -45,7 +46,7 @@ def daylight(at_ms: int) -> float:
     return 0.5 * (1.0 + float(np.cos(2.0 * np.pi * (hour - PEAK_HOUR) / 24.0)))
 
 
-def advance(state: State, inventory: Inventory, seed: int, step: int, at_ms: int) -> None:
+def advance(state: State, inventory: Inventory, numbers: Load, seed: int, step: int, at_ms: int) -> None:
     """End and begin jobs up to `at_ms`. Where a fault of the step before holds work running, it goes on, or begins."""
     work = state.work
     size = inventory.gangs
@@ -62,9 +63,10 @@ def advance(state: State, inventory: Inventory, seed: int, step: int, at_ms: int
         begins & ~_blocked(state, inventory) & (inventory.inference | inventory.training | (chance < 0.9 - 0.4 * day))
     )
     work.job[starts] += 1
-    work.level[starts] = 0.90 + 0.12 * level[starts]
+    work.level[starts] = numbers.level_from + (numbers.level_to - numbers.level_from) * level[starts]
     # A fleet is found in the middle of its work: the first jobs have run for a while.
     left = 1.0 - gap if step == 1 else np.ones(size)
+    work.since_ms[starts] = at_ms - ((1.0 - left) * job_ms)[starts]
     work.until_ms[starts] = at_ms + (job_ms * left)[starts]
     resting = ends | (begins & ~starts)
     work.until_ms[resting] = at_ms + gap_ms[resting]
@@ -82,13 +84,13 @@ def _gangs_with(marked: Bools, inventory: Inventory) -> Bools:
     return np.asarray(np.bincount(inventory.gang, weights=marked, minlength=inventory.gangs) > 0, dtype=np.bool_)
 
 
-def demand(state: State, inventory: Inventory, seed: int, step: int, at_ms: int) -> Demand:
+def demand(state: State, inventory: Inventory, numbers: Load, seed: int, step: int, at_ms: int) -> Demand:
     """What is asked of each GPU at `at_ms`."""
     size = len(inventory)
     work, gang = state.work, inventory.gang
     busy = (work.busy[gang] | state.effects.pinned) & ~(state.drained | state.lost)
     rng = generator(seed, Stream.NOISE, step)
-    wobble = 1.0 + 0.02 * rng.standard_normal(size)
+    wobble = 1.0 + numbers.wobble * rng.standard_normal(size)
     intensity = np.where(inventory.training, _training_level(inventory, at_ms), 1.0)
     intensity = np.where(inventory.inference, _inference_level(inventory, at_ms), intensity)
     scale = np.where(busy, work.level[gang] * intensity * wobble, 0.0)
@@ -99,6 +101,10 @@ def demand(state: State, inventory: Inventory, seed: int, step: int, at_ms: int)
         return (base * scale).clip(0.0, 1.0)
 
     pid = 10_000 + (work.job[gang] * 10_007 + np.arange(size) * 13) % 900_000
+    # An even number in [0, 1) of the gang's job, as normal as twelve of them would be.
+    hotter = np.exp(
+        numbers.heat_spread * np.sqrt(12.0) * ((work.job[gang] * 0.6180339887 + inventory.phase[gang]) % 1.0 - 0.5)
+    )
     return Demand(
         busy=busy,
         util=share("util"),
@@ -107,7 +113,7 @@ def demand(state: State, inventory: Inventory, seed: int, step: int, at_ms: int)
         dram=share("dram"),
         fp16=share("fp16"),
         fp32=share("fp32"),
-        heat=share("heat"),
+        heat=(share("heat") * hotter).clip(0.0, 1.0),
         pid=pid,
     )
 

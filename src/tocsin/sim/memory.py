@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tocsin.domain.clock import MINUTE
 from tocsin.sim import mig
 from tocsin.sim.arrays import Floats
 from tocsin.sim.inventory import Inventory
 from tocsin.sim.load import Demand
+from tocsin.sim.scenario import MemoryNoise
 from tocsin.sim.state import State
 
 RESERVED_SHARE = 0.008
@@ -20,6 +22,10 @@ CACHE_SLACK = 0.12
 """Share of the reserve that no tensor holds (own choice)."""
 FULL = 0.995
 """Share of the usable memory at which the next allocation fails."""
+
+
+RIPPLE_MINUTES, HOLES_MINUTES = 41.0, 53.0
+"""Periods in which evaluation and changing batches move memory and the allocator's holes (own choices)."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +52,29 @@ def job_fraction(inventory: Inventory, load: Demand) -> Floats:
     return np.asarray((load.pid * 0.6180339887 + inventory.phase) % 1.0)
 
 
-def measure(state: State, inventory: Inventory, total: Floats, load: Demand) -> Memory:
-    """Memory of each GPU under its present work and faults."""
+def _usual(state: State, inventory: Inventory, numbers: MemoryNoise, fraction: Floats, noise: Floats) -> Floats:
+    """Share of the memory that a sound job holds: its level, still warming up, with ripples."""
+    minutes = np.maximum(state.now_ms - state.work.since_ms[inventory.gang], 0.0) / MINUTE
+    warm = 1.0 - numbers.warm_up * np.exp(-minutes / numbers.warm_up_minutes)
+    wave = np.sin(2.0 * np.pi * (state.now_ms / MINUTE / RIPPLE_MINUTES + fraction))
+    return np.asarray((0.55 + 0.27 * fraction) * warm + numbers.ripple * wave + numbers.noise * noise.clip(-3, 3))
+
+
+def _holes(state: State, numbers: MemoryNoise, fraction: Floats, noise: Floats) -> Floats:
+    """External fragmentation of each allocator."""
+    wave = np.sin(2.0 * np.pi * (state.now_ms / MINUTE / HOLES_MINUTES + fraction))
+    moved = numbers.fragmentation_ripple * wave + numbers.fragmentation_noise * noise.clip(-3, 3)
+    return (np.maximum(0.05 + 0.10 * fraction, state.effects.fragmentation) + moved).clip(0.0, 0.99)
+
+
+def measure(
+    state: State, inventory: Inventory, total: Floats, load: Demand, numbers: MemoryNoise, noise: Floats
+) -> Memory:
+    """Memory of each GPU under its present work and faults; `noise` is standard normal, [2, n]."""
     fraction = job_fraction(inventory, load)
     leak = state.effects.leak
-    normal = 0.55 + 0.27 * fraction
-    ratio = np.where(load.busy, normal + leak * (FULL - normal), 0.004)
+    normal = _usual(state, inventory, numbers, fraction, noise[0])
+    ratio = np.where(load.busy, (normal + leak * (FULL - normal)).clip(0.0, FULL), 0.004)
     instances: list[tuple[float, ...]] = [()] * len(inventory)
     for gpu in np.flatnonzero(inventory.mig):
         shares = mig.instance_use(state.layouts[gpu], float(fraction[gpu]), float(leak[gpu]), bool(load.busy[gpu]))
@@ -61,7 +84,7 @@ def measure(state: State, inventory: Inventory, total: Floats, load: Demand) -> 
     used = np.round(ratio * (total - reserved))
     held = np.where(load.busy, np.maximum(used - CONTEXT_BYTES, 0.0), 0.0)
     free = np.round(held * CACHE_SLACK)
-    fragmentation = np.maximum(0.05 + 0.10 * fraction, state.effects.fragmentation)
+    fragmentation = _holes(state, numbers, fraction, noise[1])
     largest = np.round((1.0 - fragmentation) * free)
     return Memory(
         total=total,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.errors import InputError
+from tocsin.sim.scenario import Scenario, default_scenario
 
 MAX_GPUS = 100_000
 
@@ -15,7 +16,8 @@ MAX_GPUS = 100_000
 class FleetSpec:
     """A fleet of `gpus` GPUs whose first reading is one interval after `start_ms`.
 
-    `fault_rate_scale` multiplies the rates of spontaneous faults; 0 leaves only what is injected. Raises InputError
+    `fault_rate_scale` multiplies the rates of spontaneous faults; 0 leaves only what is injected. `scenario` decides
+    how hard the fleet is to predict. Raises InputError
     for a value outside its range.
     """
 
@@ -24,6 +26,7 @@ class FleetSpec:
     start_ms: int = 0
     interval_ms: int = MINUTE
     fault_rate_scale: float = 1.0
+    scenario: Scenario = field(default_factory=default_scenario, repr=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.gpus <= MAX_GPUS:

@@ -66,9 +66,11 @@ FLAGS = (
 
 @dataclass
 class Work:
-    """What runs, per gang slot: whether, until when, how hard (0.8 to 1.05) and the number of the job so far."""
+    """What runs, per gang slot: whether, since and until when, how hard (0.8 to 1.05) and the number of the job so
+    far."""
 
     busy: Bools
+    since_ms: Floats
     until_ms: Floats
     level: Floats
     job: Ints
@@ -160,6 +162,7 @@ def initial(inventory: Inventory, now_ms: int) -> State:
         now_ms=now_ms,
         work=Work(
             busy=np.zeros(inventory.gangs, dtype=np.bool_),
+            since_ms=np.full(inventory.gangs, float(now_ms)),
             until_ms=np.full(inventory.gangs, -np.inf),
             level=np.ones(inventory.gangs),
             job=np.zeros(inventory.gangs, dtype=np.int64),

@@ -2,7 +2,7 @@
 
 Steady state is T = inlet + R P and the way there is first order, T(t + dt) = Ts + (T(t) - Ts) exp(-dt / tau); both are
 exact for power that is constant over a step, at any length of it. Dynamic power goes with the clock to the power
-`CLOCK_EXPONENT`: P ~ f V^2 with a voltage that falls slower than the clock.
+`clock_exponent` of the scenario: P ~ f V^2 with a voltage that falls slower than the clock.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from tocsin.domain.clock import DAY, HOUR
 from tocsin.sim.arrays import Bools, Floats
 from tocsin.sim.inventory import INLET_C, TAU_S, Inventory
 from tocsin.sim.load import Demand
+from tocsin.sim.scenario import Scenario
 from tocsin.sim.state import State
 
-CLOCK_EXPONENT = 2.4
-"""Between 1 (constant voltage) and 3 (voltage in step with the clock); own choice."""
 IDLE_CLOCK = 0.2
 SW_OFFSET_C = 1.0
 SW_DROOP = 0.25
@@ -36,21 +35,26 @@ REASON_POWER_BRAKE = 0x80
 
 @dataclass(frozen=True)
 class Limits:
-    """Per GPU, from the models: watts, and the temperatures at which software and hardware slow the clocks."""
+    """Per GPU, from the models: watts, and the temperatures at which software and hardware slow the clocks; for the
+    fleet, the exponent of power over clock and the deviation of power over a step."""
 
     idle_w: Floats
     max_w: Floats
     ceiling_c: Floats
     slowdown_c: Floats
+    clock_exponent: float
+    power_noise: float
 
     @classmethod
-    def of(cls, inventory: Inventory) -> Limits:
+    def of(cls, inventory: Inventory, scenario: Scenario) -> Limits:
         """The limits of a fleet."""
         return cls(
             idle_w=inventory.column("idle_power_w"),
             max_w=inventory.column("default_power_w"),
             ceiling_c=inventory.column("ceiling_c"),
             slowdown_c=inventory.column("slowdown_at_c"),
+            clock_exponent=scenario.power.clock_exponent,
+            power_noise=scenario.normal.sensors.power,
         )
 
 
@@ -79,16 +83,16 @@ def relax(temperature: Floats, steady: Floats, seconds: float | Floats, tau_s: f
 
 
 def inlet(inventory: Inventory, at_ms: int) -> Floats:
-    """Inlet temperature of each GPU's rack: the mean, the rack's own offset and a day's swing of 1 C to each side."""
+    """Inlet temperature of each GPU's rack: the mean, the rack's own offset and the day's swing."""
     swing = np.cos(2.0 * np.pi * (at_ms % DAY / HOUR - 16.0) / 24.0)
-    return np.asarray(INLET_C + inventory.inlet_offset + swing, dtype=np.float64)
+    return np.asarray(INLET_C + inventory.inlet_offset + inventory.day_c * swing, dtype=np.float64)
 
 
-def clock_for(power: Floats, idle_w: Floats, heat_w: Floats) -> Floats:
+def clock_for(power: Floats, limits: Limits, heat_w: Floats) -> Floats:
     """The clock, as a share of the highest, at which dynamic power `heat_w` falls so far that `power` is drawn."""
-    room = np.maximum(power - idle_w, 0.0)
+    room = np.maximum(power - limits.idle_w, 0.0)
     ratio = np.divide(room, heat_w, out=np.ones_like(room), where=heat_w > 0)
-    return np.minimum(1.0, ratio ** (1.0 / CLOCK_EXPONENT))
+    return np.minimum(1.0, ratio ** (1.0 / limits.clock_exponent))
 
 
 def settle(state: State, inventory: Inventory, limits: Limits, load: Demand, at_ms: int) -> None:
@@ -99,23 +103,23 @@ def settle(state: State, inventory: Inventory, limits: Limits, load: Demand, at_
 
 
 def advance(
-    state: State, inventory: Inventory, limits: Limits, load: Demand, noise: Floats, at_ms: int, seconds: float
+    state: State, inventory: Inventory, limits: Limits, load: Demand, noise: Floats, ambient: Floats, seconds: float
 ) -> Throttle:
-    """Move clocks, power and temperatures to `at_ms`; power and its counters are means over the step."""
+    """Move clocks, power and temperatures over a step at inlet temperature `ambient`; power and its counters are means
+    over the step."""
     effects = state.effects
-    ambient = inlet(inventory, at_ms)
     resistance = inventory.resistance * effects.resistance
     computing = load.busy & ~effects.hang
     heat_w = np.where(computing, load.heat, 0.0) * (limits.max_w * 1.12 - limits.idle_w)
-    capped = clock_for(state.power_limit, limits.idle_w, heat_w)
+    capped = clock_for(state.power_limit, limits, heat_w)
     clock = np.where(effects.power_brake, np.minimum(capped, POWER_BRAKE_CLOCK), capped)
-    asked = (limits.idle_w + heat_w * clock**CLOCK_EXPONENT) * (1.0 + 0.006 * noise.clip(-3, 3))
+    asked = (limits.idle_w + heat_w * clock**limits.clock_exponent) * (1.0 + limits.power_noise * noise.clip(-3, 3))
     wanted = np.where(state.lost, 0.0, np.minimum(asked, np.maximum(state.power_limit, limits.idle_w) * 1.01))
     heat = _hold_back(state.temperature, ambient + resistance * wanted, limits, seconds)
     held = limits.idle_w + np.maximum(0.0, (heat.target_c - ambient) / resistance - limits.idle_w)
     power = np.where(heat.held > 0, wanted * (1.0 - heat.held) + np.minimum(held, wanted) * heat.held, wanted)
     state.power = np.asarray(np.round(power, 3), dtype=np.float64)
-    slowed = np.where(heat.held > 0, np.minimum(clock, clock_for(state.power, limits.idle_w, heat_w)), clock)
+    slowed = np.where(heat.held > 0, np.minimum(clock, clock_for(state.power, limits, heat_w)), clock)
     state.clock = np.where(load.busy, slowed, IDLE_CLOCK)
     state.temperature = np.where(
         heat.held > 0,

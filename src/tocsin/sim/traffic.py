@@ -1,4 +1,4 @@
-"""Bytes over PCIe and NVLink, and the rare errors of healthy links and memory."""
+"""Bytes over PCIe and NVLink, and what share of a link's symbols are wrong."""
 
 from __future__ import annotations
 
@@ -6,23 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tocsin.domain.clock import DAY, SECOND
-from tocsin.sim.arrays import Floats, Stream, generator
+from tocsin.domain.clock import SECOND
+from tocsin.sim.arrays import Floats
 from tocsin.sim.inventory import Inventory
 from tocsin.sim.load import Demand
 from tocsin.sim.state import State
 
 LANE_BYTES_PER_SECOND = {3: 0.985e9, 4: 1.969e9, 5: 3.938e9}
 """One direction of one lane after encoding, by PCIe generation (PCI-SIG's transfer rates)."""
-
-CORRECTED_PER_DAY = 0.05
-REPLAYS_PER_DAY = 0.5
-CORRECTABLE_PER_DAY = 0.2
-RECOVERIES_PER_DAY = 3.0
-CRC_PER_DAY = 12.0
-SYMBOLS_PER_DAY = 100.0
-"""Errors of a healthy GPU: corrected DRAM errors, PCIe replays, PCIe correctable errors and retrainings, NVLink CRC
-errors, and symbol errors of one NVLink 5 (all own choices, far below every alarm)."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +30,24 @@ def pcie_capacity(inventory: Inventory) -> Floats:
     return np.array([LANE_BYTES_PER_SECOND[model.pcie_generation] for model in inventory.model_of])
 
 
-def advance(state: State, inventory: Inventory, lane: Floats, nvlink: Floats, load: Demand, seconds: float) -> Traffic:
-    """Count the bytes of a step; `nvlink` is each GPU's bandwidth in both directions with all links up."""
-    moving = np.where(state.effects.hang, 0.0, load.util)
+@dataclass(frozen=True)
+class Roads:
+    """Per GPU: bytes per second of one PCIe lane in one direction, and of all NVLinks in both."""
+
+    lane: Floats
+    nvlink: Floats
+
+
+def advance(state: State, inventory: Inventory, roads: Roads, load: Demand, speed: Floats, seconds: float) -> Traffic:
+    """Count the bytes of a step; `speed` is the share of its throughput that a GPU's power limit leaves it."""
+    lane, nvlink = roads.lane, roads.nvlink
+    moving = np.where(state.effects.hang, 0.0, load.util * speed)
     capacity = lane * state.effects.lanes
     transmit = np.round((0.0005 + 0.10 * moving) * capacity)
     receive = np.round((0.0005 + 0.22 * moving) * capacity)
     links = inventory.column("nvlink_links")
     up = np.divide(_up(state, links), links, out=np.zeros_like(links), where=links > 0)
-    share = np.where(inventory.training, 0.38, 0.03) * np.where(state.effects.hang, 0.0, load.sm)
+    share = np.where(inventory.training, 0.38, 0.03) * np.where(state.effects.hang, 0.0, load.sm * speed)
     linked = np.round(nvlink * up * share)
     counters = state.counters
     counters["gpu_pcie_transmit_bytes_total"] += np.round(transmit * seconds)
@@ -60,23 +60,6 @@ def advance(state: State, inventory: Inventory, lane: Floats, nvlink: Floats, lo
 def _up(state: State, links: Floats) -> Floats:
     exists = np.arange(state.link_up.shape[1])[None, :] < links[:, None]
     return np.asarray((state.link_up & exists).sum(axis=1), dtype=np.float64)
-
-
-def background(state: State, seed: int, step: int, interval_ms: int) -> None:
-    """Errors that healthy hardware shows; their numbers never depend on what faults are active."""
-    days = interval_ms / DAY
-    size = len(state.lost)
-    rng = generator(seed, Stream.BACKGROUND, step)
-    alive = ~state.lost
-    corrected = rng.poisson(CORRECTED_PER_DAY * days, size) * alive
-    for name in ("corrected_volatile", "corrected_aggregate", "dram_corrected_volatile"):
-        state.counters[f"gpu_ecc_{name}_total"] += corrected
-    state.counters["gpu_pcie_replay_total"] += rng.poisson(REPLAYS_PER_DAY * days, size) * alive
-    state.pcie_errors[:, 0] += rng.poisson(CORRECTABLE_PER_DAY * days, size) * alive
-    state.pcie_errors[:, 3] += rng.poisson(RECOVERIES_PER_DAY * days, size) * alive
-    state.counters["gpu_nvlink_crc_flit_errors_total"] += rng.poisson(CRC_PER_DAY * days, size) * alive
-    state.counters["gpu_nvlink_crc_data_errors_total"] += rng.poisson(CRC_PER_DAY / 10 * days, size) * alive
-    state.link_symbols += rng.poisson(SYMBOLS_PER_DAY * days, state.link_symbols.shape) * alive[:, None]
 
 
 def bit_error_ratio(state: State, seconds: float, before: Floats) -> Floats:

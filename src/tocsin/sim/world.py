@@ -12,6 +12,7 @@ from tocsin.domain.clock import SECOND
 from tocsin.domain.event import Event, EventKind
 from tocsin.sim import load
 from tocsin.sim.arrays import Bools, Floats, Ints
+from tocsin.sim.background import Background
 from tocsin.sim.inventory import Inventory
 from tocsin.sim.state import State
 
@@ -42,6 +43,7 @@ class World:
     inventory: Inventory
     state: State
     usual_power: Floats
+    normal: Background
     _queue: list[tuple[int, int, Event]] = field(default_factory=list)
     _sequence: int = 0
 

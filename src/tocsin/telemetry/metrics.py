@@ -75,6 +75,16 @@ OWN_METRICS: dict[str, OwnMetric] = {
         ("kind", "outcome"),
         "Requests to training processes, by how they ended: done, failed, refused, expired or lost.",
     ),
+    "tocsin_model_silent_gpus": OwnMetric("gauge", (), "GPUs that the risk model can say nothing of."),
+    "tocsin_model_shifted_features_ratio": OwnMetric(
+        "gauge", (), "Share of the features that have shifted since the risk model was trained."
+    ),
+    "tocsin_model_calibration_error": OwnMetric(
+        "gauge", (), "Stated less observed rate of hardware faults, as an amount, over what has come due in 30 days."
+    ),
+    "tocsin_model_matured_predictions": OwnMetric(
+        "gauge", (), "Predictions of the last 30 days whose horizon has passed, one per GPU and horizon."
+    ),
     "tocsin_vllm_scrapes_total": OwnMetric(
         "counter", ("outcome",), "Scrapes of vLLM servers: taken, unreachable, unreadable or without_gpu."
     ),

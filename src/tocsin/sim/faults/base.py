@@ -6,22 +6,21 @@ a precursor that fades away again.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar
 
 import numpy as np
 
-from tocsin.domain.clock import HOUR, MINUTE
+from tocsin.domain.clock import HOUR, SECOND
 from tocsin.domain.finding import ActionKind
 from tocsin.sim.arrays import Floats
 from tocsin.sim.inventory import Inventory
 from tocsin.sim.models import GpuModel
+from tocsin.sim.scenario import Course, Scenario, Span
 from tocsin.sim.spec import Fault
 from tocsin.sim.world import Window, World
-
-Span = tuple[float, float]
-"""Shortest and longest of a duration in milliseconds."""
 
 
 class FaultClass(StrEnum):
@@ -63,6 +62,8 @@ class Run:
     ended_ms: int | None = None
     done: set[str] = field(default_factory=set)
     base: dict[str, float] = field(default_factory=dict)
+    loudness: float = 1.0
+    """Factor on what its precursor raises."""
 
     def strength(self, at_ms: int) -> float:
         """How far the precursor has come, 0 to 1. A benign one rises to a half and fades."""
@@ -85,30 +86,59 @@ class Run:
 
 
 class FaultKind:
-    """One kind. Rates are per GPU and year of faults that strike; docs/simulation.md has their sources.
+    """One kind, with its numbers from the scenario. Rates are per GPU and year of faults that strike.
 
     `lead` is the length of a spontaneous precursor, `rehearsal_lead` that of an injected one; `repair` is how long
     the fault lasts after it struck when nobody acts. `abrupt_share` of the faults strike without a precursor;
     `benign_share` of the precursors lead to nothing. `cured_by` are the actions that end a fault that struck; one of
-    software ends with its process, struck or not.
+    software ends with its process, struck or not. `rises`, `marks` and `named` are the keys that the kind's tables of
+    the scenario must have.
     """
 
     kind: ClassVar[str]
     help: ClassVar[str]
     fault_class: ClassVar[FaultClass] = FaultClass.HARDWARE
-    per_gpu_year: ClassVar[float]
-    abrupt_share: ClassVar[float] = 1.0
-    benign_share: ClassVar[float] = 0.0
-    lead: ClassVar[Span] = (0.0, 0.0)
-    rehearsal_lead: ClassVar[float] = 15.0 * MINUTE
-    repair: ClassVar[Span] = (2.0 * HOUR, 12.0 * HOUR)
-    rehearsal_repair: ClassVar[float] = 2.0 * HOUR
     cured_by: ClassVar[frozenset[ActionKind]] = frozenset()
+    rises: ClassVar[frozenset[str]] = frozenset()
+    marks: ClassVar[frozenset[str]] = frozenset()
+    named: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, scenario: Scenario) -> None:
+        found = scenario.fault[self.kind]
+        self.per_gpu_year = scenario.per_gpu_year(self.kind)
+        self.abrupt_share, self.benign_share = found.abrupt_share, found.benign_share
+        self.numbers: Mapping[str, float] = found.numbers
+        self.repair: Span = (found.repair_hours[0] * HOUR, found.repair_hours[1] * HOUR)
+        self.rehearsal_repair = found.rehearsal_repair_hours * HOUR
+        self._precursor, self._rehearsal = found.precursor, found.rehearsal
+        self.lead: Span = found.precursor.lead if found.precursor else (0.0, 0.0)
+        self.rehearsal_lead = found.rehearsal.lead[0] if found.rehearsal else 0.0
 
     @property
     def precursor(self) -> bool:
         """Whether any fault of this kind announces itself."""
         return self.abrupt_share < 1.0
+
+    def course(self, run: Run) -> Course:
+        """The numbers of the precursor of `run`, which has one."""
+        course = self._rehearsal if run.injected else self._precursor
+        assert course is not None
+        return course
+
+    def loudness(self, run: Run) -> float:
+        """What `run` multiplies its rises by: drawn once."""
+        spread = 0.0 if run.abrupt else self.course(run).spread
+        return float(np.exp(spread * run.rng.standard_normal())) if spread > 0 else 1.0
+
+    def more(self, run: Run, world: World, rise: str, counter: str, strength: float, window: Window) -> float:
+        """How many errors more than usual the precursor makes over `window`: Poisson numbers.
+
+        `rise` names the table of the scenario, `counter` the normal counter that its `growth` multiplies.
+        """
+        numbers = self.course(run).rises[rise]
+        per_hour = numbers.per_hour + numbers.growth * float(world.normal.per_day[counter][run.gpu]) / 24.0
+        hours = window.after(run.started_ms) * SECOND / HOUR
+        return float(run.rng.poisson(run.loudness * per_hour * strength**numbers.shape * hours))
 
     def objection(self, inventory: Inventory, gpu: int) -> str:
         """Why this kind cannot befall the GPU; empty where it can."""

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.sim.faults.base import FaultClass, FaultKind, Run
-from tocsin.sim.faults.rates import LLAMA3_POWER_SUPPLY, LLAMA3_THERMAL
 from tocsin.sim.inventory import INLET_C
 from tocsin.sim.world import Window, World
-
-OVERSHOOT_C = 10.0
-"""How far above the hardware's slowdown point the GPU would settle at full power when the drift is complete."""
 
 
 class ThermalDrift(FaultKind):
@@ -17,17 +12,15 @@ class ThermalDrift(FaultKind):
 
     kind = "thermal_drift"
     help = "thermal resistance of one GPU rises until it slows down from heat"
-    per_gpu_year = LLAMA3_THERMAL
-    abrupt_share = 0.0
-    benign_share = 0.3
-    lead = (3.0 * HOUR, 36.0 * HOUR)
-    rehearsal_lead = 40.0 * MINUTE
+    rises = frozenset({"resistance"})
+    named = frozenset({"overshoot_c", "least_factor"})
 
     def _worst(self, world: World, gpu: int) -> float:
+        """The factor at which it would settle `overshoot_c` above the hardware's slowdown point at full power."""
         inventory = world.inventory
-        target = inventory.model_of[gpu].slowdown_at_c + OVERSHOOT_C - INLET_C
+        target = inventory.model_of[gpu].slowdown_at_c + self.numbers["overshoot_c"] - INLET_C
         usual = inventory.resistance[gpu] * world.usual_power[gpu]
-        return float(max(1.25, target / usual))
+        return float(max(self.numbers["least_factor"], target / usual))
 
     def _set(self, run: Run, world: World, strength: float) -> None:
         effects = world.state.effects
@@ -36,7 +29,7 @@ class ThermalDrift(FaultKind):
         effects.pinned[run.gpu] |= run.injected
 
     def warn(self, run: Run, world: World, strength: float, window: Window) -> None:
-        self._set(run, world, strength)
+        self._set(run, world, strength ** self.course(run).rises["resistance"].shape)
 
     def hold(self, run: Run, world: World, window: Window) -> None:
         self._set(run, world, 1.0)
@@ -48,14 +41,10 @@ class FanFailure(FaultKind):
     kind = "fan_failure"
     help = "fans or pump of a host stop: all its GPUs heat up within minutes"
     fault_class = FaultClass.FACILITY
-    per_gpu_year = LLAMA3_POWER_SUPPLY
-    repair = (30.0 * MINUTE, 3.0 * HOUR)
-    rehearsal_repair = 45.0 * MINUTE
-    factor = 2.2
-    """Multiplier on the thermal resistance (own choice)."""
+    named = frozenset({"resistance_factor"})
 
     def hold(self, run: Run, world: World, window: Window) -> None:
         effects = world.state.effects
         for mate in world.host_mates(run.gpu):
-            effects.resistance[mate] = max(effects.resistance[mate], self.factor)
+            effects.resistance[mate] = max(effects.resistance[mate], self.numbers["resistance_factor"])
             effects.pinned[mate] |= run.injected

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from tocsin.domain.clock import HOUR, MINUTE
+from tocsin.domain.clock import MINUTE
 from tocsin.sim.faults.base import RESETS, FaultKind, Run
-from tocsin.sim.faults.rates import LLAMA3_GSP
 from tocsin.sim.inventory import Inventory
 from tocsin.sim.world import Window, World
 
-TIMEOUT_SHARE = 0.8
-"""Of the GSP faults, those seen as RPC time-outs (own choice)."""
 REPEATS = 3
 
 
 class _Gsp(FaultKind):
     code = 119
     text = "Timeout waiting for RPC from GSP"
-    repair = (1.0 * HOUR, 8.0 * HOUR)
     cured_by = RESETS
 
     def objection(self, inventory: Inventory, gpu: int) -> str:
@@ -42,7 +38,6 @@ class GspTimeout(_Gsp):
 
     kind = "gsp_timeout"
     help = "XID 119 three times, a minute apart: the GPU hangs until it is reset"
-    per_gpu_year = LLAMA3_GSP * TIMEOUT_SHARE
 
 
 class GspError(_Gsp):
@@ -50,6 +45,5 @@ class GspError(_Gsp):
 
     kind = "gsp_error"
     help = "XID 120 three times, a minute apart: the GPU hangs until it is reset"
-    per_gpu_year = LLAMA3_GSP * (1.0 - TIMEOUT_SHARE)
     code = 120
     text = "GSP task exception"

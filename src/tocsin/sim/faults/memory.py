@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND
+from tocsin.domain.clock import SECOND
 from tocsin.sim.faults.base import RESETS, FaultKind, Run
-from tocsin.sim.faults.rates import LLAMA3_HBM, LLAMA3_SRAM, memory_factor
+from tocsin.sim.faults.rates import memory_factor
 from tocsin.sim.inventory import Inventory
 from tocsin.sim.models import GpuModel
 from tocsin.sim.world import Window, World
 
-REMAP_FAILURE_SHARE = 0.15
-"""Of the memory faults, those for which no spare row is left (own choice)."""
-ERRORS_PER_HOUR = 400.0
-"""Corrected errors at the end of a precursor (own choice; a healthy GPU has about one in 20 days)."""
-XID_92_AT = 0.8
 BANK_GRADES = 5
 NO_REMAPPING = "the model has no row remapping; choose an Ampere or newer GPU"
 
@@ -41,11 +36,8 @@ def wear_bank(world: World, gpu: int, grade: int) -> None:
 class _RowFault(FaultKind):
     """Corrected errors grow, rows are remapped, then one error is too much."""
 
-    benign_share = 0.4
-    lead = (6.0 * HOUR, 7.0 * DAY)
-    rehearsal_lead = 30.0 * MINUTE
-    repair = (4.0 * HOUR, 48.0 * HOUR)
-    rehearsal_repair = 6.0 * HOUR
+    rises = frozenset({"corrected", "remaps"})
+    marks = frozenset({"first_remap", "second_remap", "third_remap", "xid_92"})
 
     def objection(self, inventory: Inventory, gpu: int) -> str:
         return NO_REMAPPING if inventory.model_of[gpu].arch == "turing" else ""
@@ -55,14 +47,19 @@ class _RowFault(FaultKind):
 
     def warn(self, run: Run, world: World, strength: float, window: Window) -> None:
         world.state.effects.pinned[run.gpu] |= run.injected
-        hours = window.after(run.started_ms) * SECOND / HOUR
-        corrected(world, run.gpu, float(run.rng.poisson(ERRORS_PER_HOUR * strength**2 * hours)))
-        for grade, mark in enumerate((0.3, 0.5, 0.7)):
-            if strength >= mark and run.once(f"bank {mark}"):
-                wear_bank(world, run.gpu, grade)
-                world.count("gpu_row_remap_correctable_total", run.gpu, 1.0)
-        if strength >= XID_92_AT and run.once("xid 92"):
+        corrected(world, run.gpu, self.more(run, world, "corrected", "corrected", strength, window))
+        marks = self.course(run).marks
+        for _ in range(int(self.more(run, world, "remaps", "remaps", strength, window))):
+            self._remap(run, world, 0)
+        for grade, mark in enumerate(("first_remap", "second_remap", "third_remap")):
+            if strength >= marks[mark] and run.once(mark):
+                self._remap(run, world, grade)
+        if strength >= marks["xid_92"] and run.once("xid 92"):
             world.xids(run.gpu, window.end_ms, [(92, "High single-bit ECC error rate")])
+
+    def _remap(self, run: Run, world: World, grade: int) -> None:
+        wear_bank(world, run.gpu, grade)
+        world.count("gpu_row_remap_correctable_total", run.gpu, 1.0)
 
 
 class RowRemap(_RowFault):
@@ -70,8 +67,6 @@ class RowRemap(_RowFault):
 
     kind = "row_remap"
     help = "corrected errors grow, then XID 48, 63 and 94: a row remap waits for a reset"
-    per_gpu_year = LLAMA3_HBM * (1.0 - REMAP_FAILURE_SHARE)
-    abrupt_share = 0.70
     cured_by = RESETS
 
     def strike(self, run: Run, world: World, at_ms: int) -> None:
@@ -95,9 +90,6 @@ class RowRemapFailure(_RowFault):
 
     kind = "row_remap_failure"
     help = "corrected errors grow, then XID 48, 64 and 95: no spare row is left, the board must be replaced"
-    per_gpu_year = LLAMA3_HBM * REMAP_FAILURE_SHARE
-    abrupt_share = 0.70
-    repair = (24.0 * HOUR, 96.0 * HOUR)
 
     def strike(self, run: Run, world: World, at_ms: int) -> None:
         gpu = run.gpu
@@ -124,8 +116,6 @@ class SramError(FaultKind):
 
     kind = "sram_error"
     help = "uncorrectable SRAM error without warning: XID 48, 172 and 95"
-    per_gpu_year = LLAMA3_SRAM
-    repair = (2.0 * HOUR, 12.0 * HOUR)
     cured_by = RESETS
 
     def strike(self, run: Run, world: World, at_ms: int) -> None:

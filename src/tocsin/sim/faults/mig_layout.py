@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.finding import ActionKind
 from tocsin.sim import mig
 from tocsin.sim.faults.base import FaultClass, FaultKind, Run
@@ -16,12 +15,7 @@ class MigFragmentation(FaultKind):
     kind = "mig_fragmentation"
     help = "churn of MIG instances leaves a layout in which larger instances no longer fit"
     fault_class = FaultClass.SOFTWARE
-    per_gpu_year = 1.0
-    abrupt_share = 0.0
-    lead = (1.0 * HOUR, 8.0 * HOUR)
-    rehearsal_lead = 15.0 * MINUTE
-    repair = (4.0 * HOUR, 24.0 * HOUR)
-    rehearsal_repair = 4.0 * HOUR
+    marks = frozenset({"first_stage"})
     cured_by = frozenset({ActionKind.DEFRAGMENT})
 
     def objection(self, inventory: Inventory, gpu: int) -> str:
@@ -29,7 +23,7 @@ class MigFragmentation(FaultKind):
 
     def warn(self, run: Run, world: World, strength: float, window: Window) -> None:
         stage = min(int(strength * len(mig.DECAY)), len(mig.DECAY) - 1)
-        if strength > 0.2 and run.once(f"stage {stage}"):
+        if strength > self.course(run).marks["first_stage"] and run.once(f"stage {stage}"):
             world.state.layouts[run.gpu] = mig.DECAY[stage]
 
     def strike(self, run: Run, world: World, at_ms: int) -> None:

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND
+from tocsin.domain.clock import SECOND
 from tocsin.domain.event import EventKind
 from tocsin.sim.faults.base import RESETS, FaultKind, Run
-from tocsin.sim.faults.rates import LLAMA3_FAULTY_GPU
 from tocsin.sim.inventory import Inventory
 from tocsin.sim.world import Window, World
-
-LINK_SHARE = 0.40
-"""Of Llama 3's "faulty GPU" interruptions, whose table counts NVLink among them (own choice)."""
-RECOVERIES_PER_HOUR = 30.0
-SYMBOLS_PER_HOUR = 5.0e5
-CRC_PER_HOUR = 2.0e4
-"""At the end of a precursor (own choices)."""
 
 
 class NvlinkRecovery(FaultKind):
@@ -22,12 +14,7 @@ class NvlinkRecovery(FaultKind):
 
     kind = "nvlink_recovery"
     help = "recoveries on one NVLink, then XID 74, or 149 with 145 on every peer of the NVLink 5 domain"
-    per_gpu_year = LLAMA3_FAULTY_GPU * LINK_SHARE
-    abrupt_share = 0.70
-    benign_share = 0.4
-    lead = (30.0 * MINUTE, 3.0 * DAY)
-    rehearsal_lead = 20.0 * MINUTE
-    repair = (1.0 * HOUR, 12.0 * HOUR)
+    rises = frozenset({"recoveries", "symbols", "crc_flit", "crc_data"})
     cured_by = RESETS
 
     def objection(self, inventory: Inventory, gpu: int) -> str:
@@ -41,13 +28,14 @@ class NvlinkRecovery(FaultKind):
     def warn(self, run: Run, world: World, strength: float, window: Window) -> None:
         state, gpu, link = world.state, run.gpu, self._link(run, world)
         state.effects.pinned[gpu] |= run.injected
-        hours = window.after(run.started_ms) * SECOND / HOUR
-        recoveries = float(run.rng.poisson(RECOVERIES_PER_HOUR * strength * hours))
+        recoveries = self.more(run, world, "recoveries", "recoveries", strength, window)
         state.link_recovery[gpu, link] += recoveries
         state.link_replay[gpu, link] += float(run.rng.poisson(2.0 * recoveries))
         state.link_results[gpu, 0] += recoveries
-        state.link_symbols[gpu, link] += float(run.rng.poisson(SYMBOLS_PER_HOUR * strength * hours))
-        world.count("gpu_nvlink_crc_flit_errors_total", gpu, float(run.rng.poisson(CRC_PER_HOUR * strength * hours)))
+        state.link_symbols[gpu, link] += self.more(run, world, "symbols", "symbols", strength, window)
+        for name in ("crc_flit", "crc_data"):
+            amount = self.more(run, world, name, name, strength, window)
+            world.count(f"gpu_nvlink_{name}_errors_total", gpu, amount)
 
     def strike(self, run: Run, world: World, at_ms: int) -> None:
         state, gpu, link = world.state, run.gpu, self._link(run, world)

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.finding import ActionKind
 from tocsin.sim.faults.base import LEAVES, FaultClass, FaultKind, Run
-from tocsin.sim.faults.rates import LLAMA3_FAULTY_GPU
 from tocsin.sim.inventory import Inventory
 from tocsin.sim.world import Window, World
-
-HANG_SHARE = 0.15
-"""Of Llama 3's "faulty GPU" interruptions (own choice)."""
-WORST_FRAGMENTATION = 0.72
-RETRIES_PER_MINUTE = 2.0
 
 
 class MemoryLeak(FaultKind):
@@ -21,13 +14,7 @@ class MemoryLeak(FaultKind):
     kind = "memory_leak"
     help = "a process leaks device memory until an allocation fails and the job dies"
     fault_class = FaultClass.SOFTWARE
-    per_gpu_year = 0.5
-    abrupt_share = 0.0
-    benign_share = 0.3
-    lead = (2.0 * HOUR, 12.0 * HOUR)
-    rehearsal_lead = 40.0 * MINUTE
-    repair = (3.0 * MINUTE, 5.0 * MINUTE)
-    rehearsal_repair = 4.0 * MINUTE
+    rises = frozenset({"memory"})
     cured_by = LEAVES
 
     def _set(self, run: Run, world: World, strength: float) -> None:
@@ -35,7 +22,7 @@ class MemoryLeak(FaultKind):
         world.state.effects.pinned[run.gpu] = True
 
     def warn(self, run: Run, world: World, strength: float, window: Window) -> None:
-        self._set(run, world, strength)
+        self._set(run, world, strength ** self.course(run).rises["memory"].shape)
 
     def strike(self, run: Run, world: World, at_ms: int) -> None:
         world.state.ooms[run.gpu] += 1.0
@@ -55,13 +42,8 @@ class AllocatorFragmentation(FaultKind):
     kind = "allocator_fragmentation"
     help = "external fragmentation of a process's caching allocator grows past one half; allocations retry"
     fault_class = FaultClass.SOFTWARE
-    per_gpu_year = 0.5
-    abrupt_share = 0.0
-    benign_share = 0.2
-    lead = (1.0 * HOUR, 6.0 * HOUR)
-    rehearsal_lead = 15.0 * MINUTE
-    repair = (2.0 * HOUR, 8.0 * HOUR)
-    rehearsal_repair = 3.0 * HOUR
+    rises = frozenset({"fragmentation"})
+    named = frozenset({"worst", "retries_per_minute"})
     cured_by = LEAVES | {ActionKind.DEFRAGMENT}
 
     def objection(self, inventory: Inventory, gpu: int) -> str:
@@ -70,18 +52,20 @@ class AllocatorFragmentation(FaultKind):
 
     def _set(self, run: Run, world: World, strength: float) -> None:
         effects = world.state.effects
-        effects.fragmentation[run.gpu] = max(effects.fragmentation[run.gpu], WORST_FRAGMENTATION * strength)
+        effects.fragmentation[run.gpu] = max(effects.fragmentation[run.gpu], self.numbers["worst"] * strength)
         effects.pinned[run.gpu] = True
 
     def warn(self, run: Run, world: World, strength: float, window: Window) -> None:
-        self._set(run, world, strength)
+        self._set(run, world, strength ** self.course(run).rises["fragmentation"].shape)
 
     def strike(self, run: Run, world: World, at_ms: int) -> None:
         world.state.retries[run.gpu] += 1.0
 
     def hold(self, run: Run, world: World, window: Window) -> None:
         self._set(run, world, 1.0)
-        world.state.retries[run.gpu] += float(run.rng.poisson(RETRIES_PER_MINUTE * window.seconds / 60.0))
+        world.state.retries[run.gpu] += float(
+            run.rng.poisson(self.numbers["retries_per_minute"] * window.seconds / 60.0)
+        )
 
 
 class Hang(FaultKind):
@@ -90,8 +74,6 @@ class Hang(FaultKind):
     kind = "hang"
     help = "utilisation 100 % at idle power with no SM active, and no XID"
     fault_class = FaultClass.SOFTWARE
-    per_gpu_year = LLAMA3_FAULTY_GPU * HANG_SHARE
-    repair = (30.0 * MINUTE, 4.0 * HOUR)
     cured_by = LEAVES
 
     def objection(self, inventory: Inventory, gpu: int) -> str:
@@ -111,11 +93,9 @@ class AppCrash(FaultKind):
     kind = "app_crash"
     help = "a program's own fault: XID 31 or 13, then 45 and 43; the GPU is sound"
     fault_class = FaultClass.SOFTWARE
-    per_gpu_year = 4.0
-    repair = (MINUTE, MINUTE)
-    rehearsal_repair = float(MINUTE)
+    named = frozenset({"mmu_share"})
 
     def strike(self, run: Run, world: World, at_ms: int) -> None:
-        first = (31, "MMU Fault") if run.rng.uniform() < 0.7 else (13, "Graphics Exception")
+        first = (31, "MMU Fault") if run.rng.uniform() < self.numbers["mmu_share"] else (13, "Graphics Exception")
         world.xids(run.gpu, at_ms, [first, (45, "Cleanup"), (43, "Reset channel")])
         world.kill_job(run.gpu, at_ms)

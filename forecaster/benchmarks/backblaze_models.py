@@ -1,0 +1,110 @@
+"""The product's scorers on drives: hazard, boosting, LSTM and the mean of their ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tocsin.domain.clock import DAY, HOUR
+from tocsin.forecaster.benchmarks.backblaze_folds import Parts, Sizes
+from tocsin.forecaster.benchmarks.backblaze_snapshots import HORIZON_H
+from tocsin.forecaster.evaluation.ranking import BUDGETS, budget_threshold
+from tocsin.forecaster.examples import Examples, Floats
+from tocsin.forecaster.scorer import Scorer, State
+from tocsin.forecaster.scorers import registry
+from tocsin.forecaster.scorers.scorer_ensemble import Ensemble
+from tocsin.forecaster.scorers.scorer_ensemble import Settings as EnsembleSettings
+
+HORIZON_MS = HORIZON_H * HOUR
+MEMBERS = ("hazard", "boosting", "lstm")
+ENSEMBLE = "ensemble"
+MODELS = (*MEMBERS, ENSEMBLE)
+
+TUNE_DAYS = 180
+"""Thresholds come from the last so many days before the cut (own choice): the fleet changes."""
+
+SETTINGS: Mapping[str, Mapping[str, object]] = {
+    "hazard": {"features": ("*", "!smart_10_[cu]*", "!*_14d"), "strengths": (0.01, 0.1)},
+    "boosting": {
+        "features": ("*", "!smart_10_[cu]*"),
+        "balance": 0.0,
+        "folds": 3,
+        "max_features": 0.15,
+        "min_samples_leaf": 40,
+    },
+    "lstm": {"max_rows": 60_000},
+}
+"""Chosen on the development drives before the cut."""
+
+QUICK: Mapping[str, Mapping[str, object]] = {
+    "hazard": {"strengths": (0.01,), "folds": 2},
+    "boosting": {"balance": 0.0, "folds": 2, "max_iter": 20, "max_features": 0.3},
+    "lstm": {"max_rows": 2_000, "hidden": 8, "epochs": 2, "folds": 2},
+}
+
+FULL_SIZES = Sizes((40_000, 20_000), (40_000, 20_000), 150)
+QUICK_SIZES = Sizes((1_000, 1_000), (2_000, 2_000), 20)
+
+
+class Remembered:
+    """A scorer that keeps its newest answer, since the ensemble asks its members for what they were asked before."""
+
+    def __init__(self, inner: Scorer) -> None:
+        self._inner = inner
+        self.name, self.version = inner.name, inner.version
+        self.horizons_ms, self.min_history_ms = inner.horizons_ms, inner.min_history_ms
+        self._asked: Examples | None = None
+        self._answer = np.zeros((0, len(self.horizons_ms)))
+
+    def fit(self, examples: Examples) -> None:
+        self._asked = None
+        self._inner.fit(examples)
+
+    def score(self, examples: Examples) -> Floats:
+        if self._asked is not examples:
+            self._answer, self._asked = self._inner.score(examples), examples
+        return self._answer
+
+    def state(self) -> State:
+        return self._inner.state()
+
+    def restore(self, state: State) -> None:
+        self._asked = None
+        self._inner.restore(state)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Scores by model: of the test rows and of the sweep, and alarm thresholds by budget, set on the tune part."""
+
+    test: Mapping[str, Floats]
+    sweep: Mapping[str, Floats]
+    thresholds: Mapping[str, Mapping[float, float]]
+
+
+def members(seed: int, quick: bool) -> list[Remembered]:
+    """Unfitted members of the ensemble."""
+    settings = QUICK if quick else SETTINGS
+    shared: dict[str, object] = {"horizons_ms": (HORIZON_MS,), "seed": seed}
+    return [Remembered(registry.build(name, **{**shared, **settings[name]})) for name in MEMBERS]
+
+
+def judge(parts: Parts, seed: int, quick: bool) -> Judged:
+    """Fit on `parts.learn`, rank on `parts.tune`, score the rest."""
+    every = members(seed, quick)
+    for member in every:
+        member.fit(parts.learn)
+    ensemble = Ensemble(every, EnsembleSettings(members=MEMBERS, horizons_ms=(HORIZON_MS,), seed=seed))
+    ensemble.combine(parts.tune)
+    scorers: list[Scorer] = [*every, ensemble]
+    recent = parts.tune.at_ms >= parts.tune.at_ms.max() - TUNE_DAYS * DAY
+    weight = parts.tune.weight[recent]
+    thresholds = {}
+    for one in scorers:
+        score = one.score(parts.tune)[recent, -1]
+        thresholds[one.name] = {budget: budget_threshold(score, weight, budget) for budget in BUDGETS}
+    test = {one.name: one.score(parts.test)[:, -1] for one in scorers}
+    sweep = {one.name: one.score(parts.sweep)[:, -1] for one in scorers}
+    return Judged(test, sweep, thresholds)

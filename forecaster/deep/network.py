@@ -1,0 +1,113 @@
+"""The network: patches of steps with their gaps, an LSTM over them, pooling, fusion with what does not change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of a network: `steps` of `channels` in patches of `patch` steps (0 steps: no sequence at all), `static`
+    columns, `outputs` numbers. `hidden` is the width of the LSTM, `layers` its depth. `alike`: the outputs are stages
+    of one risk and share a part."""
+
+    steps: int
+    channels: int
+    static: int
+    outputs: int
+    hidden: int = 64
+    layers: int = 1
+    patch: int = 1
+    dropout: float = 0.1
+    alike: bool = True
+
+    @property
+    def padded(self) -> int:
+        """Steps filled up to whole patches."""
+        return -(-self.steps // self.patch) * self.patch
+
+
+class Past(NamedTuple):
+    """A batch of sequences as numbers without NaN: `value` [n, steps, channels], 0 where missing; of each patch
+    `seen`, the share of steps that have a value, and `since`, how long ago the last one was: both
+    [n, patches, channels], from 0 to 1."""
+
+    value: Tensor
+    seen: Tensor
+    since: Tensor
+
+
+def past_of(z: Tensor, patch: int) -> Past:
+    """`z` float32[n, steps, channels] with NaN where missing; steps a multiple of `patch`, the newest last.
+
+    `since` is log(1 + d) / log(1 + patches) for d patches without a value, and 1 where there never was one; time since
+    the last value tells a recurrent network how stale its memory is (Che et al. 2018, GRU-D).
+    """
+    n, steps, channels = z.shape
+    patches = steps // patch
+    there = ~torch.isnan(z)
+    value = torch.nan_to_num(z, nan=0.0)
+    seen = there.view(n, patches, patch, channels).float().mean(dim=2)
+    place = torch.arange(patches, device=z.device, dtype=torch.float32).view(1, patches, 1)
+    last = torch.where(seen > 0, place, torch.full_like(place, -1.0)).cummax(dim=1).values
+    scale = torch.log1p(torch.tensor(float(patches), device=z.device))
+    since = torch.where(last < 0, torch.ones_like(last), torch.log1p(place - last) / scale)
+    return Past(value, seen, since)
+
+
+class Network(nn.Module):
+    """From a batch of pasts and static columns to `outputs` numbers each.
+
+    `shared` is one number for all outputs and `own` what each adds to it, so that outputs with few examples lean on
+    the others; `base` is what they start from, fixed; `wide` lets static columns act directly (wide and deep, Cheng et
+    al. 2016).
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        width, fused = shape.hidden, 0
+        if shape.steps:
+            self.front = nn.Linear((shape.patch + 2) * shape.channels, width)
+            self.lstm = nn.LSTM(width, width, shape.layers, batch_first=True)
+            self.attention = nn.Linear(width, 1)
+            fused += 2 * width
+        if shape.static:
+            self.deep = nn.Linear(shape.static, width)
+            self.wide = nn.Linear(shape.static, 1 if shape.alike else shape.outputs, bias=False)
+            nn.init.zeros_(self.wide.weight)
+            fused += width
+        self.drop = nn.Dropout(shape.dropout)
+        self.fuse = nn.Linear(fused, width)
+        if shape.alike:
+            self.shared = nn.Linear(width, 1, bias=False)
+        self.own = nn.Linear(width, shape.outputs)
+        nn.init.zeros_(self.own.weight)
+        nn.init.zeros_(self.own.bias)
+        self.base: Tensor
+        self.register_buffer("base", torch.zeros(shape.outputs))
+
+    def forward(self, past: Past | None, static: Tensor | None) -> Tensor:
+        """float32[n, outputs]; `past` is left out by a network of 0 steps, `static` by one of 0 static columns."""
+        parts = [] if past is None else [self._pooled(past)]
+        if static is not None:
+            parts.append(functional.silu(self.deep(static)))
+        middle = self.drop(functional.silu(self.fuse(self.drop(torch.cat(parts, dim=1)))))
+        out: Tensor = self.base + self.own(middle)
+        if self.shape.alike:
+            out = out + self.shared(middle)
+        return out if static is None else out + self.wide(static)
+
+    def _pooled(self, past: Past) -> Tensor:
+        """The last state beside the mean of all states, weighted by attention."""
+        n, patches = past.seen.shape[:2]
+        flat = past.value.reshape(n, patches, self.shape.patch * self.shape.channels)
+        steps = functional.silu(self.front(torch.cat([flat, past.seen, past.since], dim=2)))
+        states = self.lstm(steps)[0]
+        weight = torch.softmax(self.attention(states), dim=1)
+        return torch.cat([states[:, -1], (weight * states).sum(dim=1)], dim=1)

@@ -1,0 +1,199 @@
+"""LSTM over the recent past, fused with the features of the row: a hazard for each interval between horizons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tocsin.domain.errors import Conflict, InputError
+from tocsin.forecaster.deep.attribution import Attributions, Member, attribute
+from tocsin.forecaster.deep.compute import pick, settled
+from tocsin.forecaster.deep.fitting import fit_network, lesson
+from tocsin.forecaster.deep.inputs import BATCH, Encoder, learn
+from tocsin.forecaster.deep.network import Network, Past, Shape, past_of
+from tocsin.forecaster.deep.sampling import choose
+from tocsin.forecaster.deep.stored import encoder_from, encoder_parts, network_from, network_parts
+from tocsin.forecaster.deep.survival import Outcome, outcome, probabilities
+from tocsin.forecaster.deep.training import Progress, Recipe
+from tocsin.forecaster.examples import Examples, Floats, Ints
+from tocsin.forecaster.scorer import NotEnoughData, State
+from tocsin.forecaster.scorers.rows import Rows, aligned, chosen_names, device_folds, require, too_short
+from tocsin.forecaster.scorers.settings import Common, as_json, make
+from tocsin.forecaster.scorers.tabular import check_state
+
+PATCHES = 24
+"""An LSTM runs over at most about so many patches; longer pasts get patches of several steps. Own choice: the time of
+a fit and of a score is nearly that of the recurrent steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings(Common):
+    """At most `max_rows` rows are learned from, those with an onset first; an epoch repeats these until they are a
+    share of `balance`. `members` networks are fitted, each stopped early by another device fold, and their logits
+    averaged. An epoch has at most `longest` batches (0: as many as there are rows for). `patch` is steps per recurrent
+    step (0: so that at most 24 remain). `device` is auto, cpu or cuda; `threads` are torch's, for fit and score."""
+
+    hidden: int = 64
+    layers: int = 1
+    patch: int = 0
+    dropout: float = 0.2
+    members: int = 1
+    max_rows: int = 20_000
+    balance: float = 0.2
+    epochs: int = 30
+    patience: int = 5
+    batch: int = 256
+    longest: int = 0
+    learning_rate: float = 2e-3
+    weight_decay: float = 0.02
+    threads: int = 1
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        super(Settings, self).__post_init__()
+        for name in ("hidden", "layers", "members", "max_rows", "epochs", "patience", "batch", "threads"):
+            if getattr(self, name) < 1:
+                raise InputError(f"lstm.{name}", getattr(self, name), "below 1", "give 1 or more")
+        for name in ("dropout", "balance"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InputError(f"lstm.{name}", getattr(self, name), "not a share below 1", "give for example 0.2")
+
+    @property
+    def recipe(self) -> Recipe:
+        """How a network is trained."""
+        return Recipe(
+            self.epochs, self.patience, self.batch, self.learning_rate, self.weight_decay, longest=self.longest
+        )
+
+
+class LstmScorer:
+    """Discrete-time hazard by an LSTM.
+
+    Examples without sequences are learned from by their features alone. At the score, channels and features go by name:
+    one that is gone counts as missing, longer pasts are cut to the newest steps, shorter ones filled with missing.
+    """
+
+    name = "lstm"
+    version = "1"
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.horizons_ms = settings.horizons_ms
+        self.min_history_ms = settings.min_history_ms
+        self.progress: tuple[Progress, ...] = ()
+        self._encoder: Encoder | None = None
+        self._networks: tuple[Network, ...] = ()
+
+    @property
+    def fitted(self) -> Encoder:
+        """What the fit learned about its inputs. Raises Conflict before a fit."""
+        if self._encoder is None:
+            raise Conflict(f"{self.name}: not fitted yet")
+        return self._encoder
+
+    def fit(self, examples: Examples) -> None:
+        s = self.settings
+        device = pick(s.device)
+        found = outcome(examples, self.horizons_ms)
+        usable = np.flatnonzero(found.usable & ~too_short(examples, s) & (examples.weight > 0))
+        choice = choose(found.happened[usable], examples.weight[usable], s.max_rows, s.seed)
+        picked = usable[choice.rows]
+        known, names = found.take(picked), chosen_names(examples.names, s.features)
+        rows = _rows(examples.take(usable), found.take(usable), ())
+        require(self.name, rows, s)
+        few = examples.take(picked)
+        features = aligned(few, names)
+        patch = s.patch or max(1, -(-(few.sequences.steps if few.sequences else 1) // PATCHES))
+        with settled(device, s.threads, s.seed):
+            encoder = learn(few.sequences, np.arange(picked.size), features, names, patch)
+            shape = Shape(
+                encoder.padded, len(encoder.channels), encoder.static_size, len(self.horizons_ms),
+                s.hidden, s.layers, patch, s.dropout,
+            )  # fmt: skip
+            if not shape.steps and not shape.static:
+                raise NotEnoughData(f"{self.name}: no feature and no channel of {picked.size} rows varies")
+            what = lesson(encoder, few, features, known, choice.weight)
+            fold = device_folds(_rows(few, known, names), s.folds, s.seed)
+            fitted = []
+            for member in range(s.members):
+                torch.manual_seed(s.seed * 1000 + member)
+                watched = fold == member % (int(fold.max()) + 1)
+                fitted.append(fit_network(what, shape, watched, s.recipe, s.balance, device, s.seed + member))
+        self._encoder = encoder
+        self._networks, self.progress = (tuple(part) for part in zip(*fitted, strict=True))
+
+    def score(self, examples: Examples) -> Floats:
+        networks = self._networks if self.fitted else ()
+        result = np.full((len(examples), len(self.horizons_ms)), np.nan)
+        every = np.flatnonzero(~too_short(examples, self.settings))
+        device = pick(self.settings.device)
+        with settled(device, self.settings.threads), torch.inference_mode():
+            networks = tuple(network.to(device) for network in networks)
+            for rows, past, static in self._batches(examples, every, device):
+                logits = sum((network(_past(past, network), static) for network in networks), torch.zeros(1).to(device))
+                result[rows] = probabilities(logits / len(networks)).cpu().numpy()
+            self._networks = tuple(network.cpu() for network in networks)
+        return result
+
+    def attributions(self, examples: Examples, rows: Ints, horizon: int = -1, points: int = 32) -> Attributions:
+        """Which channels, steps and features move the score of `rows` for the horizon of that index away from that of a
+        typical device: integrated gradients with `points` support points. On the CPU."""
+        encoder = self.fitted
+        with settled(torch.device("cpu"), self.settings.threads):
+            past, static = encoder.batch(examples, np.asarray(rows, np.int64))
+            members = Member(self._networks, encoder, horizon % len(self.horizons_ms))
+            return attribute(members, past, static, points)
+
+    def _batches(
+        self, examples: Examples, rows: Ints, device: torch.device
+    ) -> Iterator[tuple[Ints, Tensor | None, Tensor | None]]:
+        for start in range(0, rows.size, BATCH):
+            part = rows[start : start + BATCH]
+            past, static = self.fitted.batch(examples, part)
+            yield part, None if past is None else past.to(device), None if static is None else static.to(device)
+
+    def state(self) -> State:
+        about, arrays = encoder_parts(self.fitted)
+        shape = asdict(self._networks[0].shape)
+        settings = {
+            "family": self.name,
+            "version": self.version,
+            "build": as_json(self.settings),
+            "encoder": about,
+            "shape": shape,
+            "members": len(self._networks),
+        }
+        return State(settings, {**arrays, **network_parts(self._networks)})
+
+    def restore(self, state: State) -> None:
+        check_state(self.name, self.version, state)
+        self._encoder = encoder_from(state)
+        self._networks = network_from(state)
+        self.progress = ()
+
+
+def _past(z: Tensor | None, network: Network) -> Past | None:
+    return None if z is None else past_of(z, network.shape.patch)
+
+
+def _rows(examples: Examples, found: Outcome, names: tuple[str, ...]) -> Rows:
+    return Rows(
+        x=aligned(examples, names),
+        onset=found.happened,
+        weight=examples.weight,
+        device=examples.device,
+        group=examples.group,
+        at_ms=examples.at_ms,
+        event_ms=examples.event_ms,
+        until_ms=examples.until_ms,
+        end_ms=int(examples.until_ms.max(initial=0)),
+    )
+
+
+def build(**settings: object) -> LstmScorer:
+    """The scorer with `Settings`."""
+    return LstmScorer(make(Settings, LstmScorer.name, settings))

@@ -1,0 +1,265 @@
+"""The one builder of features: training, backtest and service feed it and ask it alike.
+
+It is fed readings and events in the order of time and can be asked at any instant after them; what it has not been fed
+it cannot know. Work is numpy over all GPUs at once, and memory is two grids of time (see `rings`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tocsin.domain.errors import InputError
+from tocsin.domain.event import Event
+from tocsin.domain.identity import Gpu
+from tocsin.forecaster.features.arrays import NOT_YET, Floats, Ints, Rows, Singles
+from tocsin.forecaster.features.channels import FROZEN, HARDWARE_EVENTS, OTHER_EVENTS, OWN_CHANNELS, REPORTED
+from tocsin.forecaster.features.layout import Layout, layout
+from tocsin.forecaster.features.parts import parts_of
+from tocsin.forecaster.features.peers import place_of
+from tocsin.forecaster.features.plan import Plan
+from tocsin.forecaster.features.sequence import shown_values
+from tocsin.forecaster.features.table import FeatureTable, names_of, values_of
+from tocsin.store.port import Columns
+
+THERMAL_LAG = 6
+"""Steps after which a closed step enters the thermal fit: by then it is known whether it was frozen."""
+
+
+MOST_FROZEN = 100_000
+"""Stretches that wait in `FeatureBuilder.frozen` for someone who takes them; the oldest go first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """From step `first` on nothing of GPU number `gpu` counts; that became known in step `known`."""
+
+    gpu: int
+    first: int
+    known: int
+
+
+class FeatureBuilder:
+    """Everything known of a fleet, as features.
+
+    Rows that are not newer than their GPU's last, or older than the step in progress, are counted in `late` and left
+    out. GPUs may appear at any time; `know` tells what they are.
+    """
+
+    def __init__(self, plan: Plan, gpus: Sequence[Gpu] = (), *, installed_ms: Mapping[str, int] | None = None) -> None:
+        self.plan = plan
+        self.late = 0
+        self.newest_ms = NOT_YET
+        self.frozen: deque[Frozen] = deque(maxlen=MOST_FROZEN)
+        self.parts = parts_of(plan)
+        self.parts.installed_ms.update(installed_ms or {})
+        self._arrays, self._rings = self.parts.arrays, self.parts.rings
+        self._numbers: dict[str, int] = {}
+        self._layouts: dict[tuple[str, ...], Layout] = {}
+        names = plan.names
+        self._own = {name: names.index(name) for name, _ in OWN_CHANNELS}
+        self._measured = np.array([place for place, name in enumerate(names) if name not in self._own], dtype=np.intp)
+        self._heat = [names.index(name) if name in names else -1 for name in ("power", "temperature")]
+        self.know(gpus)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The features of a table."""
+        return names_of(self.plan)
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """UUIDs in the order of rows."""
+        return tuple(self._numbers)
+
+    def know(self, gpus: Iterable[Gpu]) -> None:
+        """Take up GPUs, or what has changed about known ones."""
+        new: dict[str, Gpu] = {}
+        changed = False
+        for gpu in gpus:
+            number = self._numbers.get(gpu.uuid)
+            if number is None:
+                new[gpu.uuid] = gpu
+            elif place_of(self.parts.roster.gpus[number]) != place_of(gpu):
+                self.parts.roster.gpus[number] = gpu
+                changed = True
+        known = len(self._numbers)
+        self._numbers.update((uuid, known + place) for place, uuid in enumerate(new))
+        if new:
+            self._arrays.grow(len(new))
+        if new or changed:
+            self.parts.roster.add(list(new.values()))
+
+    def assign(self, jobs: Mapping[str, str]) -> None:
+        """Which job, by any stable name, runs on which UUID from now on."""
+        self.parts.roster.assign(jobs)
+
+    # ------------------------------------------------------------------ feeding
+
+    def update(self, columns: Columns | None = None, events: Sequence[Event] = ()) -> None:
+        """Take in rows, sorted by instant, and events. Columns that the plan does not use are not looked at."""
+        fresh = self.parts.happenings.fresh(events)
+        self._know_hosts(fresh)
+        if columns is not None and columns.at_ms.size:
+            self._rows(columns)
+        for event in fresh:
+            self._event(event)
+
+    def _know_hosts(self, events: Sequence[Event]) -> None:
+        self.know([Gpu(e.gpu, e.host) for e in events if e.gpu and e.gpu not in self._numbers])
+
+    def _rows(self, columns: Columns) -> None:
+        self.know([Gpu(uuid, "") for uuid in columns.gpus if uuid not in self._numbers])
+        number = np.array([self._numbers[uuid] for uuid in columns.gpus], dtype=np.intp)
+        gpus, at_ms = number[columns.gpu], columns.at_ms
+        using = self._layout(columns.metrics)
+        step = (at_ms - 1) // self.plan.step_ms
+        for first, last in _runs(step):
+            if step[first] < self._rings.step:
+                self.late += last - first
+                continue
+            self._advance(int(step[first]))
+            values = np.ascontiguousarray(columns.values[first:last, using.columns].T)
+            for rows in _rounds(gpus[first:last]):
+                self._round(using, values, gpus[first:last], at_ms[first:last], rows)
+
+    def _layout(self, metrics: tuple[str, ...]) -> Layout:
+        if metrics not in self._layouts:
+            self._layouts[metrics] = layout(
+                self.plan, self.parts.intake.keys, {name: i for i, name in enumerate(metrics)}
+            )
+        return self._layouts[metrics]
+
+    def _round(self, using: Layout, values: Floats, gpus: Rows, at_ms: Ints, rows: Rows) -> None:
+        """Readings `rows`, at most one of each GPU."""
+        arrays = self._arrays
+        new = at_ms[rows] > arrays["last_ms"][gpus[rows]]
+        self.late += int(rows.size - new.sum())
+        rows = rows[new] if not new.all() else rows
+        whole = rows.size == gpus.size
+        at_ms, gpus = (at_ms, gpus) if whole else (at_ms[rows], gpus[rows])
+        taken = values if whole else values[:, rows]
+        arrays["last_ms"][gpus] = at_ms
+        arrays["first_ms"][gpus] = np.where(arrays["first_ms"][gpus] == NOT_YET, at_ms, arrays["first_ms"][gpus])
+        if at_ms.size:
+            self.newest_ms = max(self.newest_ms, int(at_ms.max()))
+        was = arrays["frozen"][gpus]
+        stuck = self.parts.liveness.take(using, taken, gpus, at_ms)
+        self._mark(gpus, REPORTED)
+        arrays["count"][self._own[HARDWARE_EVENTS], gpus] += 1
+        arrays["count"][self._own[OTHER_EVENTS], gpus] += 1
+        if stuck.any():
+            self._mark(gpus[stuck], FROZEN)
+            self._freeze(gpus[stuck & ~was])
+            taken, gpus, at_ms = taken[:, ~stuck], gpus[~stuck], at_ms[~stuck]
+        self.parts.intake.take(using, taken, gpus, at_ms)
+
+    def _mark(self, gpus: Rows, name: str) -> None:
+        self._arrays["sum"][self._own[name], gpus] = 1.0
+        self._arrays["count"][self._own[name], gpus] += 1
+
+    def _freeze(self, gpus: Rows) -> None:
+        """Take out what has been repeated since the step in which the values last moved."""
+        for gpu in gpus:
+            first = self._rings.step_of(int(self._arrays["run_ms"][gpu])) + 1
+            self._rings.take_out(int(gpu), first, self._measured)
+            self.frozen.append(Frozen(int(gpu), first, self._rings.step))
+
+    def _advance(self, step: int) -> None:
+        """Begin `step`; each step that closed `THERMAL_LAG` ago carries the thermal fit on."""
+        if self._rings.step == NOT_YET:
+            self._rings.advance(step)
+        # Behind that many empty steps there is nothing left to fit.
+        for _ in range(min(step - self._rings.step, THERMAL_LAG)):
+            self._rings.advance(self._rings.step + 1)
+            self._fit(self._rings.step - THERMAL_LAG)
+        self._rings.advance(step)
+
+    def _fit(self, step: int) -> None:
+        power, heat = self._heat
+        if power < 0 or heat < 0:
+            return
+        values, here = self._rings.values(step)
+        both = here[power] & here[heat]
+        self.parts.thermal.take(values[power].astype(np.float64), values[heat].astype(np.float64), both)
+
+    def _event(self, event: Event) -> None:
+        hit = [self._numbers[event.gpu]] if event.gpu else self._on_host(event.host)
+        step = self._rings.step_of(event.at_ms)
+        if step > self._rings.step:
+            self._advance(step)
+        self.newest_ms = max(self.newest_ms, event.at_ms)
+        for gpu in hit:
+            fault = self.parts.happenings.take(event, gpu)
+            if fault is not None:
+                self._rings.count(self._own[HARDWARE_EVENTS if fault else OTHER_EVENTS], gpu, step)
+
+    def _on_host(self, host: str) -> list[int]:
+        return [number for number, gpu in enumerate(self.parts.roster.gpus) if gpu.host == host]
+
+    # ------------------------------------------------------------------ asking
+
+    def table(self, now_ms: int) -> FeatureTable:
+        """The features of every GPU at `now_ms`. Raises InputError where something later has been fed."""
+        self.begin(now_ms)
+        first_ms = self._arrays["first_ms"]
+        history_ms = np.where(first_ms == NOT_YET, -1, now_ms - first_ms)
+        seen_ms = np.full(history_ms.size, -1 if self.newest_ms == NOT_YET else self.newest_ms, np.int64)
+        return FeatureTable(self.gpus, self.names, values_of(self.parts, now_ms), history_ms, seen_ms)
+
+    def sequences(self, now_ms: int) -> Singles:
+        """float32[g, steps, channels]: the last closed steps at `now_ms`, the newest last; NaN where there is no value.
+
+        Raises InputError where something later has been fed.
+        """
+        self.begin(now_ms)
+        return self.window(self.closed(now_ms), self.plan.steps)
+
+    def closed(self, now_ms: int) -> int:
+        """The newest step that is over at `now_ms`."""
+        return now_ms // self.plan.step_ms - 1
+
+    def window(self, last: int, steps: int) -> Singles:
+        """float32[g, steps, channels] of the steps up to `last`, as `sequences`; step `last` may be in progress."""
+        self._rings.settle()
+        names = self.plan.names
+        places = np.array([names.index(name) for name in self.plan.sequence], dtype=np.intp)
+        found = np.empty((self._arrays.size, steps, places.size), np.float32)
+        for place in range(steps):  # step by step, which stays in the processor's cache
+            values, here = self._rings.values(last - steps + 1 + place)
+            found[:, place] = shown_values(self.plan, values[places], here[places]).T
+        return found
+
+    def begin(self, now_ms: int) -> None:
+        """Move on to `now_ms`: steps that ended before it are closed. Raises InputError where something later has been
+        fed."""
+        if now_ms < self.newest_ms:
+            problem = f"data up to {self.newest_ms} has been fed, which was not known then"
+            raise InputError("now_ms", now_ms, problem, "ask before feeding what is later")
+        step = self._rings.step_of(now_ms)
+        if step > self._rings.step:
+            self._advance(step)
+
+
+def _runs(steps: Ints) -> Iterator[tuple[int, int]]:
+    """Places [first, last) of equal steps that follow each other."""
+    edges = np.flatnonzero(np.diff(steps)) + 1
+    yield from zip([0, *edges.tolist()], [*edges.tolist(), steps.size], strict=True)
+
+
+def _rounds(gpus: Rows) -> Iterator[Rows]:
+    """Rows in rounds with at most one of each GPU, in the order of time."""
+    order = np.argsort(gpus, kind="stable")
+    ordered = gpus[order]
+    first = np.concatenate(([True], ordered[1:] != ordered[:-1]))
+    begin = np.maximum.accumulate(np.where(first, np.arange(order.size), 0))
+    turn = np.empty(order.size, np.intp)
+    turn[order] = np.arange(order.size) - begin
+    if not turn.any():
+        yield np.arange(order.size)
+        return
+    for number in range(int(turn.max()) + 1):
+        yield np.flatnonzero(turn == number)

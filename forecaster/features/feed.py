@@ -1,0 +1,116 @@
+"""Feeding a builder from a store: the whole past at start, what is new at every turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from tocsin.domain.clock import HOUR
+from tocsin.domain.event import Event
+from tocsin.domain.reading import Reading
+from tocsin.forecaster.features.builder import FeatureBuilder
+from tocsin.forecaster.features.plan import Plan
+from tocsin.forecaster.features.readings import Condenser, jobs_of
+from tocsin.store.port import Columns
+
+CHUNK_MS = 6 * HOUR
+CHUNK_GPUS = 256
+"""How much is read at once: so many GPUs over `CHUNK_MS`, more of them for less. At a reading every 10 s that is some
+850 MB of columns."""
+
+
+def chunk_of(plan: Plan, gpus: int) -> int:
+    """How much of a store with so many GPUs to read at once: whole steps, in milliseconds."""
+    wanted = CHUNK_MS * CHUNK_GPUS // max(gpus, CHUNK_GPUS)
+    return max(wanted // plan.step_ms, 1) * plan.step_ms
+
+
+class Source(Protocol):
+    """The part of a store that features need."""
+
+    def columns(
+        self, metrics: Sequence[str], start_ms: int, end_ms: int, gpus: Collection[str] | None = None
+    ) -> Columns:
+        """As `tocsin.store.port.Store.columns`."""
+        ...
+
+    def events(self, start_ms: int, end_ms: int, gpu: str | None = None) -> list[Event]:
+        """As `tocsin.store.port.Store.events`."""
+        ...
+
+
+class Feed:
+    """Brings a builder up to the present, from `from_ms` on.
+
+    Readings that arrive in the store after their instant has been passed are not seen; events are, for `grace_ms`.
+    `latest` gives the newest readings since an instant, as a store does: from them come jobs and what only processes
+    tell, which columns cannot be asked for.
+    """
+
+    def __init__(
+        self,
+        builder: FeatureBuilder,
+        source: Source,
+        from_ms: int,
+        *,
+        grace_ms: int = HOUR,
+        latest: Callable[[int], Iterable[Reading]] | None = None,
+    ) -> None:
+        self._builder = builder
+        self._source = source
+        self._from_ms = from_ms
+        self._grace_ms = grace_ms
+        self._latest = latest
+        self._condenser = Condenser(builder.plan)
+        self.fed_ms = from_ms
+        """Everything before this instant has been read."""
+
+    def until(self, now_ms: int) -> None:
+        """Read what is dated up to `now_ms`, that instant included. Raises what the store raises."""
+        plan = self._builder.plan
+        metrics = plan.metrics
+        while self.fed_ms <= now_ms:
+            end_ms = min(self.fed_ms + chunk_of(plan, len(self._builder.gpus)), now_ms + 1)
+            columns = self._source.columns(metrics, self.fed_ms, end_ms)
+            events = self._source.events(max(self._from_ms, self.fed_ms - self._grace_ms), end_ms)
+            if self._latest is not None and end_ms > now_ms:
+                readings = [one for one in self._latest(self.fed_ms) if one.at_ms <= now_ms]
+                self._builder.assign(jobs_of(readings))
+                _complete(columns, self._condenser.columns(readings))
+            self._builder.update(columns, events)
+            self.fed_ms = end_ms
+
+
+def _complete(columns: Columns, newest: Columns) -> None:
+    """Fill what `columns` lacks from the rows of `newest` of the same GPU and instant; both have the same metrics."""
+    number = {uuid: place for place, uuid in enumerate(columns.gpus)}
+    rows = {
+        (int(gpu), int(at_ms)): row for row, (gpu, at_ms) in enumerate(zip(columns.gpu, columns.at_ms, strict=True))
+    }
+    for row, (gpu, at_ms) in enumerate(zip(newest.gpu, newest.at_ms, strict=True)):
+        place = rows.get((number.get(newest.gpus[gpu], -1), int(at_ms)))
+        if place is not None:
+            lacking = np.isnan(columns.values[place])
+            columns.values[place, lacking] = newest.values[row, lacking]
+
+
+def warm(
+    builder: FeatureBuilder,
+    source: Source,
+    now_ms: int,
+    *,
+    latest: Callable[[int], Iterable[Reading]] | None = None,
+) -> Feed:
+    """Feed `builder` all that its longest window can see at `now_ms`; the feed goes on from there."""
+    feed = Feed(builder, source, now_ms - max(builder.plan.windows_ms), latest=latest)
+    feed.until(now_ms)
+    return feed
+
+
+def resume(
+    builder: FeatureBuilder, source: Source, *, latest: Callable[[int], Iterable[Reading]] | None = None
+) -> Feed:
+    """A feed that goes on behind the newest datum of a builder that was restored."""
+    return Feed(builder, source, builder.newest_ms + 1, latest=latest)

@@ -1,0 +1,183 @@
+"""The table of features at one instant. docs/features.md has the definitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from tocsin.domain.clock import DAY, HOUR, MINUTE
+from tocsin.forecaster.features.arrays import NOT_YET, Floats, Ints, Singles
+from tocsin.forecaster.features.channels import FROZEN, HARDWARE_EVENTS, OTHER_EVENTS, REPORTED, Kind
+from tocsin.forecaster.features.compared import against_peers, heat, neighbours
+from tocsin.forecaster.features.happenings import burst, hours_since
+from tocsin.forecaster.features.layout import FAMILIES
+from tocsin.forecaster.features.parts import Parts, parts_of
+from tocsin.forecaster.features.plan import Plan
+from tocsin.forecaster.features.rings import Span
+from tocsin.forecaster.onsets import EVENT_CLASSES
+
+Column = tuple[str, Floats]
+DECAYS = ("recent", "inclined")
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureTable:
+    """`values` float32[g, f] in the order of `names`, NaN where missing, a row for each of `gpus` (UUIDs).
+
+    `history_ms` int64[g] is the span since each GPU's first reading, -1 without one; `seen_ms` int64[g] the instant of
+    the newest datum in its row, peers' data among it, -1 without any.
+    """
+
+    gpus: tuple[str, ...]
+    names: tuple[str, ...]
+    values: Singles
+    history_ms: Ints
+    seen_ms: Ints
+
+    def column(self, name: str) -> Singles:
+        """One feature of all GPUs. Raises ValueError for an unknown name."""
+        return self.values[:, self.names.index(name)]
+
+
+def span_name(milliseconds: int) -> str:
+    """``24h``, ``3d``: a span as it stands in names of features."""
+    if milliseconds % DAY == 0 and milliseconds > DAY:
+        return f"{milliseconds // DAY}d"
+    if milliseconds % HOUR == 0:
+        return f"{milliseconds // HOUR}h"
+    return f"{milliseconds // MINUTE}m" if milliseconds % MINUTE == 0 else f"{milliseconds}ms"
+
+
+@cache
+def names_of(plan: Plan) -> tuple[str, ...]:
+    """Every feature of `plan`, in the order of a table."""
+    parts = parts_of(plan)
+    parts.rings.advance(parts.rings.step_of(plan.step_ms))
+    return tuple(name for name, _ in columns_of(parts, plan.step_ms))
+
+
+def values_of(parts: Parts, now_ms: int) -> Singles:
+    """float32[g, f] of every GPU at `now_ms`, which lies in the step in progress."""
+    columns = [column for _, column in columns_of(parts, now_ms)]
+    values = np.empty((len(columns), parts.arrays.size), np.float32)
+    for place, column in enumerate(columns):
+        values[place] = column
+    return np.ascontiguousarray(values.T)
+
+
+def columns_of(parts: Parts, now_ms: int) -> Iterator[Column]:
+    """Every feature with its values float64[g]."""
+    spans = parts.rings.spans(now_ms)
+    yield from _counters(parts, spans)
+    yield from _means(parts, spans)
+    yield from _peaks(parts, spans)
+    yield from _shares(parts, spans, now_ms)
+    yield from _life(parts, now_ms)
+    yield from _events(parts, now_ms)
+    yield from heat(parts, spans[0])
+    yield from against_peers(parts, spans)
+    yield from neighbours(parts, now_ms)
+
+
+def _labels(plan: Plan) -> list[str]:
+    return [span_name(window) for window in plan.windows_ms]
+
+
+def _counters(parts: Parts, spans: list[Span]) -> Iterator[Column]:
+    plan, names = parts.plan, parts.plan.names
+    day = max((place for place, window in enumerate(plan.windows_ms) if window <= DAY), default=0)
+    quick, slow = min(1, len(spans) - 1), max(0, len(spans) - 2)
+    for channel in plan.of(Kind.COUNTER):
+        place = names.index(channel.name)
+        with np.errstate(invalid="ignore"):
+            yield f"{channel.name}.level", np.log1p(parts.intake.level(channel))
+        for label, span in zip(_labels(plan), spans, strict=True):
+            yield f"{channel.name}.{label}", _grown(span, place)
+        rates = [_rate(plan, spans[which], place) for which in (day, quick, slow)]
+        yield f"{channel.name}.rate", rates[0]
+        yield f"{channel.name}.surge", rates[1] - rates[2]
+    for name in (HARDWARE_EVENTS, OTHER_EVENTS):
+        for label, span in zip(_labels(plan), spans, strict=True):
+            yield f"{name}.{label}", np.log1p(span.total[names.index(name)])
+
+
+def _grown(span: Span, place: int) -> Floats:
+    return np.asarray(np.where(span.steps[place] > 0, np.log1p(span.total[place]), np.nan))
+
+
+def _rate(plan: Plan, span: Span, place: int) -> Floats:
+    """log(1 + growth per hour that was watched)."""
+    hours = span.steps[place] * (plan.step_ms / HOUR)
+    return np.asarray(np.where(hours > 0, np.log1p(span.total[place] / np.where(hours > 0, hours, 1.0)), np.nan))
+
+
+def _means(parts: Parts, spans: list[Span]) -> Iterator[Column]:
+    plan, names = parts.plan, parts.plan.names
+    means = [span.mean() for span in spans]
+    newest, here = parts.rings.values(parts.rings.step)
+    for channel in plan.of(Kind.MEAN):
+        place = names.index(channel.name)
+        level = means[0][place]
+        yield f"{channel.name}.level", level
+        now = np.where(here[place], newest[place], np.nan)
+        yield f"{channel.name}.{_labels(plan)[0]}", now - level
+        for label, mean in zip(_labels(plan)[1:], means[1:], strict=True):
+            yield f"{channel.name}.{label}", level - mean[place]
+
+
+def _peaks(parts: Parts, spans: list[Span]) -> Iterator[Column]:
+    plan, names = parts.plan, parts.plan.names
+    for channel in plan.of(Kind.PEAK):
+        place = names.index(channel.name)
+        for label, span in zip(_labels(plan), spans, strict=True):
+            yield f"{channel.name}.{label}", np.where(span.steps[place] > 0, span.total[place], np.nan)
+
+
+def _shares(parts: Parts, spans: list[Span], now_ms: int) -> Iterator[Column]:
+    """Share of a window's steps in which anything was read, and in which it was frozen, since the first reading."""
+    plan = parts.plan
+    first_ms = parts.arrays["first_ms"]
+    known_ms = np.where(first_ms == NOT_YET, 0, now_ms - first_ms + plan.step_ms)
+    for name in (REPORTED, FROZEN):
+        place = plan.names.index(name)
+        for window, label, span in zip(plan.windows_ms, _labels(plan), spans, strict=True):
+            whole = np.minimum(known_ms, window) / plan.step_ms
+            share = np.minimum(span.steps[place] / np.maximum(whole, 1.0), 1.0)
+            yield f"{name}.{label}", np.where(known_ms > 0, share, np.nan)
+
+
+def _life(parts: Parts, now_ms: int) -> Iterator[Column]:
+    arrays = parts.arrays
+    last_ms, first_ms = arrays["last_ms"], arrays["first_ms"]
+    yield "silent_hours", np.log1p(hours_since(last_ms, now_ms))
+    yield "flat_hours", np.log1p(hours_since(arrays["run_ms"], now_ms))
+    yield "frozen_now", arrays["frozen"].astype(np.float64)
+    yield "reset_hours", np.log1p(hours_since(arrays["reset_ms"], now_ms))
+    yield "resets", np.log1p(arrays["resets"])
+    yield "lost", arrays["lost"].astype(np.float64)
+    yield "back_hours", np.log1p(hours_since(arrays["back_ms"], now_ms))
+    yield "backs", np.log1p(arrays["backs"])
+    installed = [parts.installed_ms.get(gpu.uuid, NOT_YET) for gpu in parts.roster.gpus]
+    born_ms = np.where(np.array(installed, dtype=np.int64) == NOT_YET, first_ms, np.array(installed, dtype=np.int64))
+    yield "age_days", np.log1p(np.maximum(hours_since(born_ms, now_ms), 0.0) / 24.0)
+    yield "slot", np.array([np.nan if g.index is None else g.index for g in parts.roster.gpus], dtype=np.float64)
+    gone = parts.liveness.families_gone(last_ms)
+    for number, family in enumerate(FAMILIES):
+        yield f"family.{family}.gone", np.log1p(np.maximum(gone[number], 0.0))
+
+
+def _events(parts: Parts, now_ms: int) -> Iterator[Column]:
+    decayed = parts.happenings.decayed(now_ms)
+    since = parts.happenings.hours_since(now_ms)
+    counts = parts.arrays["events"]
+    for number, name in enumerate(EVENT_CLASSES):
+        for decay, values in zip(DECAYS, decayed[:, number], strict=True):
+            yield f"event.{name}.{decay}", values
+        yield f"event.{name}.hours", np.log1p(since[number])
+        yield f"event.{name}.count", np.log1p(counts[number])
+    gpus, hosts = burst(parts.happenings.last_fault_ms, parts.roster.host, now_ms)
+    yield "burst.gpus", np.log1p(gpus)
+    yield "burst.hosts", np.log1p(hosts)

@@ -1,0 +1,269 @@
+"""Examples from a recorded or simulated past: one walk forward in time with the builder that also serves live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import HOUR
+from tocsin.domain.errors import InputError
+from tocsin.domain.event import Event
+from tocsin.domain.identity import Gpu
+from tocsin.domain.reading import Reading
+from tocsin.forecaster.examples import Codes, Examples, Ints, Mask, Singles
+from tocsin.forecaster.features.builder import FeatureBuilder
+from tocsin.forecaster.features.feed import Source, chunk_of
+from tocsin.forecaster.features.plan import Plan
+from tocsin.forecaster.features.readings import Condenser, jobs_of
+from tocsin.forecaster.features.recording import RecordedSequences, Recording
+from tocsin.forecaster.labels import GAP_MS, label
+from tocsin.forecaster.onsets import QUIET_MS, Onset, onsets_of
+from tocsin.store.port import Columns
+
+
+def host_of(gpu: Gpu) -> str:
+    """The usual group: GPUs of one host stay on one side of a split."""
+    return gpu.host
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Decisions are made at the multiples of `every_ms` in (`start_ms`, `end_ms`]."""
+
+    start_ms: int
+    end_ms: int
+    every_ms: int = HOUR
+
+    def instants(self) -> range:
+        """The decision instants."""
+        first = (self.start_ms // self.every_ms + 1) * self.every_ms
+        return range(first, self.end_ms + 1, self.every_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How a walk is labelled: see `tocsin.forecaster.onsets` and `labels`."""
+
+    gap_ms: int = GAP_MS
+    quiet_ms: int = QUIET_MS
+    group_of: Callable[[Gpu], str] = host_of
+
+
+@dataclass(slots=True)
+class Part:
+    """What falls into one step: `columns` sorted by instant, `events`, and the job on each GPU where it is known."""
+
+    columns: Columns | None = None
+    events: Sequence[Event] = ()
+    gpus: Sequence[Gpu] = ()
+    jobs: dict[str, str] | None = None
+
+
+def examples_from(
+    source: Source | Iterable[Batch],
+    gpus: Sequence[Gpu],
+    span: Span,
+    plan: Plan | None = None,
+    onsets: Sequence[Onset] | None = None,
+    rules: Rules | None = None,
+) -> Examples:
+    """Walk through `source` and give a row for each GPU and decision instant of `span`, labelled.
+
+    `source` is a store, which is read from the longest window before the start, or batches in the order of time, which
+    are all taken. Without `onsets` they are made of the events up to the end of `span`. The rows come by instant; their
+    sequences are gathered when asked for. Raises InputError where decisions do not fall on the grid of `plan`.
+    """
+    plan, rules = plan or Plan(), rules or Rules()
+    if span.every_ms % plan.step_ms:
+        raise InputError("every_ms", span.every_ms, "decisions are off the grid", f"give a multiple of {plan.step_ms}")
+    parts = batch_parts(source, plan) if isinstance(source, Iterable) else store_parts(source, plan, span, len(gpus))
+    walk = Walk(plan, gpus, span)
+    for step, part in parts:
+        if step * plan.step_ms >= span.end_ms:
+            break
+        walk.take(step, part)
+    walk.close()
+    found = (
+        onsets_of(walk.events, walk.builder.parts.roster.gpus, quiet_ms=rules.quiet_ms) if onsets is None else onsets
+    )
+    return walk.examples(found, rules)
+
+
+def store_parts(source: Source, plan: Plan, span: Span, gpus: int) -> Iterator[tuple[int, Part]]:
+    """Steps with what a store of so many GPUs has of them."""
+    begin = (span.start_ms - max(plan.windows_ms)) // plan.step_ms * plan.step_ms
+    width = chunk_of(plan, gpus)
+    for start_ms in range(max(begin, 0), span.end_ms, width):
+        # A step ends with its last instant, a query before it.
+        end_ms = min(start_ms + width, span.end_ms)
+        columns = source.columns(plan.metrics, start_ms + 1, end_ms + 1)
+        events = source.events(start_ms + 1, end_ms + 1)
+        yield from _split(columns, events, plan)
+
+
+def _split(columns: Columns, events: Sequence[Event], plan: Plan) -> Iterator[tuple[int, Part]]:
+    steps = (columns.at_ms - 1) // plan.step_ms
+    of_event = [(event.at_ms - 1) // plan.step_ms for event in events]
+    for step in sorted({*np.unique(steps).tolist(), *of_event}):
+        first, last = np.searchsorted(steps, [step, step + 1])
+        rows = slice(int(first), int(last))
+        cut = Columns(columns.gpus, columns.metrics, columns.gpu[rows], columns.at_ms[rows], columns.values[rows])
+        yield step, Part(cut, [event for event, own in zip(events, of_event, strict=True) if own == step])
+
+
+def batch_parts(batches: Iterable[Batch], plan: Plan) -> Iterator[tuple[int, Part]]:
+    """Steps with what falls into them; batches come in the order of time."""
+    condenser = Condenser(plan)
+    held: list[Batch] = []
+    now: int | None = None
+    for batch in batches:
+        step = _step_of(batch, plan)
+        if step is None:
+            continue
+        if now is not None and step > now:
+            yield now, _joined(held, condenser)
+            held = []
+        now = step if now is None else max(now, step)
+        held.append(batch)
+    if now is not None:
+        yield now, _joined(held, condenser)
+
+
+def _step_of(batch: Batch, plan: Plan) -> int | None:
+    newest = max([one.at_ms for one in batch.readings] + [one.at_ms for one in batch.events], default=None)
+    return None if newest is None else (newest - 1) // plan.step_ms
+
+
+def _joined(batches: Sequence[Batch], condenser: Condenser) -> Part:
+    readings: list[Reading] = [reading for batch in batches for reading in batch.readings]
+    events = [event for batch in batches for event in batch.events]
+    gpus = list({reading.gpu.uuid: reading.gpu for reading in readings}.values())
+    return Part(condenser.columns(readings), events, gpus, jobs_of(readings))
+
+
+@dataclass(slots=True)
+class _Block:
+    """The rows of one decision instant."""
+
+    at_ms: int
+    device: Codes
+    features: Singles
+    seen_ms: Ints
+    history_ms: Ints
+
+
+@dataclass
+class Walk:
+    """A walk in progress: `take` each step in turn, then `close`, then ask for `examples`."""
+
+    plan: Plan
+    gpus: Sequence[Gpu]
+    span: Span
+    events: list[Event] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.builder = FeatureBuilder(self.plan, self.gpus)
+        self._due = set(self.span.instants())
+        first = self.span.start_ms // self.plan.step_ms - self.plan.steps
+        steps = self.span.end_ms // self.plan.step_ms - first + 1
+        self._recording = Recording(self.plan, first, steps)
+        self._blocks: list[_Block] = []
+        self._step: int | None = None
+
+    def take(self, step: int, part: Part) -> None:
+        """The next step that has anything; those between had nothing."""
+        if self._step is not None:
+            for between in range(self._step + 1, step):
+                self._end(between)
+        self._step = step
+        known = set(self.builder.gpus)
+        self.builder.know([gpu for gpu in part.gpus if gpu.uuid not in known])
+        if part.jobs is not None and part.jobs != self.builder.parts.roster.jobs:
+            self.builder.assign(part.jobs)
+        self.builder.update(part.columns, part.events)
+        self.events.extend(part.events)
+        self._end(step)
+
+    def close(self) -> None:
+        """Go on to the end of the span."""
+        last = self.span.end_ms // self.plan.step_ms - 1
+        if self._step is not None:
+            for step in range(self._step + 1, last + 1):
+                self._end(step)
+
+    def _end(self, step: int) -> None:
+        """Step `step` is over: keep it, and decide where it is time to."""
+        at_ms = (step + 1) * self.plan.step_ms
+        if step < self._recording.first:
+            return
+        self.builder.begin(at_ms)
+        self.builder.parts.rings.settle()
+        self._recording.add(self.builder.parts.rings, step, len(self.builder.gpus))
+        while self.builder.frozen:
+            one = self.builder.frozen.popleft()
+            self._recording.freeze(one.gpu, one.first, one.known)
+        if at_ms in self._due:
+            self._decide(at_ms)
+
+    def _decide(self, at_ms: int) -> None:
+        table = self.builder.table(at_ms)
+        rows = np.flatnonzero(table.history_ms >= 0)
+        self._blocks.append(
+            _Block(at_ms, rows.astype(np.int32), table.values[rows], table.seen_ms[rows], table.history_ms[rows])
+        )
+
+    def examples(self, onsets: Sequence[Onset], rules: Rules) -> Examples:
+        """The rows that may be learned from. The walk gives its memory away and is over."""
+        blocks, self._blocks = self._blocks, []
+        devices, observed_ms = self.builder.gpus, self.builder.parts.arrays["last_ms"].copy()
+        at_ms = _joint([np.full(block.device.size, block.at_ms) for block in blocks], np.int64)
+        device = _joint([block.device for block in blocks], np.int32)
+        labels = label(at_ms, device, devices, onsets, observed_ms, gap_ms=rules.gap_ms)
+        kept = np.flatnonzero(labels.keep)
+        groups, group_of = groups_of(self.builder.parts.roster.gpus, rules.group_of)
+        sequences = RecordedSequences(self.plan, self._recording, device[kept], at_ms[kept] // self.plan.step_ms - 1)
+        return Examples(
+            devices,
+            device[kept],
+            groups,
+            group_of[device[kept]],
+            at_ms[kept],
+            self.builder.names,
+            _features(blocks, labels.keep, len(self.builder.names)),
+            _joint([block.seen_ms for block in blocks], np.int64)[kept],
+            _joint([block.history_ms for block in blocks], np.int64)[kept],
+            labels.event_ms[kept],
+            labels.until_ms[kept],
+            labels.event_class[kept],
+            np.ones(kept.size),
+            sequences,
+        )
+
+
+def _features(blocks: list[_Block], keep: Mask, width: int) -> Singles:
+    """The kept rows of all blocks; each block is let go as soon as it is copied."""
+    found = np.empty((int(keep.sum()), width), np.float32)
+    row = place = 0
+    for block in blocks:
+        chosen = block.features[keep[row : row + block.device.size]]
+        found[place : place + len(chosen)] = chosen
+        row, place = row + block.device.size, place + len(chosen)
+        block.features = chosen[:0]
+    return found
+
+
+def groups_of(gpus: Sequence[Gpu], group_of: Callable[[Gpu], str]) -> tuple[tuple[str, ...], Codes]:
+    """The groups of `gpus`, by name, and the number of each GPU's own."""
+    names = [group_of(gpu) for gpu in gpus]
+    groups = tuple(sorted(set(names)))
+    number = {name: place for place, name in enumerate(groups)}
+    return groups, np.array([number[name] for name in names], dtype=np.int32)
+
+
+def _joint(arrays: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    return np.concatenate([*arrays, np.empty(0, dtype)]).astype(dtype, copy=False)

@@ -1,0 +1,149 @@
+"""Whether the world is still the one that a model learned from: shift of features, calibration, silence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file, save_file
+
+from tocsin.domain.errors import InputError
+from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.forecaster.examples import Examples, Floats, Singles
+from tocsin.forecaster.onsets import Onset
+
+BINS = 10
+SHIFTED = 0.25
+"""Population stability index from which on a feature counts as shifted (Siddiqi 2006: 0.25 is a major shift)."""
+ALARM_SHARE = 0.2
+"""Share of shifted features from which on the model is told to be out of its world (own choice)."""
+LEAST_GPUS = 50
+"""Fewer GPUs make the index chance: with ten bins its mean under no shift is about 9 / n."""
+_LEAST = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """How features were spread in training: `edges` float64[f, BINS - 1], `share` float64[f, BINS + 1], the last column
+    for missing values."""
+
+    names: tuple[str, ...]
+    edges: Floats
+    share: Floats
+
+    @classmethod
+    def of(cls, examples: Examples) -> Reference:
+        """The spread of the features of `examples`."""
+        levels = np.linspace(0, 1, BINS + 1)[1:-1]
+        edges = np.zeros((len(examples.names), BINS - 1))
+        share = np.zeros((len(examples.names), BINS + 1))
+        for column in range(len(examples.names)):
+            values = examples.features[:, column].astype(np.float64)
+            known = values[np.isfinite(values)]
+            if known.size:
+                edges[column] = np.quantile(known, levels)
+            share[column] = _shares(values, edges[column])
+        return cls(examples.names, edges, share)
+
+    def shift(self, names: Sequence[str], values: Singles) -> dict[str, float]:
+        """Population stability index of each feature of `values` float32[n, f] against training; features by name."""
+        place = {name: column for column, name in enumerate(names)}
+        found = {}
+        for row, name in enumerate(self.names):
+            if name in place:
+                now = _shares(values[:, place[name]].astype(np.float64), self.edges[row])
+                found[name] = _index(self.share[row], now)
+        return found
+
+    def save(self, path: Path) -> None:
+        """Write it as safetensors, names in the header."""
+        save_file({"edges": self.edges, "share": self.share}, path, {"names": "\n".join(self.names)})
+
+    @classmethod
+    def load(cls, path: Path) -> Reference:
+        """Inverse of `save`. Raises InputError for a file that is none."""
+        try:
+            arrays = load_file(path)
+            with safe_open(path, framework="np") as file:
+                names = tuple((file.metadata() or {})["names"].split("\n"))
+            return cls(names, arrays["edges"], arrays["share"])
+        except (OSError, SafetensorError, KeyError) as error:
+            raise InputError("reference", str(path), f"not a reference: {error!r}", "train the model anew") from error
+
+
+def _shares(values: Floats, edges: Floats) -> Floats:
+    known = values[np.isfinite(values)]
+    counts = np.bincount(np.searchsorted(edges, known, side="left"), minlength=BINS).astype(np.float64)
+    whole = np.append(counts, values.size - known.size)
+    return np.asarray(whole / max(values.size, 1))
+
+
+def _index(before: Floats, now: Floats) -> float:
+    """Sum of (now - before) ln(now / before), shares below 1e-4 counted as such."""
+    a, b = np.maximum(before, _LEAST), np.maximum(now, _LEAST)
+    return float(((b - a) * np.log(b / a)).sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """`share` of the features have shifted; `worst` are the most shifted with their index."""
+
+    share: float
+    worst: tuple[tuple[str, float], ...]
+    gpus: int
+
+    @property
+    def alarm(self) -> bool:
+        """Whether so much has shifted that the scores are not to be trusted."""
+        return self.gpus >= LEAST_GPUS and self.share >= ALARM_SHARE
+
+
+def feature_shift(reference: Reference, now: Examples) -> Shift:
+    """How far the features of `now` have moved from training."""
+    found = reference.shift(now.names, now.features)
+    ranked = sorted(found.items(), key=lambda item: -item[1])
+    shifted = sum(value >= SHIFTED for value in found.values())
+    return Shift(shifted / max(len(found), 1), tuple(ranked[:3]), len(now))
+
+
+@dataclass(frozen=True, slots=True)
+class Matured:
+    """Predictions whose horizon has passed: `expected` onsets by their probabilities, `happened` ones, among
+    `predictions`."""
+
+    predictions: int
+    expected: float
+    happened: int
+
+    @property
+    def error(self) -> float | None:
+        """Absolute difference of stated and observed rate; None without predictions."""
+        return abs(self.expected - self.happened) / self.predictions if self.predictions else None
+
+
+def calibration(predictions: Sequence[Prediction], onsets: Sequence[Onset], now_ms: int) -> Matured:
+    """What was said and what came of it, one prediction per GPU and horizon: overlapping ones repeat each other."""
+    by_device: dict[str, list[int]] = {}
+    for onset in onsets:
+        by_device.setdefault(onset.device, []).append(onset.at_ms)
+    count, expected, happened = 0, 0.0, 0
+    free_from: dict[str, int] = {}
+    for one in sorted(predictions, key=lambda p: p.at_ms):
+        end_ms = one.at_ms + one.horizon_ms
+        device = one.subject.name
+        settled = one.probability is not None and one.status in (PredictionStatus.LIKELY, PredictionStatus.UNLIKELY)
+        if not settled or end_ms > now_ms or one.at_ms < free_from.get(device, 0):
+            continue
+        free_from[device] = end_ms
+        count += 1
+        expected += one.probability or 0.0
+        happened += any(one.at_ms < at_ms <= end_ms for at_ms in by_device.get(device, ()))
+    return Matured(count, expected, happened)
+
+
+def silent(predictions: Sequence[Prediction]) -> int:
+    """GPUs that the model can say nothing of."""
+    return sum(one.status is PredictionStatus.NOT_ENOUGH_DATA for one in predictions)

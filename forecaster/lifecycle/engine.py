@@ -1,0 +1,98 @@
+"""Where independent parts of a training or backtest run: here, one after another, or on Ray, with the same numbers."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+
+from tocsin.domain.errors import InputError, Unavailable
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+ENGINES = ("local", "ray")
+CONNECT_SECONDS = 5.0
+WORKERS = 2
+"""Workers of a Ray that is started for the occasion, where the machine has that many cores."""
+
+
+class Engine(Protocol):
+    """Runs a function over items."""
+
+    name: str
+
+    def map(self, work: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
+        """What `work` makes of each item, in their order. `work` must not depend on anything but its item."""
+        ...
+
+
+class Local:
+    """One after another, in this process."""
+
+    name = "local"
+
+    def map(self, work: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
+        return [work(item) for item in items]
+
+
+class Ray:
+    """Tasks of a Ray cluster that is connected already."""
+
+    name = "ray"
+
+    def map(self, work: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
+        import ray
+
+        # One thread each, as in a single process with as many cores as tasks: sums then add up in one order.
+        task = ray.remote(num_cpus=1, max_retries=2)(work)
+        waiting = [task.remote(item) for item in items]
+        return list(ray.get(waiting))
+
+
+def _reachable(address: str) -> None:
+    """Ray itself tries for minutes. Raises Unavailable where nobody listens at HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or "://" in address:
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        raise Unavailable(f"Ray at {address}: {error}; start it or give its address") from None
+
+
+@contextmanager
+def engine(name: str, address: str = "") -> Iterator[Engine]:
+    """The engine called `name`. `address` is that of a running Ray cluster; without one, Ray is started here with
+    `WORKERS` workers and ended again.
+
+    Raises InputError for another name, Unavailable without the library or cluster.
+    """
+    if name == Local.name:
+        yield Local()
+        return
+    if name != Ray.name:
+        raise InputError("engine", name, "no such engine", f"use one of {', '.join(ENGINES)}")
+    _reachable(address)
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise Unavailable("Ray is not installed; run pip install 'tocsin[ray]'") from None
+    # Ray asks what hardware it runs on, and reports home; neither is wanted.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    try:
+        if address:
+            ray.init(address=address, **quiet)
+        else:
+            ray.init(num_cpus=WORKERS, include_dashboard=False, **quiet)
+    except (ConnectionError, RuntimeError, OSError) as error:
+        raise Unavailable(f"Ray at {address or 'this machine'}: {error}") from None
+    try:
+        yield Ray()
+    finally:
+        ray.shutdown()

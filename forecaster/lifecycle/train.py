@@ -1,0 +1,129 @@
+"""Training: a trial, then the model itself, fitted on everything, with its card, past cases and reference."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from tocsin import __version__
+from tocsin.domain.errors import InputError
+from tocsin.forecaster.artefact import Card
+from tocsin.forecaster.evaluation.report_json import to_json
+from tocsin.forecaster.examples import Examples, HeldSequences
+from tocsin.forecaster.lifecycle.drift import Reference
+from tocsin.forecaster.lifecycle.engine import Engine
+from tocsin.forecaster.lifecycle.shelf import Shelf, Shelved
+from tocsin.forecaster.lifecycle.trial import Recipe, Trial, hold
+from tocsin.forecaster.live.cases import CaseBook
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A model ready for the shelf, and the trial that it stood."""
+
+    shelved: Shelved
+    reference: Reference
+    trial: Trial
+
+    def put(self, shelf: Shelf) -> None:
+        """Put it on `shelf`. Raises InputError where its name is taken."""
+        one = self.shelved
+        shelf.add(one.version, one.scorer, one.card, one.cases, self.reference)
+
+
+def train(
+    examples: Examples,
+    recipe: Recipe,
+    version: str,
+    now_ms: int,
+    provenance: str,
+    incumbent: Shelved | None = None,
+    engine: Engine | None = None,
+) -> Trained:
+    """Hold a trial of `recipe`, then fit it on all of `examples`.
+
+    Raises InputError and NotEnoughData as the trial does.
+    """
+    trial = hold(examples, recipe, incumbent, engine)
+    scorer = recipe.build()
+    scorer.fit(examples)
+    report = json.dumps(to_json(trial.result), sort_keys=True, allow_nan=False)
+    onset, _ = examples.label(scorer.horizons_ms[-1])
+    pairs = np.stack((examples.device.astype(np.int64), examples.event_ms), axis=1)
+    card = Card(
+        name="risk",
+        version=version,
+        family=recipe.family,
+        horizons_ms=tuple(scorer.horizons_ms),
+        features=examples.names,
+        provenance=provenance,
+        data_hash=data_hash(examples),
+        code_version=__version__,
+        created_ms=now_ms,
+        trained_from_ms=int(examples.at_ms.min()),
+        trained_to_ms=int(examples.at_ms.max()),
+        rows=len(examples),
+        onsets=len(np.unique(pairs[onset], axis=0)),
+        report_digest=hashlib.sha256(report.encode()).hexdigest(),
+        notes=trial.because,
+    )
+    cases = CaseBook.of(trial.judged, trial.scores, scorer.horizons_ms[-1], recipe.seed)
+    return Trained(Shelved(version, scorer, card, cases), Reference.of(examples), trial)
+
+
+def data_hash(examples: Examples) -> str:
+    """sha256 over everything that a fit sees; the same rows in the same order, the same hash."""
+    digest = hashlib.sha256()
+    for one in fields(examples):
+        value = getattr(examples, one.name)
+        if isinstance(value, np.ndarray):
+            digest.update(np.ascontiguousarray(value).tobytes())
+        elif isinstance(value, tuple):
+            digest.update("\n".join(value).encode())
+    sequences = examples.sequences
+    if sequences is not None:
+        for start in range(0, len(examples), 4_096):
+            rows = np.arange(start, min(start + 4_096, len(examples)))
+            digest.update(np.ascontiguousarray(sequences.take(rows)).tobytes())
+    return digest.hexdigest()
+
+
+def joined(parts: Sequence[Examples]) -> Examples:
+    """Rows of several fleets as one, by instant. Features must agree; sequences are dropped where they are not alike.
+
+    Raises InputError where the features differ.
+    """
+    first = parts[0]
+    for part in parts[1:]:
+        if part.names != first.names:
+            raise InputError("features", len(part.names), "not those of the other parts", "use one plan for all")
+    devices = tuple(f"{place}:{name}" for place, part in enumerate(parts) for name in part.devices)
+    groups = tuple(f"{place}:{name}" for place, part in enumerate(parts) for name in part.groups)
+    of_device = np.cumsum([0, *(len(part.devices) for part in parts)])
+    of_group = np.cumsum([0, *(len(part.groups) for part in parts)])
+    moved = [
+        replace(part, device=part.device + np.int32(of_device[place]), group=part.group + np.int32(of_group[place]))
+        for place, part in enumerate(parts)
+    ]
+    arrays = {
+        one.name: np.concatenate([getattr(part, one.name) for part in moved])
+        for one in fields(first)
+        if isinstance(getattr(first, one.name), np.ndarray)
+    }
+    whole = Examples(devices=devices, groups=groups, names=first.names, sequences=_sequences(parts), **arrays)
+    return whole.take(np.argsort(whole.at_ms, kind="stable"))
+
+
+def _sequences(parts: Sequence[Examples]) -> HeldSequences | None:
+    """Those of all parts in memory; None where they are not alike."""
+    held = [part.sequences for part in parts]
+    shapes = {(one.channels, one.steps) for one in held if one is not None}
+    if None in held or len(shapes) != 1:
+        return None
+    ((channels, _),) = shapes
+    taken = [one.take(np.arange(len(part))) for one, part in zip(held, parts, strict=True) if one is not None]
+    return HeldSequences(channels, np.concatenate(taken))

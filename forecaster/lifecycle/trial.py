@@ -1,0 +1,208 @@
+"""A trial: does a challenger beat the rules and the model in service, on devices and days that it has not seen?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tocsin.domain.clock import HOUR, to_iso
+from tocsin.domain.errors import InputError
+from tocsin.forecaster.benchmarks.result import Figure, Result, Section, Table
+from tocsin.forecaster.evaluation.curves import precision_recall
+from tocsin.forecaster.evaluation.figures import DRAWS, difference, population, standard
+from tocsin.forecaster.evaluation.reliability import reliability_curve, reliability_table
+from tocsin.forecaster.evaluation.split import Split, check_instants, walk_forward
+from tocsin.forecaster.examples import Examples, Floats
+from tocsin.forecaster.lifecycle.engine import Engine, Local
+from tocsin.forecaster.lifecycle.shelf import Shelved
+from tocsin.forecaster.scorer import NotEnoughData, Scorer
+from tocsin.forecaster.scorers import registry
+
+RULES, INCUMBENT = "rules", "in service"
+FIGURE = "auprc"
+"""Average precision decides: rare events, and no threshold to choose."""
+FEWEST_ONSETS = 5
+"""Onsets that must fall into what the model in service has not learned from, for it to be judged as it stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What is tried: a family with its settings, calibrated on a later slice. `folds` stretches of time are tested in
+    turn, each on `devices` parts of the hosts."""
+
+    family: str = registry.DEFAULT
+    settings: Mapping[str, object] = field(default_factory=dict)
+    folds: int = 3
+    devices: int = 2
+    seed: int = 0
+    draws: int = DRAWS
+
+    def build(self) -> Scorer:
+        """A new scorer of the recipe."""
+        return registry.build("calibrated", scorer=self.family, of={"seed": self.seed, **self.settings}, seed=self.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """`wins` says whether the challenger may be promoted, `because` why or why not; `scores` float64[n] are its scores
+    of the rows of `judged`, none of which it had learned from."""
+
+    wins: bool
+    because: tuple[str, ...]
+    result: Result
+    judged: Examples
+    scores: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """One fold of one contestant."""
+
+    build: Callable[[], Scorer]
+    train: Examples
+    test: Examples
+
+
+def _fit_and_score(task: _Task) -> Floats:
+    scorer = task.build()
+    try:
+        scorer.fit(task.train)
+    except NotEnoughData:
+        return np.full(len(task.test), np.nan)
+    return scorer.score(task.test)[:, -1]
+
+
+def _rules() -> Scorer:
+    return registry.build(RULES)
+
+
+def hold(examples: Examples, recipe: Recipe, incumbent: Shelved | None = None, engine: Engine | None = None) -> Trial:
+    """Try `recipe` on `examples`, walking forward over devices and days.
+
+    Raises InputError where the rows leak or span too little time, NotEnoughData where no fold has enough onsets.
+    """
+    check_instants(examples)
+    horizon_ms = recipe.build().horizons_ms[-1]
+    whole = examples.take(examples.label(horizon_ms)[1])
+    splits = _splits(whole, recipe, horizon_ms)
+    judged_rows = np.unique(np.concatenate([split.test for split in splits]))
+    judged = whole.take(judged_rows)
+    contestants: dict[str, Callable[[], Scorer]] = {recipe.family: recipe.build, RULES: _rules}
+    scores = _scores(whole, splits, contestants, horizon_ms, engine or Local())
+    scores = {name: values[judged_rows] for name, values in scores.items()}
+    if not np.isfinite(scores[recipe.family]).any():
+        raise NotEnoughData(f"{recipe.family}: no fold of {len(splits)} has enough onsets to learn from")
+    notes: list[str] = []
+    if incumbent is not None:
+        scores[INCUMBENT], note = _incumbent(incumbent, judged, horizon_ms)
+        notes += [note] if note else []
+    seen = np.isfinite(scores[recipe.family])
+    judged, scores = judged.take(seen), {name: values[seen] for name, values in scores.items()}
+    wins, because, margins = _decide(scores, judged, recipe, horizon_ms)
+    result = _result(scores, judged, recipe, horizon_ms, margins, [*because, *notes])
+    return Trial(wins, (*because, *notes), result, judged, scores[recipe.family])
+
+
+def _splits(examples: Examples, recipe: Recipe, horizon_ms: int) -> list[Split]:
+    parts = max(1, min(recipe.devices, int(np.unique(examples.group).size)))
+    slid = walk_forward(examples, recipe.folds, horizon_ms, parts, recipe.seed, group=True)
+    found = [split for split in slid if split.train.size and split.test.size]
+    if not found:
+        raise InputError("folds", recipe.folds, "no fold has rows to learn from and to test", "give a longer past")
+    return found
+
+
+def _scores(
+    examples: Examples,
+    splits: Sequence[Split],
+    contestants: Mapping[str, Callable[[], Scorer]],
+    horizon_ms: int,
+    engine: Engine,
+) -> dict[str, Floats]:
+    parts = [split.parts(examples, horizon_ms) for split in splits]
+    tasks = [_Task(build, train, test) for build in contestants.values() for train, test in parts]
+    answers = engine.map(_fit_and_score, tasks)
+    found = {}
+    for place, name in enumerate(contestants):
+        scores = np.full(len(examples), np.nan)
+        for split, answer in zip(splits, answers[place * len(splits) : (place + 1) * len(splits)], strict=True):
+            scores[split.test] = answer
+        found[name] = scores
+    return found
+
+
+def _incumbent(incumbent: Shelved, judged: Examples, horizon_ms: int) -> tuple[Floats, str]:
+    """Scores of the model in service on what it has not learned from; NaN elsewhere, all over where that is little."""
+    fresh = judged.at_ms > incumbent.card.trained_to_ms + horizon_ms
+    onset, _ = judged.label(horizon_ms)
+    onsets = np.unique(np.stack((judged.device, judged.event_ms), axis=1)[onset & fresh], axis=0)
+    scores = np.full(len(judged), np.nan)
+    if len(onsets) < FEWEST_ONSETS:
+        until = to_iso(incumbent.card.trained_to_ms)
+        return scores, (
+            f"{incumbent.version} learned from what came up to {until}; {len(onsets)} onsets after it are too few to "
+            f"compare with it ({FEWEST_ONSETS} needed), so the rules alone decide"
+        )
+    scores[fresh] = incumbent.scorer.score(judged.take(fresh))[:, -1]
+    return scores, ""
+
+
+def _decide(
+    scores: Mapping[str, Floats], judged: Examples, recipe: Recipe, horizon_ms: int
+) -> tuple[bool, list[str], dict[str, Figure]]:
+    """Whether the challenger is above every rival by more than the bootstrap noise."""
+    mine = scores[recipe.family]
+    because, margins, wins = [], {}, True
+    for name, theirs in scores.items():
+        both = np.isfinite(mine) & np.isfinite(theirs)
+        if name == recipe.family or not both.any():
+            continue
+        if not judged.take(both).label(horizon_ms)[0].any():
+            raise NotEnoughData(
+                f"no onset among the {int(both.sum())} rows that {recipe.family} and {name} both scored"
+            )
+        margin = difference(
+            mine[both], theirs[both], judged.take(both), horizon_ms, FIGURE, draws=recipe.draws, seed=recipe.seed
+        )
+        margins[name] = margin
+        better = margin.low is not None and margin.low > 0.0
+        wins &= better
+        verb = "beats" if better else "does not beat"
+        interval = "" if margin.low is None else f" ({margin.low:+.4f} to {margin.high:+.4f})"
+        because.append(f"{recipe.family} {verb} {name}: average precision {margin.value:+.4f}{interval}")
+    return wins and bool(margins), because, margins
+
+
+def _result(
+    scores: Mapping[str, Floats],
+    judged: Examples,
+    recipe: Recipe,
+    horizon_ms: int,
+    margins: Mapping[str, Figure],
+    notes: Sequence[str],
+) -> Result:
+    label, _ = judged.label(horizon_ms)
+    stated = {name: values for name, values in scores.items() if np.isfinite(values).all()}
+    rows = [(name, margin.value, margin.low, margin.high) for name, margin in margins.items()]
+    section = Section(
+        title=f"Onsets within {horizon_ms / HOUR:g} h, walking forward over days and hosts",
+        models=standard(stated, judged, horizon_ms, draws=recipe.draws, seed=recipe.seed),
+        population=population(judged, horizon_ms),
+        tables=[
+            Table(f"Average precision of {recipe.family} above that of", ("rival", "margin", "low", "high"), rows),
+            reliability_table(recipe.family, scores[recipe.family], label, judged.weight),
+        ],
+        curves=[
+            precision_recall(stated, label, judged.weight),
+            reliability_curve({recipe.family: scores[recipe.family]}, label, judged.weight),
+        ],
+        notes=tuple(notes),
+    )
+    protocol = (
+        f"The past is cut into {recipe.folds + 1} equal stretches; each but the first is tested with models that "
+        f"learned from other hosts, {horizon_ms / HOUR:g} h or more before it. A challenger must be above the rules "
+        "and the model in service by more than the noise of a paired bootstrap by device (95 % interval above 0)."
+    )
+    return Result("trial", protocol, "telemetry and events of the fleet itself", [section], tuple(notes))

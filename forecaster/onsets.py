@@ -1,0 +1,167 @@
+"""Onsets of hardware faults, from events alone: what a forecast is about and is judged by.
+
+An onset is the first sign of a fault on one device. What follows within a quiet time belongs to the same fault, and
+what programs cause is none.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tocsin.domain.clock import DAY, MINUTE
+from tocsin.domain.event import Event, EventKind
+from tocsin.domain.finding import Severity
+from tocsin.domain.identity import Gpu
+from tocsin.rules.sxid import shipped_sxids
+from tocsin.rules.xid import APPLICATION_CLASSES, XidCatalogue, shipped_catalogue
+
+MEMORY, BUS, NVLINK, FIRMWARE, THERMAL, POWER, OTHER = (
+    "memory",
+    "bus",
+    "nvlink",
+    "firmware",
+    "thermal",
+    "power",
+    "other",
+)
+FAULT_CLASSES = (MEMORY, BUS, NVLINK, FIRMWARE, THERMAL, POWER, OTHER)
+WARNING, APPLICATION = "warning", "application"
+EVENT_CLASSES = (*FAULT_CLASSES, WARNING, APPLICATION)
+"""Every class of `event_class`."""
+
+QUIET_MS = DAY
+"""Silence after which the next fault of a device is a new one."""
+CAUSE_MS = 5 * MINUTE
+"""How long after the first sign a more telling one may name the fault (the same burst, own choice)."""
+
+_OF_XID = {
+    "memory": MEMORY,
+    "bus": BUS,
+    "nvlink": NVLINK,
+    "c2c": NVLINK,
+    "firmware": FIRMWARE,
+    "power": POWER,
+    "hang": OTHER,
+    "security": OTHER,
+    "inforom": OTHER,
+    "unknown": OTHER,
+}
+_HARDWARE = frozenset({*_OF_XID}) - {"unknown", "hang", "security"}
+"""Classes of XIDs of which a warning, too, tells of the hardware."""
+_MEMORY_FAULTS = frozenset({63, 94})
+"""Warnings that are a fault none the less: a row that is to be remapped, an error that cost the application."""
+_RETURNS = frozenset({EventKind.GPU_FOUND, EventKind.DRIVER_RELOAD})
+_SXID_THERMAL = frozenset({10004})
+
+
+@dataclass(frozen=True, slots=True)
+class Onset:
+    """The begin of a fault of `device` (a UUID, or a name of whatever fails as one) at `at_ms`.
+
+    `fault_class` is one of `FAULT_CLASSES`. Until `ended_ms` the device counts as faulted: it came back, or had been
+    quiet for long enough. 0 means at once.
+    """
+
+    device: str
+    at_ms: int
+    fault_class: str = OTHER
+    ended_ms: int = 0
+
+
+def event_class(event: Event, catalogue: XidCatalogue | None = None) -> str:
+    """One of `EVENT_CLASSES`; empty for what tells neither of a fault nor of a program."""
+    if event.kind is EventKind.XID:
+        return _xid_class(event, catalogue or shipped_catalogue())
+    if event.kind is EventKind.SXID:
+        return _sxid_class(event)
+    if event.kind is EventKind.GPU_LOST:
+        return BUS
+    if event.kind is EventKind.RECOVERY_ACTION:
+        return OTHER if event.code > 0 else ""
+    return APPLICATION if event.kind is EventKind.ALLOCATOR_OOM else ""
+
+
+def _xid_class(event: Event, catalogue: XidCatalogue) -> str:
+    spec = catalogue.seen(event.code, event.severity, event.remedy)
+    if spec.xid_class in APPLICATION_CLASSES:
+        return APPLICATION
+    if spec.severity is Severity.CRITICAL or event.code in _MEMORY_FAULTS:
+        return _OF_XID.get(spec.xid_class, OTHER)
+    return WARNING if spec.xid_class in _HARDWARE else ""
+
+
+def _sxid_class(event: Event) -> str:
+    if event.code in _SXID_THERMAL:
+        return THERMAL
+    return NVLINK if shipped_sxids().seen(event.code, event.severity).fatal else WARNING
+
+
+def is_return(event: Event) -> bool:
+    """Whether the device came back: it was found again, or reset."""
+    return event.kind in _RETURNS
+
+
+def by_device(events: Iterable[Event], gpus: Sequence[Gpu]) -> dict[str, list[Event]]:
+    """Events of each UUID by instant; an event of a whole host is one of each of its GPUs."""
+    mates: dict[str, list[str]] = defaultdict(list)
+    for gpu in gpus:
+        mates[gpu.host].append(gpu.uuid)
+    found: dict[str, list[Event]] = defaultdict(list)
+    for event in sorted(events, key=lambda one: (one.at_ms, one.id)):
+        for uuid in (event.gpu,) if event.gpu else mates.get(event.host, ()):
+            found[uuid].append(event)
+    return dict(found)
+
+
+def onsets_of(
+    events: Iterable[Event],
+    gpus: Sequence[Gpu] = (),
+    *,
+    quiet_ms: int = QUIET_MS,
+    catalogue: XidCatalogue | None = None,
+) -> list[Onset]:
+    """The onsets in `events`, by instant, then device. `gpus` say which GPUs an event of a whole host concerns."""
+    found = [
+        onset
+        for device, own in by_device(events, gpus).items()
+        for onset in _of_device(device, own, quiet_ms, catalogue)
+    ]
+    return sorted(found, key=lambda onset: (onset.at_ms, onset.device))
+
+
+@dataclass(slots=True)
+class _Episode:
+    at_ms: int
+    fault_class: str
+    last_ms: int
+    back_ms: int | None = None
+
+    def add(self, event: Event, fault_class: str) -> None:
+        """One more sign of the same fault."""
+        if self.fault_class == OTHER and event.at_ms - self.at_ms <= CAUSE_MS:
+            self.fault_class = fault_class
+        self.last_ms, self.back_ms = event.at_ms, None
+
+    def onset(self, device: str, quiet_ms: int) -> Onset:
+        ended_ms = self.last_ms + quiet_ms if self.back_ms is None else self.back_ms
+        return Onset(device, self.at_ms, self.fault_class, ended_ms)
+
+
+def _of_device(device: str, events: Sequence[Event], quiet_ms: int, catalogue: XidCatalogue | None) -> list[Onset]:
+    episodes: list[_Episode] = []
+    for event in events:
+        last = episodes[-1] if episodes else None
+        if is_return(event):
+            if last is not None and last.back_ms is None and event.at_ms - last.last_ms < quiet_ms:
+                last.back_ms = event.at_ms
+            continue
+        fault_class = event_class(event, catalogue)
+        if fault_class not in FAULT_CLASSES:
+            continue
+        if last is None or event.at_ms - last.last_ms >= quiet_ms:
+            episodes.append(_Episode(event.at_ms, fault_class, event.at_ms))
+        else:
+            last.add(event, fault_class)
+    return [episode.onset(device, quiet_ms) for episode in episodes]

@@ -1,0 +1,188 @@
+"""`tocsin backtest`: how often the forecaster would have been right."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tocsin.cli.common import Context, dump, json_option, pass_context
+from tocsin.cli.processes import Duration
+from tocsin.domain.clock import SECOND, SystemClock
+from tocsin.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from tocsin.forecaster.benchmarks.result import Result
+    from tocsin.forecaster.evaluation.forward import Forward
+    from tocsin.runtime.backtest_fleet import Past
+
+folder = click.Path(path_type=Path)
+DATA_DIR = "TOCSIN_DATA_DIR"
+
+_FOR_DATASET = ("train", "test", "scenario", "quick")
+_FOR_FLEET = ("since", "until", "every", "model", "horizon", "folds")
+
+
+@click.command()
+@click.argument("paths", nargs=-1, type=folder)
+@click.option("--dataset", help="Data set: backblaze, gwdg, infinitehbd, smd, titan; simulated: quantiles, simulator.")
+@click.option("--train", type=folder, help="Folder to learn from, in the data set's format.")
+@click.option("--test", type=folder, help="Folder to judge on; default: the protocol's own folds of --train.")
+@click.option("--scenario", type=folder, help="Scenario file of the simulator; default: the shipped one.")
+@click.option("--quick", is_flag=True, help="A small run of a data set that proves the way, not the figures.")
+@click.option("--store", is_flag=True, help="Walk forward over the store of the settings.")
+@click.option("--from", "since", help="First decision: a span before now such as 30d, or an ISO 8601 instant.")
+@click.option("--to", "until", help="Last decision, written likewise.")
+@click.option("--every", type=Duration(), help="Time between decisions of a fleet; default: 1h.")
+@click.option("--model", help="Scorers of a fleet, by comma; default: hazard.")
+@click.option("--horizon", type=Duration(), help="How far ahead a fleet's onsets count; default: 48h.")
+@click.option("--folds", type=click.IntRange(1, 50), help="Stretches of a fleet's past to test in turn; default: 3.")
+@click.option("--draws", type=click.IntRange(0, 10_000), default=200, show_default=True, help="Bootstrap draws.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of folds, models and draws.")
+@click.option("--leak", is_flag=True, help="Also print what a row-random split would have claimed.")
+@click.option("--out", type=folder, help="Also update accuracy.md, accuracy.json and the plots in this folder.")
+@json_option
+@pass_context
+@click.pass_context
+def backtest(
+    ctx: click.Context,
+    context: Context,
+    /,
+    paths: tuple[Path, ...],
+    dataset: str | None,
+    store: bool,
+    out: Path | None,
+    as_json: bool,
+    **options: object,
+) -> None:
+    """Judge the forecaster on a past: a data set by its protocol, recorded files (PATHS), or the store.
+
+    Train and test are parted by time and device; a split by row is refused. Prints Markdown, or JSON with --json.
+    """
+    _one_of(paths, dataset, store)
+    _fitting(options, dataset is not None)
+    if dataset is not None:
+        result = _dataset(dataset, options)
+    else:
+        result = _fleet(context, paths, options)
+    _show(result, _command(ctx), out, as_json)
+
+
+def _one_of(paths: tuple[Path, ...], dataset: str | None, store: bool) -> None:
+    if bool(paths) + (dataset is not None) + store != 1:
+        given = [name for name, one in (("PATHS", paths), ("--dataset", dataset), ("--store", store)) if one]
+        remedy = "name a --dataset, recorded files, or --store"
+        raise InputError("backtest", " ".join(given), "not one past to judge", remedy)
+
+
+def _fitting(options: Mapping[str, object], dataset: bool) -> None:
+    """Options of the other way to use the command would be passed over without a word."""
+    for name in _FOR_FLEET if dataset else _FOR_DATASET:
+        if options[name]:
+            option = {"since": "--from", "until": "--to"}.get(name, f"--{name}")
+            kind = "a fleet's past" if dataset else "a data set"
+            raise InputError(option, str(options[name]), f"is for {kind} alone", "leave it out")
+
+
+def _dataset(name: str, options: Mapping[str, object]) -> Result:
+    from tocsin.forecaster.benchmarks.result import Request
+    from tocsin.runtime.backtest import MADE, run_dataset
+
+    train = options["train"]
+    if train is None and name not in MADE:
+        raise InputError("--train", None, "is missing", f"name a folder of data in the format of {name}")
+    own = {key: options[key] for key in ("test", "scenario", "quick", "draws", "seed", "leak")}
+    request = Request(train=train or Path(), **own)  # type: ignore[arg-type]
+    return run_dataset(name, request, SystemClock())
+
+
+def _fleet(context: Context, paths: tuple[Path, ...], options: Mapping[str, object]) -> Result:
+    from tocsin.runtime.backtest_fleet import over_files, over_store
+    from tocsin.store.factory import open_store
+
+    clock = SystemClock()
+    past, wanted = _past(options, clock.now_ms()), _wanted(options)
+    if paths:
+        return over_files(paths, past, wanted, clock)
+    opened = open_store(context.settings.store)
+    try:
+        return over_store(opened, past, wanted, clock)
+    finally:
+        opened.close()
+
+
+def _past(options: Mapping[str, object], now_ms: int) -> Past:
+    from tocsin.runtime.backtest_fleet import Past
+    from tocsin.runtime.import_history import instant
+
+    start_ms, end_ms = (
+        instant(str(options[name]), now_ms, option) if options[name] else None
+        for name, option in (("since", "--from"), ("until", "--to"))
+    )
+    every = options["every"]
+    whole = Past(start_ms, end_ms)
+    return Past(start_ms, end_ms, round(every * SECOND)) if isinstance(every, float) else whole
+
+
+def _wanted(options: Mapping[str, object]) -> Forward:
+    from tocsin.forecaster.evaluation.forward import Forward
+
+    chosen: dict[str, object] = {key: options[key] for key in ("draws", "seed", "leak")}
+    if options["model"]:
+        chosen["models"] = tuple(one.strip() for one in str(options["model"]).split(",") if one.strip())
+    if isinstance(options["horizon"], float):
+        chosen["horizon_ms"] = round(options["horizon"] * SECOND)
+    if options["folds"]:
+        chosen["folds"] = options["folds"]
+    return Forward(**chosen)  # type: ignore[arg-type]
+
+
+def _show(result: Result, command: str, out: Path | None, as_json: bool) -> None:
+    from tocsin.forecaster.evaluation.report_document import put
+    from tocsin.forecaster.evaluation.report_json import to_json
+    from tocsin.forecaster.evaluation.report_markdown import markdown
+
+    if as_json:
+        dump({"command": command, **to_json(result)})
+    else:
+        click.echo(markdown(result, command, images=False), nl=False)
+    if out is not None:
+        click.echo(f"wrote {put(out, result, command)}", err=True)
+
+
+def _command(ctx: click.Context) -> str:
+    """The command as somebody else would type it: without what concerns only the printing."""
+    words = ["tocsin", "backtest"]
+    for parameter in ctx.command.params:
+        value = ctx.params.get(parameter.name or "")
+        if not value or parameter.name in ("as_json", "out") or value == parameter.get_default(ctx):
+            continue
+        if isinstance(parameter, click.Argument):
+            words += [_path(one) for one in value]
+        else:
+            words.append(parameter.opts[0])
+            words += [] if value is True else [_path(value) if isinstance(value, Path) else _plain(value)]
+    return " ".join(words)
+
+
+def _plain(value: object) -> str:
+    """A span in hours where that is a whole number: 48h reads better than 172800s."""
+    if not isinstance(value, float):
+        return shlex.quote(str(value))
+    hours = value / 3600.0
+    return f"{hours:g}h" if hours.is_integer() else f"{value:g}s"
+
+
+def _path(path: Path) -> str:
+    root = os.environ.get(DATA_DIR)
+    if root and path.resolve().is_relative_to(Path(root).resolve()):
+        inner = path.resolve().relative_to(Path(root).resolve()).as_posix()
+        return f'"${DATA_DIR}/{inner}"' if " " in inner else f"${DATA_DIR}/{inner}"
+    return shlex.quote(str(path))
+
+
+COMMANDS: list[click.Command] = [backtest]

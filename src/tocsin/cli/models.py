@@ -1,0 +1,190 @@
+"""`tocsin train` and `tocsin models`: models of the risk, from training to service and back."""
+
+from __future__ import annotations
+
+import getpass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tocsin.cli.common import Context, dump, json_option, pass_context
+from tocsin.cli.processes import Duration
+from tocsin.domain.clock import SECOND, SystemClock, to_iso
+
+if TYPE_CHECKING:
+    from tocsin.forecaster.lifecycle.shelf import Shelf
+    from tocsin.runtime.train import Outcome, Wanted
+
+folder = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("paths", nargs=-1, type=folder)
+@click.option("--simulated", "gpus", type=click.IntRange(16, 100_000), help="Also learn from so many simulated GPUs.")
+@click.option("--days", type=click.FloatRange(15), default=45.0, show_default=True, help="Simulated days.")
+@click.option("--scenario", type=folder, help="Scenario file of the simulator; default: the shipped one.")
+@click.option("--from", "since", help="First decision: a span before now such as 30d, or an ISO 8601 instant.")
+@click.option("--to", "until", help="Last decision, written likewise.")
+@click.option("--every", type=Duration(), default=3600.0, show_default="1h", help="Time between two decisions.")
+@click.option("--model", default="hazard", show_default=True, help="Family of scorers; see docs/models.md.")
+@click.option("--version", "version", help="Name of the version; default: family and date.")
+@click.option("--promote", is_flag=True, help="Put it into service if it beats the rules and the model in service.")
+@click.option("--engine", default="local", show_default=True, help="Where folds are fitted: local or ray.")
+@click.option("--ray-address", default="", help="Address of a running Ray cluster; default: start one here.")
+@click.option("--folds", type=click.IntRange(1, 20), default=3, show_default=True, help="Stretches to test in turn.")
+@click.option("--draws", type=click.IntRange(20, 10_000), default=200, show_default=True, help="Bootstrap draws.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of folds, models and draws.")
+@click.option("--out", type=folder, help="Folder of models; default: setting forecast.models.")
+@json_option
+@pass_context
+def train(context: Context, /, paths: tuple[Path, ...], out: Path | None, as_json: bool, **options: object) -> None:
+    """Train a model of the risk on recorded files PATHS, a simulated fleet, or the store of the settings.
+
+    It is tried on hosts and days that it has not learned from, put on the shelf with its report, and goes into service
+    only with --promote, and only if it wins.
+    """
+    from tocsin.runtime.train import run_training
+
+    clock = SystemClock()
+    outcome = run_training(context.settings, _wanted(paths, options, clock.now_ms()), clock, out)
+    if as_json:
+        dump(_as_json(outcome))
+        return
+    for line in _lines(outcome):
+        click.echo(line)
+
+
+def _wanted(paths: tuple[Path, ...], options: dict[str, object], now_ms: int) -> Wanted:
+    from tocsin.forecaster.lifecycle.trial import Recipe
+    from tocsin.runtime.import_history import instant
+    from tocsin.runtime.train import Wanted
+
+    seed, folds, draws = (int(str(options[name])) for name in ("seed", "folds", "draws"))
+    family = str(options["model"])
+    start_ms, end_ms = (
+        instant(str(options[name]), now_ms, option) if options[name] else None
+        for name, option in (("since", "--from"), ("until", "--to"))
+    )
+    scenario = options["scenario"]
+    return Wanted(
+        recipe=Recipe(family=family, folds=folds, seed=seed, draws=draws),
+        version=str(options["version"] or f"{family}-{to_iso(now_ms)[:19].replace(':', '')}"),
+        files=paths,
+        gpus=int(str(options["gpus"] or 0)),
+        days=float(str(options["days"])),
+        scenario=scenario if isinstance(scenario, Path) else None,
+        start_ms=start_ms,
+        end_ms=end_ms,
+        every_ms=round(float(str(options["every"])) * SECOND),
+        engine=str(options["engine"]),
+        address=str(options["ray_address"]),
+        promote=bool(options["promote"]),
+        actor=getpass.getuser(),
+    )
+
+
+def _as_json(outcome: Outcome) -> dict[str, object]:
+    from tocsin.forecaster.evaluation.report_json import to_json
+
+    card = outcome.trained.shelved.card
+    return {
+        "version": card.version,
+        "family": card.family,
+        "rows": card.rows,
+        "onsets": card.onsets,
+        "wins": outcome.trained.trial.wins,
+        "because": list(outcome.trained.trial.because),
+        "promoted": outcome.promoted,
+        "data_hash": card.data_hash,
+        "report_digest": card.report_digest,
+        "provenance": card.provenance,
+        "report": to_json(outcome.trained.trial.result),
+    }
+
+
+def _lines(outcome: Outcome) -> list[str]:
+    from tocsin.forecaster.evaluation.report_markdown import markdown
+
+    card, trial = outcome.trained.shelved.card, outcome.trained.trial
+    verdict = "in service now" if outcome.promoted else "on the shelf; tocsin models promote puts it into service"
+    return [
+        markdown(trial.result, images=False).rstrip(),
+        "",
+        f"{card.version}: {card.rows} rows, {card.onsets} onsets, from {card.provenance}",
+        *(f"  {reason}" for reason in trial.because),
+        f"  {'wins' if trial.wins else 'does not win'}: {verdict}",
+    ]
+
+
+@click.group()
+def models() -> None:
+    """The shelf of models: what is there, what serves, and what served before."""
+
+
+def _shelf(context: Context, out: Path | None) -> Shelf:
+    from tocsin.forecaster.lifecycle.shelf import Shelf
+
+    return Shelf(out or context.settings.forecast.models)
+
+
+_folder = click.option("--models", "out", type=folder, help="Folder of models; default: setting forecast.models.")
+
+
+@models.command("list")
+@_folder
+@json_option
+@pass_context
+def models_list(context: Context, out: Path | None, as_json: bool) -> None:
+    """List every version, what it learned from and which one serves."""
+    from tocsin.forecaster.lifecycle.shelf import PRIOR, shipped
+
+    shelf = _shelf(context, out)
+    serving = shelf.in_service
+    names = [*([PRIOR] if shipped() else []), *shelf.versions()]
+    cards = [(name, shelf.card(name)) for name in names]
+    if as_json:
+        dump(
+            [
+                {
+                    "version": name,
+                    "in_service": name == serving,
+                    "family": card.family,
+                    "created": to_iso(card.created_ms),
+                    "trained_to": to_iso(card.trained_to_ms),
+                    "rows": card.rows,
+                    "onsets": card.onsets,
+                    "provenance": card.provenance,
+                    "because": list(card.notes),
+                }
+                for name, card in cards
+            ]
+        )
+        return
+    if not cards:
+        click.echo("no model yet: run tocsin train")
+    for name, card in cards:
+        mark = "*" if name == serving else " "
+        click.echo(f"{mark} {name:<34} {card.family:<12} {card.onsets:>6} onsets  {card.provenance}")
+
+
+@models.command("promote")
+@click.argument("version")
+@_folder
+@pass_context
+def models_promote(context: Context, version: str, out: Path | None) -> None:
+    """Put VERSION into service; a running brain takes it up at its next forecast and journals it."""
+    before = _shelf(context, out).promote(version, SystemClock().now_ms(), getpass.getuser())
+    click.echo(f"ok: {version} serves, in place of {before or 'none'}")
+
+
+@models.command("rollback")
+@_folder
+@pass_context
+def models_rollback(context: Context, out: Path | None) -> None:
+    """Put back the version that served before."""
+    back, until_now = _shelf(context, out).rollback(SystemClock().now_ms(), getpass.getuser())
+    click.echo(f"ok: {back} serves again, in place of {until_now}")
+
+
+COMMANDS: list[click.Command] = [train, models]

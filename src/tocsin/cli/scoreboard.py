@@ -1,0 +1,90 @@
+"""`tocsin scoreboard`: what the running service said would happen, and what came of it."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING
+
+import click
+
+from tocsin.cli.common import Context, api_options, connect, dump, json_option, pass_context
+
+if TYPE_CHECKING:
+    from tocsin.client.models import HazardScore, PredictionScore, RuleScore, Scoreboard
+
+_HOUR = 3600.0
+
+
+@click.command()
+@api_options
+@json_option
+@pass_context
+def scoreboard(context: Context, api_url: str | None, token: str | None, as_json: bool) -> None:
+    """Say what would have been done, how often it would have been right, and how predictions turned out."""
+    with connect(context, api_url, token) as client:
+        board = client.scoreboard()
+    if as_json:
+        dump(board.model_dump(mode="json"))
+        return
+    for line in _lines(board):
+        click.echo(line)
+
+
+def _lines(board: Scoreboard) -> list[str]:
+    marked = " (simulated)" if board.simulated else ""
+    lines = [
+        f"{board.since} to {board.until}{marked}, mode {board.mode}",
+        f"decisions: {board.decisions}, {board.would_have_acted} would have acted, {board.executed} executed, "
+        f"{board.held} held, {board.confirmed} confirmed by a hardware event",
+        *(_rule(one) for one in board.rules),
+        _crossings(board.predictions),
+    ]
+    return lines + [line for one in board.hazards for line in _hazard(one)]
+
+
+def _rule(rule: RuleScore) -> str:
+    return (
+        f"  {rule.rule} ({rule.action}): {rule.decisions} decisions, {rule.confirmed} confirmed, "
+        f"{rule.unconfirmed} not, {rule.pending} pending"
+    )
+
+
+def _crossings(told: PredictionScore) -> str:
+    lead = f", median lead {median(told.lead_s) / _HOUR:.1f} h" if told.lead_s else ""
+    return (
+        f"predicted crossings: {told.made} made, {told.hits} hit, {told.misses} missed, {told.pending} pending; "
+        f"{told.within_interval} within their interval{lead}"
+    )
+
+
+def _hazard(one: HazardScore) -> list[str]:
+    lead = f", median lead {median(one.lead_s) / _HOUR:.1f} h" if one.lead_s else ""
+    lines = [
+        f"{one.model}, {one.target} within {one.horizon_s / _HOUR:g} h: {one.predictions} predictions over "
+        f"{one.gpu_days:.1f} GPU-days, {one.pending} pending",
+        f"  onsets: {one.onsets}, warned {_part(one.onset_recall)}, 24 h before {_part(one.onset_recall_24h)}, "
+        f"48 h before {_part(one.onset_recall_48h)}{lead}",
+        f"  warnings: {one.alarms}, {one.false_alarms} false, "
+        f"{_number(one.false_alarms_per_1000_gpu_days)} per 1,000 GPU-days; precision {_part(one.precision)}, "
+        f"recall {_part(one.recall)}",
+        f"  probabilities: ROC-AUC {_number(one.roc_auc)}, AUPRC {_number(one.auprc)} "
+        f"(base rate {_number(one.base_rate)}), Brier {_number(one.brier)}, "
+        f"calibration error {_number(one.calibration_error)}",
+        f"  operators: {one.approved} approved, {one.rejected} rejected",
+    ]
+    return lines + [
+        f"    stated {row.low:g} to {row.high:g}: mean {row.stated:.3g}, observed {row.observed:.3g} "
+        f"over {row.gpu_days:.1f} GPU-days"
+        for row in one.reliability
+    ]
+
+
+def _part(value: float | None) -> str:
+    return "-" if value is None else f"{value * 100:.0f} %"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+COMMANDS: list[click.Command] = [scoreboard]

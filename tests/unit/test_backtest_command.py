@@ -1,0 +1,99 @@
+"""`tocsin backtest`: options, refusals in one line, JSON, the report on disk."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tocsin.cli.main import cli
+from tocsin.domain.errors import InputError
+from tocsin.forecaster.benchmarks.result import Request
+from tocsin.runtime import backtest
+from tocsin_testing import eval_result
+
+
+@pytest.fixture(autouse=True)
+def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Request]:
+    """A data set `made`, and the simulator's name without its work; gives the requests that came."""
+    seen: list[Request] = []
+
+    def run(request: Request) -> object:
+        seen.append(request)
+        return eval_result.run(request)
+
+    for name in ("made", "simulator"):
+        module = ModuleType(name)
+        module.run = run  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, f"tocsin.forecaster.benchmarks.{name}", module)
+    monkeypatch.setattr(backtest, "datasets", lambda: ("made", "simulator"))
+    for name in ("TOCSIN_CONFIG", "TOCSIN_SECRETS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TOCSIN_DATA_DIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for folder in ("made", "later half"):
+        (tmp_path / folder).mkdir()
+    return seen
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["backtest", *arguments])
+
+
+def test_it_prints_the_report_with_the_command_that_made_it(made: list[Request]) -> None:
+    told = run("--dataset", "made", "--train", "made", "--seed", "3")
+    assert told.exit_code == 0, told.output
+    assert "    tocsin backtest --dataset made --train $TOCSIN_DATA_DIR/made --seed 3\n" in told.stdout
+    assert "Seed 3." in told.stdout
+    assert made[0].test is None
+    assert (made[0].quick, made[0].leak, made[0].draws) == (False, False, 200)
+
+
+def test_json_is_one_document_with_every_figure(made: list[Request]) -> None:
+    told = run("--dataset", "made", "--train", "made", "--test", "later half", "--quick", "--leak", "--json")
+    document = json.loads(told.stdout)
+    assert document["sections"][0]["models"]["hazard"]["roc_auc"]["holds"] is True
+    command = 'tocsin backtest --dataset made --train $TOCSIN_DATA_DIR/made --test "$TOCSIN_DATA_DIR/later half"'
+    assert document["command"] == f"{command} --quick --leak"
+    assert made[0].test == Path("later half")
+
+
+def test_out_writes_the_report_and_says_where(tmp_path: Path) -> None:
+    told = run("--dataset", "made", "--train", "made", "--out", str(tmp_path / "docs"), "--json")
+    assert json.loads(told.stdout)
+    assert told.stderr == f"wrote {tmp_path / 'docs' / 'accuracy.md'}\n"
+    assert (tmp_path / "docs" / "images" / "accuracy" / "made-1-reliability.png").stat().st_size > 1000
+
+
+def test_the_simulator_needs_no_folder_and_takes_a_scenario(made: list[Request]) -> None:
+    assert run("--dataset", "simulator", "--scenario", "own.toml").exit_code == 0
+    assert made[0].scenario == Path("own.toml")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ((), "not one past to judge; name a --dataset, recorded files, or --store"),
+        (("--store", "--dataset", "made"), "not one past to judge"),
+        (("--dataset", "made"), "--train = None: is missing"),
+        (("--dataset", "other", "--train", "made"), "no such data set; use one of made, simulator"),
+        (("--dataset", "made", "--train", "nowhere"), "--train = 'nowhere': is no folder"),
+        (("--dataset", "made", "--train", "made", "--test", "nowhere"), "--test = 'nowhere': is no folder"),
+        (("--dataset", "made", "--train", "made", "--scenario", "x"), "made has none; use --dataset simulator"),
+        (("--dataset", "made", "--train", "made", "--model", "hazard"), "--model = 'hazard': is for a fleet's past"),
+        (("--dataset", "made", "--train", "made", "--from", "30d"), "--from = '30d': is for a fleet's past alone"),
+        (("a.csv", "--train", "made"), "--train = 'made': is for a data set alone"),
+        (("a.csv", "--from", "soon"), "--from"),
+        (("nowhere.csv",), "nowhere.csv"),
+        (("--store", "--from", "1d", "--to", "2d"), "not after"),
+    ],
+)
+def test_what_cannot_be_judged_is_one_clear_error(arguments: tuple[str, ...], problem: str) -> None:
+    told = run(*arguments)
+    assert isinstance(told.exception, InputError), told.output
+    assert problem in str(told.exception)
+    assert "\n" not in str(told.exception)

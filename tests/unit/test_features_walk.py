@@ -1,0 +1,302 @@
+"""Walking through a past: the same rows as a live builder gives, from batches and from a store."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import DAY, HOUR
+from tocsin.domain.errors import InputError
+from tocsin.domain.event import Event, EventKind
+from tocsin.domain.metrics import variant
+from tocsin.domain.owner import Owner
+from tocsin.domain.reading import Reading
+from tocsin.forecaster.examples import NEVER, Examples
+from tocsin.forecaster.features import (
+    Condenser,
+    FeatureBuilder,
+    Plan,
+    Rules,
+    Span,
+    examples_from,
+    examples_now,
+    restore,
+    resume,
+    save,
+    warm,
+)
+from tocsin.forecaster.features.channels import SEQUENCE
+from tocsin.forecaster.features.readings import jobs_of
+from tocsin.forecaster.labels import of_class
+from tocsin.forecaster.onsets import Onset
+from tocsin.sim.fleet import SimulatedFleet
+from tocsin.sim.spec import FleetSpec
+from tocsin.store.memory import MemoryStore
+from tocsin.store.port import Columns
+from tocsin_testing.feature_data import METRICS, START, STEP, columns, event, fleet
+
+PLAN = Plan()
+FLEET = fleet()
+EVENTS = [
+    event(EventKind.XID, FLEET[0], 60, 79),
+    event(EventKind.GPU_FOUND, FLEET[0], 66),
+    event(EventKind.XID, FLEET[5], 200.5, 48),
+    event(EventKind.XID, FLEET[6], 100, 31),
+]
+SPAN = Span(START, START + 240 * STEP, 2 * HOUR)
+
+
+def frozen_columns(first: int, last: int) -> Columns:
+    """As `columns`, GPU 3 frozen from step 150 to 180."""
+    whole = columns(FLEET, first, last)
+    held = whole.values.copy()
+    still = columns(FLEET, 149, 150).values[3]
+    mine = (whole.gpu == 3) & (whole.at_ms > START + 150 * STEP) & (whole.at_ms <= START + 180 * STEP)
+    held[mine] = still
+    return dataclasses.replace(whole, values=held)
+
+
+def batches(first: int = 0, last: int = 240) -> list[Batch]:
+    whole = frozen_columns(first, last)
+    found = []
+    for at_ms in np.unique(whole.at_ms):
+        readings = []
+        for row in np.flatnonzero(whole.at_ms == at_ms):
+            values = {name: float(value) for name, value in zip(METRICS, whole.values[row], strict=True)}
+            readings.append(Reading(FLEET[whole.gpu[row]], int(at_ms), values))
+        events = [one for one in EVENTS if at_ms - STEP < one.at_ms <= at_ms]
+        found.append(Batch(readings=readings, events=events))
+    return found
+
+
+def store() -> MemoryStore:
+    kept = MemoryStore()
+    for batch in batches():
+        kept.write(batch)
+    return kept
+
+
+def same(one: Examples, other: Examples) -> None:
+    for field in dataclasses.fields(one):
+        if field.name != "sequences":
+            np.testing.assert_array_equal(getattr(one, field.name), getattr(other, field.name), err_msg=field.name)
+
+
+@pytest.fixture(scope="module")
+def walked() -> Examples:
+    return examples_from(iter(batches()), FLEET, SPAN, PLAN)
+
+
+def test_rows_of_a_walk(walked: Examples) -> None:
+    assert walked.names == FeatureBuilder(PLAN).names
+    assert (walked.seen_ms <= walked.at_ms).all()
+    assert set(np.unique(walked.at_ms)) <= set(SPAN.instants())
+    assert walked.devices == tuple(one.uuid for one in FLEET)
+    assert walked.groups == ("node-0", "node-1")
+    np.testing.assert_array_equal(walked.group, walked.device // 4)
+    assert (walked.history_ms >= 0).all()
+
+
+def test_labels_of_a_walk(walked: Examples) -> None:
+    mine = walked.device == 0
+    before = mine & (walked.at_ms < START + 60 * STEP)
+    assert (walked.event_ms[before] == START + 60 * STEP).all()
+    assert set(walked.event_class[before]) == {"bus"}
+    # Three days behind the onset are more than what is left.
+    assert not (mine & (walked.at_ms >= START + 60 * STEP)).any()
+    assert (walked.event_ms[walked.device == 6] == NEVER).all()
+    happened, known = walked.label(48 * HOUR)
+    assert happened.any()
+    assert not known[(walked.device == 6) & (walked.at_ms > START + 10 * STEP)].any()
+
+
+def test_onsets_and_rules_may_be_given() -> None:
+    rules = Rules(gap_ms=0, group_of=lambda one: one.rack)
+    given = [Onset(FLEET[7].uuid, START + 70 * STEP, "thermal")]
+    found = examples_from(iter(batches()), FLEET, SPAN, PLAN, given, rules)
+    assert set(found.event_class) == {"", "thermal"}
+    assert found.groups == ("rack-0",)
+
+
+def test_a_store_gives_the_same_rows_as_batches(walked: Examples) -> None:
+    found = examples_from(store(), FLEET, SPAN, PLAN)
+    same(found, walked)
+    assert found.sequences is not None
+    assert walked.sequences is not None
+    rows = np.arange(0, len(found), 7)
+    np.testing.assert_array_equal(found.sequences.take(rows), walked.sequences.take(rows))
+
+
+@pytest.mark.parametrize("step", [12, 96, 144, 152, 153, 156, 180, 192, 240])
+def test_a_walk_sees_what_the_live_builder_sees(walked: Examples, step: int) -> None:
+    builder = FeatureBuilder(PLAN, FLEET)
+    now = START + step * STEP
+    builder.update(frozen_columns(0, step), [one for one in EVENTS if one.at_ms <= now])
+    table, past = builder.table(now), builder.sequences(now)
+    rows = np.flatnonzero(walked.at_ms == now)
+    assert rows.size or step % 12
+    live = examples_now(builder, now)
+    assert live.groups == walked.groups
+    np.testing.assert_array_equal(live.features, table.values)
+    assert (live.until_ms == now).all()
+    assert not live.label(HOUR)[1].any()
+    np.testing.assert_array_equal(walked.features[rows], table.values[walked.device[rows]])
+    assert walked.sequences is not None
+    np.testing.assert_array_equal(walked.sequences.take(rows), past[walked.device[rows]])
+
+
+def test_what_froze_is_seen_until_it_is_known_to_be_frozen(walked: Examples) -> None:
+    assert walked.sequences is not None
+    heat = SEQUENCE.index("temperature")
+    rows = np.flatnonzero((walked.device == 3) & (walked.at_ms == START + 156 * STEP))
+    assert np.isnan(walked.sequences.take(rows)[0, -6:, heat]).all()
+    early = examples_from(iter(batches()), FLEET, Span(START + 140 * STEP, START + 160 * STEP, STEP), PLAN)
+    assert early.sequences is not None
+    rows = np.flatnonzero((early.device == 3) & (early.at_ms == START + 151 * STEP))
+    assert np.isfinite(early.sequences.take(rows)[0, -6:, heat]).all()
+
+
+def test_asking_for_one_class_alone(walked: Examples) -> None:
+    memory = of_class(walked, ["memory"])
+    assert set(memory.event_class) == {"", "memory"}
+    happened, known = memory.label(48 * HOUR)
+    of_bus = walked.event_class == "bus"
+    assert of_bus.any()
+    # The fault of the bus says nothing about memory, and what would have come after it is not known.
+    assert not happened[of_bus].any()
+    assert not known[of_bus].any()
+    same(of_class(walked, ["memory", "bus"]), walked)
+
+
+def test_a_simulated_fault_is_labelled_and_leaves_its_marks() -> None:
+    fleet_ = SimulatedFleet(FleetSpec(gpus=8, interval_ms=STEP, start_ms=START, fault_rate_scale=0.0))
+    sick = fleet_.gpus[2].uuid
+
+    def steps() -> Iterator[Batch]:
+        for step in range(60):
+            if step == 40:
+                fleet_.inject("fallen_off_bus", sick)
+            yield fleet_.step()
+
+    found = examples_from(steps(), fleet_.gpus, Span(START, START + 60 * STEP, STEP), PLAN)
+    at_risk = found.event_ms != NEVER
+    assert {found.devices[device] for device in found.device[at_risk]} == {sick}
+    assert set(found.event_class[at_risk]) == {"bus"}
+    last = np.flatnonzero(at_risk)[-1]
+    others = (found.at_ms == found.at_ms[last]) & ~at_risk
+    assert found.column("pcie_replay.1h")[last] > 2 * found.column("pcie_replay.1h")[others].max()
+
+
+def test_decisions_off_the_grid_are_refused() -> None:
+    with pytest.raises(InputError, match="off the grid"):
+        examples_from(iter(batches()), FLEET, Span(START, START + DAY, HOUR + 1), PLAN)
+
+
+def test_nothing_to_walk_through() -> None:
+    found = examples_from(iter(()), FLEET, SPAN, PLAN)
+    assert len(found) == 0
+
+
+def test_a_warm_builder_goes_on_where_it_stood() -> None:
+    kept, middle, end = store(), START + 100 * STEP, START + 240 * STEP
+    builder = FeatureBuilder(PLAN, FLEET)
+    feed = warm(builder, kept, middle)
+    feed.until(middle + 1)
+    feed.until(end)
+    assert builder.late == 0
+    whole = FeatureBuilder(PLAN, FLEET)
+    warm(whole, kept, end)
+    np.testing.assert_array_equal(builder.table(end).values, whole.table(end).values)
+
+
+def test_a_restored_builder_is_fed_from_where_it_stood() -> None:
+    kept, middle, end = store(), START + 100 * STEP, START + 150 * STEP
+    first = FeatureBuilder(PLAN, FLEET)
+    warm(first, kept, middle)
+    second = restore(PLAN, save(first))
+    resume(second, kept).until(end)
+    assert second.late == 0
+    whole = FeatureBuilder(PLAN, FLEET)
+    warm(whole, kept, end)
+    np.testing.assert_array_equal(second.table(end).values, whole.table(end).values)
+
+
+def test_a_late_event_is_still_seen() -> None:
+    kept = store()
+    builder = FeatureBuilder(PLAN, FLEET)
+    feed = warm(builder, kept, START + 100 * STEP)
+    late = event(EventKind.XID, FLEET[2], 98, 79)
+    kept.write(Batch(events=[late]))
+    feed.until(START + 101 * STEP)
+    assert np.expm1(builder.table(START + 101 * STEP).column("event.bus.count")[2]) == pytest.approx(1.0)
+
+
+def test_what_processes_tell_comes_with_the_newest_readings() -> None:
+    kept = MemoryStore()
+    values = {"gpu_power_watts": 100.0}
+    for pid, ratio in (("7", 0.2), ("8", 0.6)):
+        values[variant("gpu_allocator_external_fragmentation_ratio", "pid", pid)] = ratio
+    owner = Owner(pid=7, slurm_job="4711")
+    kept.write(Batch(readings=[Reading(FLEET[0], START, values, owners=(owner,))]))
+    builder = FeatureBuilder(PLAN, FLEET[:1])
+    warm(builder, kept, START, latest=kept.latest)
+    assert builder.table(START).column("fragmentation.1h")[0] == pytest.approx(0.6)
+    assert builder.parts.roster.jobs == {FLEET[0].uuid: "Slurm job 4711"}
+
+
+def test_readings_become_columns_in_the_order_of_time() -> None:
+    rows = Condenser(PLAN).columns(
+        [
+            Reading(FLEET[1], START + 5, {"gpu_power_watts": 2.0, "gpu_processes": 1.0}),
+            Reading(FLEET[0], START + 5, {"gpu_power_watts": 1.0}),
+            Reading(FLEET[1], START, {}),
+        ]
+    )
+    assert rows.at_ms.tolist() == [START, START + 5, START + 5]
+    assert [rows.gpus[place] for place in rows.gpu] == [FLEET[1].uuid, FLEET[0].uuid, FLEET[1].uuid]
+    power = rows.values[:, PLAN.metrics.index("gpu_power_watts")]
+    np.testing.assert_array_equal(power, [np.nan, 1.0, 2.0])
+
+
+def test_a_process_alone_is_no_job() -> None:
+    lone = Reading(FLEET[0], START, {}, owners=(Owner(pid=1, process="python"),))
+    assert jobs_of([lone]) == {}
+
+
+def test_a_saved_builder_goes_on_as_if_nothing_had_been() -> None:
+    first = FeatureBuilder(PLAN, FLEET, installed_ms={FLEET[0].uuid: START - DAY})
+    first.update(frozen_columns(0, 160), EVENTS[:2])
+    first.assign({FLEET[0].uuid: "job 1", FLEET[1].uuid: "job 1"})
+    second = restore(PLAN, save(first))
+    for builder in (first, second):
+        builder.update(frozen_columns(160, 220), [*EVENTS[:2], EVENTS[2]])
+    now = START + 220 * STEP
+    np.testing.assert_array_equal(first.table(now).values, second.table(now).values)
+    np.testing.assert_array_equal(first.sequences(now), second.sequences(now))
+    assert second.late == first.late
+
+
+def test_a_state_of_another_plan_is_refused() -> None:
+    state = save(FeatureBuilder(PLAN, FLEET))
+    assert all(array.dtype.kind in "fiub" for array in state.values())
+    with pytest.raises(InputError, match="another version or plan"):
+        restore(Plan(windows_ms=(HOUR, DAY)), state)
+    with pytest.raises(InputError, match="not the state"):
+        restore(PLAN, {})
+    state["sum"] = state["sum"][:, :1]
+    with pytest.raises(InputError, match="has shape"):
+        restore(PLAN, state)
+
+
+def test_an_event_of_an_unknown_gpu_makes_it_known() -> None:
+    builder = FeatureBuilder(PLAN)
+    lone = Event(EventKind.XID, "GPU-x", "node-9", START, 79, "", "test")
+    builder.update(None, [lone])
+    table = builder.table(START)
+    assert table.gpus == ("GPU-x",)
+    assert table.history_ms.tolist() == [-1]
+    assert np.expm1(table.column("event.bus.count")[0]) == pytest.approx(1.0)

@@ -1,0 +1,221 @@
+"""Trials, training and drift on made-up fleets whose faults announce themselves, or do not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tocsin.domain.clock import DAY, HOUR
+from tocsin.domain.errors import Conflict, InputError, Unavailable
+from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.forecaster.examples import NEVER, Examples, HeldSequences
+from tocsin.forecaster.lifecycle.drift import Reference, calibration, feature_shift
+from tocsin.forecaster.lifecycle.engine import engine
+from tocsin.forecaster.lifecycle.shelf import Shelf
+from tocsin.forecaster.lifecycle.train import data_hash, joined, train
+from tocsin.forecaster.lifecycle.trial import INCUMBENT, RULES, Recipe, hold
+from tocsin.forecaster.onsets import Onset
+from tocsin.forecaster.scorer import NotEnoughData
+from tocsin_testing.builders import T0
+
+START = T0 // DAY * DAY
+NAMES = ("telling", "noise_a", "noise_b")
+QUICK = Recipe(draws=60, folds=2)
+
+
+def fleet(strength: float = 2.5, *, devices: int = 120, days: int = 60, seed: int = 3, first: int = 0) -> Examples:
+    """A row a day for each device. One device in three fails once; `strength` is how far its first feature has moved in
+    the two days before, in standard deviations."""
+    rng = np.random.default_rng(seed)
+    day = np.tile(np.arange(days), devices)
+    device = np.repeat(np.arange(devices), days).astype(np.int32)
+    at_ms = START + (first + day) * DAY
+    fails = np.where(rng.random(devices) < 0.33, rng.integers(3, days, devices), 10_000)
+    event = np.where(day < fails[device], START + (first + fails[device]) * DAY - HOUR, NEVER)
+    event = np.where(fails[device] < days, event, NEVER)
+    soon = (event != NEVER) & (event - at_ms <= 2 * DAY)
+    features = rng.normal(0, 1, (day.size, 3)).astype(np.float32)
+    features[:, 0] += strength * soon
+    keep = (event != NEVER) | (fails[device] >= days)
+    order = np.argsort(at_ms, kind="stable")
+    whole = Examples(
+        devices=tuple(f"G{seed}-{n}" for n in range(devices)),
+        device=device,
+        groups=tuple(f"h{seed}-{n}" for n in range(devices // 8)),
+        group=(device // 8).astype(np.int32),
+        at_ms=at_ms,
+        names=NAMES,
+        features=features,
+        seen_ms=at_ms,
+        history_ms=np.full(day.size, 30 * DAY),
+        event_ms=event,
+        until_ms=np.full(day.size, START + (first + days + 3) * DAY),
+        event_class=np.where(event == NEVER, "", "memory"),
+        weight=np.ones(day.size),
+    )
+    return whole.take(order[keep[order]])
+
+
+def test_a_challenger_that_knows_more_beats_the_rules() -> None:
+    trial = hold(fleet(), QUICK)
+    assert trial.wins
+    assert trial.because[0].startswith("hazard beats rules: average precision +0.")
+    section = trial.result.sections[0]
+    assert set(section.models) >= {"hazard", RULES, "always healthy"}
+    assert section.models["hazard"]["roc_auc"].value > 0.85
+    assert len(trial.judged) == trial.scores.size
+
+
+def test_faults_without_a_sign_win_nothing() -> None:
+    trial = hold(fleet(0.0), QUICK)
+    assert not trial.wins
+    assert "does not beat rules" in trial.because[0]
+
+
+def test_ray_gives_the_same_numbers_as_here() -> None:
+    examples = fleet(devices=64, days=40)
+    with engine("local") as here:
+        local = hold(examples, QUICK, engine=here)
+    with engine("ray") as there:
+        remote = hold(examples, QUICK, engine=there)
+    np.testing.assert_allclose(remote.scores, local.scores, rtol=1e-9)
+    assert remote.because == local.because
+
+
+def test_an_engine_that_is_none_is_named() -> None:
+    with pytest.raises(InputError, match="use one of local, ray"), engine("spark"):
+        pass
+
+
+def test_a_cluster_that_is_not_there_is_one_line() -> None:
+    with pytest.raises(Unavailable, match=r"Ray at 127\.0\.0\.1:1: "), engine("ray", "127.0.0.1:1"):
+        pass
+
+
+def test_the_model_in_service_is_beaten_only_by_more_than_noise(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    train(fleet(first=0), QUICK, "old", START, "a test").put(shelf)
+    shelf.promote("old", 1, "ann")
+    serving = shelf.load("old")
+    later = fleet(4.0, devices=200, seed=9, first=80)
+    trial = hold(later, QUICK, serving)
+    assert f"hazard does not beat {INCUMBENT}" in trial.because[1], "it is of the same kind"
+    assert not trial.wins
+    blind = train(fleet(0.0, first=0), QUICK, "blind", START, "a test")
+    blind.put(shelf)
+    assert hold(later, QUICK, shelf.load("blind")).wins
+
+
+def test_an_incumbent_that_has_seen_it_all_is_not_compared() -> None:
+    examples = fleet()
+    old = train(examples, QUICK, "old", START, "a test").shelved
+    trial = hold(examples, QUICK, old)
+    assert trial.wins
+    assert "onsets after it are too few to compare with it" in trial.because[-1]
+
+
+def test_training_leaves_a_card_that_says_where_from(tmp_path: Path) -> None:
+    examples = fleet()
+    made = train(examples, QUICK, "v1", START + DAY, "60 days of a test")
+    made.put(Shelf(tmp_path))
+    card = Shelf(tmp_path).card("v1")
+    assert card.data_hash == data_hash(examples)
+    assert card.provenance == "60 days of a test"
+    assert (card.trained_from_ms, card.trained_to_ms) == (int(examples.at_ms.min()), int(examples.at_ms.max()))
+    assert card.rows == len(examples)
+    assert card.notes == made.trial.because
+    assert len(card.report_digest) == 64
+    again = train(examples, QUICK, "v1", START + DAY, "60 days of a test")
+    assert again.shelved.card == made.shelved.card, "the same data, seed and program, the same card"
+    loaded = Shelf(tmp_path).load("v1")
+    np.testing.assert_array_equal(loaded.scorer.score(examples), made.shelved.scorer.score(examples))
+    assert loaded.reference is not None
+    assert loaded.cases is not None
+    other = replace(examples, features=examples.features + np.float32(1e-3))
+    assert data_hash(other) != card.data_hash
+
+
+def test_too_few_onsets_are_refused_in_words() -> None:
+    examples = fleet()
+    none = replace(examples, event_ms=np.full(len(examples), NEVER), event_class=np.full(len(examples), ""))
+    with pytest.raises(NotEnoughData, match="has enough onsets"):
+        hold(none, QUICK)
+
+
+def test_fleets_are_joined_without_mixing_their_devices() -> None:
+    one, other = fleet(devices=16, days=10), fleet(devices=16, days=10)
+    both = joined([one, other])
+    assert len(both) == len(one) + len(other)
+    assert len(both.devices) == 32
+    assert (np.diff(both.at_ms) >= 0).all()
+    assert both.label(2 * DAY)[0].sum() == 2 * one.label(2 * DAY)[0].sum()
+    assert both.sequences is None
+    shown = [
+        replace(part, sequences=HeldSequences(("a",), np.full((len(part), 4, 1), n, np.float32)))
+        for n, part in enumerate([one, other])
+    ]
+    whole = joined(shown)
+    assert whole.sequences is not None
+    first = np.array([whole.devices[d].startswith("1:") for d in whole.device])
+    np.testing.assert_array_equal(whole.sequences.take(np.arange(len(whole)))[:, 0, 0], first.astype(np.float32))
+    with pytest.raises(InputError, match="not those of the other parts"):
+        joined([one, replace(other, names=("a", "b", "c"))])
+
+
+class TestDrift:
+    def test_nothing_has_shifted_on_the_training_rows(self) -> None:
+        examples = fleet()
+        assert feature_shift(Reference.of(examples), examples).share == 0.0
+
+    def test_a_feature_that_moved_is_named(self) -> None:
+        examples = fleet()
+        moved = examples.features.copy()
+        moved[:, 1] += 3.0
+        shift = feature_shift(Reference.of(examples), replace(examples, features=moved))
+        assert shift.worst[0][0] == "noise_a"
+        assert shift.share == pytest.approx(1 / 3)
+        assert shift.alarm
+        assert not feature_shift(Reference.of(examples), replace(examples, features=moved).take(np.arange(20))).alarm
+
+    def test_a_feature_that_went_missing_has_shifted(self) -> None:
+        examples = fleet()
+        gone = examples.features.copy()
+        gone[:, 2] = np.nan
+        assert feature_shift(Reference.of(examples), replace(examples, features=gone)).worst[0][0] == "noise_b"
+
+    def test_a_reference_comes_back_from_its_file(self, tmp_path: Path) -> None:
+        made = Reference.of(fleet())
+        made.save(tmp_path / "r")
+        back = Reference.load(tmp_path / "r")
+        assert back.names == made.names
+        np.testing.assert_array_equal(back.share, made.share)
+        (tmp_path / "r").write_bytes(b"torn")
+        with pytest.raises(InputError, match="not a reference"):
+            Reference.load(tmp_path / "r")
+
+    def test_what_came_due_is_compared_with_what_was_said(self) -> None:
+        said = [said_of(f"G{n}", START + hour * HOUR, 0.25) for n in range(8) for hour in (0, 1, 2, 49)]
+        onsets = [Onset("G0", START + 30 * HOUR), Onset("G1", START + 48 * HOUR), Onset("G2", START - 1)]
+        found = calibration(said, onsets, START + 50 * HOUR)
+        assert (found.predictions, found.expected, found.happened) == (8, 2.0, 2), "one per GPU, and none undecided"
+        assert found.error == 0.0
+        assert calibration([], onsets, START).error is None
+
+
+def said_of(name: str, at_ms: int, chance: float) -> Prediction:
+    return Prediction(
+        Subject(SubjectKind.GPU, name), "hardware_fault", at_ms, 48 * HOUR, PredictionStatus.UNLIKELY, "m", "1", "s",
+        probability=chance,
+    )  # fmt: skip
+
+
+def test_promotion_twice_is_a_conflict(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    train(fleet(), QUICK, "v", START, "a test").put(shelf)
+    shelf.promote("v", 1, "ann")
+    with pytest.raises(Conflict):
+        shelf.promote("v", 2, "ann")

@@ -1,0 +1,92 @@
+"""A stated rate as a scorer: its order is kept, its probability fits what happened, also beyond what was seen."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tocsin.domain.clock import DAY, HOUR
+from tocsin.forecaster.examples import NEVER, Examples
+from tocsin.forecaster.scorer import NotEnoughData
+from tocsin.forecaster.scorers import registry
+
+HORIZONS = (24 * HOUR, 48 * HOUR)
+
+
+def _examples(rows: int = 20_000, seed: int = 0, shift: float = 0.0) -> Examples:
+    """Onsets at the stated rate per day."""
+    rng = np.random.default_rng(seed)
+    log_rate = rng.normal(-4.0 + shift, 1.0, rows)
+    at_ms = np.sort(rng.integers(0, 300, rows)) * DAY
+    wait_ms = (rng.exponential(1.0, rows) / np.exp(log_rate) * DAY).astype(np.int64) + 1
+    device = rng.integers(0, 500, rows).astype(np.int32)
+    return Examples(
+        devices=tuple(str(one) for one in range(500)),
+        device=device,
+        groups=("all",),
+        group=np.zeros(rows, np.int32),
+        at_ms=at_ms,
+        names=("log_rate", "noise"),
+        features=np.stack([log_rate, rng.normal(size=rows)], axis=1).astype(np.float32),
+        seen_ms=at_ms,
+        history_ms=at_ms,
+        event_ms=np.where(wait_ms < 10 * DAY, at_ms + wait_ms, NEVER),
+        until_ms=np.full(rows, 320 * DAY),
+        event_class=np.full(rows, ""),
+        weight=np.ones(rows),
+    )
+
+
+def test_it_states_what_happens_and_keeps_the_order() -> None:
+    train, test = _examples(), _examples(seed=1)
+    scorer = registry.build("rate", horizons_ms=HORIZONS)
+    scorer.fit(train)
+    score = scorer.score(test)
+    assert (np.diff(score, axis=1) >= 0).all()
+    assert (np.diff(score[np.argsort(test.column("log_rate"), kind="stable"), 1]) >= 0).all()
+    label, _ = test.label(HORIZONS[1])
+    assert score[:, 1].mean() == pytest.approx(label.mean(), rel=0.1)
+
+
+def test_a_rate_beyond_what_was_seen_is_believed() -> None:
+    scorer = registry.build("rate", horizons_ms=HORIZONS)
+    scorer.fit(_examples())
+    worse = _examples(seed=2, shift=2.0)
+    label, _ = worse.label(HORIZONS[1])
+    assert scorer.score(worse)[:, 1].mean() == pytest.approx(label.mean(), rel=0.2)
+    high = replace(worse, features=np.tile(np.float32([[5.0, 0.0]]), (len(worse), 1)))
+    higher = replace(worse, features=np.tile(np.float32([[6.0, 0.0]]), (len(worse), 1)))
+    assert (scorer.score(higher)[:, 0] >= scorer.score(high)[:, 0]).all()
+
+
+def test_only_the_rate_is_looked_at_and_a_missing_one_is_the_mean() -> None:
+    train = _examples()
+    scorer = registry.build("rate", horizons_ms=HORIZONS)
+    scorer.fit(train)
+    other = replace(train, features=np.stack([train.features[:, 0], 9 * train.features[:, 1]], axis=1))
+    np.testing.assert_array_equal(scorer.score(train), scorer.score(other))
+    without = replace(train, names=("another", "noise"))
+    score = scorer.score(without)[:, 1]
+    assert np.ptp(score) == 0
+    nearest = np.argmin(np.abs(train.column("log_rate") - train.column("log_rate").mean()))
+    assert score[0] == pytest.approx(scorer.score(train)[nearest, 1], rel=0.01)
+
+
+def test_state_and_back() -> None:
+    train = _examples()
+    scorer = registry.build("rate", horizons_ms=HORIZONS)
+    scorer.fit(train)
+    again = registry.build("rate", horizons_ms=HORIZONS)
+    again.restore(scorer.state())
+    np.testing.assert_array_equal(again.score(train), scorer.score(train))
+
+
+def test_another_name_of_the_rate_and_too_few_onsets() -> None:
+    train = _examples()
+    named = replace(train, names=("noise", "log_rate"))
+    scorer = registry.build("rate", horizons_ms=HORIZONS, rate="noise")
+    scorer.fit(named)
+    assert np.corrcoef(scorer.score(named)[:, 1], named.column("noise"))[0, 1] > 0.5
+    quiet = replace(train, event_ms=np.full(len(train), NEVER))
+    with pytest.raises(NotEnoughData, match="0 onsets"):
+        scorer.fit(quiet)
