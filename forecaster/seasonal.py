@@ -110,7 +110,9 @@ def _decompose(filled: Floats, periods: tuple[int, ...], hours: int) -> tuple[Fl
 
     if filled.std() <= 1e-9:
         return np.zeros(hours), filled
-    seasonal = np.asarray(MSTL(filled, periods=periods, windows=(STEADY,) * len(periods)).fit().seasonal, dtype=np.float64).reshape(filled.size, -1)
+    seasonal = np.asarray(
+        MSTL(filled, periods=periods, windows=(STEADY,) * len(periods)).fit().seasonal, dtype=np.float64
+    ).reshape(filled.size, -1)
     ahead = np.arange(hours)
     season = np.zeros(hours)
     for column, period in enumerate(periods):

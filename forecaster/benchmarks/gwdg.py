@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 
 from tocsin.domain.clock import HOUR
@@ -49,7 +48,6 @@ CHOSEN = "structural signs, chosen on other nodes"
 
 def run(request: Request) -> Result:
     """Both clocks. With `request.test` everything is chosen and learnt on `request.train`."""
-    started = time.perf_counter()
     most = QUICK_FILES if request.quick else None
     train = read_folder(request.train, most)
     test = None if request.test is None else read_folder(request.test, most)
@@ -71,7 +69,7 @@ def run(request: Request) -> Result:
         leak=request.leak,
     )
     problems = (*train.problems, *(() if test is None else test.problems))
-    return Result("gwdg", PROTOCOL, SOURCE, sections, (*_notes(), *problems), time.perf_counter() - started)
+    return Result("gwdg", PROTOCOL, SOURCE, sections, (*_notes(), *problems))
 
 
 def _ticket(
@@ -147,4 +145,11 @@ def _notes() -> tuple[str, ...]:
         "followed by nothing.",
         "Lead to the ticket is not lead to the fault: most starts are the fault itself, seen before a person saw it.",
         "A few incidents on a few nodes: intervals draw incidents and are wide.",
+        "The list of signs was drawn up after all development windows had been looked at: silence of all GPUs was "
+        "added for the incident that the other signs do not find. Leaving a node out tests the choice among "
+        "the signs only.",
+        "Shifts of the starts and of the time in alarm were both looked at, and holding silence back for 72 h after "
+        "another sign was tried and dropped: it takes one start away, and precision is then no longer above the "
+        "shifts. Several figures are compared without correction, so one just above the 95th percentile is "
+        "weak evidence.",
     )

@@ -22,7 +22,8 @@ UNIONS: Sequence[Union] = (
     (XID, LOST),
     (XID,),
 )
-"""What may become the alert. The first was settled beforehand and stays unless another is better on other nodes."""
+"""What may become the alert. The first stays unless another is better on other nodes. The signs themselves were drawn
+up after all development windows had been looked at, so leaving a node out tests the choice among them, not the list."""
 LEAST_PRECISION = 0.85
 SHARES = {"found": 1.0, "found_24h": 6 / 7, "found_48h": 4 / 7}
 """Least shares of the scorable incidents: at any lead, with 24 h and with 48 h."""

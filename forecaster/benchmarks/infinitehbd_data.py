@@ -42,7 +42,7 @@ class Entry:
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """Faults in order of their start. `node` indexes `nodes`; `end_ms` of a fault is `NEVER` while it lasts, or what
-    ended it was not told. `known` are nodes that the train folder names, `tested` those that are judged. `until_ms` is
+    ended it was not told. `known` are nodes that train has among its own, `tested` those that are judged. `until_ms` is
     the newest instant of the files, at which observation ends."""
 
     nodes: tuple[str, ...]
@@ -98,14 +98,16 @@ def cluster_of(train: Sequence[Entry], test: Sequence[Entry] | None = None) -> C
     """The nodes and faults of both folders, each once, filled up to the population with nodes without a name.
 
     Where the test folder has nodes of its own only, in days that train also covers, the set was cut by node: those are
-    judged, with their share of the nodes without a name. Otherwise all are.
+    judged, with their share of the nodes without a name. Otherwise it goes on in time and all are judged, none of which
+    is new: who was never named was there, quietly.
     """
     both = sorted({*train, *(test or ())})
     named = sorted({one.node for one in both})
     unnamed = max(0, POPULATION - len(named))
     nodes = (*named, *(f"{UNNAMED}{number}" for number in range(unnamed)))
     of_train = {one.node for one in train}
-    known = np.asarray([name in of_train or test is None for name in nodes])
+    tested = _judged(nodes, train, test)
+    known = np.asarray([name in of_train for name in nodes]) | tested.all()
     faults = _faults(both)
     until_ms = max((one.at_ms for one in both), default=0)
     index = {name: place for place, name in enumerate(nodes)}
@@ -117,7 +119,7 @@ def cluster_of(train: Sequence[Entry], test: Sequence[Entry] | None = None) -> C
         kind=np.asarray([one.fault[1] for one, _ in faults], dtype=np.str_),
         is_gpu=np.asarray([one.fault[1] == GPU_CLASS for one, _ in faults], dtype=np.bool_),
         known=known,
-        tested=_judged(nodes, train, test),
+        tested=tested,
         until_ms=until_ms,
     )
 

@@ -10,6 +10,7 @@ import numpy as np
 from tocsin.domain.clock import DAY, HOUR, to_iso
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.benchmarks.result import Result, Section, Table
+from tocsin.forecaster.engine import Engine, Local
 from tocsin.forecaster.evaluation.curves import lead_times, precision_recall
 from tocsin.forecaster.evaluation.figures import DRAWS, population, standard
 from tocsin.forecaster.evaluation.leads import lead_table, warned
@@ -53,8 +54,8 @@ class _Answers:
     refusals: list[str] = field(default_factory=list)
 
 
-def forward(examples: Examples, wanted: Forward, source: str = SOURCE) -> Result:
-    """Judge every model of `wanted` on `examples`, sliding forward.
+def forward(examples: Examples, wanted: Forward, source: str = SOURCE, engine: Engine | None = None) -> Result:
+    """Judge every model of `wanted` on `examples`, sliding forward; folds are fitted on `engine`, here unless given.
 
     Raises InputError where the rows leak or span too little time, NotEnoughData where no fold of a model can be
     learned from.
@@ -66,7 +67,7 @@ def forward(examples: Examples, wanted: Forward, source: str = SOURCE) -> Result
         raise InputError("rows", len(examples), f"none is observed for {wanted.horizon_ms / HOUR:g} h after", remedy)
     whole = examples.take(known)
     splits, how = _splits(whole, wanted)
-    answers = {name: _answers(name, whole, splits, wanted) for name in wanted.models}
+    answers = _answers(whole, splits, wanted, engine or Local())
     tested = np.unique(np.concatenate([split.test for split in splits]))
     sections = [_section(whole, tested, splits, answers, wanted)]
     if wanted.leak:
@@ -106,19 +107,48 @@ def _fitted(name: str, train: Examples, asked: Examples, wanted: Forward) -> Flo
     return scorer.score(asked)[:, 0]
 
 
-def _answers(name: str, examples: Examples, splits: Sequence[Split], wanted: Forward) -> _Answers:
-    out = _Answers(np.full(len(examples), np.nan), np.full(len(examples), np.inf))
-    for split in splits:
-        train, test = split.parts(examples, wanted.horizon_ms)
-        try:
-            out.score[split.test] = _fitted(name, train, test, wanted)
-        except NotEnoughData as error:
-            out.refusals.append(f"nothing learned before {to_iso(int(test.at_ms.min()))}: {error}")
-            continue
-        out.threshold[split.test] = _threshold(name, train, wanted)
-    if len(out.refusals) == len(splits):
-        raise NotEnoughData(f"{name}: no fold can be learned from; {out.refusals[-1]}")
-    return out
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """One fold of one model: all that it needs, so that it may run anywhere."""
+
+    name: str
+    train: Examples
+    test: Examples
+    wanted: Forward
+
+
+@dataclass(frozen=True, slots=True)
+class _Fold:
+    """Scores of a test part and the threshold for it; `refusal` says why there are none."""
+
+    score: Floats
+    threshold: float = float("inf")
+    refusal: str = ""
+
+
+def _fold(task: _Task) -> _Fold:
+    try:
+        score = _fitted(task.name, task.train, task.test, task.wanted)
+    except NotEnoughData as error:
+        begin = to_iso(int(task.test.at_ms.min()))
+        return _Fold(np.full(len(task.test), np.nan), refusal=f"nothing learned before {begin}: {error}")
+    return _Fold(score, _threshold(task.name, task.train, task.wanted))
+
+
+def _answers(examples: Examples, splits: Sequence[Split], wanted: Forward, engine: Engine) -> dict[str, _Answers]:
+    parts = [split.parts(examples, wanted.horizon_ms) for split in splits]
+    tasks = [_Task(name, train, test, wanted) for name in wanted.models for train, test in parts]
+    folds = engine.map(_fold, tasks)
+    found = {}
+    for place, name in enumerate(wanted.models):
+        out = _Answers(np.full(len(examples), np.nan), np.full(len(examples), np.inf))
+        for split, fold in zip(splits, folds[place * len(splits) : (place + 1) * len(splits)], strict=True):
+            out.score[split.test], out.threshold[split.test] = fold.score, fold.threshold
+            out.refusals += [fold.refusal] if fold.refusal else []
+        if len(out.refusals) == len(splits):
+            raise NotEnoughData(f"{name}: no fold can be learned from; {out.refusals[-1]}")
+        found[name] = out
+    return found
 
 
 def _threshold(name: str, train: Examples, wanted: Forward) -> float:

@@ -15,7 +15,7 @@ from tocsin.forecaster.artefact import Card
 from tocsin.forecaster.evaluation.report_json import to_json
 from tocsin.forecaster.examples import Examples, HeldSequences
 from tocsin.forecaster.lifecycle.drift import Reference
-from tocsin.forecaster.lifecycle.engine import Engine
+from tocsin.forecaster.engine import Engine
 from tocsin.forecaster.lifecycle.shelf import Shelf, Shelved
 from tocsin.forecaster.lifecycle.trial import Recipe, Trial, hold
 from tocsin.forecaster.live.cases import CaseBook

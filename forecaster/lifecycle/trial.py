@@ -15,7 +15,7 @@ from tocsin.forecaster.evaluation.figures import DRAWS, difference, population, 
 from tocsin.forecaster.evaluation.reliability import reliability_curve, reliability_table
 from tocsin.forecaster.evaluation.split import Split, check_instants, walk_forward
 from tocsin.forecaster.examples import Examples, Floats
-from tocsin.forecaster.lifecycle.engine import Engine, Local
+from tocsin.forecaster.engine import Engine, Local
 from tocsin.forecaster.lifecycle.shelf import Shelved
 from tocsin.forecaster.scorer import NotEnoughData, Scorer
 from tocsin.forecaster.scorers import registry

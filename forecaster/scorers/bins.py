@@ -40,8 +40,9 @@ def _column(values: Singles) -> Singles:
 
 def numbered(x: Singles, limits: Singles) -> Singles:
     """float32[n, f]: how many of the column's edges lie below each value; NaN where it is missing."""
-    made = np.empty(x.shape, np.float32)
-    for i, row in enumerate(limits):
-        made[:, i] = np.searchsorted(row, x[:, i], side="left")
-    made[np.isnan(x)] = np.nan
-    return made
+    columns = np.ascontiguousarray(x.T)
+    made = np.empty(columns.shape, np.float32)
+    for column, row, to in zip(columns, limits, made, strict=True):
+        to[:] = np.searchsorted(row, column, side="left")
+    made[np.isnan(columns)] = np.nan
+    return np.ascontiguousarray(made.T)

@@ -119,7 +119,7 @@ class BoostingScorer(TabularScorer[Settings]):
         return numbered(x[:, self._columns], self._edges) if self._columns.size else np.zeros((len(x), 1), np.float32)
 
     def _parts(self) -> tuple[Arrays, Mapping[str, object]]:
-        return {"columns": self._columns, "usual": self._usual}, {
+        return {"columns": self._columns, "edges": self._edges, "usual": self._usual}, {
             f"tree{i:03}": model for i, model in enumerate(self._models)
         }
 

@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, entries: Entries) -> Path:
 
 @pytest.fixture(scope="module")
 def report(folder: Path) -> Result:
-    return run(Request(folder, quick=True, draws=5, leak=True))
+    return run(Request(folder, quick=True, draws=5))
 
 
 def _table(cluster: Cluster, target: Target = ANY, until_day: int | None = None) -> Examples:
@@ -106,32 +106,33 @@ def test_a_busy_weekday_is_learned(tmp_path: Path) -> None:
 
 
 def test_both_targets_in_both_ways_with_bars_and_trivial_predictors(report: Result) -> None:
-    assert len(report.sections) == 6
+    assert len(report.sections) == 4
     titles = [one.title for one in report.sections]
     assert "any fault" in titles[0]
-    assert "GPU faults" in titles[3]
-    assert [report.sections[i].models[RATE]["roc_auc"].bar for i in (0, 1, 3, 4)] == [0.58, None, 0.69, None]
-    for place in (0, 1, 3, 4):
-        section = report.sections[place]
+    assert "GPU faults" in titles[2]
+    assert [report.sections[i].models[RATE]["roc_auc"].bar for i in range(4)] == [0.58, None, 0.69, None]
+    for section in report.sections:
         assert {RATE, "hazard", "always healthy", "base-rate table", "recency rule"} == set(section.models)
         assert section.models[RATE]["roc_auc"].value > 0.65
         assert section.models["always healthy"]["roc_auc"].value == 0.5
-    assert "leak_factor" in report.sections[2].models["row-random split (leak)"]
 
 
-def test_the_same_run_gives_the_same_report(folder: Path, report: Result) -> None:
-    again = run(Request(folder, quick=True, draws=5))
-    assert list(again.sections) == [report.sections[i] for i in (0, 1, 3, 4)]
+def test_the_same_run_gives_the_same_report_with_the_leak_when_asked(folder: Path, report: Result) -> None:
+    again = run(Request(folder, quick=True, draws=5, leak=True))
+    assert [again.sections[i] for i in (0, 1, 3, 4)] == list(report.sections)
+    assert "leak_factor" in again.sections[2].models["row-random split (leak)"]
 
 
 def test_a_test_folder_that_goes_on_in_time(entries: Entries, tmp_path: Path) -> None:
     train = event_sets.write_trace(tmp_path / "a", [one for one in entries if _days(one) < 130])
     test = event_sets.write_trace(tmp_path / "b", [one for one in entries if _days(one) >= 130])
     sections = run(Request(train, test, quick=True, draws=2)).sections
-    assert sections[0].title == "Time-disjoint: after the end of train, any fault"
+    assert [one.title for one in sections] == [
+        "Time-disjoint: after the end of train, any fault",
+        "Time-disjoint: after the end of train, GPU faults",
+    ]
     assert sections[0].models[RATE]["roc_auc"].bar == 0.58
     assert sections[0].models[RATE]["roc_auc"].value > 0.6
-    assert any(one.title.startswith("Time- and node-disjoint") for one in sections)
 
 
 def test_a_test_folder_with_nodes_of_its_own(entries: Entries, tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ def test_a_test_folder_with_nodes_of_its_own(entries: Entries, tmp_path: Path) -
     test = event_sets.write_trace(
         tmp_path / "b", [one for one, is_even in zip(entries, even, strict=True) if not is_even]
     )
-    sections = run(Request(train, test, quick=True, draws=2)).sections
+    sections = run(Request(train, test, quick=True, draws=0)).sections
     assert {one.title.split(":")[0] for one in sections} == {"Node-disjoint"}
     assert all(int(one.population["devices"]) <= 220 for one in sections)
 

@@ -9,55 +9,19 @@ import numpy as np
 import pytest
 
 from tocsin.domain.clock import DAY, HOUR
-from tocsin.domain.errors import Conflict, InputError, Unavailable
+from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.subject import Subject, SubjectKind
-from tocsin.forecaster.examples import NEVER, Examples, HeldSequences
+from tocsin.forecaster.examples import NEVER, HeldSequences
 from tocsin.forecaster.lifecycle.drift import Reference, calibration, feature_shift
-from tocsin.forecaster.lifecycle.engine import engine
 from tocsin.forecaster.lifecycle.shelf import Shelf
 from tocsin.forecaster.lifecycle.train import data_hash, joined, train
 from tocsin.forecaster.lifecycle.trial import INCUMBENT, RULES, Recipe, hold
 from tocsin.forecaster.onsets import Onset
 from tocsin.forecaster.scorer import NotEnoughData
-from tocsin_testing.builders import T0
+from tocsin_testing.announced import START, fleet
 
-START = T0 // DAY * DAY
-NAMES = ("telling", "noise_a", "noise_b")
 QUICK = Recipe(draws=60, folds=2)
-
-
-def fleet(strength: float = 2.5, *, devices: int = 120, days: int = 60, seed: int = 3, first: int = 0) -> Examples:
-    """A row a day for each device. One device in three fails once; `strength` is how far its first feature has moved in
-    the two days before, in standard deviations."""
-    rng = np.random.default_rng(seed)
-    day = np.tile(np.arange(days), devices)
-    device = np.repeat(np.arange(devices), days).astype(np.int32)
-    at_ms = START + (first + day) * DAY
-    fails = np.where(rng.random(devices) < 0.33, rng.integers(3, days, devices), 10_000)
-    event = np.where(day < fails[device], START + (first + fails[device]) * DAY - HOUR, NEVER)
-    event = np.where(fails[device] < days, event, NEVER)
-    soon = (event != NEVER) & (event - at_ms <= 2 * DAY)
-    features = rng.normal(0, 1, (day.size, 3)).astype(np.float32)
-    features[:, 0] += strength * soon
-    keep = (event != NEVER) | (fails[device] >= days)
-    order = np.argsort(at_ms, kind="stable")
-    whole = Examples(
-        devices=tuple(f"G{seed}-{n}" for n in range(devices)),
-        device=device,
-        groups=tuple(f"h{seed}-{n}" for n in range(devices // 8)),
-        group=(device // 8).astype(np.int32),
-        at_ms=at_ms,
-        names=NAMES,
-        features=features,
-        seen_ms=at_ms,
-        history_ms=np.full(day.size, 30 * DAY),
-        event_ms=event,
-        until_ms=np.full(day.size, START + (first + days + 3) * DAY),
-        event_class=np.where(event == NEVER, "", "memory"),
-        weight=np.ones(day.size),
-    )
-    return whole.take(order[keep[order]])
 
 
 def test_a_challenger_that_knows_more_beats_the_rules() -> None:
@@ -74,26 +38,6 @@ def test_faults_without_a_sign_win_nothing() -> None:
     trial = hold(fleet(0.0), QUICK)
     assert not trial.wins
     assert "does not beat rules" in trial.because[0]
-
-
-def test_ray_gives_the_same_numbers_as_here() -> None:
-    examples = fleet(devices=64, days=40)
-    with engine("local") as here:
-        local = hold(examples, QUICK, engine=here)
-    with engine("ray") as there:
-        remote = hold(examples, QUICK, engine=there)
-    np.testing.assert_allclose(remote.scores, local.scores, rtol=1e-9)
-    assert remote.because == local.because
-
-
-def test_an_engine_that_is_none_is_named() -> None:
-    with pytest.raises(InputError, match="use one of local, ray"), engine("spark"):
-        pass
-
-
-def test_a_cluster_that_is_not_there_is_one_line() -> None:
-    with pytest.raises(Unavailable, match=r"Ray at 127\.0\.0\.1:1: "), engine("ray", "127.0.0.1:1"):
-        pass
 
 
 def test_the_model_in_service_is_beaten_only_by_more_than_noise(tmp_path: Path) -> None:

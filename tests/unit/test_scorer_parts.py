@@ -11,6 +11,7 @@ from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.examples import NEVER
 from tocsin.forecaster.scorer import NotEnoughData
+from tocsin.forecaster.scorers.bins import edges, numbered
 from tocsin.forecaster.scorers.calibration import fit_map
 from tocsin.forecaster.scorers.conformal import quiet
 from tocsin.forecaster.scorers.curves import at_risk, fit_curves
@@ -170,6 +171,22 @@ def test_a_counter_that_is_mostly_zero_is_scaled_by_what_it_counts() -> None:
     x[20, 0] = 1e6
     z = prepare(x).apply(x)[:, 0]
     assert z[500] < z[0] < z[20] < 5 * z[0] + 20
+
+
+def test_bins_keep_the_order_and_tell_few_values_apart() -> None:
+    rng = np.random.default_rng(0)
+    x = np.column_stack([rng.normal(0, 1, 3000), rng.integers(0, 5, 3000), np.full(3000, np.nan)]).astype(np.float32)
+    x[:10, 0] = np.nan
+    limits = edges(x)
+    made = numbered(x, limits)
+    assert np.isnan(made[:10, 0]).all()
+    assert np.isnan(made[:, 2]).all()
+    assert np.array_equal(made[:, 1], x[:, 1])
+    order = np.argsort(x[10:, 0])
+    assert (np.diff(made[10:, 0][order]) >= 0).all()
+    assert np.unique(made[10:, 0]).size == 200
+    assert np.bincount(made[10:, 0].astype(int)).max() < 40
+    assert numbered(np.array([[1e9, -1e9, 3.0]], np.float32), limits).tolist() == [[199.0, 0.0, 0.0]]
 
 
 def test_residuals_are_those_of_a_ridge_regression_on_the_others() -> None:

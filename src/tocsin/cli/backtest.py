@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ folder = click.Path(path_type=Path)
 DATA_DIR = "TOCSIN_DATA_DIR"
 
 _FOR_DATASET = ("train", "test", "scenario", "quick")
-_FOR_FLEET = ("since", "until", "every", "model", "horizon", "folds")
+_FOR_FLEET = ("since", "until", "every", "model", "horizon", "folds", "engine", "ray_address")
 
 
 @click.command()
@@ -41,6 +42,8 @@ _FOR_FLEET = ("since", "until", "every", "model", "horizon", "folds")
 @click.option("--model", help="Scorers of a fleet, by comma; default: hazard.")
 @click.option("--horizon", type=Duration(), help="How far ahead a fleet's onsets count; default: 48h.")
 @click.option("--folds", type=click.IntRange(1, 50), help="Stretches of a fleet's past to test in turn; default: 3.")
+@click.option("--engine", help="Where a fleet's folds are fitted: local (default) or ray.")
+@click.option("--ray-address", help="Address of a running Ray cluster; default: start one here.")
 @click.option("--draws", type=click.IntRange(0, 10_000), default=200, show_default=True, help="Bootstrap draws.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of folds, models and draws.")
 @click.option("--leak", is_flag=True, help="Also print what a row-random split would have claimed.")
@@ -101,18 +104,17 @@ def _dataset(name: str, options: Mapping[str, object]) -> Result:
 
 
 def _fleet(context: Context, paths: tuple[Path, ...], options: Mapping[str, object]) -> Result:
+    from tocsin.forecaster.engine import engine
     from tocsin.runtime.backtest_fleet import over_files, over_store
     from tocsin.store.factory import open_store
 
     clock = SystemClock()
     past, wanted = _past(options, clock.now_ms()), _wanted(options)
-    if paths:
-        return over_files(paths, past, wanted, clock)
-    opened = open_store(context.settings.store)
-    try:
-        return over_store(opened, past, wanted, clock)
-    finally:
-        opened.close()
+    with engine(str(options["engine"] or "local"), str(options["ray_address"] or "")) as running:
+        if paths:
+            return over_files(paths, past, wanted, clock, running)
+        with closing(open_store(context.settings.store)) as opened:
+            return over_store(opened, past, wanted, clock, running)
 
 
 def _past(options: Mapping[str, object], now_ms: int) -> Past:

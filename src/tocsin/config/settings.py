@@ -228,6 +228,12 @@ class ForecastSettings(Section):
     """Folder of trained models; see `tocsin models`."""
     alarm_share: float = Field(default=0.001, gt=0, lt=1)
     """Share of the quiet situations of its calibration in which the risk model may warn: the budget of false alarms."""
+    retrain_hours: float = Field(default=0.0, ge=0)
+    """Time between two trainings on the fleet's own past; 0: never. A new model serves only if it wins its trial."""
+    retrain_days: float = Field(default=90.0, gt=0)
+    """How much past such a training learns from."""
+    retrain_model: str = "hazard"
+    """Family of scorers that is trained."""
     warm_days: float = Field(default=7.0, gt=0)
     """How much past the risk model reads at a first start; later it goes on from where it was."""
 

@@ -19,11 +19,14 @@ from tocsin.journal.kinds import EntryKind
 from tocsin.rules.load import load_rules
 from tocsin.runtime.brain import Brain
 from tocsin.runtime.forecasts import Forecasts
+from tocsin.runtime.retrain import Retrainer
 from tocsin.runtime.runner import Periodic
 from tocsin.store.factory import open_store
 from tocsin.store.upkeep import interrupt
 from tocsin.telemetry.metrics import OwnMetrics
 
+RETRAIN_LOOK_SECONDS = 600.0
+"""Time between two looks whether a training is due."""
 PRUNE_SECONDS = 300.0
 """Time between two rounds of looking after the store: most find nothing that is due."""
 
@@ -97,6 +100,7 @@ def open_brain(settings: Settings, clock: Clock, *, propose: bool = False) -> Ru
     threads = [
         Periodic("evaluate", brain.tick, settings.rules.evaluate_seconds, clock, failed),
         Periodic("forecast", brain.forecast, min(settings.forecast.every_seconds, 60.0), clock, failed),
+        Periodic("retrain", Retrainer(settings, clock, metrics).tick, RETRAIN_LOOK_SECONDS, clock, failed),
         Periodic("prune", brain.prune, PRUNE_SECONDS, clock, failed),
     ]
     return RunningBrain(brain, worker, threads, sender)

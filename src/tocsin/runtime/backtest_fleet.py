@@ -12,6 +12,7 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, Clock, to_iso
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.benchmarks.result import Result
+from tocsin.forecaster.engine import Engine
 from tocsin.forecaster.evaluation.forward import Forward, forward
 from tocsin.forecaster.examples import Examples
 from tocsin.forecaster.features import Span, examples_from
@@ -31,7 +32,9 @@ class Past:
     every_ms: int = HOUR
 
 
-def over_files(paths: Sequence[Path], past: Past, wanted: Forward, clock: Clock) -> Result:
+def over_files(
+    paths: Sequence[Path], past: Past, wanted: Forward, clock: Clock, engine: Engine | None = None
+) -> Result:
     """Walk forward over recordings of any format that a replay reads.
 
     Raises InputError where nothing can be read or the past is too short, NotEnoughData where nothing can be learned.
@@ -42,17 +45,17 @@ def over_files(paths: Sequence[Path], past: Past, wanted: Forward, clock: Clock)
     span = _span(past, recording.start_ms, end_ms)
     examples = examples_from(batches(recording), [track.gpu for track in recording.tracks], span)
     source = f"{len(paths)} recorded files, {_told(span)}"
-    result = _judged(examples, wanted, source)
+    result = _judged(examples, wanted, source, engine)
     notes = [*result.notes, *(str(problem) for problem in recording.problems)]
     return replace(result, notes=notes, seconds=clock.monotonic() - begun)
 
 
-def over_store(store: Store, past: Past, wanted: Forward, clock: Clock) -> Result:
+def over_store(store: Store, past: Past, wanted: Forward, clock: Clock, engine: Engine | None = None) -> Result:
     """Walk forward over what a store holds. Raises as `over_files`, and what the store raises."""
     begun, now_ms = clock.monotonic(), clock.now_ms()
     span = _span(past, now_ms - PAST_MS, now_ms)
     examples = examples_from(store, store.gpus(), span)
-    result = _judged(examples, wanted, f"the store, {_told(span)}")
+    result = _judged(examples, wanted, f"the store, {_told(span)}", engine)
     return replace(result, seconds=clock.monotonic() - begun)
 
 
@@ -68,10 +71,10 @@ def batches(recording: Recording) -> Iterator[Batch]:
         yield Batch([], events[place:])
 
 
-def _judged(examples: Examples, wanted: Forward, source: str) -> Result:
+def _judged(examples: Examples, wanted: Forward, source: str, engine: Engine | None) -> Result:
     if len(examples) == 0:
         raise InputError("span", source, "no GPU has a reading to decide on", "choose --from and --to with telemetry")
-    return forward(examples, wanted, source)
+    return forward(examples, wanted, source, engine)
 
 
 def _span(past: Past, first_ms: int, last_ms: int) -> Span:

@@ -16,7 +16,7 @@ from tocsin.forecaster.benchmarks.simulator_fleet import WARM_UP_MS, sicker
 from tocsin.forecaster.examples import HORIZONS_MS, Examples
 from tocsin.forecaster.features import Plan, Rules, Span, examples_from
 from tocsin.forecaster.features.walk import Part, Walk
-from tocsin.forecaster.lifecycle.engine import engine
+from tocsin.forecaster.engine import engine
 from tocsin.forecaster.lifecycle.shelf import PRIOR, Shelf, Shelved
 from tocsin.forecaster.lifecycle.train import Trained, joined, train
 from tocsin.forecaster.lifecycle.trial import Recipe

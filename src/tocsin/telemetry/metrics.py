@@ -75,6 +75,9 @@ OWN_METRICS: dict[str, OwnMetric] = {
         ("kind", "outcome"),
         "Requests to training processes, by how they ended: done, failed, refused, expired or lost.",
     ),
+    "tocsin_model_trainings_total": OwnMetric(
+        "counter", ("outcome",), "Trainings of the service itself: promoted, shelved or failed."
+    ),
     "tocsin_model_silent_gpus": OwnMetric("gauge", (), "GPUs that the risk model can say nothing of."),
     "tocsin_model_shifted_features_ratio": OwnMetric(
         "gauge", (), "Share of the features that have shifted since the risk model was trained."
