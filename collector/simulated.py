@@ -8,6 +8,7 @@ from tocsin.domain.clock import SECOND
 from tocsin.domain.identity import Gpu
 from tocsin.domain.pool import PoolState
 from tocsin.sim.fleet import SimulatedFleet
+from tocsin.sim.scenario import scenario_of
 from tocsin.sim.spec import FleetSpec
 
 
@@ -45,5 +46,8 @@ class SimulatedSource:
 def from_settings(settings: SimulationSettings, now_ms: int) -> SimulatedSource:
     """The source of `settings` whose first reading is at `now_ms`."""
     interval_ms = max(1, round(settings.interval_seconds * SECOND))
-    spec = FleetSpec(settings.gpus, settings.seed, now_ms - interval_ms, interval_ms, settings.fault_rate_scale)
+    scenario = scenario_of(settings.scenario)
+    spec = FleetSpec(
+        settings.gpus, settings.seed, now_ms - interval_ms, interval_ms, settings.fault_rate_scale, scenario
+    )
     return SimulatedSource(SimulatedFleet(spec))

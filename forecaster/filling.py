@@ -58,7 +58,7 @@ STEP_UP = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """Of each series: steps until the limit is reached (infinite: no such growth), its fitted level, its rise a step."""
+    """Of each series: steps until the limit is reached (infinite: no such growth), fitted level, rise a step."""
 
     steps: Floats
     level: Floats

@@ -60,7 +60,7 @@ def _folds(request: Request, drives: Drives) -> Sequence[Fold]:
 
 def _judged(fold: Fold, sizes: Sizes, request: Request) -> Pool:
     made = parts(fold, sizes, request.seed)
-    return pool_of(fold, made, judge(made, request.seed, request.quick))
+    return pool_of(fold, made, judge(made, request.seed, quick=request.quick))
 
 
 def _with_folds(section: Section, folds: Sequence[Fold], pools: Sequence[Pool]) -> Section:

@@ -32,6 +32,15 @@ LEAST_WARNED, MOST_FALSE = 0.95, 1.0
 EMPTY = 0.02
 """Used share of the memory below which nothing runs."""
 
+GPUS, HOURS, SCALE = 256, 48.0, 200.0
+NOTES = (
+    "An event of memory is an allocation that failed; one of fragmentation is that 30 % is reached, also by what later "
+    "fades again. An alarm is false where no event follows within 3 h. GPU-hours of fragmentation are those in which "
+    "it can be read.",
+    "MIG layouts of the simulated fleet change through a fault alone, in steps: a layout that has begun to shut out "
+    "instances is the warning. Real layouts churn, so that its false alarms would be more.",
+)
+
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 
@@ -53,6 +62,53 @@ class Told:
     def false_rate(self) -> float:
         """False alarms per 1,000 GPU-hours."""
         return 1000.0 * self.false / self.gpu_hours if self.gpu_hours else float("nan")
+
+
+def filling_section(scenario: Scenario, seed: int, quick: bool) -> Section:
+    """A fleet of a seed of its own, and what the warnings came to."""
+    gpus, hours = (64, 8.0) if quick else (GPUS, HOURS)
+    told = watch(scenario, gpus, hours, seed * 1000 + 21, SCALE)
+    every = Told(
+        tuple(lead for one in told.values() for lead in one.leads),
+        sum(one.false for one in told.values()),
+        max(one.gpu_hours for one in told.values()),
+    )
+    bars = {name: name != "MIG fragmentation" for name in told}
+    models = {name: _figures(one, barred) for (name, one), barred in zip(told.items(), bars.values(), strict=True)}
+    models["all"] = _figures(every, True)
+    lived = {"gpus": gpus, "hours": hours, "gpu_hours": gpus * hours, "times_as_often": SCALE}
+    return Section("Memory and fragmentation, 1 min", models, lived, (_table(told),), (), NOTES)
+
+
+def _figures(told: Told, barred: bool) -> dict[str, Figure]:
+    low, high = _wilson(told.warned, len(told.leads))
+    figures = {
+        "warned_10_min_before": Figure(told.warned, low, high, LEAST_WARNED if barred else None),
+        "false_alarms_per_1000_gpu_hours": Figure(told.false_rate, bar=MOST_FALSE if barred else None, least=False),
+    }
+    if told.leads:
+        figures["median_lead_minutes"] = Figure(float(np.median(told.leads)))
+    return {name: one for name, one in figures.items() if np.isfinite(one.value)}
+
+
+def _wilson(share: float, count: int) -> tuple[float | None, float | None]:
+    """95 % interval of a share (Wilson 1927)."""
+    if not count:
+        return None, None
+    z = 1.96
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * float(np.sqrt(share * (1 - share) / count + z * z / (4 * count**2)))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def _table(told: Mapping[str, Told]) -> Table:
+    rows = [
+        (name, len(one.leads), one.warned, min(one.leads, default=None), one.false, one.gpu_hours)
+        for name, one in told.items()
+    ]
+    return Table(
+        "Events and warnings", ("kind", "events", "warned in time", "least lead, min", "false", "GPU-hours"), rows
+    )
 
 
 def leaky(scenario: Scenario, scale: float) -> Scenario:

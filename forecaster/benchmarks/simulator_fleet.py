@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -53,8 +53,8 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """What a fleet came to. `warned` [n] tells rows whose next fault has a precursor, `of_days` [n] those where it lasts
-    days; `faults` is the truth about hardware faults, benign precursors among them."""
+    """What a fleet came to. `warned` [n] tells rows whose next fault has a precursor, `of_days` [n] those where it
+    lasts days; `faults` is the truth about hardware faults, benign precursors among them."""
 
     examples: Examples
     warned: Mask
@@ -65,8 +65,10 @@ class Simulated:
         """The rows of known label on which faults with a precursor of days are told from health: those within the
         horizon of such a fault, and all that have no fault at all ahead. Benign precursors, and instants of a precursor
         before the horizon, count as health."""
-        label, known = self.examples.label(horizon_ms)
-        return self.examples.take(known & (~label | self.of_days))
+        examples = self.examples
+        label, known = examples.label(horizon_ms)
+        event_ms = np.where(self.of_days, examples.event_ms, NEVER)
+        return replace(examples, event_ms=event_ms).take(known & (~label | self.of_days))
 
 
 def plan() -> Plan:

@@ -45,7 +45,17 @@ SETTINGS: Mapping[str, Mapping[str, object]] = {
         "l2_regularization": 5.0,
         "max_features": 0.3,
     },
-    "lstm": {"hidden": 48, "max_rows": 12_000, "epochs": 14, "patience": 3, "folds": 4},
+    "lstm": {
+        "folds": 4,
+        "hidden": 64,
+        "members": 2,
+        "max_rows": 16_000,
+        "epochs": 40,
+        "patience": 6,
+        "dropout": 0.3,
+        "weight_decay": 0.1,
+        "learning_rate": 1e-3,
+    },
 }
 
 
@@ -76,7 +86,11 @@ def learn(train: Simulated, later: Examples, seed: int, quick: bool = False) -> 
 
 
 def _fitted(name: str, rows: Examples, seed: int, quick: bool) -> Scorer:
-    few = {"boosting": {"max_iter": 40}, "lstm": {"epochs": 2, "max_rows": 1500}}.get(name, {}) if quick else {}
+    few = (
+        {"boosting": {"max_iter": 40}, "lstm": {"epochs": 2, "max_rows": 1500, "members": 1}}.get(name, {})
+        if quick
+        else {}
+    )
     settings = {**SETTINGS[name], **few}
     scorer = registry.build(name, horizons_ms=HORIZONS_MS, features=FEATURES, seed=seed, **settings)
     scorer.fit(rows)

@@ -19,12 +19,13 @@ CLASSES = ("memory", "bus", "nvlink", "thermal")
 @dataclass(frozen=True, slots=True)
 class Single:
     """A feature with its threshold, tuned on the train part; `falling` where an alarm is at and below it. `balanced`
-    is the balanced accuracy on the test part."""
+    is the balanced accuracy on the test part, `tuned` that on the train part."""
 
     feature: str
     threshold: float
     falling: bool
     balanced: float
+    tuned: float
 
     def score(self, examples: Examples) -> Floats:
         """1 where it would alarm, else 0."""
@@ -47,7 +48,7 @@ def single_thresholds(train: Examples, test: Examples, seed: int) -> list[Single
         (up, gain), (down, loss) = best_threshold(values, label), best_threshold(-values, label)
         falling, threshold = (loss > gain, down if loss > gain else up)
         alarm = _alarms(test.features[:, place].astype(np.float64), threshold, falling)
-        found.append(Single(name, threshold, falling, balanced_accuracy(alarm, judged)))
+        found.append(Single(name, threshold, falling, balanced_accuracy(alarm, judged), max(gain, loss)))
     return sorted(found, key=lambda one: (-one.balanced, one.feature))
 
 

@@ -120,7 +120,7 @@ class TestDrift:
         moved = examples.features.copy()
         moved[:, 1] += 3.0
         shift = feature_shift(Reference.of(examples), replace(examples, features=moved))
-        assert shift.worst[0][0] == "noise_a"
+        assert shift.worst[0][0] == "pcie_replay.24h"
         assert shift.share == pytest.approx(1 / 3)
         assert shift.alarm
         assert not feature_shift(Reference.of(examples), replace(examples, features=moved).take(np.arange(20))).alarm
@@ -129,7 +129,7 @@ class TestDrift:
         examples = fleet()
         gone = examples.features.copy()
         gone[:, 2] = np.nan
-        assert feature_shift(Reference.of(examples), replace(examples, features=gone)).worst[0][0] == "noise_b"
+        assert feature_shift(Reference.of(examples), replace(examples, features=gone)).worst[0][0] == "nvlink_crc.24h"
 
     def test_a_reference_comes_back_from_its_file(self, tmp_path: Path) -> None:
         made = Reference.of(fleet())

@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import click
 
@@ -127,6 +128,11 @@ def dashboard(context: Context) -> None:
 @click.option("--speed", type=click.FloatRange(min=0, min_open=True), help="Simulated seconds per second of wall time.")
 @click.option("--for", "duration", type=Duration(), help="End after this much wall time, for example 60s.")
 @click.option("--seed", type=int, help="Seed of the simulated fleet.")
+@click.option(
+    "--scenario",
+    type=click.Path(path_type=Path),
+    help="Scenario file: how hard the simulated faults are to foresee; default: the shipped one.",
+)
 @click.option("--no-dashboard", is_flag=True, help="Do not start the dashboard.")
 @json_option
 @pass_context
@@ -136,6 +142,7 @@ def demo(
     speed: float | None,
     duration: float | None,
     seed: int | None,
+    scenario: Path | None,
     no_dashboard: bool,
     as_json: bool,
 ) -> int:
@@ -143,7 +150,7 @@ def demo(
     from tocsin.runtime.demo import run_demo
 
     settings = context.settings
-    wanted = {"gpus": gpus, "speed": speed, "seed": seed}
+    wanted = {"gpus": gpus, "speed": speed, "seed": seed, "scenario": scenario}
     simulation = settings.simulation.model_copy(update={k: v for k, v in wanted.items() if v is not None})
     settings = settings.model_copy(update={"simulation": simulation})
     configure_logging("warning", settings.log.format)

@@ -97,6 +97,8 @@ class SimulationSettings(Section):
     """Simulated time between two readings."""
     fault_rate_scale: float = Field(default=1.0, ge=0)
     """Multiplier on the published fault rates; a rehearsal wants more faults than a real fleet has."""
+    scenario: Path | None = None
+    """File of the numbers that decide how hard faults are to foresee (docs/simulation.md); the shipped one unless given."""
 
 
 class StoreKind(StrEnum):

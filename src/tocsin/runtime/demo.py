@@ -26,6 +26,7 @@ from tocsin.runtime.dashboard_process import prepare_dashboard
 from tocsin.runtime.scoreboard import is_ahead
 from tocsin.runtime.service import BrainService
 from tocsin.sim.fleet import SimulatedFleet
+from tocsin.sim.scenario import scenario_of
 from tocsin.sim.spec import FleetSpec
 from tocsin.store.factory import open_store
 
@@ -93,6 +94,7 @@ class Demo:
                 start_ms=start_ms // interval_ms * interval_ms,
                 interval_ms=interval_ms,
                 fault_rate_scale=simulation.fault_rate_scale,
+                scenario=scenario_of(simulation.scenario),
             )
         )
         _past(settings, self.fleet)

@@ -10,10 +10,10 @@ import numpy as np
 
 from tocsin.collector.replay import read_recording
 from tocsin.config.settings import Settings
-from tocsin.domain.clock import DAY, HOUR, Clock, to_iso
+from tocsin.domain.clock import DAY, HOUR, MINUTE, Clock, to_iso
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.benchmarks.simulator_fleet import WARM_UP_MS, sicker
-from tocsin.forecaster.examples import HORIZONS_MS, Examples
+from tocsin.forecaster.examples import HORIZONS_MS, NEVER, Examples, Mask
 from tocsin.forecaster.features import Plan, Rules, Span, examples_from
 from tocsin.forecaster.features.walk import Part, Walk
 from tocsin.forecaster.engine import engine
@@ -24,13 +24,15 @@ from tocsin.forecaster.onsets import onsets_of
 from tocsin.runtime.backtest_fleet import PAST_MS, batches
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.scenario import default_scenario, load_scenario
-from tocsin.sim.spec import FleetSpec
+from tocsin.sim.spec import Fault, FleetSpec
 from tocsin.store.factory import open_store
 
 SIMULATED_START_MS = 20_089 * DAY
 """2025-01-01T00:00:00Z: the simulated past has no date of its own."""
 SLOWER = 6
 """A simulated GPU decides this many times more seldom: its precursors last days."""
+SAME_FAULT_MS = 5 * MINUTE
+"""How far the first event of a fault may lie from its onset."""
 QUIET_KEPT = 0.1
 """Share of the quiet rows that a fit gets, weighted ten times: they are nearly all, and nearly alike."""
 
@@ -98,7 +100,7 @@ def _parts(settings: Settings, wanted: Wanted, clock: Clock) -> tuple[list[Examp
     parts, words = [], []
     if wanted.gpus:
         parts.append(simulated(wanted))
-        words.append(f"a simulated fleet of {wanted.gpus} GPUs over {wanted.days:g} days")
+        words.append(f"a simulated fleet of {wanted.gpus} GPUs over {wanted.days:g} days (abrupt faults left out)")
     if wanted.files:
         parts.append(_recorded(wanted))
         words.append(f"{len(wanted.files)} recorded files: {', '.join(path.name for path in wanted.files[:4])}")
@@ -130,7 +132,11 @@ def _stored(settings: Settings, wanted: Wanted, clock: Clock) -> Examples:
 
 def simulated(wanted: Wanted) -> Examples:
     """Rows of a simulated fleet, its hardware faults `scale` times as often as the scenario has them, labelled by its
-    events as a real one; most of the quiet rows are left out, with weights for those that stay."""
+    events as a real one.
+
+    Rows before a fault that strikes without a precursor are left out: nothing in them can tell, and the simulation
+    knows that. Most of the quiet rows are left out too, with weights for those that stay.
+    """
     scenario = default_scenario() if wanted.scenario is None else load_scenario(wanted.scenario)
     plan = Plan()
     spec = FleetSpec(
@@ -143,7 +149,24 @@ def simulated(wanted: Wanted) -> Examples:
         columns, events = fleet.step_columns(plan.metrics)
         walk.take((fleet.now_ms - 1) // plan.step_ms, Part(columns, events))
     walk.close()
-    return thinned(walk.examples(onsets_of(walk.events, fleet.gpus), Rules()), wanted.recipe.seed)
+    examples = walk.examples(onsets_of(walk.events, fleet.gpus), Rules())
+    return thinned(examples.take(~_before_abrupt(examples, fleet.faults)), wanted.recipe.seed)
+
+
+def _before_abrupt(examples: Examples, faults: Sequence[Fault]) -> Mask:
+    """Rows whose next onset is that of a fault without a precursor."""
+    number = {uuid: place for place, uuid in enumerate(examples.devices)}
+    sudden = np.array(
+        sorted((number[one.gpu], one.onset_ms) for one in faults if one.abrupt and one.onset_ms is not None),
+        dtype=np.int64,
+    ).reshape(-1, 2)
+    found = np.zeros(len(examples), np.bool_)
+    for device in np.unique(sudden[:, 0]):
+        times = sudden[sudden[:, 0] == device, 1]
+        rows = np.flatnonzero((examples.device == device) & (examples.event_ms != NEVER))
+        away = np.abs(examples.event_ms[rows][:, None] - times[None, :]).min(axis=1, initial=NEVER)
+        found[rows] = away <= SAME_FAULT_MS
+    return found
 
 
 def thinned(examples: Examples, seed: int) -> Examples:

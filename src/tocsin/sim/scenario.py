@@ -1,7 +1,7 @@
 """What decides how hard a simulated fleet is to predict, read from one file.
 
-A scenario holds rates, shares, the length, strength and shape of precursors, and the noise of the normal. Every table of
-the file says in `source` where its numbers are from. `scenarios/default.toml` is the one that ships.
+A scenario holds rates, shares, the length, strength and shape of precursors, and the noise of the normal. Every table
+of the file says in `source` where its numbers are from. `scenarios/default.toml` is the one that ships.
 """
 
 from __future__ import annotations
@@ -276,6 +276,11 @@ def load_scenario(path: Path) -> Scenario:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError("scenario", str(path), f"cannot be read: {error}", "name a readable TOML file") from None
     return parse_scenario(text, str(path))
+
+
+def scenario_of(path: Path | None) -> Scenario:
+    """The scenario in `path`, or the one that ships. Raises InputError as `load_scenario` does."""
+    return default_scenario() if path is None else load_scenario(path)
 
 
 def parse_scenario(text: str, where: str) -> Scenario:

@@ -40,8 +40,8 @@ class Moment:
 
 
 class TableMaker:
-    """Rows of one step for chosen metrics, float64[gpus, metrics] in the fleet's order; NaN where a reading would have no
-    value."""
+    """Rows of one step for chosen metrics, float64[gpus, metrics] in the fleet's order; NaN where a reading would have
+    no value."""
 
     def __init__(self, inventory: Inventory, metrics: Sequence[str]) -> None:
         self.metrics = tuple(metrics)

@@ -9,7 +9,7 @@ from tocsin.forecaster.examples import NEVER, Examples
 from tocsin_testing.builders import T0
 
 START = T0 // DAY * DAY
-NAMES = ("telling", "noise_a", "noise_b")
+NAMES = ("ecc_corrected.24h", "pcie_replay.24h", "nvlink_crc.24h")
 
 
 def fleet(strength: float = 2.5, *, devices: int = 120, days: int = 60, seed: int = 3, first: int = 0) -> Examples:

@@ -1,0 +1,137 @@
+"""The simulated benchmark: who is judged, what a threshold may know, and that the same seed says the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tocsin.domain.clock import DAY, HOUR
+from tocsin.domain.errors import InputError
+from tocsin.forecaster.benchmarks import simulator_filling
+from tocsin.forecaster.benchmarks.result import Request, Result
+from tocsin.forecaster.benchmarks.simulator import HEADLINE, SINGLE, run
+from tocsin.forecaster.benchmarks.simulator_fleet import OF_DAYS_MS, Recipe, Simulated, lasts_days, sicker, simulate
+from tocsin.forecaster.benchmarks.simulator_models import HORIZON_MS, best_threshold, lessons
+from tocsin.forecaster.benchmarks.simulator_single import balanced_accuracy, single_thresholds
+from tocsin.forecaster.examples import NEVER
+from tocsin.sim.faults import fault_kinds
+from tocsin.sim.scenario import default_scenario
+
+RECIPE = Recipe(64, 15.0, 5, 1000.0, default_scenario())
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Simulated:
+    return simulate(RECIPE)
+
+
+def test_rates_of_hardware_alone_are_raised() -> None:
+    plain, sick = fault_kinds(), fault_kinds(sicker(default_scenario(), 10.0))
+    for name, kind in plain.items():
+        times = 10.0 if kind.fault_class == "hardware" else 1.0
+        assert sick[name].per_gpu_year == pytest.approx(times * kind.per_gpu_year)
+
+
+def test_labels_are_the_faults_that_struck(fleet: Simulated) -> None:
+    struck = {(fault.gpu, fault.onset_ms) for fault in fleet.faults if fault.onset_ms is not None}
+    examples = fleet.examples
+    known = examples.event_ms != NEVER
+    assert known.sum() > 100
+    for device, event_ms in zip(examples.device[known], examples.event_ms[known], strict=True):
+        assert (examples.devices[device], event_ms) in struck
+    assert (examples.seen_ms <= examples.at_ms).all()
+
+
+def test_faults_of_days_are_warned_of_for_days(fleet: Simulated) -> None:
+    assert fleet.of_days.any()
+    assert (fleet.warned | ~fleet.of_days).all()
+    for fault in fleet.faults:
+        if lasts_days(fault):
+            assert not fault.abrupt
+            assert fault.onset_ms is not None
+            assert fault.onset_ms - fault.started_ms >= OF_DAYS_MS >= HORIZON_MS + DAY
+
+
+def test_the_judged_rows_are_health_and_the_last_days_before_slow_faults(fleet: Simulated) -> None:
+    judged = fleet.judged(HORIZON_MS)
+    label, known = judged.label(HORIZON_MS)
+    assert known.all()
+    assert 0 < label.sum() < label.size
+    slow = {(fault.gpu, fault.onset_ms) for fault in fleet.faults if lasts_days(fault)}
+    for device, event_ms in zip(judged.device[label], judged.event_ms[label], strict=True):
+        assert (judged.devices[device], event_ms) in slow
+    positive, of_all = fleet.examples.label(HORIZON_MS)
+    assert len(judged) == (of_all & (~positive | fleet.of_days)).sum()
+
+
+def test_rows_before_abrupt_faults_are_not_learned_from(fleet: Simulated) -> None:
+    label, known = fleet.examples.label(HORIZON_MS)
+    rows = lessons(fleet, 0, quiet_rows=200)
+    assert rows.label(HORIZON_MS)[0].sum() == (label & fleet.warned).sum() < label.sum()
+    assert rows.weight.sum() == pytest.approx((label & fleet.warned).sum() + (known & ~label).sum())
+
+
+def test_the_best_threshold_is_the_best_of_all() -> None:
+    rng = np.random.default_rng(0)
+    score = np.round(rng.normal(size=300), 1)
+    score[::17] = np.nan
+    label = rng.random(300) < 0.2 + 0.2 * (np.nan_to_num(score) > 0)
+    threshold, balanced = best_threshold(score, label)
+    every = {
+        one: balanced_accuracy(np.nan_to_num(score, nan=-9.0) >= one, label)
+        for one in np.unique(score[~np.isnan(score)])
+    }
+    assert balanced == pytest.approx(max(every.values())) == pytest.approx(every[threshold])
+
+
+def test_a_threshold_without_any_hit_never_alarms() -> None:
+    threshold, balanced = best_threshold(np.full(5, np.nan), np.array([True, False, True, False, False]))
+    assert (threshold, balanced) == (float("inf"), 0.5)
+
+
+def test_one_feature_that_tells_is_found_in_either_direction(fleet: Simulated) -> None:
+    judged = fleet.judged(HORIZON_MS)
+    label = judged.label(HORIZON_MS)[0]
+    judged.features[:, 3] = np.where(label, -1.0, 1.0)
+    best = single_thresholds(judged, judged, 0)[0]
+    assert (best.feature, best.falling, best.balanced) == (judged.names[3], True, 1.0)
+    np.testing.assert_array_equal(best.score(judged) > 0, label)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Result]:
+    request = Request(tmp_path_factory.mktemp("none"), seed=3, draws=20, quick=True)
+    return run(request), run(request)
+
+
+def test_the_same_seed_gives_the_same_report(small: tuple[Result, Result]) -> None:
+    assert small[0].sections[0].models == small[1].sections[0].models
+    assert small[0].sections[2] == small[1].sections[2]
+
+
+def test_the_report_has_the_figures_and_their_bars(small: tuple[Result, Result]) -> None:
+    days, every, filling = small[0].sections
+    assert days.models[HEADLINE]["balanced_accuracy"].bar == 0.92
+    single = days.models[SINGLE]["balanced_accuracy"]
+    assert (single.bar, single.least, single.holds) == (0.80, False, True)
+    assert days.models[HEADLINE]["roc_auc"].value > days.models[SINGLE]["roc_auc"].value
+    assert every.models[HEADLINE]["calibration_error"].bar == 0.03
+    assert 0.5 < float(every.population["abrupt_share"]) < 0.9
+    assert filling.models["memory leak"]["false_alarms_per_1000_gpu_hours"].bar == 1.0
+
+
+def test_leaks_and_holes_are_warned_of_in_time() -> None:
+    told = simulator_filling.watch(default_scenario(), 64, 20.0, 9, 600.0)
+    leak, holes = told["memory leak"], told["allocator fragmentation"]
+    assert len(leak.leads) >= 10
+    assert leak.warned >= 0.9
+    assert holes.warned >= 0.9
+    assert leak.gpu_hours == 64 * 20.0
+    assert max(leak.leads) * HOUR / 60 <= 3 * HOUR
+
+
+def test_an_unknown_scenario_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        run(Request(tmp_path, scenario=tmp_path / "none.toml"))

@@ -1,0 +1,96 @@
+"""Growth without a plateau is told from what fills and stays, from jumps and from ripples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tocsin.forecaster.filling import HOLES, MEMORY, outlook, stepped_up
+from tocsin.forecaster.filling import Floats as Values
+
+
+def noise(count: int, length: int, seed: int = 1, width: float = 0.001) -> Values:
+    return width * np.random.default_rng(seed).standard_normal((count, length))
+
+
+def steps(values: Values, limit: float = MEMORY.limit) -> Values:
+    return outlook(values, limit).steps
+
+
+@pytest.mark.smoke
+def test_a_leak_is_dated() -> None:
+    line = 0.60 + 0.002 * np.arange(150)
+    ahead = steps(line + noise(20, 150))
+    assert ahead == pytest.approx((MEMORY.limit - line[-1]) / 0.002, abs=8)
+
+
+def test_a_leak_that_began_lately_shows_in_the_short_windows() -> None:
+    line = 0.6 + np.concatenate([np.zeros(140), 0.01 * np.arange(1, 21)])
+    assert steps(line + noise(5, 160)) == pytest.approx((MEMORY.limit - 0.8) / 0.01, abs=4)
+
+
+def test_what_fills_up_and_stays_is_no_leak() -> None:
+    minutes = np.arange(160)
+    warming = 0.9 - 0.15 * np.exp(-minutes / 25)
+    assert np.isinf(steps(warming + noise(50, 160))).all()
+
+
+def test_level_noise_and_ripples_say_nothing() -> None:
+    minutes = np.arange(160)
+    for seed in range(20):
+        ripple = 0.9 + 0.004 * np.sin(2 * np.pi * minutes / 41 + seed)
+        assert (steps(ripple + noise(50, 160, seed)) > MEMORY.ahead_steps).all()
+
+
+def test_a_jump_is_a_new_job() -> None:
+    line = np.concatenate([np.full(80, 0.2), np.full(80, 0.8)])
+    assert np.isinf(steps(line + noise(5, 160))).all()
+    climbing = np.concatenate([0.1 + 0.005 * np.arange(80), np.full(80, 0.8)])
+    assert np.isinf(steps(climbing + noise(5, 160))).all()
+
+
+def test_a_gap_ends_what_was() -> None:
+    line = 0.60 + 0.002 * np.arange(160)
+    line = np.tile(line, (2, 1)) + noise(2, 160)
+    line[1, 150:154] = np.nan
+    ahead = steps(line)
+    assert np.isfinite(ahead[0])
+    assert np.isinf(ahead[1])
+
+
+def test_single_missing_values_do_no_harm() -> None:
+    line = np.tile(0.60 + 0.002 * np.arange(160), (3, 1)) + noise(3, 160)
+    holed = line.copy()
+    holed[:, 5::7] = np.nan
+    assert steps(holed) == pytest.approx(steps(line), abs=8)
+
+
+def test_short_empty_and_unknown_pasts_say_nothing() -> None:
+    assert np.isinf(steps(np.full((3, 4), 0.9))).all()
+    assert np.isinf(steps(np.full((3, 160), np.nan))).all()
+    assert steps(np.empty((0, 160))).size == 0
+
+
+def test_rows_do_not_touch_each_other() -> None:
+    rows = np.vstack([0.60 + 0.002 * np.arange(160) + noise(1, 160)[0], np.full(160, 0.5), 0.3 + noise(1, 160, 3)[0]])
+    together = steps(rows)
+    for place in range(3):
+        assert steps(rows[place : place + 1])[0] == together[place]
+
+
+def test_inputs_stay_as_they_were() -> None:
+    rows = np.tile(0.60 + 0.002 * np.arange(160), (2, 1))
+    before = rows.copy()
+    outlook(rows, 0.9)
+    np.testing.assert_array_equal(rows, before)
+
+
+def test_holes_between_tensors_open_quickly() -> None:
+    line = np.concatenate([np.full(60, 0.1), 0.1 + 0.012 * np.arange(1, 9)])
+    assert (steps(line + noise(5, 68, width=0.003), HOLES.limit) <= HOLES.ahead_steps).all()
+
+
+def test_a_layout_that_stands_above_its_least_has_stepped_up() -> None:
+    nan = np.nan
+    rows = np.array([[0.0, 0.0, 0.02], [0.0, 0.0, 0.0], [0.4, 0.0, 0.0], [nan, nan, nan], [nan, 0.39, 0.39]])
+    assert stepped_up(rows).tolist() == [True, False, False, False, False]
