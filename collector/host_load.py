@@ -64,7 +64,9 @@ class HostLoad:
             return batch
         missing = {} if first else {name: Missing.UNSUPPORTED for name in _ALL if name not in values}
         readings = [
-            replace(one, values={**one.values, **values}, missing={**one.missing, **missing}) for one in batch.readings
+            # A GPU that answers nothing stays one: what its node does says nothing of it.
+            replace(one, values={**one.values, **values}, missing={**one.missing, **missing}) if one.values else one
+            for one in batch.readings
         ]
         return replace(batch, readings=readings)
 

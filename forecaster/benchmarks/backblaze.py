@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -39,7 +38,6 @@ NOTES = (
 
 def run(request: Request) -> Result:
     """Judge the product's scorers. Raises InputError for unusable folders, NotEnoughData for too few failures."""
-    started = time.perf_counter()
     sizes = QUICK_SIZES if request.quick else FULL_SIZES
     drives = read_drives(request.train)
     folds = _folds(request, drives)
@@ -49,7 +47,7 @@ def run(request: Request) -> Result:
     made[0] = _with_folds(made[0], folds, pools)
     if request.leak:
         made.append(leak_section(drives, sizes, request))
-    return Result("backblaze", PROTOCOL, SOURCE, made, NOTES, time.perf_counter() - started)
+    return Result("backblaze", PROTOCOL, SOURCE, made, NOTES)
 
 
 def _folds(request: Request, drives: Drives) -> Sequence[Fold]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tocsin.domain.clock import DAY
-from tocsin.forecaster.benchmarks.result import Curve, Request, Result, Section
+from tocsin.forecaster.benchmarks.result import Request, Result, Section
 from tocsin.forecaster.benchmarks.simulator_filling import filling_section
 from tocsin.forecaster.benchmarks.simulator_fleet import EVERY_MS, Recipe, Simulated, lasts_days, simulate
 from tocsin.forecaster.benchmarks.simulator_models import HEADLINE, HORIZON_MS, best_threshold, learn
@@ -16,7 +16,7 @@ from tocsin.forecaster.benchmarks.simulator_single import Single, single_table, 
 from tocsin.forecaster.evaluation.figures import population, standard, with_bars
 from tocsin.forecaster.evaluation.reliability import reliability_curve, reliability_table
 from tocsin.forecaster.evaluation.trivial import BASE_RATES, RECENCY, base_rates, recency
-from tocsin.forecaster.examples import Examples, Floats
+from tocsin.forecaster.examples import Floats
 from tocsin.forecaster.scorer import Scorer
 from tocsin.sim.scenario import Scenario, scenario_of
 
@@ -37,7 +37,7 @@ DAYS = 45.0
 SCALE = 50.0
 SIZES = (1536, 768, 1024)
 """GPUs to learn from, to calibrate on, to judge."""
-QUICK_SIZES, QUICK_DAYS, QUICK_SCALE = (192, 128, 128), 21.0, 300.0
+QUICK_SIZES, QUICK_DAYS, QUICK_SCALE = (128, 96, 96), 16.0, 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,21 @@ class _Fleets:
     test: Simulated
 
 
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """Each model's scores of the fleet that is judged, and its threshold: that of the highest balanced accuracy on the
+    fleet that was neither learned from nor judged."""
+
+    scores: Mapping[str, Floats]
+    limits: Mapping[str, float]
+
+
 def run(request: Request) -> Result:
     """Simulate, learn, judge. Folders are not looked at. Raises InputError for a scenario that cannot be read."""
     scenario = scenario_of(request.scenario)
     fleets = _fleets(scenario, request)
-    scorers = learn(fleets.train, fleets.later.examples, request.seed, request.quick)
-    sections = [_of_days(fleets, scorers, request), _all(fleets, scorers, request)]
+    told = _judge(learn(fleets.train, fleets.later.examples, request.seed, request.quick), fleets)
+    sections = [_of_days(fleets, told, request), _all(fleets, told, request)]
     sections.append(filling_section(scenario, request.seed, request.quick))
     notes = (f"Scenario {scenario.name}: {scenario.about}",)
     return Result("simulator", PROTOCOL, SOURCE, sections, notes)
@@ -65,17 +74,22 @@ def _fleets(scenario: Scenario, request: Request) -> _Fleets:
     return _Fleets(*made)
 
 
-def _scores(scorers: Mapping[str, Scorer], examples: Examples) -> dict[str, Floats]:
-    return {name: scorer.score(examples)[:, -1] for name, scorer in scorers.items()}
+def _judge(scorers: Mapping[str, Scorer], fleets: _Fleets) -> _Judged:
+    rows = fleets.later.rows(HORIZON_MS)
+    later = fleets.later.examples.take(rows)
+    label = later.label(HORIZON_MS)[0]
+    limits = {name: best_threshold(scorer.score(later)[:, -1], label)[0] for name, scorer in scorers.items()}
+    return _Judged({name: scorer.score(fleets.test.examples)[:, -1] for name, scorer in scorers.items()}, limits)
 
 
-def _of_days(fleets: _Fleets, scorers: Mapping[str, Scorer], request: Request) -> Section:
+def _of_days(fleets: _Fleets, told: _Judged, request: Request) -> Section:
     """Faults with a precursor of days against health."""
-    train, later, test = (part.judged(HORIZON_MS) for part in (fleets.train, fleets.later, fleets.test))
+    train, test, rows = fleets.train.judged(HORIZON_MS), fleets.test.judged(HORIZON_MS), fleets.test.rows(HORIZON_MS)
     found = single_thresholds(train, test, request.seed)
     singles = {SINGLE: found[0], SINGLE_OF_TRAIN: max(found, key=lambda one: (one.tuned, one.feature))}
-    scores = _scores(scorers, test) | {name: one.score(test) for name, one in singles.items()}
-    limits = _limits(scorers, later) | dict.fromkeys(singles, 0.5)
+    scores = {name: score[rows] for name, score in told.scores.items()}
+    scores |= {name: one.score(test) for name, one in singles.items()}
+    limits = {**told.limits, **dict.fromkeys(singles, 0.5)}
     figures = standard(
         scores, test, HORIZON_MS, draws=request.draws, seed=request.seed, thresholds=limits, ranks=tuple(scores),
         every_ms=EVERY_MS,
@@ -97,29 +111,24 @@ def _words(single: Single) -> tuple[str, ...]:
     )
 
 
-def _limits(scorers: Mapping[str, Scorer], later: Examples) -> dict[str, float | Floats]:
-    """Each model's threshold: the highest balanced accuracy on the part that was neither learned from nor judged."""
-    label = later.label(HORIZON_MS)[0]
-    return {name: best_threshold(score, label)[0] for name, score in _scores(scorers, later).items()}
-
-
-def _all(fleets: _Fleets, scorers: Mapping[str, Scorer], request: Request) -> Section:
+def _all(fleets: _Fleets, told: _Judged, request: Request) -> Section:
     """Every hardware fault, with the thresholds of the section before."""
     test = fleets.test.examples
-    scores = _scores(scorers, test)
-    limits = _limits(scorers, fleets.later.judged(HORIZON_MS))
     trivial = {BASE_RATES: base_rates(fleets.train.examples, test, HORIZON_MS), RECENCY: recency(test)}
     figures = standard(
-        {**scores, **trivial}, test, HORIZON_MS, draws=request.draws, seed=request.seed, thresholds=limits,
+        {**told.scores, **trivial}, test, HORIZON_MS, draws=request.draws, seed=request.seed, thresholds=told.limits,
         ranks=(RECENCY,), every_ms=EVERY_MS,
     )  # fmt: skip
     figures[HEADLINE] = with_bars(figures[HEADLINE], {"calibration_error": MOST_ERROR}, least=False)
     label, known = test.label(HORIZON_MS)
-    chosen = {HEADLINE: scores[HEADLINE][known]}
-    table = reliability_table(HEADLINE, chosen[HEADLINE], label[known], test.weight[known])
-    curve: Curve = replace(reliability_curve(chosen, label[known], test.weight[known]), title="Reliability, all faults")
-    told = population(test, HORIZON_MS) | _shares(fleets.test)
-    return Section("All hardware faults, 48 h", figures, told, (table,), (curve,))
+    stated = told.scores[HEADLINE][known]
+    table = reliability_table(HEADLINE, stated, label[known], test.weight[known])
+    curve = replace(
+        reliability_curve({HEADLINE: stated}, label[known], test.weight[known]), title="Reliability, all faults"
+    )
+    return Section(
+        "All hardware faults, 48 h", figures, population(test, HORIZON_MS) | _shares(fleets.test), (table,), (curve,)
+    )
 
 
 def _shares(simulated: Simulated) -> dict[str, float | int | str]:

@@ -65,10 +65,13 @@ class Simulated:
         """The rows of known label on which faults with a precursor of days are told from health: those within the
         horizon of such a fault, and all that have no fault at all ahead. Benign precursors, and instants of a precursor
         before the horizon, count as health."""
-        examples = self.examples
-        label, known = examples.label(horizon_ms)
-        event_ms = np.where(self.of_days, examples.event_ms, NEVER)
-        return replace(examples, event_ms=event_ms).take(known & (~label | self.of_days))
+        event_ms = np.where(self.of_days, self.examples.event_ms, NEVER)
+        return replace(self.examples, event_ms=event_ms).take(self.rows(horizon_ms))
+
+    def rows(self, horizon_ms: int) -> Mask:
+        """Which rows `judged` takes."""
+        label, known = self.examples.label(horizon_ms)
+        return known & (~label | self.of_days)
 
 
 def plan() -> Plan:

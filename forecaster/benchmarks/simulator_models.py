@@ -57,6 +57,11 @@ SETTINGS: Mapping[str, Mapping[str, object]] = {
         "learning_rate": 1e-3,
     },
 }
+QUICK: Mapping[str, Mapping[str, object]] = {
+    "boosting": {"max_iter": 30, "folds": 2},
+    "lstm": {"epochs": 1, "max_rows": 800, "members": 1},
+}
+"""What changes in a small run."""
 
 
 def lessons(simulated: Simulated, seed: int, quiet_rows: int = QUIET_ROWS) -> Examples:
@@ -86,12 +91,7 @@ def learn(train: Simulated, later: Examples, seed: int, quick: bool = False) -> 
 
 
 def _fitted(name: str, rows: Examples, seed: int, quick: bool) -> Scorer:
-    few = (
-        {"boosting": {"max_iter": 40}, "lstm": {"epochs": 2, "max_rows": 1500, "members": 1}}.get(name, {})
-        if quick
-        else {}
-    )
-    settings = {**SETTINGS[name], **few}
+    settings = {**SETTINGS[name], **(QUICK.get(name, {}) if quick else {})}
     scorer = registry.build(name, horizons_ms=HORIZONS_MS, features=FEATURES, seed=seed, **settings)
     scorer.fit(rows)
     return scorer

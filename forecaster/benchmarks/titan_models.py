@@ -14,10 +14,12 @@ from tocsin.forecaster.examples import Examples, Floats
 from tocsin.forecaster.scorer import Scorer
 from tocsin.forecaster.scorers import registry
 
-RATE, HAZARD, BOOSTING, AGE = "rate", "hazard", "boosting", "age only"
+RATE, COUNTED, HAZARD, BOOSTING, AGE = "rate", "rate, uncorrected", "hazard", "boosting", "age only"
 RANKS = (RECENCY, AGE)
 BUDGET = 0.01
 LATEST_DAYS = 180
+CORRECTIONS = ("rate_of_place", "rate_of_own", "ratio_of_*", "own_*", "blade_days", "stays", "stay_days", "age_days")
+"""What may correct the rate: what tells GPUs apart, not weeks."""
 LEARNED = "!place_*"
 """Trees and the hazard see places through their rates alone: numbers of columns mean nothing to a line."""
 
@@ -38,7 +40,9 @@ def scorer(name: str, seed: int) -> Scorer:
         return registry.build(name, **common, features=("*", LEARNED), **trees)
     if name == HAZARD:
         return registry.build(name, **common, features=("*", LEARNED))
-    return registry.build(name, **common)
+    if name == COUNTED:
+        return registry.build(RATE, **common)
+    return registry.build(RATE, **common, correct=CORRECTIONS, folds=3)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,13 @@ class ClockStop:
 
 
 def settings(tmp_path: Path, **more: object) -> Settings:
-    fields: dict[str, object] = {"spool": tmp_path / "spool.db", "interval_seconds": 10.0, "hook_socket": "", **more}
+    fields: dict[str, object] = {
+        "spool": tmp_path / "spool.db",
+        "interval_seconds": 10.0,
+        "hook_socket": "",
+        "host_load": False,
+    }
+    fields |= more
     return Settings(agent=AgentSettings.model_validate(fields))
 
 

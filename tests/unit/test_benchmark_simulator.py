@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -101,34 +102,36 @@ def test_one_feature_that_tells_is_found_in_either_direction(fleet: Simulated) -
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Result]:
-    request = Request(tmp_path_factory.mktemp("none"), seed=3, draws=20, quick=True)
-    return run(request), run(request)
+def small(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return run(Request(tmp_path_factory.mktemp("none"), seed=3, draws=20, quick=True))
 
 
-def test_the_same_seed_gives_the_same_report(small: tuple[Result, Result]) -> None:
-    assert small[0].sections[0].models == small[1].sections[0].models
-    assert small[0].sections[2] == small[1].sections[2]
+def test_the_same_recipe_gives_the_same_rows(fleet: Simulated) -> None:
+    again = simulate(RECIPE)
+    np.testing.assert_array_equal(again.examples.features, fleet.examples.features)
+    assert again.faults == fleet.faults
+    other = simulate(replace(RECIPE, seed=6, days=8.0))
+    assert not set(other.examples.devices) & set(fleet.examples.devices)
 
 
-def test_the_report_has_the_figures_and_their_bars(small: tuple[Result, Result]) -> None:
-    days, every, filling = small[0].sections
+def test_the_report_has_the_figures_and_their_bars(small: Result) -> None:
+    days, every, filling = small.sections
     assert days.models[HEADLINE]["balanced_accuracy"].bar == 0.92
     single = days.models[SINGLE]["balanced_accuracy"]
     assert (single.bar, single.least, single.holds) == (0.80, False, True)
-    assert days.models[HEADLINE]["roc_auc"].value > days.models[SINGLE]["roc_auc"].value
+    assert {"hazard", "boosting", "lstm", "always healthy"} < set(days.models)
     assert every.models[HEADLINE]["calibration_error"].bar == 0.03
     assert 0.5 < float(every.population["abrupt_share"]) < 0.9
     assert filling.models["memory leak"]["false_alarms_per_1000_gpu_hours"].bar == 1.0
 
 
 def test_leaks_and_holes_are_warned_of_in_time() -> None:
-    told = simulator_filling.watch(default_scenario(), 64, 20.0, 9, 600.0)
+    told = simulator_filling.watch(default_scenario(), 64, 12.0, 9, 900.0)
     leak, holes = told["memory leak"], told["allocator fragmentation"]
     assert len(leak.leads) >= 10
     assert leak.warned >= 0.9
     assert holes.warned >= 0.9
-    assert leak.gpu_hours == 64 * 20.0
+    assert leak.gpu_hours == 64 * 12.0
     assert max(leak.leads) * HOUR / 60 <= 3 * HOUR
 
 

@@ -10,6 +10,7 @@ from tocsin.collector.host_load import HostLoad
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Reading
 from tocsin_testing.builders import T0, gpu, reading
 
 STAT = "cpu  {user} 0 100 {idle} {wait} 0 0 0 {guest} 0\ncpu0 1 2 3 4 5\n"
@@ -73,6 +74,14 @@ def test_a_counter_that_went_back_gives_no_share_outside_0_to_1(tmp_path: Path, 
     values = companion.enrich(batch(), T0 + 1_000).readings[0].values
     assert values["host_cpu_iowait_ratio"] == values["host_io_pressure_ratio"] == 0.0
     assert 0.0 <= values["host_cpu_utilization_ratio"] <= 1.0
+
+
+def test_a_gpu_that_answers_nothing_stays_one(tmp_path: Path, clock: ManualClock) -> None:
+    write(tmp_path, meminfo="MemTotal: 2 kB\nMemAvailable: 1 kB\n")
+    lost = Reading(gpu(0), T0, {}, {"gpu_power_watts": Missing.LOST})
+    found = HostLoad(tmp_path, clock).enrich(Batch(readings=[lost, reading(gpu(1), T0, power_watts=1.0)]), T0)
+    assert found.readings[0] is lost
+    assert found.readings[1].values["host_memory_used_ratio"] == 0.5
 
 
 def test_nothing_is_read_for_no_reading(tmp_path: Path, clock: ManualClock) -> None:

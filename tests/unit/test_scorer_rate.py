@@ -1,11 +1,13 @@
 """A stated rate as a scorer: its order is kept, its probability fits what happened, also beyond what was seen."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tocsin.domain.clock import DAY, HOUR
+from tocsin.forecaster.artefact import Card, load, save
 from tocsin.forecaster.examples import NEVER, Examples
 from tocsin.forecaster.scorer import NotEnoughData
 from tocsin.forecaster.scorers import registry
@@ -90,3 +92,40 @@ def test_another_name_of_the_rate_and_too_few_onsets() -> None:
     quiet = replace(train, event_ms=np.full(len(train), NEVER))
     with pytest.raises(NotEnoughData, match="0 onsets"):
         scorer.fit(quiet)
+
+
+def _erring() -> Examples:
+    """A rate that is ten times too low where the other feature is high."""
+    whole = _examples(60_000, seed=5)
+    high = whole.column("noise") > 0.5
+    features = whole.features.copy()
+    features[high, 0] -= np.log(10.0)
+    return replace(whole, features=features)
+
+
+def test_what_the_rate_misses_is_learned_where_there_are_many_onsets(tmp_path: Path) -> None:
+    train = _erring()
+    label, _ = train.label(HORIZONS[1])
+    plain = registry.build("rate", horizons_ms=HORIZONS)
+    mended = registry.build("rate", horizons_ms=HORIZONS, correct=("noise",), folds=2, l2_regularization=10.0)
+    for one in (plain, mended):
+        one.fit(train)
+    high = train.column("noise") > 0.6
+    assert plain.score(train)[high, 1].mean() < 0.7 * label[high].mean()
+    assert mended.score(train)[high, 1].mean() == pytest.approx(label[high].mean(), rel=0.1)
+    card = Card(
+        name="rate", version="1", family="rate", horizons_ms=HORIZONS, features=train.names, provenance="made up",
+        data_hash="", code_version="", created_ms=0, trained_from_ms=0, trained_to_ms=1, rows=1, onsets=1,
+    )  # fmt: skip
+    save(tmp_path / "model", mended, card)
+    again, _ = load(tmp_path / "model")
+    np.testing.assert_array_equal(again.score(train), mended.score(train))
+
+
+def test_few_onsets_correct_nothing() -> None:
+    train = _erring().take(np.arange(2_000))
+    plain = registry.build("rate", horizons_ms=HORIZONS)
+    careful = registry.build("rate", horizons_ms=HORIZONS, correct=("noise",), correct_from=10_000)
+    for one in (plain, careful):
+        one.fit(train)
+    np.testing.assert_array_equal(careful.score(train), plain.score(train))

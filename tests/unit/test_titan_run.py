@@ -35,7 +35,15 @@ def test_both_ways_of_splitting_with_bars_and_trivial_predictors(report: Result)
     assert device.title.startswith("Time- and device-disjoint")
     assert (time.models[RATE]["roc_auc"].bar, device.models[RATE]["auprc_x_base"].bar) == (0.84, 7.0)
     for section in (time, device):
-        assert {RATE, "hazard", "always healthy", "base-rate table", "recency rule", "age only"} == set(section.models)
+        assert {
+            RATE,
+            "rate, uncorrected",
+            "hazard",
+            "always healthy",
+            "base-rate table",
+            "recency rule",
+            "age only",
+        } == set(section.models)
         assert section.models[RATE]["roc_auc"].value > 0.65
         assert section.models["always healthy"]["roc_auc"].value == 0.5
         assert section.population["onsets"] > 20

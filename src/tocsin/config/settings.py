@@ -98,7 +98,7 @@ class SimulationSettings(Section):
     fault_rate_scale: float = Field(default=1.0, ge=0)
     """Multiplier on the published fault rates; a rehearsal wants more faults than a real fleet has."""
     scenario: Path | None = None
-    """File of the numbers that decide how hard faults are to foresee (docs/simulation.md); the shipped one unless given."""
+    """File of the numbers that decide how hard faults are to foresee (docs/simulation.md); default: the shipped one."""
 
 
 class StoreKind(StrEnum):

@@ -13,10 +13,10 @@ from tocsin.config.settings import Settings
 from tocsin.domain.clock import DAY, HOUR, MINUTE, Clock, to_iso
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.benchmarks.simulator_fleet import WARM_UP_MS, sicker
+from tocsin.forecaster.engine import engine
 from tocsin.forecaster.examples import HORIZONS_MS, NEVER, Examples, Mask
 from tocsin.forecaster.features import Plan, Rules, Span, examples_from
 from tocsin.forecaster.features.walk import Part, Walk
-from tocsin.forecaster.engine import engine
 from tocsin.forecaster.lifecycle.shelf import PRIOR, Shelf, Shelved
 from tocsin.forecaster.lifecycle.train import Trained, joined, train
 from tocsin.forecaster.lifecycle.trial import Recipe
