@@ -30,6 +30,8 @@ SETTLING_DAYS = 30
 LEAST_TEST_DAYS = 180
 """The test is the last calendar year of which at least so many days are there."""
 FOLDS = 5
+LEAST_ONSETS = 50
+"""With fewer in the test a bar says nothing (own choice)."""
 
 SOURCE = (
     "GPU lives of the Titan machine, Oak Ridge (Ostrouchov, Maxwell, Ashraf, Engelmann, Shankar and Rogers,"
@@ -160,12 +162,18 @@ def _two_folders(request: Request, effort: _Effort) -> list[Section]:
         ("Device-disjoint: GPUs that train never names, at all instants", start_ms, ~both.known, {}),
     ):
         test = _test_rows(both, from_ms, chosen, request, effort)
-        if test is not None:
-            sections.append(_section(title, learned.judge(test), test, request, bars))
+        if test is None or (from_ms < end_ms <= test.at_ms.min()):
+            continue
+        judged = bars if _onsets(test) >= LEAST_ONSETS else {}
+        sections.append(_section(title, learned.judge(test), test, request, judged))
     if not sections:
         remedy = "give a test folder with GPUs of its own, or with later events"
         raise InputError("test", str(request.test), "nothing in it that train does not tell", remedy)
     return sections
+
+
+def _onsets(test: Examples) -> int:
+    return int(population(test, HORIZON_MS)["onsets"])
 
 
 def _test_rows(fleet: Fleet, start_ms: int, tested: Mask, request: Request, effort: _Effort) -> Examples | None:

@@ -16,7 +16,16 @@ ROOT = Path(__file__).parents[2]
 def test_the_tests_for_real_gpus_run(tmp_path: Path) -> None:
     fleet = MockFleet(tmp_path, [h100(0), split(a100(1), "1g.10gb")])
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "--benchmark-disable", str(ROOT / "tests" / "gpu")],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-m",
+            "gpu",
+            "--benchmark-disable",
+            str(ROOT / "tests" / "gpu" / "test_real_gpu.py"),
+        ],
         capture_output=True,
         text=True,
         cwd=ROOT,

@@ -128,7 +128,7 @@ def test_the_report_has_the_figures_and_their_bars(small: Result) -> None:
 def test_leaks_and_holes_are_warned_of_in_time() -> None:
     told = simulator_filling.watch(default_scenario(), 64, 12.0, 9, 900.0)
     leak, holes = told["memory leak"], told["allocator fragmentation"]
-    assert len(leak.leads) >= 10
+    assert len(leak.leads) >= 8
     assert leak.warned >= 0.9
     assert holes.warned >= 0.9
     assert leak.gpu_hours == 64 * 12.0

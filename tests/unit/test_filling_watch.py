@@ -1,0 +1,79 @@
+"""A running watch warns of a leak and of fragmentation in time, from batches alone, and is quiet otherwise."""
+
+from __future__ import annotations
+
+from tocsin.domain.clock import MINUTE
+from tocsin.domain.metrics import variant
+from tocsin.domain.prediction import Prediction
+from tocsin.domain.reading import Reading
+from tocsin.forecaster.filling_watch import FRAGMENTATION, OUT_OF_MEMORY, FillingWatch
+from tocsin_testing.builders import T0, gpu
+from tocsin_testing.simulated import first_suited, fleet
+
+
+def rehearse(kind: str, minutes: int) -> tuple[list[tuple[int, Prediction]], int, str]:
+    """Predictions with their minute, the minute of the onset, and the UUID."""
+    simulated, watch = fleet(64), FillingWatch()
+    gpu = first_suited(kind)
+    for _ in range(5):
+        watch.take(simulated.step().readings)
+    simulated.inject(kind, str(gpu))
+    start = simulated.now_ms
+    found = []
+    for minute in range(1, minutes + 1):
+        watch.take(simulated.step().readings)
+        found += [(minute, one) for one in watch.predictions(simulated.now_ms)]
+    (fault,) = simulated.faults
+    assert fault.onset_ms is not None
+    return found, (fault.onset_ms - start) // MINUTE, fault.gpu
+
+
+def test_a_leak_is_warned_of_ten_minutes_before_the_memory_is_full() -> None:
+    found, onset, uuid = rehearse("memory_leak", 45)
+    assert {one.subject.name for _, one in found} == {uuid}
+    first, prediction = found[0]
+    assert onset - first >= 10
+    assert prediction.target == OUT_OF_MEMORY
+    assert prediction.eta_ms is not None
+    assert abs((prediction.eta_ms - prediction.at_ms) / MINUTE - (onset - first)) < 8
+    assert "grows without a plateau" in prediction.sentence
+    assert "显存" in prediction.sentence_zh
+    assert prediction.simulated
+
+
+def test_a_layout_is_warned_of_when_it_begins_to_decay() -> None:
+    found, _, uuid = rehearse("mig_fragmentation", 17)
+    assert {(one.subject.name, one.target, one.eta_ms) for _, one in found} == {(uuid, FRAGMENTATION, None)}
+    assert all(one.value is not None and one.value < 0.3 for _, one in found)
+
+
+def test_holes_of_the_worst_process_are_warned_of() -> None:
+    watch, name = FillingWatch(), "gpu_allocator_external_fragmentation_ratio"
+    found = []
+    for minute in range(70):
+        share = 0.1 + 0.004 * max(0, minute - 20) + 0.002 * (-1) ** minute
+        values = {variant(name, "pid", "7"): share, variant(name, "pid", "8"): 0.05}
+        watch.take([Reading(gpu(), T0 + minute * MINUTE, values, {})])
+        found += [(minute, one) for one in watch.predictions(T0 + minute * MINUTE)]
+    first, prediction = found[0]
+    assert 20 < first <= 70 - 10
+    assert (prediction.target, prediction.metric) == (FRAGMENTATION, name)
+    assert prediction.eta_ms is not None
+    assert abs((prediction.eta_ms - T0) / MINUTE - 70) < 6
+
+
+def test_a_sound_fleet_is_quiet() -> None:
+    simulated, watch = fleet(64), FillingWatch()
+    for _ in range(120):
+        watch.take(simulated.step().readings)
+        assert watch.predictions(simulated.now_ms) == []
+
+
+def test_old_readings_are_left_out_and_gaps_survived() -> None:
+    simulated, watch = fleet(8), FillingWatch()
+    batches = [simulated.step() for _ in range(6)]
+    watch.take(batches[0].readings)
+    watch.take(batches[5].readings)
+    watch.take(batches[2].readings)
+    assert watch.predictions(simulated.now_ms) == []
+    assert FillingWatch().predictions(0) == []
