@@ -108,7 +108,7 @@ class CapacityForecaster:
             status=PredictionStatus.NOT_ENOUGH_DATA,
             reason=reason,
             sentence=f"Pool {past.pool}: not enough data for a forecast: {reason}.",
-            sentence_zh=f"资源池 {past.pool}:数据不足,无法预测({reason})。",
+            sentence_zh=f"资源池 {past.pool}：数据不足，无法预测（{reason}）。",
         )
 
     def _judge(
@@ -141,7 +141,7 @@ class CapacityForecaster:
             return replace(
                 blank,
                 sentence=f"Pool {past.pool} is not expected to pass {limit.value:g} within {far} (now {value:.3g}).",
-                sentence_zh=f"资源池 {past.pool}:{far} 内预计不会越过 {limit.value:g}(当前 {value:.3g})。",
+                sentence_zh=f"资源池 {past.pool}：{far} 内预计不会越过 {limit.value:g}（当前 {value:.3g}）。",
             )
         low, mid, high = (_instant(eta, starts, share) for share in self._shares())
         return replace(

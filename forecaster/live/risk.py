@@ -84,8 +84,8 @@ class RiskModel:
                 f"{self.card.version}{', so its scores are not to be trusted' if shift.alarm else ''}; most: {worst}."
             ),
             sentence_zh=(
-                f"自模型 {self.card.version} 训练以来,{shift.gpus} 块 GPU 有 {shift.share:.0%} 的特征发生漂移"
-                f"{',其评分不可信' if shift.alarm else ''};最大:{worst}。"
+                f"自模型 {self.card.version} 训练以来，{shift.gpus} 块 GPU 有 {shift.share:.0%} 的特征发生漂移"
+                f"{'，其评分不可信' if shift.alarm else ''}；最大：{worst}。"
             ),
             value=shift.share,
             threshold=ALARM_SHARE,
@@ -131,7 +131,7 @@ class RiskModel:
                 status=PredictionStatus.NOT_ENOUGH_DATA,
                 reason=reason,
                 sentence=f"{where}: not enough data for a risk: {reason}.",
-                sentence_zh=f"{where}:数据不足,无法评估风险({reason})。",
+                sentence_zh=f"{where}：数据不足，无法评估风险（{reason}）。",
             )
         chance = float(scores[-1])
         made = replace(

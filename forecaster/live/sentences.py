@@ -35,7 +35,7 @@ def why(reason: Reason) -> tuple[str, str]:
             over, over_zh = f" in {window}", f"{window} 内"
         return (
             f"{value:,.0f} {english}{over} (usual {usual:,.0f})",
-            f"{over_zh} {value:,.0f} 次{chinese}(通常 {usual:,.0f})",
+            f"{over_zh} {value:,.0f} 次{chinese}（通常 {usual:,.0f}）",
         )
     return english, chinese
 
@@ -51,14 +51,14 @@ def likely_sentence(
     hours = horizon_ms / HOUR
     kind, kind_zh = CLASSES.get(like.classes[0][0] if like is not None and like.classes else "other", CLASSES["other"])
     english = f"{where}: a {kind} fault within {hours:.0f} h has a probability of {_share(chance)}"
-    chinese = f"{where}:{hours:.0f} 小时内发生{kind_zh}故障的概率为 {_share(chance)}"
+    chinese = f"{where}：{hours:.0f} 小时内发生{kind_zh}故障的概率为 {_share(chance)}"
     if reasons:
         words = [why(one) for one in reasons]
         english += ", because of " + "; ".join(one for one, _ in words)
-        chinese += ",原因:" + ";".join(one for _, one in words)
+        chinese += "，原因：" + "；".join(one for _, one in words)
     if like is not None and like.of:
         english += f"; {like.faults} of {like.of} similar past situations ended in a fault"
-        chinese += f";相似的 {like.of} 个历史情形中有 {like.faults} 个随后发生故障"
+        chinese += f"；相似的 {like.of} 个历史情形中有 {like.faults} 个随后发生故障"
     return english + ".", chinese + "。"
 
 
@@ -67,5 +67,5 @@ def unlikely_sentence(where: str, chance: float, horizon_ms: int) -> tuple[str, 
     hours = horizon_ms / HOUR
     return (
         f"{where}: a hardware fault within {hours:.0f} h is unlikely (probability {_share(chance)}).",
-        f"{where}:{hours:.0f} 小时内发生硬件故障的可能性很低(概率 {_share(chance)})。",
+        f"{where}：{hours:.0f} 小时内发生硬件故障的可能性很低（概率 {_share(chance)}）。",
     )

@@ -48,8 +48,8 @@ class Fleet:
     def service(self) -> BrainService:
         return BrainService(self.running.brain)
 
-    def minute(self, *events: object, **hot: float) -> None:
-        """One minute: a reading of each GPU (temperature by ``gpu<n>``), then an evaluation."""
+    def minute(self, *events: object, filled: float = 0.5, **hot: float) -> None:
+        """One minute: a reading of each GPU (temperature by ``gpu<n>``, memory of the first), then an evaluation."""
         self.clock.advance(MINUTE)
         now = self.clock.now_ms()
         readings = [
@@ -59,7 +59,7 @@ class Fleet:
                 temperature_celsius=hot.get(f"gpu{n}", 50.0 + n % 3 + (now // MINUTE) % 2),
                 power_watts=200.0 + (now // MINUTE) % 7,
                 utilization_ratio=0.5,
-                memory_used_ratio=0.5,
+                memory_used_ratio=0.5 if n else filled,
             )
             for n in range(GPUS)
         ]
@@ -112,6 +112,24 @@ def test_a_restart_repeats_and_forgets_nothing(fleet: Fleet) -> None:
     again = [e.payload["id"] for e in read_entries(fleet.settings.journal.path, kinds=["finding_opened"])]
     assert again == opened
     assert fleet.running.brain.journal.epoch == 2
+
+
+def test_memory_that_fills_up_is_foretold_through_a_restart_and_taken_back(fleet: Fleet) -> None:
+    for minute in range(22):
+        fleet.minute(filled=0.84 + 0.005 * minute)
+        if minute == 12:
+            fleet.restart()
+    (said,) = [one for one in fleet.service.predictions() if one.target == "out_of_memory"]
+    assert "node-0 GPU 0: memory grows without a plateau" in said.sentence
+    assert said.evidence
+    (found,) = [one for one in fleet.service.findings() if one.rule == "out_of_memory_predicted"]
+    assert found.sentence == said.sentence
+    journal = [e.payload for e in read_entries(fleet.settings.journal.path, kinds=["prediction"])]
+    assert [one["target"] for one in journal] == ["out_of_memory"]
+    for _ in range(30):
+        fleet.minute()
+    assert [one for one in fleet.service.predictions() if one.target == "out_of_memory"] == []
+    assert fleet.service.findings() == []
 
 
 def test_findings_and_incidents_open_once_and_close_once(fleet: Fleet) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from tocsin.domain.clock import MINUTE
+import pytest
+
+from tocsin.domain.clock import DAY, MINUTE
 from tocsin.domain.metrics import variant
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
-from tocsin.forecaster.filling_watch import FRAGMENTATION, OUT_OF_MEMORY, FillingWatch
+from tocsin.forecaster.filling_watch import FRAGMENTATION, OUT_OF_MEMORY, RECALLED, FillingWatch
+from tocsin.store.grid import columns_of
 from tocsin_testing.builders import T0, gpu
 from tocsin_testing.simulated import first_suited, fleet
 
@@ -16,12 +19,12 @@ def rehearse(kind: str, minutes: int) -> tuple[list[tuple[int, Prediction]], int
     simulated, watch = fleet(64), FillingWatch()
     gpu = first_suited(kind)
     for _ in range(5):
-        watch.take(simulated.step().readings)
+        watch.take(simulated.step().readings, simulated.now_ms)
     simulated.inject(kind, str(gpu))
     start = simulated.now_ms
     found = []
     for minute in range(1, minutes + 1):
-        watch.take(simulated.step().readings)
+        watch.take(simulated.step().readings, simulated.now_ms)
         found += [(minute, one) for one in watch.predictions(simulated.now_ms)]
     (fault,) = simulated.faults
     assert fault.onset_ms is not None
@@ -53,11 +56,11 @@ def test_holes_of_the_worst_process_are_warned_of() -> None:
     for minute in range(70):
         share = 0.1 + 0.004 * max(0, minute - 20) + 0.002 * (-1) ** minute
         values = {variant(name, "pid", "7"): share, variant(name, "pid", "8"): 0.05}
-        watch.take([Reading(gpu(), T0 + minute * MINUTE, values, {})])
+        watch.take([Reading(gpu(), T0 + minute * MINUTE, values, {})], T0 + minute * MINUTE)
         found += [(minute, one) for one in watch.predictions(T0 + minute * MINUTE)]
     first, prediction = found[0]
     assert 20 < first <= 70 - 10
-    assert (prediction.target, prediction.metric) == (FRAGMENTATION, name)
+    assert (prediction.target, prediction.metric) == (FRAGMENTATION, variant(name, "pid", "7"))
     assert prediction.eta_ms is not None
     assert abs((prediction.eta_ms - T0) / MINUTE - 70) < 6
 
@@ -65,15 +68,41 @@ def test_holes_of_the_worst_process_are_warned_of() -> None:
 def test_a_sound_fleet_is_quiet() -> None:
     simulated, watch = fleet(64), FillingWatch()
     for _ in range(120):
-        watch.take(simulated.step().readings)
+        watch.take(simulated.step().readings, simulated.now_ms)
         assert watch.predictions(simulated.now_ms) == []
 
 
-def test_old_readings_are_left_out_and_gaps_survived() -> None:
+def test_readings_of_another_time_are_left_out_and_gaps_survived() -> None:
     simulated, watch = fleet(8), FillingWatch()
     batches = [simulated.step() for _ in range(6)]
-    watch.take(batches[0].readings)
-    watch.take(batches[5].readings)
-    watch.take(batches[2].readings)
-    assert watch.predictions(simulated.now_ms) == []
+    end = simulated.now_ms
+    watch.take(batches[0].readings, end - 5 * MINUTE)
+    watch.take(batches[5].readings, end)
+    watch.take(batches[2].readings, end)
+    watch.take(batches[2].readings, end - 4 * MINUTE)
+    assert watch.predictions(end) == []
     assert FillingWatch().predictions(0) == []
+
+
+def leak(minute: int) -> Reading:
+    return Reading(gpu(), T0 + minute * MINUTE, {"gpu_memory_used_ratio": 0.85 + 0.004 * minute}, {})
+
+
+def test_one_node_with_a_wrong_clock_moves_no_minute() -> None:
+    watch, wrong = FillingWatch(), gpu(1)
+    for minute in range(25):
+        at_ms = T0 + minute * MINUTE
+        watch.take([leak(minute), Reading(wrong, at_ms + 30 * DAY, {"gpu_memory_used_ratio": 0.5}, {})], at_ms)
+    assert [one.subject.name for one in watch.predictions(T0 + 25 * MINUTE)] == [gpu().uuid]
+
+
+def test_what_was_before_a_restart_is_taken_up() -> None:
+    before = [leak(minute) for minute in range(24)]
+    watch, now = FillingWatch(), T0 + 24 * MINUTE
+    watch.recall(columns_of(RECALLED, before), [gpu()], now)
+    (said,) = watch.predictions(now)
+    assert said.value == pytest.approx(0.85 + 0.004 * 23)
+    watch.take([leak(24)], now)
+    (said,) = watch.predictions(now + MINUTE)
+    assert said.value == pytest.approx(0.85 + 0.004 * 24)
+    assert said.metric == "gpu_memory_used_ratio"

@@ -273,7 +273,7 @@ def test_reasons_are_what_the_score_loses_when_one_thing_is_as_usual() -> None:
 
 def test_counts_are_said_as_counts() -> None:
     one = Reason("ecc_corrected", 2.0, "ecc_corrected.24h", float(np.log1p(1500)), 0.0)
-    assert why(one) == ("1,500 corrected ECC errors in 24h (usual 0)", "24h 内 1,500 次可纠正 ECC 错误(通常 0)")
+    assert why(one) == ("1,500 corrected ECC errors in 24h (usual 0)", "24h 内 1,500 次可纠正 ECC 错误（通常 0）")
     assert why(Reason("thermal", 1.0, "thermal.drift", 0.3, 0.0)) == ("its thermal resistance", "热阻")
     assert why(Reason("new_thing", 1.0, "new_thing.1h", 0.3, 0.0)) == ("new thing", "new_thing")
     english, chinese = likely_sentence("n GPU 1", 0.034, 48 * HOUR, [one], None)

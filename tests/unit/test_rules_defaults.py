@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from tocsin.domain.clock import HOUR
+from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.decision import Mode
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Category, Severity
@@ -76,6 +76,15 @@ def risk(status: PredictionStatus) -> Case:
     said = "node-1 GPU 0: a memory fault within 48 h has a probability of 70%."
     made = Prediction(subject, "hardware_fault", instant(0), 48 * HOUR, status, "m", "1", said, probability=0.7)
     return Case(predictions=(made,))
+
+
+def filling(target: str, minutes: int) -> Case:
+    """Something that is full in `minutes`, said as long ago as that is beyond what counts."""
+    subject = Subject(SubjectKind.GPU, gpu().uuid, "node-1")
+    yes, eta = PredictionStatus.CROSSING, instant(minutes)
+    said = "node-1 GPU 0: memory grows without a plateau."
+    made = Prediction(subject, target, instant(0), 20 * MINUTE, yes, "filling", "1", said, "m", 0.985, 0.9, eta_ms=eta)
+    return Case(predictions=(made if minutes < 20 else replace(made, at_ms=instant(-4)),))
 
 
 POOL = Subject(SubjectKind.POOL, "default")
@@ -224,6 +233,8 @@ CASES: dict[str, tuple[Case, Case]] = {
     ),
     "memory_forecast": (crossing("gpu_memory_used_ratio", 119), crossing("gpu_memory_used_ratio", 121)),
     "gpu_fault_predicted": (risk(PredictionStatus.LIKELY), risk(PredictionStatus.UNLIKELY)),
+    "out_of_memory_predicted": (filling("out_of_memory", 12), filling("out_of_memory", 20)),
+    "fragmentation_predicted": (filling("fragmentation", 12), filling("fragmentation", 20)),
     "row_remap_forecast": (
         crossing("gpu_row_remap_uncorrectable_total", 10_000),
         crossing("gpu_row_remap_uncorrectable_total", 10_081),

@@ -25,7 +25,11 @@ from tocsin.domain.missing import Missing
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
+from tocsin.domain.subject import Subject
 from tocsin.forecaster.capacity import PoolPast
+from tocsin.forecaster.filling import PAST, STEP_MS
+from tocsin.forecaster.filling_watch import NAME as FILLING
+from tocsin.forecaster.filling_watch import RECALLED, FillingWatch
 from tocsin.forecaster.lifecycle.shelf import Shelf
 from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
@@ -92,6 +96,8 @@ class Brain:
         self._unsaved: list[Finding] = []
         self._failed_before = 0
         self._models = ModelWatch(Shelf(settings.forecast.models), store, journal, metrics)
+        self._filling = FillingWatch()
+        self._filled_minute = 0
         self._pool_pasts = PoolPasts()
         self._pools_recalled = False
         self._deliveries = dict.fromkeys(DELIVERIES, 0)
@@ -107,6 +113,8 @@ class Brain:
         self.memory.put(Batch(readings=self.store.latest(now - FORGET_MS), events=events))
         self._engine.warm(_history(self._past(now), round(self.settings.rules.evaluate_seconds * SECOND)))
         self.forecasts.recall(now)
+        columns = self.store.columns(RECALLED, now - PAST * STEP_MS, now + 1)
+        self._filling.recall(columns, self.gpus, now)
 
     def _past(self, now_ms: int) -> Iterator[Reading]:
         for start in range(now_ms - EVENT_MEMORY_MS, now_ms - WARM_UP_MS, SAMPLE_MS):
@@ -127,6 +135,7 @@ class Brain:
         """Keep readings and events: durable on return. Raises StoreUnavailable or StoreRejected."""
         self.store.write(batch)
         self.memory.put(batch)
+        self._filling.take(batch.readings, self.clock.now_ms())
         self.metrics.count("tocsin_store_writes_total", store=self.settings.store.kind)
 
     def tick(self) -> None:
@@ -136,6 +145,7 @@ class Brain:
             now = self.clock.now_ms()
             self.memory.forget(now - FORGET_MS)
             snapshot = self.memory.take()
+            self._look_at_filling(now)
             predictions = self.forecasts.current(now)
             evaluation = self._engine.step(
                 Inputs(now, snapshot.readings, snapshot.events, predictions, list(self._pools()), self._mix(snapshot))
@@ -225,7 +235,7 @@ class Brain:
         now = self.clock.now_ms()
         if self.forecasts.due(now):
             gpus = [reading.gpu for reading in self.memory.latest() if not is_lost(reading)]
-            before = {(p.subject, p.target) for p in self.forecasts.current(now) if is_ahead(p)}
+            before = self._ahead(now)
             begun = self.clock.monotonic()
             made = [
                 *self.forecasts.run_risk(gpus, now),
@@ -235,11 +245,32 @@ class Brain:
             self.metrics.observe("tocsin_forecast_seconds", self.clock.monotonic() - begun, model="all")
             self.metrics.count("tocsin_forecast_failures_total", self.forecasts.failed - self._failed_before)
             self._failed_before = self.forecasts.failed
-            for prediction in made:
-                self.metrics.count("tocsin_predictions_total", status=prediction.status)
             self._models.look(made, now)
-            fresh = [p for p in made if is_ahead(p) and (p.subject, p.target) not in before]
-            self.journal.append_many([(EntryKind.PREDICTION, _told(p), p.simulated) for p in fresh])
+            self._tell(made, before)
+
+    def _look_at_filling(self, now_ms: int) -> None:
+        """What fills up, once a minute."""
+        if now_ms // MINUTE == self._filled_minute:
+            return
+        self._filled_minute = now_ms // MINUTE
+        before = self._ahead(now_ms)
+        made = self._filling.predictions(now_ms)
+        try:
+            self.forecasts.put(made, FILLING)
+        except StoreUnavailable as error:
+            log.warning("warnings of memory that fills up wait for the store", error=str(error))
+            return
+        self._tell(made, before)
+
+    def _ahead(self, now_ms: int) -> set[tuple[Subject, str]]:
+        return {(p.subject, p.target) for p in self.forecasts.current(now_ms) if is_ahead(p)}
+
+    def _tell(self, made: Sequence[Prediction], before: set[tuple[Subject, str]]) -> None:
+        """Put on record what was not expected before."""
+        for prediction in made:
+            self.metrics.count("tocsin_predictions_total", status=prediction.status)
+        fresh = [p for p in made if is_ahead(p) and (p.subject, p.target) not in before]
+        self.journal.append_many([(EntryKind.PREDICTION, _told(p), p.simulated) for p in fresh])
 
     def _observe_pools(self, now_ms: int) -> list[PoolPast]:
         if not self._pools_recalled:

@@ -95,6 +95,13 @@ class Forecasts:
             log.warning("risk forecast failed", error=str(error))
             return []
 
+    def put(self, made: Sequence[Prediction], model: str) -> None:
+        """Take what `model` says now; what it said before and says no more is taken back."""
+        with self._lock:
+            kept = {_key(prediction) for prediction in made}
+            self._newest = {key: p for key, p in self._newest.items() if p.model != model or key in kept}
+        self._keep(list(made))
+
     def _part(self, gpus: Sequence[Gpu], now_ms: int) -> list[Prediction]:
         start = now_ms - int(self._settings.history_hours * HOUR)
         metrics = self._worker.metrics

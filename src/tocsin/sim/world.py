@@ -10,6 +10,7 @@ import numpy as np
 
 from tocsin.domain.clock import SECOND
 from tocsin.domain.event import Event, EventKind
+from tocsin.domain.finding import Severity
 from tocsin.sim import load
 from tocsin.sim.arrays import Bools, Floats, Ints
 from tocsin.sim.background import Background
@@ -47,10 +48,19 @@ class World:
     _queue: list[tuple[int, int, Event]] = field(default_factory=list)
     _sequence: int = 0
 
-    def emit(self, kind: EventKind, gpu: int, at_ms: int, code: int = 0, message: str = "") -> None:
-        """Let an event happen at `at_ms`; it is delivered with the first batch at or after that instant."""
+    def emit(
+        self,
+        kind: EventKind,
+        gpu: int,
+        at_ms: int,
+        code: int = 0,
+        message: str = "",
+        severity: Severity | None = None,
+    ) -> None:
+        """Let an event happen at `at_ms`; it is delivered with the first batch at or after that instant. `severity` is
+        what a reader of the kernel log takes from the message, where that says more than the code."""
         who = self.inventory.gpus[gpu]
-        event = Event(kind, who.uuid, who.host, at_ms, code, message, SOURCE, simulated=True)
+        event = Event(kind, who.uuid, who.host, at_ms, code, message, SOURCE, severity=severity, simulated=True)
         self._sequence += 1
         heapq.heappush(self._queue, (at_ms, self._sequence, event))
 

@@ -20,8 +20,8 @@ _UNKNOWN, _NO, _YES = -1, 0, 1
 
 
 class Risk(Condition):
-    """Holds while the newest prediction of `target` warns: it is above its model's own level and, where `probability`
-    is given, as likely as that within `within`.
+    """Holds while the newest prediction of `target` warns: it is above its model's own level, or a crossing of its own
+    threshold, and, where `probability` is given, as likely as that within `within`.
 
     A prediction that is older than `max_age` says nothing more, and one whose horizon has passed says no.
     """
@@ -44,8 +44,8 @@ class Risk(Condition):
         return RiskProbe(self, world, world.frame.gpus)
 
     def meaning(self) -> str:
-        least = f" of at least {self.probability:.0%}" if self.probability else ""
-        return f"a model warns of {self.target} with a probability{least} within {show_duration(self.within)}"
+        least = f" with a probability of at least {self.probability:.0%}" if self.probability else ""
+        return f"a model warns of {self.target}{least} within {show_duration(self.within)}"
 
 
 class RiskProbe(Probe):
@@ -72,7 +72,7 @@ class RiskProbe(Probe):
     def _judge(self, prediction: Prediction) -> int:
         if prediction.status is PredictionStatus.NOT_ENOUGH_DATA:
             return _UNKNOWN
-        likely = prediction.status is PredictionStatus.LIKELY
+        likely = prediction.status in (PredictionStatus.LIKELY, PredictionStatus.CROSSING)
         return _YES if likely and self._chance(prediction) >= self._condition.probability else _NO
 
     def _chance(self, prediction: Prediction) -> float:
@@ -96,13 +96,15 @@ class RiskProbe(Probe):
     def report(self, row: int) -> Report:
         prediction = self._said[row]
         chance = self._chance(prediction)
-        words = {"probability": f"{chance * 100:.0f} %", "said": prediction.sentence}
+        sure = "unknown" if prediction.probability is None else f"{chance * 100:.0f} %"
+        words = {"probability": sure, "said": prediction.sentence}
         model = f"{prediction.model} {prediction.model_version}"
         evidence = (
             Evidence(f"prediction:{model}", prediction.sentence, prediction.at_ms, chance),
             *prediction.evidence,
         )
-        return Report("", chance, prediction.threshold, evidence, words)
+        value = prediction.value if prediction.probability is None else chance
+        return Report(prediction.metric, value, prediction.threshold, evidence, words)
 
     def forget(self, rows: Iterable[int]) -> None:
         for row in rows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tocsin.domain.clock import SECOND
 from tocsin.domain.event import EventKind
+from tocsin.domain.finding import Severity
 from tocsin.sim.faults.base import RESETS, FaultKind, Run
 from tocsin.sim.inventory import Inventory
 from tocsin.sim.world import Window, World
@@ -60,7 +61,8 @@ class NvlinkRecovery(FaultKind):
         world.verdict(run.gpu, at_ms + SECOND, 1, "GPU Reset")
         for place, peer in enumerate(world.link_peers(run.gpu).tolist()):
             delay = 200 + 40 * place
-            world.emit(EventKind.XID, peer, at_ms + delay, 145, f"RLW_REMAP Nonfatal XC0 i0 Link {link:02d}")
+            message = f"RLW_REMAP Nonfatal XC0 i0 Link {link:02d}"
+            world.emit(EventKind.XID, peer, at_ms + delay, 145, message, Severity.WARNING)
 
     def clear(self, run: Run, world: World, at_ms: int) -> None:
         if run.onset_ms is not None:
