@@ -1,6 +1,8 @@
-"""Features of a drive at an hour, from the rows begun by then: levels, changes, ages of changes, and its kind's record.
+"""Features of a drive at an hour, from the rows begun by then: levels, changes, ages of changes, its kind's record, and
+the day of the week.
 
-Counters are taken on the scale log(1 + x): a first bad sector says as much as the thousandth.
+Counters are taken on the scale log(1 + x): a first bad sector says as much as the thousandth. A drive counts as failed
+when people take it out, which they do on working days.
 """
 
 from __future__ import annotations
@@ -96,7 +98,7 @@ def names() -> tuple[str, ...]:
     for name in ATTRIBUTES:
         own += [f"{name}_log", *(f"{name}_change_{days}d" for days in CHANGE_DAYS)]
         own += [*(f"{name}_changes_{days}d" for days in COUNT_DAYS), f"{name}_unchanged_log_h", f"{name}_per_day"]
-    return (*own, *_CROSS, *_KIND)
+    return (*own, *_CROSS, *_WEEK, *_KIND)
 
 
 _CROSS = (
@@ -107,6 +109,7 @@ _CROSS = (
     "any_unchanged_log_h",
     "pending_share",
 )
+_WEEK = ("weekday", "weekday_sin", "weekday_cos", "workdays_ahead")
 _KIND = ("age_log_h", "age_h", "observed_log_d", "size_tb", *(f"maker_{maker}" for maker in MAKERS), *Record.names)
 
 
@@ -143,7 +146,8 @@ def _features(book: Ledger, record: Record, drive: Codes, hour: Ints) -> Singles
     parts += [np.log1p(unchanged).astype(np.float32), per_day]
     own = np.stack(parts, axis=2).reshape(hour.size, -1)
     cross = _cross(value, change, unchanged)
-    return np.concatenate([own, cross, _kind(book.drives, record, drive, hour, observed)], axis=1)
+    week = _week(book.drives.day(drive, hour))
+    return np.concatenate([own, cross, week, _kind(book.drives, record, drive, hour, observed)], axis=1)
 
 
 def _cross(value: Singles, change: dict[int, Singles], unchanged: Floats) -> Singles:
@@ -162,6 +166,15 @@ def _least(hours: Floats) -> Floats:
     """The smallest of each row, NaN where all are missing."""
     least = np.where(np.isnan(hours), np.inf, hours).min(axis=1)
     return np.where(np.isinf(least), np.nan, least)
+
+
+def _week(day: Floats) -> Singles:
+    """Day of the week (0: Monday) of days since 1970-01-01, a Thursday; and how many of it and the next are working
+    days."""
+    weekday = (np.floor(day).astype(np.int64) + 3) % 7
+    turn = 2 * np.pi * weekday / 7
+    ahead = (weekday < 5).astype(np.int64) + ((weekday + 1) % 7 < 5)
+    return np.stack([weekday, np.sin(turn), np.cos(turn), ahead], axis=1).astype(np.float32)
 
 
 def _kind(drives: Drives, record: Record, drive: Codes, hour: Ints, observed: Ints) -> Singles:
