@@ -21,7 +21,9 @@ SOURCE = "Backblaze drive statistics in the counting-process format of the R pac
 PROTOCOL = (
     "Daily snapshots at whole days (date = min_date + (hour - min_hours) / 24), never at row starts. Label: the drive"
     " fails within 48 h; snapshots whose 48 h were not observed are left out. All snapshots before a failure are kept,"
-    " the others are sub-sampled in two strata (with and without a sector counter above zero) with exact weights."
+    " the others are sub-sampled in two strata (with and without a sector counter above zero) with exact weights; to"
+    " learn from, counters that grew within 72 h are a third. Boosting and LSTM learn from the sample as it is, and"
+    " their odds are then divided by the weight of the stratum."
     " Models learn from drives that are not judged, up to a day before everything that is judged; ranks,"
     " probabilities and thresholds come from further drives of that earlier part. Intervals are bootstraps by drive."
     " The multiple of the base rate is that of the split. A drive counts as hit when it fails within 48 h after its"
@@ -32,7 +34,8 @@ NOTES = (
     " these the counters give no warning.",
     "The recency rule ranks drives by the time since a sector counter last changed: a drive fails once only, so there"
     " is no earlier failure to be recent.",
-    "The ensemble and its settings were chosen on drives and days before the cut.",
+    "The day of the week is a feature: a drive fails when people take it out, more rarely at weekends.",
+    "The ensemble, a mean of log-odds with weights, and all settings were chosen on drives and days before the cut.",
 )
 
 

@@ -99,9 +99,10 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Negative snapshots of each stratum to learn from, to judge on, and healthy drives to sweep."""
+    """Negative snapshots of each stratum to learn from (hot, cold, fresh), to judge on (hot, cold), and healthy drives
+    to sweep."""
 
-    learn: tuple[int, int]
+    learn: tuple[int, int, int]
     test: tuple[int, int]
     healthy: int
 
@@ -109,10 +110,11 @@ class Sizes:
 def parts(fold: Fold, sizes: Sizes, seed: int) -> Parts:
     """Examples of `fold`; the refusals of `evaluation.split` apply."""
     kept = record(fold.train)
+    hot, cold, fresh = sizes.learn
     aside = fold.tune_drives()
     made = []
     for drives in (fold.train.chosen(~aside), fold.train.chosen(aside)):
-        chosen = snapshots(drives, starts(drives), Sampling(*sizes.learn, seed))
+        chosen = snapshots(drives, starts(drives), Sampling(hot, cold, seed, fresh))
         made.append(examples(drives, kept, _settled(drives, chosen, fold.cut)))
     book = ledger(fold.test)
     test = examples(fold.test, kept, snapshots(fold.test, fold.since, Sampling(*sizes.test, seed + 1)), book)

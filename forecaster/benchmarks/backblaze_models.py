@@ -1,4 +1,4 @@
-"""The product's scorers on drives: hazard, boosting, LSTM and the mean of their ranks."""
+"""The product's scorers on drives: hazard, boosting, LSTM and the mean of their log-odds."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.forecaster.benchmarks.backblaze_folds import Parts, Sizes
 from tocsin.forecaster.benchmarks.backblaze_snapshots import HORIZON_H
+from tocsin.forecaster.benchmarks.backblaze_strata import Unweighted
 from tocsin.forecaster.evaluation.ranking import BUDGETS, budget_threshold
 from tocsin.forecaster.examples import Examples, Floats
 from tocsin.forecaster.scorer import Scorer, State
@@ -21,6 +22,9 @@ HORIZON_MS = HORIZON_H * HOUR
 SINGLE = ("hazard", "boosting", "lstm")
 MEMBERS = ("boosting", "lstm")
 """Of the ensemble: with the hazard in it, it was no better on drives and days before the cut."""
+WEIGHTS = (3.0, 1.0)
+UNWEIGHTED = ("boosting", "lstm")
+"""These learn from the sampled snapshots as they are; chosen before the cut, as the weights of the members."""
 ENSEMBLE = "ensemble"
 MODELS = (*SINGLE, ENSEMBLE)
 
@@ -33,10 +37,11 @@ SETTINGS: Mapping[str, Mapping[str, object]] = {
         "features": ("*", "!smart_10_[cu]*"),
         "balance": 0.0,
         "folds": 3,
-        "learning_rate": 0.1,
+        "learning_rate": 0.05,
         "max_iter": 150,
         "max_features": 0.15,
         "min_samples_leaf": 40,
+        "l2_regularization": 30.0,
     },
     "lstm": {"max_rows": 200_000, "members": 2, "longest": 40, "learning_rate": 5e-4},
 }
@@ -48,8 +53,8 @@ QUICK: Mapping[str, Mapping[str, object]] = {
     "lstm": {"max_rows": 2_000, "hidden": 8, "epochs": 2, "folds": 2},
 }
 
-FULL_SIZES = Sizes((40_000, 20_000), (40_000, 20_000), 150)
-QUICK_SIZES = Sizes((1_000, 1_000), (2_000, 2_000), 20)
+FULL_SIZES = Sizes((20_000, 30_000, 30_000), (40_000, 20_000), 150)
+QUICK_SIZES = Sizes((1_000, 1_000, 1_000), (2_000, 2_000), 20)
 
 
 class Remembered:
@@ -92,7 +97,8 @@ def singles(seed: int, *, quick: bool) -> list[Remembered]:
     """The unfitted scorers, each by itself."""
     settings = QUICK if quick else SETTINGS
     shared: dict[str, object] = {"horizons_ms": (HORIZON_MS,), "seed": seed}
-    return [Remembered(registry.build(name, **{**shared, **settings[name]})) for name in SINGLE]
+    built = [registry.build(name, **{**shared, **settings[name]}) for name in SINGLE]
+    return [Remembered(Unweighted(one) if one.name in UNWEIGHTED else one) for one in built]
 
 
 def judge(parts: Parts, seed: int, *, quick: bool) -> Judged:
@@ -101,7 +107,8 @@ def judge(parts: Parts, seed: int, *, quick: bool) -> Judged:
     for one in every:
         one.fit(parts.learn)
     chosen = [one for one in every if one.name in MEMBERS]
-    ensemble = Ensemble(chosen, EnsembleSettings(members=MEMBERS, horizons_ms=(HORIZON_MS,), seed=seed))
+    settings = EnsembleSettings(members=MEMBERS, weights=WEIGHTS, mean="odds", horizons_ms=(HORIZON_MS,), seed=seed)
+    ensemble = Ensemble(chosen, settings)
     ensemble.combine(parts.tune)
     scorers: list[Scorer] = [*every, ensemble]
     tune, test, sweep = (

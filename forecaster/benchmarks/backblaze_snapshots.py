@@ -20,16 +20,20 @@ from tocsin.forecaster.examples import NEVER, Codes, Examples, Floats, Ints, Mas
 
 HORIZON_H = 48
 """Hours ahead that the label looks."""
+FRESH_H = 72
+"""Hours for which a change of a defect counter is fresh (own choice)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How many negative snapshots to keep: of drives with a defect at the time (`hot`), and of the others. Weights
-    undo it exactly in each of the two."""
+    """How many negative snapshots to keep: of drives with a defect at the time (`hot`), and of the others (`cold`).
+    With `fresh` above 0, those of hot drives whose defects grew within `FRESH_H` are a stratum of so many by
+    themselves. Weights undo it exactly in each stratum."""
 
     hot: int
     cold: int
     seed: int
+    fresh: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +83,13 @@ def snapshots(drives: Drives, since: Floats, sampling: Sampling) -> Snapshots:
     low, turn, end = _bounds(drives, since)
     quiet = _runs(drives, low, turn)
     hot = _hot(drives)[quiet.row]
+    strata = [(quiet.take(hot), sampling.hot), (quiet.take(~hot), sampling.cold)]
+    if sampling.fresh:
+        fresh, older = _parted(drives, quiet.take(hot))
+        strata = [(older, sampling.hot), strata[1], (fresh, sampling.fresh)]
     rng = np.random.default_rng(sampling.seed)
-    return _ordered(
-        _all(drives, _runs(drives, np.maximum(low, turn), end)),
-        _some(drives, quiet.take(hot), sampling.hot, rng),
-        _some(drives, quiet.take(~hot), sampling.cold, rng),
-    )
+    ahead = _all(drives, _runs(drives, np.maximum(low, turn), end))
+    return _ordered(ahead, *(_some(drives, runs, wanted, rng) for runs, wanted in strata))
 
 
 def daily(drives: Drives, since: Floats, weight: Floats) -> Snapshots:
@@ -113,6 +118,24 @@ def _ordered(*parts: tuple[Codes, Ints, Floats]) -> Snapshots:
 def _hot(drives: Drives) -> Mask:
     columns = [ATTRIBUTES.index(name) for name in DEFECTS]
     return np.asarray((np.nan_to_num(drives.values[:, columns]) > 0).any(axis=1))
+
+
+def _parted(drives: Drives, runs: _Runs) -> tuple[_Runs, _Runs]:
+    """The days of each row up to `FRESH_H` after the newest change of a defect counter, and the later ones."""
+    changed = ledger(drives).changed[runs.row][:, [ATTRIBUTES.index(name) for name in DEFECTS]]
+    newest = np.where(np.isnan(changed), -np.inf, changed).max(axis=1, initial=-np.inf)
+    limit = np.floor((newest + FRESH_H - drives.zero_hour[drives.drive[runs.row]]) / HOURS_PER_DAY) + 1
+    count = np.clip(limit - runs.first, 0, runs.count).astype(np.int64)
+    fresh = _Runs(runs.row, runs.first, count)
+    older = _Runs(runs.row, runs.first + count, runs.count - count)
+    return fresh.take(count > 0), older.take(older.count > 0)
+
+
+def stratum(table: Examples) -> Ints:
+    """int64[n]: 0 cold, 1 hot, 2 fresh, as `Sampling` has them; from features alone."""
+    hot = table.column("defect_kinds") > 0
+    fresh = table.column("defects_unchanged_log_h") <= np.log1p(FRESH_H + 0.5)
+    return np.where(hot, 1 + fresh, 0).astype(np.int64)
 
 
 def _at(drives: Drives, runs: _Runs, index: Ints, weight: float) -> tuple[Codes, Ints, Floats]:

@@ -11,6 +11,9 @@ from tocsin.forecaster.features.arrays import Bools, Singles
 from tocsin.forecaster.features.channels import OWN_CHANNELS, Kind
 from tocsin.forecaster.features.plan import Plan
 
+LARGEST = float(np.finfo(np.float16).max)
+"""A value beyond it, which no sound GPU reports, stands as it."""
+
 Halves = npt.NDArray[np.float16]
 
 
@@ -24,6 +27,7 @@ def shown_values(plan: Plan, values: Singles, here: Bools) -> Halves:
     shown = values.copy()
     shown[counters] = np.log1p(values[counters])
     shown[~(here | own[:, None])] = np.nan
+    np.clip(shown, -LARGEST, LARGEST, out=shown)
     return np.asarray(shown.astype(np.float16))
 
 

@@ -1,8 +1,8 @@
 """The folder of models: every version in a folder of its own, and which one is in service.
 
 ``VERSION/model/`` is the artefact (`tocsin.forecaster.artefact`), ``VERSION/cases.safetensors`` past cases for
-explanations, ``VERSION/reference.safetensors`` how features were spread in training. ``service.json`` says which
-version serves, and which served before.
+explanations, ``VERSION/kinds.safetensors`` which class a fault will be of, ``VERSION/reference.safetensors`` how
+features were spread in training. ``service.json`` says which version serves, and which served before.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from tocsin.forecaster import artefact
 from tocsin.forecaster.artefact import Card
 from tocsin.forecaster.lifecycle.drift import Reference
 from tocsin.forecaster.live.cases import CaseBook
+from tocsin.forecaster.live.kinds import FaultKinds
 from tocsin.forecaster.scorer import Scorer
 
-MODEL, CASES, REFERENCE, SERVICE = "model", "cases.safetensors", "reference.safetensors", "service.json"
+MODEL, SERVICE = "model", "service.json"
+CASES, REFERENCE, KINDS = "cases.safetensors", "reference.safetensors", "kinds.safetensors"
 PRIOR = "prior"
 """Name of the version that ships; it lies in the package, not in the folder."""
 
@@ -36,13 +38,14 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Shelved:
-    """A version as it is loaded: the scorer, its card, and its past cases."""
+    """A version as it is loaded: scorer, card, past cases, the spread of features, and the classes of faults."""
 
     version: str
     scorer: Scorer
     card: Card
     cases: CaseBook | None
     reference: Reference | None = None
+    kinds: FaultKinds | None = None
 
 
 def shipped() -> Path | None:
@@ -83,21 +86,20 @@ class Shelf:
         scorer, card = artefact.load(place / MODEL)
         cases = CaseBook.load(place / CASES) if (place / CASES).exists() else None
         reference = Reference.load(place / REFERENCE) if (place / REFERENCE).exists() else None
-        return Shelved(version, scorer, card, cases, reference)
+        kinds = FaultKinds.load(place / KINDS) if (place / KINDS).exists() else None
+        return Shelved(version, scorer, card, cases, reference, kinds)
 
-    def add(
-        self, version: str, scorer: Scorer, card: Card, cases: CaseBook | None, reference: Reference | None = None
-    ) -> None:
+    def add(self, one: Shelved) -> None:
         """Put a version on the shelf. Raises InputError where the name is taken."""
+        version = one.version
         if version == PRIOR or (self._folder / version).exists():
             raise InputError("version", version, "the name is taken", "give the version another name")
         self._folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{version}-", dir=self._folder) as made:
-            artefact.save(Path(made) / MODEL, scorer, card)
-            if cases is not None:
-                cases.save(Path(made) / CASES)
-            if reference is not None:
-                reference.save(Path(made) / REFERENCE)
+            artefact.save(Path(made) / MODEL, one.scorer, one.card)
+            for part, name in ((one.cases, CASES), (one.reference, REFERENCE), (one.kinds, KINDS)):
+                if part is not None:
+                    part.save(Path(made) / name)
             Path(made).chmod(0o755)
             Path(made).rename(self._folder / version)
             Path(made).mkdir()  # what the context removes

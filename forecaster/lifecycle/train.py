@@ -1,4 +1,4 @@
-"""Training: a trial, then the model itself, fitted on everything, with its card, past cases and reference."""
+"""Training: a trial, then the model itself, fitted on everything, with what it needs on the shelf."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from tocsin.forecaster.evaluation.report_json import to_json
 from tocsin.forecaster.examples import Examples, HeldSequences
 from tocsin.forecaster.lifecycle.drift import Reference
 from tocsin.forecaster.lifecycle.shelf import Shelf, Shelved
-from tocsin.forecaster.lifecycle.trial import Recipe, Trial, hold
+from tocsin.forecaster.lifecycle.trial import LEADING, Recipe, Trial, hold
 from tocsin.forecaster.live.cases import CaseBook
+from tocsin.forecaster.live.kinds import FaultKinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +27,11 @@ class Trained:
     """A model ready for the shelf, and the trial that it stood."""
 
     shelved: Shelved
-    reference: Reference
     trial: Trial
 
     def put(self, shelf: Shelf) -> None:
         """Put it on `shelf`. Raises InputError where its name is taken."""
-        one = self.shelved
-        shelf.add(one.version, one.scorer, one.card, one.cases, self.reference)
+        shelf.add(self.shelved)
 
 
 def train(
@@ -53,6 +52,7 @@ def train(
     scorer.fit(examples)
     report = json.dumps(to_json(trial.result), sort_keys=True, allow_nan=False)
     onset, _ = examples.label(scorer.horizons_ms[-1])
+    kinds = FaultKinds.of(examples, scorer.horizons_ms[-1], LEADING, recipe.seed)
     pairs = np.stack((examples.device.astype(np.int64), examples.event_ms), axis=1)
     card = Card(
         name="risk",
@@ -69,10 +69,10 @@ def train(
         rows=len(examples),
         onsets=len(np.unique(pairs[onset], axis=0)),
         report_digest=hashlib.sha256(report.encode()).hexdigest(),
-        notes=trial.because,
+        notes=trial.because if kinds is None else (*trial.because, kinds.words),
     )
     cases = CaseBook.of(trial.judged, trial.scores, scorer.horizons_ms[-1], recipe.seed)
-    return Trained(Shelved(version, scorer, card, cases), Reference.of(examples), trial)
+    return Trained(Shelved(version, scorer, card, cases, Reference.of(examples), kinds), trial)
 
 
 def data_hash(examples: Examples) -> str:

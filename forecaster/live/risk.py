@@ -27,6 +27,9 @@ EXPLAINED = 50
 """Rows that are explained in one turn, the riskiest first: a burst must not hold up the scores."""
 
 
+Split = tuple[tuple[str, float], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Warned:
     """What is said of one GPU above the level."""
@@ -62,7 +65,12 @@ class RiskModel:
         wanted = [(gpu, place[gpu.uuid]) for gpu in gpus if gpu.uuid in place and not gpu.is_mig]
         above = self._above(scores, np.array([row for _, row in wanted], dtype=np.int64))
         told = self._explain(fleet, above)
-        made = [self._say(gpu, fleet, row, scores[row], told.get(row), now_ms) for gpu, row in wanted]
+        kinds = self._shelved.kinds
+        shares = None if kinds is None else kinds.shares(fleet)
+        made = []
+        for gpu, row in wanted:
+            split = () if kinds is None or shares is None else _split(kinds.classes, shares[row], scores[row, -1])
+            made.append(self._say(gpu, fleet, row, scores[row], split, told.get(row), now_ms))
         reference = self._shelved.reference
         if reference is not None and len(fleet) >= LEAST_GPUS:
             made.append(self._drift(feature_shift(reference, fleet), now_ms, any(gpu.simulated for gpu in gpus)))
@@ -110,7 +118,7 @@ class RiskModel:
         return told
 
     def _say(
-        self, gpu: Gpu, fleet: Examples, row: int, scores: Floats, warned: Warned | None, now_ms: int
+        self, gpu: Gpu, fleet: Examples, row: int, scores: Floats, split: Split, warned: Warned | None, now_ms: int
     ) -> Prediction:
         blank = Prediction(
             subject=Subject(SubjectKind.GPU, gpu.uuid, gpu.host, gpu.pool),
@@ -139,11 +147,14 @@ class RiskModel:
             probability=chance,
             threshold=None if not np.isfinite(self.level) else self.level,
             curve=tuple((ahead, float(p)) for ahead, p in zip(self.horizons_ms, scores, strict=True)),
+            classes=split,
         )
         if warned is None:
             english, chinese = unlikely_sentence(where, chance, self.horizons_ms[-1])
             return replace(made, sentence=english, sentence_zh=chinese)
-        english, chinese = likely_sentence(where, chance, self.horizons_ms[-1], warned.reasons, warned.likeness)
+        english, chinese = likely_sentence(
+            where, chance, self.horizons_ms[-1], warned.reasons, warned.likeness, split[0][0] if split else ""
+        )
         return replace(
             made,
             status=PredictionStatus.LIKELY,
@@ -151,6 +162,14 @@ class RiskModel:
             sentence_zh=chinese,
             evidence=_evidence(warned, now_ms),
         )
+
+
+def _split(classes: Sequence[str], shares: Floats, chance: float) -> Split:
+    """The probability by class, the likeliest first; nothing where there is no probability."""
+    if not np.isfinite(chance):
+        return ()
+    order = np.argsort(-shares, kind="stable")
+    return tuple((classes[place], float(chance * shares[place])) for place in order)
 
 
 def _evidence(warned: Warned, now_ms: int) -> tuple[Evidence, ...]:

@@ -45,11 +45,13 @@ def _share(chance: float) -> str:
 
 
 def likely_sentence(
-    where: str, chance: float, horizon_ms: int, reasons: Sequence[Reason], like: Likeness | None
+    where: str, chance: float, horizon_ms: int, reasons: Sequence[Reason], like: Likeness | None, likeliest: str = ""
 ) -> tuple[str, str]:
-    """A warning with its reasons and what such situations came to."""
+    """A warning with its reasons and what such situations came to; `likeliest` is the class of the fault, where a model
+    says so, else that of most of the situations."""
     hours = horizon_ms / HOUR
-    kind, kind_zh = CLASSES.get(like.classes[0][0] if like is not None and like.classes else "other", CLASSES["other"])
+    usual = like.classes[0][0] if like is not None and like.classes else "other"
+    kind, kind_zh = CLASSES.get(likeliest or usual, CLASSES["other"])
     english = f"{where}: a {kind} fault within {hours:.0f} h has a probability of {_share(chance)}"
     chinese = f"{where}：{hours:.0f} 小时内发生{kind_zh}故障的概率为 {_share(chance)}"
     if reasons:

@@ -32,14 +32,15 @@ class Map:
     def apply(self, probability: Floats) -> Floats:
         """float64[n] for float64[n]; NaN stays."""
         if np.isfinite(self.platt).all():
-            made = self.platt[0] + self.platt[1] * _logit(probability)
+            made = self.platt[0] + self.platt[1] * log_odds(probability)
             return np.asarray(1 / (1 + np.exp(-np.clip(made, -500, 500))), np.float64)
         if self.x.size == 0:
             return probability
         return (1 - BLEND) * np.interp(probability, self.x, self.y) + BLEND * probability
 
 
-def _logit(probability: Floats) -> Floats:
+def log_odds(probability: Floats) -> Floats:
+    """float64[n] for float64[n], held within 1e-9 of either end; NaN stays."""
     held = np.clip(probability, _TINY, 1 - _TINY)
     return np.asarray(np.log(held / (1 - held)), np.float64)
 
@@ -51,7 +52,7 @@ def fit_map(probability: Floats, onset: Mask, weight: Floats, method: Method = "
         return Map(none, none, no_platt)
     isotonic = method == "isotonic" or (method == "auto" and int(onset.sum()) >= ISOTONIC_ROWS)
     if not isotonic:
-        risk = _logit(probability)
+        risk = log_odds(probability)
         centre, spread = float(np.average(risk, weights=weight)), float(risk.std()) or 1.0
         intercept, slope = logistic((risk - centre) / spread, onset, weight, spread)
         return Map(none, none, np.array([intercept - slope / spread * centre, slope / spread]))

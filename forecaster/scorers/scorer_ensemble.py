@@ -1,16 +1,18 @@
-"""Several scorers as one: the mean of their ranks among rows that none learned from, brought to probabilities."""
+"""Several scorers as one: the mean of their ranks among rows that none learned from, or of their log-odds, brought to
+probabilities."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.forecaster.examples import Examples, Floats
 from tocsin.forecaster.scorer import Json, Scorer, State
-from tocsin.forecaster.scorers.calibration import Map, fit_map
+from tocsin.forecaster.scorers.calibration import Map, fit_map, log_odds
 from tocsin.forecaster.scorers.nesting import build_inner, inner_of, with_inner
 from tocsin.forecaster.scorers.ranks import Ranks, rank_table
 from tocsin.forecaster.scorers.rows import device_folds, known_rows, require, settled
@@ -20,12 +22,15 @@ from tocsin.forecaster.scorers.tabular import check_state
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(Common):
-    """`members` are families, `of` the own settings of each, `weights` their weights (empty: equal). One of `folds`
-    folds of devices is kept from the members and gives the ranks; with `refit` they then learn from all devices."""
+    """`members` are families, `of` the own settings of each, `weights` their weights (empty: equal). `mean` says of
+    what: of ranks, which suits members whose scores are no probabilities, or of log-odds, which lets a member that is
+    sure prevail. One of `folds` folds of devices is kept from the members and gives ranks and probabilities; with
+    `refit` they then learn from all devices."""
 
     members: tuple[str, ...] = ("hazard", "boosting")
     of: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     weights: tuple[float, ...] = ()
+    mean: Literal["rank", "odds"] = "rank"
     refit: bool = True
 
     def __post_init__(self) -> None:
@@ -34,10 +39,12 @@ class Settings(Common):
             raise InputError("ensemble.members", self.members, "empty or twice the same", "name different families")
         if self.weights and (len(self.weights) != len(self.members) or min(self.weights) <= 0):
             raise InputError("ensemble.weights", self.weights, "not one above 0 a member", "give as many, or none")
+        if self.mean not in ("rank", "odds"):
+            raise InputError("ensemble.mean", self.mean, "no such mean", "use rank or odds")
 
 
 class Ensemble:
-    """A rank average over each horizon; a member that refuses a row is left out of that row's mean."""
+    """An average over each horizon; a member that refuses a row is left out of that row's mean."""
 
     name = "ensemble"
     version = "1"
@@ -81,24 +88,30 @@ class Ensemble:
         self._ranks = [[rank_table(score[:, k], weight) for score in scores] for k in range(len(self.horizons_ms))]
         self._maps = []
         for k, horizon_ms in enumerate(self.horizons_ms):
-            rank = self._mean_rank(scores, k)
+            mean = self._mean(scores, k)
             onset, known = settled(examples, horizon_ms)
-            rows = known & np.isfinite(rank)
-            self._maps.append(fit_map(_spread(rank[rows]), onset[rows], weight[rows], "platt"))
+            rows = known & np.isfinite(mean)
+            self._maps.append(fit_map(mean[rows], onset[rows], weight[rows], "platt"))
 
-    def _mean_rank(self, scores: Sequence[Floats], k: int) -> Floats:
-        """float64[n] in (0, 1); NaN where no member has a score."""
-        ranks = np.stack([table.apply(score[:, k]) for table, score in zip(self._ranks[k], scores, strict=True)])
-        weights = np.isfinite(ranks) * self._weights[:, None]
+    def _mean(self, scores: Sequence[Floats], k: int) -> Floats:
+        """float64[n] in (0, 1), to be mapped; NaN where no member has a score."""
+        if self.settings.mean == "odds":
+            odds = self._weighted([log_odds(score[:, k]) for score in scores])
+            return np.asarray(1 / (1 + np.exp(-odds)), np.float64)
+        return _spread(self._weighted([t.apply(score[:, k]) for t, score in zip(self._ranks[k], scores, strict=True)]))
+
+    def _weighted(self, of_member: Sequence[Floats]) -> Floats:
+        values = np.stack(of_member)
+        weights = np.isfinite(values) * self._weights[:, None]
         total = weights.sum(axis=0)
-        mean = np.where(total > 0, (np.nan_to_num(ranks) * weights).sum(axis=0) / np.maximum(total, 1e-300), np.nan)
+        mean = np.where(total > 0, (np.nan_to_num(values) * weights).sum(axis=0) / np.maximum(total, 1e-300), np.nan)
         return np.asarray(mean, np.float64)
 
     def score(self, examples: Examples) -> Floats:
         if not self._maps:
             raise Conflict(f"{self.name}: not fitted yet")
         scores = [member.score(examples) for member in self.members]
-        made = [one.apply(_spread(self._mean_rank(scores, k))) for k, one in enumerate(self._maps)]
+        made = [one.apply(self._mean(scores, k)) for k, one in enumerate(self._maps)]
         rising: Floats = np.maximum.accumulate(np.stack(made, axis=1), axis=1)
         rising[examples.history_ms < self.min_history_ms] = np.nan
         return rising

@@ -22,7 +22,7 @@ from tocsin.forecaster.artefact import Card
 from tocsin.forecaster.examples import HORIZONS_MS, NEVER, Examples, HeldSequences
 from tocsin.forecaster.features import Plan
 from tocsin.forecaster.features.table import names_of
-from tocsin.forecaster.lifecycle.shelf import Shelf
+from tocsin.forecaster.lifecycle.shelf import Shelf, Shelved
 from tocsin.forecaster.live.place import RiskPlace
 from tocsin.forecaster.live.watch import RiskWatch
 from tocsin.forecaster.scorers import registry
@@ -68,7 +68,7 @@ def learned(family: str, folder: Path) -> None:
         onsets=50,
     )  # fmt: skip
     shelf = Shelf(folder)
-    shelf.add("v1", scorer, card, None)
+    shelf.add(Shelved("v1", scorer, card, None))
     shelf.promote("v1", START, "test")
 
 

@@ -92,6 +92,20 @@ def test_every_change_of_an_entry_is_found(path: Path, number: int, change: str)
     assert not verify(path).ok
 
 
+@pytest.mark.parametrize("column", ["kind", "actor", "payload", "hash"])
+def test_a_text_that_became_a_blob_is_found(path: Path, tmp_path: Path, column: str) -> None:
+    """As a flipped byte of the file does, which the strict table itself would not let in."""
+    filled(path)
+    lax = tmp_path / "lax.db"
+    with closing(sqlite3.connect(lax)) as db:
+        db.execute("ATTACH ? AS journal", (str(path),))
+        db.execute("CREATE TABLE entry AS SELECT * FROM journal.entry")
+        db.execute(f"UPDATE entry SET {column} = CAST({column} AS BLOB) WHERE seq = 3")
+        db.commit()
+    shutil.copy(Anchor.path_of(path), Anchor.path_of(lax))
+    assert verify(lax).problem == "entry 3 was edited"
+
+
 def test_swapped_entries_are_found(path: Path) -> None:
     filled(path)
     swap = ("UPDATE entry SET seq = 100 WHERE seq = 3", "UPDATE entry SET seq = 3 WHERE seq = 4")

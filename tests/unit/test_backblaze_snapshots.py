@@ -1,9 +1,11 @@
 """Daily snapshots of drives: where they lie, what they weigh, and that nothing of later rows reaches them."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 from tocsin.domain.clock import DAY, HOUR
@@ -12,7 +14,7 @@ from tocsin.forecaster.benchmarks.backblaze_drives import Drives, read_drives
 from tocsin.forecaster.benchmarks.backblaze_folds import starts
 from tocsin.forecaster.benchmarks.backblaze_record import PRIOR_DAYS, record
 from tocsin.forecaster.benchmarks.backblaze_sequences import STEPS
-from tocsin.forecaster.benchmarks.backblaze_snapshots import Sampling, daily, examples, snapshots
+from tocsin.forecaster.benchmarks.backblaze_snapshots import FRESH_H, Sampling, daily, examples, snapshots, stratum
 from tocsin_testing import drive_data
 
 ALL = Sampling(10**9, 10**9, 0)
@@ -54,6 +56,40 @@ def test_sampling_keeps_failures_and_weighs_the_rest(fleet: Drives) -> None:
     every = fleet.fail_hour[whole.drive] - whole.hour <= 48
     assert ahead.sum() == every.sum() > 0
     assert (~ahead).sum() == 250
+
+
+def test_fresh_changes_are_a_stratum_of_their_own(tmp_path: Path) -> None:
+    old = [row for n in range(3) for row in drive_data.drive(f"B{n}", [(0, 900), (900, 4_000)], smart_5=[2.0, 4.0])]
+    whole_table = pl.concat([drive_data.fleet(60), drive_data.frame(old)])
+    fleet = read_drives(drive_data.write(tmp_path / "fleet", whole_table))
+    whole = snapshots(fleet, starts(fleet), ALL)
+    some = snapshots(fleet, starts(fleet), Sampling(60, 50, 3, fresh=40))
+    assert some.weight.sum() == pytest.approx(whole.weight.sum())
+    kept = record(fleet)
+    every, few = examples(fleet, kept, whole), examples(fleet, kept, some)
+    quiet, of_few = ~every.label(48 * HOUR)[0], ~few.label(48 * HOUR)[0]
+    for number, wanted in enumerate((50, 60, 40)):
+        rows = of_few & (stratum(few) == number)
+        total = int((quiet & (stratum(every) == number)).sum())
+        assert rows.sum() == min(wanted, total) > 0
+        assert few.weight[rows] == pytest.approx(total / rows.sum())
+
+
+def test_a_stratum_is_known_from_features(tmp_path: Path) -> None:
+    rows = drive_data.drive("A1", [(0, 48), (48, 900)], smart_5=[0.0, 3.0], smart_12=[1.0, 1.0])
+    drives = one(tmp_path, rows)
+    made = snapshots(drives, starts(drives), ALL)
+    expected = np.where(made.hour < 48, 0, np.where(made.hour <= 48 + FRESH_H, 2, 1))
+    assert stratum(examples(drives, record(drives), made)).tolist() == expected.tolist()
+
+
+def test_the_day_of_the_week_is_that_of_the_decision(tmp_path: Path) -> None:
+    drives = one(tmp_path, drive_data.drive("A1", [(0, 480)]))
+    made = snapshots(drives, starts(drives), ALL)
+    table = examples(drives, record(drives), made)
+    days = [datetime.fromtimestamp(at / 1000, UTC).weekday() for at in table.at_ms.tolist()]
+    assert table.column("weekday").tolist() == days
+    assert table.column("workdays_ahead").tolist() == [(one < 5) + ((one + 1) % 7 < 5) for one in days]
 
 
 def test_another_seed_is_another_sample(fleet: Drives) -> None:

@@ -14,7 +14,7 @@ from tocsin.domain.clock import DAY, HOUR, ManualClock
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.forecaster.artefact import Card
-from tocsin.forecaster.lifecycle.shelf import Shelf
+from tocsin.forecaster.lifecycle.shelf import Shelf, Shelved
 from tocsin.forecaster.live import risk
 from tocsin.forecaster.scorer import NotEnoughData
 from tocsin.forecaster.scorers import registry
@@ -36,7 +36,7 @@ def shelve(folder: Path, *versions: str, created_ms: int = T0) -> Shelf:
             data_hash="d" * 8, code_version="1", created_ms=created_ms, trained_from_ms=0, trained_to_ms=1,
             rows=1, onsets=1, report_digest="r" * 8, notes=("because",),
         )  # fmt: skip
-        shelf.add(version, registry.build("rules"), card, None)
+        shelf.add(Shelved(version, registry.build("rules"), card, None))
     return shelf
 
 

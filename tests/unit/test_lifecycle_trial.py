@@ -71,7 +71,8 @@ def test_training_leaves_a_card_that_says_where_from(tmp_path: Path) -> None:
     assert card.provenance == "60 days of a test"
     assert (card.trained_from_ms, card.trained_to_ms) == (int(examples.at_ms.min()), int(examples.at_ms.max()))
     assert card.rows == len(examples)
-    assert card.notes == made.trial.because
+    assert card.notes[:-1] == made.trial.because
+    assert card.notes[-1].startswith("classes of faults (memory 100%)")
     assert len(card.report_digest) == 64
     again = train(examples, QUICK, "v1", START + DAY, "60 days of a test")
     assert again.shelved.card == made.shelved.card, "the same data, seed and program, the same card"
@@ -79,6 +80,7 @@ def test_training_leaves_a_card_that_says_where_from(tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded.scorer.score(examples), made.shelved.scorer.score(examples))
     assert loaded.reference is not None
     assert loaded.cases is not None
+    assert loaded.kinds is not None
     other = replace(examples, features=examples.features + np.float32(1e-3))
     assert data_hash(other) != card.data_hash
 

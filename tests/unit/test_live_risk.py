@@ -122,7 +122,7 @@ def place(folder: Path) -> RiskPlace:
 
 def shelve(folder: Path, scorer: Scorer, book: CaseBook | None, version: str = "v1") -> Shelf:
     shelf = Shelf(folder / "models")
-    shelf.add(version, scorer, card(version), book)
+    shelf.add(Shelved(version, scorer, card(version), book))
     shelf.promote(version, NOW, "ann")
     return shelf
 
@@ -210,7 +210,7 @@ def test_a_promotion_is_seen_at_the_next_turn_and_no_model_says_nothing(
     assert watch.predict(GPUS, NOW - HOUR) == []
     shelf = shelve(tmp_path, fitted, None)
     assert {one.model_version for one in watch.predict(GPUS, NOW)} == {"v1"}
-    shelf.add("v2", fitted, card("v2"), None)
+    shelf.add(Shelved("v2", fitted, card("v2"), None))
     shelf.promote("v2", NOW, "bob")
     assert {one.model_version for one in watch.predict(GPUS, NOW)} == {"v2"}
 
@@ -315,8 +315,8 @@ class TestShelf:
     def test_versions_come_and_go_in_service(self, tmp_path: Path, fitted: Scorer, book: CaseBook) -> None:
         shelf = Shelf(tmp_path / "models")
         assert shelf.versions() == shelf.history() == []
-        shelf.add("a", fitted, card("a"), book)
-        shelf.add("b", fitted, card("b"), None)
+        shelf.add(Shelved("a", fitted, card("a"), book))
+        shelf.add(Shelved("b", fitted, card("b"), None))
         assert shelf.versions() == ["a", "b"]
         shelf.promote("a", 1, "ann")
         assert shelf.promote("b", 2, "bob") == "a"
@@ -338,13 +338,13 @@ class TestShelf:
             shelf.load("a")
         with pytest.raises(Conflict, match="nothing was promoted"):
             shelf.rollback(1, "ann")
-        shelf.add("a", fitted, card("a"), None)
+        shelf.add(Shelved("a", fitted, card("a"), None))
         with pytest.raises(InputError, match="use one of: a"):
             shelf.promote("z", 1, "ann")
         with pytest.raises(InputError, match="name is taken"):
-            shelf.add("a", fitted, card("a"), None)
+            shelf.add(Shelved("a", fitted, card("a"), None))
         with pytest.raises(InputError, match="name is taken"):
-            shelf.add(PRIOR, fitted, card(), None)
+            shelf.add(Shelved(PRIOR, fitted, card(), None))
         shelf.promote("a", 1, "ann")
         with pytest.raises(Conflict, match="first version"):
             shelf.rollback(2, "ann")

@@ -15,6 +15,7 @@ from tocsin.forecaster.features.plan import Plan
 from tocsin.forecaster.features.table import names_of
 from tocsin.forecaster.scorer import NotEnoughData
 from tocsin.forecaster.scorers import registry
+from tocsin.forecaster.scorers.calibration import log_odds
 from tocsin.forecaster.scorers.explained import strongest
 from tocsin.forecaster.scorers.scorer_boosting import BoostingScorer
 from tocsin.forecaster.scorers.scorer_boosting import build as boosting
@@ -245,6 +246,24 @@ def test_an_ensemble_of_fitted_members_takes_ranks_from_new_devices() -> None:
     assert score[known & onset].mean() > 3 * score[known & ~onset].mean()
 
 
+def test_a_mean_of_log_odds_is_that_of_the_members() -> None:
+    members = [hazard(**STIFF), reconstruction()]
+    for member in members:
+        member.fit(PAST)
+    settings = EnsembleSettings(members=("hazard", "reconstruction"), weights=(3.0, 1.0), mean="odds")
+    made = Ensemble(members, settings)
+    made.combine(fleet(devices=80, seed=5))
+    first, second = (log_odds(member.score(LATER)[:, -1]) for member in members)
+    expected = (3 * first + second) / 4
+    there = np.isfinite(expected)
+    slope, intercept = np.polyfit(expected[there], log_odds(made.score(LATER)[there, -1]), 1)
+    assert slope > 0
+    np.testing.assert_allclose(log_odds(made.score(LATER)[there, -1]), intercept + slope * expected[there], atol=1e-6)
+    again = ensemble(members=["hazard", "reconstruction"], of={"hazard": STIFF}, weights=[3.0, 1.0], mean="odds")
+    again.restore(made.state())
+    np.testing.assert_array_equal(again.score(LATER), made.score(LATER))
+
+
 def test_a_member_that_refuses_a_row_is_left_out_of_it() -> None:
     made = ensemble(members=["hazard", "rules"], of={"hazard": STIFF, "rules": {"min_history_ms": 60 * HOUR}})
     made.fit(PAST)
@@ -253,7 +272,9 @@ def test_a_member_that_refuses_a_row_is_left_out_of_it() -> None:
     assert np.isfinite(score).all()
 
 
-@pytest.mark.parametrize("settings", [{"members": []}, {"members": ["hazard", "hazard"]}, {"weights": [1.0]}])
+@pytest.mark.parametrize(
+    "settings", [{"members": []}, {"members": ["hazard", "hazard"]}, {"weights": [1.0]}, {"mean": "odd"}]
+)
 def test_settings_of_an_ensemble_are_checked(settings: dict[str, object]) -> None:
     with pytest.raises(InputError):
         ensemble(**settings)

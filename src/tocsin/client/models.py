@@ -234,6 +234,8 @@ class PredictionOut(Wire):
     curve: list[tuple[float, Ratio]] = Field(default_factory=list)
     """Probability by horizon: seconds ahead, and the probability up to there."""
     sentence_zh: str = ""
+    classes: list[tuple[str, Ratio]] = Field(default_factory=list)
+    """The probability split by class of fault, the likeliest first."""
 
 
 class VerdictOut(Wire):

@@ -33,7 +33,8 @@ class Prediction:
     the crossing, `eta_low_ms` and `eta_high_ms` the ends of the interval of `coverage` (0.8 means that it should hold
     the truth 80 times in 100); None where there is no crossing, or for the far end where it lies beyond the horizon.
     `model` and `model_version` name what made it. `curve` has the probability by other horizons, as (milliseconds,
-    probability), both rising. `sentence` is in English, `sentence_zh` the same in Chinese, empty where there is none.
+    probability), both rising. `classes` split the probability by class of fault, the likeliest first; they share it out
+    alike at every horizon. `sentence` is in English, `sentence_zh` the same in Chinese, empty where there is none.
     """
 
     subject: Subject
@@ -57,6 +58,7 @@ class Prediction:
     simulated: bool = False
     curve: tuple[tuple[int, float], ...] = ()
     sentence_zh: str = ""
+    classes: tuple[tuple[str, float], ...] = ()
 
     @property
     def id(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,9 @@ from tocsin.domain.errors import InputError
 from tocsin.journal.chain import GENESIS, digest
 from tocsin.journal.files import Anchor, JournalBroken, connect
 from tocsin.journal.reader import COLUMNS
+
+_TYPES = (int, int, int, str, str, int, str, str, str)
+"""Of `COLUMNS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,11 @@ def verify(path: Path) -> Verification:
         return Verification(False, 0, str(error))
 
 
+def _is_plain(row: Sequence[object]) -> bool:
+    """Whether every value has the type that it was written with; a flipped byte can make a text a blob."""
+    return all(isinstance(value, kind) for value, kind in zip(row, _TYPES, strict=True))
+
+
 def _walk(db: sqlite3.Connection, anchor: Anchor | None) -> Verification:
     previous, count, anchored = GENESIS, 0, anchor is None or anchor.seq == 0
     for row in db.execute(f"SELECT {COLUMNS} FROM entry ORDER BY seq"):
@@ -44,7 +53,7 @@ def _walk(db: sqlite3.Connection, anchor: Anchor | None) -> Verification:
             return Verification(False, count, f"entry {count + 1} is missing")
         if claimed_previous != previous:
             return Verification(False, count, f"entry {seq} does not follow entry {count}")
-        if digest(previous, seq, epoch, at_ms, kind, actor, bool(simulated), payload) != claimed:
+        if not _is_plain(row) or digest(previous, seq, epoch, at_ms, kind, actor, bool(simulated), payload) != claimed:
             return Verification(False, count, f"entry {seq} was edited")
         previous, count = claimed, seq
         if anchor is not None and seq == anchor.seq:

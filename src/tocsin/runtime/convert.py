@@ -125,6 +125,7 @@ def prediction_out(prediction: Prediction) -> PredictionOut:
         simulated=prediction.simulated,
         curve=[(ahead_ms / SECOND, chance) for ahead_ms, chance in prediction.curve],
         sentence_zh=prediction.sentence_zh,
+        classes=list(prediction.classes),
     )
 
 

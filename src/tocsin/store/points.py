@@ -209,6 +209,7 @@ def prediction_point(prediction: Prediction) -> Point:
         "subject_pool": p.subject.pool,
         "curve": json.dumps(p.curve) if p.curve else "",
         "sentence_zh": p.sentence_zh,
+        "classes": json.dumps(p.classes) if p.classes else "",
     }
     numbers = ("threshold", "value", "probability", "eta_ms", "eta_low_ms", "eta_high_ms", "coverage")
     fields |= _optional({name: getattr(p, name) for name in numbers})
@@ -237,16 +238,19 @@ def read_prediction(point: Point) -> Prediction:
         reason=_text(point, "reason"),
         evidence=read_evidence(_text(point, "evidence")),
         simulated=_flag(point, "simulated"),
-        curve=_curve(_text(point, "curve")),
+        curve=tuple((int(ahead), chance) for ahead, chance in _pairs(point, "curve")),
         sentence_zh=_text(point, "sentence_zh"),
+        classes=tuple((str(name), chance) for name, chance in _pairs(point, "classes")),
     )
 
 
-def _curve(text: str) -> tuple[tuple[int, float], ...]:
+def _pairs(point: Point, name: str) -> list[tuple[int | str, float]]:
+    """What stands beside each probability."""
+    text = _text(point, name)
     try:
-        return tuple((int(ahead), float(chance)) for ahead, chance in json.loads(text or "[]"))
+        return [(what, float(chance)) for what, chance in json.loads(text or "[]")]
     except (TypeError, ValueError) as error:
-        raise PointError(f"curve {text[:60]!r}: {error}") from None
+        raise PointError(f"{name} {text[:60]!r}: {error}") from None
 
 
 def gpu_tags(gpu: Gpu) -> dict[str, str]:
