@@ -9,7 +9,7 @@ export PYTHONPATH :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo setup setup-servers lint unit chaos wheel-test test bench backtest clean
+.PHONY: help demo setup setup-servers lint unit chaos wheel-test test bench prior backtest clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -46,6 +46,9 @@ test: setup setup-servers lint wheel-test unit  ## Everything
 
 bench: setup  ## Print the measured figures
 	$(BIN)/python -m pytest tests/perf --benchmark-only --benchmark-columns=min,median,rounds -p no:xdist
+
+prior: setup  ## Train the model that ships with the package (10 minutes)
+	@bash .ci/prior.sh $(BIN)/tocsin
 
 backtest: setup  ## Judge the forecaster on the data sets below TOCSIN_DATA_DIR; writes docs/accuracy.md (45 minutes at most)
 	@bash .ci/backtest.sh $(BIN)/tocsin

@@ -135,7 +135,7 @@ def simulated(wanted: Wanted) -> Examples:
     events as a real one.
 
     Rows before a fault that strikes without a precursor are left out: nothing in them can tell, and the simulation
-    knows that. Most of the quiet rows are left out too, with weights for those that stay.
+    knows that. Most of the quiet rows are left out too. Weights bring back those, and the rate of the scenario itself.
     """
     scenario = default_scenario() if wanted.scenario is None else load_scenario(wanted.scenario)
     plan = Plan()
@@ -150,7 +150,7 @@ def simulated(wanted: Wanted) -> Examples:
         walk.take((fleet.now_ms - 1) // plan.step_ms, Part(columns, events))
     walk.close()
     examples = walk.examples(onsets_of(walk.events, fleet.gpus), Rules())
-    return thinned(examples.take(~_before_abrupt(examples, fleet.faults)), wanted.recipe.seed)
+    return thinned(examples.take(~_before_abrupt(examples, fleet.faults)), wanted.scale, wanted.recipe.seed)
 
 
 def _before_abrupt(examples: Examples, faults: Sequence[Fault]) -> Mask:
@@ -169,10 +169,10 @@ def _before_abrupt(examples: Examples, faults: Sequence[Fault]) -> Mask:
     return found
 
 
-def thinned(examples: Examples, seed: int) -> Examples:
-    """All rows before an onset, and `QUIET_KEPT` of the others with as much more weight."""
+def thinned(examples: Examples, scale: float, seed: int) -> Examples:
+    """All rows before an onset with a `scale`-th of their weight, and `QUIET_KEPT` of the others with as much more."""
     rng = np.random.default_rng(seed)
     telling = examples.label(HORIZONS_MS[-1])[0]
     kept = telling | (rng.random(len(examples)) < QUIET_KEPT)
-    weight = np.where(telling, examples.weight, examples.weight / QUIET_KEPT)
+    weight = np.where(telling, examples.weight / scale, examples.weight / QUIET_KEPT)
     return replace(examples, weight=weight).take(kept)
