@@ -28,11 +28,13 @@ _LEAST = 1e-4
 @dataclass(frozen=True, slots=True)
 class Reference:
     """How features were spread in training: `edges` float64[f, BINS - 1], `share` float64[f, BINS + 1], the last column
-    for missing values."""
+    for missing values. `least_history_ms` is the shortest past of any row there: of a GPU with a shorter one, features
+    of long windows must differ."""
 
     names: tuple[str, ...]
     edges: Floats
     share: Floats
+    least_history_ms: int = 0
 
     @classmethod
     def of(cls, examples: Examples) -> Reference:
@@ -46,7 +48,7 @@ class Reference:
             if known.size:
                 edges[column] = np.quantile(known, levels)
             share[column] = _shares(values, edges[column])
-        return cls(examples.names, edges, share)
+        return cls(examples.names, edges, share, int(examples.history_ms.min()) if len(examples) else 0)
 
     def shift(self, names: Sequence[str], values: Singles) -> dict[str, float]:
         """Population stability index of each feature of `values` float32[n, f] against training; features by name."""
@@ -60,7 +62,8 @@ class Reference:
 
     def save(self, path: Path) -> None:
         """Write it as safetensors, names in the header."""
-        save_file({"edges": self.edges, "share": self.share}, path, {"names": "\n".join(self.names)})
+        words = {"names": "\n".join(self.names), "least_history_ms": str(self.least_history_ms)}
+        save_file({"edges": self.edges, "share": self.share}, path, words)
 
     @classmethod
     def load(cls, path: Path) -> Reference:
@@ -68,9 +71,10 @@ class Reference:
         try:
             arrays = load_file(path)
             with safe_open(path, framework="np") as file:
-                names = tuple((file.metadata() or {})["names"].split("\n"))
-            return cls(names, arrays["edges"], arrays["share"])
-        except (OSError, SafetensorError, KeyError) as error:
+                words = file.metadata() or {}
+            names, least_ms = tuple(words["names"].split("\n")), int(words["least_history_ms"])
+            return cls(names, arrays["edges"], arrays["share"], least_ms)
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise InputError("reference", str(path), f"not a reference: {error!r}", "train the model anew") from error
 
 
@@ -102,7 +106,8 @@ class Shift:
 
 
 def feature_shift(reference: Reference, now: Examples) -> Shift:
-    """How far the features of `now` have moved from training."""
+    """How far the features of `now` have moved from training, over the GPUs with as long a past as those there."""
+    now = now.take(now.history_ms >= reference.least_history_ms)
     found = reference.shift(now.names, now.features)
     ranked = sorted(found.items(), key=lambda item: -item[1])
     shifted = sum(value >= SHIFTED for value in found.values())

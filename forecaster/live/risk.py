@@ -72,8 +72,9 @@ class RiskModel:
             split = () if kinds is None or shares is None else _split(kinds.classes, shares[row], scores[row, -1])
             made.append(self._say(gpu, fleet, row, scores[row], split, told.get(row), now_ms))
         reference = self._shelved.reference
-        if reference is not None and len(fleet) >= LEAST_GPUS:
-            made.append(self._drift(feature_shift(reference, fleet), now_ms, any(gpu.simulated for gpu in gpus)))
+        shift = None if reference is None else feature_shift(reference, fleet)
+        if shift is not None and shift.gpus >= LEAST_GPUS:
+            made.append(self._drift(shift, now_ms, any(gpu.simulated for gpu in gpus)))
         return made
 
     def _drift(self, shift: Shift, now_ms: int, simulated: bool) -> Prediction:

@@ -6,12 +6,14 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tocsin.config.settings import ForecastSettings
-from tocsin.domain.errors import Unavailable
+from tocsin.config.settings import ForecastSettings, StoreKind, StoreSettings
+from tocsin.domain.errors import InputError, Unavailable
+from tocsin.forecaster.live.place import RiskPlace
 from tocsin.forecaster.protocol import History
 from tocsin.forecaster.worker import ForecastFailed, ForecastWorker
 from tocsin_testing.builders import T0, gpu
@@ -88,5 +90,16 @@ def test_a_model_that_raises_is_one_named_error(in_process: bool) -> None:
     with pytest.raises(ForecastFailed, match="AttributeError"):
         worker.submit([broken], T0).result(60)
     assert worker.submit([good], T0).result(60)
+    assert worker.deaths == 0
+    worker.close()
+
+
+def test_a_damaged_model_is_named_and_takes_nothing_else_down(tmp_path: Path) -> None:
+    (tmp_path / "service.json").write_text("torn")
+    place = RiskPlace(StoreSettings(kind=StoreKind.SQLITE, path=tmp_path / "store.db"), tmp_path)
+    worker = ForecastWorker(ForecastSettings(), place=place)
+    with pytest.raises(InputError, match="unreadable"):
+        worker.submit_risk([gpu()], T0).result(60)
+    assert worker.submit(fleet(1), T0).result(60)
     assert worker.deaths == 0
     worker.close()

@@ -133,6 +133,13 @@ class TestDrift:
         gone[:, 2] = np.nan
         assert feature_shift(Reference.of(examples), replace(examples, features=gone)).worst[0][0] == "nvlink_crc.24h"
 
+    def test_gpus_with_a_shorter_past_than_any_in_training_are_not_judged(self, tmp_path: Path) -> None:
+        examples = fleet()
+        Reference.of(examples).save(tmp_path / "r")
+        young = replace(examples, history_ms=examples.history_ms - 1)
+        assert feature_shift(Reference.load(tmp_path / "r"), young).gpus < len(examples)
+        assert feature_shift(Reference.load(tmp_path / "r"), examples).gpus == len(examples)
+
     def test_a_reference_comes_back_from_its_file(self, tmp_path: Path) -> None:
         made = Reference.of(fleet())
         made.save(tmp_path / "r")

@@ -27,6 +27,10 @@ class InputError(TocsinError):
             shown = shown[:117] + "..."
         super().__init__(f"{field} = {shown}: {problem}; {remedy}")
 
+    def __reduce__(self) -> tuple[type[InputError], tuple[str, object, str, str]]:
+        """So that it comes back whole from a process of the forecaster; by itself only its text would."""
+        return type(self), (self.field, self.value, self.problem, self.remedy)
+
 
 class Unavailable(TocsinError):
     """Something outside this process is missing or does not answer: a driver, a library, a server."""

@@ -30,12 +30,12 @@ from tocsin.sim.scenario import scenario_of
 from tocsin.sim.spec import FleetSpec
 from tocsin.store.factory import open_store
 
-HISTORY_READINGS = 12_000
+HISTORY_READINGS = 26_000
 """Readings of simulated past put into the store before the start: charts and forecasts look at the past."""
 EXPORT_INTERVALS = 3
 """A simulated GPU leaves `/metrics` after this many intervals without a reading."""
-HISTORY_STEPS = 150
-"""Most intervals of simulated past."""
+HISTORY_STEPS = 400
+"""Most intervals of simulated past: enough for a risk, which needs six hours."""
 SCRIPT: Sequence[tuple[int, str]] = (
     (2, "thermal_drift"),
     (4, "memory_leak"),
