@@ -52,7 +52,7 @@ def likely_sentence(
     hours = horizon_ms / HOUR
     usual = like.classes[0][0] if like is not None and like.classes else "other"
     kind, kind_zh = CLASSES.get(likeliest or usual, CLASSES["other"])
-    english = f"{where}: a {kind} fault within {hours:.0f} h has a probability of {_share(chance)}"
+    english = f"{where}: {kind} fault within {hours:.0f} h has a probability of {_share(chance)}"
     chinese = f"{where}：{hours:.0f} 小时内发生{kind_zh}故障的概率为 {_share(chance)}"
     if reasons:
         words = [why(one) for one in reasons]
