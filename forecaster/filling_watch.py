@@ -18,6 +18,7 @@ from tocsin.domain.reading import Reading
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.forecaster.filling import HOLES, INSTANCE, LAYOUT, MEMORY, PAST, STEP_MS, Floats, Limit, outlook, stepped_up
 from tocsin.forecaster.statements import hours
+from tocsin.store.identity import is_bare
 from tocsin.store.port import Columns
 
 NAME, VERSION = "filling", "1"
@@ -68,7 +69,8 @@ class FillingWatch:
             inside = (row >= 0) & (age >= 0) & (age < PAST)
             for column, metric in enumerate(columns.metrics):
                 if metric in _PLACE:
-                    self._kept[_PLACE[metric], row[inside], PAST - 1 - age[inside]] = columns.values[inside, column]
+                    there = inside & np.isfinite(columns.values[:, column])
+                    self._kept[_PLACE[metric], row[there], PAST - 1 - age[there]] = columns.values[there, column]
             for back in range(IN_A_ROW, 0, -1):
                 self._close(self._kept[:, :, :-back])
 
@@ -79,7 +81,8 @@ class FillingWatch:
             for reading in sorted(readings, key=lambda one: one.at_ms):
                 if abs(reading.at_ms - now_ms) <= LATE_MS and not reading.gpu.is_mig:
                     row = self._row(reading.gpu)
-                    self._kept[:, row, -1], self._keys[row] = _values(reading)
+                    for place, (value, key) in _values(reading).items():
+                        self._kept[place, row, -1], self._keys[row][place] = value, key
 
     def predictions(self, now_ms: int) -> list[Prediction]:
         """What is expected to fill up by the newest minute that is over, a statement for each GPU and target: nothing
@@ -90,7 +93,9 @@ class FillingWatch:
 
     def _go_on(self, step: int) -> None:
         passed = 0 if self._step is None else min(max(step - self._step, 0), PAST)
-        self._step = step
+        # Whoever read the clock just before the minute turned comes a minute late; only a clock set back goes back.
+        if self._step is None or step != self._step - 1:
+            self._step = step
         if not passed:
             return
         self._close(self._kept)
@@ -110,6 +115,8 @@ class FillingWatch:
                 more = max(64, row)  # twice as many, so that a fleet that introduces itself is not copied for each GPU
                 self._kept = np.concatenate([self._kept, np.full((len(_TARGETS), more, PAST), np.nan)], axis=1)
                 self._said = np.concatenate([self._said, np.zeros((len(_TARGETS), more), np.int64)], axis=1)
+        elif not is_bare(gpu):
+            self._gpus[row] = gpu  # it may have moved, or have been known by its UUID alone
         return row
 
     def _close(self, kept: Floats) -> None:
@@ -142,15 +149,15 @@ class _Filling:
     slope: float
 
 
-def _values(reading: Reading) -> tuple[list[float], list[str]]:
-    """The largest value of each watched metric, NaN without one, and its key."""
-    largest, keys = [float("nan")] * len(_PLACE), list(_PLACE)
+def _values(reading: Reading) -> dict[int, tuple[float, str]]:
+    """The largest value of each watched metric that the reading has, and its key, by place."""
+    largest: dict[int, tuple[float, str]] = {}
     for key, value in reading.values.items():
         if key.startswith(_STARTS):
             place = _PLACE.get(split_variant(key)[0])
-            if place is not None and not value <= largest[place]:
-                largest[place], keys[place] = value, key
-    return largest, keys
+            if place is not None and (place not in largest or value > largest[place][0]):
+                largest[place] = (value, key)
+    return largest
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,8 @@ def walk_forward(
     if step_ms <= gap_ms:
         needed = (gap_ms * (folds + 1)) / HOUR
         problem = f"too little history for {folds} folds with a gap of {gap_ms / HOUR:g} h"
-        raise InputError("span", f"{(last_ms - first_ms) / HOUR:.0f} h", problem, f"give more than {needed:.0f} h")
+        remedy = f"give more than {needed:.0f} h of decisions whose outcome is known"
+        raise InputError("span", f"{(last_ms - first_ms) / HOUR:.0f} h", problem, remedy)
     bounds = [first_ms + step_ms * (fold + 1) for fold in range(folds)] + [NEVER]
     number = fold_numbers(examples, devices, seed, group=group)
     yield from _sliding(examples, bounds, gap_ms, number)

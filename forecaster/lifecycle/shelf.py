@@ -29,11 +29,12 @@ PRIOR = "prior"
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A version that was put into service at `at_ms` by `actor`."""
+    """A version that was put into service at `at_ms` by `actor`; `back` where it was put back by a rollback."""
 
     version: str
     at_ms: int
     actor: str
+    back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,18 @@ class Shelved:
     cases: CaseBook | None
     reference: Reference | None = None
     kinds: FaultKinds | None = None
+
+
+def _trail(history: list[Served]) -> list[str]:
+    """Versions in the order in which they were put into service; each step back has taken the last away."""
+    trail: list[str] = []
+    for one in history:
+        if one.back:
+            trail.pop()
+            trail = trail or [one.version]
+        else:
+            trail.append(one.version)
+    return trail
 
 
 def shipped() -> Path | None:
@@ -139,13 +152,14 @@ class Shelf:
         history = self.history()
         if not history:
             raise Conflict("nothing was promoted, so there is nothing to roll back")
-        now = history[-1].version
-        earlier = [one.version for one in history if one.version != now]
-        back = earlier[-1] if earlier else PRIOR
+        now, trail = history[-1].version, _trail(history)
+        back = trail[-2] if len(trail) > 1 else PRIOR
+        if back == now:
+            raise Conflict(f"{now} is what everything began with, so there is nothing to roll back to")
         if back == PRIOR and shipped() is None:
             raise Conflict(f"{now} is the first version, and no prior ships with this installation")
         self.place(back)
-        self._write([*history, Served(back, at_ms, actor)])
+        self._write([*history, Served(back, at_ms, actor, back=True)])
         return back, now
 
     def _write(self, history: list[Served]) -> None:

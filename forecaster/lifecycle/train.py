@@ -43,7 +43,7 @@ def train(
     incumbent: Shelved | None = None,
     engine: Engine | None = None,
 ) -> Trained:
-    """Hold a trial of `recipe`, then fit it on all of `examples`.
+    """Hold a trial of `recipe`, then fit it on all of `examples`, of which the later part calibrates it.
 
     Raises InputError and NotEnoughData as the trial does.
     """

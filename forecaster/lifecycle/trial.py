@@ -214,9 +214,10 @@ def _result(
         ],
         notes=tuple(notes),
     )
+    others = "other hosts, " if min(recipe.devices, len(np.unique(judged.group))) > 1 else "what lies "
     protocol = (
         f"The past is cut into {recipe.folds + 1} equal stretches; each but the first is tested with models that "
-        f"learned from other hosts, {horizon_ms / HOUR:g} h or more before it. A challenger must be above the rules "
+        f"learned from {others}{horizon_ms / HOUR:g} h or more before it. A challenger must be above the rules "
         "and the model in service by more than the noise of a paired bootstrap by device (95 % interval above 0)."
     )
     return Result("trial", protocol, "telemetry and events of the fleet itself", [section], tuple(notes))

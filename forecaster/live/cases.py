@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from tocsin.domain.clock import HOUR
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.examples import Examples, Floats, Singles
+from tocsin.forecaster.examples import Examples, Floats, Ints, Singles
 
 MOST_FAULTS, MOST_QUIET, MOST_FEATURES = 500, 1_500, 64
 NEIGHBOURS = 10
@@ -23,8 +23,8 @@ CLIP = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """What came of the `of` most similar past situations: `faults` were followed by a fault within the horizon, after
-    `median_hours` at the median; `classes` says of which class, most frequent first."""
+    """What came of the `of` most similar past situations: `faults` were followed by a fault within the horizon, each by
+    another one, after `median_hours` at the median; `classes` says of which class, most frequent first."""
 
     of: int
     faults: int
@@ -35,7 +35,8 @@ class Likeness:
 @dataclass(frozen=True, slots=True)
 class CaseBook:
     """Rows of a past: `z` float32[n, f] are features in robust deviations times their weight, `centre`, `scale` and
-    `weight` float64[f]; `hours` float64[n] until the onset, NaN where none came within the horizon; `kind` its class.
+    `weight` float64[f]; `hours` float64[n] until the onset, NaN where none came within the horizon; `kind` its class;
+    `which` int64[n] tells situations before the same onset, or of the same quiet device, from others.
     """
 
     names: tuple[str, ...]
@@ -45,6 +46,7 @@ class CaseBook:
     z: Singles
     hours: Floats
     kind: npt.NDArray[np.str_]
+    which: Ints
 
     @classmethod
     def of(cls, examples: Examples, score: Floats, horizon_ms: int, seed: int = 0) -> CaseBook:
@@ -72,10 +74,13 @@ class CaseBook:
         hours[: before.size] = (examples.event_ms[before] - examples.at_ms[before]) / HOUR
         kind = np.where(np.isfinite(hours), examples.event_class[rows], "")
         names = tuple(examples.names[column] for column in chosen)
-        return cls(names, centre, scale, weight, _deviations(values, centre, scale, weight), hours, kind)
+        same = np.stack((examples.device[rows], np.where(np.isfinite(hours), examples.event_ms[rows], -1)), axis=1)
+        which = np.unique(same, axis=0, return_inverse=True)[1].astype(np.int64)
+        return cls(names, centre, scale, weight, _deviations(values, centre, scale, weight), hours, kind, which)
 
     def like(self, examples: Examples, neighbours: int = NEIGHBOURS) -> list[Likeness]:
-        """What came of the situations most like each row; features are found by name."""
+        """What came of the situations most like each row; features are found by name. Of situations before one onset,
+        or of one quiet device, the most similar alone counts: the others are near copies of it."""
         place = {name: column for column, name in enumerate(examples.names)}
         values = np.full((len(examples), len(self.names)), np.nan)
         for column, name in enumerate(self.names):
@@ -86,7 +91,9 @@ class CaseBook:
 
     def _likeness(self, row: Singles, neighbours: int) -> Likeness:
         distance = ((self.z - row) ** 2).sum(axis=1)
-        nearest = np.argsort(distance, kind="stable")[:neighbours]
+        ranked_by_distance = np.argsort(distance, kind="stable")
+        first = np.unique(self.which[ranked_by_distance], return_index=True)[1]
+        nearest = ranked_by_distance[np.sort(first)][:neighbours]
         hours = self.hours[nearest]
         followed = np.isfinite(hours)
         classes = Counter(self.kind[nearest][followed].tolist())
@@ -96,7 +103,8 @@ class CaseBook:
 
     def save(self, path: Path) -> None:
         """Write it as safetensors, names and classes in the header."""
-        arrays = {"centre": self.centre, "scale": self.scale, "weight": self.weight, "z": self.z, "hours": self.hours}
+        arrays = {"centre": self.centre, "scale": self.scale, "weight": self.weight, "z": self.z}
+        arrays |= {"hours": self.hours, "which": self.which}
         words = {"names": "\n".join(self.names), "kind": "\n".join(self.kind.tolist())}
         save_file({name: np.ascontiguousarray(value) for name, value in arrays.items()}, path, words)
 
@@ -107,7 +115,7 @@ class CaseBook:
             arrays, words = load_file(path), _header(path)
             names, kind = tuple(words["names"].split("\n")), np.array(words["kind"].split("\n"), dtype=np.str_)
             centre, scale, weight, hours = (arrays[one] for one in ("centre", "scale", "weight", "hours"))
-            made = cls(names, centre, scale, weight, arrays["z"], hours, kind)
+            made = cls(names, centre, scale, weight, arrays["z"], hours, kind, arrays["which"])
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise InputError("cases", str(path), f"not a case book: {error!r}", "train the model anew") from error
         if made.z.shape != (made.kind.size, len(made.names)):

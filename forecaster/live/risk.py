@@ -59,11 +59,14 @@ class RiskModel:
     def predict(self, builder: FeatureBuilder, gpus: Sequence[Gpu], now_ms: int) -> list[Prediction]:
         """A prediction for each of `gpus` that the builder knows, in that order, then one on the drift of the fleet.
         MIG instances share their GPU's."""
-        fleet = examples_now(builder, now_ms)
+        known = examples_now(builder, now_ms)
+        place = {known.devices[device]: row for row, device in enumerate(known.device.tolist())}
+        asked = [gpu for gpu in gpus if gpu.uuid in place and not gpu.is_mig]
+        # Not those that the builder still knows and that have left: what is usual is so among the others.
+        fleet = known.take(np.array([place[gpu.uuid] for gpu in asked], dtype=np.int64))
         scores = self._scorer.score(fleet)
-        place = {fleet.devices[device]: row for row, device in enumerate(fleet.device.tolist())}
-        wanted = [(gpu, place[gpu.uuid]) for gpu in gpus if gpu.uuid in place and not gpu.is_mig]
-        above = self._above(scores, np.array([row for _, row in wanted], dtype=np.int64))
+        wanted = [(gpu, row) for row, gpu in enumerate(asked)]
+        above = self._above(scores, np.arange(len(asked)))
         told = self._explain(fleet, above)
         kinds = self._shelved.kinds
         shares = None if kinds is None else kinds.shares(fleet)
@@ -153,9 +156,8 @@ class RiskModel:
         if warned is None:
             english, chinese = unlikely_sentence(where, chance, self.horizons_ms[-1])
             return replace(made, sentence=english, sentence_zh=chinese)
-        english, chinese = likely_sentence(
-            where, chance, self.horizons_ms[-1], warned.reasons, warned.likeness, split[0][0] if split else ""
-        )
+        ahead = self.horizons_ms[-1]
+        english, chinese = likely_sentence(where, chance, ahead, warned.reasons, warned.likeness, split)
         return replace(
             made,
             status=PredictionStatus.LIKELY,

@@ -27,17 +27,20 @@ def why(reason: Reason) -> tuple[str, str]:
     english, chinese = channel_words(reason.group)
     window = reason.feature.rpartition(".")[2]
     if reason.group in _COUNTED and window in _LOGGED and np.isfinite(reason.value):
-        value = np.expm1(reason.value)
-        usual = np.expm1(reason.usual) if np.isfinite(reason.usual) else 0.0
+        value, usual = np.expm1(reason.value), np.expm1(reason.usual)
         if window in ("level", "rate"):
             over, over_zh = (" so far", "累计") if window == "level" else (" an hour", "每小时")
         else:
             over, over_zh = f" in {window}", f"{window} 内"
-        return (
-            f"{value:,.0f} {english}{over} (usual {usual:,.0f})",
-            f"{over_zh} {value:,.0f} 次{chinese}（通常 {usual:,.0f}）",
-        )
+        known = f" (usual {_count(usual)})" if np.isfinite(usual) else ""
+        known_zh = f"（通常 {_count(usual)}）" if np.isfinite(usual) else ""
+        return f"{_count(value)} {english}{over}{known}", f"{over_zh} {_count(value)} 次{chinese}{known_zh}"
     return english, chinese
+
+
+def _count(value: float) -> str:
+    """Whole numbers, but a rate below ten with a decimal where it has one."""
+    return f"{value:,.1f}" if value < 10 and abs(value - round(value)) >= 0.05 else f"{value:,.0f}"
 
 
 def _share(chance: float) -> str:
@@ -45,15 +48,23 @@ def _share(chance: float) -> str:
 
 
 def likely_sentence(
-    where: str, chance: float, horizon_ms: int, reasons: Sequence[Reason], like: Likeness | None, likeliest: str = ""
+    where: str,
+    chance: float,
+    horizon_ms: int,
+    reasons: Sequence[Reason],
+    like: Likeness | None,
+    classes: Sequence[tuple[str, float]] = (),
 ) -> tuple[str, str]:
-    """A warning with its reasons and what such situations came to; `likeliest` is the class of the fault, where a model
-    says so, else that of most of the situations."""
+    """A warning with its reasons and what such situations came to; `classes` split the probability by class of fault,
+    the likeliest first."""
     hours = horizon_ms / HOUR
-    usual = like.classes[0][0] if like is not None and like.classes else "other"
-    kind, kind_zh = CLASSES.get(likeliest or usual, CLASSES["other"])
-    english = f"{where}: {kind} fault within {hours:.0f} h has a probability of {_share(chance)}"
-    chinese = f"{where}：{hours:.0f} 小时内发生{kind_zh}故障的概率为 {_share(chance)}"
+    english = f"{where}: a hardware fault within {hours:.0f} h has a probability of {_share(chance)}"
+    chinese = f"{where}：{hours:.0f} 小时内发生硬件故障的概率为 {_share(chance)}"
+    if classes:
+        name, share = classes[0]
+        kind, kind_zh = CLASSES.get(name, CLASSES["other"])
+        english += f", most likely of {kind} ({_share(share)})"
+        chinese += f"，最可能是{kind_zh}故障（{_share(share)}）"
     if reasons:
         words = [why(one) for one in reasons]
         english += ", because of " + "; ".join(one for one, _ in words)

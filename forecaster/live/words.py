@@ -66,15 +66,14 @@ CHANNELS: dict[str, tuple[str, str]] = {
 """Channels of a plan, and families of features without one; in both languages."""
 
 CLASSES = {
-    "memory": ("a memory", "显存"),
-    "bus": ("a PCIe bus", " PCIe 总线"),
-    "nvlink": ("an NVLink", " NVLink "),
-    "firmware": ("a firmware", "固件"),
-    "thermal": ("a cooling", "散热"),
-    "power": ("a power", "供电"),
-    "other": ("a hardware", "硬件"),
+    "memory": ("memory", "显存"),
+    "bus": ("PCIe bus", " PCIe 总线"),
+    "nvlink": ("NVLink", " NVLink "),
+    "firmware": ("firmware", "固件"),
+    "thermal": ("cooling", "散热"),
+    "power": ("power", "供电"),
+    "other": ("another part", "其他部件"),
 }
-"""Before "fault", with the article."""
 
 
 def channel_words(name: str) -> tuple[str, str]:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
-from tocsin.domain.clock import MINUTE, ManualClock
+from tocsin.domain.clock import DAY, MINUTE, ManualClock
 from tocsin.domain.decision import DecisionState, Ruling
 from tocsin.domain.errors import Conflict
+from tocsin.domain.identity import Gpu
 from tocsin.domain.missing import Missing
+from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.journal.reader import read_entries
 from tocsin.journal.verify import verify
 from tocsin.runtime.assembly import RunningBrain, open_brain
 from tocsin.runtime.service import BrainService
 from tocsin.store.lineprotocol import encode
-from tocsin.store.port import StoreUnavailable
+from tocsin.store.port import StoreRejected, StoreUnavailable
 from tocsin_testing.builders import T0, gpu, reading, xid
 
 GPUS = 16
@@ -130,6 +133,34 @@ def test_memory_that_fills_up_is_foretold_through_a_restart_and_taken_back(fleet
         fleet.minute()
     assert [one for one in fleet.service.predictions() if one.target == "out_of_memory"] == []
     assert fleet.service.findings() == []
+
+
+def test_an_xid_is_found_though_what_fills_up_cannot_be_kept(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise StoreRejected("too wide")
+
+    fleet.minute()
+    monkeypatch.setattr(fleet.running.brain.forecasts, "put", refuse)
+    fleet.minute(xid(79, gpu(5, host="node-0"), fleet.clock.now_ms()))
+    assert any("79" in finding.sentence for finding in fleet.service.findings())
+
+
+def test_a_warning_of_a_model_goes_on_record_once(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    brain = fleet.running.brain
+    fleet.minute()
+
+    def warn(gpus: Sequence[Gpu], now_ms: int) -> list[Prediction]:
+        subject = Subject(SubjectKind.GPU, gpus[0].uuid, gpus[0].host)
+        made = Prediction(subject, "hardware_fault", now_ms, DAY, PredictionStatus.LIKELY, "m", "1", "it fails")
+        brain.forecasts.put([made], "m")
+        return [made]
+
+    monkeypatch.setattr(brain.forecasts, "run_risk", warn)
+    for _ in range(12):
+        fleet.minute()
+        brain.forecast()
+    told = [e.payload for e in read_entries(fleet.settings.journal.path, kinds=["prediction"])]
+    assert [one["sentence"] for one in told] == ["it fails"]
 
 
 def test_findings_and_incidents_open_once_and_close_once(fleet: Fleet) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tocsin.domain.clock import DAY, MINUTE
+from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import variant
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
@@ -94,6 +97,25 @@ def test_one_node_with_a_wrong_clock_moves_no_minute() -> None:
         at_ms = T0 + minute * MINUTE
         watch.take([leak(minute), Reading(wrong, at_ms + 30 * DAY, {"gpu_memory_used_ratio": 0.5}, {})], at_ms)
     assert [one.subject.name for one in watch.predictions(T0 + 25 * MINUTE)] == [gpu().uuid]
+
+
+def test_a_reading_without_the_metric_and_a_late_clock_silence_nothing() -> None:
+    watch = FillingWatch()
+    for minute in range(25):
+        at_ms = T0 + minute * MINUTE
+        watch.take([leak(minute)], at_ms)
+        watch.take([Reading(gpu(), at_ms + 1, {"gpu_temperature_celsius": 60.0}, {})], at_ms + 1)
+        watch.take([], at_ms - 1)
+    (said,) = watch.predictions(T0 + 25 * MINUTE)
+    assert said.value == pytest.approx(0.85 + 0.004 * 24)
+
+
+def test_what_is_known_of_a_gpu_later_is_said() -> None:
+    watch = FillingWatch()
+    for minute in range(25):
+        which = Gpu(uuid=gpu().uuid, host="node-1") if minute == 0 else gpu()
+        watch.take([replace(leak(minute), gpu=which)], T0 + minute * MINUTE)
+    assert "node-1 GPU 0:" in watch.predictions(T0 + 25 * MINUTE)[0].sentence
 
 
 def test_what_was_before_a_restart_is_taken_up() -> None:

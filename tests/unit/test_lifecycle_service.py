@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,18 @@ def test_every_promotion_is_journaled_once_whoever_made_it(tmp_path: Path, journ
         ("a", "b", "ann"),
     ]
     assert told[0].payload["report_digest"] == "r" * 8
+    journal.close()
+
+
+def test_a_version_that_is_gone_hides_no_later_promotion(tmp_path: Path, journal: Journal) -> None:
+    shelf = shelve(tmp_path / "models", "a", "b")
+    shelf.promote("a", T0 + 1, "ann")
+    shelf.promote("b", T0 + 2, "bob")
+    shutil.rmtree(tmp_path / "models" / "a")
+    watch(shelf, journal).look([], T0 + 3)
+    told = [entry.payload for entry in journal.entries(kinds={EntryKind.MODEL_IN_SERVICE})]
+    assert [one["version"] for one in told] == ["a", "b"]
+    assert "no such version" in str(told[0]["because"])
     journal.close()
 
 

@@ -147,7 +147,7 @@ def test_the_gpu_that_goes_bad_is_warned_of_with_its_reasons(said: list[Predicti
     assert warned.evidence[0].name.startswith("pcie_replay.")
     assert "PCIe replays" in warned.sentence
     assert "PCIe 重放" in warned.sentence_zh
-    assert "a PCIe bus fault within 48 h has a probability of" in warned.sentence
+    assert "a hardware fault within 48 h has a probability of" in warned.sentence
     assert warned.evidence[-1].name == "past cases"
     assert "of the 10 most similar past situations were followed by a fault" in warned.evidence[-1].text
     assert "unlikely" in said[0].sentence
@@ -276,6 +276,11 @@ def test_counts_are_said_as_counts() -> None:
     assert why(one) == ("1,500 corrected ECC errors in 24h (usual 0)", "24h 内 1,500 次可纠正 ECC 错误（通常 0）")
     assert why(Reason("thermal", 1.0, "thermal.drift", 0.3, 0.0)) == ("its thermal resistance", "热阻")
     assert why(Reason("new_thing", 1.0, "new_thing.1h", 0.3, 0.0)) == ("new thing", "new_thing")
+    slow = Reason("pcie_replay", 1.0, "pcie_replay.rate", float(np.log1p(0.4)), float("nan"))
+    assert why(slow)[0] == "0.4 PCIe replays an hour"
+    english, chinese = likely_sentence("n GPU 1", 0.6, 48 * HOUR, [], None, [("nvlink", 0.21), ("memory", 0.2)])
+    assert english == "n GPU 1: a hardware fault within 48 h has a probability of 60%, most likely of NVLink (21%)."
+    assert "60%，最可能是 NVLink 故障（21%）" in chinese
     english, chinese = likely_sentence("n GPU 1", 0.034, 48 * HOUR, [one], None)
     assert english == (
         "n GPU 1: a hardware fault within 48 h has a probability of 3.40%, "
@@ -289,6 +294,15 @@ def test_every_channel_has_words_in_both_languages() -> None:
 
 
 class TestCases:
+    def test_many_rows_before_one_fault_are_one_case(self) -> None:
+        table = examples(200)
+        struck = np.flatnonzero(table.event_ms != NEVER)
+        same = replace(table, device=table.device.copy(), event_ms=table.event_ms.copy())
+        same.device[struck], same.event_ms[struck] = struck[0], table.event_ms[struck].max()
+        same = replace(same, at_ms=np.where(table.event_ms != NEVER, same.event_ms - HOUR, table.at_ms))
+        book = CaseBook.of(same, np.zeros(len(same)), 48 * HOUR)
+        assert {one.faults for one in book.like(table.take(struck))} == {1}
+
     def test_like_situations_had_like_ends(self, book: CaseBook) -> None:
         table = examples(50, seed=9)
         found = book.like(table)
@@ -330,6 +344,21 @@ class TestShelf:
         assert shelf.load("b").cases is None
         table = examples(30, seed=4)
         np.testing.assert_array_equal(loaded.scorer.score(table), fitted.score(table))
+
+    def test_each_rollback_goes_one_further_back(
+        self, tmp_path: Path, fitted: Scorer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("tocsin.forecaster.lifecycle.shelf.shipped", lambda: None)
+        shelf = Shelf(tmp_path / "models")
+        for at_ms, version in enumerate("abc"):
+            shelf.add(Shelved(version, fitted, card(version), None))
+            shelf.promote(version, at_ms, "ann")
+        assert [shelf.rollback(9, "ann"), shelf.rollback(10, "ann")] == [("b", "c"), ("a", "b")]
+        with pytest.raises(Conflict, match="first version"):
+            shelf.rollback(11, "ann")
+        shelf.promote("c", 12, "ann")
+        shelf.promote("a", 13, "ann")
+        assert shelf.rollback(14, "ann") == ("c", "a")
 
     def test_what_is_not_there_is_named(self, tmp_path: Path, fitted: Scorer, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tocsin.forecaster.lifecycle.shelf.shipped", lambda: None)

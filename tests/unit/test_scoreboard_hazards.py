@@ -124,8 +124,10 @@ def test_verdicts_on_other_matters_are_none() -> None:
 def test_a_verdict_on_the_host_concerns_its_gpus() -> None:
     drained = verdict(0, 0.5, approved=True)
     host = dataclasses.replace(drained.decision, subject=Subject(SubjectKind.HOST, "node-1", "node-1"))
-    (told,) = score_hazards([stated(2, 0, 0.9)], followed(statuses=[dataclasses.replace(drained, decision=host)]))
+    made = [stated(n, 0, 0.9 if n == 2 else 0.01) for n in range(4)]
+    (told,) = score_hazards(made, followed(statuses=[dataclasses.replace(drained, decision=host)]))
     assert (told.approved, told.false_alarms) == (1, 0)
+    assert (told.onsets, told.onset_recall) == (1, 1.0), "the GPUs that were not warned of are bystanders"
 
 
 def test_models_and_horizons_are_scored_apart_and_crossings_not_at_all() -> None:

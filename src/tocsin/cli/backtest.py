@@ -86,7 +86,7 @@ def _fitting(options: Mapping[str, object], dataset: bool) -> None:
     """Options of the other way to use the command would be passed over without a word."""
     for name in _FOR_FLEET if dataset else _FOR_DATASET:
         if options[name]:
-            option = {"since": "--from", "until": "--to"}.get(name, f"--{name}")
+            option = {"since": "--from", "until": "--to"}.get(name, f"--{name.replace('_', '-')}")
             kind = "a fleet's past" if dataset else "a data set"
             raise InputError(option, str(options[name]), f"is for {kind} alone", "leave it out")
 
@@ -161,7 +161,13 @@ def _command(ctx: click.Context) -> str:
     words = ["tocsin", "backtest"]
     for parameter in ctx.command.params:
         value = ctx.params.get(parameter.name or "")
-        if not value or parameter.name in ("as_json", "out") or value == parameter.get_default(ctx):
+        if (
+            value is None
+            or value is False
+            or value == ()
+            or parameter.name in ("as_json", "out")
+            or value == parameter.get_default(ctx)
+        ):
             continue
         if isinstance(parameter, click.Argument):
             words += [_path(one) for one in value]

@@ -17,13 +17,13 @@ from tocsin.actions.view import Confirmations, FleetView, GpuView
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock
-from tocsin.domain.errors import Conflict
+from tocsin.domain.errors import Conflict, TocsinError
 from tocsin.domain.finding import Category, Finding, Incident, Severity
 from tocsin.domain.fragmentation_fleet import Task
 from tocsin.domain.identity import Gpu
 from tocsin.domain.missing import Missing
 from tocsin.domain.pool import PoolState
-from tocsin.domain.prediction import Prediction
+from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
 from tocsin.domain.subject import Subject
 from tocsin.forecaster.capacity import PoolPast
@@ -59,6 +59,7 @@ EVENT_MEMORY_MS = DAY
 """How far back events are given to the rules again at start, and how long they explain incidents."""
 FORGET_MS = DAY
 """A GPU without a reading for this long has left the fleet."""
+WARNINGS = (PredictionStatus.CROSSING, PredictionStatus.LIKELY)
 DELIVERIES = {"notified": "delivered", "notification_tries_failed": "retried", "notifications_lost": "failed"}
 """Counts of the action loop to the outcomes of ``tocsin_deliveries_total``."""
 
@@ -144,8 +145,8 @@ class Brain:
         with self._guard:
             now = self.clock.now_ms()
             self.memory.forget(now - FORGET_MS)
-            snapshot = self.memory.take()
             self._look_at_filling(now)
+            snapshot = self.memory.take()
             predictions = self.forecasts.current(now)
             evaluation = self._engine.step(
                 Inputs(now, snapshot.readings, snapshot.events, predictions, list(self._pools()), self._mix(snapshot))
@@ -245,11 +246,11 @@ class Brain:
             self.metrics.observe("tocsin_forecast_seconds", self.clock.monotonic() - begun, model="all")
             self.metrics.count("tocsin_forecast_failures_total", self.forecasts.failed - self._failed_before)
             self._failed_before = self.forecasts.failed
-            self._models.look(made, now)
             self._tell(made, before)
+            self._models.look(made, now)
 
     def _look_at_filling(self, now_ms: int) -> None:
-        """What fills up, once a minute."""
+        """What fills up, once a minute; whatever goes wrong with it holds up no rule."""
         if now_ms // MINUTE == self._filled_minute:
             return
         self._filled_minute = now_ms // MINUTE
@@ -257,19 +258,19 @@ class Brain:
         made = self._filling.predictions(now_ms)
         try:
             self.forecasts.put(made, FILLING)
-        except StoreUnavailable as error:
-            log.warning("warnings of memory that fills up wait for the store", error=str(error))
-            return
-        self._tell(made, before)
+            self._tell(made, before)
+        except TocsinError as error:
+            self.metrics.count("tocsin_forecast_failures_total")
+            log.warning("what fills up was not put on record", error=str(error))
 
     def _ahead(self, now_ms: int) -> set[tuple[Subject, str]]:
-        return {(p.subject, p.target) for p in self.forecasts.current(now_ms) if is_ahead(p)}
+        return {(p.subject, p.target) for p in self.forecasts.current(now_ms) if _warns(p)}
 
     def _tell(self, made: Sequence[Prediction], before: set[tuple[Subject, str]]) -> None:
         """Put on record what was not expected before."""
         for prediction in made:
             self.metrics.count("tocsin_predictions_total", status=prediction.status)
-        fresh = [p for p in made if is_ahead(p) and (p.subject, p.target) not in before]
+        fresh = [p for p in made if _warns(p) and (p.subject, p.target) not in before]
         self.journal.append_many([(EntryKind.PREDICTION, _told(p), p.simulated) for p in fresh])
 
     def _observe_pools(self, now_ms: int) -> list[PoolPast]:
@@ -305,6 +306,11 @@ class Brain:
     def gpus(self) -> list[Gpu]:
         """The GPUs of the fleet, by UUID."""
         return [reading.gpu for reading in self.memory.latest()]
+
+
+def _warns(prediction: Prediction) -> bool:
+    """Whether it tells of something still to come, with or without an instant."""
+    return is_ahead(prediction) or (prediction.status in WARNINGS and prediction.eta_ms is None)
 
 
 def _told(prediction: Prediction) -> dict[str, object]:

@@ -111,10 +111,11 @@ class Forecasts:
         return self._keep(self._worker.submit(history, now_ms).result())
 
     def _keep(self, made: list[Prediction]) -> list[Prediction]:
-        news = [prediction for prediction in made if self._is_news(prediction)]
-        self._store.write(Batch(predictions=news))
-        self._stored_ms.update((_key(prediction), prediction.at_ms) for prediction in news)
         with self._lock:
+            news = [prediction for prediction in made if self._is_news(prediction)]
+        self._store.write(Batch(predictions=news))
+        with self._lock:
+            self._stored_ms.update((_key(prediction), prediction.at_ms) for prediction in news)
             self.made += len(made)
             self._newest.update((_key(prediction), prediction) for prediction in made)
         return made

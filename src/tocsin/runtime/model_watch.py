@@ -14,7 +14,7 @@ from tocsin.forecaster.lifecycle.shelf import PRIOR, Shelf
 from tocsin.forecaster.onsets import onsets_of
 from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
-from tocsin.store.port import Store
+from tocsin.store.port import Store, StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics
 
 log = structlog.get_logger()
@@ -52,27 +52,35 @@ class ModelWatch:
             if one.target == DRIFT and one.value is not None:
                 self._metrics.set("tocsin_model_shifted_features_ratio", one.value)
         if self._last_ms is None or not self._last_ms <= now_ms < self._last_ms + EVERY_MS:
-            self._last_ms = now_ms
-            self._calibration(now_ms)
+            try:
+                self._calibration(now_ms)
+                self._last_ms = now_ms
+            except StoreUnavailable as error:
+                log.warning("how well probabilities fit waits for the store", error=str(error))
 
     def _record(self) -> None:
         before = PRIOR
         for served in self._shelf.history():
             if (served.version, served.at_ms) not in self._told:
-                card = self._shelf.card(served.version)
-                payload = {
-                    "version": served.version,
-                    "before": before,
-                    "served_ms": served.at_ms,
-                    "family": card.family,
-                    "data_hash": card.data_hash,
-                    "code_version": card.code_version,
-                    "report_digest": card.report_digest,
-                    "because": list(card.notes),
-                }
+                payload: dict[str, object] = {"version": served.version, "before": before, "served_ms": served.at_ms}
+                payload |= self._about(served.version)
                 self._journal.append(EntryKind.MODEL_IN_SERVICE, payload, actor=served.actor)
                 self._told.add((served.version, served.at_ms))
             before = served.version
+
+    def _about(self, version: str) -> dict[str, object]:
+        """What the card says; nothing but why, where it is gone or damaged: a promotion goes on record all the same."""
+        try:
+            card = self._shelf.card(version)
+        except InputError as error:
+            return {"because": [str(error)]}
+        return {
+            "family": card.family,
+            "data_hash": card.data_hash,
+            "code_version": card.code_version,
+            "report_digest": card.report_digest,
+            "because": list(card.notes),
+        }
 
     def _calibration(self, now_ms: int) -> None:
         said = [one for one in self._store.predictions(now_ms - BACK_MS, now_ms + 1) if one.target == TARGET]

@@ -149,7 +149,9 @@ def _with_verdicts(
         subject = status.decision.subject
         mine = (hosts if subject.kind is SubjectKind.HOST else names) == subject.name
         mine &= (open_ms >= 0) & (open_ms < horizon_ms)
-        if not (mine & alarm).any():
+        # Of a host, the verdict is on the GPUs that were warned of; the others are bystanders.
+        mine &= np.isin(names, names[mine & alarm])
+        if not mine.any():
             continue
         verdicts.append((made_ms, approved))
         without = mine & (event_ms > examples.at_ms + horizon_ms)

@@ -204,12 +204,14 @@ class BrainService:
         since = now - int(brain.settings.store.minute_days * DAY)
         made = brain.store.predictions(since, now + 1)
         statuses, events = brain.statuses(), brain.store.events(since, now + 1)
-        observed = {reading.gpu.uuid: reading.at_ms for reading in brain.memory.latest()}
+        # A GPU that has left was last observed when something was last said of it.
+        observed = {p.subject.name: p.at_ms for p in sorted(made, key=lambda p: p.at_ms)}
+        observed |= {reading.gpu.uuid: reading.at_ms for reading in brain.memory.latest()}
         return scoreboard(
             statuses,
             events,
             score_predictions(made, self._one_series, now),
-            hazards=score_hazards(made, Followed(events, statuses, brain.gpus, observed, now)),
+            hazards=score_hazards(made, Followed(events, statuses, brain.store.gpus(), observed, now)),
             mode=brain.settings.actions.mode,
             simulated=any(gpu.simulated for gpu in brain.gpus),
             since_ms=min((status.decision.at_ms for status in statuses), default=now),

@@ -75,7 +75,7 @@ def run_training(settings: Settings, wanted: Wanted, clock: Clock, folder: Path 
     Raises InputError where there is nothing to learn from, NotEnoughData where there are too few onsets.
     """
     shelf = Shelf(folder or settings.forecast.models)
-    if wanted.version in (*shelf.versions(), PRIOR) and folder is None:
+    if wanted.version in (*shelf.versions(), PRIOR):
         raise InputError("version", wanted.version, "the name is taken", "give the version another name")
     parts, provenance = _parts(settings, wanted, clock)
     examples = parts[0] if len(parts) == 1 else joined(parts)
