@@ -163,8 +163,8 @@ def test_numbers_of_findings_and_predictions_are_of_one_type_for_good(store: Inf
         [
             'gpu_prediction,model=m,target=t,subject_kind=gpu,subject=G horizon_ms=60000i,status="crossing",'
             'model_version="1",sentence="s",metric="",reason="",evidence="[]",simulated=false,subject_host="",'
-            f'subject_pool="",curve="",sentence_zh="",threshold=85.0,value=90.0,probability=1.0,eta_ms={T0 + 1}i,'
-            "coverage=1.0,"
+            'subject_pool="",curve="",sentence_zh="",classes="",'
+            f"threshold=85.0,value=90.0,probability=1.0,eta_ms={T0 + 1}i,coverage=1.0,"
             f'absent="eta_low_ms,eta_high_ms" {T0}',
         ],
         "write_204",
