@@ -14,7 +14,7 @@ from tocsin.domain.errors import InputError
 from tocsin.forecaster.artefact import Card
 from tocsin.forecaster.engine import Engine
 from tocsin.forecaster.evaluation.report_json import to_json
-from tocsin.forecaster.examples import Examples, HeldSequences
+from tocsin.forecaster.examples import NEVER, Examples, HeldSequences
 from tocsin.forecaster.lifecycle.drift import Reference
 from tocsin.forecaster.lifecycle.shelf import Shelf, Shelved
 from tocsin.forecaster.lifecycle.trial import LEADING, Recipe, Trial, hold
@@ -42,18 +42,22 @@ def train(
     provenance: str,
     incumbent: Shelved | None = None,
     engine: Engine | None = None,
+    *,
+    also: Examples | None = None,
 ) -> Trained:
-    """Hold a trial of `recipe`, then fit it on all of `examples`, of which the later part calibrates it.
+    """Hold a trial of `recipe`, then fit it on all of `examples`, of which the later part calibrates it. `also` are
+    rows before them that the fit gets, not the trial.
 
     Raises InputError and NotEnoughData as the trial does.
     """
     trial = hold(examples, recipe, incumbent, engine)
     scorer = recipe.build()
-    scorer.fit(examples)
+    learned = examples if also is None else joined((also, examples))
+    scorer.fit(learned)
     report = json.dumps(to_json(trial.result), sort_keys=True, allow_nan=False)
-    onset, _ = examples.label(scorer.horizons_ms[-1])
-    kinds = FaultKinds.of(examples, scorer.horizons_ms[-1], LEADING, recipe.seed)
-    pairs = np.stack((examples.device.astype(np.int64), examples.event_ms), axis=1)
+    onset, _ = learned.label(scorer.horizons_ms[-1])
+    kinds = FaultKinds.of(learned, scorer.horizons_ms[-1], LEADING, recipe.seed)
+    pairs = np.stack((learned.device.astype(np.int64), learned.event_ms), axis=1)
     card = Card(
         name="risk",
         version=version,
@@ -61,12 +65,12 @@ def train(
         horizons_ms=tuple(scorer.horizons_ms),
         features=examples.names,
         provenance=provenance,
-        data_hash=data_hash(examples),
+        data_hash=data_hash(learned),
         code_version=__version__,
         created_ms=now_ms,
         trained_from_ms=int(examples.at_ms.min()),
         trained_to_ms=int(examples.at_ms.max()),
-        rows=len(examples),
+        rows=len(learned),
         onsets=len(np.unique(pairs[onset], axis=0)),
         report_digest=hashlib.sha256(report.encode()).hexdigest(),
         notes=trial.because if kinds is None else (*trial.because, kinds.words),
@@ -90,6 +94,31 @@ def data_hash(examples: Examples) -> str:
             rows = np.arange(start, min(start + 4_096, len(examples)))
             digest.update(np.ascontiguousarray(sequences.take(rows)).tobytes())
     return digest.hexdigest()
+
+
+def put_before(rows: Examples, others: Examples, horizon_ms: int) -> Examples:
+    """`rows` at instants that end `horizon_ms` before those of `others`, at their rate of onsets.
+
+    Recordings are kept around faults, so that their own rate says nothing: rows before an onset get as much of the
+    weight as there. Where either has no such row, weights stay as they are.
+    """
+    moved = int(others.at_ms.min() - horizon_ms - 1 - rows.at_ms.max())
+    struck = rows.event_ms != NEVER
+    onset, known = rows.label(horizon_ms)
+    theirs, theirs_known = others.label(horizon_ms)
+    weight = rows.weight.copy()
+    rate = float(others.weight[theirs].sum() / others.weight[theirs_known].sum())
+    here, quiet = float(weight[onset].sum()), float(weight[known & ~onset].sum())
+    if rate > 0 and here > 0:
+        weight[onset] *= rate / (1 - rate) * quiet / here
+    return replace(
+        rows,
+        at_ms=rows.at_ms + moved,
+        seen_ms=rows.seen_ms + moved,
+        until_ms=rows.until_ms + moved,
+        event_ms=np.where(struck, rows.event_ms + moved, NEVER),
+        weight=weight,
+    )
 
 
 def joined(parts: Sequence[Examples]) -> Examples:

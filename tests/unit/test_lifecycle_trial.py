@@ -12,10 +12,10 @@ from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.subject import Subject, SubjectKind
-from tocsin.forecaster.examples import NEVER, HeldSequences
+from tocsin.forecaster.examples import HORIZONS_MS, NEVER, HeldSequences
 from tocsin.forecaster.lifecycle.drift import Reference, calibration, feature_shift
 from tocsin.forecaster.lifecycle.shelf import Shelf
-from tocsin.forecaster.lifecycle.train import data_hash, joined, train
+from tocsin.forecaster.lifecycle.train import data_hash, joined, put_before, train
 from tocsin.forecaster.lifecycle.trial import INCUMBENT, RULES, Recipe, hold
 from tocsin.forecaster.onsets import Onset
 from tocsin.forecaster.scorer import NotEnoughData
@@ -83,6 +83,26 @@ def test_training_leaves_a_card_that_says_where_from(tmp_path: Path) -> None:
     assert loaded.kinds is not None
     other = replace(examples, features=examples.features + np.float32(1e-3))
     assert data_hash(other) != card.data_hash
+
+
+def test_what_is_learned_beside_comes_before_at_the_rate_of_the_rest() -> None:
+    examples = fleet()
+    horizon_ms = HORIZONS_MS[-1]
+    struck = examples.label(horizon_ms)[0]
+    kept = examples.take(np.sort(np.concatenate([np.flatnonzero(struck), np.flatnonzero(~struck)[:50]])))
+    beside = put_before(kept, examples, horizon_ms)
+    assert beside.at_ms.max() + horizon_ms < examples.at_ms.min()
+    onset, known = beside.label(horizon_ms)
+    np.testing.assert_array_equal(onset, kept.label(horizon_ms)[0])
+    theirs, theirs_known = examples.label(horizon_ms)
+    rates = [float(w[o].sum() / w[k].sum()) for w, o, k in (
+        (beside.weight, onset, known), (examples.weight, theirs, theirs_known),
+    )]  # fmt: skip
+    assert rates[0] == pytest.approx(rates[1])
+    alone, both = (train(examples, QUICK, "v1", START + DAY, "a test", also=one) for one in (None, beside))
+    assert both.trial.because == alone.trial.because
+    assert both.shelved.card.rows == len(examples) + len(kept)
+    assert both.shelved.card.data_hash != alone.shelved.card.data_hash
 
 
 def test_too_few_onsets_are_refused_in_words() -> None:

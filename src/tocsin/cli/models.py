@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ folder = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("paths", nargs=-1, type=folder)
+@click.option("--also", type=folder, multiple=True, help="Recorded file to learn from that the trial leaves out.")
 @click.option("--simulated", "gpus", type=click.IntRange(16, 100_000), help="Also learn from so many simulated GPUs.")
 @click.option("--days", type=click.FloatRange(15), default=45.0, show_default=True, help="Simulated days.")
 @click.option("--scenario", type=folder, help="Scenario file of the simulator; default: the shipped one.")
@@ -71,6 +73,7 @@ def _wanted(paths: tuple[Path, ...], options: dict[str, object], now_ms: int) ->
         recipe=Recipe(family=family, folds=folds, seed=seed, draws=draws),
         version=str(options["version"] or f"{family}-{to_iso(now_ms)[:19].replace(':', '')}"),
         files=paths,
+        also=[path for path in _given(options["also"]) if isinstance(path, Path)],
         gpus=int(str(options["gpus"] or 0)),
         days=float(str(options["days"])),
         scenario=scenario if isinstance(scenario, Path) else None,
@@ -82,6 +85,10 @@ def _wanted(paths: tuple[Path, ...], options: dict[str, object], now_ms: int) ->
         promote=bool(options["promote"]),
         actor=getpass.getuser(),
     )
+
+
+def _given(value: object) -> Sequence[object]:
+    return value if isinstance(value, tuple) else ()
 
 
 def _as_json(outcome: Outcome) -> dict[str, object]:

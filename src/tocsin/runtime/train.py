@@ -18,7 +18,7 @@ from tocsin.forecaster.examples import HORIZONS_MS, NEVER, Examples, Mask
 from tocsin.forecaster.features import Plan, Rules, Span, examples_from
 from tocsin.forecaster.features.walk import Part, Walk
 from tocsin.forecaster.lifecycle.shelf import PRIOR, Shelf, Shelved
-from tocsin.forecaster.lifecycle.train import Trained, joined, train
+from tocsin.forecaster.lifecycle.train import Trained, joined, put_before, train
 from tocsin.forecaster.lifecycle.trial import Recipe
 from tocsin.forecaster.onsets import onsets_of
 from tocsin.runtime.backtest_fleet import PAST_MS, batches
@@ -41,12 +41,14 @@ QUIET_KEPT = 0.1
 class Wanted:
     """What to learn from: files, a simulated fleet of `gpus` over `days`, or, where neither is named, the store.
 
+    `also` are recordings that take part in the final fit alone: too few faults to be judged by, or chosen around them.
     `start_ms` and `end_ms` bound the decisions (None: all of the files, the last 90 days of the store).
     """
 
     recipe: Recipe
     version: str
     files: Sequence[Path] = ()
+    also: Sequence[Path] = ()
     gpus: int = 0
     days: float = 45.0
     scale: float = 40.0
@@ -81,9 +83,13 @@ def run_training(settings: Settings, wanted: Wanted, clock: Clock, folder: Path 
     examples = parts[0] if len(parts) == 1 else joined(parts)
     if not len(examples):
         raise InputError("past", provenance, "no GPU has a reading to decide on", "name a past with telemetry")
+    also = None
+    if wanted.also:
+        also = put_before(_recorded(wanted.also, wanted), examples, HORIZONS_MS[-1])
+        provenance += f"; beside it {_names(wanted.also)}, which the trial left out"
     now = clock.now_ms()
     with engine(wanted.engine, wanted.address) as running:
-        trained = train(examples, wanted.recipe, wanted.version, now, provenance, _incumbent(shelf), running)
+        trained = train(examples, wanted.recipe, wanted.version, now, provenance, _incumbent(shelf), running, also=also)
     trained.put(shelf)
     promoted = wanted.promote and trained.trial.wins
     if promoted:
@@ -102,8 +108,8 @@ def _parts(settings: Settings, wanted: Wanted, clock: Clock) -> tuple[list[Examp
         parts.append(simulated(wanted))
         words.append(f"a simulated fleet of {wanted.gpus} GPUs over {wanted.days:g} days (abrupt faults left out)")
     if wanted.files:
-        parts.append(_recorded(wanted))
-        words.append(f"{len(wanted.files)} recorded files: {', '.join(path.name for path in wanted.files[:4])}")
+        parts.append(_recorded(wanted.files, wanted))
+        words.append(_names(wanted.files))
     if not parts:
         parts.append(_stored(settings, wanted, clock))
         first, last = (
@@ -113,8 +119,12 @@ def _parts(settings: Settings, wanted: Wanted, clock: Clock) -> tuple[list[Examp
     return parts, "; ".join(words)
 
 
-def _recorded(wanted: Wanted) -> Examples:
-    recording = read_recording(wanted.files)
+def _names(files: Sequence[Path]) -> str:
+    return f"{len(files)} recorded files: {', '.join(path.name for path in files[:4])}{', ...' if files[4:] else ''}"
+
+
+def _recorded(files: Sequence[Path], wanted: Wanted) -> Examples:
+    recording = read_recording(files)
     last = max(int(track.at_ms[-1]) for track in recording.tracks)
     span = Span(wanted.start_ms or recording.start_ms, wanted.end_ms or last, wanted.every_ms)
     return examples_from(batches(recording), [track.gpu for track in recording.tracks], span)
