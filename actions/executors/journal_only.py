@@ -14,8 +14,12 @@ class JournalOnly:
     """Supports every action and does none."""
 
     name = "journal_only"
+    resumable = True
 
     def supports(self, action: ActionKind) -> bool:
+        return True
+
+    def serves(self, decision: Decision) -> bool:
         return True
 
     def check(self, decision: Decision, view: FleetView) -> Verdict:

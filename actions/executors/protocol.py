@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 from tocsin.actions.view import FleetView
 from tocsin.domain.decision import Decision, Verdict
+from tocsin.domain.errors import TocsinError
 from tocsin.domain.finding import ActionKind
 
 PRE_CHECK = "executor"
@@ -18,7 +20,9 @@ class ExecutionResult:
     """How one execution went.
 
     `certain` is False where a failed execution may have taken effect after all (a request that timed out): it is not
-    tried again by itself. `lasting` is False where nothing in the world was changed.
+    tried again by itself. `lasting` is False where nothing in the world was changed. `pending` is True where it has
+    begun and goes on: the loop calls `execute` under the same key again until it is not. `effect` holds what was
+    measured, by name with its unit, such as ``drain_seconds`` or ``pods_evicted``.
     """
 
     ok: bool
@@ -26,18 +30,48 @@ class ExecutionResult:
     attempts: int = 1
     certain: bool = True
     lasting: bool = True
+    pending: bool = False
+    effect: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """A node as its manager (Kubernetes, Slurm) shows it.
+
+    `schedulable` says whether it takes new work, `ready` whether it can run any, `ours` whether the manager carries
+    Tocsin's own mark that Tocsin took it out of service. `reason` is the manager's, `work` names what holds GPUs there:
+    ``namespace/pod`` or a job id.
+    """
+
+    host: str
+    schedulable: bool
+    ready: bool = True
+    ours: bool = False
+    reason: str = ""
+    work: tuple[str, ...] = ()
+
+
+class ManagerUnavailable(TocsinError):
+    """The manager does not answer, or refuses; the message says which one, what was asked and what to do."""
 
 
 class Executor(Protocol):
     """Carries out decisions.
 
     Expected failures come back as a result, they are not raised. `execute` under one key twice asks for one effect.
+    `resumable` says that `execute` under a key that another process began goes on with it, from what the world shows.
+    Calls come from several threads, those about one decision one after another.
     """
 
     name: str
+    resumable: bool
 
     def supports(self, action: ActionKind) -> bool:
         """Whether it can carry out `action` at all."""
+        ...
+
+    def serves(self, decision: Decision) -> bool:
+        """Whether `decision`, of an action that it supports, is its own: by subject and parameters alone."""
         ...
 
     def check(self, decision: Decision, view: FleetView) -> Verdict:
@@ -45,7 +79,7 @@ class Executor(Protocol):
         ...
 
     def execute(self, decision: Decision) -> ExecutionResult:
-        """Carry it out."""
+        """Carry it out, or go on with it; returns within seconds, `pending` where there is more to do."""
         ...
 
     def verify(self, decision: Decision, view: FleetView) -> bool | None:
@@ -54,4 +88,13 @@ class Executor(Protocol):
 
     def inverse(self, decision: Decision) -> Decision | None:
         """The decision that undoes it; None where nothing does."""
+        ...
+
+
+@runtime_checkable
+class SeesNodes(Protocol):
+    """What an executor also offers where its manager shows the state of nodes."""
+
+    def nodes(self) -> Mapping[str, NodeState]:
+        """Every node of the manager by host name; raises ManagerUnavailable."""
         ...

@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import tocsin.actions.executors as package
 from tocsin.actions.executors.protocol import Executor
 from tocsin.actions.sender import WebhookSender
+from tocsin.config.settings import Settings
+from tocsin.domain.clock import Clock, SystemClock
 from tocsin.domain.errors import InputError
 
 
@@ -18,6 +20,8 @@ class Means:
     """What executors are built from; `sender` is None where no receiver is set."""
 
     sender: WebhookSender | None = None
+    settings: Settings = field(default_factory=Settings)
+    clock: Clock = field(default_factory=SystemClock)
 
 
 Factory = Callable[[Means], Executor]
@@ -46,5 +50,5 @@ def build_executor(name: str, means: Means) -> Executor:
     """The executor that settings name; raises InputError where there is none of that name."""
     known = executors()
     if name not in known:
-        raise InputError("actions.executor", name, "no executor has this name", f"use one of {', '.join(known)}")
+        raise InputError("actions.executors", name, "no executor has this name", f"use one of {', '.join(known)}")
     return known[name](means)

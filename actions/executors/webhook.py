@@ -18,12 +18,16 @@ class Webhook:
     """The idempotency key is the event's id: a receiver that has seen it does nothing a second time."""
 
     name = "webhook"
+    resumable = False
 
     def __init__(self, sender: WebhookSender) -> None:
         self._sender = sender
 
     def supports(self, action: ActionKind) -> bool:
         return action is not ActionKind.NOTIFY
+
+    def serves(self, decision: Decision) -> bool:
+        return True
 
     def check(self, decision: Decision, view: FleetView) -> Verdict:
         if decision.simulated:

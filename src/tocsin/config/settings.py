@@ -10,15 +10,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
+from tocsin.config.section import Section
 from tocsin.domain.decision import Mode
-
-
-class Section(BaseModel):
-    """Base of every section: unknown keys are errors, attribute docstrings are the documentation."""
-
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, validate_default=True)
 
 
 class AgentSettings(Section):
@@ -271,8 +266,10 @@ class ActionSettings(Section):
 
     mode: Mode = Mode.OBSERVE
     """The furthest that any rule may go: `observe`, `propose` or `act`."""
-    executor: Literal["journal_only", "webhook"] = "journal_only"
-    """What carries out actions."""
+    executors: list[str] = Field(default_factory=lambda: ["journal_only"], min_length=1)
+    """What carries out actions, in order: the first that can carry one out gets it (docs/executors.md)."""
+    pool_executors: dict[str, list[str]] = Field(default_factory=dict)
+    """The same for single pools, such as `{ hpc = ["slurm"] }`, in place of `executors`."""
     managed_label: str = "tocsin.io/managed"
     """GPUs act only where this label is `true`; nothing is managed by default."""
     managed_pools: list[str] = Field(default_factory=list)

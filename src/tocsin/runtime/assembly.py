@@ -82,13 +82,14 @@ def open_brain(settings: Settings, clock: Clock, *, propose: bool = False) -> Ru
     modes = {rule.name: Mode.PROPOSE if propose and rule.mode is Mode.OBSERVE else rule.mode for rule in ruleset}
     policy = Policy(settings.actions, modes)
     sender = WebhookSender(settings.webhook, clock) if settings.webhook.url else None
-    executor = build_executor(settings.actions.executor, Means(sender))
+    means = Means(sender, settings, clock)
+    executors = [build_executor(name, means) for name in settings.actions.executors]
     if journal.head == 0 and settings.actions.mode is Mode.ACT:
         # Without the old journal nothing says what was already done or what a person forbade.
         reason = "the journal is new: resume once no other brain acts on this fleet"
         journal.append(EntryKind.PAUSE, {"reason": reason})
     notifier = WebhookNotifier(sender) if sender is not None else JournalNotifier()
-    actions = ActionLoop(journal, [executor], clock, policy, notifier)
+    actions = ActionLoop(journal, executors, clock, policy, notifier)
     worker = ForecastWorker(settings.forecast, place=_risk_place(settings), store=store)
     forecasts = Forecasts(store, worker, settings.forecast)
     brain = Brain(settings, clock, store, journal, ruleset, actions, forecasts, metrics)

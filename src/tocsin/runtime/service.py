@@ -86,7 +86,7 @@ class BrainService:
             now=to_iso(now),
             simulated=any(gpu.simulated for gpu in gpus),
             mode=brain.settings.actions.mode,
-            executor=brain.settings.actions.executor,
+            executor=", ".join(brain.settings.actions.executors),
             paused=control.paused,
             paused_by=control.paused_by,
             paused_reason=control.paused_reason,

@@ -86,6 +86,7 @@ class FakeExecutor:
     """Does what it is told; `done` has the keys in order."""
 
     name = "fake"
+    resumable = False
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -95,6 +96,9 @@ class FakeExecutor:
 
     def supports(self, action: ActionKind) -> bool:
         return action is not ActionKind.NOTIFY
+
+    def serves(self, decision: Decision) -> bool:
+        return True
 
     def check(self, decision: Decision, view: FleetView) -> Verdict:
         return Verdict(PRE_CHECK, Ruling.ALLOW)
