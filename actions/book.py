@@ -70,14 +70,15 @@ class Book:
         """A decision ended without having run."""
         self.judged(record, record.verdicts, str(record.overall), state=str(state), reason=reason, renew=renew)
 
-    def started(self, decision: Decision, executor: str) -> None:
-        """An execution begins; after this entry nothing runs under the key again."""
+    def started(self, decision: Decision, executor: str, before: Mapping[str, float]) -> None:
+        """An execution begins, with what the readings show `before`; nothing else ever begins under the key."""
         self.about(
             EntryKind.EXECUTION_STARTED,
             decision,
             subject=base_key(decision.subject),
             action=str(decision.action),
             executor=executor,
+            before=dict(before),
         )
 
     def ended(self, record: Record, outcome: Outcome, *, in_effect: bool, renew: bool = False) -> None:

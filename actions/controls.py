@@ -46,7 +46,10 @@ class Controls:
     subject key without detail. `renewals` counts, by the first key of a cause, the decisions that ended without having
     done anything, so that the next one gets a key of its own. `cancelled` are findings for which a person stepped in.
     `finished` are the keys of decisions that have ended, however they did. `doubtful` are the keys of effects whose
-    undoing was begun and never seen to work: what they took may be back in service, or may not.
+    undoing was begun and never seen to work: what they took may be back in service, or may not. `confirmed` are the
+    keys of effects that a post-check has seen.
+    `failures` has the instants at which an action on a subject ended without effect, by (subject key, action), since it
+    last had one.
     """
 
     paused: Note | None = None
@@ -62,3 +65,5 @@ class Controls:
     cancelled: frozenset[str] = frozenset()
     finished: frozenset[str] = frozenset()
     doubtful: frozenset[str] = frozenset()
+    confirmed: frozenset[str] = frozenset()
+    failures: Mapping[tuple[str, ActionKind], tuple[int, ...]] = field(default_factory=dict)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from tocsin.actions.catalogue import CONDEMNING, DRIVER_VERDICTS, is_disruptive
+from tocsin.actions.cost import cheapest, in_words, prices, stake_of
+from tocsin.actions.ladder import climbed, evidence_of
+from tocsin.actions.node.ranks import RANKS, ranks_of, written
 from tocsin.actions.policy import Policy
 from tocsin.actions.reach import base_key
 from tocsin.actions.sentences import action_sentence, eta_clause, notice_sentence
 from tocsin.actions.view import FleetView
-from tocsin.domain.decision import Decision
+from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity
 from tocsin.domain.prediction import Prediction, PredictionStatus
 
@@ -29,12 +33,13 @@ def decide(
     expected = _by_subject(predictions)
     wanted: list[Decision] = []
     for incident in sorted(incidents, key=_urgency):
-        action = chosen_action(incident)
+        choice = choose(incident, view)
+        action = choice.action
         prediction = _matching(incident.root, expected)
         if incident.root.severity.rank >= Severity.WARNING.rank:
             wanted.append(_notice(incident, action, prediction, view, policy))
         if action is not ActionKind.NOTIFY:
-            wanted.append(_action(incident, action, prediction, view, policy))
+            wanted.append(_action(incident, choice, prediction, view, policy))
     return _one_disruptive_each(wanted, view.controls.finished)
 
 
@@ -50,6 +55,31 @@ def chosen_action(incident: Incident) -> ActionKind:
     if root.category is Category.APPLICATION and root.action in CONDEMNING:
         return ActionKind.NOTIFY
     return root.action
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What to do about an incident, and in words why this and nothing else; empty where the rule alone says it."""
+
+    action: ActionKind
+    why: str = ""
+
+
+def choose(incident: Incident, view: FleetView) -> Choice:
+    """The driver's verdict or the rule's action, or the rung that these have come to; for a fault to come the cheapest.
+
+    The action of a rule about a fault that is only expected is the furthest that may be done: less is done where less
+    is expected to be lost by it.
+    """
+    action = chosen_action(incident)
+    root = incident.root
+    stake = stake_of(root, view)
+    if stake is not None and action is not ActionKind.NOTIFY and _driver_verdict(incident) is None:
+        priced = prices(stake, view.policy.settings.cost)
+        chosen = cheapest(priced, action)
+        return Choice(chosen, in_words(priced, chosen))
+    rung = climbed(root, action, view)
+    return Choice(rung, "" if rung is action else f"{str(action).replace('_', ' ')} did not end it")
 
 
 def _driver_verdict(incident: Incident) -> ActionKind | None:
@@ -81,11 +111,16 @@ def _key(finding: Finding, action: ActionKind, view: FleetView) -> str:
 
 
 def _action(
-    incident: Incident, action: ActionKind, prediction: Prediction | None, view: FleetView, policy: Policy
+    incident: Incident, choice: Choice, prediction: Prediction | None, view: FleetView, policy: Policy
 ) -> Decision:
-    root = incident.root
-    sentence = action_sentence(action, root.subject, incident.sentence, eta_clause(prediction, view.now_ms))
+    root, action = incident.root, choice.action
+    eta = eta_clause(prediction, view.now_ms)
+    sentence = action_sentence(action, root.subject, incident.sentence, eta, choice.why)
     parameters = _parameters(root, prediction) | {"cause": cause_key(root, action)}
+    if action is ActionKind.RMA_TICKET:
+        parameters["evidence"] = evidence_of(root)
+    if action is ActionKind.THROTTLE and len(ranks := ranks_of(root.subject, view)) > 1:
+        parameters[RANKS] = written(ranks)
     return _decision(incident, action, view, policy, _key(root, action, view), sentence, parameters)
 
 
@@ -96,6 +131,9 @@ def _notice(
     eta = eta_clause(prediction, view.now_ms)
     sentence = notice_sentence(incident.sentence, proposed, root.subject, policy.mode_of(root.rule), eta)
     parameters = _parameters(root, prediction) | {"intended": str(proposed)}
+    if proposed is not ActionKind.NOTIFY and policy.mode_of(root.rule) is Mode.PROPOSE:
+        # So that whoever is told can say yes: the id of the decision that waits for it.
+        parameters["proposes"] = _decision(incident, proposed, view, policy, _key(root, proposed, view), "", {}).id
     key = cause_key(root, ActionKind.NOTIFY)
     return _decision(incident, ActionKind.NOTIFY, view, policy, key, sentence, parameters)
 
@@ -130,8 +168,10 @@ def _decision(
 
 def _parameters(root: Finding, prediction: Prediction | None) -> dict[str, str]:
     known = {"host": root.subject.host, "pool": root.subject.pool, "metric": root.metric}
+    known["pods"] = ",".join(sorted({f"{o.namespace}/{o.pod}" for o in root.owners if o.pod and o.namespace}))
+    known["jobs"] = ",".join(sorted({o.slurm_job.partition(".")[0] for o in root.owners if o.slurm_job}))
     if prediction is not None:
-        known |= {"prediction": prediction.id, "eta_ms": str(prediction.eta_ms)}
+        known |= {"prediction": prediction.id, "eta_ms": str(prediction.eta_ms), "forecast_zh": prediction.sentence_zh}
     return {name: value for name, value in known.items() if value}
 
 

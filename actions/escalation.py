@@ -42,7 +42,7 @@ def _failed(record: Record, view: FleetView, policy: Policy) -> Decision:
         expires_ms=view.now_ms + policy.time_box_ms,
         key=f"{decision.key}|escalate",
         sentence=joined(f"A person is needed: {verb} {named(decision.subject)} ended {status}", record.reason),
-        parameters={"escalates": decision.id},
+        parameters={"escalates": decision.id, "intended": str(decision.action)},
     )
 
 

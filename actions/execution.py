@@ -2,60 +2,129 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import replace
 
 from tocsin.actions.book import Book
 from tocsin.actions.catalogue import ACTIONS, is_recovery
-from tocsin.actions.executors.protocol import PRE_CHECK, Executor
+from tocsin.actions.effects import change, look
+from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.record import Record
 from tocsin.actions.recovery import inverse_of
+from tocsin.actions.routing import Routing
 from tocsin.actions.view import FleetView
+from tocsin.actions.workers import Workers
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, DecisionState, Outcome, OutcomeStatus, Ruling, Verdict
-from tocsin.domain.finding import ActionKind
 from tocsin.journal.kinds import EntryKind
 
 INTERRUPTED = "interrupted: whether it took effect is unknown, it is not done again"
+PROGRESS_SECONDS = 60.0
+"""Least time between two entries about one execution that goes on (own choice)."""
 
 
 class Execution:
-    """Runs decisions through the first executor that supports them."""
+    """Runs decisions through the executor that serves them, beside each other where `workers` are threads.
 
-    def __init__(self, book: Book, executors: Sequence[Executor], clock: Clock) -> None:
+    What an executor has begun and not ended (`pending`) is called again at each step, after a restart too where the
+    executor is resumable, until it ends or its time is over. While actions are paused nothing is called.
+    """
+
+    def __init__(self, book: Book, routing: Routing, clock: Clock, workers: Workers) -> None:
         self._book = book
-        self._executors = tuple(executors)
+        self._routing = routing
         self._clock = clock
+        self._workers = workers
         self._since: dict[str, float] = {}
+        self._begun: dict[str, float] = {}
+        self._jobs: dict[str, Future[ExecutionResult]] = {}
+        self._checks: dict[str, Future[bool | None]] = {}
+        self._told: dict[str, float] = {}
+        self._concluded: list[str] = []
 
-    def executor_for(self, action: ActionKind) -> Executor | None:
-        """Who carries out `action`; None where nobody does."""
-        return next((each for each in self._executors if each.supports(action)), None)
+    def concluded(self) -> tuple[str, ...]:
+        """Ids of the decisions whose outcome was recorded since the last call."""
+        found, self._concluded = tuple(self._concluded), []
+        return found
 
     def inverse(self, decision: Decision) -> Decision | None:
         """What undoes `decision`, by the executor that did it or would do it now."""
-        executor = self.executor_for(decision.action)
+        executor = self._routing.executor_for(decision)
         return inverse_of(decision) if executor is None else executor.inverse(decision)
 
     def pre_check(self, decision: Decision, view: FleetView) -> Verdict:
         """The executor's own verdict."""
-        executor = self.executor_for(decision.action)
+        executor = self._routing.executor_for(decision)
         if executor is None:
             return Verdict(PRE_CHECK, Ruling.HOLD, f"no executor carries out {decision.action}")
         return executor.check(decision, view)
 
-    def begin(self, record: Record) -> None:
+    def begin(self, record: Record, view: FleetView) -> None:
         """Record the start. From here on the key is used up, whatever happens to this process."""
-        executor = self.executor_for(record.decision.action)
-        self._book.started(record.decision, "" if executor is None else executor.name)
+        executor = self._routing.executor_for(record.decision)
+        before = look(record.decision.subject, view)
+        self._book.started(record.decision, "" if executor is None else executor.name, before)
 
-    def carry_out(self, record: Record) -> None:
-        """Do it, and record that it is done or has failed."""
-        executor = self._named(record)
-        if executor is None:
+    def carry_out(self, record: Record, view: FleetView) -> None:
+        """Do it, and record what came of it as far as that is known at once."""
+        executor = self._routing.named(record.executor)
+        if executor is not None:
+            self._call(record, executor)
+            self._collect(record, view)
+
+    def advance(self, view: FleetView) -> None:
+        """Take in what has ended, go on with what is pending, end what an earlier process left behind."""
+        for record in self._in(DecisionState.EXECUTING):
+            self._collect(record, view)
+            if record.state is DecisionState.EXECUTING and record.decision.key not in self._jobs:
+                self._go_on(record, view)
+
+    def _go_on(self, record: Record, view: FleetView) -> None:
+        executor = self._routing.named(record.executor)
+        known = record.decision.key in self._begun
+        if executor is None or not (known or executor.resumable):
+            self._interrupted(record)
+        elif _may_go_on(record.decision, view):
+            self._call(record, executor)
+            self._collect(record, view)
+
+    def _call(self, record: Record, executor: Executor) -> None:
+        decision = record.decision
+        job = self._workers.submit(lambda: executor.execute(decision))
+        self._begun.setdefault(decision.key, self._clock.monotonic())
+        self._jobs[decision.key] = job
+
+    def _collect(self, record: Record, view: FleetView) -> None:
+        key = record.decision.key
+        job = self._jobs.get(key)
+        if job is None or not job.done():
             return
-        result = executor.execute(record.decision)
+        del self._jobs[key]
+        begun = self._begun.pop(key)
+        result = job.result()
+        if result.pending:
+            over = self._clock.monotonic() - begun >= view.policy.settings.execution_seconds
+            if not over:
+                self._begun[key] = begun
+                self._tell(record, result.detail)
+                return
+            limit = f"did not end within {view.policy.settings.execution_seconds:g} s: {result.detail}"
+            result = replace(result, ok=False, certain=False, detail=limit)
+        self._told.pop(key, None)
+        self._take(record, result)
+
+    def _tell(self, record: Record, detail: str) -> None:
+        """Put a change of where it stands on record, once a while: a drain counts down for hours."""
+        now = self._clock.monotonic()
+        last = self._told.get(record.decision.key)
+        if detail != record.detail and (last is None or now - last >= PROGRESS_SECONDS):
+            self._told[record.decision.key] = now
+            self._book.about(EntryKind.EXECUTION_GOES_ON, record.decision, detail=detail)
+
+    def _take(self, record: Record, result: ExecutionResult) -> None:
+        lasting = ACTIONS[record.decision.action].lasting
         if not result.ok:
-            stays = ACTIONS[record.decision.action].lasting and not result.certain
+            stays = lasting and not result.certain
             self._end(
                 record, OutcomeStatus.FAILED, result.detail, result.attempts, in_effect=stays, renew=result.certain
             )
@@ -67,7 +136,8 @@ class Execution:
             phase="due",
             detail=result.detail,
             attempts=result.attempts,
-            lasting=result.lasting and ACTIONS[record.decision.action].lasting,
+            lasting=result.lasting and lasting,
+            effect=dict(result.effect),
         )
 
     def verify_settled(self, view: FleetView) -> None:
@@ -79,18 +149,34 @@ class Execution:
         for record in self._in(DecisionState.VERIFYING):
             since = self._since.setdefault(record.decision.key, self._clock.monotonic())
             if not record.checked and self._clock.monotonic() - since >= view.policy.settings.settle_seconds:
-                executor = self._named(record)
-                seen = None if executor is None else executor.verify(record.decision, view)
-                self._book.about(EntryKind.VERIFICATION, record.decision, phase="checked", seen=seen)
+                self._check(record, view)
             if record.checked:
                 self._since.pop(record.decision.key, None)
                 self._conclude(record)
 
+    def _check(self, record: Record, view: FleetView) -> None:
+        key, decision = record.decision.key, record.decision
+        executor = self._routing.named(record.executor)
+        if executor is not None and key not in self._checks:
+            self._checks[key] = self._workers.submit(lambda: executor.verify(decision, view))
+        looking = self._checks.get(key)
+        if looking is not None and not looking.done():
+            return
+        self._checks.pop(key, None)
+        seen = None if looking is None else looking.result()
+        effect = change(record.before, look(record.decision.subject, view))
+        self._book.about(EntryKind.VERIFICATION, record.decision, phase="checked", seen=seen, effect=effect)
+
     def settle_interrupted(self) -> None:
-        """End what a killed process, or a step that broke off, had begun: its effect is unknown, it is not repeated."""
+        """End what a killed process had begun and nobody can go on with: its effect is unknown, it is not repeated."""
         for record in self._in(DecisionState.EXECUTING):
-            lasting = ACTIONS[record.decision.action].lasting
-            self._end(record, OutcomeStatus.FAILED, INTERRUPTED, 1, in_effect=lasting, renew=False)
+            executor = self._routing.named(record.executor)
+            if record.decision.key not in self._begun and (executor is None or not executor.resumable):
+                self._interrupted(record)
+
+    def _interrupted(self, record: Record) -> None:
+        lasting = ACTIONS[record.decision.action].lasting
+        self._end(record, OutcomeStatus.FAILED, INTERRUPTED, 1, in_effect=lasting, renew=False)
 
     def _conclude(self, record: Record) -> None:
         if record.seen is False:
@@ -104,11 +190,16 @@ class Execution:
     def _end(
         self, record: Record, status: OutcomeStatus, detail: str, attempts: int, *, in_effect: bool, renew: bool = False
     ) -> None:
-        outcome = Outcome(record.decision.id, status, record.executor, self._clock.now_ms(), detail, attempts)
+        now_ms = self._clock.now_ms()
+        outcome = Outcome(record.decision.id, status, record.executor, now_ms, detail, attempts, dict(record.effect))
+        self._concluded.append(record.decision.id)
         self._book.ended(record, outcome, in_effect=in_effect, renew=renew)
-
-    def _named(self, record: Record) -> Executor | None:
-        return next((each for each in self._executors if each.name == record.executor), None)
 
     def _in(self, state: DecisionState) -> list[Record]:
         return [record for record in self._book.records() if record.state is state]
+
+
+def _may_go_on(decision: Decision, view: FleetView) -> bool:
+    """A pause stops also what is under way; a tripped breaker all of that but what gives back."""
+    controls = view.controls
+    return controls.paused is None and (controls.breaker is None or is_recovery(decision.action))

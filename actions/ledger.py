@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from tocsin.actions.catalogue import ACTIONS, Scope
+from tocsin.actions.channels.told import Told
 from tocsin.actions.codec import load_decision, load_outcome, load_verdicts
 from tocsin.actions.controls import Breaker, Controls, HoldOff, Note
 from tocsin.actions.reach import base_key
@@ -28,6 +29,7 @@ class Ledger:
         self.ended: list[str] = []
         self.known: set[str] = set()
         self.causes: dict[str, int] = {}
+        self.told = Told()
         self._paused: Note | None = None
         self._breaker: Breaker | None = None
         self._approvals: dict[str, Note] = {}
@@ -37,6 +39,8 @@ class Ledger:
         self._attempts: dict[tuple[str, ActionKind], tuple[int, ...]] = {}
         self._effects: dict[str, Decision] = {}
         self._doubtful: set[str] = set()
+        self._failures: dict[tuple[str, ActionKind], tuple[int, ...]] = {}
+        self._confirmed: set[str] = set()
         self._renewals: dict[str, int] = {}
         self._cancelled: set[str] = set()
         self._finished: set[str] = set()
@@ -66,6 +70,8 @@ class Ledger:
                 frozenset(self._cancelled),
                 frozenset(self._finished),
                 frozenset(self._doubtful),
+                frozenset(self._confirmed & self._effects.keys()),
+                dict(self._failures),
             )
         return self._controls
 
@@ -135,19 +141,28 @@ class Ledger:
         record = self._record(payload)
         if record is not None:
             record.state, record.executor, record.updated_ms = DecisionState.EXECUTING, payload["executor"], entry.at_ms
+            record.before = dict(payload.get("before", {}))
             self._effects[payload["key"]] = record.decision
             self._doubtful.update(self._undone_by(record.decision))
+
+    def _progress(self, entry: Entry, payload: dict[str, Any]) -> None:
+        record = self._record(payload)
+        if record is not None:
+            record.detail, record.updated_ms = payload["detail"], entry.at_ms
 
     def _verification(self, entry: Entry, payload: dict[str, Any]) -> None:
         record = self._record(payload)
         if record is None:
             return
         record.updated_ms = entry.at_ms
+        record.effect.update(payload.get("effect", {}))
         if payload["phase"] == "due":
             record.state = DecisionState.VERIFYING
             record.detail, record.attempts, record.lasting = payload["detail"], payload["attempts"], payload["lasting"]
         else:
             record.checked, record.seen = True, payload["seen"]
+            if record.seen:
+                self._confirmed.add(payload["key"])
 
     def _outcome(self, entry: Entry, payload: dict[str, Any]) -> None:
         record = self._record(payload)
@@ -159,6 +174,11 @@ class Ledger:
             return
         if outcome.status is OutcomeStatus.RESTORED:
             self._give_back(record.decision)
+        slot = (base_key(record.decision.subject), record.decision.action)
+        if outcome.status in (OutcomeStatus.FAILED, OutcomeStatus.UNVERIFIED):
+            self._failures[slot] = (*self._failures.get(slot, ()), entry.at_ms)[-_KEEP_STARTS:]
+        else:
+            self._failures.pop(slot, None)
         self._conclude(record, outcome, entry, payload)
 
     def _conclude(self, record: Record, outcome: Outcome, entry: Entry, payload: dict[str, Any]) -> None:
@@ -183,8 +203,10 @@ class Ledger:
         return found
 
     def _notification(self, entry: Entry, payload: dict[str, Any]) -> None:
-        self._started[payload["key"]] = entry.at_ms
         record = self._record(payload)
+        if not self.told.apply(payload, None if record is None else record.decision):
+            return
+        self._started[payload["key"]] = entry.at_ms
         if record is not None:
             self._conclude(record, load_outcome(payload["outcome"]), entry, payload)
 
@@ -208,12 +230,18 @@ class Ledger:
         for key in payload.get("released", ()):
             self._effects.pop(key, None)
 
+    def _effect_ended(self, entry: Entry, payload: dict[str, Any]) -> None:
+        for key in payload["keys"]:
+            self._effects.pop(key, None)
+            self._doubtful.discard(key)
+
     _HANDLERS: ClassVar[dict[str, Callable[[Ledger, Entry, dict[str, Any]], None]]] = {
         EntryKind.DECISION: _decision,
         EntryKind.VERDICT: _verdict,
         EntryKind.APPROVAL: _approval,
         EntryKind.REJECTION: _rejection,
         EntryKind.EXECUTION_STARTED: _execution,
+        EntryKind.EXECUTION_GOES_ON: _progress,
         EntryKind.VERIFICATION: _verification,
         EntryKind.OUTCOME: _outcome,
         EntryKind.NOTIFICATION: _notification,
@@ -222,6 +250,7 @@ class Ledger:
         EntryKind.BREAKER_TRIPPED: _trip,
         EntryKind.BREAKER_RESET: _reset,
         EntryKind.HOLD_OFF: _hold_off,
+        EntryKind.EFFECT_ENDED: _effect_ended,
     }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tocsin.actions.book import Book, JournalPort
+from tocsin.actions.channels.fanout import FanOut
 from tocsin.actions.controls import Controls
 from tocsin.actions.decide import decide
 from tocsin.actions.escalation import escalations
@@ -19,31 +20,41 @@ from tocsin.actions.people import People
 from tocsin.actions.policy import Policy
 from tocsin.actions.reach import base_key
 from tocsin.actions.recovery import due_recoveries
+from tocsin.actions.routing import Routing
 from tocsin.actions.status import DecisionStatus, StepReport
 from tocsin.actions.view import FleetView
+from tocsin.actions.watching import OUTSIDE, departed, overruled
+from tocsin.actions.workers import Inline, Workers
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, Ruling
 from tocsin.domain.finding import Incident
 from tocsin.domain.prediction import Prediction
+from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.journal.kinds import EntryKind
 
 
 class ActionLoop(People):
     """One per fleet. `step` belongs to one thread; what people say may come from others.
 
     Level-triggered: a step that comes twice, late or after a restart does what the state asks for and nothing again.
-    An execution that the journal shows begun without an outcome is reported as failed with unknown effect.
+    An execution that the journal shows begun without an outcome goes on where its executor is resumable; else it is
+    reported as failed with unknown effect. Without `workers` executions run within the step.
     """
 
     def __init__(
         self,
         journal: JournalPort,
-        executors: Sequence[Executor],
+        executors: Sequence[Executor] | Routing,
         clock: Clock,
         policy: Policy,
-        notifier: Notifier | None = None,
+        notifier: Notifier | FanOut | None = None,
+        workers: Workers | None = None,
     ) -> None:
         super().__init__(Book(journal), clock, policy)
-        self._execution = Execution(self._book, executors, clock)
+        routing = executors if isinstance(executors, Routing) else Routing(executors)
+        self._routing = routing
+        self._workers = workers or Inline()
+        self._execution = Execution(self._book, routing, clock, self._workers)
         self._judge = Judge(self._book, self._execution, policy)
         self._notices = Notices(self._book, notifier or JournalNotifier(), clock)
         self._counts: Counter[str] = Counter()
@@ -52,8 +63,9 @@ class ActionLoop(People):
     def step(self, view: FleetView, incidents: Sequence[Incident], predictions: Sequence[Prediction]) -> StepReport:
         """One turn over the state `view`; `incidents` and `predictions` are the present ones."""
         now_ms = self._clock.now_ms()
-        self._execution.settle_interrupted()
+        self._execution.advance(self._current(view))
         self._execution.verify_settled(self._current(view))
+        self._watch(self._current(view))
         wanted = self._wanted(self._current(view), incidents, predictions)
         created = self._register(wanted)
         ended = self._judge.close_ended(self._current(view), now_ms)
@@ -61,10 +73,19 @@ class ActionLoop(People):
         self._judge.trip_breaker(now_ms)
         executed = self._execute(view, wanted)
         self._escalate(view)
-        notified = self._notices.deliver(now_ms)
-        self._count(created=created, executed=executed, notified=notified, ended=ended)
+        settling = now_ms < view.started_ms + self.policy.boot_grace_ms
+        live = None if settling else view.findings
+        notified = self._notices.deliver(now_ms, live) if view.active else ()
+        concluded = self._execution.concluded()
+        self._count(created=created, executed=executed, concluded=concluded, notified=notified, ended=ended)
         counts = dict(self._counts + self._notices.counts)
-        return StepReport(now_ms, self.statuses(), created, executed, notified, ended, counts)
+        return StepReport(now_ms, self.statuses(), created, executed, concluded, notified, ended, counts)
+
+    def close(self) -> None:
+        """Begin no execution and send no notification any more; safe to repeat."""
+        self._workers.close()
+        self._routing.close()
+        self._notices.close()
 
     def statuses(self) -> list[DecisionStatus]:
         """Every decision that is listed, the waiting ones first, then by the latest change."""
@@ -83,6 +104,14 @@ class ActionLoop(People):
         if view.controls is controls and view.policy is self.policy:
             return view
         return replace(view, controls=controls, policy=self.policy)
+
+    def _watch(self, view: FleetView) -> None:
+        """Take note of what others did: they outrank what was decided here."""
+        for host in overruled(view):
+            self.release(Subject(SubjectKind.HOST, host, host), OUTSIDE, "the node takes work again")
+        gone = departed(view)
+        if gone:
+            self._book.note(EntryKind.EFFECT_ENDED, {"keys": gone, "reason": "the node has left the fleet"})
 
     def _wanted(
         self, view: FleetView, incidents: Sequence[Incident], predictions: Sequence[Prediction]
@@ -126,11 +155,11 @@ class ActionLoop(People):
                 self._judge.judge(record, self._current(view), now_ms, wanted)
                 go = record.waiting and record.overall is Ruling.ALLOW
                 if go:
-                    self._execution.begin(record)
+                    self._execution.begin(record, view)
             if go:
                 touched.add(subject)
                 executed.append(record.decision.id)
-                self._execution.carry_out(record)
+                self._execution.carry_out(record, self._current(view))
         return tuple(executed)
 
     def _count(self, **lists: tuple[str, ...]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tocsin.actions.status import FINAL, WAITING, DecisionStatus
 from tocsin.domain.decision import Decision, DecisionState, Outcome, Ruling, Verdict
@@ -14,8 +14,8 @@ class Record:
     """The journal's account of a decision; only the ledger changes it.
 
     `counted` is True once the breaker has counted its cause. `executor`, `detail`, `attempts` and `lasting` are of the
-    execution. `checked` is True once the post-check has said
-    `seen`.
+    execution, `before` is what the subject's readings showed at its start, `effect` what was measured of it. `checked`
+    is True once the post-check has said `seen`.
     """
 
     decision: Decision
@@ -31,6 +31,8 @@ class Record:
     detail: str = ""
     attempts: int = 1
     lasting: bool = False
+    before: dict[str, float] = field(default_factory=dict)
+    effect: dict[str, float] = field(default_factory=dict)
     checked: bool = False
     seen: bool | None = None
 

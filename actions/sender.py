@@ -24,7 +24,7 @@ class Delivery:
     """How a delivery ended.
 
     `certain` is False where it failed but the receiver may have taken it. `again` is False where the same message would
-    be refused again.
+    be refused again. `rest_seconds` is how long the receiver asks to be left alone, 0 where it does not say.
     """
 
     ok: bool
@@ -32,6 +32,7 @@ class Delivery:
     attempts: int
     certain: bool = True
     again: bool = True
+    rest_seconds: float = 0.0
 
 
 def pause_seconds(failures: int) -> float:

@@ -57,9 +57,9 @@ def eta_clause(prediction: Prediction | None, now_ms: int) -> str:
     return f"{text} ({prediction.coverage:.0%} interval: {low} to {high})"
 
 
-def action_sentence(action: ActionKind, subject: Subject, cause: str, eta: str) -> str:
-    """What is to be done to what, why, and by when."""
-    return joined(f"{ACTIONS[action].verb} {named(subject)}: {cause.strip().rstrip('.')}", eta)
+def action_sentence(action: ActionKind, subject: Subject, cause: str, eta: str, why: str = "") -> str:
+    """What is to be done to what, why, by when, and why this."""
+    return joined(f"{ACTIONS[action].verb} {named(subject)}: {cause.strip().rstrip('.')}", eta, why)
 
 
 def notice_sentence(cause: str, proposed: ActionKind, subject: Subject, mode: Mode, eta: str) -> str:

@@ -34,12 +34,16 @@ class DecisionStatus:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What one step did; the tuples hold decision ids. `counts` are totals since the start of this process."""
+    """What one step did; the tuples hold decision ids: `executed` was begun, of `concluded` the outcome is on record.
+
+    `counts` are totals since the start of this process.
+    """
 
     now_ms: int
     decisions: list[DecisionStatus]
     created: tuple[str, ...] = ()
     executed: tuple[str, ...] = ()
+    concluded: tuple[str, ...] = ()
     notified: tuple[str, ...] = ()
     ended: tuple[str, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)

@@ -20,13 +20,16 @@ class GpuView:
 
     `last_reading_ms` is None where no reading has arrived. `healthy` is False while a hardware finding is active or the
     GPU is lost. `under_action` is True where the world shows it out of service, a scheduler for example, whoever did
-    that. It must not be derived from decisions: the loop counts its own, and looks here for their effect.
+    that. It must not be derived from decisions: the loop counts its own, and looks here for their effect. `values` are
+    those of the newest reading. `job` names the work on it, alike on all GPUs of one job; empty where none is known.
     """
 
     gpu: Gpu
     last_reading_ms: int | None
     healthy: bool = True
     under_action: bool = False
+    values: Mapping[str, float] = field(default_factory=dict)
+    job: str = ""
 
     def is_fresh(self, now_ms: int, fresh_ms: int) -> bool:
         """Whether its newest reading is at most `fresh_ms` old and not dated ahead of the clock's tolerance."""
@@ -37,13 +40,33 @@ class GpuView:
         return self.gpu.labels.get(label, "").strip().lower() == "true"
 
 
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """A node as its manager (Kubernetes, Slurm) shows it.
+
+    `schedulable` says whether it takes new work, `ready` whether it can run any, `ours` whether the manager carries
+    Tocsin's own mark that Tocsin took it out of service. `reason` is the manager's, `work` names what holds GPUs there:
+    ``namespace/pod`` or a job id.
+    """
+
+    host: str
+    schedulable: bool
+    ready: bool = True
+    ours: bool = False
+    reason: str = ""
+    work: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class FleetView:
     """The state at `now_ms`.
 
     `started_ms` is the start of this brain. `gpus` are by UUID, MIG instances among them. `findings` are the active
     ones by id, `incidents` what they collapse to. `confirmations` counts by finding id the consecutive evaluations that
-    saw it. `pools` are by name. `controls` and `policy` are filled in by the loop, from the journal and the settings.
+    saw it. `pools` are by name. `nodes` are those of the managers (Kubernetes, Slurm) by host, as they were last
+    seen; empty where none is asked. `blind` says that a manager has not answered lately. `active` is False while
+    another brain acts for the fleet. `controls` and `policy` are filled in by the loop, from the journal and the
+    settings.
     """
 
     now_ms: int
@@ -53,6 +76,9 @@ class FleetView:
     incidents: tuple[Incident, ...] = ()
     confirmations: Mapping[str, int] = field(default_factory=dict)
     pools: Mapping[str, PoolState] = field(default_factory=dict)
+    nodes: Mapping[str, NodeState] = field(default_factory=dict)
+    blind: bool = False
+    active: bool = True
     controls: Controls = field(default_factory=Controls)
     policy: Policy = field(default_factory=Policy)
 
@@ -104,15 +130,20 @@ def _group(views: Iterable[GpuView], attribute: str) -> dict[str, tuple[GpuView,
 
 
 class Confirmations:
-    """Counts for how many consecutive evaluations each finding has been active."""
+    """Counts for how many consecutive evaluations each finding has been active.
 
-    def __init__(self) -> None:
+    Evaluations that are less than `least_ms` apart count as one: they look at the same readings.
+    """
+
+    def __init__(self, least_ms: int = 1) -> None:
+        self._least_ms = least_ms
         self._counts: dict[str, int] = {}
         self._last_ms: int | None = None
 
     def update(self, findings: Iterable[Finding], now_ms: int) -> Mapping[str, int]:
         """The counts after the evaluation at `now_ms`; an evaluation that comes twice counts once."""
-        repeated = now_ms == self._last_ms
-        self._last_ms = now_ms
+        repeated = self._last_ms is not None and 0 <= now_ms - self._last_ms < self._least_ms
+        if not repeated:
+            self._last_ms = now_ms
         self._counts = {f.id: max(1, self._counts.get(f.id, 0) + (0 if repeated else 1)) for f in findings}
         return dict(self._counts)

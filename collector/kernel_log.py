@@ -7,7 +7,7 @@ import shutil
 import socket
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,7 +46,8 @@ class KernelLogCompanion:
 
     `start` reads in a thread of its own; without it `pump` reads once. `state` keeps the position: what was handed on
     is marked as read at the next reading, so that a crash in between repeats events, under the same ids, instead of
-    losing them. `interval_seconds` is the time between two readings of the source. Takes over `reader`.
+    losing them. `interval_seconds` is the time between two readings of the source. `alarm` is called, by the thread
+    that reads, when events wait. Takes over `reader`.
     """
 
     name = "kernel_log"
@@ -61,7 +62,9 @@ class KernelLogCompanion:
         driver: str = "",
         interval_seconds: float = 10.0,
         queue_events: int = QUEUE_EVENTS,
+        alarm: Callable[[], None] = lambda: None,
     ) -> None:
+        self._alarm = alarm
         self._reader = reader
         self._own = own
         self._host = host
@@ -126,6 +129,7 @@ class KernelLogCompanion:
                 self._own.count("tocsin_child_starts_total", source=source, reason=reason)
         if added:
             _log.debug("read from the kernel log", events=added)
+            self._alarm()
 
     def enrich(self, batch: Batch, now_ms: int) -> Batch:
         """`batch` with the kernel's events, without those of the source that these stand for."""
@@ -247,9 +251,12 @@ def driver_version(path: Path = DRIVER) -> str:
     return match[1] if match is not None else ""
 
 
-def open_kernel_log(settings: Settings, clock: Clock, own: OwnMetrics) -> KernelLogCompanion | None:
+def open_kernel_log(
+    settings: Settings, clock: Clock, own: OwnMetrics, alarm: Callable[[], None] = lambda: None
+) -> KernelLogCompanion | None:
     """The companion that ``agent.kernel_log`` asks for, reading already; None where it is `off`.
 
+    `alarm` is called when there are events, from the companion's own thread.
     Raises Unavailable where the log cannot be read in the way that was asked for, for `auto` in neither way.
     """
     wanted = settings.agent
@@ -264,6 +271,7 @@ def open_kernel_log(settings: Settings, clock: Clock, own: OwnMetrics) -> Kernel
         state=state,
         driver=driver_version(),
         interval_seconds=wanted.interval_seconds,
+        alarm=alarm,
     )
     companion.start()
     return companion

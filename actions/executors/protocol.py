@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from tocsin.actions.view import FleetView
+from tocsin.actions.view import FleetView, NodeState
 from tocsin.domain.decision import Decision, Verdict
 from tocsin.domain.errors import TocsinError
 from tocsin.domain.finding import ActionKind
+
+__all__ = ["PRE_CHECK", "ExecutionResult", "Executor", "ManagerUnavailable", "NodeState", "SeesNodes"]
 
 PRE_CHECK = "executor"
 """Name of the pre-check among the guards' verdicts."""
@@ -32,23 +34,6 @@ class ExecutionResult:
     lasting: bool = True
     pending: bool = False
     effect: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class NodeState:
-    """A node as its manager (Kubernetes, Slurm) shows it.
-
-    `schedulable` says whether it takes new work, `ready` whether it can run any, `ours` whether the manager carries
-    Tocsin's own mark that Tocsin took it out of service. `reason` is the manager's, `work` names what holds GPUs there:
-    ``namespace/pod`` or a job id.
-    """
-
-    host: str
-    schedulable: bool
-    ready: bool = True
-    ours: bool = False
-    reason: str = ""
-    work: tuple[str, ...] = ()
 
 
 class ManagerUnavailable(TocsinError):
@@ -97,4 +82,29 @@ class SeesNodes(Protocol):
 
     def nodes(self) -> Mapping[str, NodeState]:
         """Every node of the manager by host name; raises ManagerUnavailable."""
+        ...
+
+
+@runtime_checkable
+class LooksAfter(Protocol):
+    """What an executor also offers where marks that it left in the world run out, and where rights may be lacking."""
+
+    def upkeep(self) -> Sequence[str]:
+        """Take back what has run out; names of what it was taken back from. Raises ManagerUnavailable."""
+        ...
+
+    def missing_rights(self) -> Sequence[object]:
+        """What the manager would refuse of all that the settings turn on, one printable thing each.
+
+        Raises ManagerUnavailable.
+        """
+        ...
+
+
+@runtime_checkable
+class Closes(Protocol):
+    """What an executor also offers where it holds connections."""
+
+    def close(self) -> None:
+        """Let go of them; safe to repeat."""
         ...

@@ -9,19 +9,23 @@ from dataclasses import dataclass, field
 
 import tocsin.actions.executors as package
 from tocsin.actions.executors.protocol import Executor
+from tocsin.actions.node.board import OrderBoard
 from tocsin.actions.sender import WebhookSender
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import Clock, SystemClock
 from tocsin.domain.errors import InputError
+from tocsin.telemetry.metrics import OwnMetrics
 
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What executors are built from; `sender` is None where no receiver is set."""
+    """What executors are built from; `sender` is None where no receiver is set, `orders` where no agent is served."""
 
     sender: WebhookSender | None = None
     settings: Settings = field(default_factory=Settings)
     clock: Clock = field(default_factory=SystemClock)
+    orders: OrderBoard | None = None
+    own: OwnMetrics | None = None
 
 
 Factory = Callable[[Means], Executor]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from tocsin.actions.catalogue import is_recovery
 from tocsin.actions.guards.registry import Answer, Applies, deny, guard, hold
-from tocsin.actions.reach import base_key, gpus_of
+from tocsin.actions.reach import affected, base_key, gpus_of
 from tocsin.actions.view import FleetView
 from tocsin.domain.clock import SECOND, to_iso
 from tocsin.domain.decision import Decision
+from tocsin.domain.metrics import MetricKind, spec_of
 from tocsin.domain.reading import MAX_FUTURE_MS
 
 
@@ -42,10 +43,35 @@ def still_live(decision: Decision, view: FleetView, now_ms: int) -> Answer | Non
     return None
 
 
+@guard("proof", 55, Applies.RECOVERY)
+def proof(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+    """Is every GPU that is given back freshly read and healthy, and is what went wrong measured again.
+
+    A check that answers nothing proves nothing: a GPU that hangs shows no fault either.
+    """
+    metric, own = decision.parameters.get("metric", ""), {m.gpu.uuid for m in gpus_of(decision.subject, view)}
+    for member in affected(decision, view):
+        uuid = member.gpu.uuid
+        if not member.is_fresh(now_ms, view.policy.fresh_ms):
+            return hold(f"{uuid} has no fresh reading: nothing proves that it is well")
+        if not member.healthy:
+            return hold(f"{uuid} is not healthy")
+        if uuid in own and _is_level(metric) and metric not in member.values:
+            return hold(f"{uuid} does not show {metric} now: nothing proves that it is well")
+    return None
+
+
+def _is_level(metric: str) -> bool:
+    """Whether a GPU has one value of it at any time."""
+    spec = spec_of(metric)
+    return spec is not None and spec.kind is MetricKind.GAUGE and not spec.label
+
+
 @guard("evidence", 60, Applies.FORWARD)
 def evidence(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
-    """Have enough consecutive evaluations seen the root cause."""
-    wanted = view.policy.settings.confirmations
+    """Have enough consecutive evaluations seen the root cause; what the driver reported once needs no second look."""
+    root = view.findings.get(decision.findings[0]) if decision.findings else None
+    wanted = 1 if root is not None and root.told else view.policy.settings.confirmations
     seen = view.confirmations.get(decision.findings[0], 0) if decision.findings else 0
     return hold(f"seen {seen} of {wanted} consecutive times") if seen < wanted else None
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from tocsin.actions.catalogue import ACTIONS, Scope
 from tocsin.actions.guards.registry import Answer, Applies, deny, guard, hold
 from tocsin.actions.policy import least
 from tocsin.actions.reach import affected, base_key, hosts_of
 from tocsin.actions.view import FleetView
 from tocsin.domain.clock import to_iso
 from tocsin.domain.decision import Decision, Mode
+from tocsin.domain.finding import ActionKind
 
 
 def effective_mode(decision: Decision, view: FleetView) -> Mode:
@@ -23,6 +25,14 @@ def mode(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
     return None
 
 
+@guard("active", 15, Applies.ACTIONS)
+def active(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+    """Is this brain the one that acts for the fleet."""
+    return (
+        None if view.active else hold("another brain holds the lease, or nobody could be asked: this one only watches")
+    )
+
+
 @guard("pause", 20, Applies.ACTIONS)
 def pause(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
     """Has nobody paused all actions."""
@@ -30,6 +40,18 @@ def pause(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
     if note is None:
         return None
     return hold(f"paused by {note.actor} at {to_iso(note.at_ms)}" + (f": {note.reason}" if note.reason else ""))
+
+
+@guard("known_node", 85, Applies.ACTIONS)
+def known_node(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+    """Does the manager, where there is one, answer, and know every host that would be taken or given back."""
+    spec = ACTIONS[decision.action]
+    if view.blind and (spec.disruptive or spec.recovery):
+        return hold("the manager of the nodes does not answer: what it has out of service is not known")
+    if not view.nodes or (spec.scope is not Scope.HOST and decision.action is not ActionKind.UNCORDON):
+        return None
+    unknown = sorted(hosts_of(decision.subject, view) - view.nodes.keys())
+    return hold(f"the manager does not list {unknown[0]}") if unknown else None
 
 
 @guard("managed", 90, Applies.ACTIONS)

@@ -25,6 +25,7 @@ class Applies(StrEnum):
     ACTIONS = "every action but notify"
     FORWARD = "every action but notify, restore and uncordon"
     DISRUPTIVE = "disruptive actions"
+    RECOVERY = "restore and uncordon"
 
     def covers(self, action: ActionKind) -> bool:
         """Whether a decision for `action` is asked."""
@@ -34,6 +35,8 @@ class Applies(StrEnum):
             return False
         if self is Applies.DISRUPTIVE:
             return is_disruptive(action)
+        if self is Applies.RECOVERY:
+            return is_recovery(action)
         return self is Applies.ACTIONS or not is_recovery(action)
 
 

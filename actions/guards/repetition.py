@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tocsin.actions.catalogue import is_disruptive
 from tocsin.actions.guards.registry import Answer, Applies, deny, guard, hold
 from tocsin.actions.policy import milliseconds
-from tocsin.actions.reach import base_key
+from tocsin.actions.reach import base_key, hosts_of
 from tocsin.actions.view import FleetView
 from tocsin.domain.clock import DAY, to_iso
 from tocsin.domain.decision import Decision
@@ -36,9 +37,33 @@ def cooldown(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
     return None
 
 
+def _host_tries(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+    """A hold where the hosts of the subject have had their disruptive actions for today."""
+    if not is_disruptive(decision.action):
+        return None
+    most = view.policy.settings.limits.attempts_per_host_per_day
+    for host in sorted(hosts_of(decision.subject, view)):
+        keys = {f"host:{host}", *(f"gpu:{member.gpu.uuid}" for member in view.by_host.get(host, ()))}
+        starts = sorted(
+            start
+            for (key, action), times in view.controls.attempts.items()
+            if key in keys and is_disruptive(action)
+            for start in times
+            if start > now_ms - DAY
+        )
+        if len(starts) >= most:
+            return hold(
+                f"host {host} had {len(starts)} disruptive actions in 24 h, at most {most}", starts[-most] + DAY
+            )
+    return None
+
+
 @guard("attempts", 170, Applies.ACTIONS)
 def attempts(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
-    """Are there tries left for today."""
+    """Are there tries left for today, on the subject and on its host."""
+    held = _host_tries(decision, view, now_ms)
+    if held is not None:
+        return held
     recent = [start for start in _starts(decision, view) if start > now_ms - DAY]
     most = view.policy.settings.limits.attempts_per_day
     if len(recent) < most:

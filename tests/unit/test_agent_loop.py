@@ -82,6 +82,7 @@ def settings(tmp_path: Path, **more: object) -> Settings:
         "spool": tmp_path / "spool.db",
         "interval_seconds": 10.0,
         "hook_socket": "",
+        "kernel_log": "off",
         "host_load": False,
     }
     fields |= more

@@ -15,6 +15,7 @@ from tocsin.actions.guards.registry import Guard
 from tocsin.actions.guards.stages import GUARDS, evaluate
 from tocsin.actions.judging import SELECTION
 from tocsin.actions.loop import ActionLoop
+from tocsin.actions.view import NodeState
 from tocsin.config.settings import ActionSettings
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.decision import Ruling
@@ -129,8 +130,31 @@ def _outside() -> World:
     return _after(world)
 
 
+def _not_active() -> World:
+    world = _world()
+    world.active = False
+    return _after(world)
+
+
+def _unproven() -> World:
+    """A cordon for heat whose cause has gone, on a host of which one GPU does not answer."""
+    world = _after(_world(), 4)
+    world.faults.clear()
+    world.stale.add("GPU-0-1")
+    return _after(world)
+
+
+def _unknown() -> World:
+    world = _world()
+    world.nodes = {"node-9": NodeState("node-9", schedulable=True)}
+    return _after(world)
+
+
 SCENES: dict[str, Callable[[], World]] = {
     "mode": lambda: _after(_world(mode="observe")),
+    "active": _not_active,
+    "proof": _unproven,
+    "known_node": _unknown,
     "pause": _paused,
     "fresh_data": _stale,
     "still_live": _history,
@@ -191,7 +215,7 @@ def test_named_defaults_are_those_of_the_settings(name: str) -> None:
 
 def test_every_setting_of_actions_that_a_guard_reads_is_named() -> None:
     text = "".join(SECTIONS.values())
-    elsewhere = {"limits", "elastic_pools", "settle_seconds"}
+    elsewhere = {"limits", "elastic_pools", "settle_seconds", "execution_seconds", "escalate_after", "cost", "lease_file"}
     for key in (*ActionSettings.model_fields.keys() - elsewhere, *type(ActionSettings().limits).model_fields):
         assert key in text, key
 

@@ -7,12 +7,12 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, NestedSecretsSettingsSource, SettingsConfigDict
 
+from tocsin.config.secret_files import read_secret_files, section_of
 from tocsin.config.settings import Settings
 from tocsin.domain.errors import InputError
 
@@ -35,7 +35,8 @@ def load_settings(
 
     Without `path` the file that ``TOCSIN_CONFIG`` names is read, without that none; without `secrets` the folder that
     ``TOCSIN_SECRETS`` names. A secret file is named like its variable in lower case without the prefix, for example
-    ``webhook__secret``. Raises InputError for the first key that is unknown or has a value that does not fit.
+    ``webhook__secret``. Wherever a secret may be given, ``NAME_file`` may name a file that holds it. Raises InputError
+    for the first key that is unknown or has a value that does not fit.
     """
     environ = os.environ if environ is None else environ
     if path is None and environ.get("TOCSIN_CONFIG"):
@@ -50,6 +51,7 @@ def load_settings(
     raw: dict[str, Any] = {}
     for layer in layers.values():
         raw = _merge(raw, layer)
+    read_secret_files(raw, Settings)
     try:
         return Settings.model_validate(raw)
     except ValidationError as error:
@@ -126,7 +128,7 @@ def _shown(value: object, names: str) -> object:
     """`value`, unless it is a secret, may hold one, or was meant to be one."""
     if isinstance(value, dict | list):
         return "(a table)"
-    return "(secret)" if any(word in names for word in ("secret", "token", "secr", "tok")) else value
+    return "(secret)" if any(word in names for word in ("secret", "token", "secr", "tok", "passw")) else value
 
 
 def _did_you_mean(word: str, known: Mapping[str, object]) -> str:
@@ -139,22 +141,14 @@ def _keys_beside(location: tuple[int | str, ...]) -> Mapping[str, object]:
     for part in location[:-1]:
         if isinstance(part, int):
             continue
-        model = _section_of(model.model_fields[part].annotation) or model
+        model = section_of(model.model_fields[part].annotation) or model
     return model.model_fields
-
-
-def _section_of(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    if get_origin(annotation) in (list, Union, UnionType):
-        return next((found for found in map(_section_of, get_args(annotation)) if found), None)
-    return None
 
 
 def describe(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[tuple[str, str, str]]:
     """Every key as (dotted name, default as text, what it means), in the order of the sections."""
     for name, field in model.model_fields.items():
-        inner = _section_of(field.annotation)
+        inner = section_of(field.annotation)
         if inner is not None:
             suffix = "[]." if get_origin(field.annotation) is list else "."
             yield from describe(inner, f"{prefix}{name}{suffix}")

@@ -12,7 +12,13 @@ from typing import Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from tocsin.config.access import ApiSettings
+from tocsin.config.cloud import AwsSettings, CloudSettings, ScaleWebhookSettings
+from tocsin.config.kubernetes import KubernetesSettings
+from tocsin.config.node import NodeSettings
+from tocsin.config.notify import NotifySettings
 from tocsin.config.section import Section
+from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.decision import Mode
 
 
@@ -63,6 +69,12 @@ class AgentSettings(Section):
     """InfluxDB bucket to write to."""
     push_token: SecretStr = SecretStr("")
     """Token sent with every push."""
+    push_ca: Path | None = None
+    """CA file for the receiver's certificate; unset: those of the system."""
+    push_certificate: Path | None = None
+    """PEM file of the certificate that the agent shows to the receiver (mTLS); unset: none."""
+    push_key: Path | None = None
+    """PEM file of its key."""
     push_timeout_seconds: float = Field(default=10.0, gt=0)
     """How long one push may take."""
     spool: Path = Path("var/agent/spool.db")
@@ -143,37 +155,6 @@ class JournalSettings(Section):
     """File of the journal."""
 
 
-class Role(StrEnum):
-    """What a token may do: `viewer` reads, `operator` also decides, `admin` may all, `agent` writes telemetry."""
-
-    AGENT = "agent"
-    VIEWER = "viewer"
-    OPERATOR = "operator"
-    ADMIN = "admin"
-
-
-class Token(Section):
-    """One bearer token of the API."""
-
-    name: str
-    """Who holds it; recorded in the journal with what it does."""
-    role: Role
-    """`viewer`, `operator`, `agent` or `admin`."""
-    secret: SecretStr = Field(min_length=16)
-    """The token itself, at least 16 characters."""
-
-
-class ApiSettings(Section):
-    """The brain's HTTP API."""
-
-    listen: str = "127.0.0.1:8470"
-    """Address of the API; port 0 takes a free one."""
-    tokens: list[Token] = Field(default_factory=list)
-    """Bearer tokens. Without any, only requests from the loopback address are served, as admin."""
-    max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024)
-    """Largest request body that is read."""
-
-
 class RulesSettings(Section):
     """Where rules come from."""
 
@@ -250,6 +231,23 @@ class LimitSettings(Section):
     """Share of a pool's GPUs that must stay healthy and free of action."""
     attempts_per_day: int = Field(default=3, ge=1)
     """Most times one action is tried on one subject in 24 hours."""
+    attempts_per_host_per_day: int = Field(default=6, ge=1)
+    """Most disruptive actions on one host and its GPUs in 24 hours."""
+
+
+class CostSettings(Section):
+    """What a fault and its prevention cost; the choice between them weighs it by the chance of the fault."""
+
+    checkpoint_interval_hours: float = Field(default=4.0, gt=0)
+    """Usual time between two checkpoints of a job; half of it is lost with a GPU."""
+    checkpoint_hours: float = Field(default=0.05, ge=0)
+    """How long a job stands to write a checkpoint."""
+    restart_hours: float = Field(default=0.25, ge=0)
+    """How long it takes until a job runs again."""
+    fault_gpu_hours: float = Field(default=4.0, ge=0)
+    """What an unforeseen fault costs beside its job, in GPU-hours."""
+    idle_gpu_hours: float = Field(default=2.0, ge=0)
+    """What it costs to keep a GPU out of use for the horizon, in GPU-hours."""
 
 
 class MaintenanceWindow(Section):
@@ -280,6 +278,8 @@ class ActionSettings(Section):
     """Pools that may scale out on load alone, without waiting work."""
     confirmations: int = Field(default=3, ge=1)
     """Consecutive evaluations that must agree before anything but a notification runs."""
+    lease_file: Path | None = None
+    """File whose lock makes a brain the active one, for brains that share a volume; `kubernetes.lease` goes before."""
     boot_grace_seconds: float = Field(default=300.0, ge=0)
     """How long after its start the brain only watches."""
     fresh_seconds: float = Field(default=120.0, gt=0)
@@ -290,8 +290,14 @@ class ActionSettings(Section):
     """How long a subject is left alone after a person undid or rejected an action on it."""
     time_box_seconds: float = Field(default=3600.0, gt=0)
     """How long a decision may wait before it expires."""
+    execution_seconds: float = Field(default=7200.0, gt=0)
+    """How long an execution that goes on, such as a drain, may take before it counts as failed."""
     settle_seconds: float = Field(default=120.0, ge=0)
     """Time between an action and its post-check."""
+    escalate_after: int = Field(default=2, ge=1)
+    """Executions of one action on one subject without effect, within 24 hours, after which the next rung is tried."""
+    cost: CostSettings = Field(default_factory=CostSettings)
+    """Prices for the choice of what to do about a fault that is only expected."""
     breaker_root_causes: int = Field(default=3, ge=1)
     """Distinct root causes that led to disruptive decisions within the breaker's window and trip it."""
     breaker_window_seconds: float = Field(default=3600.0, gt=0)
@@ -326,6 +332,8 @@ class DashboardSettings(Section):
     """The brain's API."""
     api_token: SecretStr = SecretStr("")
     """Token sent to the API."""
+    api_ca: Path | None = None
+    """CA file for the API's certificate; unset: those of the system."""
 
 
 class LogSettings(Section):
@@ -350,5 +358,12 @@ class Settings(Section):
     forecast: ForecastSettings = Field(default_factory=ForecastSettings)
     actions: ActionSettings = Field(default_factory=ActionSettings)
     webhook: WebhookSettings = Field(default_factory=WebhookSettings)
+    node: NodeSettings = Field(default_factory=NodeSettings)
+    notify: NotifySettings = Field(default_factory=NotifySettings)
+    kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)
+    slurm: SlurmSettings = Field(default_factory=SlurmSettings)
+    cloud: CloudSettings = Field(default_factory=CloudSettings)
+    scale_webhook: ScaleWebhookSettings = Field(default_factory=ScaleWebhookSettings)
+    aws: AwsSettings = Field(default_factory=AwsSettings)
     dashboard: DashboardSettings = Field(default_factory=DashboardSettings)
     log: LogSettings = Field(default_factory=LogSettings)

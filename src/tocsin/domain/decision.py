@@ -101,7 +101,7 @@ class OutcomeStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Exactly one is recorded for each executed decision."""
+    """Exactly one is recorded for each executed decision; `effect` is what was measured of it, by name."""
 
     decision: str
     status: OutcomeStatus
@@ -109,3 +109,4 @@ class Outcome:
     at_ms: int
     detail: str = ""
     attempts: int = 1
+    effect: Mapping[str, float] = field(default_factory=dict)

@@ -59,6 +59,10 @@ class ActionKind(StrEnum):
     RMA_TICKET = "rma_ticket"
 
 
+PREDICTION_EVIDENCE = "prediction:"
+"""How the name of evidence begins whose `value` is the probability that a model gives."""
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """One thing that supports a claim: `name` (a metric, an XID, a peer), what was seen, and when."""
@@ -75,6 +79,7 @@ class Finding:
 
     `value` and `threshold` are in the unit of `metric`; None where the rule compares no number. `action` is what the
     rule proposes. `sentence` is the whole of it in words. `owners` are the processes on the GPU when it was last seen.
+    `told` says that it rests on reported events alone, such as an XID, which looking again does not bear out further.
     """
 
     rule: str
@@ -91,6 +96,7 @@ class Finding:
     evidence: tuple[Evidence, ...] = field(default=())
     simulated: bool = False
     owners: tuple[Owner, ...] = ()
+    told: bool = False
 
     @property
     def id(self) -> str:

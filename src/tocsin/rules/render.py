@@ -58,6 +58,7 @@ class Renderer:
             evidence=self._evidence(reports, gpu, last),
             simulated=self._simulated(row, gpu),
             owners=self._owners(row),
+            told=self._rule.told,
         )
 
     def _gpu(self, row: int) -> Gpu | None:

@@ -193,6 +193,11 @@ class Rule:
         return (*self.all_, *self.any_)
 
     @property
+    def told(self) -> bool:
+        """Whether it rests on reported events alone."""
+        return all(condition.told for condition in self.conditions)
+
+    @property
     def severity(self) -> Severity:
         """Severity of its findings."""
         return self.table.severity

@@ -10,13 +10,14 @@ from typing import Protocol
 
 import httpx2
 
+from tocsin.client.tls import ClientTls
 from tocsin.collector.buffer import Buffer
 from tocsin.collector.exporter import FleetCollector, MetricsServer
 from tocsin.collector.instants import Instants
 from tocsin.collector.source import HasReaders, Source
 from tocsin.collector.uplink import Target, Uplink
 from tocsin.config.address import split_address
-from tocsin.config.settings import Settings
+from tocsin.config.settings import AgentSettings, Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import Clock
 from tocsin.domain.errors import TocsinError
@@ -33,6 +34,11 @@ BATCH_READINGS = 500
 """Most readings of one spooled batch; keeps a push within what receivers take."""
 PUSH_SECONDS = 0.5
 """Pause between two looks into the spool."""
+ALARM_SECONDS = 0.1
+"""Longest wait of what a companion reports between two readings."""
+LEAST_WAIT_SECONDS = 0.001
+LISTENERS = frozenset({"kernel_log"})
+"""Companions that report between two readings."""
 EXPORT_INTERVALS = 3
 MIN_EXPORT_SECONDS = 30.0
 """Readings are exported for three intervals, and for this long at least, after the source fell silent."""
@@ -83,7 +89,10 @@ class Agent:
         self.uplink: Uplink | None = None
         if wanted.push_url:
             self.spool, self.uplink = _open_push(settings, clock, self.own, transport)
-        self.companions = Companions(Around(settings, clock, self.own, source.name), companions)
+        self._alarm = threading.Event()
+        self._spooled = threading.Event()
+        around = Around(settings, clock, self.own, source.name, self._alarm.set)
+        self.companions = Companions(around, companions)
 
     def tick(self) -> Batch:
         """Read once and push; returns what was read, without what could not be used."""
@@ -95,7 +104,14 @@ class Agent:
         """Read, enrich, clean, export and spool. Raises what the source raises, which is never for a single GPU."""
         name = self._source.name
         now_ms = self._instants.next()
-        raw = self._read_source(name, now_ms)
+        return self._hand_on(name, self._read_source(name, now_ms), now_ms)
+
+    def read_events(self) -> Batch:
+        """Hand on what the companions were told since the last reading, without asking the GPUs."""
+        self._alarm.clear()
+        return self._hand_on(self._source.name, Batch(), self._instants.next())
+
+    def _hand_on(self, name: str, raw: Batch, now_ms: int) -> Batch:
         full = self.companions.enrich(raw, now_ms)
         batch = replace(full, readings=[self._clean(reading) for reading in full.readings])
         self.own.count("tocsin_readings_total", len(batch.readings), source=name)
@@ -106,6 +122,8 @@ class Agent:
             # A replay has nothing new at most ticks; that is no reason to take its GPUs for gone.
             self.exporter.update(name, batch.readings)
         self._keep(batch)
+        if batch.events:
+            self._spooled.set()
         return batch
 
     def _read_source(self, name: str, now_ms: int) -> Batch:
@@ -140,15 +158,27 @@ class Agent:
             while not stop.is_set():
                 self._supervised("read", self.read)
                 elapsed = self._clock.monotonic() - begun
-                due = int(elapsed // self._interval) + 1
+                due = max(done, int(elapsed // self._interval)) + 1
                 if due > done + 1:
                     self.own.count("tocsin_ticks_missed_total", due - done - 1)
                 done = due
-                stop.wait(begun + due * self._interval - self._clock.monotonic())
+                self._wait(stop, begun + due * self._interval)
         finally:
             ended.set()
+            self._spooled.set()
             if pusher.is_alive():
                 pusher.join(self._patience)
+
+    def _wait(self, stop: Stop, until: float) -> None:
+        """Wait until the monotonic instant `until`; what a companion reports meanwhile is handed on at once."""
+        listening = bool(LISTENERS.intersection(self.companions.names))
+        while not stop.is_set():
+            left = until - self._clock.monotonic()
+            if left < LEAST_WAIT_SECONDS:
+                return
+            stop.wait(min(left, ALARM_SECONDS) if listening else left)
+            if self._alarm.is_set():
+                self._supervised("events", self.read_events)
 
     def close(self) -> None:
         """Let go of source, companions, spool and connections; what waits in the spool stays there. Safe to repeat."""
@@ -160,7 +190,9 @@ class Agent:
             self.spool.close()
 
     def _push_until(self, ended: threading.Event) -> None:
-        while not ended.wait(PUSH_SECONDS):
+        while not ended.is_set():
+            self._spooled.wait(PUSH_SECONDS)
+            self._spooled.clear()
             self._supervised("push", self.push)
 
     def _supervised(self, loop: str, work: Callable[[], object]) -> None:
@@ -168,7 +200,7 @@ class Agent:
             work()
         except TocsinError:
             raise
-        except Exception:  # noqa: BLE001  # the supervisor of the agent's two loops
+        except Exception:  # noqa: BLE001  # the supervisor of the agent's loops
             self.own.count("tocsin_loop_failures_total", loop=loop)
             _log.exception("unexpected error, the agent goes on", loop=loop)
 
@@ -202,6 +234,7 @@ def _open_push(
         wanted.push_bucket,
         wanted.push_token.get_secret_value(),
         wanted.push_timeout_seconds,
+        _push_tls(wanted),
     )
     spool = Buffer(wanted.spool, wanted.spool_max_bytes, clock, own)
     try:
@@ -209,6 +242,13 @@ def _open_push(
     except TocsinError:
         spool.close()
         raise
+
+
+def _push_tls(wanted: AgentSettings) -> ClientTls | None:
+    """None where the system's CAs and no certificate of our own are all there is."""
+    if wanted.push_ca is None and wanted.push_certificate is None:
+        return None
+    return ClientTls(wanted.push_ca, wanted.push_certificate, wanted.push_key)
 
 
 def _parts(batch: Batch) -> Iterator[Batch]:
@@ -249,4 +289,16 @@ def serve(settings: Settings, name: str, clock: Clock, stop: Stop, announce: Cal
         announce(f"metrics: {server.url}")
         if agent.uplink is not None:
             announce(f"pushing to {settings.agent.push_url}")
+        if agent.companions.around.is_this_node and _needs_hands(settings):
+            from tocsin.runtime.actuator import open_actuator
+
+            hands = open_actuator(settings, clock, own, agent.companions)
+            stack.callback(hands.close)
+            hands.start()
+            announce(f"allowed on this node: {', '.join(settings.node.allow) or 'nothing'}")
         agent.run(stop)
+
+
+def _needs_hands(settings: Settings) -> bool:
+    """Whether anything is allowed on this node, or an earlier agent left a limit to be given back."""
+    return bool(settings.node.allow) or any(settings.node.marker_folder.glob("*.limit.json"))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tocsin.actions.channels.fanout import build_notifier
 from tocsin.actions.executors.registry import Means, build_executor
 from tocsin.actions.loop import ActionLoop
-from tocsin.actions.notifier import JournalNotifier, WebhookNotifier
 from tocsin.actions.policy import Policy
+from tocsin.actions.routing import build_routing
 from tocsin.actions.sender import WebhookSender
+from tocsin.actions.workers import Threads
 from tocsin.config.settings import Settings, StoreKind
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Mode
@@ -19,6 +21,9 @@ from tocsin.journal.kinds import EntryKind
 from tocsin.rules.load import load_rules
 from tocsin.runtime.brain import Brain
 from tocsin.runtime.forecasts import Forecasts
+from tocsin.runtime.lease import LEASE_LOOK_SECONDS, open_lease
+from tocsin.runtime.managers import LOOK_SECONDS, TIDY_SECONDS, Managers
+from tocsin.runtime.orders import OrderDesk, open_board
 from tocsin.runtime.retrain import Retrainer
 from tocsin.runtime.runner import Periodic
 from tocsin.store.factory import open_store
@@ -82,26 +87,36 @@ def open_brain(settings: Settings, clock: Clock, *, propose: bool = False) -> Ru
     modes = {rule.name: Mode.PROPOSE if propose and rule.mode is Mode.OBSERVE else rule.mode for rule in ruleset}
     policy = Policy(settings.actions, modes)
     sender = WebhookSender(settings.webhook, clock) if settings.webhook.url else None
-    means = Means(sender, settings, clock)
-    executors = [build_executor(name, means) for name in settings.actions.executors]
+    board = open_board(settings.node, clock, journal.epoch)
+    means = Means(sender, settings, clock, orders=board, own=metrics)
+    routing = build_routing(settings.actions, lambda name: build_executor(name, means))
     if journal.head == 0 and settings.actions.mode is Mode.ACT:
         # Without the old journal nothing says what was already done or what a person forbade.
         reason = "the journal is new: resume once no other brain acts on this fleet"
         journal.append(EntryKind.PAUSE, {"reason": reason})
-    notifier = WebhookNotifier(sender) if sender is not None else JournalNotifier()
-    actions = ActionLoop(journal, executors, clock, policy, notifier)
+    notifier = build_notifier(settings, sender, clock, metrics)
+    actions = ActionLoop(journal, routing, clock, policy, notifier, Threads())
     worker = ForecastWorker(settings.forecast, place=_risk_place(settings), store=store)
     forecasts = Forecasts(store, worker, settings.forecast)
     brain = Brain(settings, clock, store, journal, ruleset, actions, forecasts, metrics)
+    brain.managers = Managers(routing.executors, clock, metrics)
+    brain.lease = open_lease(settings, clock)
+    brain.desk = OrderDesk(board, metrics)
     metrics.set_function("tocsin_forecast_worker_deaths", lambda: float(worker.deaths))
 
     def failed(name: str) -> None:
         metrics.count("tocsin_loop_failures_total", loop=name)
 
+    evaluate = Periodic("evaluate", brain.tick, settings.rules.evaluate_seconds, clock, failed)
+    brain.on_event = evaluate.nudge
     threads = [
-        Periodic("evaluate", brain.tick, settings.rules.evaluate_seconds, clock, failed),
+        evaluate,
+        Periodic("managers", brain.managers.look, LOOK_SECONDS, clock, failed),
+        Periodic("tidy", brain.managers.tidy, TIDY_SECONDS, clock, failed),
         Periodic("forecast", brain.forecast, min(settings.forecast.every_seconds, 60.0), clock, failed),
         Periodic("retrain", Retrainer(settings, clock, metrics).tick, RETRAIN_LOOK_SECONDS, clock, failed),
         Periodic("prune", brain.prune, PRUNE_SECONDS, clock, failed),
     ]
+    if brain.lease is not None:
+        threads.append(Periodic("lease", brain.lease.tick, LEASE_LOOK_SECONDS, clock, failed))
     return RunningBrain(brain, worker, threads, sender)

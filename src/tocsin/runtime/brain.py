@@ -12,6 +12,7 @@ from itertools import groupby
 import structlog
 
 from tocsin.actions.loop import ActionLoop
+from tocsin.actions.node.ranks import job_of
 from tocsin.actions.status import DecisionStatus, StepReport
 from tocsin.actions.view import Confirmations, FleetView, GpuView
 from tocsin.config.settings import Settings
@@ -37,8 +38,11 @@ from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.incidents import collapse
 from tocsin.rules.schema import RuleSet
 from tocsin.runtime.forecasts import Forecasts
+from tocsin.runtime.lease import Lease
+from tocsin.runtime.managers import Managers
 from tocsin.runtime.memory import FleetMemory, Snapshot
 from tocsin.runtime.model_watch import ModelWatch
+from tocsin.runtime.orders import OrderDesk, open_board
 from tocsin.runtime.pool_past import PoolPasts
 from tocsin.runtime.recorder import Recorder
 from tocsin.runtime.scoreboard import is_ahead
@@ -85,6 +89,7 @@ class Brain:
         self.actions = actions
         self.forecasts = forecasts
         self.metrics = metrics
+        self.desk = OrderDesk(open_board(settings.node, clock, journal.epoch), metrics)
         self.memory = FleetMemory()
         self.started_ms = clock.now_ms()
         self.active: list[Finding] = []
@@ -92,7 +97,7 @@ class Brain:
         self._engine = RuleEngine(ruleset)
         self.recorder = Recorder(journal, journal.entries())
         self._pools: Callable[[], Sequence[PoolState]] = self._configured_pools
-        self._confirmations = Confirmations()
+        self._confirmations = Confirmations(round(settings.rules.evaluate_seconds * SECOND / 2))
         self.evaluated = False
         self._unsaved: list[Finding] = []
         self._failed_before = 0
@@ -103,6 +108,9 @@ class Brain:
         self._pools_recalled = False
         self._deliveries = dict.fromkeys(DELIVERIES, 0)
         self._guard = threading.Lock()
+        self.managers = Managers((), clock, metrics)
+        self.lease: Lease | None = None
+        self.on_event: Callable[[], None] = lambda: None
         self._start()
 
     def _start(self) -> None:
@@ -137,6 +145,8 @@ class Brain:
         self.store.write(batch)
         self.memory.put(batch)
         self._filling.take(batch.readings, self.clock.now_ms())
+        if batch.events:
+            self.on_event()
         self.metrics.count("tocsin_store_writes_total", store=self.settings.store.kind)
 
     def tick(self) -> None:
@@ -187,6 +197,9 @@ class Brain:
             log.warning("findings wait for the store", findings=len(self._unsaved), error=str(error))
 
     def _view(self, now_ms: int, readings: Sequence[Reading]) -> FleetView:
+        nodes = self.managers.nodes()
+        active = self.lease is None or self.lease.held()
+        self.metrics.set("tocsin_brain_active", float(active))
         sick = {
             f.subject.name for f in self.active if f.category is Category.HARDWARE and f.severity is Severity.CRITICAL
         }
@@ -195,6 +208,9 @@ class Brain:
                 gpu=reading.gpu,
                 last_reading_ms=reading.at_ms,
                 healthy=reading.gpu.uuid not in sick and not is_lost(reading),
+                under_action=reading.gpu.host in nodes and not nodes[reading.gpu.host].schedulable,
+                values=reading.values,
+                job=job_of(reading.gpu.host, reading.owners),
             )
             for reading in readings
         }
@@ -206,6 +222,9 @@ class Brain:
             incidents=tuple(self.incidents),
             confirmations=self._confirmations.update(self.active, now_ms),
             pools={pool.name: pool for pool in self._pools()},
+            nodes=nodes,
+            blind=self.managers.blind(),
+            active=active,
         )
 
     def _count(self, report: StepReport) -> None:
@@ -221,13 +240,13 @@ class Brain:
             total = report.counts.get(name, 0)
             self.metrics.count("tocsin_deliveries_total", total - self._deliveries[name], outcome=outcome)
             self._deliveries[name] = total
-        new = set(report.created)
+        new, concluded = set(report.created), set(report.concluded)
         for status in report.decisions:
             if status.decision.id in new:
                 self.metrics.count("tocsin_decisions_total", action=status.decision.action)
                 for verdict in status.verdicts:
                     self.metrics.count("tocsin_verdicts_total", ruling=verdict.ruling, guard=verdict.guard)
-            if status.decision.id in report.executed and status.outcome is not None:
+            if status.decision.id in concluded and status.outcome is not None:
                 ended = status.outcome
                 self.metrics.count("tocsin_executions_total", executor=ended.executor, status=ended.status)
 
@@ -298,6 +317,9 @@ class Brain:
 
     def close(self) -> None:
         """Record the end and let go of files; safe to call once evaluation has stopped."""
+        self.actions.close()
+        if self.lease is not None:
+            self.lease.release()
         self.journal.append(EntryKind.SERVICE_STOPPED, {"epoch": self.journal.epoch})
         self.journal.close()
         self.store.close()

@@ -19,10 +19,13 @@ def run_brain(settings: Settings, clock: Clock, stop: threading.Event, announce:
     host, port = split_address(settings.api.listen, "api.listen")
     running = open_brain(settings, clock)
     try:
-        server = ApiServer(create_app(BrainService(running.brain), settings.api), host, port)
-        announce(f"api: http://{host}:{server.start()}")
-        if not settings.api.tokens and not is_loopback(host):
+        server = ApiServer(create_app(BrainService(running.brain), settings.api, clock), host, port, settings.api)
+        server.start()
+        announce(f"api: {server.url}")
+        if settings.api.open_to_loopback and not is_loopback(host):
             announce("no api.tokens are set: requests from other hosts are refused, agents on other nodes among them")
+        elif settings.api.tls_certificate is None and not is_loopback(host):
+            announce("no api.tls_certificate is set: tokens and passwords travel in the clear")
         running.start()
         try:
             stop.wait()

@@ -18,6 +18,10 @@ RETRY_SECONDS = 300.0
 """Pause between two attempts to open a companion that could not be opened."""
 
 
+def _nothing() -> None:
+    """No alarm."""
+
+
 @dataclass(frozen=True, slots=True)
 class Around:
     """What an opener may need."""
@@ -27,6 +31,8 @@ class Around:
     own: OwnMetrics
     source: str = ""
     """Name of the source that the companions run beside."""
+    alarm: Callable[[], None] = _nothing
+    """Called by a companion, from any thread, when it has events that should not wait for the next reading."""
 
     @property
     def is_this_node(self) -> bool:
@@ -49,7 +55,7 @@ def _kernel_log(around: Around) -> Companion | None:
         return None
     from tocsin.collector.kernel_log import open_kernel_log
 
-    return open_kernel_log(around.settings, around.clock, around.own)
+    return open_kernel_log(around.settings, around.clock, around.own, around.alarm)
 
 
 def _hook(around: Around) -> Companion | None:
@@ -180,6 +186,7 @@ class Companions:
     """
 
     def __init__(self, around: Around, openers: Iterable[tuple[str, Opener]] | None = None) -> None:
+        self.around = around
         chosen = COMPANIONS.items() if openers is None else openers
         places = [_Place(name, opener, around) for name, opener in chosen]
         self._places = [place for place in places if place.wanted]
@@ -188,6 +195,10 @@ class Companions:
     def names(self) -> list[str]:
         """Those that are open now, in order."""
         return [place.name for place in self._places if place.companion is not None]
+
+    def find(self, name: str) -> Companion | None:
+        """The companion of that name where it is open."""
+        return next((place.companion for place in self._places if place.name == name), None)
 
     def enrich(self, batch: Batch, now_ms: int) -> Batch:
         """`batch` with what all of them know."""

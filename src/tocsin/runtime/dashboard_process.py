@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from tocsin.config.address import PortClaim, split_address
 from tocsin.domain.errors import Unavailable
@@ -20,7 +21,7 @@ class DashboardProcess:
     claim: PortClaim
 
 
-def prepare_dashboard(listen: str, api_url: str, api_token: str) -> DashboardProcess:
+def prepare_dashboard(listen: str, api_url: str, api_token: str, api_ca: Path | None = None) -> DashboardProcess:
     """Command line, environment and URL of a dashboard; a taken port is replaced by a free one.
 
     Raises Unavailable where Streamlit is not installed.
@@ -35,5 +36,6 @@ def prepare_dashboard(listen: str, api_url: str, api_token: str) -> DashboardPro
         **os.environ,
         "TOCSIN_DASHBOARD__API_URL": api_url,
         "TOCSIN_DASHBOARD__API_TOKEN": api_token,
+        "TOCSIN_DASHBOARD__API_CA": str(api_ca) if api_ca is not None else "",
     }
     return DashboardProcess(command(host, claim.port), environment, f"http://{host}:{claim.port}", claim)

@@ -153,7 +153,7 @@ class Demo:
 @contextmanager
 def _dashboard(settings: Settings, api_url: str, announce: Announce) -> Iterator[None]:
     wanted = settings.dashboard
-    ready = prepare_dashboard(wanted.listen, api_url, wanted.api_token.get_secret_value())
+    ready = prepare_dashboard(wanted.listen, api_url, wanted.api_token.get_secret_value(), wanted.api_ca)
     process = subprocess.Popen(
         ready.command,
         env=ready.environment,
@@ -179,8 +179,9 @@ def _dashboard(settings: Settings, api_url: str, announce: Announce) -> Iterator
 def _api(demo: Demo, announce: Announce) -> Iterator[str]:
     host, port = split_address(demo.settings.api.listen, "api.listen")
     claim = PortClaim(host, port)
-    server = ApiServer(create_app(demo.service, demo.settings.api), host, claim.port)
-    url = f"http://{host}:{server.start()}"
+    server = ApiServer(create_app(demo.service, demo.settings.api), host, claim.port, demo.settings.api)
+    server.start()
+    url = server.url
     announce(f"api: {url}")
     announce(f"metrics: {url}/metrics")
     try:

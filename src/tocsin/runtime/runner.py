@@ -16,7 +16,7 @@ MAX_WAIT_SECONDS = 0.05
 
 
 class Periodic:
-    """Calls `work` every `seconds` of `clock` in a thread of its own, until stopped.
+    """Calls `work` every `seconds` of `clock` in a thread of its own, and at once when nudged, until stopped.
 
     Late calls are not made up for. A failure of `work` is logged, counted and told to `on_failure` with the name, and
     the next call is made on time.
@@ -36,6 +36,7 @@ class Periodic:
         self._clock = clock
         self._on_failure = on_failure
         self._stop = threading.Event()
+        self._nudged = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.calls = 0
         self.failures = 0
@@ -44,9 +45,14 @@ class Periodic:
         """Start the thread."""
         self._thread.start()
 
+    def nudge(self) -> None:
+        """Make the next call now."""
+        self._nudged.set()
+
     def signal(self) -> None:
         """Make no further call."""
         self._stop.set()
+        self._nudged.set()
 
     def stop(self) -> None:
         """Stop and wait for a call under way to end."""
@@ -58,11 +64,13 @@ class Periodic:
         due = self._clock.monotonic()
         while not self._stop.is_set():
             wait = due - self._clock.monotonic()
-            if wait > 0:
-                self._stop.wait(min(wait, MAX_WAIT_SECONDS))
+            if wait > 0 and not self._nudged.wait(min(wait, MAX_WAIT_SECONDS)):
                 continue
-            due = max(due + self._seconds, self._clock.monotonic())
-            self.once()
+            self._nudged.clear()
+            if wait <= 0:
+                due = max(due + self._seconds, self._clock.monotonic())
+            if not self._stop.is_set():
+                self.once()
 
     def once(self) -> None:
         """One supervised call."""

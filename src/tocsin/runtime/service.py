@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from prometheus_client import generate_latest
 
 from tocsin import __version__
+from tocsin.actions.reach import base_key
 from tocsin.actions.status import DecisionStatus
+from tocsin.api.service import Detail
 from tocsin.client.errors import NotFound
 from tocsin.client.models import (
     ControlState,
@@ -26,10 +28,12 @@ from tocsin.client.models import (
     PredictionOut,
     Readiness,
     RejectedLine,
+    ReleaseOut,
     Scoreboard,
     SeriesResponse,
     VerificationOut,
 )
+from tocsin.client.orders import OrderOut, OrderReportIn, OrderTaken
 from tocsin.domain.clock import DAY, SECOND, to_iso
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.errors import Conflict, InputError
@@ -37,6 +41,7 @@ from tocsin.domain.finding import Finding
 from tocsin.domain.metrics import nearest, spec_of
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
+from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.journal.kinds import EntryKind
 from tocsin.journal.verify import verify
 from tocsin.runtime import convert, views
@@ -245,6 +250,21 @@ class BrainService:
         self._brain.actions.reject(decision_id, actor, reason)
         return self.decision(decision_id)
 
+    def release(self, kind: Literal["host", "gpu"], name: str, actor: str, reason: str) -> ReleaseOut:
+        subject = self._subject(kind, name)
+        self._brain.actions.release(subject, actor, reason)
+        until_ms = self._brain.actions.controls().hold_offs[base_key(subject)].until_ms
+        return ReleaseOut(subject=convert.subject_out(subject), held_off_until=to_iso(until_ms))
+
+    def _subject(self, kind: Literal["host", "gpu"], name: str) -> Subject:
+        if kind == "gpu":
+            found = self._reading(name).gpu
+            return Subject(SubjectKind.GPU, name, found.host, found.pool)
+        pools = {gpu.pool for gpu in self._brain.gpus if gpu.host == name}
+        if not pools:
+            raise NotFound(f"no host {name}; GET /v1/gpus lists them")
+        return Subject(SubjectKind.HOST, name, name, pools.pop() if len(pools) == 1 else "")
+
     def pause(self, actor: str, reason: str) -> ControlState:
         self._brain.actions.pause(actor, reason)
         return self._control()
@@ -257,7 +277,26 @@ class BrainService:
         self._brain.actions.reset_breaker(actor)
         return self._control()
 
+    # ------------------------------------------------------------------ access
+
+    def host_of(self, gpu: str) -> str:
+        reading = self._brain.memory.reading(gpu)
+        fresh_ms = int(self._brain.settings.actions.fresh_seconds * SECOND)
+        return reading.gpu.host if reading is not None and self.now_ms() - reading.at_ms <= fresh_ms else ""
+
+    def record_access(self, event: Literal["login", "logout", "login_locked"], actor: str, detail: Detail) -> None:
+        self._brain.journal.append(EntryKind(event), detail, actor=actor)
+
+    def refused(self, reason: str) -> None:
+        self._brain.metrics.count("tocsin_api_refused_total", reason=reason)
+
     # ------------------------------------------------------------------ writing
+
+    def orders(self, host: str) -> list[OrderOut]:
+        return self._brain.desk.orders(host)
+
+    def report_order(self, order_id: str, sent: OrderReportIn) -> OrderTaken:
+        return self._brain.desk.report(order_id, sent)
 
     def ingest(self, text: str, precision: str) -> IngestResult:
         decoded = decode(text, precision=precision, now_ms=self.now_ms())

@@ -51,6 +51,12 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_clock_steps_total": OwnMetric(
         "counter", ("direction",), "Steps of the wall clock by more than a second: forward or back."
     ),
+    "tocsin_manager_up": OwnMetric(
+        "gauge", ("manager",), "Whether Kubernetes or Slurm showed its nodes when it was last asked: 1 or 0."
+    ),
+    "tocsin_brain_active": OwnMetric(
+        "gauge", (), "Whether this brain is the one that acts: 1, or 0 while another holds the lease."
+    ),
     "tocsin_companion_up": OwnMetric(
         "gauge",
         ("companion",),
@@ -74,6 +80,18 @@ OWN_METRICS: dict[str, OwnMetric] = {
         "counter",
         ("kind", "outcome"),
         "Requests to training processes, by how they ended: done, failed, refused, expired or lost.",
+    ),
+    "tocsin_limit_writes_total": OwnMetric(
+        "counter",
+        ("outcome",),
+        "Changes of GPU limits: written, restored, overruled, rebooted, or why not (permission, unsupported, lost ...).",
+    ),
+    "tocsin_limits_engaged": OwnMetric("gauge", (), "GPUs of this node whose limits the agent has changed."),
+    "tocsin_order_polls_total": OwnMetric(
+        "counter", ("outcome",), "Times that the agent asked a brain for orders: answered or failed."
+    ),
+    "tocsin_order_reports_total": OwnMetric(
+        "counter", ("state",), "Reports of agents that the brain took in, by the order's state."
     ),
     "tocsin_model_trainings_total": OwnMetric(
         "counter", ("outcome",), "Trainings of the service itself: promoted, shelved or failed."
@@ -167,8 +185,16 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_executions_total": OwnMetric(
         "counter", ("executor", "status"), "Executed decisions, by executor and outcome."
     ),
+    "tocsin_pool_gpus_wanted": OwnMetric(
+        "gauge", ("pool",), "GPUs that executor scale_webhook last asked an outside autoscaler for."
+    ),
     "tocsin_deliveries_total": OwnMetric(
-        "counter", ("outcome",), "Notifications sent to the webhook: delivered, retried or failed."
+        "counter", ("outcome",), "Notifications by how they ended: delivered, retried, or failed with every channel."
+    ),
+    "tocsin_channel_deliveries_total": OwnMetric(
+        "counter",
+        ("channel", "outcome"),
+        "Notifications by channel: delivered, summarised, retried, failed, resolved, or unresolved: end not told.",
     ),
     # API
     "tocsin_api_requests_total": OwnMetric(
@@ -177,6 +203,9 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_api_request_seconds": OwnMetric("histogram", ("route",), "Time that the API took to answer."),
     "tocsin_api_lines_total": OwnMetric(
         "counter", ("outcome",), "Lines of line protocol received by the API: accepted or rejected."
+    ),
+    "tocsin_api_refused_total": OwnMetric(
+        "counter", ("reason",), "Requests that the API turned away, by the code of its answer (docs/access.md)."
     ),
 }
 """Name to definition. The exporter emits ``tocsin_missing_readings`` and ``tocsin_gpus`` out of what it holds."""

@@ -11,7 +11,7 @@ from tocsin.actions.policy import Policy
 from tocsin.actions.recovery import inverse_of
 from tocsin.actions.sender import Delivery
 from tocsin.actions.status import DecisionStatus, StepReport
-from tocsin.actions.view import Confirmations, FleetView, GpuView
+from tocsin.actions.view import Confirmations, FleetView, GpuView, NodeState
 from tocsin.config.settings import ActionSettings
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.decision import Decision, Mode, Ruling, Verdict
@@ -42,6 +42,7 @@ def settings(**more: Any) -> ActionSettings:
             "max_per_rack": 1000,
             "min_available_ratio": 0.0,
             "attempts_per_day": 1000,
+            "attempts_per_host_per_day": 1000,
         },
     }
     limits = base["limits"] | more.pop("limits", {})
@@ -147,6 +148,9 @@ class World:
         self.stale: set[str] = set()
         self.sick: set[str] = set()
         self.elsewhere: set[str] = set()
+        self.nodes: dict[str, NodeState] = {}
+        self.active = True
+        self.values: dict[str, dict[str, float]] = {}
         self.restart()
 
     def restart(self) -> None:
@@ -165,7 +169,13 @@ class World:
         now_ms = self.clock.now_ms()
         live = [replace(f, last_ms=now_ms) for f in self.faults.values()]
         gpus = {
-            uuid: GpuView(gpu, None if uuid in self.stale else now_ms, uuid not in self.sick, uuid in self.elsewhere)
+            uuid: GpuView(
+                gpu,
+                None if uuid in self.stale else now_ms,
+                uuid not in self.sick,
+                uuid in self.elsewhere or (gpu.host in self.nodes and not self.nodes[gpu.host].schedulable),
+                self.values.get(uuid, {}),
+            )
             for uuid, gpu in self.gpus.items()
         }
         return FleetView(
@@ -175,6 +185,8 @@ class World:
             {f.id: f for f in live},
             tuple(incident(f) for f in live),
             self._confirmations.update(live, now_ms),
+            nodes=self.nodes,
+            active=self.active,
             policy=self.policy,
         )
 

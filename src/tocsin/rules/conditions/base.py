@@ -123,6 +123,8 @@ class Condition(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     words: ClassVar[frozenset[str]] = frozenset()
+    told: ClassVar[bool] = False
+    """Whether it is about events that somebody reported once, which a second look does not bear out any further."""
 
     kind: str
     """Which kind of condition."""

@@ -24,6 +24,7 @@ class EventCount(Condition):
     """Holds while at least `count` matching events lie within the last `within`."""
 
     words = frozenset({"count", "code", "event"})
+    told = True
     kind: Literal["event_count"]
     event: EventKind
     """Kind of event."""

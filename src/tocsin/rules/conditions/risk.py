@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from tocsin.domain.clock import HOUR, MINUTE
-from tocsin.domain.finding import Evidence
+from tocsin.domain.finding import PREDICTION_EVIDENCE, Evidence
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.rules.conditions.base import Condition, Duration, MetricRef, Probe, Report, World
 from tocsin.rules.levels import Number
@@ -100,7 +100,7 @@ class RiskProbe(Probe):
         words = {"probability": sure, "said": prediction.sentence}
         model = f"{prediction.model} {prediction.model_version}"
         evidence = (
-            Evidence(f"prediction:{model}", prediction.sentence, prediction.at_ms, chance),
+            Evidence(f"{PREDICTION_EVIDENCE}{model}", prediction.sentence, prediction.at_ms, chance),
             *prediction.evidence,
         )
         value = prediction.value if prediction.probability is None else chance

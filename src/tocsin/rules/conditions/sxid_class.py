@@ -26,6 +26,7 @@ class Sxid(Condition):
     """
 
     words = frozenset({"code", "name", "help", "remedy", "codes", "count"})
+    told = True
     kind: Literal["sxid"]
     classes: list[str] = Field(default_factory=list)
     """Classes of the SXid catalogue."""

@@ -24,6 +24,7 @@ class Xid(Condition):
     """Holds from a matching XID until `hold` has passed without another, or until the GPU was renewed."""
 
     words = frozenset({"code", "name", "help", "remedy", "codes"})
+    told = True
     kind: Literal["xid"]
     classes: list[str] = Field(default_factory=list)
     """Classes of the catalogue."""

@@ -1,0 +1,166 @@
+"""The executor that acts on a Kubernetes cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor, NodeState
+from tocsin.actions.executors.registry import Means, executor
+from tocsin.actions.kube import sight
+from tocsin.actions.kube.cluster import Cluster
+from tocsin.actions.kube.door import open_door
+from tocsin.actions.kube.drain import Rounds
+from tocsin.actions.kube.eviction import Round
+from tocsin.actions.kube.hands import MIG_CONFIG, Hands, host_of, pods_of, pool_of, wish_of
+from tocsin.actions.kube.port import KubeError
+from tocsin.actions.kube.rights import Need, needed
+from tocsin.actions.recovery import inverse_of
+from tocsin.actions.view import FleetView
+from tocsin.config.kubernetes import KubernetesSettings
+from tocsin.domain.clock import MINUTE, Clock
+from tocsin.domain.decision import Decision, Ruling, Verdict
+from tocsin.domain.finding import ActionKind
+
+OWNED_FOR_MS = 5 * MINUTE
+"""How long a pool whose replicas an autoscaler owns is not asked about again (own choice)."""
+_SCALING = frozenset({ActionKind.SCALE_OUT, ActionKind.SCALE_IN})
+
+
+class Kubernetes:
+    """A node's name in the cluster is the host name of its GPUs.
+
+    Each call of `execute` looks at the cluster and does the next thing; what it needs to know after a restart is
+    written on the objects themselves.
+    """
+
+    name = "kubernetes"
+    resumable = True
+
+    def __init__(self, cluster: Cluster, settings: KubernetesSettings, clock: Clock) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._clock = clock
+        self._hands = Hands(cluster, settings, clock)
+        self._rounds = Rounds(clock)
+        self._owned: dict[str, tuple[str, int]] = {}
+
+    def supports(self, action: ActionKind) -> bool:
+        return action in self._hands.actions
+
+    def serves(self, decision: Decision) -> bool:
+        if decision.action in _SCALING:
+            return pool_of(decision) in self._settings.workloads
+        if decision.action is ActionKind.DEFRAGMENT:
+            return bool(host_of(decision) and decision.parameters.get(MIG_CONFIG))
+        return bool(host_of(decision))
+
+    def check(self, decision: Decision, view: FleetView) -> Verdict:
+        if decision.simulated:
+            return Verdict(PRE_CHECK, Ruling.DENY, "simulated decisions never leave the simulator")
+        if not self.serves(decision):
+            return Verdict(PRE_CHECK, Ruling.HOLD, f"{decision.subject.key} is nothing in this cluster")
+        if decision.action in _SCALING:
+            return self._check_scaling(decision)
+        if decision.action is ActionKind.UNCORDON:
+            return _check_health(decision, view)
+        if decision.action is ActionKind.MIGRATE and not pods_of(decision):
+            return Verdict(PRE_CHECK, Ruling.HOLD, f"it is not known which pods hold {decision.subject.name}")
+        return Verdict(PRE_CHECK, Ruling.ALLOW)
+
+    def execute(self, decision: Decision) -> ExecutionResult:
+        if decision.simulated or not self.serves(decision):
+            return ExecutionResult(False, f"{decision.subject.key} is nothing in this cluster", lasting=False)
+        state = self._rounds.of(decision.key)
+        try:
+            result = self._hands.carry_out(decision, state)
+            state.silent_since = None
+        except KubeError as error:
+            result = self._in_trouble(error, decision, state)
+        if decision.action in _SCALING and not result.ok and result.certain:
+            self._owned[pool_of(decision)] = (result.detail, self._clock.now_ms())
+        if self._cluster.dry_run:
+            result = _as_rehearsed(result)
+        if not result.pending:
+            self._rounds.forget(decision.key)
+        return result
+
+    def verify(self, decision: Decision, view: FleetView) -> bool | None:
+        if self._cluster.dry_run or not self.serves(decision):
+            return None
+        try:
+            if decision.action in _SCALING:
+                return self._hands.scaler.seen(self._settings.workloads[pool_of(decision)], wish_of(decision))
+            return sight.seen(decision, self._cluster)
+        except (KubeError, ValueError):
+            return None
+
+    def inverse(self, decision: Decision) -> Decision | None:
+        return inverse_of(decision)
+
+    def nodes(self) -> Mapping[str, NodeState]:
+        """Every node of the cluster by name; raises ManagerUnavailable."""
+        return sight.node_states(self._cluster)
+
+    def upkeep(self) -> list[str]:
+        """Take back the marks of `place_elsewhere` that have run out; the nodes that had one.
+
+        Raises ManagerUnavailable.
+        """
+        return [node for node in sight.overdue(self._cluster, self._clock.now_ms()) if self._hands.release(node)]
+
+    def missing_rights(self) -> list[Need]:
+        """What the cluster would not allow, of all that the settings turn on; raises ManagerUnavailable."""
+        return [need for need in needed(self._settings) if not self._cluster.may(need.right, need.namespace)]
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._cluster.close()
+
+    def _check_scaling(self, decision: Decision) -> Verdict:
+        try:
+            wish_of(decision)
+        except ValueError:
+            return Verdict(PRE_CHECK, Ruling.DENY, "its parameter replicas is no number")
+        why, at_ms = self._owned.get(pool_of(decision), ("", 0))
+        until_ms = at_ms + OWNED_FOR_MS
+        if why and self._clock.now_ms() < until_ms:
+            return Verdict(PRE_CHECK, Ruling.HOLD, why, until_ms)
+        return Verdict(PRE_CHECK, Ruling.ALLOW)
+
+    def _in_trouble(self, error: KubeError, decision: Decision, state: Round) -> ExecutionResult:
+        """Go on a little later where the trouble may pass; else it has failed."""
+        state.doubtful = state.doubtful or not error.certain
+        now = self._clock.monotonic()
+        if state.silent_since is None:
+            state.silent_since = now
+        if error.passing and now - state.silent_since < self._settings.patience_seconds:
+            return ExecutionResult(True, f"{error}; it is asked again", pending=True)
+        hint = "; deploy/kubernetes/rbac.yaml grants what is needed" if error.status in {401, 403} else ""
+        return ExecutionResult(False, f"{error}{hint}", certain=not state.doubtful)
+
+
+def _check_health(decision: Decision, view: FleetView) -> Verdict:
+    """Giving a node back wants proof: every GPU of it seen, fresh and healthy."""
+    host = host_of(decision)
+    members = view.by_host.get(host, ())
+    if not members:
+        return Verdict(PRE_CHECK, Ruling.HOLD, f"no GPU of {host} is seen, so nothing proves that it is healthy")
+    sick = sorted(member.gpu.uuid for member in members if not member.healthy)
+    if sick:
+        return Verdict(PRE_CHECK, Ruling.HOLD, f"not healthy on {host}: {', '.join(sick)}")
+    stale = sorted(member.gpu.uuid for member in members if not member.is_fresh(view.now_ms, view.policy.fresh_ms))
+    if stale:
+        return Verdict(PRE_CHECK, Ruling.HOLD, f"no fresh reading on {host} of {', '.join(stale)}")
+    return Verdict(PRE_CHECK, Ruling.ALLOW)
+
+
+def _as_rehearsed(result: ExecutionResult) -> ExecutionResult:
+    words = result.detail if result.detail.startswith("dry run") else f"dry run: {result.detail}"
+    return replace(result, detail=words, lasting=False, pending=False)
+
+
+@executor("kubernetes")
+def _build(means: Means) -> Executor:
+    settings = means.settings.kubernetes
+    return Kubernetes(Cluster(open_door(settings), dry_run=settings.dry_run), settings, means.clock)

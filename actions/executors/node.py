@@ -1,0 +1,202 @@
+"""The executor whose hands are the agents: it puts up orders, which they pull, check once more and carry out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor
+from tocsin.actions.executors.registry import Means, executor
+from tocsin.actions.node.board import WITHDRAWN, OrderBoard, Standing
+from tocsin.actions.node.ranks import RANKS, Rank, ranks_of, read
+from tocsin.actions.node.reset import DRAINED
+from tocsin.actions.node.throttle import CLOCK_MHZ, LEAD, LIMIT_WATTS
+from tocsin.actions.recovery import inverse_of
+from tocsin.actions.verification import seen_in
+from tocsin.actions.view import FleetView
+from tocsin.domain.clock import MINUTE, Clock
+from tocsin.domain.decision import Decision, Ruling, Verdict
+from tocsin.domain.finding import ActionKind
+from tocsin.domain.order import Order, OrderState
+from tocsin.domain.subject import SubjectKind
+
+SUPPORTED = frozenset(
+    {
+        ActionKind.THROTTLE,
+        ActionKind.RESTORE,
+        ActionKind.RESET_GPU,
+        ActionKind.CHECKPOINT,
+        ActionKind.DEFRAGMENT,
+    }
+)
+PASSED_ON = frozenset({LIMIT_WATTS, CLOCK_MHZ})
+"""Parameters of a decision that go into its orders."""
+EFFECTS = ("limit_lowered_watts", "celsius_per_watt", "processes_done", "slowest_seconds")
+GRACE_MS = 15 * MINUTE
+"""How long an order that its agent has taken may go on beyond its expiry before it is given up (own choice)."""
+
+
+class NodeAgents:
+    """A decision becomes one order for each GPU that it is for, and ends when each agent has reported.
+
+    Of a job with several GPUs all are throttled or none: the subject's GPU leads, the others follow its limit, and
+    where one refuses the others are given back before the decision fails.
+    """
+
+    name = "node"
+    resumable = True
+
+    def __init__(self, board: OrderBoard, clock: Clock) -> None:
+        self._board = board
+        self._clock = clock
+        self._drained: set[str] = set()
+
+    def supports(self, action: ActionKind) -> bool:
+        return action in SUPPORTED
+
+    def serves(self, decision: Decision) -> bool:
+        """Limits, resets and requests are about GPUs; defragmenting a pool or the fleet is somebody else's."""
+        return decision.subject.kind in (SubjectKind.GPU, SubjectKind.HOST)
+
+    def check(self, decision: Decision, view: FleetView) -> Verdict:
+        if decision.simulated:
+            return Verdict(PRE_CHECK, Ruling.DENY, "simulated decisions never reach a real GPU")
+        ranks = ranks_of(decision.subject, view)
+        if not ranks and not _ranks(decision):
+            return Verdict(PRE_CHECK, Ruling.HOLD, f"no GPU is known by {decision.subject.name}")
+        if decision.action is ActionKind.THROTTLE:
+            return self._check_job(decision, ranks, view)
+        if decision.action is ActionKind.RESET_GPU:
+            if not _drained(decision, view):
+                self._drained.discard(decision.key)
+                return Verdict(PRE_CHECK, Ruling.HOLD, "a GPU is reset only once its whole node is out of service")
+            # Not in the decision: after a restart of the brain it has to be seen again, and the node refuses till then.
+            self._drained.add(decision.key)
+        return Verdict(PRE_CHECK, Ruling.ALLOW)
+
+    def _check_job(self, decision: Decision, ranks: Sequence[Rank], view: FleetView) -> Verdict:
+        wanted = set(_ranks(decision))
+        if wanted and ranks and wanted != set(ranks):
+            return Verdict(PRE_CHECK, Ruling.DENY, "the job on this GPU has changed since the decision was made")
+        unmanaged = [rank.gpu for rank in ranks if rank.gpu not in view.managed]
+        if len(ranks) > 1 and unmanaged:
+            reason = f"all GPUs of a job are throttled or none, and {len(unmanaged)} of {len(ranks)} are not managed"
+            return Verdict(PRE_CHECK, Ruling.HOLD, reason)
+        return Verdict(PRE_CHECK, Ruling.ALLOW)
+
+    def execute(self, decision: Decision) -> ExecutionResult:
+        orders = self._orders(decision)
+        if decision.action is ActionKind.RESTORE:
+            for order in orders:
+                self._board.close(each.order.key for each in self._board.on_gpu(order.gpu, ActionKind.THROTTLE))
+        self._board.post(orders)
+        standing = [found for order in orders if (found := self._board.standing(order.key)) is not None]
+        now_ms = self._clock.now_ms()
+        if decision.action is ActionKind.THROTTLE and len(standing) > 1:
+            fallen = [each for each in standing if each.state.ended]
+            if fallen:
+                return self._take_back(standing, fallen[0])
+        late = [each for each in standing if _late(each, now_ms)]
+        return self._give_up(standing, late) if late else _result(decision, standing)
+
+    def _give_up(self, standing: Sequence[Standing], late: Sequence[Standing]) -> ExecutionResult:
+        self._board.withdraw(each.order.key for each in standing)
+        hosts = ", ".join(sorted({each.order.host for each in late}))
+        taken = any(each.report is not None for each in standing)
+        problem = "did not end the order" if taken else "took no order"
+        return ExecutionResult(
+            False, f"the agent of {hosts} {problem} in time: is it running, with node.allow set?", certain=not taken
+        )
+
+    def _take_back(self, standing: Sequence[Standing], fallen: Standing) -> ExecutionResult:
+        """One GPU of a job did not take part: the others are given back, and only then has it failed."""
+        self._board.withdraw(each.order.key for each in standing)
+        backs = [self._board.standing(f"{each.order.key}{WITHDRAWN}") for each in standing]
+        open_ = [each for each in backs if each is not None and not each.state.ended]
+        why = "" if fallen.report is None else fallen.report.detail
+        detail = f"all GPUs of a job or none: {fallen.order.gpu} on {fallen.order.host} did not take part ({why})"
+        if open_:
+            return ExecutionResult(True, f"{detail}; {len(open_)} others are being given back", pending=True)
+        return ExecutionResult(False, f"{detail}; the others are as they were")
+
+    def _orders(self, decision: Decision) -> list[Order]:
+        ranks = _ranks(decision) or (Rank(_host(decision), decision.subject.name),)
+        leads = decision.action is ActionKind.THROTTLE and not PASSED_ON & decision.parameters.keys()
+        passed = {name: decision.parameters[name] for name in PASSED_ON if name in decision.parameters}
+        if decision.key in self._drained:
+            passed[DRAINED] = "true"
+        lead = _key(decision, ranks[0])
+        return [
+            Order(
+                key=_key(decision, rank),
+                decision=decision.id,
+                host=rank.host,
+                gpu=rank.gpu,
+                action=decision.action,
+                issued_ms=decision.at_ms,
+                expires_ms=decision.expires_ms,
+                simulated=decision.simulated,
+                parameters=passed | ({LEAD: lead} if leads and place else {}),
+            )
+            for place, rank in enumerate(ranks)
+        ]
+
+    def verify(self, decision: Decision, view: FleetView) -> bool | None:
+        states = [found.state for order in self._orders(decision) if (found := self._board.standing(order.key))]
+        if decision.action in (ActionKind.RESTORE, ActionKind.CHECKPOINT):
+            wanted = OrderState.RESTORED if decision.action is ActionKind.RESTORE else OrderState.APPLIED
+            return all(state is wanted for state in states) if states else None
+        return seen_in(decision, view)
+
+    def inverse(self, decision: Decision) -> Decision | None:
+        return inverse_of(decision)
+
+
+def _late(standing: Standing, now_ms: int) -> bool:
+    expires_ms = standing.order.expires_ms
+    if standing.report is None:
+        return now_ms >= expires_ms
+    return standing.state is OrderState.PENDING and now_ms >= expires_ms + GRACE_MS
+
+
+def _key(decision: Decision, rank: Rank) -> str:
+    return f"{decision.key}@{rank.gpu}"
+
+
+def _ranks(decision: Decision) -> tuple[Rank, ...]:
+    return read(decision.parameters.get(RANKS, ""))
+
+
+def _host(decision: Decision) -> str:
+    return decision.subject.host or decision.parameters.get("host", "")
+
+
+def _drained(decision: Decision, view: FleetView) -> bool:
+    state = view.nodes.get(_host(decision))
+    if state is not None:
+        return not state.schedulable and not state.work
+    members = view.by_host.get(_host(decision), ())
+    return bool(members) and all(member.under_action for member in members)
+
+
+def _result(decision: Decision, standing: Sequence[Standing]) -> ExecutionResult:
+    """What the reports add up to."""
+    reports = [each.report for each in standing if each.report is not None]
+    waiting = len(standing) - len(reports)
+    if waiting:
+        return ExecutionResult(True, f"{waiting} of {len(standing)} agents have not reported yet", pending=True)
+    effect = {name: sum(r.figures[name] for r in reports if name in r.figures) for name in EFFECTS}
+    effect = {name: value for name, value in effect.items() if any(name in r.figures for r in reports)}
+    said = "; ".join(dict.fromkeys(report.detail for report in reports))
+    bad = [each for each in standing if each.state in (OrderState.REFUSED, OrderState.FAILED)]
+    if bad:
+        return ExecutionResult(False, said, certain=all(each.state is OrderState.REFUSED for each in bad))
+    if any(each.state is OrderState.PENDING for each in standing):
+        return ExecutionResult(True, said, pending=True)
+    unused = all(each.state is OrderState.EXPIRED for each in standing)
+    lasting = decision.action is ActionKind.THROTTLE and not unused
+    return ExecutionResult(True, said, lasting=lasting, effect=effect)
+
+
+@executor("node")
+def _build(means: Means) -> Executor:
+    return NodeAgents(means.orders or OrderBoard(means.clock), means.clock)

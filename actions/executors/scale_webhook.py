@@ -1,0 +1,102 @@
+"""The executor that tells an outside autoscaler how many GPUs a pool should have (docs/cloud.md)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tocsin.actions.cloud.wanted import gpus_wanted, pool_of
+from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor
+from tocsin.actions.executors.registry import Means, executor
+from tocsin.actions.recovery import inverse_of
+from tocsin.actions.sender import WebhookSender
+from tocsin.actions.verification import seen_in
+from tocsin.actions.view import FleetView
+from tocsin.config.cloud import ScaleBounds, ScaleWebhookSettings
+from tocsin.config.settings import WebhookSettings
+from tocsin.domain.decision import Decision, Ruling, Verdict
+from tocsin.domain.finding import ActionKind
+from tocsin.telemetry.metrics import OwnMetrics
+
+REQUESTED = "io.tocsin.scale.requested"
+"""Event type: make the pool this large."""
+METRIC = "tocsin_pool_gpus_wanted"
+
+
+class ScaleWebhook:
+    """Posts a CloudEvent with the pool, the wanted number of GPUs and the key, and publishes the number as a metric.
+
+    What is wanted is absolute, so that a receiver that gets it twice does nothing a second time. It is counted from the
+    GPUs that the last pre-check saw. Without a `sender` the metric alone is set.
+    """
+
+    name = "scale_webhook"
+    resumable = False
+
+    def __init__(self, settings: ScaleWebhookSettings, sender: WebhookSender | None, own: OwnMetrics) -> None:
+        self._pools = settings.pools
+        self._sender = sender
+        self._own = own
+        self._sizes: dict[str, int] = {}
+
+    def supports(self, action: ActionKind) -> bool:
+        return action in (ActionKind.SCALE_OUT, ActionKind.SCALE_IN)
+
+    def serves(self, decision: Decision) -> bool:
+        return pool_of(decision) in self._pools
+
+    def check(self, decision: Decision, view: FleetView) -> Verdict:
+        if decision.simulated:
+            return Verdict(PRE_CHECK, Ruling.DENY, "simulated decisions never leave the simulator")
+        pool = pool_of(decision)
+        self._sizes[pool] = len(view.by_pool.get(pool, ()))
+        wanted, now = self._wanted(decision), self._sizes[pool]
+        if (wanted <= now) if decision.action is ActionKind.SCALE_OUT else (wanted >= now):
+            bounds = self._pools[pool]
+            said = f"pool {pool} has {now} GPUs; between {bounds.min_gpus} and {bounds.max_gpus} are allowed"
+            return Verdict(PRE_CHECK, Ruling.HOLD, said)
+        return Verdict(PRE_CHECK, Ruling.ALLOW)
+
+    def execute(self, decision: Decision) -> ExecutionResult:
+        pool = pool_of(decision)
+        if pool not in self._sizes:
+            return ExecutionResult(False, f"how many GPUs pool {pool} has is not known here", lasting=False)
+        wanted = self._wanted(decision)
+        self._own.set(METRIC, wanted, pool=pool)
+        effect = {"gpus_wanted": float(wanted), "gpus_before": float(self._sizes[pool])}
+        if self._sender is None:
+            return ExecutionResult(True, f"{METRIC} of pool {pool} is {wanted}", effect=effect)
+        told = {"pool": pool, "gpus_now": str(self._sizes[pool]), "gpus_wanted": str(wanted)}
+        delivery = self._sender.send(replace(decision, parameters={**decision.parameters, **told}), REQUESTED)
+        return ExecutionResult(
+            delivery.ok,
+            f"asked for {wanted} GPUs in pool {pool}: {delivery.detail}",
+            delivery.attempts,
+            delivery.certain,
+            effect=effect,
+        )
+
+    def verify(self, decision: Decision, view: FleetView) -> bool | None:
+        return seen_in(decision, view)
+
+    def inverse(self, decision: Decision) -> Decision | None:
+        return inverse_of(decision)
+
+    def _wanted(self, decision: Decision) -> int:
+        """GPUs that the pool should have."""
+        bounds = self._pools.get(pool_of(decision), ScaleBounds())
+        change = gpus_wanted(decision.parameters, bounds.step_gpus)
+        sign = 1 if decision.action is ActionKind.SCALE_OUT else -1
+        return min(max(self._sizes[pool_of(decision)] + sign * change, bounds.min_gpus), bounds.max_gpus)
+
+
+@executor("scale_webhook")
+def _build(means: Means) -> Executor:
+    settings = means.settings.scale_webhook
+    receiver = WebhookSettings(
+        url=settings.url,
+        secret=settings.secret,
+        timeout_seconds=settings.timeout_seconds,
+        attempts=settings.attempts,
+    )
+    sender = WebhookSender(receiver, means.clock) if settings.url else None
+    return ScaleWebhook(settings, sender, means.own or OwnMetrics())

@@ -1,0 +1,280 @@
+"""The executor that acts on a Slurm cluster (docs/slurm.md).
+
+What it has begun is marked in the cluster itself: in the reason and comment of nodes, in the administrator's comment of
+jobs. So it goes on after a restart, and never does a thing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tocsin.actions.cloud.wanted import pool_of
+from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor, ManagerUnavailable, NodeState
+from tocsin.actions.executors.registry import Means, executor
+from tocsin.actions.recovery import inverse_of
+from tocsin.actions.slurm import marks, nodes
+from tocsin.actions.slurm.client import Slurm
+from tocsin.actions.slurm.moving import CHECKPOINT, REQUEUE, Errand, Mover
+from tocsin.actions.slurm.power import DOWN, UP, Power
+from tocsin.actions.slurm.runner import CommandRunner, Runner, SlurmProblem
+from tocsin.actions.slurm.state import SlurmJob, SlurmNode, Snapshot
+from tocsin.actions.view import FleetView
+from tocsin.config.slurm import SlurmSettings
+from tocsin.domain.clock import Clock
+from tocsin.domain.decision import Decision, Ruling, Verdict
+from tocsin.domain.finding import ActionKind
+from tocsin.domain.subject import SubjectKind
+
+if TYPE_CHECKING:
+    from tocsin.actions.slurm.client import Command
+
+_ON_NODES = frozenset(
+    {
+        ActionKind.CHECKPOINT,
+        ActionKind.MIGRATE,
+        ActionKind.CORDON,
+        ActionKind.UNCORDON,
+        ActionKind.DRAIN,
+        ActionKind.REBOOT_NODE,
+    }
+)
+_ON_POOLS = frozenset({ActionKind.SCALE_OUT, ActionKind.SCALE_IN})
+_TAKES_OUT = frozenset({ActionKind.CORDON, ActionKind.DRAIN, ActionKind.REBOOT_NODE})
+_OF_ONE_GPU = frozenset({ActionKind.CHECKPOINT, ActionKind.MIGRATE})
+
+
+class SlurmExecutor:
+    """Drains, resumes and reboots nodes, checkpoints and requeues jobs, powers cloud nodes."""
+
+    name = "slurm"
+    resumable = True
+
+    def __init__(self, settings: SlurmSettings, runner: Runner, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._slurm = Slurm(settings, runner, clock)
+        self._power = Power(self._slurm)
+        self._indices: dict[str, int] = {}
+        self._begun: set[str] = set()
+
+    def supports(self, action: ActionKind) -> bool:
+        if action is ActionKind.REBOOT_NODE:
+            return self._settings.allow_reboot
+        return action in _ON_NODES or (action in _ON_POOLS and bool(self._settings.partitions))
+
+    def serves(self, decision: Decision) -> bool:
+        if decision.action in _ON_POOLS:
+            return bool(self._power.partition(pool_of(decision)))
+        return bool(_host(decision))
+
+    def check(self, decision: Decision, view: FleetView) -> Verdict:
+        if decision.simulated:
+            return Verdict(PRE_CHECK, Ruling.DENY, "simulated decisions never leave the simulator")
+        whole = view.whole(decision.subject.name)
+        if whole is not None and whole.gpu.index is not None:
+            self._indices[decision.subject.name] = whole.gpu.index
+        try:
+            problem = self._objection(decision, self._slurm.snapshot(self._settings.snapshot_seconds), view)
+        except SlurmProblem as error:
+            problem = str(error)
+        return Verdict(PRE_CHECK, Ruling.HOLD, problem) if problem else Verdict(PRE_CHECK, Ruling.ALLOW)
+
+    def execute(self, decision: Decision) -> ExecutionResult:
+        plan: list[Command] | None = [] if self._settings.dry_run else None
+        slurm = self._slurm if plan is None else self._slurm.planning(plan)
+        try:
+            result = self._do(decision, slurm)
+        except SlurmProblem as problem:
+            if problem.trouble.passing and plan is None:
+                return ExecutionResult(True, f"{problem}; tried again", pending=True)
+            return ExecutionResult(False, str(problem), lasting=False)
+        if plan is None or not result.ok:
+            return result
+        said = "; ".join(" ".join(command) for command in plan) or "nothing"
+        return ExecutionResult(True, f"dry run, would have run: {said}", lasting=False)
+
+    def verify(self, decision: Decision, view: FleetView) -> bool | None:
+        try:
+            seen = self._slurm.snapshot(self._settings.snapshot_seconds)
+        except SlurmProblem:
+            return None
+        if decision.action in _ON_POOLS:
+            return self._power.seen(decision, UP if decision.action is ActionKind.SCALE_OUT else DOWN, seen)
+        node = seen.nodes.get(self._node_name(decision))
+        return None if node is None else _seen_on(decision, node, seen)
+
+    def inverse(self, decision: Decision) -> Decision | None:
+        return inverse_of(decision)
+
+    def nodes(self) -> Mapping[str, NodeState]:
+        try:
+            seen = self._slurm.snapshot(self._settings.snapshot_seconds)
+        except SlurmProblem as problem:
+            raise ManagerUnavailable(str(problem)) from None
+        hosts = {name: host for host, name in self._settings.hosts.items()}
+        states = (
+            _state(node, hosts.get(node.name, node.name + self._settings.host_suffix), seen)
+            for node in seen.nodes.values()
+        )
+        return {state.host: state for state in states}
+
+    def _do(self, decision: Decision, slurm: Slurm) -> ExecutionResult:
+        seen, now_ms = slurm.snapshot(), self._clock.now_ms()
+        if decision.action in _ON_POOLS:
+            power, pool = Power(slurm), pool_of(decision)
+            act = power.out if decision.action is ActionKind.SCALE_OUT else power.back
+            return act(decision, pool, seen, now_ms)
+        name = self._node_name(decision)
+        node = seen.nodes.get(name)
+        if node is None:
+            return ExecutionResult(False, f"Slurm knows no node {name}", lasting=False)
+        if decision.action is ActionKind.UNCORDON:
+            return self._give_back(decision, slurm, node, seen)
+        if decision.action is ActionKind.REBOOT_NODE:
+            result = nodes.reboot(slurm, node, decision, now_ms, begun=decision.key in self._begun)
+            (self._begun.add if result.pending else self._begun.discard)(decision.key)
+            return result
+        if decision.action in _OF_ONE_GPU:
+            return self._move(decision, slurm, node, seen)
+        refused = nodes.take_out(slurm, node, decision, now_ms)
+        if refused is not None:
+            return refused
+        if decision.action is ActionKind.CORDON:
+            return ExecutionResult(True, f"{name} takes no new work")
+        return self._empty(decision, slurm, node, seen)
+
+    def _empty(self, decision: Decision, slurm: Slurm, node: SlurmNode, seen: Snapshot) -> ExecutionResult:
+        """The rest of a drain: what runs is waited for, or moved first."""
+        now_ms, said, effect = self._clock.now_ms(), "", {}
+        if self._settings.drain_jobs == "requeue":
+            errand = Errand(decision.id, node.name, requeue=True, deadline_ms=_deadline(decision))
+            progress = Mover(slurm).tend(errand, seen, now_ms)
+            said, effect = f"; {progress.text()}", progress.effect()
+            if not progress.done:
+                return ExecutionResult(True, f"{node.name} takes no new work{said}", pending=True)
+        running = [job.ref for job in seen.on(node.name)]
+        if running or not node.drained:
+            left = f"waits for {', '.join(running[:8])}" if running else "to be seen as drained"
+            return ExecutionResult(True, f"{node.name} takes no new work, {left}{said}", pending=True, effect=effect)
+        done = effect | nodes.drain_seconds(node, now_ms)
+        return ExecutionResult(True, f"{node.name} is drained{said}", effect=done)
+
+    def _move(self, decision: Decision, slurm: Slurm, node: SlurmNode, seen: Snapshot) -> ExecutionResult:
+        """Checkpoint the jobs of a node, or of one GPU, and for a migration requeue them."""
+        errand = Errand(
+            decision.id,
+            node.name,
+            requeue=decision.action is ActionKind.MIGRATE,
+            exclude=True,
+            deadline_ms=_deadline(decision),
+            wanted=lambda job: self._concerned(decision, node.name, job),
+        )
+        if decision.subject.kind is SubjectKind.GPU and decision.subject.name not in self._indices:
+            begun = [job for job in seen.jobs if _marked(job, decision.id)]
+            if not begun:
+                said = f"which GPU of {node.name} {decision.subject.name} is, is not known here"
+                return ExecutionResult(False, said, lasting=False)
+        progress = Mover(slurm).tend(errand, seen, self._clock.now_ms())
+        return ExecutionResult(
+            True,
+            f"{node.name}: {progress.text()}",
+            lasting=bool(progress.told or progress.proved or progress.requeued or progress.waiting),
+            pending=not progress.done,
+            effect=progress.effect(),
+        )
+
+    def _concerned(self, decision: Decision, node: str, job: SlurmJob) -> bool:
+        if decision.subject.kind is not SubjectKind.GPU or _marked(job, decision.id):
+            return True
+        index = self._indices.get(decision.subject.name)
+        return index is not None and index in job.gpus.get(node, frozenset())
+
+    def _give_back(self, decision: Decision, slurm: Slurm, node: SlurmNode, seen: Snapshot) -> ExecutionResult:
+        drained = marks.find(node.comment, nodes.DRAIN)
+        result = nodes.give_back(slurm, node, self._clock.now_ms())
+        released = Mover(slurm).release_held(seen, drained.id) if result.ok and drained is not None else []
+        if not released:
+            return result
+        said = f"{result.detail}; released {', '.join(released)}"
+        return ExecutionResult(True, said, lasting=result.lasting, effect=result.effect)
+
+    def _objection(self, decision: Decision, seen: Snapshot, view: FleetView) -> str:
+        if decision.action is ActionKind.SCALE_OUT:
+            pool = pool_of(decision)
+            none = f"partition {self._power.partition(pool)} has no powered-down cloud node left"
+            return "" if self._power.asleep(pool, seen) else none
+        if decision.action is ActionKind.SCALE_IN:
+            idle = self._power.idle(pool_of(decision), seen)
+            return "" if idle else "no cloud node of the pool is idle"
+        node = seen.nodes.get(self._node_name(decision))
+        if node is None:
+            return f"Slurm knows no node {self._node_name(decision)}"
+        if decision.action in _TAKES_OUT:
+            return nodes.foreign(node)
+        if decision.action is ActionKind.UNCORDON:
+            return nodes.foreign(node) or _unproved(decision, view)
+        return ""
+
+    def _node_name(self, decision: Decision) -> str:
+        host = _host(decision)
+        return self._settings.hosts.get(host, host.removesuffix(self._settings.host_suffix))
+
+
+def _host(decision: Decision) -> str:
+    subject = decision.subject
+    if subject.kind is SubjectKind.HOST:
+        return subject.name
+    return subject.host if subject.kind is SubjectKind.GPU else ""
+
+
+def _deadline(decision: Decision) -> int | None:
+    text = decision.parameters.get("deadline_ms", "")
+    return int(text) if text.isascii() and text.isdecimal() else None
+
+
+def _marked(job: SlurmJob, identity: str) -> bool:
+    found = (marks.find(job.admin_comment, what) for what in (CHECKPOINT, REQUEUE))
+    return any(mark is not None and mark.id == identity for mark in found)
+
+
+def _unproved(decision: Decision, view: FleetView) -> str:
+    """Why nothing proves that the node is well; empty where all its GPUs are freshly read and healthy."""
+    host = _host(decision)
+    members = view.by_host.get(host, ())
+    if not members:
+        return f"no GPU of {host} is known: nothing proves that it is well"
+    stale = [m.gpu.uuid for m in members if not m.is_fresh(view.now_ms, view.policy.fresh_ms)]
+    sick = [m.gpu.uuid for m in members if not m.healthy]
+    if stale:
+        return f"{stale[0]} has no fresh reading: nothing proves that it is well"
+    return f"{sick[0]} is not healthy" if sick else ""
+
+
+def _seen_on(decision: Decision, node: SlurmNode, seen: Snapshot) -> bool | None:
+    action = decision.action
+    if action is ActionKind.UNCORDON:
+        return not node.drained and node.base != "DOWN"
+    if action is ActionKind.CORDON:
+        return node.drained
+    if action is ActionKind.DRAIN:
+        return node.drained and not seen.on(node.name)
+    if action is ActionKind.REBOOT_NODE:
+        mark = marks.find(node.comment, nodes.REBOOT)
+        return node.ready and mark is not None and node.boot_s * 1000 > mark.at_ms
+    what = REQUEUE if action is ActionKind.MIGRATE else CHECKPOINT
+    told = [job for job in seen.jobs if (m := marks.find(job.admin_comment, what)) is not None and m.id == decision.id]
+    if not told:
+        return None
+    return action is ActionKind.CHECKPOINT or not any(job.active and node.name in job.nodes for job in told)
+
+
+def _state(node: SlurmNode, host: str, seen: Snapshot) -> NodeState:
+    work = tuple(job.ref for job in seen.on(node.name) if job.gpus.get(node.name) or node.name not in job.gpus)
+    return NodeState(host, node.schedulable, node.ready, nodes.is_ours(node), node.reason, work)
+
+
+@executor("slurm")
+def _build(means: Means) -> Executor:
+    settings = means.settings.slurm
+    return SlurmExecutor(settings, CommandRunner(settings), means.clock)

@@ -1,0 +1,1 @@
+"""What Tocsin does in a Kubernetes cluster, and the one door to its API server."""

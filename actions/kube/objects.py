@@ -1,0 +1,142 @@
+"""Nodes and pods, as far as Tocsin reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from tocsin.actions.kube.port import Json
+
+GPU_RESOURCES = "nvidia.com/"
+"""Prefix of the resources that GPUs and MIG instances are asked for by (device plugin of NVIDIA)."""
+MIRROR = "kubernetes.io/config.mirror"
+CHECKPOINT = "tocsin.io/checkpoint"
+"""Pod annotation ``"true"``: the program takes a checkpoint on request."""
+CHECKPOINT_REQUESTED = "tocsin.io/checkpoint-requested"
+"""Pod annotation that Tocsin sets to the id of the decision."""
+CHECKPOINT_DONE = "tocsin.io/checkpoint-done"
+"""Pod annotation that the program sets to the same id once the checkpoint is safe."""
+
+
+class _Object:
+    def __init__(self, raw: Json) -> None:
+        self.raw = raw
+
+    @property
+    def _metadata(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.raw.get("metadata") or {}
+        return found
+
+    @property
+    def _spec(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.raw.get("spec") or {}
+        return found
+
+    @property
+    def name(self) -> str:
+        return str(self._metadata.get("name", ""))
+
+    @property
+    def version(self) -> str:
+        """Resource version: changes with every write."""
+        return str(self._metadata.get("resourceVersion", ""))
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self._metadata.get("labels") or {}
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        return self._metadata.get("annotations") or {}
+
+
+class Node(_Object):
+    """One node."""
+
+    @property
+    def schedulable(self) -> bool:
+        """False while it is cordoned, by whomever."""
+        return not self._spec.get("unschedulable", False)
+
+    @property
+    def taints(self) -> list[Json]:
+        return list(self._spec.get("taints") or [])
+
+    @property
+    def ready(self) -> bool:
+        """Whether its kubelet says so."""
+        return self.condition("Ready").get("status") == "True"
+
+    def condition(self, kind: str) -> Mapping[str, Any]:
+        """The condition of type `kind`; empty where there is none."""
+        found = (self.raw.get("status") or {}).get("conditions") or []
+        return next((each for each in found if each.get("type") == kind), {})
+
+
+class Pod(_Object):
+    """One pod."""
+
+    @property
+    def namespace(self) -> str:
+        return str(self._metadata.get("namespace", ""))
+
+    @property
+    def uid(self) -> str:
+        return str(self._metadata.get("uid", ""))
+
+    @property
+    def title(self) -> str:
+        """``namespace/name``."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def node(self) -> str:
+        """The node it is bound to; empty while it waits."""
+        return str(self._spec.get("nodeName") or "")
+
+    @property
+    def terminating(self) -> bool:
+        return bool(self._metadata.get("deletionTimestamp"))
+
+    @property
+    def finished(self) -> bool:
+        """Whether all its containers have ended for good."""
+        return (self.raw.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
+
+    @property
+    def mirror(self) -> bool:
+        """Whether the kubelet made it of a file: the server takes its eviction, and the kubelet makes it anew."""
+        return MIRROR in self.annotations
+
+    @property
+    def owner(self) -> Mapping[str, Any]:
+        """The controller that makes it anew; empty where there is none."""
+        owners = self._metadata.get("ownerReferences") or []
+        return next((owner for owner in owners if owner.get("controller")), {})
+
+    @property
+    def of_daemon(self) -> bool:
+        return self.owner.get("kind") == "DaemonSet"
+
+    @property
+    def keeps_files(self) -> bool:
+        """Whether files of it are lost with it: an ``emptyDir`` volume on disk."""
+        volumes = self._spec.get("volumes") or []
+        return any("emptyDir" in each and (each["emptyDir"] or {}).get("medium") != "Memory" for each in volumes)
+
+    @cached_property
+    def gpus(self) -> int:
+        """GPUs and MIG instances that it asks for."""
+        return sum(_gpus_of(container) for container in self._spec.get("containers") or ())
+
+    @property
+    def checkpoints(self) -> bool:
+        """Whether it takes checkpoints on request."""
+        return self.annotations.get(CHECKPOINT, "").lower() == "true"
+
+
+def _gpus_of(container: Mapping[str, Any]) -> int:
+    resources = container.get("resources") or {}
+    asked = (resources.get("limits") or {}) | (resources.get("requests") or {})
+    return sum(int(amount) for name, amount in asked.items() if name.startswith(GPU_RESOURCES))

@@ -1,0 +1,66 @@
+"""The next rung: what is tried after an action that ran and did not help."""
+
+from __future__ import annotations
+
+from tocsin.actions.reach import base_key, hosts_of
+from tocsin.actions.view import FleetView
+from tocsin.domain.clock import DAY
+from tocsin.domain.finding import ActionKind, Category, Finding
+
+LADDERS: dict[Category, tuple[ActionKind, ...]] = {
+    Category.THERMAL: (
+        ActionKind.THROTTLE,
+        ActionKind.PLACE_ELSEWHERE,
+        ActionKind.MIGRATE,
+        ActionKind.DRAIN,
+        ActionKind.RMA_TICKET,
+    ),
+    Category.POWER: (ActionKind.THROTTLE, ActionKind.MIGRATE, ActionKind.DRAIN, ActionKind.RMA_TICKET),
+    Category.HARDWARE: (
+        ActionKind.PLACE_ELSEWHERE,
+        ActionKind.CHECKPOINT,
+        ActionKind.MIGRATE,
+        ActionKind.CORDON,
+        ActionKind.DRAIN,
+        ActionKind.RESET_GPU,
+        ActionKind.REBOOT_NODE,
+        ActionKind.RMA_TICKET,
+    ),
+}
+"""Rungs by category, from harmless to final (own choice): no reset cures heat. The other categories have one rung."""
+
+
+def climbed(root: Finding, action: ActionKind, view: FleetView) -> ActionKind:
+    """`action`, or the rung of the root's ladder that its past asks for.
+
+    A rung counts as spent after ``actions.escalate_after`` executions without effect within a day. A node that was
+    drained for a hardware fault which is still seen gets the rung behind.
+    """
+    ladder = LADDERS.get(root.category, ())
+    if action not in ladder or root.category is Category.APPLICATION:
+        return action
+    rungs = ladder[ladder.index(action) :]
+    return next((rung for rung in rungs[:-1] if not _spent(root, rung, view)), rungs[-1])
+
+
+def _spent(root: Finding, rung: ActionKind, view: FleetView) -> bool:
+    failures = view.controls.failures.get((base_key(root.subject), rung), ())
+    recent = [at_ms for at_ms in failures if at_ms > view.now_ms - DAY]
+    return len(recent) >= view.policy.settings.escalate_after or _is_out(root, rung, view)
+
+
+def _is_out(root: Finding, rung: ActionKind, view: FleetView) -> bool:
+    """Whether the root's host was drained for this very cause: that cures nothing, and nobody works there any more."""
+    if root.category is not Category.HARDWARE or rung is not ActionKind.DRAIN:
+        return False
+    hosts = hosts_of(root.subject, view)
+    return any(
+        key in view.controls.confirmed and root.id in effect.findings and hosts_of(effect.subject, view) & hosts
+        for key, effect in view.controls.effects.items()
+        if effect.action is ActionKind.DRAIN
+    )
+
+
+def evidence_of(root: Finding) -> str:
+    """What a return ticket shows: each piece of evidence on a line."""
+    return "\n".join(f"{item.name}: {item.text}" for item in root.evidence)

@@ -1,0 +1,154 @@
+"""Settings of the channels by which people are told."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, SecretStr, model_validator
+
+from tocsin.config.section import Section
+from tocsin.domain.finding import Severity
+
+ChannelKind = Literal["cloudevents", "slack", "alertmanager", "pagerduty", "feishu", "dingtalk", "email"]
+
+PAGERDUTY_URL = "https://events.pagerduty.com/v2/enqueue"
+"""https://developer.pagerduty.com/docs/events-api-v2-overview; accounts in Europe have a host of their own."""
+
+_URL = re.compile(r"https?://[^\s/@?#]+(/\S*)?(\?\S*)?")
+_ADDRESS = re.compile(r"[!-~]+@[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
+_BARRED = re.compile(r"[<>(),;:\\\"\[\]]")
+_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+
+
+class MailSettings(Section):
+    """The mail server of a channel of kind `email`."""
+
+    host: str = Field(min_length=1)
+    """Mail server."""
+    port: int = Field(default=587, ge=1, le=65_535)
+    """Its port: 587 for STARTTLS, 465 for implicit TLS."""
+    tls: Literal["starttls", "implicit", "none"] = "starttls"
+    """How the connection is protected; the server's certificate is checked."""
+    user: str = ""
+    """Name to log in with, the password is the channel's `secret`; empty: no log-in."""
+    sender: str
+    """Address that messages come from."""
+    to: list[str] = Field(min_length=1)
+    """Addresses that they go to."""
+
+    @model_validator(mode="after")
+    def _addresses(self) -> Self:
+        for address in (self.sender, *self.to):
+            if not _ADDRESS.fullmatch(address) or _BARRED.search(address):
+                raise ValueError(f"{address!r} is no plain mail address such as oncall@example.com")
+        if self.tls == "none" and self.user:
+            raise ValueError("a password is never sent without TLS: set tls to starttls or implicit")
+        return self
+
+
+class ChannelSettings(Section):
+    """One way to tell people, and what goes by it."""
+
+    name: str = Field(pattern=r"^[a-z0-9]+(_[a-z0-9]+)*$")
+    """Name in the journal, in metrics and in `tocsin notify test --channel`: lower case, digits, single underscores."""
+    kind: ChannelKind
+    """`cloudevents`, `slack`, `alertmanager`, `pagerduty`, `feishu`, `dingtalk` or `email`."""
+    url: SecretStr = SecretStr("")
+    """Where messages are posted; for `alertmanager` its base URL, for `pagerduty` its events API by default. A chat
+    room's URL is a secret: better in `notify.urls`."""
+    secret: SecretStr = SecretStr("")
+    """Routing key (`pagerduty`), key of the signature (`cloudevents`, `feishu`, `dingtalk`), bearer token
+    (`alertmanager`) or password (`email`); better in `notify.secrets`."""
+    min_severity: Severity = Severity.WARNING
+    """Least severity that is told: `info`, `warning` or `critical`."""
+    pools: list[str] = Field(default_factory=list)
+    """Pools that are told of; empty: all. What is about the fleet as a whole always is."""
+    rules: list[str] = Field(default_factory=list)
+    """Rules that are told of, with `*` for any letters, such as `xid_*`; empty: all."""
+    simulated: bool = True
+    """Whether notifications of a simulated fleet go out too; they say that they are."""
+    language: Literal["en", "zh"] = "en"
+    """Language of the fixed words, and of sentences that there are in Chinese."""
+    resolved: bool | None = None
+    """Whether the end of a fault is told too; default: yes for `alertmanager`, `pagerduty` and `cloudevents`."""
+    per_minute: int = Field(default=12, ge=1)
+    """Most messages in a minute; what is more goes together as one. DingTalk takes 20."""
+    refresh_seconds: float = Field(default=60.0, gt=0)
+    """Time after which `alertmanager` is told again of what still is; it holds an alert for five times as long."""
+    timeout_seconds: float = Field(default=5.0, gt=0)
+    """How long one request may take."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Further labels of every alert (`alertmanager`), such as `{ cluster = "a" }`."""
+    ca_file: Path | None = None
+    """File of certificate authorities in place of the usual ones."""
+    mail: MailSettings | None = None
+    """The mail server (`email`)."""
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> Self:
+        if self.name in {"webhook", "journal"}:
+            raise ValueError(f"{self.name} is the name of something else")
+        if (self.mail is not None) != (self.kind == "email"):
+            raise ValueError("a table `mail` belongs to kind email, and to no other")
+        if self.labels and self.kind != "alertmanager":
+            raise ValueError("labels belong to kind alertmanager")
+        if self.kind == "alertmanager" and self.resolved is False:
+            raise ValueError("alertmanager is always told of an end: it would hold what has ended for longer")
+        for label in self.labels:
+            if not _LABEL.fullmatch(label) or label.startswith("__"):
+                raise ValueError(f"{label!r} is no label name: letters, digits and underscores")
+        return self
+
+    @property
+    def endpoint(self) -> str:
+        """The URL to post to; empty for mail."""
+        given = self.url.get_secret_value()
+        return given or (PAGERDUTY_URL if self.kind == "pagerduty" else "")
+
+    @property
+    def key(self) -> str:
+        """The secret itself."""
+        return self.secret.get_secret_value()
+
+
+class NotifySettings(Section):
+    """Channels by which people are told, beside the webhook."""
+
+    channels: list[ChannelSettings] = Field(default_factory=list)
+    """The channels."""
+    urls: dict[str, SecretStr] = Field(default_factory=dict)
+    """URLs of channels by name, so that each can be a secret file, such as `notify__urls__chat`."""
+    secrets: dict[str, SecretStr] = Field(default_factory=dict)
+    """Secrets of channels by name, such as secret file `notify__secrets__oncall`."""
+    runbooks_url: str = ""
+    """Where the runbooks (docs/operations/runbooks) can be read; messages link to a page below it. Empty: no link."""
+    console_url: str = ""
+    """Where the dashboard can be opened; messages link to it. Empty: no link."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        names = [channel.name for channel in self.channels]
+        if len(set(names)) < len(names):
+            raise ValueError("two channels have the same name")
+        stray = sorted((self.urls.keys() | self.secrets.keys()) - set(names))
+        if stray:
+            raise ValueError(f"urls or secrets name {stray[0]!r}, which is no channel")
+        for link in (self.runbooks_url, self.console_url):
+            if link and not _URL.fullmatch(link):
+                raise ValueError(f"{link!r} is no URL that starts with https:// or http://")
+        self.channels = [self._with_secrets(channel) for channel in self.channels]
+        return self
+
+    def _with_secrets(self, channel: ChannelSettings) -> ChannelSettings:
+        found = {"url": self.urls.get(channel.name), "secret": self.secrets.get(channel.name)}
+        filled = channel.model_copy(update={key: value for key, value in found.items() if value is not None})
+        # Messages below name no value: a URL of a chat room is a secret.
+        if filled.kind != "email" and not _URL.fullmatch(filled.endpoint):
+            raise ValueError(f"channel {channel.name} needs a url that starts with https:// or http://")
+        if filled.kind == "pagerduty" and not filled.key:
+            raise ValueError(f"channel {channel.name} needs a secret: the routing key of its integration")
+        if filled.mail is not None and filled.mail.user and not filled.key:
+            raise ValueError(f"channel {channel.name} needs a secret: the password of {filled.mail.user}")
+        return filled

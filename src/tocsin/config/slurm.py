@@ -1,0 +1,60 @@
+"""Settings of executor ``slurm`` (docs/slurm.md)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from tocsin.config.section import Section
+
+
+class SlurmSettings(Section):
+    """The Slurm cluster that executor `slurm` acts on."""
+
+    command: list[str] = Field(default_factory=list)
+    """Words before every Slurm command, such as `["ssh", "slurm-login"]`; empty runs it here."""
+    remote_shell: bool = False
+    """Whether `command` hands what follows to a shell, so that it must be quoted; with `ssh` it always is."""
+    conf: Path | None = None
+    """Value of `SLURM_CONF`, where commands run here; default: the environment's."""
+    command_seconds: float = Field(default=10.0, gt=0)
+    """How long one command may take."""
+    ping_seconds: float = Field(default=3.0, gt=0)
+    """How long `scontrol ping`, which is asked before anything else, may take."""
+    snapshot_seconds: float = Field(default=5.0, ge=0)
+    """Age up to which the list of nodes and jobs is used again where nothing is changed by it."""
+    hosts: dict[str, str] = Field(default_factory=dict)
+    """Slurm's name of a node by Tocsin's name of the host, where they differ."""
+    host_suffix: str = ""
+    """What Tocsin's host names have behind Slurm's node names, such as `.example.org`."""
+    partitions: dict[str, str] = Field(default_factory=dict)
+    """Partition by pool; pools named here can be scaled by powering cloud nodes up and down."""
+    cloud_nodes: dict[str, str] = Field(default_factory=dict)
+    """Cloud nodes by pool, as a host list such as `gpu-[1-8]`; needed where `PrivateData` has no `cloud`."""
+    max_power_up: int = Field(default=4, ge=1)
+    """Most nodes that one decision powers up."""
+    drain_jobs: Literal["wait", "requeue"] = "wait"
+    """What a drain does about running jobs: `wait` until they end, or checkpoint and `requeue` them."""
+    opt_in_comment: str = "tocsin-checkpoint"
+    """Only jobs with this word in their comment are told to checkpoint; empty: all. A program without a handler dies
+    of the signal."""
+    checkpoint_signal: str = Field(default="USR1", pattern=r"^[A-Z0-9]{1,10}$")
+    """Signal that tells a job to checkpoint."""
+    checkpoint_to: Literal["batch", "steps", "all"] = "batch"
+    """Who gets it: the batch script, the job steps, or both."""
+    checkpoint_wait_seconds: float = Field(default=60.0, ge=0)
+    """How long a job may take to checkpoint; where `deadline_ms` of a notice comes sooner, that."""
+    checkpoint_proof: Literal["time", "comment", "file"] = "time"
+    """What shows that it did: that much time, `checkpointed=SECONDS` in the job's comment, or `checkpoint_file`."""
+    checkpoint_file: str = "%w/checkpoint.done"
+    """File that a job renews when it has checkpointed: `%w` its working folder, `%j` its number, `%u` its user."""
+    without_proof: Literal["leave", "requeue"] = "leave"
+    """What is done about a job that gave no proof in time."""
+    requeue_held: bool = False
+    """Whether requeued jobs are held until the node is given back or a person releases them."""
+    allow_reboot: bool = False
+    """Whether nodes may be rebooted, with the cluster's `RebootProgram`."""
+    dry_run: bool = False
+    """Look at the cluster and say what would be run, without running it."""

@@ -1,0 +1,79 @@
+"""What the brain asks of a node's agent, and what the agent says came of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tocsin.domain.finding import ActionKind
+
+
+class OrderState(StrEnum):
+    """Where an order stands at its node."""
+
+    PENDING = "pending"
+    """Taken; not in effect yet."""
+    APPLIED = "applied"
+    REFUSED = "refused"
+    """The node looked again and did not do it; nothing was changed."""
+    FAILED = "failed"
+    """It was tried; what was changed is back, or the detail says what is not."""
+    RESTORED = "restored"
+    """What it had changed is back as it was."""
+    EXPIRED = "expired"
+    """Its time ran out; what it had changed is back as it was."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of it is in effect any more."""
+        return self not in (OrderState.PENDING, OrderState.APPLIED)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One action for one GPU of one host.
+
+    `key` is unique for an order and the same after a restart of the brain. `expires_ms` is the instant, on the brain's
+    clock, up to which it may be begun. `lease_seconds` is how long the node keeps its effect without hearing of it
+    again; 0 for what leaves no effect. `epoch` is the brain's: a node follows no brain that is older than one it has
+    heard of.
+    """
+
+    key: str
+    decision: str
+    host: str
+    gpu: str
+    action: ActionKind
+    issued_ms: int
+    expires_ms: int
+    lease_seconds: float = 0.0
+    epoch: int = 0
+    simulated: bool = False
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """Stable 16-digit name made from the key."""
+        return hashlib.sha256(self.key.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class OrderReport:
+    """How an order stands. Limits are milliwatts, None where they are not known or not concerned.
+
+    `requested` is what was set, `enforced` what the driver says is in force, each before the first write of the order
+    and after the last. `figures` are what was measured, by name with its unit. `order` repeats the order, so that a
+    brain that has forgotten it can go on with it.
+    """
+
+    order: Order
+    state: OrderState
+    detail: str
+    at_ms: int
+    requested_before_mw: int | None = None
+    enforced_before_mw: int | None = None
+    requested_after_mw: int | None = None
+    enforced_after_mw: int | None = None
+    figures: Mapping[str, float] = field(default_factory=dict)

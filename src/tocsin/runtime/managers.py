@@ -1,0 +1,87 @@
+"""What Kubernetes and Slurm show of the fleet's nodes, asked beside the loop: a slow manager holds up no decision."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+import structlog
+
+from tocsin.actions.executors.protocol import Executor, LooksAfter, ManagerUnavailable, SeesNodes
+from tocsin.actions.view import NodeState
+from tocsin.domain.clock import Clock
+from tocsin.telemetry.metrics import OwnMetrics
+
+log = structlog.get_logger()
+
+LOOK_SECONDS = 10.0
+"""Time between two looks."""
+TIDY_SECONDS = 60.0
+"""Time between two rounds of tidying."""
+BLIND_SECONDS = 60.0
+"""Age of the last answer of a manager beyond which nobody's nodes are known (own choice: six looks)."""
+
+
+class Managers:
+    """Keeps the nodes of every executor that sees them; safe to ask from any thread."""
+
+    def __init__(self, executors: Sequence[Executor], clock: Clock, metrics: OwnMetrics) -> None:
+        self._seers: dict[str, SeesNodes] = {each.name: each for each in executors if isinstance(each, SeesNodes)}
+        self._tidied = {each.name: each for each in executors if isinstance(each, LooksAfter)}
+        self._checked: set[str] = set()
+        self._clock = clock
+        self._metrics = metrics
+        self._lock = threading.Lock()
+        self._seen: dict[str, tuple[float, Mapping[str, NodeState]]] = {}
+        self._failing: set[str] = set()
+
+    def tidy(self) -> None:
+        """Take back what has run out; at the first call also say which rights are lacking."""
+        for name, each in self._tidied.items():
+            try:
+                gone = each.upkeep()
+                lacking = [] if name in self._checked else each.missing_rights()
+            except ManagerUnavailable as error:
+                log.warning("the manager cannot be tidied", manager=name, problem=str(error))
+                continue
+            self._checked.add(name)
+            if gone:
+                log.info("marks have run out", manager=name, nodes=list(gone))
+            for need in lacking:
+                log.warning("a right is lacking", manager=name, need=str(need))
+
+    def look(self) -> None:
+        """Ask each of them once."""
+        for name, seer in self._seers.items():
+            try:
+                nodes = seer.nodes()
+            except ManagerUnavailable as error:
+                self._metrics.set("tocsin_manager_up", 0, manager=name)
+                if name not in self._failing:
+                    log.warning("the manager does not show its nodes", manager=name, problem=str(error))
+                self._failing.add(name)
+                continue
+            self._metrics.set("tocsin_manager_up", 1, manager=name)
+            self._failing.discard(name)
+            with self._lock:
+                self._seen[name] = (self._clock.monotonic(), nodes)
+
+    def nodes(self) -> Mapping[str, NodeState]:
+        """The nodes of all managers by host, as they were last seen.
+
+        Of two managers that list one host, the one that has it out of service counts.
+        """
+        with self._lock:
+            found: dict[str, NodeState] = {}
+            for _, nodes in self._seen.values():
+                for host, node in nodes.items():
+                    if host not in found or not node.schedulable:
+                        found[host] = node
+            return found
+
+    def blind(self) -> bool:
+        """Whether one of them has not answered lately."""
+        now = self._clock.monotonic()
+        with self._lock:
+            ages = [now - self._seen[name][0] if name in self._seen else None for name in self._seers]
+        return any(age is None or age > BLIND_SECONDS for age in ages)

@@ -1,0 +1,57 @@
+"""The brain's end of orders: the board that the executor fills, as the API serves it."""
+
+from __future__ import annotations
+
+from tocsin.actions.node.board import OrderBoard
+from tocsin.client.orders import OrderOut, OrderReportIn, OrderTaken, order_out, report_in
+from tocsin.config.node import NodeSettings
+from tocsin.domain.clock import Clock
+from tocsin.domain.errors import Conflict, InputError
+from tocsin.telemetry.log import logger
+from tocsin.telemetry.metrics import OwnMetrics
+
+_log = logger("orders")
+
+
+def open_board(settings: NodeSettings, clock: Clock, epoch: int) -> OrderBoard:
+    """The board of a brain whose journal has `epoch`."""
+    board = OrderBoard(clock, settings.lease_seconds, settings.hold_seconds)
+    board.epoch = epoch
+    return board
+
+
+class OrderDesk:
+    """Serves agents from a board; counts and logs what they report."""
+
+    def __init__(self, board: OrderBoard, own: OwnMetrics) -> None:
+        self.board = board
+        self._own = own
+
+    def orders(self, host: str) -> list[OrderOut]:
+        """What `host` is asked for now."""
+        return [order_out(order) for order in self.board.for_host(host)]
+
+    def report(self, order_id: str, sent: OrderReportIn) -> OrderTaken:
+        """Take in a report. Raises InputError where path and body name different orders or it cannot be read, Conflict
+        where the order is another host's."""
+        report = report_in(sent)
+        if report.order.id != order_id or sent.order.id != order_id:
+            raise InputError("order.id", sent.order.id, f"is not the order of the path, {order_id}", "send it there")
+        known = self.board.standing(report.order.key)
+        if known is not None and (known.order.host, known.order.gpu) != (report.order.host, report.order.gpu):
+            raise Conflict(f"order {order_id} is for {known.order.gpu} on {known.order.host}")
+        taken = self.board.report(report)
+        self._own.count("tocsin_order_reports_total", state=report.state.value)
+        _log.info(
+            "order report",
+            order=report.order.key,
+            host=report.order.host,
+            gpu=report.order.gpu,
+            state=report.state.value,
+            detail=report.detail,
+            requested_before_mw=report.requested_before_mw,
+            enforced_before_mw=report.enforced_before_mw,
+            requested_after_mw=report.requested_after_mw,
+            enforced_after_mw=report.enforced_after_mw,
+        )
+        return OrderTaken(known=taken)

@@ -1,0 +1,227 @@
+"""Executions that go on: called again until they end, held by a pause, resumed after a restart, never in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from tocsin.actions.execution import INTERRUPTED
+from tocsin.actions.executors.protocol import ExecutionResult
+from tocsin.actions.loop import ActionLoop
+from tocsin.actions.routing import Routing, build_routing
+from tocsin.actions.workers import Threads
+from tocsin.config.settings import ActionSettings
+from tocsin.domain.clock import HOUR
+from tocsin.domain.decision import Decision, DecisionState, OutcomeStatus
+from tocsin.domain.finding import ActionKind
+from tocsin.journal.kinds import EntryKind
+from tocsin_testing.action_world import FakeExecutor, World, settings
+
+GOING = ExecutionResult(True, "2 pods left", pending=True)
+
+
+class Later:
+    """Workers of which a test says when they have done."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Callable[[], Any], Future[Any]]] = []
+
+    def submit(self, work: Callable[[], Any], /) -> Future[Any]:
+        self.waiting.append((work, Future()))
+        return self.waiting[-1][1]
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+    def finish(self, place: int = 0) -> None:
+        work, future = self.waiting.pop(place)
+        future.set_result(work())
+
+
+def _of(world: World, kind: EntryKind) -> int:
+    return len(world.journal.of(kind))
+
+
+def test_what_goes_on_is_called_again_until_it_ends() -> None:
+    world = World()
+    world.executor.result = GOING
+    world.break_gpu("GPU-0-0")
+    world.step()
+    assert world.only().state is DecisionState.EXECUTING
+    world.step()
+    world.step()
+    world.executor.result = ExecutionResult(True, "drained", effect={"drain_seconds": 45.0})
+    world.step()
+    assert world.only().state is DecisionState.VERIFYING
+    assert len(set(world.executor.done)) == 1
+    assert len(world.executor.done) == 4
+    assert _of(world, EntryKind.EXECUTION_STARTED) == 1
+    for _ in range(3):
+        world.step()
+    outcome = world.only().outcome
+    assert outcome is not None
+    assert outcome.status is OutcomeStatus.SUCCEEDED
+    assert outcome.effect["drain_seconds"] == 45.0
+
+
+def test_where_it_stands_is_on_record_once_a_while() -> None:
+    world = World()
+    world.break_gpu("GPU-0-0")
+    for left in range(10, 0, -1):
+        world.executor.result = ExecutionResult(True, f"{left} pods left", pending=True)
+        world.step()
+    told = [entry.payload["detail"] for entry in world.journal.of(EntryKind.EXECUTION_GOES_ON)]
+    assert told == ["10 pods left", "6 pods left", "2 pods left"]
+
+
+def test_a_pause_holds_what_goes_on_too() -> None:
+    world = World()
+    world.executor.result = GOING
+    world.break_gpu("GPU-0-0")
+    world.step()
+    world.loop.pause("ann")
+    calls = len(world.executor.done)
+    world.step()
+    world.step()
+    assert len(world.executor.done) == calls
+    world.loop.resume("ann")
+    world.step()
+    assert len(world.executor.done) == calls + 1
+
+
+def test_its_time_is_limited_and_then_its_effect_is_unknown() -> None:
+    world = World(settings(execution_seconds=60.0))
+    world.executor.result = GOING
+    world.break_gpu("GPU-0-0")
+    for _ in range(6):
+        world.step()
+    status = world.only()
+    assert status.state is DecisionState.FAILED
+    assert status.reason == "did not end within 60 s: 2 pods left"
+    assert status.decision.key in world.loop.controls().effects
+
+
+def test_after_a_restart_a_resumable_executor_goes_on() -> None:
+    world = World()
+    world.executor.resumable = True
+    world.executor.result = GOING
+    world.break_gpu("GPU-0-0")
+    world.step()
+    world.restart()
+    assert world.only().state is DecisionState.EXECUTING
+    world.executor.result = ExecutionResult(True, "drained")
+    world.step()
+    assert world.only().state is DecisionState.VERIFYING
+    assert len(set(world.executor.done)) == 1
+    assert _of(world, EntryKind.EXECUTION_STARTED) == 1
+
+
+def test_after_a_restart_another_executor_does_not() -> None:
+    world = World()
+    world.executor.result = GOING
+    world.break_gpu("GPU-0-0")
+    world.step()
+    world.restart()
+    assert world.only().reason == INTERRUPTED
+    world.step()
+    assert len(world.executor.done) == 1
+
+
+def test_a_slow_manager_holds_up_no_other_subject() -> None:
+    world = World()
+    later = Later()
+    world.loop = ActionLoop(world.journal, [world.executor], world.clock, world.policy, world.notifier, later)
+    world.break_gpu("GPU-0-0")
+    world.step()
+    world.break_gpu("GPU-1-0")
+    report = world.step()
+    assert len(report.executed) == 1
+    assert len(later.waiting) == 2
+    later.finish(1)
+    world.step()
+    states = {
+        status.decision.subject.name: status.state
+        for status in world.loop.statuses()
+        if status.decision.action is ActionKind.CORDON
+    }
+    assert states["GPU-0-0"] is DecisionState.EXECUTING
+    assert states["GPU-1-0"] is DecisionState.VERIFYING
+    assert len(later.waiting) == 1
+
+
+def test_a_slow_post_check_is_waited_for() -> None:
+    world = World(settings(settle_seconds=0.0))
+    later = Later()
+    world.loop = ActionLoop(world.journal, [world.executor], world.clock, world.policy, world.notifier, later)
+    world.break_gpu("GPU-0-0")
+    world.step()
+    later.finish()
+    world.step()
+    world.step()
+    assert world.only().state is DecisionState.VERIFYING
+    assert len(later.waiting) == 1
+    later.finish()
+    world.step()
+    assert world.only().state is DecisionState.DONE
+
+
+def test_threads_run_beside_each_other_and_give_up_what_has_not_begun() -> None:
+    workers = Threads(1)
+    done = workers.submit(lambda: ExecutionResult(True, "done"))
+    assert done.result(10) == ExecutionResult(True, "done")
+    workers.close()
+
+
+class Other(FakeExecutor):
+    """Carries out throttles of one GPU alone."""
+
+    name = "other"
+
+    def supports(self, action: ActionKind) -> bool:
+        return action is ActionKind.THROTTLE
+
+    def serves(self, decision: Decision) -> bool:
+        return decision.subject.name == "GPU-0-0"
+
+
+def test_the_first_that_takes_a_decision_for_its_own_gets_it() -> None:
+    world = World()
+    other = Other()
+    world.loop = ActionLoop(world.journal, [other, world.executor], world.clock, world.policy, world.notifier)
+    for uuid in ("GPU-0-0", "GPU-1-0"):
+        world.break_gpu(uuid, action=ActionKind.THROTTLE)
+    world.break_gpu("GPU-2-0")
+    world.step()
+    assert [key.split("|")[1] for key in other.done] == ["gpu:GPU-0-0"]
+    assert sorted(key.split("|")[1] for key in world.executor.done) == ["gpu:GPU-1-0", "gpu:GPU-2-0"]
+
+
+def test_a_pool_may_have_executors_of_its_own() -> None:
+    built: list[str] = []
+
+    def build(name: str) -> FakeExecutor:
+        built.append(name)
+        made = FakeExecutor()
+        made.name = name
+        return made
+
+    wanted = ActionSettings(executors=["node", "kubernetes"], pool_executors={"default": ["slurm", "node"]})
+    routing = build_routing(wanted, build)
+    assert sorted(built) == ["kubernetes", "node", "slurm"]
+    world = World()
+    world.break_gpu("GPU-0-0")
+    world.step()
+    chosen = routing.executor_for(world.only().decision)
+    assert chosen is not None
+    assert chosen.name == "slurm"
+    assert routing.named("gone") is None
+    assert len(routing.executors) == 3
+
+
+def test_an_action_that_nobody_carries_out_is_held() -> None:
+    world = World()
+    world.loop = ActionLoop(world.journal, Routing([Other()]), world.clock, world.policy, world.notifier)
+    world.break_gpu("GPU-1-0")
+    world.step(advance=HOUR // 60)
+    assert world.verdict("executor").reason == "no executor carries out cordon"

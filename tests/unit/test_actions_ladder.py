@@ -1,0 +1,150 @@
+"""Which action: the cheapest for a fault to come, the next rung where one did not help."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tocsin.actions.cost import Stake, cheapest, prices
+from tocsin.actions.decide import choose
+from tocsin.actions.ladder import LADDERS
+from tocsin.actions.view import NodeState
+from tocsin.config.settings import CostSettings
+from tocsin.domain.clock import DAY, HOUR, MINUTE
+from tocsin.domain.finding import PREDICTION_EVIDENCE, ActionKind, Category, Evidence, Finding
+from tocsin.domain.owner import Owner
+from tocsin.journal.kinds import EntryKind
+from tocsin_testing.action_world import World, fleet, incident, settings
+from tocsin_testing.builders import T0
+
+N, C, M, P = ActionKind.NOTIFY, ActionKind.CHECKPOINT, ActionKind.MIGRATE, ActionKind.PLACE_ELSEWHERE
+
+
+def _foretold(world: World, chance: float, **more: object) -> Finding:
+    said = Evidence(f"{PREDICTION_EVIDENCE}hazard 3", "a fault is likely", T0, chance)
+    return world.break_gpu("GPU-0-0", category=Category.HARDWARE, evidence=(said,), **more)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "chance", "chosen"),
+    [(8, 0.01, N), (8, 0.10, C), (8, 0.9, M), (1, 0.02, N), (0, 0.1, N), (0, 0.9, P), (512, 0.02, N), (512, 0.05, C)],
+)
+def test_the_cheapest_by_chance_and_work_at_stake(gpus: int, chance: float, chosen: ActionKind) -> None:
+    assert cheapest(prices(Stake(gpus, chance), CostSettings()), ActionKind.CORDON) is chosen
+
+
+def test_prices_are_those_of_the_formula() -> None:
+    cost = CostSettings(
+        checkpoint_interval_hours=4, checkpoint_hours=0.1, restart_hours=0.5, fault_gpu_hours=4, idle_gpu_hours=2
+    )
+    assert prices(Stake(8, 0.5), cost) == {N: pytest.approx(12.0), C: pytest.approx(4.8), M: pytest.approx(6.8)}
+
+
+@given(st.integers(0, 4096), st.floats(0, 1), st.floats(0, 1))
+def test_a_likelier_fault_is_never_answered_more_mildly(gpus: int, one: float, other: float) -> None:
+    order = list(ActionKind)
+    mild, grave = (cheapest(prices(Stake(gpus, p), CostSettings()), M) for p in sorted((one, other)))
+    assert order.index(mild) <= order.index(grave)
+
+
+def test_the_action_of_the_rule_is_the_furthest() -> None:
+    priced = prices(Stake(8, 1.0), CostSettings())
+    assert cheapest(priced, N) is N
+    assert cheapest(priced, C) is C
+
+
+def test_a_foretold_fault_says_what_each_choice_would_cost() -> None:
+    world = World(settings(), fleet())
+    found = _foretold(world, 0.9, owners=(Owner(7, pod="train-0", namespace="ml"),))
+    choice = choose(incident(found), world.view())
+    assert choice.action is M
+    assert choice.why == "expected loss in GPU-hours: migrate 2.3, checkpoint 3.9, going on 5.6"
+    world.step()
+    decision = world.only(M).decision
+    assert decision.parameters["pods"] == "ml/train-0"
+    assert decision.sentence.endswith(f"{choice.why}.")
+
+
+def test_a_foretold_fault_under_a_wide_job_counts_all_ranks() -> None:
+    world = World()
+    found = _foretold(world, 0.55, owners=(Owner(7, slurm_job="12.0"),))
+    view = world.view()
+    alone = choose(incident(found), view)
+    wide = replace(view, gpus={uuid: replace(member, job="12") for uuid, member in view.gpus.items()})
+    assert (alone.action, choose(incident(found), wide).action) == (M, C)
+
+
+def test_what_only_notifies_goes_on_doing_so() -> None:
+    world = World()
+    assert choose(incident(_foretold(world, 1.0, action=N)), world.view()).action is N
+
+
+@pytest.mark.parametrize("category", list(LADDERS))
+def test_each_rung_follows_the_one_below_after_it_failed_twice(category: Category) -> None:
+    world = World(settings(settle_seconds=0.0, escalate_after=2))
+    world.executor.seen = False
+    ladder = LADDERS[category]
+    for round_ in range(60):
+        world.break_gpu("GPU-0-0", category=category, action=ladder[0])
+        world.step(advance=5 * MINUTE)
+        if round_ % 2:
+            world.faults.clear()
+            world.step()
+    tried: list[str] = []
+    for entry in world.journal.of(EntryKind.EXECUTION_STARTED):
+        action = str(entry.payload["action"])
+        if action in tuple(map(str, ladder)) and action not in tried:
+            tried.append(action)
+    assert tried == [str(rung) for rung in ladder]
+
+
+def test_a_rung_that_worked_is_not_left() -> None:
+    world = World(settings(settle_seconds=0.0))
+    for _ in range(6):
+        world.break_gpu("GPU-0-0", action=ActionKind.THROTTLE)
+        world.step()
+        world.faults.clear()
+        for _ in range(3):
+            world.step()
+    assert {entry.payload["action"] for entry in world.journal.of(EntryKind.EXECUTION_STARTED)} == {
+        "throttle",
+        "restore",
+    }
+
+
+def test_failures_of_yesterday_are_forgotten() -> None:
+    world = World(settings(settle_seconds=0.0, escalate_after=1))
+    world.executor.seen = False
+    world.break_gpu("GPU-0-0", action=ActionKind.THROTTLE)
+    world.step()
+    world.step()
+    fault = next(iter(world.faults.values()))
+    assert choose(incident(fault), world.loop._current(world.view())).action is P
+    world.clock.advance(DAY + HOUR)
+    assert choose(incident(fault), world.loop._current(world.view())).action is ActionKind.THROTTLE
+
+
+def test_behind_a_drain_comes_the_cure() -> None:
+    world = World(settings(settle_seconds=0.0))
+    world.nodes = {gpu.host: NodeState(gpu.host, schedulable=True) for gpu in world.gpus.values()}
+    world.break_gpu("GPU-0-0", category=Category.HARDWARE, action=ActionKind.DRAIN)
+    world.step()
+    world.nodes["node-0"] = NodeState("node-0", schedulable=False, ours=True)
+    for _ in range(3):
+        world.step()
+    begun = [entry.payload["action"] for entry in world.journal.of(EntryKind.EXECUTION_STARTED)]
+    assert begun[:2] == ["drain", "reset_gpu"]
+
+
+def test_a_return_ticket_carries_the_evidence() -> None:
+    world = World()
+    seen = (Evidence("gpu_row_remap_failure", "row remapping failed", T0, 1.0),)
+    world.break_gpu("GPU-0-0", category=Category.HARDWARE, action=ActionKind.RMA_TICKET, evidence=seen)
+    world.step()
+    assert (
+        world.only(ActionKind.RMA_TICKET).decision.parameters["evidence"]
+        == "gpu_row_remap_failure: row remapping failed"
+    )
