@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-SERVERS := victoria-metrics influxdb prometheus chromium fonts-noto-cjk gcc libc6-dev
+SERVERS := victoria-metrics influxdb prometheus prometheus-alertmanager chromium fonts-noto-cjk gcc libc6-dev \
+	slurm-wlm slurmctld slurmd munge slapd libldap-dev libsasl2-dev openssl
 DEMO_ARGS ?=
 export PYTHONPATH :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo setup setup-servers lint unit chaos wheel-test test bench prior backtest clean
+.PHONY: help demo setup setup-servers lint unit chaos wheel-test aws-test test bench prior backtest clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -31,7 +32,7 @@ lint: setup  ## ruff, mypy strict, import-linter
 unit: setup  ## All tests against the working tree
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not gpu" --benchmark-disable
 
-chaos: setup setup-servers  ## Break store, disk, clock and driver under a running agent (5 minutes at most)
+chaos: setup-servers setup  ## Break store, disk, clock and driver under a running agent (5 minutes at most)
 	timeout 300 $(BIN)/python -m pytest tests/chaos --benchmark-disable -p no:xdist
 
 wheel-test: setup  ## Smoke tests and laws against the built wheel
@@ -42,7 +43,7 @@ wheel-test: setup  ## Smoke tests and laws against the built wheel
 	TOCSIN_TEST_WHEEL=$(CURDIR)/build/site PYTHONPATH=$(CURDIR)/build/site \
 		$(BIN)/python -m pytest -n 2 -m "smoke or not (server or browser or data or gpu)" --benchmark-disable tests/laws tests/smoke
 
-test: setup setup-servers lint wheel-test unit  ## Everything
+test: setup-servers setup lint wheel-test unit  ## Everything
 
 bench: setup  ## Print the measured figures
 	$(BIN)/python -m pytest tests/perf --benchmark-only --benchmark-columns=min,median,rounds -p no:xdist
@@ -65,5 +66,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.setup: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) install --quiet -c constraints.txt setuptools wheel
-	$(PIP) install --quiet -c constraints.txt -e ".[brain,deep,dashboard,kubernetes,ray]" --group dev --group bench
+	$(PIP) install --quiet -c constraints.txt -e ".[brain,access,deep,dashboard,kubernetes,ray]" --group dev --group bench
+	@# The log-in by LDAP is built from source; where its headers lack, its tests say so.
+	@[ ! -e /usr/include/ldap.h ] || $(PIP) install --quiet -c constraints.txt -e ".[ldap]"
 	touch $@ $(VENV)/.demo

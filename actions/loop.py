@@ -148,12 +148,10 @@ class ActionLoop(People):
             if record is None or record.notice or not record.waiting or record.overall is not Ruling.ALLOW:
                 continue
             subject = base_key(record.decision.subject)
-            if subject in touched:
-                continue
             with self._book.lock:
                 now_ms = self._clock.now_ms()
                 self._judge.judge(record, self._current(view), now_ms, wanted)
-                go = record.waiting and record.overall is Ruling.ALLOW
+                go = record.waiting and record.overall is Ruling.ALLOW and subject not in touched
                 if go:
                     self._execution.begin(record, view)
             if go:

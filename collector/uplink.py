@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import httpx2
 
 from tocsin import __version__
+from tocsin.client.tls import ClientTls
 from tocsin.collector.spool import Spooled
 from tocsin.domain.clock import SECOND, Clock
 from tocsin.domain.errors import InputError
@@ -40,13 +41,14 @@ _TRY_AGAIN = frozenset({401, 403, 404, 405, 407, 408, 415, 421, 425, 426, 429})
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to push. `url` is the base, below which ``/api/v2/write`` lies."""
+    """Where to push. `url` is the base, below which ``/api/v2/write`` lies; `tls` None trusts the system's CAs."""
 
     url: str
     org: str
     bucket: str
     token: str = ""
     timeout_seconds: float = 10.0
+    tls: ClientTls | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,11 @@ class Uplink:
         if target.token:
             headers["Authorization"] = f"Token {target.token}"
         self._write = _write_url(target)
-        self._client = httpx2.Client(headers=headers, timeout=target.timeout_seconds, transport=transport)
+        self._tls = target.tls
+        verify = self._tls.context if self._tls is not None else True
+        self._client = httpx2.Client(
+            headers=headers, timeout=target.timeout_seconds, transport=transport, verify=verify
+        )
         own.set_function("tocsin_push_age_seconds", lambda: clock.monotonic() - self._last_success)
         self._show()
 
@@ -143,6 +149,7 @@ class Uplink:
         Does nothing while a pause lasts. Never raises for what a receiver or a network does.
         """
         settled = 0
+        self._renew()
         while self._clock.monotonic() >= self._not_before:
             batches = self._spool.peek(self._body_bytes)
             if not batches:
@@ -156,6 +163,14 @@ class Uplink:
             settled += len(batches)
         self._show()
         return settled
+
+    def _renew(self) -> None:
+        """Take up a renewed client certificate; one that cannot be used leaves the old one in service."""
+        if self._tls is not None:
+            try:
+                self._tls.refresh()
+            except InputError as error:
+                _log.warning("the renewed client certificate cannot be used", error=str(error))
 
     def close(self) -> None:
         """Close connections; safe to repeat."""

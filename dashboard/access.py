@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import streamlit as st
 
@@ -15,6 +16,7 @@ from tocsin.domain.errors import TocsinError, Unavailable
 
 URL_VARIABLE = "TOCSIN_DASHBOARD__API_URL"
 TOKEN_VARIABLE = "TOCSIN_DASHBOARD__API_TOKEN"  # noqa: S105  # a name, not a token
+CA_VARIABLE = "TOCSIN_DASHBOARD__API_CA"
 DEFAULT_URL = "http://127.0.0.1:8470"
 REFRESH_SECONDS = 5.0
 """Time between two looks at the API."""
@@ -22,7 +24,9 @@ REFRESH_SECONDS = 5.0
 
 def connect() -> Client:
     """A client of the API that the environment names; close it after use."""
-    return Client(os.environ.get(URL_VARIABLE) or DEFAULT_URL, os.environ.get(TOKEN_VARIABLE, ""))
+    ca = os.environ.get(CA_VARIABLE)
+    url, token = os.environ.get(URL_VARIABLE) or DEFAULT_URL, os.environ.get(TOKEN_VARIABLE, "")
+    return Client(url, token, ca=Path(ca) if ca else None)
 
 
 def show_problem(error: TocsinError, text: Text) -> None:

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from tocsin.collector.spool import Spool
 from tocsin.collector.uplink import Target, Uplink
-from tocsin.config.settings import ApiSettings, Role, Token
+from tocsin.config.access import ApiSettings, Role, Token
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import ManualClock, SystemClock
 from tocsin.store.lineprotocol import encode

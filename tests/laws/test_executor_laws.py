@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pytest_httpserver import HTTPServer
@@ -18,16 +19,26 @@ from tocsin.domain.finding import ActionKind, Category, Severity
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin_testing.action_world import FakeExecutor, World
 from tocsin_testing.builders import T0
+from tocsin_testing.kube_site import double_site, law_executor
+from tocsin_testing.law_executors import with_double
 
 NAMES = [*executors(), "fake"]
 
 
 @pytest.fixture(params=NAMES)
-def made(request: pytest.FixtureRequest, httpserver: HTTPServer) -> Iterator[Executor]:
+def made(request: pytest.FixtureRequest, httpserver: HTTPServer, tmp_path: Path) -> Iterator[Executor]:
+    if request.param == "kubernetes":
+        with double_site(tmp_path) as site:
+            yield law_executor(site)
+        return
     httpserver.expect_request("/hook").respond_with_data(status=202)
     settings = WebhookSettings(url=httpserver.url_for("/hook"), attempts=2)
     sender = WebhookSender(settings, ManualClock(T0), rest=lambda _: None)
-    yield FakeExecutor() if request.param == "fake" else build_executor(request.param, Means(sender))
+    yield (
+        FakeExecutor()
+        if request.param == "fake"
+        else with_double(request.param, Means(sender, clock=ManualClock(T0)), httpserver.url_for("/hook"))
+    )
     sender.close()
 
 
@@ -44,6 +55,7 @@ def _decision(action: ActionKind = ActionKind.CORDON) -> Decision:
         key=f"hot|gpu:GPU-0-0|{action}|{T0}",
         sentence="It is too hot.",
         findings=("f1",),
+        parameters={"pods": "default/train-0", "mig_config": "all-1g.10gb"},
     )
 
 
@@ -67,7 +79,9 @@ def test_the_pre_check_is_a_named_verdict_and_changes_nothing(made: Executor, ht
 
 
 def test_execution_says_what_it_did(made: Executor) -> None:
+    view = World().view()
     for decision in _supported(made):
+        made.check(decision, view)  # as the loop does at the last moment
         result = made.execute(decision)
         assert result.ok
         assert result.detail

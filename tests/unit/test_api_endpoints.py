@@ -7,7 +7,7 @@ from fastapi.testclient import TestClient
 
 from tocsin.api.app import create_app
 from tocsin.client.models import ErrorOut
-from tocsin.config.settings import ApiSettings
+from tocsin.config.access import ApiSettings
 from tocsin.domain.clock import HOUR, to_iso
 from tocsin_testing import fake_fleet as fleet
 from tocsin_testing.fake_service import FakeService

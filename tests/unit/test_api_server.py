@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from tocsin.api.app import create_app
 from tocsin.api.server import ApiServer
-from tocsin.config.settings import ApiSettings
+from tocsin.config.access import ApiSettings
 from tocsin.domain.errors import Unavailable
 from tocsin_testing.fake_service import FakeService
 
@@ -96,7 +96,7 @@ def test_a_process_that_served_ends_without_a_warning() -> None:
         import httpx2
         from tocsin.api.server import ApiServer
         from tocsin.api.app import create_app
-        from tocsin.config.settings import ApiSettings
+        from tocsin.config.access import ApiSettings
         from tocsin_testing.fake_service import FakeService
         server = ApiServer(create_app(FakeService(), ApiSettings()))
         server.start()

@@ -11,7 +11,7 @@ from influxdb_client.client.influxdb_client import InfluxDBClient
 from influxdb_client.client.write_api import SYNCHRONOUS
 
 from tocsin.api.app import create_app
-from tocsin.config.settings import ApiSettings
+from tocsin.config.access import ApiSettings
 from tocsin_testing.fake_service import FakeService, serving
 
 LIMIT = 64 * 1024

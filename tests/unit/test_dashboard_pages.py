@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from streamlit.testing.v1 import AppTest
 
 import tocsin.dashboard
-from tocsin.config.settings import ApiSettings, Role, Token
+from tocsin.config.access import ApiSettings, Role, Token
 from tocsin.dashboard.access import TOKEN_VARIABLE, URL_VARIABLE
 from tocsin.dashboard.text import LANGUAGES, Text
 from tocsin.domain.decision import DecisionState

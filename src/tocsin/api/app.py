@@ -6,22 +6,26 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from tocsin import __version__
-from tocsin.api import errors, routes_control, routes_ops, routes_read
+from tocsin.api import errors, routes_control, routes_login, routes_ops, routes_orders, routes_read
 from tocsin.api.auth import Authenticator
 from tocsin.api.gate import Gate
+from tocsin.api.login import Doorkeeper
 from tocsin.api.service import Service
-from tocsin.config.settings import ApiSettings
+from tocsin.config.access import ApiSettings
+from tocsin.domain.clock import Clock, SystemClock
 
 _DESCRIPTION = """State of a GPU fleet, its findings, predictions and decisions; takes telemetry, approvals and pauses.
 
 Every error has one shape, `{"error": {"code", "message", "details"}}`. Instants are RFC 3339 in UTC."""
 
 
-def create_app(service: Service, settings: ApiSettings) -> FastAPI:
-    """The API over `service`. Raises InputError for tokens that cannot be used.
+def create_app(service: Service, settings: ApiSettings, clock: Clock | None = None) -> FastAPI:
+    """The API over `service`. Raises InputError for tokens that cannot be used, or for a library that lacks.
 
     There is no CORS: pages of another origin cannot read, and whatever changes something refuses them.
     """
+    clock = clock or SystemClock()
+    authenticator = Authenticator(settings, clock)
     app = FastAPI(
         title="Tocsin",
         version=__version__,
@@ -33,9 +37,10 @@ def create_app(service: Service, settings: ApiSettings) -> FastAPI:
     )
     app.state.service = service
     app.state.max_body_bytes = settings.max_body_bytes
-    app.add_middleware(Gate, authenticator=Authenticator(settings.tokens), max_body_bytes=settings.max_body_bytes)
+    app.state.doorkeeper = Doorkeeper(settings, clock, authenticator.sessions, service)
+    app.add_middleware(Gate, authenticator=authenticator, settings=settings, clock=clock, refused=service.refused)
     errors.install(app)
-    for module in (routes_read, routes_control, routes_ops):
+    for module in (routes_read, routes_control, routes_login, routes_ops, routes_orders):
         app.include_router(module.router)
     return app
 

@@ -1,12 +1,11 @@
-"""Who asks, and what may they do."""
+"""Who asks: by token, log-in, provider or client certificate; and what a route needs of them."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 import ipaddress
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Annotated, Any
 
 from fastapi import Depends, Request, Security
@@ -14,24 +13,19 @@ from fastapi.security import HTTPBearer
 from starlette.datastructures import Headers
 
 from tocsin.api.errors import ApiError
-from tocsin.config.settings import Role, Token
+from tocsin.api.oidc import OidcVerifier, looks_like_jwt
+from tocsin.api.principal import Principal, simple
+from tocsin.api.sessions import PREFIX, Sessions
+from tocsin.config.access import ApiSettings, Role, Token
+from tocsin.domain.clock import Clock
 from tocsin.domain.errors import InputError
 
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
 _LOOPBACK_NAMES = {"localhost", "127.0.0.1", "[::1]"}
 _CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
-
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """Holder of a token; `name` goes into the journal."""
-
-    name: str
-    role: Role
-
-
-LOOPBACK = Principal("loopback", Role.ADMIN)
-"""Whoever asks from this machine where no tokens are configured."""
+LOOPBACK = simple("loopback", Role.ADMIN)
+"""Whoever asks from this machine where nobody has to prove anything."""
 
 
 def _digest(secret: str) -> bytes:
@@ -52,38 +46,63 @@ def _host_name(headers: Headers) -> str:
     return host if host.endswith("]") else host.rsplit(":", 1)[0]
 
 
+def _known_tokens(tokens: Iterable[Token]) -> list[tuple[bytes, Principal]]:
+    known: list[tuple[bytes, Principal]] = []
+    for token in tokens:
+        digest = _digest(token.secret.get_secret_value())
+        if any(hmac.compare_digest(digest, other) for other, _ in known):
+            field = f"api.tokens.{token.name}.secret"
+            raise InputError(field, "(hidden)", "two tokens have this secret", "give each its own")
+        known.append((digest, simple(token.name, token.role, token.scopes, token.host)))
+    return known
+
+
 class Authenticator:
     """Finds the principal of a request.
 
-    With tokens, each request carries one, as ``Bearer`` or ``Token``. Without tokens only the loopback address is
-    served: not through a proxy (whose clients all look local), and only under a loopback name (a web page may give
-    its own name the address 127.0.0.1).
+    An ``Authorization`` header decides, as ``Bearer`` or ``Token``: a token of the settings, a log-in, or a JWT of the
+    provider. Without one a verified client certificate makes an agent. Where nothing of all that is configured only the
+    loopback address is served: not through a proxy (whose clients all look local), and only under a loopback name (a
+    web page may give its own name the address 127.0.0.1).
 
-    Raises InputError for a secret that is too short or given twice.
+    Raises InputError for a secret that is given twice, or for a library that lacks.
     """
 
-    def __init__(self, tokens: Sequence[Token]) -> None:
-        self._known: list[tuple[bytes, Principal]] = []
-        for token in tokens:
-            secret = token.secret.get_secret_value()
-            field = f"api.tokens.{token.name}.secret"
-            digest = _digest(secret)
-            if any(hmac.compare_digest(digest, known) for known, _ in self._known):
-                raise InputError(field, "(hidden)", "two tokens have this secret", "give each its own")
-            self._known.append((digest, Principal(token.name, token.role)))
+    def __init__(self, settings: ApiSettings, clock: Clock, oidc: OidcVerifier | None = None) -> None:
+        self._open = settings.open_to_loopback
+        self._own_host = settings.client_own_host
+        self._known = _known_tokens(settings.tokens)
+        self._oidc = oidc or (OidcVerifier(settings.oidc, clock) if settings.oidc.issuer else None)
+        self.sessions = Sessions(clock, settings.session_seconds)
 
-    def principal(self, headers: Headers, client: str) -> Principal:
-        """Who sent a request with `headers` from address `client`; raises ApiError 401."""
-        return self._by_token(headers) if self._known else self._by_address(headers, client)
+    def may_block(self, headers: Headers) -> bool:
+        """Whether `principal` may have to ask the provider, so that it is better called from a thread."""
+        return self._oidc is not None and looks_like_jwt(headers.get("authorization", ""))
+
+    def principal(self, headers: Headers, client: str, certificate_names: Sequence[str] = ()) -> Principal:
+        """Who sent a request with `headers` from address `client`; raises ApiError 401, 403 or 503."""
+        if self._open:
+            return self._by_address(headers, client)
+        if certificate_names and "authorization" not in headers:
+            hosts = frozenset(name.lower() for name in certificate_names) if self._own_host else frozenset[str]()
+            return Principal(f"cert:{certificate_names[0]}", simple("", Role.AGENT).grants, hosts)
+        return self._by_token(headers)
 
     def _by_token(self, headers: Headers) -> Principal:
         scheme, _, given = headers.get("authorization", "").partition(" ")
+        given = given.strip()
         if not given or scheme.lower() not in {"bearer", "token"}:
             raise ApiError(401, "token_required", "send a token: Authorization: Bearer TOKEN", headers=_CHALLENGE)
-        digest, found = _digest(given.strip()), None
+        digest, found = _digest(given), None
         for known, principal in self._known:
             if hmac.compare_digest(digest, known):
                 found = principal
+        if found is None and given.startswith(PREFIX):
+            found = self.sessions.find(given)
+            if found is None:
+                raise ApiError(401, "token_expired", "the log-in has ended; log in again", headers=_CHALLENGE)
+        if found is None and self._oidc is not None and looks_like_jwt(given):
+            return self._oidc.principal(given)
         if found is None:
             raise ApiError(401, "token_unknown", "the token is none of api.tokens", headers=_CHALLENGE)
         return found
@@ -100,11 +119,14 @@ class Authenticator:
 
 _SCHEME = HTTPBearer(auto_error=False, description="A token of `api.tokens`; InfluxDB's `Token` scheme works as well.")
 
+READERS = (Role.VIEWER, Role.OPERATOR, Role.ADMIN)
+OPERATORS = (Role.OPERATOR, Role.ADMIN)
+
 
 def _require(*roles: Role) -> Callable[..., Coroutine[Any, Any, Principal]]:
     async def check(request: Request, _documented: Annotated[object, Security(_SCHEME)] = None) -> Principal:
         principal: Principal = request.state.principal
-        if principal.role not in roles:
+        if not principal.has(roles):
             wanted = " or ".join(role.value for role in roles)
             message = f"token {principal.name} is {principal.role.value}; this needs {wanted}"
             raise ApiError(403, "role_too_low", message)
@@ -113,8 +135,18 @@ def _require(*roles: Role) -> Callable[..., Coroutine[Any, Any, Principal]]:
     return check
 
 
-Viewer = Annotated[Principal, Depends(_require(Role.VIEWER, Role.OPERATOR, Role.ADMIN))]
-Operator = Annotated[Principal, Depends(_require(Role.OPERATOR, Role.ADMIN))]
+def require_scope(principal: Principal, roles: Sequence[Role], action: str, pools: Sequence[str] = ()) -> None:
+    """Raise ApiError 403 where no scope of `principal` has `action` in each of `pools`; none means the whole fleet."""
+    if principal.may(roles, action, pools):
+        return
+    where = f"in pool {', '.join(pools)}" if any(pools) else "for the whole fleet"
+    has = "; ".join(principal.scope_texts()) or "none with this role"
+    message = f"token {principal.name} may not {action} {where}; its scopes: {has}"
+    raise ApiError(403, "scope_lacking", message, {"action": action, "pools": list(pools)})
+
+
+Viewer = Annotated[Principal, Depends(_require(*READERS))]
+Operator = Annotated[Principal, Depends(_require(*OPERATORS))]
 Admin = Annotated[Principal, Depends(_require(Role.ADMIN))]
 Writer = Annotated[Principal, Depends(_require(Role.AGENT, Role.ADMIN))]
 Anyone = Annotated[Principal, Depends(_require(*Role))]

@@ -93,8 +93,14 @@ def _of_http(error: HTTPException, request: Request) -> ApiError:
     return ApiError(status, code, message, headers=error.headers)
 
 
+TURNED_AWAY = frozenset({401, 403, 408, 413, 429})
+"""Answers that say more of who asks than of what was asked; they are counted by their code."""
+
+
 async def _answer(request: Request, error: Exception) -> JSONResponse:
     if isinstance(error, ApiError):
+        if error.status_code in TURNED_AWAY:
+            request.app.state.service.refused(error.code)
         return error.response()
     if isinstance(error, TocsinError):
         return _of_tocsin(error).response()
@@ -124,13 +130,15 @@ def install(app: FastAPI) -> None:
 
 _MEANINGS = {
     400: "Bad input; `details` has field, value, problem and remedy, or the `rejected` lines of a write.",
-    401: "No token, or a wrong one.",
-    403: "The token's role does not reach, or a web page of another origin sent the request.",
+    401: "No token, or a wrong or expired one.",
+    403: "Role or scope do not reach, or a web page of another origin sent the request.",
     404: "There is no such thing.",
+    408: "The body did not come in time.",
     409: "The present state forbids it.",
     413: "The body is too large.",
     415: "The body is of a type or an encoding that is not read here.",
     422: "A parameter or the body is not valid; `details.problems` says where.",
+    429: "Too many requests, or too many wrong passwords; retry after the time that `Retry-After` names.",
     500: "The brain failed; its log has the details.",
     503: "Something that the brain needs does not answer; retry after the time that `Retry-After` names.",
 }

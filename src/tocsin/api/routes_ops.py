@@ -12,6 +12,8 @@ from tocsin import __version__
 from tocsin.api.auth import Viewer, Writer
 from tocsin.api.body import decode, unpack
 from tocsin.api.errors import ApiError, documented, refuse_unknown_parameters
+from tocsin.api.lines import own_lines
+from tocsin.api.principal import Principal
 from tocsin.api.service import Service
 from tocsin.client.models import IngestResult, Readiness, Wire
 
@@ -48,7 +50,7 @@ async def healthz() -> Health:
 @router.get(
     "/readyz",
     tags=["health"],
-    responses={503: {"model": Readiness, "description": "Not ready, and why."}, **documented(500)},
+    responses={503: {"model": Readiness, "description": "Not ready, and why."}, **documented(429, 500)},
 )
 def readyz(service: Brain) -> Readiness:
     """Whether the brain can do its work: 200, or 503 with the reasons."""
@@ -65,7 +67,7 @@ def readyz(service: Brain) -> Readiness:
     response_class=Response,
     responses={
         200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Prometheus text format."},
-        **documented(401, 403, 422, 500),
+        **documented(401, 403, 422, 429, 500, 503),
     },
 )
 def metrics(service: Brain, _who: Viewer) -> Response:
@@ -73,17 +75,18 @@ def metrics(service: Brain, _who: Viewer) -> Response:
     return Response(service.metrics(), media_type=METRICS_TYPE)
 
 
-@router.get("/ping", tags=["telemetry"], status_code=204, responses=documented(500))
-@router.get("/api/v2/ping", tags=["telemetry"], status_code=204, responses=documented(500))
+@router.get("/ping", tags=["telemetry"], status_code=204, responses=documented(429, 500, 503))
+@router.get("/api/v2/ping", tags=["telemetry"], status_code=204, responses=documented(429, 500, 503))
 async def ping() -> Response:
     """What InfluxDB clients ask first."""
     return Response(status_code=204, headers={"X-Tocsin-Version": __version__})
 
 
-def _ingest(service: Service, body: bytes, encoding: str, precision: str, limit: int) -> IngestResult:
+def _ingest(service: Service, who: Principal, body: bytes, encoding: str, precision: str, limit: int) -> IngestResult:
     text, undecodable = decode(unpack(body, encoding, limit))
+    text, foreign = own_lines(text, who, service.host_of)
     result = service.ingest(text, precision)
-    rejected = sorted([*undecodable, *result.rejected], key=lambda line: line.number)
+    rejected = sorted([*undecodable, *foreign, *result.rejected], key=lambda line: line.number)
     return result.model_copy(update={"rejected": rejected})
 
 
@@ -117,12 +120,12 @@ _WRITE_BODY = {
     status_code=204,
     dependencies=[Depends(refuse_unknown_parameters)],
     openapi_extra=_WRITE_BODY,
-    responses=documented(400, 401, 403, 413, 415, 422, 500, 503),
+    responses=documented(400, 401, 403, 408, 413, 415, 422, 429, 500, 503),
 )
 async def write(
     request: Request,
     service: Brain,
-    _who: Writer,
+    who: Writer,
     precision: Annotated[Literal["ns", "us", "ms", "s"], Query(description="Unit of the timestamps.")] = "ns",
     org: Annotated[str, Query(description="Taken and ignored.")] = "",  # noqa: ARG001  # InfluxDB clients send it
     org_id: Annotated[str, Query(alias="orgID", description="Taken and ignored.")] = "",  # noqa: ARG001  # the same
@@ -135,7 +138,7 @@ async def write(
     body = await request.body()
     encoding = request.headers.get("content-encoding", "").strip().lower()
     limit: int = request.app.state.max_body_bytes
-    result = await run_in_threadpool(_ingest, service, body, encoding, precision, limit)
+    result = await run_in_threadpool(_ingest, service, who, body, encoding, precision, limit)
     if result.rejected:
         raise _partial(result)
     return Response(status_code=204)

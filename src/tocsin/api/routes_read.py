@@ -36,7 +36,7 @@ END_OF_TIME_MS = 253_402_300_800_000
 router = APIRouter(
     prefix="/v1",
     dependencies=[Depends(refuse_unknown_parameters)],
-    responses=documented(401, 403, 422, 500, 503),
+    responses=documented(401, 403, 422, 429, 500, 503),
 )
 
 Uuid = Annotated[str, Path(min_length=1, max_length=200, description="UUID of a GPU or MIG instance.")]
@@ -46,8 +46,8 @@ Sequence64 = Annotated[int, Query(ge=0, lt=2**63)]
 
 @router.get("/me", tags=["fleet"])
 async def me(who: Anyone) -> Whoami:
-    """Name and role of the token that the request carries."""
-    return Whoami(name=who.name, role=who.role.value)
+    """Name, role and scopes of whoever sends the request."""
+    return Whoami(name=who.name, role=who.role.value, scopes=who.scope_texts(), hosts=sorted(who.hosts))
 
 
 @router.get("/fleet", tags=["fleet"])

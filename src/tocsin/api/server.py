@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
+from typing import Any
 
+import h11
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from tocsin.api.gate import PEER_NAMES
+from tocsin.api.tls import ServerTls, names_of, server_tls
+from tocsin.config.access import ApiSettings
 from tocsin.domain.errors import Unavailable
 
 _START_SECONDS = 30.0
 _DRAIN_SECONDS = 5
+_TICKS_PER_LOOK = 50
+"""Uvicorn ticks ten times a second: the certificate's files are looked at every five seconds."""
 
 
 class _Server(uvicorn.Server):
-    """A server that says when it listens."""
+    """A server that says when it listens, and takes up a renewed certificate."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, tls: ServerTls | None) -> None:
         super().__init__(config)
         self.settled = threading.Event()
+        self._tls = tls
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:
@@ -27,25 +37,97 @@ class _Server(uvicorn.Server):
         finally:
             self.settled.set()
 
+    async def on_tick(self, counter: int) -> bool:
+        if self._tls is not None and counter % _TICKS_PER_LOOK == 0:
+            self._tls.refresh()
+        return await super().on_tick(counter)
+
+
+class _Protocol(H11Protocol):
+    """Uvicorn's HTTP/1.1 with a limit on how long headers may take, and the names of a client certificate.
+
+    Uvicorn limits only the silence between two requests: a client that sends a byte now and then would hold a
+    connection for ever.
+    """
+
+    header_seconds = 10.0
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        tls = transport.get_extra_info("ssl_object")
+        certificate = tls.getpeercert() if tls is not None else None
+        if certificate:
+            self.app = _with_names(self.app, names_of(certificate))
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._rest()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        if self.conn.their_state is not h11.IDLE:
+            self._rest()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(self.header_seconds, self._too_slow)
+
+    def _rest(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _too_slow(self) -> None:
+        self._timer = None
+        if self.conn.their_state is h11.IDLE:
+            self.transport.abort()
+
+
+def _with_names(app: Any, names: tuple[str, ...]) -> Any:
+    async def named(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"][PEER_NAMES] = names
+        await app(scope, receive, send)
+
+    return named
+
 
 class ApiServer:
-    """An ASGI application on a TCP port. Port 0 takes a free one; `start` returns the real one."""
+    """An ASGI application on a TCP port, with TLS where `settings` have a certificate.
 
-    def __init__(self, app: ASGIApp, host: str = "127.0.0.1", port: int = 0) -> None:
+    Port 0 takes a free one; `start` returns the real one. Raises InputError for TLS files that cannot be used.
+    """
+
+    def __init__(
+        self, app: ASGIApp, host: str = "127.0.0.1", port: int = 0, settings: ApiSettings | None = None
+    ) -> None:
+        settings = settings or ApiSettings()
+        limits = settings.limits
+        self._tls = server_tls(settings)
         config = uvicorn.Config(
             app,
             log_config=None,
             access_log=False,
             lifespan="off",
             ws="none",
+            http=type("Protocol", (_Protocol,), {"header_seconds": limits.header_seconds}),
             proxy_headers=False,
             server_header=False,
+            limit_concurrency=limits.connections,
+            h11_max_incomplete_event_size=limits.header_bytes,
             timeout_graceful_shutdown=_DRAIN_SECONDS,
+            ssl_context_factory=self._context if self._tls is not None else None,
         )
-        self._server = _Server(config)
+        self._server = _Server(config, self._tls)
         self._host = host
         self._port = port
         self._thread: threading.Thread | None = None
+
+    def _context(self, _config: uvicorn.Config, _default: object) -> Any:
+        assert self._tls is not None
+        return self._tls.context
 
     def start(self) -> int:
         """Listen and serve until `stop`. Returns the port; raises Unavailable where the address cannot be taken."""
@@ -63,7 +145,7 @@ class ApiServer:
     def url(self) -> str:
         """Base URL, valid once started."""
         host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self._port}"
+        return f"{'http' if self._tls is None else 'https'}://{host}:{self._port}"
 
     def stop(self) -> None:
         """End running requests, close all connections and wait for the thread; safe to repeat."""

@@ -7,8 +7,8 @@ decision, `InputError` for a bad argument, `Conflict` where the present state fo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Protocol
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal, Protocol
 
 from tocsin.client.models import (
     ControlState,
@@ -24,11 +24,15 @@ from tocsin.client.models import (
     JournalEntryOut,
     PredictionOut,
     Readiness,
+    ReleaseOut,
     Scoreboard,
     SeriesResponse,
     VerificationOut,
 )
+from tocsin.client.orders import OrderOut, OrderReportIn, OrderTaken
 from tocsin.domain.decision import DecisionState
+
+Detail = Mapping[str, str | int | float]
 
 
 class Service(Protocol):
@@ -86,6 +90,13 @@ class Service(Protocol):
 
     def reset_breaker(self, actor: str) -> ControlState: ...
 
+    def release(self, kind: Literal["host", "gpu"], name: str, actor: str, reason: str) -> ReleaseOut:
+        """A person gave a host or GPU back to service: its incidents are cancelled, it is left alone for the hold-off.
+
+        Raises NotFound where nothing of that name is known.
+        """
+        ...
+
     def journal(self, after: int, limit: int, kinds: Collection[str] | None = None) -> list[JournalEntryOut]:
         """Entries with `seq` above `after`, in order."""
         ...
@@ -104,6 +115,26 @@ class Service(Protocol):
 
     def inject(self, kind: str, gpu: str, actor: str) -> InjectionOut:
         """Start a failure on a simulated GPU; raises Conflict where the GPU is real."""
+        ...
+
+    def orders(self, host: str) -> list[OrderOut]:
+        """What the agent of `host` is asked for now; asking renews the leases of what stands there."""
+        ...
+
+    def report_order(self, order_id: str, sent: OrderReportIn) -> OrderTaken:
+        """Take in how an order stands; Conflict where it is another host's."""
+        ...
+
+    def host_of(self, gpu: str) -> str:
+        """Host that reported a GPU within the time for which readings count as fresh; empty where none did."""
+        ...
+
+    def record_access(self, event: Literal["login", "logout", "login_locked"], actor: str, detail: Detail) -> None:
+        """Put a log-in, a log-out or a lock after wrong passwords on record; `detail` holds no secret."""
+        ...
+
+    def refused(self, reason: str) -> None:
+        """Count a request that was turned away, by the code of its answer."""
         ...
 
     def metrics(self) -> bytes:

@@ -13,6 +13,7 @@ import click
 
 from tocsin.config.load import load_settings
 from tocsin.config.settings import Settings
+from tocsin.domain.clock import SystemClock
 
 if TYPE_CHECKING:
     from tocsin.client.client import Client
@@ -40,16 +41,20 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON i
 
 def api_options(function: F) -> F:
     """Options that say which brain to talk to."""
-    function = click.option("--token", help="Bearer token; default: setting dashboard.api_token.")(function)
+    told = "Bearer token; default: that of `tocsin login`, else setting dashboard.api_token."
+    function = click.option("--token", help=told)(function)
     return click.option("--api-url", help="The brain's API; default: setting dashboard.api_url.")(function)
 
 
 def connect(context: Context, api_url: str | None, token: str | None) -> Client:
     """A client of the brain."""
     from tocsin.client.client import Client
+    from tocsin.client.token_file import stored_token
 
     dashboard = context.settings.dashboard
-    return Client(api_url or dashboard.api_url, token or dashboard.api_token.get_secret_value())
+    url = api_url or dashboard.api_url
+    found = token or stored_token(url, SystemClock()) or dashboard.api_token.get_secret_value()
+    return Client(url, found, ca=dashboard.api_ca)
 
 
 def dump(value: object) -> None:

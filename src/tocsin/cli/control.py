@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -128,6 +128,21 @@ def breaker_reset(context: Context, api_url: str | None, token: str | None) -> N
 
 
 @click.command()
+@click.argument("kind", type=click.Choice(["host", "gpu"]))
+@click.argument("name")
+@click.option("--reason", default="", help="Why; kept in the journal.")
+@api_options
+@pass_context
+def release(
+    context: Context, kind: Literal["host", "gpu"], name: str, reason: str, api_url: str | None, token: str | None
+) -> None:
+    """Give the host NAME, or the GPU with UUID NAME, back to service and leave it alone for the hold-off."""
+    with connect(context, api_url, token) as client:
+        released = client.release(kind, name, reason)
+    click.echo(f"ok: {kind} {name} released, left alone until {released.held_off_until}")
+
+
+@click.command()
 @click.argument("kind")
 @click.argument("gpu")
 @api_options
@@ -139,4 +154,4 @@ def inject(context: Context, kind: str, gpu: str, api_url: str | None, token: st
         click.echo(f"ok: {kind} in simulated GPU {started.gpu} of {client.base_url}")
 
 
-COMMANDS: list[click.Command] = [status, pause, resume, approve, reject, breaker, inject]
+COMMANDS: list[click.Command] = [status, pause, resume, approve, reject, release, breaker, inject]

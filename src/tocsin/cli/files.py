@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tocsin.cli.common import Context, dump, json_option, pass_context
 from tocsin.config.load import describe
-from tocsin.domain.clock import SystemClock, to_iso
+from tocsin.domain.clock import SystemClock, from_iso, to_iso
 from tocsin.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from tocsin.journal.export import Format
 
 existing = click.Path(path_type=Path)
 
@@ -185,6 +189,73 @@ def journal_show(context: Context, path: Path | None, kind: tuple[str, ...], aft
                 ensure_ascii=False,
             )
         )
+
+
+@journal.command("export")
+@click.argument("path", type=existing, required=False)
+@click.option("--format", "form", type=click.Choice(["jsonl", "cef"]), default="jsonl", help="Default: jsonl.")
+@click.option("--since", help="Only entries from this instant on, RFC 3339 in UTC.")
+@click.option("--until", help="Only entries before this instant.")
+@click.option("--after", default=0, help="Only entries after this number.")
+@click.option("--kind", multiple=True, help="Only entries of this kind; may be repeated.")
+@click.option("--output", type=click.Path(path_type=Path), help="New file to write; default: standard output.")
+@pass_context
+def journal_export(
+    context: Context,
+    path: Path | None,
+    form: Format,
+    since: str | None,
+    until: str | None,
+    after: int,
+    kind: tuple[str, ...],
+    output: Path | None,
+) -> None:
+    """Print the entries of the journal at PATH for other systems: JSON lines or Common Event Format."""
+    from tocsin.journal.export import export
+
+    lines = export(
+        _journal_path(context, path),
+        form,
+        since_ms=_instant("--since", since),
+        until_ms=_instant("--until", until),
+        after=after,
+        kinds=_kinds(kind),
+    )
+    if output is None:
+        for line in lines:
+            click.echo(line)
+        return
+    if output.exists():
+        raise InputError("--output", str(output), "exists", "name a new file")
+    count = 0
+    # Under its name only once it is whole: what collects such files must not take half of one.
+    part = output.with_name(output.name + ".part")
+    with part.open("w", encoding="utf-8") as file:
+        for line in lines:
+            file.write(line + "\n")
+            count += 1
+    part.rename(output)
+    click.echo(f"ok: {count} entries in {output}", err=True)
+
+
+def _instant(option: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return from_iso(text)
+    except ValueError:
+        remedy = "use RFC 3339 in UTC, such as 2026-11-21T03:54:16Z"
+        raise InputError(option, text, "is no instant", remedy) from None
+
+
+def _kinds(given: tuple[str, ...]) -> tuple[str, ...] | None:
+    from tocsin.journal.kinds import EntryKind
+
+    known = [kind.value for kind in EntryKind]
+    for kind in given:
+        if kind not in known:
+            raise InputError("--kind", kind, "is no kind of entry", f"use one of {', '.join(known)}")
+    return given or None
 
 
 @journal.command("backup")

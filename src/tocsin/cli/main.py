@@ -8,7 +8,23 @@ from pathlib import Path
 import click
 
 from tocsin import __version__
-from tocsin.cli import backtest, control, diagnose, files, imports, models, processes, reference, scan, scoreboard, xid
+from tocsin.cli import (
+    act,
+    backtest,
+    control,
+    diagnose,
+    files,
+    imports,
+    login,
+    models,
+    notify,
+    processes,
+    reference,
+    rehearse,
+    scan,
+    scoreboard,
+    xid,
+)
 from tocsin.cli.common import Context
 from tocsin.domain.errors import TocsinError, Unavailable
 
@@ -23,7 +39,23 @@ def cli(ctx: click.Context, config: Path | None, secrets: Path | None) -> None:
     ctx.obj = Context(config, secrets)
 
 
-for module in (backtest, processes, scan, control, diagnose, files, imports, models, reference, scoreboard, xid):
+for module in (
+    act,
+    backtest,
+    processes,
+    scan,
+    control,
+    diagnose,
+    files,
+    imports,
+    login,
+    models,
+    notify,
+    reference,
+    rehearse,
+    scoreboard,
+    xid,
+):
     for command in module.COMMANDS:
         cli.add_command(command)
 
@@ -38,8 +70,11 @@ _EXTRAS = {
     "sklearn": "brain",
     "skops": "brain",
     "statsmodels": "brain",
+    "joserfc": "access",
+    "ldap": "ldap",
     "torch": "deep",
     "ray": "ray",
+    "kubernetes": "kubernetes",
     "streamlit": "dashboard",
     "plotly": "dashboard",
 }

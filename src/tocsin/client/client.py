@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 from urllib.parse import quote
 
 import httpx2
@@ -13,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from tocsin.client import models
 from tocsin.client.errors import BadRequest, Denied, NotFound, ServerFault
+from tocsin.client.tls import client_context
 from tocsin.domain.clock import to_iso
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.errors import Conflict, TocsinError, Unavailable
@@ -39,7 +41,7 @@ def _error_of(response: httpx2.Response) -> TocsinError:
         return NotFound(message)
     if status == 409:
         return Conflict(message)
-    if status == 503:
+    if status in {429, 503}:
         return Unavailable(message)
     if status >= 500:
         return ServerFault(message)
@@ -51,16 +53,28 @@ class Client:
 
     `timeout` is seconds, for each step of a request. Every method raises `Unavailable` where no brain answers (or it
     answers 503), `Denied`, `NotFound`, `Conflict`, `BadRequest` or `ServerFault` with the server's message. Safe to
-    share between threads. Environment proxies are not used: the API is reached directly.
+    share between threads. Environment proxies are not used: the API is reached directly. `ca` is a PEM file that takes
+    the place of the system's CAs. Raises InputError where that cannot be used.
     """
 
     def __init__(
-        self, base_url: str, token: str = "", timeout: float = 10.0, transport: httpx2.BaseTransport | None = None
+        self,
+        base_url: str,
+        token: str = "",
+        timeout: float = 10.0,
+        transport: httpx2.BaseTransport | None = None,
+        *,
+        ca: Path | None = None,
     ) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.base_url = base_url.rstrip("/")
         self._http = httpx2.Client(
-            base_url=self.base_url, headers=headers, timeout=timeout, transport=transport, trust_env=False
+            base_url=self.base_url,
+            headers=headers,
+            timeout=timeout,
+            transport=transport,
+            trust_env=False,
+            verify=client_context(ca) if ca is not None else True,
         )
 
     def __enter__(self) -> Self:
@@ -150,6 +164,24 @@ class Client:
         """Say no to a held decision."""
         path = f"/v1/decisions/{quote(decision_id, safe='')}/reject"
         return self._post(models.DecisionOut, path, {"reason": reason})
+
+    def release(self, kind: Literal["host", "gpu"], name: str, reason: str = "") -> models.ReleaseOut:
+        """Give a host or GPU back to service."""
+        return self._post(models.ReleaseOut, "/v1/release", {"kind": kind, "name": name, "reason": reason})
+
+    def login_methods(self) -> models.LoginMethods:
+        """How people log in."""
+        return self._get(models.LoginMethods, "/v1/login/methods")
+
+    def login(self, user: str, password: str) -> models.LoginOut:
+        """Log in by password; the answer's token is for a new client."""
+        return self._post(models.LoginOut, "/v1/login", {"user": user, "password": password})
+
+    def logout(self) -> None:
+        """End the log-in whose token this client sends."""
+        response = self._send("POST", "/v1/logout", json={})
+        if response.status_code != 204:
+            raise _error_of(response)
 
     def pause(self, reason: str = "") -> models.ControlState:
         """Hold every action."""

@@ -6,9 +6,9 @@ other values in the unit of the metric table. None means that there is no value.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, SecretStr
 
 from tocsin.domain.diagnosis import Kind, Verdict
 from tocsin.domain.event import EventKind
@@ -58,7 +58,43 @@ class Whoami(Wire):
 
     name: str
     role: str
-    """`viewer`, `operator`, `agent` or `admin`."""
+    """`viewer`, `operator`, `agent` or `admin`: the furthest that is held."""
+    scopes: list[str] = Field(default_factory=list)
+    """What may be decided where, as `pools: actions`; empty: whatever the role may."""
+    hosts: list[str] = Field(default_factory=list)
+    """Nodes whose telemetry may be written; empty: any."""
+
+
+class OidcMethod(Wire):
+    """An OpenID Connect provider, and what to ask it for."""
+
+    issuer: str
+    client_id: str
+    scope: str
+
+
+class LoginMethods(Wire):
+    """How people log in."""
+
+    password: bool
+    """Whether `POST /v1/login` takes passwords."""
+    oidc: OidcMethod | None = None
+
+
+class LoginRequest(Wire):
+    """A name and its password in the directory."""
+
+    user: Annotated[str, Field(min_length=1, max_length=200)]
+    password: Annotated[SecretStr, Field(min_length=1, max_length=1000)]
+
+
+class LoginOut(Wire):
+    """A log-in; the token is shown this once."""
+
+    token: str
+    name: str
+    role: str
+    expires: Instant
 
 
 class BreakerOut(Wire):
@@ -120,6 +156,15 @@ class ControlRequest(Wire):
     reason: Annotated[str, Field(max_length=500)] = ""
 
 
+class ReleaseRequest(Wire):
+    """Give a node or a GPU back to service."""
+
+    kind: Literal["host", "gpu"]
+    name: Annotated[str, Field(min_length=1, max_length=253)]
+    """Name of the host, or UUID of the GPU."""
+    reason: Annotated[str, Field(max_length=500)] = ""
+
+
 class SubjectOut(Wire):
     """What a finding, prediction or decision is about; `name` is the UUID for a GPU."""
 
@@ -128,6 +173,13 @@ class SubjectOut(Wire):
     host: str = ""
     pool: str = ""
     detail: str = ""
+
+
+class ReleaseOut(Wire):
+    """What was given back; it is left alone until `held_off_until`."""
+
+    subject: SubjectOut
+    held_off_until: Instant
 
 
 class EvidenceOut(Wire):

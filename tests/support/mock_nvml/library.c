@@ -1,4 +1,4 @@
-/* Opening and closing, finding GPUs, and what can be set. */
+/* Opening and closing, and finding GPUs. */
 #include "mock.h"
 
 #include <stdio.h>
@@ -153,61 +153,4 @@ nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *devic
 nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus, nvmlDevice_t *device)
 {
     return find(FN_nvmlDeviceGetHandleByPciBusId_v2, FN_nvmlDeviceGetPciInfo_v3, 0, bus, device);
-}
-
-/* Makes `getter` answer `value` until the script is read anew. */
-static nvmlReturn_t set(int fn, int getter, nvmlDevice_t device, unsigned a0, unsigned long long value)
-{
-    Part *part;
-    nvmlReturn_t code = mock_enter(fn, device, &part);
-    if (code != NVML_SUCCESS)
-        return code;
-    Scripted *scripted = mock_slot(part, (unsigned)getter, a0, 0);
-    scripted->code = NVML_SUCCESS;
-    scripted->count = 1;
-    scripted->numbers = realloc(scripted->numbers, sizeof *scripted->numbers);
-    scripted->numbers[0] = (Number){.u = value, .d = (double)value};
-    mock_unlock();
-    return NVML_SUCCESS;
-}
-
-static nvmlReturn_t set_limit(int fn, nvmlDevice_t device, unsigned milliwatts)
-{
-    Answer range;
-    if (mock_ask(FN_nvmlDeviceGetPowerManagementLimitConstraints, device, 0, 0, &range) == NVML_SUCCESS &&
-        (milliwatts < range.u[0] || milliwatts > range.u[1]))
-        return NVML_ERROR_INVALID_ARGUMENT;
-    return set(fn, FN_nvmlDeviceGetPowerManagementLimit, device, 0, milliwatts);
-}
-
-nvmlReturn_t nvmlDeviceSetPowerManagementLimit(nvmlDevice_t device, unsigned int milliwatts)
-{
-    return set_limit(FN_nvmlDeviceSetPowerManagementLimit, device, milliwatts);
-}
-
-nvmlReturn_t nvmlDeviceSetPowerManagementLimit_v2(nvmlDevice_t device, nvmlPowerValue_v2_t *value)
-{
-    if (value->version != nvmlPowerValue_v2)
-        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    return set_limit(FN_nvmlDeviceSetPowerManagementLimit_v2, device, value->powerValueMw);
-}
-
-nvmlReturn_t nvmlDeviceSetGpuLockedClocks(nvmlDevice_t device, unsigned int low, unsigned int high)
-{
-    (void)low;
-    return set(FN_nvmlDeviceSetGpuLockedClocks, FN_nvmlDeviceGetClockInfo, device, NVML_CLOCK_SM, high);
-}
-
-nvmlReturn_t nvmlDeviceResetGpuLockedClocks(nvmlDevice_t device)
-{
-    Answer fastest;
-    nvmlReturn_t code = mock_ask(FN_nvmlDeviceGetMaxClockInfo, device, NVML_CLOCK_SM, 0, &fastest);
-    if (code != NVML_SUCCESS)
-        return code;
-    return set(FN_nvmlDeviceResetGpuLockedClocks, FN_nvmlDeviceGetClockInfo, device, NVML_CLOCK_SM, fastest.u[0]);
-}
-
-nvmlReturn_t nvmlDeviceSetPersistenceMode(nvmlDevice_t device, nvmlEnableState_t mode)
-{
-    return set(FN_nvmlDeviceSetPersistenceMode, FN_nvmlDeviceGetPersistenceMode, device, 0, mode);
 }

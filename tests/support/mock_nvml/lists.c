@@ -113,3 +113,30 @@ nvmlReturn_t nvmlDeviceGetRetiredPages_v2(nvmlDevice_t device, nvmlPageRetiremen
 {
     return pages(FN_nvmlDeviceGetRetiredPages_v2, device, (unsigned)cause, count, addresses, stamps);
 }
+
+/* Clocks that can be locked, fastest first, as scripted. */
+static nvmlReturn_t clocks(int fn, nvmlDevice_t device, unsigned a0, unsigned *room, unsigned *values)
+{
+    Answer answer;
+    nvmlReturn_t code = mock_ask(fn, device, a0, 0, &answer);
+    if (code != NVML_SUCCESS)
+        return code;
+    unsigned given = *room;
+    *room = (unsigned)answer.count;
+    if (given < *room || !values)
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    for (int i = 0; i < answer.count; i++)
+        values[i] = (unsigned)answer.u[i];
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetSupportedMemoryClocks(nvmlDevice_t device, unsigned int *count, unsigned int *values)
+{
+    return clocks(FN_nvmlDeviceGetSupportedMemoryClocks, device, 0, count, values);
+}
+
+nvmlReturn_t nvmlDeviceGetSupportedGraphicsClocks(nvmlDevice_t device, unsigned int memory, unsigned int *count,
+                                                  unsigned int *values)
+{
+    return clocks(FN_nvmlDeviceGetSupportedGraphicsClocks, device, memory, count, values);
+}

@@ -64,7 +64,7 @@ typedef struct {
 } Answer;
 
 typedef struct {
-    char set, hang;
+    char set, hang, ignore;
     nvmlReturn_t code;
     unsigned times; /* how often the error comes; 0 = always */
     unsigned given;
@@ -151,6 +151,9 @@ nvmlReturn_t mock_open(void);
 nvmlReturn_t mock_close(void);
 void mock_pause(unsigned microseconds);
 Handle *mock_handle(int gpu, int mig);
+/* settings.c */
+void mock_attach_settings(const char *script);
+void mock_overlay(const Part *part, unsigned fn, unsigned a0, Answer *answer); /* what was set, over what is scripted */
 /* instances.c: the first MIG device of a GPU instance, under the lock; WHOLE where there is none */
 int mock_instance(int gpu, unsigned instance);
 /* Counts the call, finds the part and lives through its trouble; holds the lock where it returns success. */

@@ -210,6 +210,8 @@ static void read_trouble(Reader *reader, char **words, int count)
     trouble->set = 1;
     if (strcmp(words[0], "hang") == 0)
         trouble->hang = 1;
+    else if (strcmp(words[0], "ignore") == 0)
+        trouble->ignore = 1;
     else if (strcmp(words[0], "delay") == 0 && numbers_of(reader, words + 2, count - 2, &number, 1, 1))
         trouble->delay_us = (unsigned)number;
     else if (strcmp(words[0], "error") == 0) {
@@ -291,7 +293,8 @@ static void read_line(Reader *reader, char **words, int head, int count, const c
         read_usage(reader, words, count);
     } else if (strcmp(word, "event") == 0) {
         read_event(reader, words, count);
-    } else if (strcmp(word, "error") == 0 || strcmp(word, "hang") == 0 || strcmp(word, "delay") == 0) {
+    } else if (strcmp(word, "error") == 0 || strcmp(word, "hang") == 0 || strcmp(word, "delay") == 0 ||
+               strcmp(word, "ignore") == 0) {
         read_trouble(reader, words, count);
     } else {
         reader->problem = "unknown line";

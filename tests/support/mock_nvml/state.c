@@ -48,6 +48,7 @@ static void attach(const char *path)
     for (int fn = 0; fn < FN_COUNT; fn++)
         snprintf(control->functions[fn].name, sizeof control->functions[fn].name, "%s", mock_function_name(fn));
     memcpy(control->magic, "MOCKNVML", 8);
+    mock_attach_settings(script);
     world = NULL;
 }
 
@@ -228,8 +229,10 @@ nvmlReturn_t mock_take(Part *part, unsigned fn, unsigned a0, unsigned a1, Answer
     Scripted *scripted = mock_find(part, fn, a0, a1);
     if (!scripted)
         return NVML_ERROR_NOT_SUPPORTED;
-    if (scripted->code == NVML_SUCCESS)
+    if (scripted->code == NVML_SUCCESS) {
         mock_answer(scripted, answer);
+        mock_overlay(part, fn, a0, answer);
+    }
     return scripted->code;
 }
 

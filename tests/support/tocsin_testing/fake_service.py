@@ -7,9 +7,12 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Literal
 
+from tocsin.actions.node.board import OrderBoard
 from tocsin.api.app import create_app
 from tocsin.api.server import ApiServer
+from tocsin.api.service import Detail
 from tocsin.client.errors import NotFound
 from tocsin.client.models import (
     BreakerOut,
@@ -30,18 +33,24 @@ from tocsin.client.models import (
     PredictionScore,
     Readiness,
     RejectedLine,
+    ReleaseOut,
     ReliabilityBin,
     RuleScore,
     Scoreboard,
     SeriesResponse,
+    SubjectOut,
     VerificationOut,
 )
-from tocsin.config.settings import ApiSettings
-from tocsin.domain.clock import DAY, to_iso
+from tocsin.client.orders import OrderOut, OrderReportIn, OrderTaken
+from tocsin.config.access import ApiSettings
+from tocsin.domain.clock import DAY, ManualClock, to_iso
 from tocsin.domain.decision import DecisionState, Mode, Ruling
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.finding import ActionKind, Severity
+from tocsin.domain.subject import SubjectKind
+from tocsin.runtime.orders import OrderDesk
 from tocsin.store.port import StoreUnavailable
+from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing import fake_fleet as fleet
 
 FAULTS = ("thermal_drift", "gsp_timeout")
@@ -57,6 +66,8 @@ class FakeService:
         self.not_ready: list[str] = []
         self.lines: list[str] = []
         self.precisions: list[str] = []
+        self.refusals: Counter[str] = Counter()
+        self.desk = OrderDesk(OrderBoard(ManualClock(fleet.NOW_MS)), OwnMetrics())
         self._lock = threading.Lock()
         self._decisions = {decision.id: decision for decision in fleet.decisions()}
         self._paused: tuple[str, str] | None = None
@@ -342,6 +353,29 @@ class FakeService:
         self._record("fault_injected", actor, {"kind": kind, "gpu": gpu})
         return InjectionOut(kind=kind, gpu=gpu, at=to_iso(fleet.NOW_MS), sentence=f"{kind} starts on {gpu}")
 
+    def release(self, kind: Literal["host", "gpu"], name: str, actor: str, reason: str) -> ReleaseOut:
+        known = [gpu for gpu in self.gpus() if name == (gpu.host if kind == "host" else gpu.uuid)]
+        if not known:
+            raise NotFound(f"no {kind} {name} is known")
+        self._record("hold_off", actor, {"subject": f"{kind}:{name}", "reason": reason})
+        subject = SubjectOut(kind=SubjectKind(kind), name=name, host=known[0].host, pool=known[0].pool)
+        return ReleaseOut(subject=subject, held_off_until=to_iso(fleet.NOW_MS + DAY))
+
+    def orders(self, host: str) -> list[OrderOut]:
+        return self.desk.orders(host)
+
+    def report_order(self, order_id: str, sent: OrderReportIn) -> OrderTaken:
+        return self.desk.report(order_id, sent)
+
+    def host_of(self, gpu: str) -> str:
+        return next((one.host for one in self.gpus() if one.uuid == gpu), "")
+
+    def record_access(self, event: Literal["login", "logout", "login_locked"], actor: str, detail: Detail) -> None:
+        self._record(event, actor, dict(detail))
+
+    def refused(self, reason: str) -> None:
+        self.refusals[reason] += 1
+
     def metrics(self) -> bytes:
         return b"# HELP tocsin_gpus GPUs known.\n# TYPE tocsin_gpus gauge\ntocsin_gpus 64.0\n"
 
@@ -349,7 +383,8 @@ class FakeService:
 @contextmanager
 def serving(service: FakeService, settings: ApiSettings | None = None) -> Iterator[str]:
     """The API over `service` on a free port of the loopback address; yields its base URL."""
-    server = ApiServer(create_app(service, settings or ApiSettings()))
+    wanted = settings or ApiSettings()
+    server = ApiServer(create_app(service, wanted), settings=wanted)
     server.start()
     try:
         yield server.url

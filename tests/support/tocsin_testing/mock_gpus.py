@@ -266,6 +266,8 @@ def _clocks_and_temperatures(gpu: MockGpu, product: Product, n: int) -> None:
         gpu.set("nvmlDeviceGetClockInfo", clock, to=fastest if clock == 2 else f"{fastest - 45}~30")
         gpu.set("nvmlDeviceGetApplicationsClock", clock, to=fastest)
         gpu.set("nvmlDeviceGetClock", clock, 0, to=fastest)
+    gpu.set("nvmlDeviceGetSupportedMemoryClocks", to=(memory, 405))
+    gpu.set("nvmlDeviceGetSupportedGraphicsClocks", memory, to=(*range(sm, 210, -(sm - 210) // 8), 210))
     for function in ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV"):
         gpu.set(function, 0, to=f"{58 + n}~2")
     for number, celsius in enumerate(product.thresholds):

@@ -132,6 +132,10 @@ class MockPart:
         """Block callers until the trouble is gone."""
         self.trouble["hang", function] = ""
 
+    def ignore(self, setter: str) -> None:
+        """Let a setter say yes and do nothing."""
+        self.trouble["ignore", setter] = ""
+
     def delay(self, function: str, microseconds: int) -> None:
         """Let a function take its time."""
         self.trouble["delay", function] = str(microseconds)

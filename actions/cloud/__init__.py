@@ -1,0 +1,1 @@
+"""Elastic capacity of clouds."""

@@ -1,0 +1,122 @@
+"""EC2 Auto Scaling as the executor needs it: what is read, what is asked for, and what its errors mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tocsin.actions.executors.protocol import ManagerUnavailable
+
+TAG = "tocsin/decision"
+"""Tag of a group with what Tocsin last asked of it: an execution that was broken off finds its place there."""
+_BUSY = frozenset({"ScalingActivityInProgress", "ScalingActivityInProgressFault", "ResourceContention", "Throttling"})
+_PASSING = frozenset({"RequestLimitExceeded", "ThrottlingException", "ServiceUnavailable", "InternalFailure", ""})
+_SHORTAGE = ("insufficientinstancecapacity", "do not have sufficient", "insufficient capacity", "maxspotinstancecount")
+
+
+class AwsProblem(ManagerUnavailable):
+    """A call failed; `code` is AWS's, empty where no answer came."""
+
+    def __init__(self, code: str, call: str, said: str) -> None:
+        self.code = code
+        super().__init__(f"AWS {call}: {code or 'no answer'}: {said[:200]}")
+
+    @property
+    def busy(self) -> bool:
+        """Whether the group is scaling, or rests after it: the same call works later."""
+        return self.code in _BUSY
+
+    @property
+    def passing(self) -> bool:
+        """Whether it may work in a moment."""
+        return self.busy or self.code in _PASSING
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """`lifecycle` is ``InService``, ``Pending``, ``Terminating`` and so on."""
+
+    id: str
+    lifecycle: str
+    protected: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One Auto Scaling group."""
+
+    name: str
+    least: int
+    most: int
+    desired: int
+    instances: tuple[Instance, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def in_service(self) -> int:
+        """Instances that run."""
+        return sum(instance.lifecycle == "InService" for instance in self.instances)
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """One scaling activity; `status` is ``InProgress``, ``Successful``, ``Failed`` and so on."""
+
+    at_ms: int
+    status: str
+    message: str = ""
+
+    @property
+    def shortage(self) -> bool:
+        """Whether it failed for want of machines."""
+        return self.status == "Failed" and any(word in self.message.lower() for word in _SHORTAGE)
+
+
+class AutoScaling(Protocol):
+    """The calls; each raises AwsProblem."""
+
+    def groups(self, names: Sequence[str]) -> dict[str, Group]:
+        """Those of `names` that exist, by name."""
+        ...
+
+    def activities(self, group: str) -> list[Activity]:
+        """The latest activities, the newest first."""
+        ...
+
+    def mark(self, group: str, value: str) -> None:
+        """Set the tag `TAG` of a group; instances do not get it."""
+        ...
+
+    def set_desired(self, group: str, count: int) -> None:
+        """Ask for `count` instances."""
+        ...
+
+    def terminate(self, instance: str) -> None:
+        """End one instance and lower the desired number by one."""
+        ...
+
+    def instance_on(self, host: str) -> str:
+        """Id of the instance with private DNS name `host`; empty where there is none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a group's tag says: `target` is the desired number, or the instance to end; `before` the number before."""
+
+    id: str
+    target: str
+    before: int
+    at_ms: int
+
+    def __str__(self) -> str:
+        return f"{self.id}/{self.target}/{self.before}/{self.at_ms}"
+
+
+def order_of(group: Group, identity: str) -> Order | None:
+    """What was begun on `group` for the decision with `identity`; None where nothing was."""
+    parts = group.tags.get(TAG, "").split("/")
+    if len(parts) != 4 or parts[0] != identity or not (parts[2].isdecimal() and parts[3].isdecimal()):
+        return None
+    return Order(parts[0], parts[1], int(parts[2]), int(parts[3]))

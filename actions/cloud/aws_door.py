@@ -1,0 +1,122 @@
+"""The one place that touches boto3 (extra ``aws``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from tocsin.actions.cloud.aws import TAG, Activity, AwsProblem, Group, Instance
+from tocsin.config.cloud import AwsSettings
+from tocsin.domain.clock import SECOND
+from tocsin.domain.errors import InputError
+
+_RECENT = 20
+
+
+class Boto:
+    """EC2 Auto Scaling through boto3's clients."""
+
+    def __init__(self, autoscaling: Any, ec2: Any, *, honor_cooldown: bool = True) -> None:
+        self._autoscaling = autoscaling
+        self._ec2 = ec2
+        self._honor = honor_cooldown
+
+    def groups(self, names: Sequence[str]) -> dict[str, Group]:
+        answer = _call(self._autoscaling.describe_auto_scaling_groups, AutoScalingGroupNames=list(names))
+        return {found.name: found for found in map(_group, answer.get("AutoScalingGroups", ()))}
+
+    def activities(self, group: str) -> list[Activity]:
+        answer = _call(self._autoscaling.describe_scaling_activities, AutoScalingGroupName=group, MaxRecords=_RECENT)
+        return [
+            Activity(
+                round(item["StartTime"].timestamp() * SECOND),
+                str(item.get("StatusCode", "")),
+                f"{item.get('StatusMessage', '')} {item.get('Cause', '')}".strip(),
+            )
+            for item in answer.get("Activities", ())
+        ]
+
+    def mark(self, group: str, value: str) -> None:
+        tag = {
+            "ResourceId": group,
+            "ResourceType": "auto-scaling-group",
+            "Key": TAG,
+            "Value": value,
+            "PropagateAtLaunch": False,
+        }
+        _call(self._autoscaling.create_or_update_tags, Tags=[tag])
+
+    def set_desired(self, group: str, count: int) -> None:
+        _call(
+            self._autoscaling.set_desired_capacity,
+            AutoScalingGroupName=group,
+            DesiredCapacity=count,
+            HonorCooldown=self._honor,
+        )
+
+    def terminate(self, instance: str) -> None:
+        _call(
+            self._autoscaling.terminate_instance_in_auto_scaling_group,
+            InstanceId=instance,
+            ShouldDecrementDesiredCapacity=True,
+        )
+
+    def instance_on(self, host: str) -> str:
+        chosen = [{"Name": "private-dns-name", "Values": [host]}]
+        answer = _call(self._ec2.describe_instances, Filters=chosen)
+        found = [item for part in answer.get("Reservations", ()) for item in part.get("Instances", ())]
+        return str(found[0]["InstanceId"]) if found else ""
+
+
+def open_boto(settings: AwsSettings) -> Boto:
+    """The calls with the settings' region and deadlines; raises InputError where boto3 is missing or has no region."""
+    try:
+        import boto3
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
+    except ImportError:
+        remedy = "install the extra: pip install 'tocsin[aws]'"
+        raise InputError("actions.executors", "aws_asg", "boto3 is not installed", remedy) from None
+    seconds = settings.timeout_seconds
+    config = Config(
+        connect_timeout=seconds, read_timeout=seconds, retries={"total_max_attempts": 2, "mode": "standard"}
+    )
+    more: dict[str, Any] = {"config": config}
+    if settings.region:
+        more["region_name"] = settings.region
+    if settings.endpoint_url:
+        more["endpoint_url"] = settings.endpoint_url
+    try:
+        clients = [boto3.client(name, **more) for name in ("autoscaling", "ec2")]
+    except (BotoCoreError, ValueError) as error:
+        raise InputError("aws.region", settings.region, str(error), "set aws.region or AWS_REGION") from None
+    return Boto(*clients, honor_cooldown=settings.honor_cooldown)
+
+
+def _call(call: Callable[..., Any], **arguments: Any) -> Mapping[str, Any]:
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    name = getattr(call, "__name__", "call")
+    try:
+        answer: Mapping[str, Any] = call(**arguments)
+    except ClientError as error:
+        told = error.response.get("Error", {})
+        raise AwsProblem(str(told.get("Code", "Unknown")), name, str(told.get("Message", ""))) from None
+    except BotoCoreError as error:
+        raise AwsProblem("", name, str(error)) from None
+    return answer
+
+
+def _group(item: Mapping[str, Any]) -> Group:
+    instances: Iterable[Mapping[str, Any]] = item.get("Instances", ())
+    return Group(
+        item["AutoScalingGroupName"],
+        int(item["MinSize"]),
+        int(item["MaxSize"]),
+        int(item["DesiredCapacity"]),
+        tuple(
+            Instance(each["InstanceId"], each["LifecycleState"], bool(each.get("ProtectedFromScaleIn")))
+            for each in instances
+        ),
+        {tag["Key"]: tag.get("Value", "") for tag in item.get("Tags", ())},
+    )

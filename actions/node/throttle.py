@@ -1,0 +1,193 @@
+"""One order to throttle one GPU, as its node carries it out: by the thermal controller, to a given limit, or in step
+with the hot GPU of the same job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tocsin.actions.node.keeper import LimitKeeper, Write
+from tocsin.actions.node.ports import PowerPort
+from tocsin.actions.node.thermal import Phase, ThermalController, ThermalSettings
+from tocsin.domain.order import Order, OrderReport, OrderState
+from tocsin.domain.power import Heat, LimitFailure, Obstacle, PowerLimits
+
+LIMIT_WATTS = "power_limit_watts"
+CLOCK_MHZ = "sm_clock_max_mhz"
+LEAD = "lead"
+"""Parameters of an order: a power limit in watts, a highest SM clock in MHz, the order whose limit this one follows."""
+LIMIT_SHARE = "limit_share"
+"""Share of the default limit that the lead of a job is at; the board adds it to the orders that follow."""
+CLOCK_SETTLES_SECONDS = 5.0
+"""Clocks follow a lock within 4 s (12vhpwr-guard measured it)."""
+CLOCK_TOLERANCE_MHZ = 30
+SAMPLE_SECONDS = 1.0
+"""Time between two samples of the controller."""
+
+
+def number(parameters: Mapping[str, str], name: str) -> float | None:
+    """Parameter `name` as a positive number; None where it is absent. Raises LimitFailure where it is none."""
+    text = parameters.get(name, "")
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e9:
+        raise LimitFailure(Obstacle.REFUSED, f"{name} = {text!r} is no positive number")
+    return value
+
+
+@dataclass
+class Throttle:
+    """An order in hand. Times are seconds on the agent's monotonic scale.
+
+    `begin` looks at the GPU again and may refuse; `sample` does what is due. Both raise LimitFailure, after which the
+    order has failed and its owner restores the GPU.
+    """
+
+    order: Order
+    taken_s: float
+    lease_until_s: float
+    settings: ThermalSettings
+    arm_seconds: float
+    state: OrderState = OrderState.PENDING
+    detail: str = "taken"
+    found: PowerLimits | None = None
+    now: PowerLimits | None = None
+    hottest_c: float = field(default=-1e9)
+    coolest_c: float = field(default=1e9)
+    least_mw: int = 0
+    _controller: ThermalController | None = None
+    _sampled_s: float = -1e18
+    _locked_s: float | None = None
+    _wanted_mw: int | None = None
+
+    @property
+    def thermal(self) -> bool:
+        """Whether the controller decides, rather than a number in the order."""
+        names = (LIMIT_WATTS, CLOCK_MHZ, LEAD)
+        return not any(self.order.parameters.get(name) for name in names)
+
+    def begin(self, port: PowerPort, keeper: LimitKeeper) -> None:
+        """Look at the GPU before anything is done."""
+        self.found = self.now = keeper.found(self.order.gpu)
+        self.least_mw = self.found.current_mw
+        heat = port.heat(self.order.gpu)
+        self._note(heat)
+        if not self.thermal:
+            self._set_wanted()
+            return
+        margin = heat.margin
+        if margin is None:
+            text = f"{self.order.gpu} does not tell how far it is from slowing down"
+            raise LimitFailure(Obstacle.UNSUPPORTED, text)
+        if margin >= self.settings.release_margin_c:
+            text = f"{self.order.gpu} is not hot: {margin:g} C are left before it slows down"
+            raise LimitFailure(Obstacle.REFUSED, text)
+        self._controller = ThermalController(self.found, self.settings)
+        self.detail = f"watches: {margin:g} C are left, it acts at {self.settings.engage_margin_c:g}"
+
+    def renew(self, order: Order, now_s: float) -> None:
+        """The brain still wants it; a follower takes its lead's present share."""
+        self.order = order
+        self.lease_until_s = now_s + order.lease_seconds
+        if self.order.parameters.get(LEAD):
+            self._set_wanted()
+
+    def _set_wanted(self) -> None:
+        assert self.found is not None
+        watts = number(self.order.parameters, LIMIT_WATTS)
+        share = number(self.order.parameters, LIMIT_SHARE)
+        if watts is not None:
+            self._wanted_mw = round(watts * 1000.0)
+        elif share is not None:
+            floor = max(self.found.min_mw, round(self.settings.floor_share * self.found.default_mw))
+            self._wanted_mw = max(floor, round(share * self.found.default_mw))
+
+    def lapsed(self, now_s: float) -> str:
+        """Why its time is over; empty where it is not."""
+        if now_s >= self.lease_until_s:
+            return "the brain was silent for longer than the order's lease"
+        if self.state is OrderState.PENDING and now_s - self.taken_s >= self.arm_seconds:
+            return "it was not needed: the GPU never came so near to slowing down"
+        return ""
+
+    def sample(self, now_s: float, port: PowerPort, keeper: LimitKeeper) -> Write | None:
+        """Do what is due at `now_s`; the write that was made, None where none was."""
+        if now_s - self._sampled_s < SAMPLE_SECONDS:
+            return None
+        self._sampled_s = now_s
+        heat = port.heat(self.order.gpu)
+        self._note(heat)
+        if CLOCK_MHZ in self.order.parameters:
+            return self._lock(now_s, port, keeper)
+        if self._controller is not None:
+            self._wanted_mw = self._controller.sample(now_s, heat)
+            if self._wanted_mw >= self._controller.ceiling_mw and self.state is OrderState.PENDING:
+                return None
+            if self._controller.phase is Phase.EXHAUSTED:
+                self.detail = "the limit is at its floor and the GPU is still too hot: move its work away"
+        return self._write(keeper)
+
+    def _write(self, keeper: LimitKeeper) -> Write | None:
+        wanted, now = self._wanted_mw, self.now
+        assert now is not None
+        if wanted is None or (wanted == now.current_mw and self.state is OrderState.APPLIED):
+            return None
+        write = keeper.hold(self.order, wanted)
+        self.now = write.after
+        self.state = OrderState.APPLIED
+        if write.after is not None:
+            self.least_mw = min(self.least_mw, write.after.current_mw)
+            self.detail = f"limit {write.after.current_mw / 1000:g} W, {write.after.enforced_mw / 1000:g} W in force"
+        return write
+
+    def _lock(self, now_s: float, port: PowerPort, keeper: LimitKeeper) -> Write | None:
+        highest = number(self.order.parameters, CLOCK_MHZ) or 0.0
+        if self._locked_s is None:
+            self._locked_s = now_s
+            return keeper.lock(self.order, round(highest))
+        if self.state is OrderState.APPLIED or now_s - self._locked_s < CLOCK_SETTLES_SECONDS:
+            return None
+        clocks = port.clocks(self.order.gpu)
+        if clocks.now_mhz > max(highest, clocks.low_mhz) + CLOCK_TOLERANCE_MHZ:
+            text = f"{self.order.gpu}: SM clock is {clocks.now_mhz} MHz in spite of a lock to {highest:g}"
+            raise LimitFailure(Obstacle.REFUSED, text)
+        self.state = OrderState.APPLIED
+        self.detail = f"SM clock {clocks.now_mhz} MHz, locked to {highest:g}"
+        return None
+
+    def _note(self, heat: Heat) -> None:
+        self.hottest_c = max(self.hottest_c, heat.temperature_c)
+        if self.state is OrderState.APPLIED:
+            self.coolest_c = min(self.coolest_c, heat.temperature_c)
+
+    def report(self, state: OrderState, detail: str, at_ms: int, now: PowerLimits | None) -> OrderReport:
+        """How it stands, with the limits `now`."""
+        found = self.found
+        return OrderReport(
+            self.order,
+            state,
+            detail,
+            at_ms,
+            None if found is None else found.current_mw,
+            None if found is None else found.enforced_mw,
+            None if now is None else now.current_mw,
+            None if now is None else now.enforced_mw,
+            self._figures(),
+        )
+
+    def _figures(self) -> dict[str, float]:
+        if self.found is None:
+            return {}
+        watts = (self.found.current_mw - self.least_mw) / 1000.0
+        figures = {"default_limit_watts": self.found.default_mw / 1000.0, "limit_lowered_watts": watts}
+        if self.hottest_c > -1e9:
+            figures["hottest_celsius"] = self.hottest_c
+        if self.coolest_c < 1e9:
+            figures["coolest_celsius"] = self.coolest_c
+            if watts > 0 and self.hottest_c > self.coolest_c:
+                figures["celsius_per_watt"] = (self.hottest_c - self.coolest_c) / watts
+        return figures

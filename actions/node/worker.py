@@ -1,0 +1,324 @@
+"""The node's side of orders: takes them, looks at the GPU once more, carries them out, and gives everything back.
+
+Pure but for its ports: whoever runs it calls `receive` with what the brain lists, `tick` about once a second, and
+`close` at the end. All of it in one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from tocsin.actions.node.keeper import LimitKeeper
+from tocsin.actions.node.markers import MarkerFolder
+from tocsin.actions.node.ports import HookPort, PowerPort, ResetPort
+from tocsin.actions.node.requests import Request
+from tocsin.actions.node.reset import DRAINED, ResetResult, run_reset
+from tocsin.actions.node.thermal import ThermalSettings
+from tocsin.actions.node.throttle import CLOCK_MHZ, Throttle
+from tocsin.domain.clock import Clock
+from tocsin.domain.finding import ActionKind
+from tocsin.domain.order import Order, OrderReport, OrderState
+from tocsin.domain.power import LimitFailure, PowerLimits
+from tocsin.telemetry.log import logger
+
+_log = logger("orders")
+
+REMEMBERED = 1000
+"""Ended orders whose outcome is kept, so that one that comes again is answered and not done again."""
+RETRY_SECONDS = 5.0
+MAX_RETRY_SECONDS = 300.0
+"""First and longest pause between two attempts to give back what could not be given back; it doubles."""
+REPORT_SECONDS = 60.0
+"""Time between two reports of an order that stands as it did: a brain that was restarted learns of it so."""
+
+Submit = Callable[[Callable[[], ResetResult]], "Future[ResetResult]"]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRules:
+    """What this node allows: `allow` has ``throttle``, ``clocks``, ``reset``, ``checkpoint`` and ``defragment``."""
+
+    host: str
+    allow: Collection[str] = frozenset()
+    thermal: ThermalSettings = field(default_factory=ThermalSettings)
+    arm_seconds: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What the worker acts through; `submit` runs a reset beside it."""
+
+    power: PowerPort
+    hooks: HookPort
+    reset: ResetPort
+    submit: Submit
+
+
+class NodeWorker:
+    """Carries out the orders of one node.
+
+    Everything that an earlier process left behind is given back before anything else. An order that the node does not
+    allow, that came too late, that is for another host or from an older brain is refused, and says why.
+    """
+
+    def __init__(self, rules: NodeRules, ports: Ports, keeper: LimitKeeper, folder: MarkerFolder, clock: Clock) -> None:
+        self._rules = rules
+        self._ports = ports
+        self._keeper = keeper
+        self._folder = folder
+        self._clock = clock
+        self._epoch = folder.highest_epoch()
+        self._throttles: dict[str, Throttle] = {}
+        self._requests: dict[str, Request] = {}
+        self._resets: dict[str, tuple[Order, Future[ResetResult]]] = {}
+        self._ended: dict[str, OrderReport] = {}
+        self._reports: dict[str, OrderReport] = {}
+        self._told_s: dict[str, float] = {}
+        self._retry_s = 0.0
+        self._pause_s = RETRY_SECONDS
+        self._left = keeper.restore_all()
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is in hand that needs a look every second."""
+        return bool(self._throttles or self._requests or self._resets or self._left)
+
+    @property
+    def engaged(self) -> int:
+        """GPUs whose limits are changed now."""
+        return len(self._keeper.held)
+
+    def reports(self) -> tuple[OrderReport, ...]:
+        """What the brain has not been told yet, one for each order, the newest."""
+        return tuple(self._reports.values())
+
+    def told(self, report: OrderReport) -> None:
+        """The brain has `report`."""
+        if self._reports.get(report.order.key) == report:
+            del self._reports[report.order.key]
+
+    def receive(self, orders: Sequence[Order]) -> None:
+        """Take what the brain lists for this host now."""
+        for order in orders:
+            if order.epoch > self._epoch:
+                self._epoch = order.epoch
+                self._folder.remember_epoch(order.epoch)
+            known = self._throttles.get(order.key)
+            if known is not None and order.action is ActionKind.THROTTLE and order.epoch >= self._epoch:
+                known.renew(order, self._clock.monotonic())
+            elif order.key in self._ended:
+                self._reports.setdefault(order.key, self._ended[order.key])
+            elif not self._in_hand(order.key):
+                self._take(order)
+
+    def tick(self) -> None:
+        """Do what is due now."""
+        now_s = self._clock.monotonic()
+        for throttle in list(self._throttles.values()):
+            self._sample(throttle, now_s)
+        for request in list(self._requests.values()):
+            self._look_at(request)
+        for order, future in list(self._resets.values()):
+            if future.done():
+                result = future.result()
+                del self._resets[order.key]
+                self._end(order, OrderState.APPLIED if result.ok else OrderState.REFUSED, result.detail)
+        self._retry(now_s)
+
+    def close(self) -> None:
+        """Give everything back; what cannot be given back now is left to the next process. Safe to repeat."""
+        for throttle in list(self._throttles.values()):
+            self._release(throttle, OrderState.RESTORED, "the agent ends")
+        self._left = self._keeper.restore_all()
+        self._ports.power.release()
+
+    # ------------------------------------------------------------------ taking
+
+    def _in_hand(self, key: str) -> bool:
+        return key in self._throttles or key in self._requests or key in self._resets
+
+    def _take(self, order: Order) -> None:
+        problem = self._objection(order)
+        if problem:
+            self._end(order, OrderState.REFUSED, problem)
+        elif order.action is ActionKind.RESTORE:
+            self._restore(order)
+        elif order.action is ActionKind.THROTTLE:
+            self._throttle(order)
+        elif order.action is ActionKind.RESET_GPU:
+            allowed = "reset" in self._rules.allow
+            drained = order.parameters.get(DRAINED) == "true"
+            port = self._ports.reset
+            self._ports.power.release()
+            future = self._ports.submit(lambda: run_reset(port, order.gpu, drained=drained, allowed=allowed))
+            self._resets[order.key] = (order, future)
+        else:
+            self._ask(order)
+
+    def _objection(self, order: Order) -> str:
+        """Why an order is not followed at all; empty where it may be."""
+        if order.simulated:
+            return "a simulated order never reaches a real GPU"
+        if order.host != self._rules.host:
+            return f"the order is for {order.host}, this is {self._rules.host}"
+        if order.epoch < self._epoch:
+            return f"the order is from an older brain (epoch {order.epoch}, this node has heard of {self._epoch})"
+        needed = _needed(order)
+        if needed is None:
+            return f"a node does not carry out {order.action}"
+        if needed and needed not in self._rules.allow:
+            return f'not allowed on this node: add "{needed}" to node.allow'
+        if order.action is not ActionKind.RESTORE and order.issued_ms >= order.expires_ms:
+            return "the order has expired"
+        return ""
+
+    def _throttle(self, order: Order) -> None:
+        for other in self._throttles.values():
+            if other.order.gpu == order.gpu:
+                self._end(order, OrderState.REFUSED, f"the GPU is under another order already ({other.order.key})")
+                return
+        if order.gpu in self._left:
+            self._end(order, OrderState.REFUSED, "an earlier limit of this GPU could not be given back yet")
+            return
+        now_s = self._clock.monotonic()
+        throttle = Throttle(order, now_s, now_s + order.lease_seconds, self._rules.thermal, self._rules.arm_seconds)
+        try:
+            throttle.begin(self._ports.power, self._keeper)
+        except LimitFailure as failure:
+            self._end(order, OrderState.REFUSED, str(failure), throttle)
+            return
+        self._throttles[order.key] = throttle
+        self._say(throttle)
+
+    def _restore(self, order: Order) -> None:
+        """Give back what any order holds on this GPU; a restore of nothing is done at once."""
+        for throttle in list(self._throttles.values()):
+            if throttle.order.gpu == order.gpu:
+                figures = throttle.report(OrderState.RESTORED, "", 0, None).figures
+                self._release(throttle, OrderState.RESTORED, "withdrawn by the brain")
+                if order.gpu in self._left:
+                    self._end(order, OrderState.FAILED, "the limit could not be given back yet; it is tried again")
+                else:
+                    self._end(order, OrderState.RESTORED, "the limit is as it was", figures=figures)
+                return
+        self._give_back(order.gpu)
+        failed = order.gpu in self._left
+        state = OrderState.FAILED if failed else OrderState.RESTORED
+        self._end(order, state, "the limit could not be given back yet" if failed else "nothing was changed any more")
+
+    def _ask(self, order: Order) -> None:
+        request = Request(order, self._clock.monotonic())
+        problem = request.begin(self._ports.hooks, (order.expires_ms - order.issued_ms) / 1000.0)
+        if problem:
+            self._end(order, OrderState.REFUSED, problem)
+        else:
+            self._requests[order.key] = request
+            self._report(OrderReport(order, OrderState.PENDING, request.detail, self._clock.now_ms()))
+
+    # ------------------------------------------------------------------ going on
+
+    def _sample(self, throttle: Throttle, now_s: float) -> None:
+        lapsed = throttle.lapsed(now_s)
+        if lapsed:
+            self._release(throttle, OrderState.EXPIRED, lapsed)
+            return
+        before = throttle.state, throttle.detail
+        try:
+            throttle.sample(now_s, self._ports.power, self._keeper)
+        except LimitFailure as failure:
+            if failure.obstacle.passes and throttle.state is OrderState.APPLIED and not self._gone_long(throttle):
+                return
+            self._release(throttle, OrderState.FAILED, str(failure))
+            return
+        again = now_s - self._told_s.get(throttle.order.key, -1e18) >= REPORT_SECONDS
+        if again or before != (throttle.state, throttle.detail):
+            self._say(throttle)
+
+    def _gone_long(self, throttle: Throttle) -> bool:
+        return throttle.lapsed(self._clock.monotonic()) != ""
+
+    def _look_at(self, request: Request) -> None:
+        outcome = request.look(self._ports.hooks, self._clock.monotonic())
+        if outcome is not None:
+            del self._requests[request.order.key]
+            state, detail = outcome
+            self._end(request.order, state, detail, figures=request.figures)
+
+    def _retry(self, now_s: float) -> None:
+        if not self._left:
+            self._pause_s = RETRY_SECONDS
+        elif now_s >= self._retry_s and not self._resets:
+            self._retry_s = now_s + self._pause_s
+            self._pause_s = min(2.0 * self._pause_s, MAX_RETRY_SECONDS)
+            for gpu in self._left:
+                self._give_back(gpu)
+            if not self._throttles:
+                self._ports.power.release()
+
+    # ------------------------------------------------------------------ ending
+
+    def _release(self, throttle: Throttle, state: OrderState, detail: str) -> None:
+        order = throttle.order
+        self._throttles.pop(order.key, None)
+        self._give_back(order.gpu)
+        if order.gpu in self._left:
+            detail += "; its limit could not be given back yet, which is tried again"
+        self._end(order, state, detail, throttle)
+        if not self._throttles and not self._left:
+            self._ports.power.release()
+
+    def _give_back(self, gpu: str) -> None:
+        try:
+            self._keeper.restore(gpu)
+        except LimitFailure:
+            if gpu not in self._left:
+                self._left = (*self._left, gpu)
+        else:
+            self._left = tuple(other for other in self._left if other != gpu)
+
+    def _end(
+        self,
+        order: Order,
+        state: OrderState,
+        detail: str,
+        throttle: Throttle | None = None,
+        figures: Mapping[str, float] | None = None,
+    ) -> None:
+        now_ms = self._clock.now_ms()
+        if throttle is None:
+            report = OrderReport(order, state, detail, now_ms, figures=figures or {})
+        else:
+            report = throttle.report(state, detail, now_ms, self._limits(order.gpu))
+        _log.info("order ended", order=order.key, gpu=order.gpu, state=state.value, detail=detail)
+        self._told_s.pop(order.key, None)
+        self._ended[order.key] = report
+        while len(self._ended) > REMEMBERED:
+            self._ended.pop(next(iter(self._ended)))
+        self._report(report)
+
+    def _say(self, throttle: Throttle) -> None:
+        self._told_s[throttle.order.key] = self._clock.monotonic()
+        self._report(throttle.report(throttle.state, throttle.detail, self._clock.now_ms(), throttle.now))
+
+    def _report(self, report: OrderReport) -> None:
+        self._reports[report.order.key] = report
+
+    def _limits(self, gpu: str) -> PowerLimits | None:
+        try:
+            return self._ports.power.limits(gpu)
+        except LimitFailure:
+            return None
+
+
+def _needed(order: Order) -> str | None:
+    """What ``node.allow`` must have for `order`: empty for what needs none, None for what no node does."""
+    if order.action is ActionKind.THROTTLE:
+        return "clocks" if CLOCK_MHZ in order.parameters else "throttle"
+    return {
+        ActionKind.RESTORE: "",
+        ActionKind.RESET_GPU: "",
+        ActionKind.CHECKPOINT: "checkpoint",
+        ActionKind.DEFRAGMENT: "defragment",
+    }.get(order.action)

@@ -1,0 +1,95 @@
+"""Defragmentation of the fleet and of MIG slices: which work to move where, in what order, and what it is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from tocsin.actions.planning.board import Board, FleetBoard, MigBoard
+from tocsin.actions.planning.measures import fleet_figures, mig_figures
+from tocsin.actions.planning.plan import Plan, Refusal, Step
+from tocsin.actions.planning.schedule import schedule
+from tocsin.actions.planning.search import Spot, improve, search
+from tocsin.actions.planning.stage import Stage
+from tocsin.actions.planning.state import FleetState, GpuMode
+from tocsin.actions.planning.units import Limits, units_of
+from tocsin.domain.words import counted
+
+WHOLE_MODES = (GpuMode.EXCLUSIVE, GpuMode.TIME_SLICE)
+
+
+def defragment(state: FleetState, limits: Limits) -> Plan:
+    """Moves of work between hosts after which fewer free GPUs are of no use to the work that comes."""
+    units, refused = units_of(state, WHOLE_MODES, limits)
+    return _plan("defragment", state, FleetBoard(state, units, limits), refused, limits)
+
+
+def repack_mig(state: FleetState, limits: Limits) -> Plan:
+    """Moves of work between MIG instances after which more of the instances in demand can be created."""
+    units, refused = units_of(state, (GpuMode.MIG,), limits)
+    return _plan("mig", state, MigBoard(state, units, limits), refused, limits)
+
+
+def figures(kind: str, state: FleetState) -> dict[str, float]:
+    """The figures that a plan of this kind is judged by."""
+    return fleet_figures(state) if kind == "defragment" else mig_figures(state)
+
+
+def _plan(kind: str, state: FleetState, board: Board, refused: tuple[Refusal, ...], limits: Limits) -> Plan:
+    before = figures(kind, state)
+    steps, stuck = _steps(state, board, limits)
+    gain = sum(step.gain_gpu_hours for step in steps)
+    cost = sum(step.cost_gpu_hours for step in steps)
+    after = figures(kind, Stage(state, limits.most_risk).run(steps))
+    return Plan(
+        kind,
+        _sentence(kind, steps, before, after, gain, cost),
+        steps,
+        (*stuck, *refused),
+        before,
+        after,
+        gain,
+        cost,
+        limits.horizon_h,
+        state.simulated,
+    )
+
+
+def _steps(state: FleetState, board: Board, limits: Limits) -> tuple[tuple[Step, ...], tuple[Refusal, ...]]:
+    """Moves none of which could be left out with profit, and what had to stay."""
+    spots = search(board, state, replace(limits, most_moves=len(board.units))).at
+    steps, order, stuck = schedule(state, board, spots, limits)
+    if len(steps) > limits.most_moves:
+        spots = improve(board, state, _only(board, spots, order[: limits.most_moves]), limits).at
+        steps, order, stuck = schedule(state, board, spots, limits)
+    while stuck and order:
+        spots = improve(board, state, _only(board, spots, order), replace(limits, effort=0)).at
+        steps, order, more = schedule(state, board, spots, limits)
+        if not more:
+            break
+        stuck = (*stuck, *more)
+    return steps, stuck
+
+
+def _only(board: Board, spots: Sequence[Spot], units: Iterable[int]) -> list[Spot]:
+    """`spots` with all but `units` at home."""
+    kept = set(units)
+    return [spots[unit] if unit in kept else home for unit, home in enumerate(board.homes)]
+
+
+def _sentence(
+    kind: str,
+    steps: tuple[Step, ...],
+    before: Mapping[str, float],
+    after: Mapping[str, float],
+    gain: float,
+    cost: float,
+) -> str:
+    what = "MIG slices" if kind == "mig" else "the fleet"
+    if not steps:
+        return f"Leave {what} as it is: no move gains more than it costs ({before['fragmented_gpus']:.2f} GPUs fragmented)."
+    moves = sum(len(step.moves) for step in steps)
+    return (
+        f"Move {counted(moves, 'piece')} of work: of {before['free_gpus']:.2f} free GPUs, {after['fragmented_gpus']:.2f} "
+        f"in place of {before['fragmented_gpus']:.2f} are fragmented; gains {gain:.1f} GPU-hours, costs {cost:.2f}."
+    )

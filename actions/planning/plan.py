@@ -1,0 +1,87 @@
+"""What a planner returns: steps in order, each with its gain, its cost and a sentence, and what was refused and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from tocsin.actions.planning.state import Hold
+
+
+class StepKind(StrEnum):
+    """What one step does."""
+
+    MOVE = "move"
+    PLACE = "place"
+    SCALE_OUT = "scale_out"
+    WAIT_READY = "wait_ready"
+    CORDON = "cordon"
+    CHECKPOINT = "checkpoint"
+    DRAIN = "drain"
+    SCALE_IN = "scale_in"
+    POWER_LIMIT = "power_limit"
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One piece of work and what it holds after; `source` is empty where it starts anew."""
+
+    work: str
+    source: tuple[Hold, ...]
+    target: tuple[Hold, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to do, wholly done before the next begins.
+
+    `subject` names the work, host, pool or GPU. `moves` all happen together. `amount` is in nodes for scaling and in
+    watts for a power limit. `wait_s` is how long the step waits first. Gain and cost are in GPU-hours.
+    """
+
+    kind: StepKind
+    subject: str
+    sentence: str
+    moves: tuple[Move, ...] = ()
+    amount: float = 0.0
+    wait_s: float = 0.0
+    gain_gpu_hours: float = 0.0
+    cost_gpu_hours: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What was looked at and left alone, and why."""
+
+    subject: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Steps in order, tried on a copy of the state. `before` and `after` are figures of the state by name.
+
+    `gain_gpu_hours` is that of all steps together over `horizon_h` hours; the gains of single steps add up to it.
+    """
+
+    kind: str
+    sentence: str
+    steps: tuple[Step, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+    before: Mapping[str, float] = field(default_factory=dict)
+    after: Mapping[str, float] = field(default_factory=dict)
+    gain_gpu_hours: float = 0.0
+    cost_gpu_hours: float = 0.0
+    horizon_h: float = 0.0
+    simulated: bool = False
+
+    @property
+    def moved(self) -> tuple[str, ...]:
+        """Ids of all works that the plan moves or places."""
+        return tuple(move.work for step in self.steps for move in step.moves)
+
+    def as_json(self) -> dict[str, Any]:
+        """The plan as `tocsin plan --json` prints it."""
+        return asdict(self)

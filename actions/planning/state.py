@@ -1,0 +1,305 @@
+"""What planners look at: nodes, GPUs, the work on them, and what must not be disturbed. Nothing here changes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+
+from tocsin.domain.fragmentation import FOUR_SLICE, SEVEN_SLICE, MigTemplate, Placement
+from tocsin.domain.fragmentation_fleet import Node as FreeNode
+from tocsin.domain.fragmentation_fleet import Task
+
+TEMPLATES: Mapping[str, MigTemplate] = {"seven": SEVEN_SLICE, "four": FOUR_SLICE}
+SHARE_EPSILON = 1e-9
+"""Shares are sums of decimal fractions; what is missing by less is not missing."""
+
+
+class GpuMode(StrEnum):
+    """How a GPU is given to work."""
+
+    EXCLUSIVE = "exclusive"
+    """Whole, to one piece of work."""
+    TIME_SLICE = "time_slice"
+    """In shares of its time, to several."""
+    MIG = "mig"
+    """In instances of fixed slices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One GPU. `instances` are its MIG instances, used or not, and `template` names its slices (``seven``, ``four``).
+
+    `limit_watts` is the power limit in force, `least_watts` the lowest that the board takes, `default_watts` the
+    board's own; None where unknown. A GPU that is not `healthy` takes no new work.
+    """
+
+    uuid: str
+    host: str
+    model: str = ""
+    mode: GpuMode = GpuMode.EXCLUSIVE
+    instances: tuple[Placement, ...] = ()
+    template: str = "seven"
+    healthy: bool = True
+    limit_watts: float | None = None
+    least_watts: float | None = None
+    default_watts: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A host. `cpus` and `memory_bytes` are all that GPU work may have of it, None where unknown, taken as enough.
+
+    `island` names the fast fabric that it belongs to, the host itself where empty. `risk` is the probability that it
+    fails within the horizon, 0 to 1.
+    """
+
+    host: str
+    pool: str = "default"
+    rack: str = ""
+    island: str = ""
+    cpus: float | None = None
+    memory_bytes: float | None = None
+    schedulable: bool = True
+    risk: float = 0.0
+
+    @property
+    def fabric(self) -> str:
+        """The island, or the host where it has none."""
+        return self.island or self.host
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Hold:
+    """What a piece of work has of one GPU: a `share` of it, or the MIG instance that begins at slice `start`."""
+
+    gpu: str
+    share: float = 1.0
+    start: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One pod or job step, on one host; works with the same `gang` start, stop and move together.
+
+    `holds` is empty while it waits. `gpus` is what it asks for: a share of one GPU, whole GPUs, or with `profile` one MIG
+    instance. `lost_s` is the work in seconds since its last checkpoint, all of which a move loses (0 for work without
+    state, None where unknown: it is not moved); `restart_s` is how long it stands after a move. `checkpoint_every_s`
+    and `ends_in_s` are None where unknown. `checkpoint_s` is how long it stands to write a checkpoint when it is asked for one,
+    None where it cannot be asked. `budgets` name the disruption budgets that cover it. `model` and `pool` bind
+    where not empty. `data_hosts` have its data at hand. `movable` is false for work that no eviction may touch, such
+    as pods of a DaemonSet.
+    """
+
+    id: str
+    gpus: float = 1.0
+    holds: tuple[Hold, ...] = ()
+    profile: str = ""
+    gang: str = ""
+    priority: int = 0
+    budgets: tuple[str, ...] = ()
+    lost_s: float | None = None
+    restart_s: float = 0.0
+    checkpoint_every_s: float | None = None
+    checkpoint_s: float | None = None
+    ends_in_s: float | None = None
+    pool: str = ""
+    model: str = ""
+    cpus: float = 0.0
+    memory_bytes: float = 0.0
+    data_hosts: tuple[str, ...] = ()
+    movable: bool = True
+
+    @property
+    def mode(self) -> GpuMode:
+        """The mode of the GPUs that it needs."""
+        if self.profile:
+            return GpuMode.MIG
+        return GpuMode.TIME_SLICE if self.gpus < 1 else GpuMode.EXCLUSIVE
+
+    @property
+    def unit(self) -> str:
+        """What moves together: its gang, or itself."""
+        return f"gang {self.gang}" if self.gang else self.id
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A disruption budget: how many of the works that name it may be disturbed now."""
+
+    name: str
+    allowed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """What may be done to a pool's size.
+
+    Never fewer than `floor_gpus` GPUs ready; at most `most_nodes` nodes; a node that is added has `node_gpus` GPUs of
+    `node_model`, `node_cpus` CPUs, and is ready `provision_s` after it is asked for. `waiting_gpus` is what work waits
+    for and `utilisation` how busy the pool is, 0 to 1; None where unknown. `changed_ms` is when it was last scaled.
+    """
+
+    name: str
+    floor_gpus: int = 0
+    most_nodes: int | None = None
+    node_gpus: int = 8
+    node_model: str = ""
+    node_cpus: float | None = None
+    provision_s: float = 900.0
+    waiting_gpus: float | None = None
+    utilisation: float | None = None
+    changed_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class FleetState:
+    """The fleet at `at_ms`. `mix` are the tasks that come, `demand` the share of each MIG profile in the requests."""
+
+    at_ms: int = 0
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    gpus: Mapping[str, Slot] = field(default_factory=dict)
+    works: Mapping[str, Work] = field(default_factory=dict)
+    budgets: Mapping[str, Budget] = field(default_factory=dict)
+    pools: Mapping[str, Pool] = field(default_factory=dict)
+    mix: tuple[Task, ...] = ()
+    demand: Mapping[str, float] = field(default_factory=dict)
+    simulated: bool = False
+
+    @cached_property
+    def by_host(self) -> Mapping[str, tuple[Slot, ...]]:
+        """GPUs by host, in the order of `gpus`."""
+        found: dict[str, list[Slot]] = {host: [] for host in self.nodes}
+        for slot in self.gpus.values():
+            found.setdefault(slot.host, []).append(slot)
+        return {host: tuple(slots) for host, slots in found.items()}
+
+    @cached_property
+    def on_gpu(self) -> Mapping[str, tuple[Work, ...]]:
+        """The works that hold anything of a GPU, by its UUID."""
+        found: dict[str, list[Work]] = {}
+        for work in self.works.values():
+            for hold in work.holds:
+                found.setdefault(hold.gpu, []).append(work)
+        return {uuid: tuple(works) for uuid, works in found.items()}
+
+    @cached_property
+    def on_host(self) -> Mapping[str, tuple[Work, ...]]:
+        """The works of each host."""
+        found: dict[str, list[Work]] = {}
+        for work in self.works.values():
+            if work.holds:
+                found.setdefault(self.host_of(work), []).append(work)
+        return {host: tuple(works) for host, works in found.items()}
+
+    @cached_property
+    def gangs(self) -> Mapping[str, tuple[Work, ...]]:
+        """Members of each gang."""
+        found: dict[str, list[Work]] = {}
+        for work in self.works.values():
+            if work.gang:
+                found.setdefault(work.gang, []).append(work)
+        return {gang: tuple(works) for gang, works in found.items()}
+
+    @cached_property
+    def taken(self) -> Mapping[str, float]:
+        """The share of each GPU that work holds; of a MIG GPU, its memory slices with an instance in use."""
+        found: dict[str, float] = {}
+        for work in self.works.values():
+            for hold in work.holds:
+                found[hold.gpu] = found.get(hold.gpu, 0.0) + self.share_of(work, hold)
+        return found
+
+    def host_of(self, work: Work) -> str:
+        """The host that `work` is on; empty while it waits."""
+        return self.gpus[work.holds[0].gpu].host if work.holds else ""
+
+    def share_of(self, work: Work, hold: Hold) -> float:
+        """The share of the GPU that `hold` is, 0 to 1."""
+        if not work.profile:
+            return hold.share
+        template = TEMPLATES[self.gpus[hold.gpu].template]
+        return template.profiles[work.profile].memory_slices / template.memory_slices
+
+    def held_gpus(self, work: Work) -> float:
+        """GPUs that `work` holds, shares added up."""
+        return math.fsum(self.share_of(work, hold) for hold in work.holds)
+
+    def free(self, uuid: str) -> float:
+        """The share of a GPU that no work holds; 0 where it takes none."""
+        slot = self.gpus[uuid]
+        return max(0.0, 1.0 - self.taken.get(uuid, 0.0)) if slot.healthy else 0.0
+
+    def cpus_left(self, host: str) -> float:
+        """CPUs of `host` that no work has; infinite where unknown."""
+        cpus = self.nodes[host].cpus
+        return math.inf if cpus is None else cpus - math.fsum(work.cpus for work in self.on_host.get(host, ()))
+
+    def memory_left(self, host: str) -> float:
+        """Memory of `host` in bytes that no work has; infinite where unknown."""
+        memory = self.nodes[host].memory_bytes
+        works = self.on_host.get(host, ())
+        return math.inf if memory is None else memory - math.fsum(work.memory_bytes for work in works)
+
+    def free_node(self, host: str) -> FreeNode:
+        """What `fragmentation_fleet` measures of a host; MIG GPUs have a measure of their own and are left out."""
+        node = self.nodes[host]
+        free = tuple(self.free(slot.uuid) for slot in self.by_host[host] if slot.mode is not GpuMode.MIG)
+        cpus = self.cpus_left(host)
+        return FreeNode(free, None if math.isinf(cpus) else cpus, node.schedulable)
+
+    def layout(self, uuid: str) -> tuple[Placement, ...]:
+        """The MIG instances of a GPU in which work runs; empty ones can be destroyed at no cost and do not count."""
+        return tuple(
+            sorted(
+                (work.profile, hold.start)
+                for work in self.on_gpu.get(uuid, ())
+                for hold in work.holds
+                if hold.gpu == uuid and hold.start is not None
+            )
+        )
+
+    def ready_gpus(self, pool: str) -> int:
+        """Healthy GPUs of a pool on nodes that take work."""
+        return sum(
+            slot.healthy and self.nodes[slot.host].schedulable and self.nodes[slot.host].pool == pool
+            for slot in self.gpus.values()
+        )
+
+    def with_works(self, works: Iterable[Work]) -> FleetState:
+        """A copy in which `works` stand for those of the same id."""
+        return self._copy(works={**self.works, **{work.id: work for work in works}})
+
+    def with_nodes(self, nodes: Iterable[Node], gpus: Iterable[Slot] = ()) -> FleetState:
+        """A copy in which `nodes` and `gpus` stand for, or are added to, those of the same name."""
+        return self._copy(
+            nodes={**self.nodes, **{node.host: node for node in nodes}},
+            gpus={**self.gpus, **{slot.uuid: slot for slot in gpus}},
+        )
+
+    def without_node(self, host: str) -> FleetState:
+        """A copy without a host and its GPUs; its work must have left."""
+        return self._copy(
+            nodes={name: node for name, node in self.nodes.items() if name != host},
+            gpus={uuid: slot for uuid, slot in self.gpus.items() if slot.host != host},
+        )
+
+    def _copy(
+        self,
+        works: Mapping[str, Work] | None = None,
+        nodes: Mapping[str, Node] | None = None,
+        gpus: Mapping[str, Slot] | None = None,
+    ) -> FleetState:
+        return FleetState(
+            self.at_ms,
+            self.nodes if nodes is None else nodes,
+            self.gpus if gpus is None else gpus,
+            self.works if works is None else works,
+            self.budgets,
+            self.pools,
+            self.mix,
+            self.demand,
+            self.simulated,
+        )

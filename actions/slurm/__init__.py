@@ -1,0 +1,1 @@
+"""Slurm as a manager: its commands, what they print, and what to make of it."""

@@ -1,0 +1,55 @@
+"""Tocsin's own marks in comments of Slurm's nodes and jobs: what was begun is read from the cluster after a restart."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_MARK = re.compile(r"(?:^|(?<=\s))tocsin/([a-z_]+)/([0-9a-f]{16})/(\d{1,15})(?=\s|$)")
+REASON_PREFIX = "tocsin: "
+"""Start of the reason of every node that Tocsin drained; its end is the decision's id in brackets."""
+_OWN = re.compile(r"^tocsin: .*\[[0-9a-f]{16}\]$", re.DOTALL)
+_UNPRINTED = re.compile(r"[^A-Za-z0-9 .,:;%/_()\[\]+-]+")
+MAX_REASON = 200
+"""Characters of a reason: Slurm's own tables show 20 to 50."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """`what` (such as ``drain``) was begun at `at_ms` for the decision with `id`."""
+
+    what: str
+    id: str
+    at_ms: int
+
+    def __str__(self) -> str:
+        return f"tocsin/{self.what}/{self.id}/{self.at_ms}"
+
+
+def find(text: str, what: str) -> Mark | None:
+    """The newest mark of `what` in a comment; None where there is none."""
+    found = [Mark(match[1], match[2], int(match[3])) for match in _MARK.finditer(text) if match[1] == what]
+    return max(found, key=lambda mark: mark.at_ms, default=None)
+
+
+def put(text: str, mark: Mark) -> str:
+    """`text` with `mark` in place of any of the same kind; the words of others stay."""
+    kept = drop(text, mark.what)
+    return f"{kept} {mark}" if kept else str(mark)
+
+
+def drop(text: str, what: str) -> str:
+    """`text` without marks of `what`."""
+    return " ".join(_MARK.sub(lambda match: "" if match[1] == what else match[0], text).split())
+
+
+def reason(sentence: str, identity: str) -> str:
+    """Reason of a drain. Only plain characters of `sentence` are kept: it may come to a remote shell."""
+    plain = " ".join(_UNPRINTED.sub(" ", sentence).split())
+    room = MAX_REASON - len(REASON_PREFIX) - len(identity) - 3
+    return f"{REASON_PREFIX}{plain[:room].rstrip()} [{identity}]"
+
+
+def is_own(text: str) -> bool:
+    """Whether a node's reason is one that `reason` made."""
+    return _OWN.match(text) is not None

@@ -1,0 +1,94 @@
+"""Taking nodes out of service and giving them back: only what nobody else took, only what Tocsin took."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tocsin.actions.executors.protocol import ExecutionResult
+from tocsin.actions.slurm import marks
+from tocsin.actions.slurm.client import Slurm
+from tocsin.actions.slurm.marks import Mark
+from tocsin.actions.slurm.state import SlurmNode
+from tocsin.domain.clock import SECOND
+from tocsin.domain.decision import Decision
+
+DRAIN: Final = "drain"
+REBOOT: Final = "reboot"
+SLURMS_OWN = ("Not responding", "Low ", "gres/gpu count", "Node unexpectedly rebooted", "slurm_")
+"""Starts of reasons that Slurm itself writes; they are nobody's decision."""
+_REBOOTING = frozenset({"REBOOT_REQUESTED", "REBOOT_ISSUED"})
+
+
+def foreign(node: SlurmNode) -> str:
+    """Who took a node out of service and why, where that was not Tocsin; empty where nobody else did."""
+    out = node.drained or "FAIL" in node.flags or node.base == "DOWN"
+    if not out or not node.reason or marks.is_own(node.reason) or node.reason.startswith(SLURMS_OWN):
+        return ""
+    return f"{node.name} was taken out by {node.reason_user or 'someone'}: {node.reason!r}; it is left alone"
+
+
+def is_ours(node: SlurmNode) -> bool:
+    """Whether Tocsin has it out of service."""
+    return (node.drained or node.base == "DOWN") and marks.is_own(node.reason)
+
+
+def take_out(slurm: Slurm, node: SlurmNode, decision: Decision, now_ms: int) -> ExecutionResult | None:
+    """Drain it unless it is drained already; a result where that cannot be, None where it takes no new work."""
+    other = foreign(node)
+    if other:
+        return ExecutionResult(False, other, lasting=False)
+    if node.drained:
+        return None
+    mark = marks.find(node.comment, DRAIN)
+    if mark is not None and mark.id == decision.id:
+        said = f"{node.name} was drained for this and somebody gave it back: it is left alone"
+        return ExecutionResult(False, said, lasting=False)
+    comment = marks.put(node.comment, Mark(DRAIN, decision.id, now_ms))
+    slurm.drain(node.name, marks.reason(decision.sentence, decision.id), comment)
+    return None
+
+
+def drain_seconds(node: SlurmNode, now_ms: int) -> dict[str, float]:
+    """How long its drain has lasted; empty where it was not Tocsin's."""
+    mark = marks.find(node.comment, DRAIN)
+    return {} if mark is None else {"drain_seconds": max(0, now_ms - mark.at_ms) / SECOND}
+
+
+def give_back(slurm: Slurm, node: SlurmNode, now_ms: int) -> ExecutionResult:
+    """Resume what Tocsin drained."""
+    if is_ours(node):
+        effect = {f"out_of_service_{name}": value for name, value in drain_seconds(node, now_ms).items()}
+        slurm.resume(node.name, marks.drop(node.comment, DRAIN))
+        return ExecutionResult(True, f"{node.name} is given back", effect=effect)
+    if node.schedulable:
+        if marks.find(node.comment, DRAIN) is not None:
+            slurm.mark_node(node.name, marks.drop(node.comment, DRAIN))
+        return ExecutionResult(True, f"{node.name} was in service already", lasting=False)
+    said = foreign(node) or f"{node.name} is {node.base.lower()} ({', '.join(sorted(node.flags)) or 'no flag'})"
+    return ExecutionResult(False, f"{said}; it was not Tocsin that took it out", lasting=False)
+
+
+def reboot(slurm: Slurm, node: SlurmNode, decision: Decision, now_ms: int, *, begun: bool) -> ExecutionResult:
+    """Reboot it once the work on it has ended; pending until it has come back with a later boot time.
+
+    `begun` says that this process has asked for it already. What was drained stays out of service afterwards.
+    """
+    other = foreign(node)
+    if other:
+        return ExecutionResult(False, other, lasting=False)
+    mark = marks.find(node.comment, REBOOT)
+    mine = mark if mark is not None and mark.id == decision.id else None
+    if mine is not None and node.boot_s * SECOND > mine.at_ms and _REBOOTING.isdisjoint(node.flags):
+        if "NOT_RESPONDING" in node.flags:
+            return ExecutionResult(True, f"{node.name} has booted and does not answer yet", pending=True)
+        effect = {"reboot_seconds": max(0, now_ms - mine.at_ms) / SECOND}
+        return ExecutionResult(True, f"{node.name} has rebooted", effect=effect)
+    if not _REBOOTING.isdisjoint(node.flags):
+        return ExecutionResult(True, f"{node.name} waits for its reboot", pending=True)
+    if mine is not None and begun and node.ready:
+        return ExecutionResult(False, f"somebody cancelled the reboot of {node.name}", lasting=False)
+    if mine is None or not begun:
+        slurm.mark_node(node.name, marks.put(node.comment, Mark(REBOOT, decision.id, now_ms)))
+        why = marks.reason(decision.sentence, decision.id)
+        slurm.reboot(node.name, why, give_back=not node.drained and node.base != "DOWN")
+    return ExecutionResult(True, f"{node.name} is to reboot once its work has ended", pending=True)

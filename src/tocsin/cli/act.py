@@ -1,0 +1,306 @@
+"""`tocsin act`: one action on a Kubernetes cluster by a person, through the executor that the brain uses.
+
+It goes past the guards: who runs it has decided. Exit codes: 0 done, 1 not done, 2 bad input, 3 the API server does not
+answer or refuses the credentials.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tocsin.cli.common import Context, dump, json_option, pass_context
+from tocsin.config.kubernetes import KubernetesSettings, KubernetesWorkload
+from tocsin.domain.clock import HOUR, Clock, SystemClock
+from tocsin.domain.decision import Decision, Mode
+from tocsin.domain.errors import InputError
+from tocsin.domain.finding import ActionKind, Category, Severity
+from tocsin.domain.subject import Subject, SubjectKind
+
+if TYPE_CHECKING:
+    from tocsin.actions.executors.kubernetes import Kubernetes
+    from tocsin.actions.kube.cluster import Cluster
+    from tocsin.actions.kube.door import KubeDoor
+
+LOOK_SECONDS = 2.0
+"""Rest between two looks at an action that goes on."""
+_POOL = "person"
+"""Name under which `act scale` enters its workload."""
+
+
+def rest(seconds: float) -> None:
+    """Wait between two looks."""
+    threading.Event().wait(seconds)
+
+
+def carry_out(
+    executor: Kubernetes, decision: Decision, wait: Callable[[float], object], say: Callable[[str], object]
+) -> int:
+    """Run `decision` to its end, saying each new detail once; the exit code."""
+    told = ""
+    while True:
+        result = executor.execute(decision)
+        if not result.pending:
+            say(("ok: " if result.ok else "failed: ") + result.detail)
+            return 0 if result.ok else 1
+        if result.detail != told:
+            told = result.detail
+            say(f"... {told}")
+        wait(LOOK_SECONDS)
+
+
+@dataclass(frozen=True)
+class Person:
+    """What the subcommands share: where the cluster is, and whether anything may be changed there."""
+
+    settings: KubernetesSettings
+    dry_run: bool
+    yes: bool
+    clock: Clock
+
+    def allow(self) -> None:
+        """Raises InputError where neither `--dry-run` nor `--yes` was given, or both."""
+        if self.dry_run == self.yes:
+            raise InputError("--yes", self.yes, "it must be said whether to act", "give either --dry-run or --yes")
+
+    def open(self, **more: Any) -> tuple[KubeDoor, Cluster, Kubernetes]:
+        """The cluster, which has answered, and the executor over it with the settings changed by `more`."""
+        from tocsin.actions.executors.kubernetes import Kubernetes
+        from tocsin.actions.kube.cluster import Cluster
+        from tocsin.actions.kube.door import open_door
+
+        settings = self.settings.model_copy(update={"dry_run": self.dry_run} | more)
+        door = open_door(settings)
+        cluster = Cluster(door, dry_run=self.dry_run)
+        try:
+            door.ask("GET", "/version")
+        except BaseException:
+            door.close()
+            raise
+        return door, cluster, Kubernetes(cluster, settings, self.clock)
+
+    def act(self, decision: Decision, **more: Any) -> int:
+        """Carry `decision` out."""
+        self.allow()
+        door, _, executor = self.open(**more)
+        try:
+            return carry_out(executor, decision, rest, click.echo)
+        finally:
+            door.close()
+
+    def decision(self, action: ActionKind, subject: Subject, reason: str, **parameters: str) -> Decision:
+        """The decision of a person, under a key of its own."""
+        now_ms = self.clock.now_ms()
+        return Decision(
+            rule="person",
+            subject=subject,
+            action=action,
+            mode=Mode.ACT,
+            severity=Severity.INFO,
+            category=Category.HARDWARE,
+            at_ms=now_ms,
+            expires_ms=now_ms + HOUR,
+            key=f"person|{subject.key}|{action}|{now_ms}",
+            sentence=reason,
+            parameters=parameters,
+        )
+
+    def on_node(self, action: ActionKind, node: str, reason: str, **parameters: str) -> Decision:
+        """The same for a node."""
+        return self.decision(action, Subject(SubjectKind.HOST, node, node), reason, **parameters)
+
+
+pass_person = click.make_pass_decorator(Person)
+_reason = click.option("--reason", required=True, help="Why; written on the node for others to read.")
+_wait = click.option("--wait", type=click.FloatRange(min=1), help="Most seconds; default: kubernetes.drain_seconds.")
+
+
+@click.group()
+@click.option("--kubeconfig", type=click.Path(path_type=Path), help="File; default: setting kubernetes.kubeconfig.")
+@click.option("--context", "context_name", help="Context of the kubeconfig; default: its current one.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done; the server checks each write, stores none.")
+@click.option("--yes", is_flag=True, help="Do it.")
+@pass_context
+@click.pass_context
+def act(
+    click_context: click.Context,
+    context: Context,
+    kubeconfig: Path | None,
+    context_name: str | None,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Act on a Kubernetes cluster as a person, past the guards: what `kubectl` does, with Tocsin's marks and care.
+
+    Exit codes: 0 done, 1 not done, 2 bad input, 3 the API server does not answer or refuses the credentials.
+    """
+    changes: dict[str, Any] = {} if kubeconfig is None else {"kubeconfig": kubeconfig}
+    changes |= {} if context_name is None else {"context": context_name}
+    settings = context.settings.kubernetes.model_copy(update=changes)
+    click_context.obj = Person(settings, dry_run, yes, SystemClock())
+
+
+@act.command()
+@click.argument("node")
+@_reason
+@pass_person
+def cordon(person: Person, node: str, reason: str) -> int:
+    """Take NODE out of service for new pods, with Tocsin's mark."""
+    return person.act(person.on_node(ActionKind.CORDON, node, reason))
+
+
+@act.command()
+@click.argument("node")
+@_reason
+@_wait
+@pass_person
+def drain(person: Person, node: str, reason: str, wait: float | None) -> int:
+    """Cordon NODE and evict its pods, as far as disruption budgets allow."""
+    more = {} if wait is None else {"drain_seconds": wait}
+    return person.act(person.on_node(ActionKind.DRAIN, node, reason), **more)
+
+
+@act.command()
+@click.argument("node")
+@pass_person
+def uncordon(person: Person, node: str) -> int:
+    """Take back what Tocsin put on NODE; a cordon of somebody else's stays.
+
+    The brain wants proof that every GPU is healthy before it does this; here the person vouches for that.
+    """
+    return person.act(person.on_node(ActionKind.UNCORDON, node, "given back by a person"))
+
+
+@act.command()
+@click.argument("node")
+@click.argument("pods", nargs=-1, required=True)
+@_wait
+@pass_person
+def migrate(person: Person, node: str, pods: Sequence[str], wait: float | None) -> int:
+    """Evict PODS (NAMESPACE/NAME) from NODE and steer new work elsewhere; the others stay."""
+    more = {} if wait is None else {"drain_seconds": wait}
+    return person.act(person.on_node(ActionKind.MIGRATE, node, "moved by a person", pods=",".join(pods)), **more)
+
+
+@act.command()
+@click.argument("node")
+@pass_person
+def checkpoint(person: Person, node: str) -> int:
+    """Ask the pods on NODE that hold GPUs for a checkpoint, and wait for it."""
+    return person.act(person.on_node(ActionKind.CHECKPOINT, node, "asked for by a person"))
+
+
+@act.command()
+@click.argument("node")
+@pass_person
+def avoid(person: Person, node: str) -> int:
+    """Steer new pods to other nodes than NODE for a while."""
+    return person.act(person.on_node(ActionKind.PLACE_ELSEWHERE, node, "asked for by a person"))
+
+
+@act.command()
+@click.argument("node")
+@click.argument("config")
+@pass_person
+def mig(person: Person, node: str, config: str) -> int:
+    """Have mig-manager repartition NODE as CONFIG, or as `previous`; no pod may hold a GPU there."""
+    return person.act(person.on_node(ActionKind.DEFRAGMENT, node, "asked for by a person", mig_config=config))
+
+
+@act.command()
+@click.argument("target")
+@click.argument("replicas", type=click.IntRange(min=0))
+@pass_person
+def scale(person: Person, target: str, replicas: int) -> int:
+    """Set TARGET (NAMESPACE/KIND/NAME) to REPLICAS, unless an autoscaler owns it."""
+    from pydantic import ValidationError
+
+    from tocsin.actions.kube.place import place_of
+
+    person.allow()
+    try:
+        workload = KubernetesWorkload(target=target, min_replicas=0, max_replicas=max(1, replicas))
+    except ValidationError as error:
+        raise InputError("TARGET", target, "it names no workload", error.errors()[0]["msg"]) from None
+    door, cluster, executor = person.open(workloads={_POOL: workload})
+    try:
+        now = int(cluster.scale(place_of(workload).path).get("spec", {}).get("replicas", 0))
+        action = ActionKind.SCALE_OUT if replicas > now else ActionKind.SCALE_IN
+        subject = Subject(SubjectKind.POOL, _POOL, pool=_POOL)
+        decision = person.decision(action, subject, "asked for by a person", replicas=str(replicas))
+        return carry_out(executor, decision, rest, click.echo)
+    finally:
+        door.close()
+
+
+@act.command()
+@click.argument("node")
+@click.argument("labels", nargs=-1, required=True)
+@pass_person
+def label(person: Person, node: str, labels: Sequence[str]) -> int:
+    """Set or remove LABELS of NODE: NAME=VALUE sets one, NAME- removes it."""
+    from tocsin.actions.kube import marks
+
+    person.allow()
+    changes = dict(_label(one) for one in labels)
+    door, cluster, _ = person.open()
+    try:
+        changed = cluster.change_node(node, lambda found: marks.label(found, changes))
+    finally:
+        door.close()
+    words = "would label" if person.dry_run else "labelled"
+    click.echo(f"ok: {words} {node}" if changed else f"ok: {node} is labelled so already")
+    return 0
+
+
+def _label(text: str) -> tuple[str, str | None]:
+    name, sign, value = text.partition("=")
+    if sign and name:
+        return name, value
+    if text.endswith("-") and len(text) > 1:
+        return text[:-1], None
+    raise InputError("LABELS", text, "it is no label", "write NAME=VALUE, or NAME- to remove one")
+
+
+@act.command()
+@json_option
+@pass_person
+def nodes(person: Person, as_json: bool) -> None:
+    """List the nodes as Tocsin sees them, with the pods that hold their GPUs."""
+    door, _, executor = person.open()
+    try:
+        found = executor.nodes()
+    finally:
+        door.close()
+    if as_json:
+        dump([{name: getattr(node, name) for name in node.__slots__} for node in found.values()])
+        return
+    for node in found.values():
+        state = "takes work" if node.schedulable else ("cordoned by Tocsin" if node.ours else "cordoned")
+        work = ", ".join(node.work) or "no GPU held"
+        click.echo(f"{node.host}: {state}{'' if node.ready else ', not ready'}; {work}")
+
+
+@act.command()
+@pass_person
+def rights(person: Person) -> int:
+    """Ask the cluster for every right that the settings need; exit code 1 where one is missing."""
+    door, _, executor = person.open()
+    try:
+        missing = executor.missing_rights()
+    finally:
+        door.close()
+    if not missing:
+        click.echo("ok: every right is granted")
+        return 0
+    click.echo(f"missing: {', '.join(str(need) for need in missing)}; see deploy/kubernetes/rbac.yaml")
+    return 1
+
+
+COMMANDS: list[click.Command] = [act]
+"""What the command line gets."""

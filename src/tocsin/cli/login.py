@@ -1,0 +1,76 @@
+"""Log-in and log-out of a person at a brain."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import click
+
+from tocsin.cli.common import Context, api_options, connect, pass_context
+from tocsin.domain.clock import SystemClock
+from tocsin.domain.errors import TocsinError, Unavailable
+
+
+@click.command()
+@click.option("--user", help="Log in by password under this name; it is asked for, or read from standard input.")
+@click.option("--api-url", help="The brain's API; default: setting dashboard.api_url.")
+@pass_context
+def login(context: Context, user: str | None, api_url: str | None) -> None:
+    """Log in at a brain, by its provider or by password; the token is stored for the commands that follow."""
+    from tocsin.client.client import Client
+    from tocsin.client.device import DeviceLogin
+    from tocsin.client.token_file import store_token
+
+    dashboard = context.settings.dashboard
+    url = api_url or dashboard.api_url
+    with Client(url, ca=dashboard.api_ca) as client:
+        methods = client.login_methods()
+        if user is not None or (methods.password and methods.oidc is None):
+            name = user or str(click.prompt("name"))
+            opened = client.login(name, _password())
+            token, expires = opened.token, opened.expires
+        elif methods.oidc is not None:
+            given = DeviceLogin(
+                methods.oidc, SystemClock(), lambda text: click.echo(text, err=True), threading.Event().wait
+            ).run()
+            token, expires = given.token, given.expires
+        else:
+            raise Unavailable(f"{url} has no log-in for people; set api.oidc or api.ldap, or use --token")
+    with Client(url, token, ca=dashboard.api_ca) as client:
+        who = client.me()
+    path = store_token(url, token, expires)
+    click.echo(f"ok: {who.name} ({who.role}) until {expires}; token in {path}")
+
+
+def _password() -> str:
+    """Asked for without an echo at a terminal; else the first line of standard input. Never an argument: `ps` shows
+    those to everybody.
+    """
+    if sys.stdin.isatty():
+        return str(click.prompt("password", hide_input=True))
+    return sys.stdin.readline().rstrip("\r\n")
+
+
+@click.command()
+@api_options
+@pass_context
+def logout(context: Context, api_url: str | None, token: str | None) -> None:
+    """End the log-in at a brain and forget its token."""
+    from tocsin.client.token_file import drop_token, stored_token
+
+    url = api_url or context.settings.dashboard.api_url
+    stored = token or stored_token(url, SystemClock())
+    problem = ""
+    if stored:
+        try:
+            with connect(context, url, stored) as client:
+                client.logout()
+        except TocsinError as error:
+            # A provider's token cannot be ended here, and a brain that is gone has forgotten it: it is dropped anyway.
+            problem = f" ({error})"
+    dropped = drop_token(url)
+    click.echo(f"ok: {'logged out' if stored or dropped else 'nobody was logged in'}{problem}")
+
+
+COMMANDS: list[click.Command] = [login, logout]

@@ -1,0 +1,52 @@
+"""`tocsin notify`: the channels by which people are told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tocsin.cli.common import Context, dump, json_option, pass_context
+from tocsin.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from tocsin.actions.channels.trial import Trial
+
+
+@click.group()
+def notify() -> None:
+    """Look after the channels by which people are told."""
+
+
+@notify.command("test")
+@click.option("--channel", "names", multiple=True, metavar="NAME", help="Only this channel; may be repeated.")
+@json_option
+@click.pass_context
+@pass_context
+def try_out(context: Context, click_context: click.Context, names: tuple[str, ...], as_json: bool) -> None:
+    """Send one marked test message by each channel; a channel that hears of ends is told at once that it is over.
+
+    Exit status 1 where one failed.
+    """
+    from tocsin.actions.channels.trial import trials
+    from tocsin.domain.clock import SystemClock
+
+    done = trials(context.settings, SystemClock(), names)
+    if not done:
+        remedy = "set webhook.url or add a table [[notify.channels]]"
+        raise InputError("notify.channels", [], "no channel is set: notifications are recorded only", remedy)
+    if as_json:
+        dump([trial.as_dict() for trial in done])
+    else:
+        for trial in done:
+            click.echo(_line(trial))
+    if not all(trial.ok for trial in done):
+        click_context.exit(1)
+
+
+def _line(trial: Trial) -> str:
+    ended = "" if trial.ended is None else f"; end: {trial.ended.detail}"
+    return f"{'ok' if trial.ok else 'failed'}  {trial.name} ({trial.kind}): {trial.sent.detail}{ended}"
+
+
+COMMANDS = (notify,)

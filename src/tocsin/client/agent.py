@@ -1,0 +1,82 @@
+"""The agent's side of orders: asks a brain for its own and says what came of them."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import httpx2
+from pydantic import TypeAdapter, ValidationError
+
+from tocsin.client.orders import OrderOut, OrderTaken, order_in, report_out
+from tocsin.client.tls import ClientTls
+from tocsin.domain.errors import Unavailable
+from tocsin.domain.order import Order, OrderReport
+
+_ORDERS = TypeAdapter(list[OrderOut])
+MOST_SHOWN = 200
+
+
+class OrderLink:
+    """Speaks to one brain for one host. Every method raises Unavailable where it does not answer as it should.
+
+    Belongs to one thread. `timeout` is seconds for each step of a request. Environment proxies are not used.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        host: str,
+        token: str = "",
+        timeout: float = 10.0,
+        tls: ClientTls | None = None,
+        transport: httpx2.BaseTransport | None = None,
+    ) -> None:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._host = host
+        self._tls = tls
+        self._http = httpx2.Client(
+            base_url=base_url.rstrip("/"),
+            headers=headers,
+            timeout=timeout,
+            transport=transport,
+            trust_env=False,
+            verify=tls.context if tls is not None else True,
+        )
+
+    def orders(self) -> list[Order]:
+        """What this host is asked for now."""
+        response = self._send("GET", "/v1/orders", params={"host": self._host})
+        try:
+            return [order_in(wire) for wire in _ORDERS.validate_json(response.content)]
+        except (ValidationError, ValueError) as error:
+            raise Unavailable(
+                f"the brain's orders cannot be read; are agent and brain of one version? {error}"
+            ) from None
+
+    def report(self, report: OrderReport) -> bool:
+        """Say how an order stands; whether the brain knows it."""
+        path = f"/v1/orders/{quote(report.order.id, safe='')}/report"
+        response = self._send("POST", path, content=report_out(report).model_dump_json().encode())
+        try:
+            return OrderTaken.model_validate_json(response.content).known
+        except ValidationError as error:
+            raise Unavailable(f"the brain's answer to a report cannot be read: {error}") from None
+
+    def close(self) -> None:
+        """Close connections; safe to repeat."""
+        self._http.close()
+
+    def _send(
+        self, method: str, path: str, *, params: dict[str, str] | None = None, content: bytes | None = None
+    ) -> httpx2.Response:
+        if self._tls is not None:
+            self._tls.refresh()
+        headers = {"Content-Type": "application/json"} if content is not None else {}
+        try:
+            response = self._http.request(method, path, params=params, content=content, headers=headers)
+        except (httpx2.RequestError, httpx2.InvalidURL) as error:
+            raise Unavailable(f"no brain answers at {self._http.base_url} ({error})") from None
+        if response.status_code != 200:
+            shown = response.text[:MOST_SHOWN]
+            raise Unavailable(f"{self._http.base_url} answers {response.status_code} to {path}: {shown}")
+        return response

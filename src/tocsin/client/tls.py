@@ -1,0 +1,65 @@
+"""TLS of whoever connects to a Tocsin API: which CA is trusted, and the certificate that is shown."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from tocsin.domain.errors import InputError
+
+
+def client_context(ca: Path | None = None, certificate: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
+    """TLS 1.2 at least, host names checked; `ca` in place of the system's CAs, `certificate` and `key` for mTLS.
+
+    Raises InputError for a file that cannot be read or is not what it should be.
+    """
+    try:
+        context = ssl.create_default_context(cafile=str(ca) if ca is not None else None)
+    except (OSError, ssl.SSLError) as error:
+        raise InputError("CA file", str(ca), f"cannot be used: {error}", "name a PEM file of certificates") from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if certificate is not None:
+        load_pair(context, certificate, key)
+    return context
+
+
+def load_pair(context: ssl.SSLContext, certificate: Path, key: Path | None) -> None:
+    """Let `context` show `certificate`. Raises InputError where it cannot be read or `key` does not belong to it."""
+    # Without a password callback OpenSSL would ask on the terminal for that of an encrypted key.
+    try:
+        context.load_cert_chain(certificate, key, password=lambda: b"")
+    except (OSError, ssl.SSLError) as error:
+        remedy = "name PEM files of a certificate and of its unencrypted key"
+        raise InputError("TLS certificate", str(certificate), f"cannot be used: {error}", remedy) from None
+
+
+class ClientTls:
+    """The TLS of a client that runs for long: `refresh` takes up a certificate that was renewed."""
+
+    def __init__(self, ca: Path | None, certificate: Path | None, key: Path | None) -> None:
+        self._certificate = certificate
+        self._key = key
+        self.context = client_context(ca, certificate, key)
+        self._stamp = stamp(certificate, key)
+
+    def refresh(self) -> None:
+        """Read certificate and key again where they changed. Raises InputError where they cannot be used."""
+        if self._certificate is not None and (now := stamp(self._certificate, self._key)) != self._stamp:
+            client_context(None, self._certificate, self._key)
+            load_pair(self.context, self._certificate, self._key)
+            self._stamp = now
+
+
+def stamp(*paths: Path | None) -> tuple[tuple[int, int] | None, ...]:
+    """What tells one version of files from another; None for a file that is not there."""
+    return tuple(_stamp(path) for path in paths)
+
+
+def _stamp(path: Path | None) -> tuple[int, int] | None:
+    if path is None:
+        return None
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size

@@ -1,0 +1,229 @@
+"""Every write leaves its actor in the journal, and no secret is left anywhere."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from tocsin.actions.controls import Breaker
+from tocsin.api.app import create_app
+from tocsin.api.directory import Directory
+from tocsin.api.principal import Principal, simple
+from tocsin.config.access import Role
+from tocsin.config.settings import Settings
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import MINUTE, ManualClock
+from tocsin.journal.chain import Entry
+from tocsin.journal.kinds import EntryKind
+from tocsin.journal.reader import read_entries
+from tocsin.runtime.assembly import RunningBrain, open_brain
+from tocsin.runtime.service import BrainService
+from tocsin.telemetry.log import configure_logging
+from tocsin_testing.builders import T0, gpu, reading
+
+TOKEN = "an-operator-s-token-0123456789"
+PASSWORD = "anna's-password-0123456789"
+BIND_PASSWORD = "the-reader-s-password-0123456789"
+WEBHOOK = "the-webhook-s-key-0123456789"
+
+UNRECORDED = {
+    "POST /api/v2/write": "telemetry: every reading is in the store; the journal is for what is decided and done",
+    "POST /v1/orders/{order_id}/report": "how an order stands: the loop puts its outcome on record",
+}
+"""Changing routes that journal nothing under the sender's name, and why."""
+
+
+class Injector:
+    """A stand-in for the simulator."""
+
+    def inject(self, kind: str, gpu: str) -> tuple[str, int, str]:
+        return gpu, T0, f"{kind} starts on {gpu}"
+
+
+class World:
+    """A brain whose first GPU is hot, behind its API."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.path = folder / "journal.db"
+        self.settings = Settings.model_validate(
+            {
+                "store": {"path": folder / "store.db"},
+                "journal": {"path": self.path},
+                "forecast": {"worker": False},
+                "webhook": {"secret": WEBHOOK},
+                "actions": {
+                    "mode": "propose",
+                    "confirmations": 2,
+                    "boot_grace_seconds": 0,
+                    "managed_pools": ["default"],
+                },
+                "api": {
+                    "tokens": [{"name": "otto", "role": "admin", "secret": TOKEN}],
+                    "ldap": {
+                        "url": "ldaps://ldap.example",
+                        "user_dn": "uid={user},dc=x",
+                        "group_base": "dc=x",
+                        "bind_dn": "cn=reader",
+                        "bind_password": BIND_PASSWORD,
+                        "groups": [{"group": "x", "role": "admin"}],
+                    },
+                },
+            }
+        )
+        monkeypatch.setattr(Directory, "__init__", lambda _self, _settings: None)
+        monkeypatch.setattr(Directory, "login", lambda _self, user, password: self._login(user, password))
+        self.clock = ManualClock(T0)
+        self.running: RunningBrain = open_brain(self.settings, self.clock, propose=True)
+        self.app: FastAPI = create_app(BrainService(self.running.brain, Injector()), self.settings.api, self.clock)
+        self.http = TestClient(
+            self.app, base_url="http://127.0.0.1", client=("127.0.0.1", 1), raise_server_exceptions=False
+        )
+        self.token = TOKEN
+        for _ in range(6):
+            self.minute()
+
+    def _login(self, user: str, password: str) -> Principal | None:
+        return simple(f"ldap:{user}", Role.ADMIN) if password == PASSWORD else None
+
+    def minute(self) -> None:
+        self.clock.advance(MINUTE)
+        now = self.clock.now_ms()
+        fleet = [gpu(n, host=f"node-{n}") for n in range(8)]
+        readings = [
+            reading(one, now, temperature_celsius=91.0 if n < 2 else 50.0 + (now // MINUTE) % 3, power_watts=200.0)
+            for n, one in enumerate(fleet)
+        ]
+        self.running.brain.accept(Batch(readings=readings))
+        self.running.brain.tick()
+
+    def post(self, path: str, body: dict[str, object]) -> int:
+        answer = self.http.post(path, json=body, headers={"Authorization": f"Bearer {self.token}"})
+        assert answer.is_success, answer.text
+        return answer.status_code
+
+    def decision(self) -> str:
+        found = self.http.get("/v1/decisions", headers={"Authorization": f"Bearer {TOKEN}"}).json()
+        return str(next(one["id"] for one in found if one["approvable"]))
+
+    def entries(self, after: int) -> list[Entry]:
+        return list(read_entries(self.path, after=after))
+
+    def trip(self) -> None:
+        note = self.running.brain.actions._book.note
+        note(EntryKind.BREAKER_TRIPPED, {"causes": [], "reason": "a test"})
+        assert isinstance(self.running.brain.actions.controls().breaker, Breaker)
+
+    def log_in(self) -> None:
+        answer = self.http.post("/v1/login", json={"user": "anna", "password": PASSWORD})
+        self.token = answer.json()["token"]
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    made = World(tmp_path, monkeypatch)
+    yield made
+    made.running.stop()
+
+
+Step = Callable[[World], object]
+WRITES: dict[str, tuple[Step | None, Step, str]] = {
+    "POST /v1/decisions/{decision_id}/approve": (
+        None, lambda w: w.post(f"/v1/decisions/{w.decision()}/approve", {}), "otto"
+    ),
+    "POST /v1/decisions/{decision_id}/reject": (
+        None, lambda w: w.post(f"/v1/decisions/{w.decision()}/reject", {"reason": "no"}), "otto"
+    ),
+    "POST /v1/pause": (None, lambda w: w.post("/v1/pause", {"reason": "x"}), "otto"),
+    "POST /v1/resume": (lambda w: w.post("/v1/pause", {}), lambda w: w.post("/v1/resume", {}), "otto"),
+    "POST /v1/breaker/reset": (lambda w: w.trip(), lambda w: w.post("/v1/breaker/reset", {}), "otto"),
+    "POST /v1/release": (None, lambda w: w.post("/v1/release", {"kind": "host", "name": "node-3"}), "otto"),
+    "POST /v1/inject": (None, lambda w: w.post("/v1/inject", {"kind": "x", "gpu": "GPU-1"}), "otto"),
+    "POST /v1/login": (None, lambda w: w.log_in(), "ldap:anna"),
+    "POST /v1/logout": (lambda w: w.log_in(), lambda w: w.post("/v1/logout", {}), "ldap:anna"),
+}  # fmt: skip
+"""For each changing route what has to be before, the request, and under whose name it is to be found."""
+
+
+def changing(app: FastAPI) -> set[str]:
+    paths = app.openapi()["paths"]
+    return {f"{verb.upper()} {path}" for path, verbs in paths.items() for verb in verbs if verb.upper() != "GET"}
+
+
+def test_every_changing_route_is_in_one_of_the_two_lists(world: World) -> None:
+    assert changing(world.app) == set(WRITES) | set(UNRECORDED)
+    assert not set(WRITES) & set(UNRECORDED)
+
+
+@pytest.mark.parametrize("route", sorted(WRITES))
+def test_a_write_leaves_its_actor_in_the_journal(world: World, route: str) -> None:
+    before, request, actor = WRITES[route]
+    if before is not None:
+        before(world)
+    head = world.running.brain.journal.head
+    request(world)
+    written = world.entries(head)
+    assert written
+    assert {entry.actor for entry in written} == {actor}
+
+
+def test_a_refused_write_leaves_nothing(world: World) -> None:
+    head = world.running.brain.journal.head
+    world.token = "no-such-token-0123456789"
+    answer = world.http.post("/v1/pause", json={}, headers={"Authorization": f"Bearer {world.token}"})
+    assert answer.status_code == 401
+    assert world.entries(head) == []
+    counted = world.running.brain.metrics.value("tocsin_api_refused_total", reason="token_unknown")
+    assert counted == 1
+
+
+def test_a_release_cancels_and_holds_off(world: World) -> None:
+    held = world.http.post(
+        "/v1/release",
+        json={"kind": "gpu", "name": "GPU-00000000", "reason": "re-seated"},
+        headers={"Authorization": f"Bearer {TOKEN}"},
+    ).json()
+    assert held["subject"]["host"] == "node-0"
+    (entry,) = read_entries(world.path, kinds=["hold_off"])
+    assert (entry.actor, entry.payload["reason"], bool(entry.payload["cancelled"])) == ("otto", "re-seated", True)
+    for kind, name in (("gpu", "GPU-none"), ("host", "node-99")):
+        answer = world.http.post(
+            "/v1/release", json={"kind": kind, "name": name}, headers={"Authorization": f"Bearer {TOKEN}"}
+        )
+        assert answer.status_code == 404
+
+
+def test_no_secret_is_in_answers_metrics_log_or_journal(world: World, capfd: pytest.CaptureFixture[str]) -> None:
+    log = io.StringIO()
+    configure_logging("debug", "json", log)
+    try:
+        world.log_in()
+        session = world.token
+        seen = [world.http.post("/v1/login", json={"user": "anna", "password": PASSWORD + "x"}).text]
+        seen += [world.http.post("/v1/login", json={"user": {"n": 1}, "password": [PASSWORD]}).text]
+        for token in (TOKEN, TOKEN + "x", session, session + "x", "a.b." + TOKEN):
+            bearer = {"Authorization": f"Bearer {token}"}
+            for path in (
+                "/v1/me",
+                "/v1/fleet",
+                "/v1/journal?limit=1000",
+                "/metrics",
+                "/v1/nowhere",
+                "/v1/login/methods",
+            ):
+                seen.append(world.http.get(path, headers=bearer).text)
+            seen.append(world.http.post("/v1/pause", json={"reason": 1}, headers=bearer).text)
+        world.post("/v1/pause", {"reason": "x"})
+        world.minute()
+    finally:
+        configure_logging()
+    seen += [json.dumps(world.app.openapi()), world.settings.model_dump_json(), repr(world.settings)]
+    seen += [repr(entry) for entry in read_entries(world.path)]
+    everything = "\n".join([*seen, log.getvalue(), *capfd.readouterr()])
+    found = [secret for secret in (TOKEN, PASSWORD, BIND_PASSWORD, WEBHOOK, session) if secret in everything]
+    assert found == []

@@ -1,0 +1,80 @@
+"""What Tocsin writes on a node never touches what others wrote, whatever is there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tocsin.actions.kube import marks
+from tocsin.actions.kube.objects import Node
+from tocsin_testing.kube_state import merge
+
+WORDS = st.text("abcdefgh-", min_size=1, max_size=6)
+EFFECTS = st.sampled_from(["NoSchedule", "PreferNoSchedule", "NoExecute"])
+TAINTS = st.lists(st.builds(lambda key, effect: {"key": f"them/{key}", "effect": effect}, WORDS, EFFECTS), max_size=3)
+NODES = st.builds(
+    lambda labels, notes, taints, out: {
+        "metadata": {"name": "n", "resourceVersion": "1", "labels": labels, "annotations": notes},
+        "spec": ({"unschedulable": True} if out else {}) | ({"taints": taints} if taints else {}),
+    },
+    st.dictionaries(WORDS, WORDS, max_size=3),
+    st.dictionaries(WORDS, WORDS, max_size=3),
+    TAINTS,
+    st.booleans(),
+)
+MARKS = st.builds(
+    marks.Mark,
+    WORDS,
+    st.text(max_size=2000),
+    st.just("2026-11-21T00:00:00.000Z"),
+    st.sampled_from(["", "tocsin.io/fault"]),
+)
+
+
+def _apply(raw: dict[str, Any], patch: dict[str, Any] | None) -> dict[str, Any]:
+    return raw if patch is None else dict(merge(raw, patch))
+
+
+def _plain(raw: dict[str, Any]) -> dict[str, Any]:
+    """Without keys that say nothing: an empty list of taints is none."""
+    spec = {key: value for key, value in raw["spec"].items() if value not in ([], None)}
+    return raw | {"spec": spec}
+
+
+@given(NODES, MARKS)
+def test_an_uncordon_gives_back_exactly_the_node_before_the_cordon(raw: dict[str, Any], mark: marks.Mark) -> None:
+    taken = _apply(raw, marks.cordon(Node(raw), mark))
+    assert not Node(taken).schedulable
+    given_back = _apply(taken, marks.uncordon(Node(taken), mark.taint))
+    assert _plain(given_back) == _plain(raw)
+
+
+@given(NODES, MARKS, st.booleans())
+def test_steering_work_away_and_ending_it_leaves_nothing(raw: dict[str, Any], mark: marks.Mark, taint: bool) -> None:
+    marked = _apply(raw, marks.avoid(Node(raw), "2026-11-22T00:00:00.000Z", by_taint=taint))
+    assert marks.is_avoided(Node(marked))
+    assert _plain(_apply(marked, marks.no_longer_avoid(Node(marked)))) == _plain(raw)
+    both = _apply(marked, marks.cordon(Node(marked), mark))
+    assert _plain(_apply(both, marks.uncordon(Node(both), mark.taint))) == _plain(raw)
+
+
+@given(NODES, MARKS)
+def test_a_second_cordon_of_one_key_changes_nothing(raw: dict[str, Any], mark: marks.Mark) -> None:
+    taken = _apply(raw, marks.cordon(Node(raw), mark))
+    assert marks.cordon(Node(taken), mark) is None
+
+
+@given(NODES, MARKS)
+def test_nothing_of_others_is_cordoned_or_given_back(raw: dict[str, Any], mark: marks.Mark) -> None:
+    if not Node(raw).schedulable:
+        assert marks.cordon(Node(raw), mark) is None
+    assert marks.uncordon(Node(raw), mark.taint) is None
+
+
+@given(MARKS)
+def test_reasons_fit_into_an_annotation(mark: marks.Mark) -> None:
+    patch = marks.cordon(Node({"metadata": {}, "spec": {}}), mark)
+    assert patch is not None
+    assert len(patch["metadata"]["annotations"][marks.CORDON_REASON]) <= marks.LONGEST_REASON

@@ -1,0 +1,73 @@
+"""Auto Scaling groups in memory, and the executor over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tocsin.actions.cloud.aws import TAG, Activity, AwsProblem, Group, Instance
+from tocsin.domain.clock import ManualClock
+
+SHORTAGE = "We currently do not have sufficient p5.48xlarge capacity in the Availability Zone you requested."
+
+
+class FakeAsg:
+    """`log` has what was asked for. Instances come with `launch`; a group in `empty` gets none, as EC2 says it."""
+
+    def __init__(self, clock: ManualClock, *groups: Group) -> None:
+        self.clock = clock
+        self.known = {group.name: group for group in groups}
+        self.log: list[str] = []
+        self.empty: set[str] = set()
+        self.fails: list[str] = []
+        self.hosts = {"node-0": "i-00000000"}
+        self._failed: dict[str, list[Activity]] = {}
+
+    def groups(self, names: Sequence[str]) -> dict[str, Group]:
+        return {name: self.known[name] for name in names if name in self.known}
+
+    def activities(self, group: str) -> list[Activity]:
+        return self._failed.get(group, [])
+
+    def mark(self, group: str, value: str) -> None:
+        self._put(group, tags={TAG: value})
+
+    def set_desired(self, group: str, count: int) -> None:
+        self._fail()
+        self.log.append(f"set {group} {count}")
+        self._put(group, desired=count)
+
+    def terminate(self, instance: str) -> None:
+        self._fail()
+        self.log.append(f"terminate {instance}")
+        for group in self.known.values():
+            ends = [replace(i, lifecycle="Terminating") if i.id == instance else i for i in group.instances]
+            if tuple(ends) != group.instances:
+                self._put(group.name, instances=tuple(ends), desired=group.desired - 1)
+
+    def instance_on(self, host: str) -> str:
+        return self.hosts.get(host, "")
+
+    def launch(self) -> None:
+        """Every group gets what it asks for, or says that there is none; what ends is gone."""
+        for group in list(self.known.values()):
+            stays = tuple(i for i in group.instances if i.lifecycle != "Terminating")
+            lack = group.desired - len(stays)
+            if group.name in self.empty and lack > 0:
+                self._failed[group.name] = [Activity(self.clock.now_ms(), "Failed", SHORTAGE)]
+                lack = 0
+            new = tuple(Instance(f"i-{len(stays) + n:08x}", "InService") for n in range(lack))
+            self._put(group.name, instances=stays + new)
+
+    def _put(self, name: str, **fields: object) -> None:
+        self.known[name] = replace(self.known[name], **fields)  # type: ignore[arg-type]
+
+    def _fail(self) -> None:
+        if self.fails:
+            raise AwsProblem(self.fails.pop(), "call", "no")
+
+
+def group(name: str, desired: int = 1, most: int = 4, least: int = 0) -> Group:
+    """A group whose instances all run."""
+    running = tuple(Instance(f"i-{n:08x}", "InService") for n in range(desired))
+    return Group(name, least, most, desired, running)

@@ -1,0 +1,322 @@
+"""A cluster to test against: the double, or the real one that ``TOCSIN_TEST_KUBECONFIG`` names.
+
+Nodes, pods and budgets are made through the API in either, so that the same tests run against both. There is no
+kubelet: pods get their status by hand, and `Site.finish` ends one as a kubelet would.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from tocsin.actions.executors.kubernetes import Kubernetes
+from tocsin.actions.executors.protocol import Executor
+from tocsin.actions.executors.registry import Means, build_executor
+from tocsin.actions.kube.cluster import Cluster
+from tocsin.actions.kube.door import judge, open_door
+from tocsin.actions.kube.port import MERGE, PLAIN, STRATEGIC, Door, Json, KubeError
+from tocsin.config.kubernetes import KubernetesSettings
+from tocsin.config.settings import Settings
+from tocsin.domain.clock import Clock, ManualClock
+from tocsin.domain.decision import Decision, Mode
+from tocsin.domain.finding import ActionKind, Category, Severity
+from tocsin.domain.subject import Subject, SubjectKind
+from tocsin_testing.builders import T0
+from tocsin_testing.kube_double import ADMIN, TOCSIN, KubeDouble, taken_apart
+from tocsin_testing.kube_recorded import Answer, exchanges
+
+REAL = "TOCSIN_TEST_KUBECONFIG"
+
+
+class Closes(Protocol):
+    """What lets go of its connections."""
+
+    def close(self) -> None:
+        """Once is enough."""
+        ...
+
+
+class DirectDoor:
+    """The double without a network between: for tests that make very many requests."""
+
+    def __init__(self, double: KubeDouble, token: str = TOCSIN) -> None:
+        self._double = double
+        self._token = token
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+        content_type: str = PLAIN,
+    ) -> Json:
+        copied: Any = json.loads(json.dumps(body)) if body is not None else {}
+        try:
+            answer = self._double.answer(
+                taken_apart(method, path, dict(query or {}), copied, content_type), f"Bearer {self._token}"
+            )
+        except Answer as early:
+            answer = early
+        return judge(answer.status, answer.headers, answer.text().encode())
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@dataclass
+class Site:
+    """One cluster, and what tests make there."""
+
+    kubeconfig: Path
+    door: Door
+    double: KubeDouble | None
+    space: str = "default"
+    prefix: str = ""
+    _nodes: list[str] = field(default_factory=list)
+    _closing: list[Closes] = field(default_factory=list)
+
+    def closing(self, one: Closes) -> None:
+        """Close `one` with the cluster."""
+        self._closing.append(one)
+
+    def settings(self, **more: Any) -> KubernetesSettings:
+        """Settings of an executor here; bare pods may be evicted."""
+        base = {"kubeconfig": self.kubeconfig, "evict_bare_pods": True, "checkpoint_seconds": 60}
+        return KubernetesSettings.model_validate(base | more)
+
+    def executor(self, clock: Clock | None = None, **more: Any) -> Kubernetes:
+        """An executor over the official client, with the rights of the shipped manifest on the double."""
+        settings = self.settings(**more)
+        door = open_door(settings)
+        self._closing.append(door)
+        return Kubernetes(Cluster(door, dry_run=settings.dry_run), settings, clock or ManualClock(T0))
+
+    def node(self, name: str = "n1", labels: Mapping[str, str] | None = None) -> str:
+        """A GPU node that is ready, in the recorded shape; its name."""
+        body = json.loads(json.dumps(exchanges()["node_create"]["request"]["body"]))
+        name = self.prefix + name
+        body["metadata"] |= {"name": name, "labels": body["metadata"]["labels"] | dict(labels or {})}
+        body["spec"] = {"providerID": f"bare://{name}"}
+        self.door.ask("POST", "/api/v1/nodes", body=body)
+        self._nodes.append(name)
+        status = exchanges()["node_status_patch"]["request"]["body"]
+        self.door.ask("PATCH", f"/api/v1/nodes/{name}/status", body=status, content_type=STRATEGIC)
+        return name
+
+    def pod(
+        self,
+        name: str,
+        node: str,
+        *,
+        gpus: int = 1,
+        app: str = "train",
+        grace: int = 30,
+        owner: Json | None = None,
+        annotations: Mapping[str, str] | None = None,
+        volumes: list[Json] | None = None,
+        space: str = "",
+    ) -> str:
+        """A running pod on `node`; ``namespace/name``."""
+        space = space or self.space
+        limits = {"nvidia.com/gpu": str(gpus)} if gpus else {}
+        spec: Json = {
+            "nodeName": node,
+            "terminationGracePeriodSeconds": grace,
+            "automountServiceAccountToken": False,
+            "containers": [{"name": "main", "image": "registry.example/train:1", "resources": {"limits": limits}}],
+        }
+        spec |= {"volumes": volumes} if volumes else {}
+        metadata: Json = {"name": name, "labels": {"app": app}, "annotations": dict(annotations or {})}
+        metadata |= {"ownerReferences": [owner]} if owner else {}
+        path = f"/api/v1/namespaces/{space}/pods"
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        self.door.ask("POST", path, body=body)
+        status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        self.door.ask("PATCH", f"{path}/{name}/status", body={"status": status}, content_type=STRATEGIC)
+        return f"{space}/{name}"
+
+    def daemon(self, name: str, node: str) -> str:
+        """A pod of a DaemonSet."""
+        return self.pod(name, node, gpus=0, app=name, owner=owner_of("apps/v1", "DaemonSet", name))
+
+    def mirror(self, name: str, node: str) -> str:
+        """A pod that a kubelet made of a file, in the recorded shape."""
+        uid = self.get(f"/api/v1/nodes/{node}")["metadata"]["uid"]
+        notes = exchanges()["pod_mirror_create"]["request"]["body"]["metadata"]["annotations"]
+        return self.pod(name, node, gpus=0, annotations=notes, owner=owner_of("v1", "Node", node, uid))
+
+    def budget(self, name: str, app: str, at_least: int) -> None:
+        """A disruption budget that has been counted."""
+        body = {
+            "metadata": {"name": name},
+            "spec": {"minAvailable": at_least, "selector": {"matchLabels": {"app": app}}},
+        }
+        path = f"/apis/policy/v1/namespaces/{self.space}/poddisruptionbudgets"
+        self.door.ask("POST", path, body=body)
+        if self.double is None or not self.double.state.halted:
+            self.until(lambda: "observedGeneration" in self.get(f"{path}/{name}").get("status", {}))
+
+    def deployment(self, name: str, replicas: int) -> str:
+        """A deployment whose pods nobody can start; its target as settings name it."""
+        body = json.loads(json.dumps(exchanges()["deployment_create"]["request"]["body"]))
+        body["metadata"]["name"] = name
+        body["spec"]["replicas"] = replicas
+        self.door.ask("POST", f"/apis/apps/v1/namespaces/{self.space}/deployments", body=body)
+        return f"{self.space}/deployment/{name}"
+
+    def autoscaler(self, name: str, lowest: int, highest: int, owner: Json | None = None) -> None:
+        """An HPA of deployment `name`."""
+        body = json.loads(json.dumps(exchanges()["hpa_create"]["request"]["body"]))
+        body["metadata"] = {"name": name} | ({"ownerReferences": [owner]} if owner else {})
+        body["spec"] |= {"minReplicas": lowest, "maxReplicas": highest}
+        body["spec"]["scaleTargetRef"]["name"] = name
+        self.door.ask("POST", f"/apis/autoscaling/v2/namespaces/{self.space}/horizontalpodautoscalers", body=body)
+
+    def finish(self, title: str) -> None:
+        """End a pod as its kubelet would."""
+        space, _, name = title.partition("/")
+        with suppress(KubeError):
+            self.door.ask("DELETE", f"/api/v1/namespaces/{space}/pods/{name}", body={"gracePeriodSeconds": 0})
+
+    def get(self, path: str) -> Json:
+        """Any object, read as an administrator."""
+        return self.door.ask("GET", path)
+
+    def find_node(self, name: str) -> Json:
+        """A node."""
+        return self.get(f"/api/v1/nodes/{name}")
+
+    def find_pod(self, title: str) -> Json:
+        """A pod."""
+        space, _, name = title.partition("/")
+        return self.get(f"/api/v1/namespaces/{space}/pods/{name}")
+
+    def edit(self, path: str, **body: Any) -> None:
+        """Merge into any object, as somebody else would."""
+        self.door.ask("PATCH", path, body=body, content_type=MERGE)
+
+    def note(self, title: str, **annotations: str) -> None:
+        """Annotate a pod, as the program in it would; underscores stand for hyphens."""
+        space, _, name = title.partition("/")
+        notes = {f"tocsin.io/{key.replace('_', '-')}": value for key, value in annotations.items()}
+        self.edit(f"/api/v1/namespaces/{space}/pods/{name}", metadata={"annotations": notes})
+
+    def until(self, true: Callable[[], bool]) -> None:
+        """Wait for what controllers do by themselves."""
+        if self.double is not None:
+            self.double.state.autoscale()
+            assert true()
+            return
+        deadline, never = time.monotonic() + 60.0, threading.Event()
+        while not true():
+            assert time.monotonic() < deadline, "the cluster's controllers did not do it within 60 s"
+            never.wait(0.2)
+
+    def close(self) -> None:
+        """Take away what was made, and let go of connections."""
+        with suppress(KubeError):
+            if self.space != "default":
+                for pod in self.get(f"/api/v1/namespaces/{self.space}/pods").get("items", []):
+                    self.finish(f"{self.space}/{pod['metadata']['name']}")
+                self.door.ask("DELETE", f"/api/v1/namespaces/{self.space}")
+        for name in self._nodes:
+            with suppress(KubeError):
+                self.door.ask("DELETE", f"/api/v1/nodes/{name}")
+        for one in (*self._closing, self.door):
+            one.close()
+
+
+@contextmanager
+def open_site(folder: Path) -> Iterator[Site]:
+    """The cluster that the environment names, else a double."""
+    real = os.environ.get(REAL)
+    if not real:
+        with double_site(folder) as site:
+            yield site
+        return
+    mark = f"tocsin-test-{secrets.token_hex(3)}"
+    door = open_door(KubernetesSettings(kubeconfig=Path(real)))
+    door.ask("POST", "/api/v1/namespaces", body={"metadata": {"name": mark}})
+    site = Site(Path(real), door, None, mark, f"{mark}-")
+    try:
+        yield site
+    finally:
+        site.close()
+
+
+@contextmanager
+def double_site(folder: Path) -> Iterator[Site]:
+    """A fresh double, with kubeconfigs for Tocsin (rights of the manifest) and for an administrator."""
+    double = KubeDouble()
+    url = double.start()
+    own = write_kubeconfig(folder / "kubeconfig", url, TOCSIN)
+    door = open_door(KubernetesSettings(kubeconfig=write_kubeconfig(folder / "admin", url, ADMIN)))
+    site = Site(own, door, double)
+    try:
+        yield site
+    finally:
+        site.close()
+        double.stop()
+
+
+def write_kubeconfig(path: Path, url: str, token: str) -> Path:
+    """A kubeconfig for one server and one token; JSON is YAML too."""
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "test",
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        "clusters": [{"name": "test", "cluster": {"server": url}}],
+        "users": [{"name": "test", "user": {"token": token}}],
+    }
+    path.write_text(json.dumps(content))
+    return path
+
+
+def law_executor(site: Site) -> Executor:
+    """The executor as the registry builds it, over a cluster where everything that it supports can be done."""
+    node = site.node("node-0")
+    site.pod("train-0", node, gpus=0, annotations={"tocsin.io/checkpoint": "true"})
+    workloads = {"default": site.deployment("infer", 3)}
+    settings = site.settings(workloads=workloads)
+    made = build_executor("kubernetes", Means(settings=Settings(kubernetes=settings), clock=ManualClock(T0)))
+    assert isinstance(made, Kubernetes)
+    site.closing(made)
+    return made
+
+
+def owner_of(version: str, kind: str, name: str, uid: str = "") -> Json:
+    """A reference to the controller of a pod."""
+    uid = uid or "fd180003-80e0-4844-997a-3629224853bd"
+    return {"apiVersion": version, "kind": kind, "name": name, "uid": uid, "controller": True}
+
+
+def decide(action: ActionKind, host: str, key: str = "k", **more: Any) -> Decision:
+    """A decision about a node, a GPU on it, or a pool."""
+    parameters = {name: str(value) for name, value in more.pop("parameters", {}).items()}
+    subject = more.pop("subject", Subject(SubjectKind.HOST, host, host))
+    return Decision(
+        rule="ecc",
+        subject=subject,
+        action=action,
+        mode=Mode.ACT,
+        severity=Severity.CRITICAL,
+        category=Category.HARDWARE,
+        at_ms=T0,
+        expires_ms=T0 + 3_600_000,
+        key=f"{key}|{action}",
+        sentence=f"GPU-1 on {host} has uncorrectable errors.",
+        findings=("f1",),
+        parameters=parameters,
+        **more,
+    )

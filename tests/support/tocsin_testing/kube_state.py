@@ -1,0 +1,270 @@
+"""The state behind the API server double: objects, patches, budgets, and what controllers do about them."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from tocsin_testing.kube_recorded import Answer, recorded
+
+Json = dict[str, Any]
+UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+_LABEL = re.compile(r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
+_MICRO = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z$")
+
+
+class State:
+    """Objects by collection path and name. Resource versions go on from those of the recording."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, Json]] = {}
+        self.version = 600
+        self.halted = False
+        """Whether the disruption controller stands still, so that new budgets stay unprocessed."""
+        self.compacted = 0
+        """Lists that began at or before this version are too old to go on."""
+
+    def collection(self, path: str) -> dict[str, Json]:
+        return self.objects.setdefault(path, {})
+
+    def next_version(self) -> str:
+        self.version += 1
+        return str(self.version)
+
+    def find(self, path: str, name: str) -> Json:
+        """The object; a recorded 404 where there is none."""
+        found = self.collection(path).get(name)
+        if found is None:
+            raise missing(path, name)
+        return found
+
+    def every(self, plural: str) -> Iterator[Json]:
+        """The objects of a kind in all namespaces, by namespace and name."""
+        for path in sorted(self.objects):
+            if path.rpartition("/")[2] == plural:
+                yield from (self.objects[path][name] for name in sorted(self.objects[path]))
+
+    def create(self, path: str, body: Json) -> Json:
+        """Enter a new object with what a server adds."""
+        name = body["metadata"]["name"]
+        if name in self.collection(path):
+            template = "lease_create_409_exists" if path.endswith("leases") else "pod_create_conflict_409"
+            old = {"gpu-monitor-leader": name} if path.endswith("leases") else {"free-0": name, "train-0": name}
+            raise recorded(template, **old)
+        made = copy.deepcopy(body)
+        made.setdefault("apiVersion", _api_version(path))
+        made.setdefault("kind", KINDS[path.rpartition("/")[2]])
+        metadata = made["metadata"]
+        namespace = re.search(r"/namespaces/([^/]+)/", path + "/")
+        if namespace and path != "/api/v1/namespaces":
+            metadata["namespace"] = namespace.group(1)
+        version = self.next_version()
+        metadata |= {"uid": f"00000000-0000-4000-8000-{int(version):012d}", "resourceVersion": version}
+        metadata.setdefault("creationTimestamp", "2026-11-21T03:08:33Z")
+        defaults(path, made)
+        validate(path, made)
+        self.collection(path)[name] = made
+        self.controllers()
+        return made
+
+    def change(self, path: str, name: str, changed: Json, *, dry_run: bool) -> Json:
+        """Store `changed` for the object under `name`; the same content keeps its version."""
+        before = self.find(path, name)
+        asked = changed["metadata"].get("resourceVersion")
+        if asked != before["metadata"]["resourceVersion"]:
+            raise conflict(path, name)
+        if changed["metadata"].get("uid") != before["metadata"]["uid"]:
+            raise wrong_uid(name, str(changed["metadata"].get("uid")), before["metadata"]["uid"])
+        validate(path, changed)
+        if dry_run or changed == before:
+            return changed
+        changed["metadata"]["resourceVersion"] = self.next_version()
+        self.collection(path)[name] = changed
+        answer = copy.deepcopy(changed)
+        self.controllers()
+        return answer
+
+    def remove(self, path: str, name: str) -> Json:
+        """Take an object away at once."""
+        gone = self.find(path, name)
+        del self.collection(path)[name]
+        self.controllers()
+        return gone
+
+    def controllers(self) -> None:
+        """What controllers do by themselves: the taint of a cordon, the status of budgets."""
+        for node in self.every("nodes"):
+            spec = node["spec"]
+            others = [each for each in spec.get("taints", []) if each["key"] != UNSCHEDULABLE]
+            taints = others + ([{"key": UNSCHEDULABLE, "effect": "NoSchedule"}] if spec.get("unschedulable") else [])
+            if taints != spec.get("taints", []):
+                spec.pop("taints", None)
+                spec |= {"taints": taints} if taints else {}
+                node["metadata"]["resourceVersion"] = self.next_version()
+        if not self.halted:
+            for budget in self.every("poddisruptionbudgets"):
+                self._count(budget)
+
+    def autoscale(self) -> None:
+        """What the deployment and the autoscaling controller do later: the replicas come, and are put within bounds."""
+        for scaler in self.every("horizontalpodautoscalers"):
+            spec = scaler["spec"]
+            path = f"/apis/apps/v1/namespaces/{scaler['metadata']['namespace']}/deployments"
+            target = self.collection(path).get(spec["scaleTargetRef"]["name"])
+            if target is not None:
+                wanted = min(max(target["spec"]["replicas"], spec.get("minReplicas", 1)), spec["maxReplicas"])
+                if wanted != target["spec"]["replicas"]:
+                    target["spec"]["replicas"] = wanted
+                    target["metadata"]["resourceVersion"] = self.next_version()
+        for deployment in self.every("deployments"):
+            deployment["status"]["replicas"] = deployment["spec"]["replicas"]
+
+    def budgets_of(self, pod: Json) -> list[Json]:
+        """The disruption budgets that select `pod`."""
+        space = pod["metadata"]["namespace"]
+        return [
+            budget
+            for budget in self.every("poddisruptionbudgets")
+            if budget["metadata"]["namespace"] == space and _selects(budget["spec"]["selector"], pod)
+        ]
+
+    def _count(self, budget: Json) -> None:
+        space, spec = budget["metadata"]["namespace"], budget["spec"]
+        pods = [
+            pod
+            for pod in self.every("pods")
+            if pod["metadata"]["namespace"] == space and _selects(spec["selector"], pod)
+        ]
+        healthy = sum(_ready(pod) for pod in pods)
+        needed = spec["minAvailable"] if "minAvailable" in spec else max(0, len(pods) - spec["maxUnavailable"])
+        budget["status"] = {
+            "observedGeneration": 1,
+            "disruptionsAllowed": max(0, healthy - needed),
+            "currentHealthy": healthy,
+            "desiredHealthy": needed,
+            "expectedPods": len(pods),
+        }
+
+
+KINDS = {
+    "nodes": "Node",
+    "pods": "Pod",
+    "namespaces": "Namespace",
+    "configmaps": "ConfigMap",
+    "deployments": "Deployment",
+    "poddisruptionbudgets": "PodDisruptionBudget",
+    "horizontalpodautoscalers": "HorizontalPodAutoscaler",
+    "scaledobjects": "ScaledObject",
+    "leases": "Lease",
+}
+
+
+def _api_version(path: str) -> str:
+    parts = path.split("/")
+    return "v1" if parts[1] == "api" else f"{parts[2]}/{parts[3]}"
+
+
+def defaults(path: str, made: Json) -> None:
+    """What a server fills in, as far as it matters here; taken from the recorded answers."""
+    plural = path.rpartition("/")[2]
+    if plural == "nodes":
+        made.setdefault("spec", {})
+    if plural == "pods":
+        template = recorded("pod_create_bare_gpu").body
+        made["spec"] = {**template["spec"], **made["spec"]}
+        made.setdefault("status", template["status"])
+        for container in made["spec"]["containers"]:
+            resources = container.setdefault("resources", {})
+            if "limits" in resources:
+                resources.setdefault("requests", dict(resources["limits"]))
+    if plural == "deployments":
+        made["status"] = {"replicas": made["spec"]["replicas"]}
+    if plural == "poddisruptionbudgets":
+        made["metadata"]["generation"] = 1
+        made["status"] = recorded("pdb_get_not_observed").body["status"]
+
+
+def validate(path: str, made: Json) -> None:
+    """The recorded 422 where an object is not valid."""
+    name, plural = made["metadata"]["name"], path.rpartition("/")[2]
+    for taint in made.get("spec", {}).get("taints", []) if plural == "nodes" else []:
+        if not _LABEL.match(taint["key"]):
+            raise recorded("node_taint_invalid_422", **{"node-2": name, "bad key!": taint["key"]})
+    spec = made.get("spec", {})
+    if plural == "leases":
+        for key in ("renewTime", "acquireTime"):
+            if key in spec and not _MICRO.match(spec[key]):
+                raise recorded("lease_time_without_micros", **{"2026-11-21T03:10:30Z": spec[key]})
+    if plural == "deployments" and spec["replicas"] < 0:
+        raise recorded("scale_patch_negative_422", **{"infer": name, "-1": str(spec["replicas"])})
+
+
+def missing(path: str, name: str) -> Answer:
+    """The recorded 404 for one object."""
+    plural = path.rpartition("/")[2]
+    templates = {
+        "nodes": ("node_get_404", "node-99"),
+        "pods": ("evict_404_missing_pod", "nope"),
+        "leases": ("lease_get_404", "gpu-monitor-leader"),
+        "deployments": ("scale_404", "nope"),
+    }
+    template, old = templates.get(plural, ("scale_404", "nope"))
+    swapped = {old: name} if plural in templates else {old: name, "deployments.apps": plural, "deployments": plural}
+    return recorded(template, **swapped)
+
+
+def conflict(path: str, name: str) -> Answer:
+    """The recorded 409 for a stale resource version."""
+    templates = {
+        "leases": ("lease_takeover_409_conflict", "gpu-monitor-leader"),
+        "deployments": ("scale_put_conflict_409", "infer"),
+    }
+    template, old = templates.get(path.rpartition("/")[2], ("node_taint_add_mergepatch_rv_conflict_409", "node-1"))
+    return recorded(template, **{old: name})
+
+
+def wrong_uid(name: str, asked: str, there: str) -> Answer:
+    """The recorded 409 for the UID of another object."""
+    swapped = {
+        "free-0": name,
+        "11111111-1111-1111-1111-111111111111": asked,
+        "8e8eb129-8952-4034-a362-3034156fdce6": there,
+    }
+    return recorded("evict_409_uid_precondition", **swapped)
+
+
+def merge(target: Any, patch: Any) -> Any:
+    """JSON merge patch (RFC 7386)."""
+    if not isinstance(patch, dict):
+        return copy.deepcopy(patch)
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merge(result.get(key), value)
+    return result
+
+
+def merge_strategic(target: Json, patch: Json) -> Json:
+    """Strategic merge patch: conditions merge by type, taints are replaced as a whole, the rest merges."""
+    result: Json = merge(target, patch)
+    new = patch.get("status", {}).get("conditions")
+    if new is not None:
+        kinds = {condition["type"] for condition in new}
+        old = target.get("status", {}).get("conditions", [])
+        result["status"]["conditions"] = [*new, *(condition for condition in old if condition["type"] not in kinds)]
+    return result
+
+
+def _selects(selector: Json, pod: Json) -> bool:
+    labels = pod["metadata"].get("labels", {})
+    return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
+
+
+def _ready(pod: Json) -> bool:
+    conditions = pod["status"].get("conditions", [])
+    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return ready and not pod["metadata"].get("deletionTimestamp")

@@ -1,0 +1,263 @@
+"""The brain's board of orders, and the executor that fills it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tocsin.actions.executors.node import NodeAgents
+from tocsin.actions.node.board import OrderBoard
+from tocsin.actions.node.ranks import RANKS, Rank, job_of, ranks_of, read, written
+from tocsin.actions.policy import Policy
+from tocsin.actions.view import FleetView, GpuView, NodeState
+from tocsin.domain.clock import HOUR, MINUTE, ManualClock
+from tocsin.domain.decision import Decision, Mode, Ruling
+from tocsin.domain.finding import ActionKind, Category, Severity
+from tocsin.domain.order import Order, OrderReport, OrderState
+from tocsin.domain.owner import Owner
+from tocsin_testing.action_world import fleet, settings, subject_of
+from tocsin_testing.builders import T0
+from tocsin_testing.node_world import FakePower, Node
+
+GPUS = fleet(2, 2)
+HOT = "GPU-0-0"
+ALL = tuple(Rank(gpu.host, gpu.uuid) for gpu in GPUS.values())
+
+
+class Desk:
+    """A board with its executor, and decisions for it."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(T0)
+        self.board = OrderBoard(self.clock, lease_seconds=900.0, hold_seconds=4 * 3600.0)
+        self.executor = NodeAgents(self.board, self.clock)
+
+    def decision(self, action: ActionKind = ActionKind.THROTTLE, gpu: str = HOT, **parameters: str) -> Decision:
+        return Decision(
+            rule="hot",
+            subject=subject_of(GPUS[gpu]),
+            action=action,
+            mode=Mode.ACT,
+            severity=Severity.CRITICAL,
+            category=Category.THERMAL,
+            at_ms=T0,
+            expires_ms=T0 + HOUR,
+            key=f"hot|{gpu}|{action}",
+            sentence="It is too hot.",
+            findings=("f",),
+            parameters=parameters,
+        )
+
+    def say(self, order: Order, state: OrderState, detail: str = "said", **more: object) -> bool:
+        report = OrderReport(order, state, detail, self.clock.now_ms(), **more)  # type: ignore[arg-type]
+        return self.board.report(report)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def view(job: str = "", **more: object) -> FleetView:
+    gpus = {uuid: GpuView(gpu, T0, job=job) for uuid, gpu in GPUS.items()}
+    return FleetView(T0, 0, gpus, policy=Policy(settings()), **more)  # type: ignore[arg-type]
+
+
+def test_a_decision_waits_for_its_agent_and_ends_with_its_word(desk: Desk) -> None:
+    decision = desk.decision()
+    first = desk.executor.execute(decision)
+    assert (first.ok, first.pending) == (True, True)
+    (order,) = desk.board.for_host("node-0")
+    assert (order.gpu, order.lease_seconds, order.decision) == (HOT, 900.0, decision.id)
+    assert desk.board.for_host("node-1") == []
+    desk.say(order, OrderState.APPLIED, figures={"limit_lowered_watts": 52.5})
+    done = desk.executor.execute(decision)
+    assert (done.ok, done.pending, done.lasting) == (True, False, True)
+    assert done.effect == {"limit_lowered_watts": 52.5}
+
+
+def test_one_key_is_one_order_also_after_a_restart_of_the_brain(desk: Desk) -> None:
+    desk.executor.execute(desk.decision())
+    before = desk.board.for_host("node-0")
+    again = Desk()
+    again.executor.execute(again.decision())
+    again.executor.execute(again.decision())
+    assert again.board.for_host("node-0") == before
+
+
+def test_an_order_that_no_agent_takes_fails_with_the_reason(desk: Desk) -> None:
+    decision = desk.decision()
+    desk.executor.execute(decision)
+    desk.clock.advance(HOUR)
+    assert desk.board.for_host("node-0") == []
+    result = desk.executor.execute(decision)
+    assert (result.ok, result.certain) == (False, True)
+    assert "the agent of node-0 took no order in time" in result.detail
+
+
+def test_an_agent_that_dies_with_an_order_does_not_hold_it_for_ever(desk: Desk) -> None:
+    decision = desk.decision()
+    desk.executor.execute(decision)
+    desk.say(desk.board.for_host("node-0")[0], OrderState.PENDING)
+    desk.clock.advance(HOUR + 14 * MINUTE)
+    assert desk.executor.execute(decision).pending
+    desk.clock.advance(MINUTE)
+    result = desk.executor.execute(decision)
+    assert (result.ok, result.certain) == (False, False)
+
+
+@pytest.mark.parametrize(("state", "certain"), [(OrderState.REFUSED, True), (OrderState.FAILED, False)])
+def test_a_refusal_is_a_failure_that_says_why(desk: Desk, state: OrderState, certain: bool) -> None:
+    decision = desk.decision()
+    desk.executor.execute(decision)
+    desk.say(desk.board.for_host("node-0")[0], state, "not hot")
+    result = desk.executor.execute(decision)
+    assert (result.ok, result.detail, result.certain) == (False, "not hot", certain)
+
+
+def test_one_that_was_not_needed_leaves_nothing_behind(desk: Desk) -> None:
+    decision = desk.decision()
+    desk.executor.execute(decision)
+    desk.say(desk.board.for_host("node-0")[0], OrderState.EXPIRED, "it was not needed")
+    result = desk.executor.execute(decision)
+    assert (result.ok, result.lasting) == (True, False)
+
+
+def test_what_stands_is_renewed_and_ends_after_the_hold(desk: Desk) -> None:
+    desk.executor.execute(desk.decision())
+    desk.say(desk.board.for_host("node-0")[0], OrderState.APPLIED)
+    desk.clock.advance(4 * HOUR - 1)
+    assert len(desk.board.for_host("node-0")) == 1
+    desk.clock.advance(1)
+    assert desk.board.for_host("node-0") == []
+
+
+def test_a_restore_closes_the_throttle_and_ends_with_its_own_report(desk: Desk) -> None:
+    desk.executor.execute(desk.decision())
+    throttle = desk.board.for_host("node-0")[0]
+    desk.say(throttle, OrderState.APPLIED)
+    back = desk.executor.inverse(desk.decision())
+    assert back is not None
+    assert desk.executor.execute(back).pending
+    (order,) = desk.board.for_host("node-0")
+    assert order.action is ActionKind.RESTORE
+    desk.say(order, OrderState.RESTORED, figures={"celsius_per_watt": 0.09})
+    assert desk.executor.execute(back).effect == {"celsius_per_watt": 0.09}
+    assert desk.executor.verify(back, view()) is True
+
+
+def test_a_new_brain_learns_what_stands_from_the_next_report(desk: Desk) -> None:
+    desk.executor.execute(desk.decision())
+    order = desk.board.for_host("node-0")[0]
+    new = Desk()
+    assert new.say(order, OrderState.APPLIED) is True
+    assert [each.key for each in new.board.for_host("node-0")] == [order.key]
+    other = replace(order, key="other")
+    assert new.say(other, OrderState.RESTORED) is False
+    assert new.board.standing("other") is None
+
+
+def test_all_ranks_are_ordered_and_the_others_follow_the_hot_one(desk: Desk) -> None:
+    decision = desk.decision(ranks=written(ALL))
+    desk.executor.execute(decision)
+    lead, mate = desk.board.for_host("node-0")
+    assert (lead.gpu, "lead" in lead.parameters) == (HOT, False)
+    assert mate.parameters == {"lead": lead.key}
+    assert [order.parameters for order in desk.board.for_host("node-1")] == [{"lead": lead.key}] * 2
+    desk.say(lead, OrderState.APPLIED, requested_after_mw=600_000, figures={"default_limit_watts": 700.0})
+    assert desk.board.for_host("node-1")[0].parameters["limit_share"] == "0.857143"
+
+
+def test_one_rank_that_refuses_restores_the_others_first(desk: Desk) -> None:
+    decision = desk.decision(ranks=written(ALL))
+    desk.executor.execute(decision)
+    orders = [*desk.board.for_host("node-0"), *desk.board.for_host("node-1")]
+    for order in orders[:3]:
+        desk.say(order, OrderState.APPLIED, requested_after_mw=600_000)
+    desk.say(orders[3], OrderState.REFUSED, "not allowed on this node")
+    result = desk.executor.execute(decision)
+    assert (result.ok, result.pending) == (True, True)
+    backs = [*desk.board.for_host("node-0"), *desk.board.for_host("node-1")]
+    assert [(order.action, order.gpu) for order in backs] == [(ActionKind.RESTORE, order.gpu) for order in orders[:3]]
+    for order in backs:
+        desk.say(order, OrderState.RESTORED)
+    result = desk.executor.execute(decision)
+    assert (result.ok, result.pending) == (False, False)
+    assert (
+        "GPU-1-1 on node-1 did not take part (not allowed on this node); the others are as they were" in result.detail
+    )
+
+
+def test_ranks_come_from_the_job_of_the_view() -> None:
+    assert ranks_of(subject_of(GPUS[HOT]), view()) == ALL[:1]
+    found = ranks_of(subject_of(GPUS["GPU-1-0"]), view("slurm 7"))
+    assert found[0] == Rank("node-1", "GPU-1-0")
+    assert set(found) == set(ALL)
+    assert read(written(found)) == found
+    assert read("nonsense") == ()
+
+
+@pytest.mark.parametrize(
+    ("owners", "job"),
+    [
+        ([Owner(1, slurm_job="7.0"), Owner(2, slurm_job="7.1")], "slurm 7"),
+        ([Owner(1, pod_uid="u")], "pod u"),
+        ([Owner(1, container="c")], "node-0 container c"),
+        ([Owner(1)], "node-0 process 1"),
+        ([Owner(1), Owner(2)], ""),
+        ([], ""),
+    ],
+)
+def test_the_job_on_a_gpu(owners: list[Owner], job: str) -> None:
+    assert job_of("node-0", owners) == job
+
+
+def test_the_pre_check(desk: Desk) -> None:
+    check = desk.executor.check
+    assert check(desk.decision(), view()).ruling is Ruling.ALLOW
+    assert check(replace(desk.decision(), simulated=True), view()).ruling is Ruling.DENY
+    changed = desk.decision(ranks=written(ALL[:2]))
+    assert check(changed, view("slurm 7")).ruling is Ruling.DENY
+    unmanaged = replace(view("slurm 7"), policy=Policy(settings(managed_pools=[])))
+    verdict = check(desk.decision(ranks=written(ALL)), unmanaged)
+    assert (verdict.ruling, "4 of 4 are not managed" in verdict.reason) == (Ruling.HOLD, True)
+
+
+def test_a_reset_waits_for_a_drained_node_and_says_so_to_the_agent(desk: Desk) -> None:
+    decision = desk.decision(ActionKind.RESET_GPU)
+    assert desk.executor.check(decision, view()).ruling is Ruling.HOLD
+    working = view(nodes={"node-0": NodeState("node-0", False, work=("ns/pod",))})
+    assert desk.executor.check(decision, working).ruling is Ruling.HOLD
+    empty = view(nodes={"node-0": NodeState("node-0", False)})
+    assert desk.executor.check(decision, empty).ruling is Ruling.ALLOW
+    desk.executor.execute(decision)
+    assert desk.board.for_host("node-0")[0].parameters == {"drained": "true"}
+
+
+def test_a_job_over_two_agents_from_order_to_restore(desk: Desk, tmp_path: Path) -> None:
+    """Board, executor and a real worker: the hot GPU leads, the other follows, and both are given back."""
+    ranks = (Rank("node-1", "GPU-a"), Rank("node-1", "GPU-b"))
+    node = Node(tmp_path / "limits", power=FakePower(("GPU-a", "GPU-b")))
+    node.power.celsius["GPU-a"] = 84.0
+    decision = replace(desk.decision(), parameters={RANKS: written(ranks), "host": "node-1"})
+
+    def turn(seconds: int) -> None:
+        for _ in range(seconds):
+            node.worker.receive(desk.board.for_host("node-1"))
+            node.seconds(1)
+            for report in node.worker.reports():
+                desk.board.report(report)
+                node.worker.told(report)
+
+    desk.executor.execute(decision)
+    turn(10)
+    assert not desk.executor.execute(decision).pending
+    assert node.power.limit_mw["GPU-a"] == node.power.limit_mw["GPU-b"] == 597_500
+    back = desk.executor.inverse(decision)
+    assert back is not None
+    desk.executor.execute(back)
+    turn(3)
+    assert desk.executor.execute(back).ok
+    assert set(node.power.limit_mw.values()) == {700_000}
