@@ -15,6 +15,7 @@ from tocsin.actions.sentences import action_sentence, eta_clause, notice_sentenc
 from tocsin.actions.view import FleetView
 from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity
+from tocsin.domain.notice import deadline_in
 from tocsin.domain.prediction import Prediction, PredictionStatus
 
 _RECOVERY_METRIC = "gpu_recovery_action"
@@ -170,6 +171,8 @@ def _parameters(root: Finding, prediction: Prediction | None) -> dict[str, str]:
     known = {"host": root.subject.host, "pool": root.subject.pool, "metric": root.metric}
     known["pods"] = ",".join(sorted({f"{o.namespace}/{o.pod}" for o in root.owners if o.pod and o.namespace}))
     known["jobs"] = ",".join(sorted({o.slurm_job.partition(".")[0] for o in root.owners if o.slurm_job}))
+    deadline_ms = deadline_in(root.evidence)
+    known["deadline_ms"] = "" if deadline_ms is None else str(deadline_ms)
     if prediction is not None:
         known |= {"prediction": prediction.id, "eta_ms": str(prediction.eta_ms), "forecast_zh": prediction.sentence_zh}
     return {name: value for name, value in known.items() if value}

@@ -29,6 +29,8 @@ from tocsin.domain.subject import SubjectKind
 if TYPE_CHECKING:
     from tocsin.actions.slurm.client import Command
 
+JOBS = "jobs"
+"""Parameter of a decision: numbers of the Slurm jobs that were seen on its GPU."""
 _ON_NODES = frozenset(
     {
         ActionKind.CHECKPOINT,
@@ -170,7 +172,8 @@ class SlurmExecutor:
             deadline_ms=_deadline(decision),
             wanted=lambda job: self._concerned(decision, node.name, job),
         )
-        if decision.subject.kind is SubjectKind.GPU and decision.subject.name not in self._indices:
+        unknown = decision.subject.name not in self._indices and not decision.parameters.get(JOBS)
+        if decision.subject.kind is SubjectKind.GPU and unknown:
             begun = [job for job in seen.jobs if _marked(job, decision.id)]
             if not begun:
                 said = f"which GPU of {node.name} {decision.subject.name} is, is not known here"
@@ -186,6 +189,8 @@ class SlurmExecutor:
 
     def _concerned(self, decision: Decision, node: str, job: SlurmJob) -> bool:
         if decision.subject.kind is not SubjectKind.GPU or _marked(job, decision.id):
+            return True
+        if str(job.number) in decision.parameters.get(JOBS, "").split(","):
             return True
         index = self._indices.get(decision.subject.name)
         return index is not None and index in job.gpus.get(node, frozenset())
@@ -234,8 +239,7 @@ def _deadline(decision: Decision) -> int | None:
 
 
 def _marked(job: SlurmJob, identity: str) -> bool:
-    found = (marks.find(job.admin_comment, what) for what in (CHECKPOINT, REQUEUE))
-    return any(mark is not None and mark.id == identity for mark in found)
+    return any(marks.find(job.admin_comment, what, identity) is not None for what in (CHECKPOINT, REQUEUE))
 
 
 def _unproved(decision: Decision, view: FleetView) -> str:
@@ -260,10 +264,10 @@ def _seen_on(decision: Decision, node: SlurmNode, seen: Snapshot) -> bool | None
     if action is ActionKind.DRAIN:
         return node.drained and not seen.on(node.name)
     if action is ActionKind.REBOOT_NODE:
-        mark = marks.find(node.comment, nodes.REBOOT)
+        mark = marks.find(node.comment, nodes.REBOOT, decision.id)
         return node.ready and mark is not None and node.boot_s * 1000 > mark.at_ms
     what = REQUEUE if action is ActionKind.MIGRATE else CHECKPOINT
-    told = [job for job in seen.jobs if (m := marks.find(job.admin_comment, what)) is not None and m.id == decision.id]
+    told = [job for job in seen.jobs if marks.find(job.admin_comment, what, decision.id) is not None]
     if not told:
         return None
     return action is ActionKind.CHECKPOINT or not any(job.active and node.name in job.nodes for job in told)

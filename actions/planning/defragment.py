@@ -35,9 +35,15 @@ def figures(kind: str, state: FleetState) -> dict[str, float]:
     return fleet_figures(state) if kind == "defragment" else mig_figures(state)
 
 
+def outside(found: Mapping[str, float], board: Board) -> float:
+    """F of what is no bin, such as nodes out of service, which no move changes; `found` are the state's figures."""
+    return found["fragmented_gpus"] - sum(board.measure(one.kind, one.state) for one in board.bins)
+
+
 def _plan(kind: str, state: FleetState, board: Board, refused: tuple[Refusal, ...], limits: Limits) -> Plan:
     before = figures(kind, state)
-    steps, stuck = _steps(state, board, limits)
+    inside = replace(limits, pack_to=max(0.0, limits.pack_to - outside(before, board)))
+    steps, stuck = _steps(state, board, inside)
     gain = sum(step.gain_gpu_hours for step in steps)
     cost = sum(step.cost_gpu_hours for step in steps)
     after = figures(kind, Stage(state, limits.most_risk).run(steps))
@@ -58,10 +64,10 @@ def _plan(kind: str, state: FleetState, board: Board, refused: tuple[Refusal, ..
 def _steps(state: FleetState, board: Board, limits: Limits) -> tuple[tuple[Step, ...], tuple[Refusal, ...]]:
     """Moves none of which could be left out with profit, and what had to stay."""
     spots = search(board, state, replace(limits, most_moves=len(board.units))).at
-    steps, order, stuck = schedule(state, board, spots, limits)
+    steps, order, stuck = schedule(state, board, spots, limits, by_worth=True)
     if len(steps) > limits.most_moves:
         spots = improve(board, state, _only(board, spots, order[: limits.most_moves]), limits).at
-        steps, order, stuck = schedule(state, board, spots, limits)
+    steps, order, stuck = schedule(state, board, spots, limits)
     while stuck and order:
         spots = improve(board, state, _only(board, spots, order), replace(limits, effort=0)).at
         steps, order, more = schedule(state, board, spots, limits)
@@ -87,9 +93,11 @@ def _sentence(
 ) -> str:
     what = "MIG slices" if kind == "mig" else "the fleet"
     if not steps:
-        return f"Leave {what} as it is: no move gains more than it costs ({before['fragmented_gpus']:.2f} GPUs fragmented)."
-    moves = sum(len(step.moves) for step in steps)
+        left = before["fragmented_gpus"]
+        return f"Leave {what} as it is: no move gains more than it costs ({left:.2f} GPUs are fragmented)."
+    moves = counted(sum(len(step.moves) for step in steps), "piece")
+    now, then = before["fragmented_gpus"], after["fragmented_gpus"]
     return (
-        f"Move {counted(moves, 'piece')} of work: of {before['free_gpus']:.2f} free GPUs, {after['fragmented_gpus']:.2f} "
-        f"in place of {before['fragmented_gpus']:.2f} are fragmented; gains {gain:.1f} GPU-hours, costs {cost:.2f}."
+        f"Move {moves} of work: of {before['free_gpus']:.2f} free GPUs, {then:.2f} in place of {now:.2f} are "
+        f"fragmented; gains {gain:.1f} GPU-hours, costs {cost:.2f}."
     )

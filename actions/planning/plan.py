@@ -37,8 +37,9 @@ class Move:
 class Step:
     """One thing to do, wholly done before the next begins.
 
-    `subject` names the work, host, pool or GPU. `moves` all happen together. `amount` is in nodes for scaling and in
-    watts for a power limit. `wait_s` is how long the step waits first. Gain and cost are in GPU-hours.
+    `subject` names the work, host, pool or GPU. `moves` all happen together. `amount` is in nodes for scaling, in watts
+    for a power limit. `wait_s` is how long after the plan the step begins at the earliest; `asks` says that it first
+    asks the work for a checkpoint. Gain and cost are in GPU-hours.
     """
 
     kind: StepKind
@@ -47,6 +48,7 @@ class Step:
     moves: tuple[Move, ...] = ()
     amount: float = 0.0
     wait_s: float = 0.0
+    asks: bool = False
     gain_gpu_hours: float = 0.0
     cost_gpu_hours: float = 0.0
 

@@ -12,24 +12,32 @@ from tocsin.actions.planning.plan import Move, Refusal, Step, StepKind
 from tocsin.actions.planning.search import EPSILON, Arrangement, Spot
 from tocsin.actions.planning.stage import Stage
 from tocsin.actions.planning.state import FleetState, GpuMode, Hold
-from tocsin.actions.planning.units import Limits, Unit
+from tocsin.actions.planning.units import HOUR_S, Limits, Unit
+
+MINUTE_S = 60.0
 
 
 def schedule(
-    state: FleetState, board: Board, spots: Sequence[Spot], limits: Limits
+    state: FleetState, board: Board, spots: Sequence[Spot], limits: Limits, *, by_worth: bool = False
 ) -> tuple[tuple[Step, ...], list[int], tuple[Refusal, ...]]:
     """The moves that lead to where `spots` has each unit, with the numbers of the units that they move.
 
-    Each goes into room that is free by then, the most profitable first. Where moves wait for each other's room in a
-    circle, the one that costs most is refused, and those that wait for it alone.
+    Each goes into room that is free by then: what need not wait for a checkpoint first, of these the most profitable;
+    with `by_worth` the most profitable before all. Where moves wait for each other's room in a circle, the one that
+    costs most is refused, and those that wait for it alone. A move that comes later than its checkpoint is priced anew. The
+    time that the moves themselves take is not counted.
     """
-    queue = _Queue(Arrangement(board, state, replace(limits, pack_to=0.0, most_moves=len(board.units))), spots)
+    queue = _Queue(
+        Arrangement(board, state, replace(limits, pack_to=0.0, most_moves=len(board.units))), spots, by_worth
+    )
     stage = Stage(state, limits.most_risk)
     steps: list[Step] = []
     order: list[int] = []
+    begins_s = 0.0
     while (unit := queue.pop()) is not None:
         gain = queue.move(unit) * limits.horizon_h
-        step = _step(state, stage, board, unit, spots[unit], gain)
+        begins_s = max(begins_s, board.units[unit].price.wait_s)
+        step = _step(state, stage, board, unit, spots[unit], gain, begins_s)
         stage.do(step)
         steps.append(step)
         order.append(unit)
@@ -39,12 +47,13 @@ def schedule(
 class _Queue:
     """Units that have yet to move, by what the move is worth now."""
 
-    def __init__(self, now: Arrangement, spots: Sequence[Spot]) -> None:
+    def __init__(self, now: Arrangement, spots: Sequence[Spot], by_worth: bool) -> None:
+        self._by_worth = by_worth
         self._now = now
         self._spots = spots
         self._waiting = {unit for unit, spot in enumerate(spots) if spot != now.at[unit]}
         self._blocked: dict[int, list[int]] = {}
-        self._heap: list[tuple[float, int]] = []
+        self._heap: list[tuple[float, float, int]] = []
         self.refused: list[Refusal] = []
         self._refill()
 
@@ -61,9 +70,12 @@ class _Queue:
         now.put_back(unit, home)
         return worth
 
+    def _entry(self, unit: int) -> tuple[float, float, int]:
+        wait_s = 0.0 if self._by_worth else self._now.board.units[unit].price.wait_s
+        return wait_s, -self._worth(unit), unit
+
     def _refill(self) -> None:
-        worth = [(-self._worth(unit), unit) for unit in sorted(self._waiting)]
-        self._heap = [entry for entry in worth if entry[0] < math.inf]
+        self._heap = [entry for unit in sorted(self._waiting) if (entry := self._entry(unit))[1] < math.inf]
         heapify(self._heap)
 
     def pop(self) -> int | None:
@@ -74,14 +86,14 @@ class _Queue:
                 if not self._heap:
                     self._refuse()
                 continue
-            _, unit = heappop(self._heap)
+            unit = heappop(self._heap)[2]
             if unit not in self._waiting:
                 continue
-            worth = self._worth(unit)
-            if worth == -math.inf:
+            entry = self._entry(unit)
+            if entry[1] == math.inf:
                 self._blocked.setdefault(self._spots[unit][0], []).append(unit)
-            elif self._heap and worth < -self._heap[0][0] - EPSILON:
-                heappush(self._heap, (-worth, unit))
+            elif self._heap and entry[1] > self._heap[0][1] + EPSILON and entry[0] >= self._heap[0][0]:
+                heappush(self._heap, entry)
             else:
                 return unit
         return None
@@ -99,38 +111,46 @@ class _Queue:
         self._now.put_back(unit, self._spots[unit])
         self._waiting.discard(unit)
         for other in self._blocked.pop(left, ()):
-            heappush(self._heap, (-self._worth(other), other))
+            heappush(self._heap, self._entry(other))
         return before - self._now.fragmented
 
 
-def _step(state: FleetState, stage: Stage, board: Board, unit: int, spot: tuple[int, int], gain: float) -> Step:
+def _step(state: FleetState, stage: Stage, board: Board, unit: int, spot: Spot, gain: float, begins_s: float) -> Step:
     piece, target = board.units[unit], board.bins[spot[0]]
-    moves = _moves(state, stage, piece, target.name, target.host, spot[1])
     where = f"from {piece.host} to {target.host}"
     if piece.works[0].profile:
-        where = f"from {piece.works[0].holds[0].gpu}@{piece.works[0].holds[0].start} to {target.name}@{spot[1]}"
+        source = piece.works[0].holds[0]
+        where = f"from {source.gpu}@{source.start} to {target.name}@{spot[1]}"
+    cost = piece.price.gpu_hours + _lateness(state, piece, begins_s - piece.price.wait_s)
     return Step(
         StepKind.MOVE,
         piece.name,
-        f"Move {piece.name} ({_size(piece)}) {where}{_how(piece)}: {gain:+.2f} GPU-hours of usable capacity "
-        f"for {piece.price.gpu_hours:.2f} of work lost.",
-        moves,
-        wait_s=piece.price.wait_s,
+        f"Move {piece.name} ({_size(piece)}) {where}{_how(piece, begins_s)}: {gain:+.2f} GPU-hours of usable capacity "
+        f"for {cost:.2f} of work lost.",
+        _moves(state, stage, piece, target.name, target.host, spot[1]),
+        wait_s=begins_s,
+        asks=piece.price.asks,
         gain_gpu_hours=gain,
-        cost_gpu_hours=piece.price.gpu_hours,
+        cost_gpu_hours=cost,
     )
+
+
+def _lateness(state: FleetState, piece: Unit, late_s: float) -> float:
+    """What work does and loses in GPU-hours between the instant that its price is for and that of its move."""
+    if piece.price.asks:
+        return 0.0
+    return sum(state.held_gpus(work) for work in piece.works if work.lost_s) * late_s / HOUR_S
 
 
 def _size(piece: Unit) -> str:
     return piece.works[0].profile or f"{piece.gpus:g} GPU" + ("s" if piece.gpus > 1 else "")
 
 
-def _how(piece: Unit) -> str:
+def _how(piece: Unit, begins_s: float) -> str:
+    when = f" in {begins_s / MINUTE_S:.0f} min" if begins_s >= MINUTE_S else ""
     if piece.price.asks:
-        return " after asking for a checkpoint"
-    if piece.price.wait_s > 0:
-        return f" after its checkpoint in {piece.price.wait_s / 60:.0f} min"
-    return ""
+        return f"{when} after asking for a checkpoint"
+    return f"{when}, once its checkpoint is written," if piece.price.wait_s > 0 else when
 
 
 def _moves(state: FleetState, stage: Stage, piece: Unit, name: str, host: str, place: int) -> tuple[Move, ...]:

@@ -12,6 +12,7 @@ import random
 from bisect import insort
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import replace
+from heapq import heapify, heappop, heappush
 
 from tocsin.actions.planning.board import Board, Place
 from tocsin.actions.planning.state import FleetState
@@ -47,9 +48,9 @@ NO_BINS: frozenset[int] = frozenset()
 class Arrangement:
     """Where every unit is, changeable; keeps F, the cost, and what each budget and host has left.
 
-    A unit that has been taken and not put back counts nowhere. Bins of one kind and state form a group. For each class of
-    units every option ever seen is kept in order of what it changes in F, with the group that offers it: the first
-    whose group has a bin with room is the best, and no bin is looked at that does not come into question.
+    A unit that has been taken and not put back counts nowhere. Bins of one kind and state form a group. For each class
+    of units every option is kept in order of what it changes in F, with the group that offers it: the first whose group
+    has a bin with room is the best, and no bin is looked at that does not come into question.
     """
 
     def __init__(self, board: Board, state: FleetState, limits: Limits) -> None:
@@ -215,7 +216,7 @@ def search(board: Board, state: FleetState, limits: Limits) -> Arrangement:
     if limits.pack_to > 0:
         _approach(now, rng)
     else:
-        settle(now)
+        descend(now)
         _anneal(now, rng, limits.effort, _Kept(now))
     settle(now)
     return now
@@ -258,7 +259,7 @@ def _approach(now: Arrangement, rng: random.Random) -> None:
     for _ in range(_BISECTIONS):
         now.horizon_h = math.sqrt(low * high)
         _go(now, home)
-        settle(now)
+        descend(now)
         _anneal(now, rng, tries, kept)
         if now.fragmented <= limits.pack_to + EPSILON:
             high = now.horizon_h
@@ -293,15 +294,16 @@ class _Kept:
             self._least, self.spots = value, list(now.at)
 
 
-def _anneal(now: Arrangement, rng: random.Random, tries: int, kept: _Kept) -> None:
-    """Take apart and put together `tries` times; ends at the best that was seen by its own value."""
+def _anneal(now: Arrangement, rng: random.Random, effort: int, kept: _Kept) -> None:
+    """Take apart and put together until `effort` units were lifted; ends at the best that was seen by its own value."""
     best_value, best = now.value, list(now.at)
-    heat, cooling = _FIRST_HEAT, (_LAST_HEAT / _FIRST_HEAT) ** (1.0 / max(1, tries))
     kept.see(now)
-    for _ in range(tries):
-        heat *= cooling
+    lifted = 0
+    while lifted < effort:
+        heat = _FIRST_HEAT * (_LAST_HEAT / _FIRST_HEAT) ** (lifted / effort)
         before = now.value
         units, closed = _ruin(now, rng)
+        lifted += len(units)
         spots = [now.take(unit) for unit in units]
         fits = _recreate(now, units, closed, rng)
         if not fits or now.value > before - heat * math.log(1.0 - rng.random()) + EPSILON:
@@ -318,11 +320,43 @@ def _go(now: Arrangement, spots: list[Spot]) -> None:
     _restore(now, astray, [spots[unit] for unit in astray])
 
 
-def settle(now: Arrangement) -> None:
+def descend(now: Arrangement) -> None:
+    """Move what gains most, again and again; a gain is worked out anew only when its turn comes."""
+    heap = [(-_gain(now, unit), unit) for unit in range(len(now.board.units))]
+    heapify(heap)
+    while heap:
+        unit = heappop(heap)[1]
+        gain = _gain(now, unit)
+        if gain <= EPSILON:
+            continue
+        if heap and gain < -heap[0][0] - EPSILON:
+            heappush(heap, (-gain, unit))
+            continue
+        now.take(unit)
+        found = now.best(unit)
+        assert found is not None
+        now.put(unit, *found)
+
+
+def _gain(now: Arrangement, unit: int) -> float:
+    """By how much the value falls if a unit goes where it is best."""
+    before = now.value
+    spot = now.take(unit)
+    found = now.best(unit)
+    gain = 0.0
+    if found is not None:
+        now.put(unit, *found)
+        gain = before - now.value
+        now.take(unit)
+    now.put_back(unit, spot)
+    return gain
+
+
+def settle(now: Arrangement, passes: int = _MOST_PASSES) -> None:
     """Put each unit where it alone is best, until none is better elsewhere; units that gain nothing go home."""
     units = now.board.units
     cheapest_first = sorted(range(len(units)), key=lambda unit: units[unit].price.gpu_hours)
-    for _ in range(_MOST_PASSES):
+    for _ in range(passes):
         changed = False
         for unit in cheapest_first:
             before = now.value
@@ -355,7 +389,7 @@ def _ruin(now: Arrangement, rng: random.Random) -> tuple[list[int], frozenset[in
 
 
 def _any_bin(now: Arrangement, rng: random.Random, kind: Hashable = None) -> int:
-    """A bin with units in it; of all kinds, or of `kind` where a few draws find one. Those cheap to empty come first."""
+    """A bin with units in it, of `kind` where a few draws find one; those cheap to empty come up more often."""
     size = len(now.inside)
     found = -1
     for _ in range(_DRAWS):

@@ -84,13 +84,13 @@ class Hold:
 class Work:
     """One pod or job step, on one host; works with the same `gang` start, stop and move together.
 
-    `holds` is empty while it waits. `gpus` is what it asks for: a share of one GPU, whole GPUs, or with `profile` one MIG
-    instance. `lost_s` is the work in seconds since its last checkpoint, all of which a move loses (0 for work without
-    state, None where unknown: it is not moved); `restart_s` is how long it stands after a move. `checkpoint_every_s`
-    and `ends_in_s` are None where unknown. `checkpoint_s` is how long it stands to write a checkpoint when it is asked for one,
-    None where it cannot be asked. `budgets` name the disruption budgets that cover it. `model` and `pool` bind
-    where not empty. `data_hosts` have its data at hand. `movable` is false for work that no eviction may touch, such
-    as pods of a DaemonSet.
+    `holds` is empty while it waits. `gpus` is what it asks for: a share of one GPU, whole GPUs, or with `profile` one
+    MIG instance. `lost_s` is the work in seconds since its last checkpoint, all of which a move loses (0 for work
+    without state, None where unknown: it is not moved); `restart_s` is how long it stands after a move. `checkpoint_s`
+    is how long it stands to write a checkpoint when it is asked for one, None where it cannot be asked.
+    `checkpoint_every_s` and `ends_in_s` are None where unknown. `budgets` name the disruption budgets that cover it.
+    `model` and `pool` bind where not empty. `data_hosts` have its data at hand. `movable` is false for work that no
+    eviction may touch, such as pods of a DaemonSet.
     """
 
     id: str

@@ -17,17 +17,16 @@ class Limits:
     """Bounds of a plan that moves work.
 
     At most `most_moves` pieces of work move. Freed capacity counts for `horizon_h` hours. No work goes to a node whose
-    risk is above `most_risk`. A plan waits up to `patience_s` seconds for a checkpoint that is due. `effort` is how many
-    rearrangements the search tries, and `seed` draws them. F is worth nothing below `pack_to`
-    GPUs: with it, what is sought is the cheapest way there. `at_once` neither waits for a
-    checkpoint nor asks for one.
+    risk is above `most_risk`. A plan waits up to `patience_s` seconds for a checkpoint that is due; `at_once` neither
+    waits for one nor asks for one. F is worth nothing below `pack_to` GPUs: with it, what is sought is the cheapest way
+    there. `effort` is how many pieces of work the search lifts and puts down, and `seed` draws which.
     """
 
     most_moves: int = 20
     horizon_h: float = 24.0
     most_risk: float = 0.1
     patience_s: float = 1800.0
-    effort: int = 5000
+    effort: int = 40_000
     seed: int = 0
     pack_to: float = 0.0
     at_once: bool = False
@@ -35,7 +34,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What moving costs in GPU-hours; first it waits `wait_s` seconds for the checkpoint that is due then, or `asks`."""
+    """What moving costs in GPU-hours if it waits `wait_s` seconds for a checkpoint, or `asks` for one."""
 
     gpu_hours: float
     wait_s: float = 0.0

@@ -10,6 +10,7 @@ REASON_PREFIX = "tocsin: "
 """Start of the reason of every node that Tocsin drained; its end is the decision's id in brackets."""
 _OWN = re.compile(r"^tocsin: .*\[[0-9a-f]{16}\]$", re.DOTALL)
 _UNPRINTED = re.compile(r"[^A-Za-z0-9 .,:;%/_()\[\]+-]+")
+MOST = 4
 MAX_REASON = 200
 """Characters of a reason: Slurm's own tables show 20 to 50."""
 
@@ -26,21 +27,30 @@ class Mark:
         return f"tocsin/{self.what}/{self.id}/{self.at_ms}"
 
 
-def find(text: str, what: str) -> Mark | None:
-    """The newest mark of `what` in a comment; None where there is none."""
-    found = [Mark(match[1], match[2], int(match[3])) for match in _MARK.finditer(text) if match[1] == what]
-    return max(found, key=lambda mark: mark.at_ms, default=None)
+def find(text: str, what: str, identity: str = "") -> Mark | None:
+    """The newest mark of `what` in a comment, of the decision with `identity` where one is given; else None."""
+    return max(
+        (mark for mark in _all(text, what) if identity in ("", mark.id)), key=lambda mark: mark.at_ms, default=None
+    )
 
 
 def put(text: str, mark: Mark) -> str:
-    """`text` with `mark` in place of any of the same kind; the words of others stay."""
-    kept = drop(text, mark.what)
-    return f"{kept} {mark}" if kept else str(mark)
+    """`text` with `mark` in place of any of the same kind and decision; the words of others stay.
+
+    Of one kind the newest `MOST` marks are kept: two decisions may be about one job, a job may be moved for years.
+    """
+    others = [other for other in _all(text, mark.what) if other.id != mark.id]
+    kept = sorted(others, key=lambda other: other.at_ms)[-(MOST - 1) :]
+    return " ".join([*drop(text, mark.what).split(), *map(str, kept), str(mark)])
 
 
 def drop(text: str, what: str) -> str:
     """`text` without marks of `what`."""
     return " ".join(_MARK.sub(lambda match: "" if match[1] == what else match[0], text).split())
+
+
+def _all(text: str, what: str) -> list[Mark]:
+    return [Mark(match[1], match[2], int(match[3])) for match in _MARK.finditer(text) if match[1] == what]
 
 
 def reason(sentence: str, identity: str) -> str:

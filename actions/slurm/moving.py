@@ -104,8 +104,7 @@ class Mover:
         """Release the jobs that were requeued in held state for a drain, and name them."""
         released = []
         for job in _once(job for job in seen.jobs if job.pending):
-            mark = marks.find(job.admin_comment, HELD)
-            if mark is not None and mark.id == drain_id:
+            if marks.find(job.admin_comment, HELD, drain_id) is not None:
                 self._slurm.release(job)
                 self._slurm.start_soon(job)
                 self._slurm.mark_job(job, marks.drop(job.admin_comment, HELD))
@@ -120,7 +119,7 @@ class Mover:
         if why:
             progress.left[job.ref] = why
             return
-        asked = marks.find(job.admin_comment, CHECKPOINT)
+        asked = marks.find(job.admin_comment, CHECKPOINT, errand.id) or marks.find(job.admin_comment, CHECKPOINT)
         if asked is None or (asked.id != errand.id and now_ms - asked.at_ms > self._wait_ms):
             self._tell(errand, job, now_ms)
             progress.told.append(job.ref)
@@ -171,10 +170,10 @@ class Mover:
 
     def _follow(self, errand: Errand, job: SlurmJob, progress: Progress) -> None:
         """A requeued job: Slurm lets it wait for two minutes, and forgets a start time set while it still ends."""
-        mark = marks.find(job.admin_comment, REQUEUE)
-        if mark is None or mark.id != errand.id:
+        mark = marks.find(job.admin_comment, REQUEUE, errand.id)
+        if mark is None:
             return
-        asked = marks.find(job.admin_comment, CHECKPOINT)
+        asked = marks.find(job.admin_comment, CHECKPOINT, errand.id)
         if asked is not None:
             progress.checkpoint_ms = max(progress.checkpoint_ms, mark.at_ms - asked.at_ms)
         if job.pending and job.reason == "BeginTime":

@@ -39,8 +39,7 @@ def take_out(slurm: Slurm, node: SlurmNode, decision: Decision, now_ms: int) -> 
         return ExecutionResult(False, other, lasting=False)
     if node.drained:
         return None
-    mark = marks.find(node.comment, DRAIN)
-    if mark is not None and mark.id == decision.id:
+    if marks.find(node.comment, DRAIN, decision.id) is not None:
         said = f"{node.name} was drained for this and somebody gave it back: it is left alone"
         return ExecutionResult(False, said, lasting=False)
     comment = marks.put(node.comment, Mark(DRAIN, decision.id, now_ms))
@@ -76,8 +75,7 @@ def reboot(slurm: Slurm, node: SlurmNode, decision: Decision, now_ms: int, *, be
     other = foreign(node)
     if other:
         return ExecutionResult(False, other, lasting=False)
-    mark = marks.find(node.comment, REBOOT)
-    mine = mark if mark is not None and mark.id == decision.id else None
+    mine = marks.find(node.comment, REBOOT, decision.id)
     if mine is not None and node.boot_s * SECOND > mine.at_ms and _REBOOTING.isdisjoint(node.flags):
         if "NOT_RESPONDING" in node.flags:
             return ExecutionResult(True, f"{node.name} has booted and does not answer yet", pending=True)

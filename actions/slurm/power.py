@@ -125,12 +125,9 @@ def _comes(node: SlurmNode, now_ms: int) -> bool:
 
 
 def _marked(seen: Snapshot, what: str, identity: str) -> dict[str, SlurmNode]:
-    found = {}
-    for name, node in sorted(seen.nodes.items()):
-        mark = marks.find(node.comment, what)
-        if mark is not None and mark.id == identity:
-            found[name] = node
-    return found
+    return {
+        name: node for name, node in sorted(seen.nodes.items()) if marks.find(node.comment, what, identity) is not None
+    }
 
 
 def _hidden(pool: str, text: str) -> tuple[str, ...]:

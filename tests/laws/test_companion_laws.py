@@ -23,7 +23,10 @@ from tocsin.collector.hook_server import HookServer
 from tocsin.collector.host_load import HostLoad
 from tocsin.collector.kernel_log import KernelLogCompanion
 from tocsin.collector.kernel_log_readers import KmsgReader
+from tocsin.collector.notices import NoticeCompanion
+from tocsin.collector.notices_clouds import Azure
 from tocsin.collector.vllm import VllmCompanion, parse_entry
+from tocsin.config.cloud import CloudSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE, SECOND, ManualClock
 from tocsin.domain.identity import Gpu
@@ -96,6 +99,13 @@ def vllm(_folder: Path, clock: ManualClock, outside: bytes) -> Made:
     return Made(made, made.scrape)
 
 
+def notices(_folder: Path, clock: ManualClock, outside: bytes) -> Made:
+    """`outside` is the body of every answer."""
+    client = httpx2.Client(transport=httpx2.MockTransport(lambda _: httpx2.Response(200, content=outside)))
+    made = NoticeCompanion(Azure(client, "http://cloud.test", "vm-1"), CloudSettings(), "node-1", clock, OwnMetrics())
+    return Made(made, made.ask)
+
+
 def attribution(folder: Path, _clock: ManualClock, outside: bytes) -> Made:
     """`outside` is what every file of one process holds."""
     process = folder / "proc" / str(ME)
@@ -129,6 +139,7 @@ TALK: dict[str, bytes] = {
     ),
     "hook": pack(HELLO) + b"\n" + pack(STATS),
     "vllm": b'# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{model_name="m"} 3\n',
+    "notices": b'{"Events": [{"EventType": "Preempt", "Resources": ["vm-1"], "NotBefore": ""}]}',
     "host_load": b"MemTotal: 1000 kB\nMemAvailable: 250 kB\n",
     "attribution": b"%d (python) S %s\n" % (ME, b" ".join(b"1" for _ in range(50))),
 }
@@ -139,6 +150,7 @@ FACTORIES: dict[str, Factory] = {
     "kernel_log": kernel_log,
     "hook": hook,
     "vllm": vllm,
+    "notices": notices,
     "host_load": host_load,
     "attribution": attribution,
 }

@@ -18,7 +18,7 @@ from tocsin.actions.catalogue import ACTIONS, Scope, is_disruptive, is_recovery
 from tocsin.actions.executors.protocol import ExecutionResult
 from tocsin.actions.sender import Delivery
 from tocsin.domain.clock import HOUR, MINUTE
-from tocsin.domain.decision import Decision, Mode
+from tocsin.domain.decision import Decision, DecisionState, Mode
 from tocsin.domain.errors import TocsinError
 from tocsin.domain.finding import ActionKind, Category
 from tocsin.journal.kinds import EntryKind
@@ -47,7 +47,10 @@ class AuditingExecutor(FakeExecutor):
         self._machine = machine
 
     def execute(self, decision: Decision) -> ExecutionResult:
-        self._machine.audit(decision)
+        if decision.key in self._machine.going or (self.resumable and decision.key in self._machine.keys):
+            self._machine.audit_again(decision)
+        else:
+            self._machine.audit(decision)
         result = KILLED if self.raises is not None else self.result
         self._machine.account(decision, result)
         return super().execute(decision)
@@ -80,6 +83,7 @@ class ActionMachine(RuleBasedStateMachine):
         self.effects: dict[str, Decision] = {}
         self.approved: set[str] = set()
         self.keys: set[str] = set()
+        self.going: set[str] = set()
         self.announced: set[str] = set()
         self.paused = False
         self.tripped = False
@@ -128,11 +132,18 @@ class ActionMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """A restart shows the same decisions."""
+        """A restart shows the same decisions, but what went on where nobody can go on with it."""
         before = self._shown()
-        self.world.restart()
-        assert self._shown() == before
+        self._start_anew()
+        after = self._shown()
+        assert before.keys() == after.keys()
+        assert all(after[key] == shown or shown[0] is DecisionState.EXECUTING for key, shown in before.items())
         self._look()
+
+    def _start_anew(self) -> None:
+        self.world.restart()
+        if not self.world.executor.resumable:
+            self.going.clear()
 
     def _shown(self) -> dict[str, Any]:
         return {s.decision.key: (s.state, s.outcome, s.approved_by) for s in self.world.loop.statuses()}
@@ -152,13 +163,18 @@ class ActionMachine(RuleBasedStateMachine):
             self.world.step()
         self.world.journal.fail_after = None
         self.world.executor.raises = None
-        self.world.restart()
+        self._start_anew()
         self._look()
 
     @rule(ok=st.booleans(), certain=st.booleans(), seen=st.sampled_from([True, False, None]))
     def executor_changes(self, ok: bool, certain: bool, seen: bool | None) -> None:
         self.world.executor.result = ExecutionResult(ok, "as told", certain=certain or ok)
         self.world.executor.seen = seen
+
+    @rule(resumable=st.booleans())
+    def executor_takes_long(self, resumable: bool) -> None:
+        self.world.executor.result = ExecutionResult(True, "goes on", pending=True)
+        self.world.executor.resumable = resumable
 
     @rule(ok=st.booleans())
     def receiver_changes(self, ok: bool) -> None:
@@ -226,12 +242,22 @@ class ActionMachine(RuleBasedStateMachine):
     def account(self, decision: Decision, result: ExecutionResult) -> None:
         """What is out of service from now on."""
         self.keys.add(decision.key)
-        if is_recovery(decision.action) and result.ok:
+        (self.going.add if result.pending else self.going.discard)(decision.key)
+        if is_recovery(decision.action) and result.ok and not result.pending:
             for key, effect in list(self.effects.items()):
                 if effect.subject.host == decision.subject.host and ACTIONS[effect.action].inverse is decision.action:
                     del self.effects[key]
         elif is_disruptive(decision.action) and (result.ok or not result.certain):
             self.effects[decision.key] = decision
+        elif is_disruptive(decision.action):
+            self.effects.pop(decision.key, None)
+
+    def audit_again(self, decision: Decision) -> None:
+        """May this go on now."""
+        assert not self.paused, "goes on while paused"
+        assert is_recovery(decision.action) or self._breaker_closed(), "goes on while tripped"
+        ended = {e.payload["key"] for e in self.world.journal.of(EntryKind.OUTCOME, EntryKind.VERIFICATION)}
+        assert decision.key not in ended, "goes on after its end"
 
     def audit(self, decision: Decision) -> None:
         """May this run now."""
@@ -300,6 +326,7 @@ turns = st.one_of(
     st.tuples(st.just("heal_all")),
     st.tuples(st.just("executor_changes"), st.just(True), st.just(True), st.sampled_from([True, False, None])),
     st.tuples(st.just("clock_steps"), st.sampled_from([-2 * HOUR, 2 * HOUR])),
+    st.tuples(st.just("executor_takes_long"), st.booleans()),
     st.tuples(st.sampled_from(["killed_while_executing", "restart"])),
 )
 

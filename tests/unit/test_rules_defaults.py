@@ -13,6 +13,7 @@ from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Category, Severity
 from tocsin.domain.identity import Gpu
 from tocsin.domain.missing import Missing
+from tocsin.domain.notice import NoticeCode, notice_text
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
@@ -52,6 +53,11 @@ class Case:
 
 def event(kind: EventKind, code: int = 0) -> Case:
     return Case(events=(Event(kind, gpu().uuid, "node-1", instant(0), code),))
+
+
+def notice(number: NoticeCode) -> Case:
+    text = notice_text("the cloud announces it", instant(2))
+    return Case(events=(Event(EventKind.MAINTENANCE_NOTICE, "", "node-1", instant(0), number, text),))
 
 
 def switch(number: int, times: int) -> Case:
@@ -206,6 +212,8 @@ CASES: dict[str, tuple[Case, Case]] = {
     "nvswitch_partition_fatal": (event(EventKind.SXID, 20034), event(EventKind.SXID, 12020)),
     "nvswitch_link_errors": (switch(20001, 10), switch(20001, 9)),
     "nvswitch_error": (event(EventKind.SXID, 11012), event(EventKind.SXID, 20034)),
+    "maintenance_notice": (notice(NoticeCode.INTERRUPTION), notice(NoticeCode.PLANNED)),
+    "maintenance_planned": (notice(NoticeCode.FREEZE), notice(NoticeCode.REBOOT)),
     "gpu_lost": (event(EventKind.GPU_LOST), event(EventKind.DRIVER_RELOAD)),
     "pcie_width_reduced": (flat(5, **LOADED, pcie_link_width=8), flat(9, **LOADED, pcie_link_width=16)),
     "pcie_generation_reduced": (

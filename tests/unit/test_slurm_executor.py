@@ -466,3 +466,17 @@ def test_the_words_of_others_in_comments_stay() -> None:
     assert site.cluster.nodes["node-0"].comment.startswith("rack 7 tocsin/drain/")
     assert site.cluster.jobs[7].admin.startswith("billed to Ann tocsin/checkpoint/")
     assert marks.find(site.cluster.jobs[7].admin, "checkpoint") is not None
+
+
+def test_two_decisions_about_one_job_tell_it_at_most_once_each() -> None:
+    site = Site(FakeSlurm(jobs={7: Job("node-0")}), drain_jobs="requeue", checkpoint_proof="comment")
+    drain, checkpoint = decision(ActionKind.DRAIN), decision(ActionKind.CHECKPOINT)
+    site.executor.execute(drain)
+    site.clock.advance(10 * SECOND)
+    site.executor.execute(checkpoint)
+    assert len(site.cluster.jobs[7].signals) == 1, "a request that is under way serves both"
+    for _ in range(20):
+        site.clock.advance(30 * SECOND)
+        site.executor.execute(drain)
+        site.executor.execute(checkpoint)
+    assert len(site.cluster.jobs[7].signals) == 2

@@ -156,7 +156,11 @@ def test_marks_live_beside_the_words_of_others() -> None:
     assert marks.find(text, "reboot") is None
     newer = marks.put(text, Mark("drain", "1" * 16, 9))
     assert marks.find(newer, "drain") == Mark("drain", "1" * 16, 9)
+    assert marks.find(newer, "drain", "0" * 16) == mark, "two decisions may be about one node"
     assert marks.drop(newer, "drain") == "rack 7, ask Ann"
+    for n in range(9):
+        text = marks.put(text, Mark("drain", f"{n:016x}", 10 + n))
+    assert len(text.split()) == 4 + marks.MOST, "they do not grow for ever"
 
 
 def test_a_reason_is_known_again_and_can_hold_no_quote() -> None:

@@ -34,8 +34,8 @@ BATCH_READINGS = 500
 """Most readings of one spooled batch; keeps a push within what receivers take."""
 PUSH_SECONDS = 0.5
 """Pause between two looks into the spool."""
-ALARM_SECONDS = 0.1
-"""Longest wait of what a companion reports between two readings."""
+STOP_LOOK_SECONDS = 0.5
+"""Longest time until the end is noticed by an agent that waits for what companions report."""
 LEAST_WAIT_SECONDS = 0.001
 LISTENERS = frozenset({"kernel_log"})
 """Companions that report between two readings."""
@@ -176,7 +176,10 @@ class Agent:
             left = until - self._clock.monotonic()
             if left < LEAST_WAIT_SECONDS:
                 return
-            stop.wait(min(left, ALARM_SECONDS) if listening else left)
+            if listening:
+                self._alarm.wait(min(left, STOP_LOOK_SECONDS))
+            else:
+                stop.wait(left)
             if self._alarm.is_set():
                 self._supervised("events", self.read_events)
 

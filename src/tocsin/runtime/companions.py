@@ -92,11 +92,20 @@ def _attribution(around: Around) -> Companion | None:
     return AttributionCompanion(Attribution(wanted.proc, wanted.pod_logs))
 
 
+def _notices(around: Around) -> Companion | None:
+    if not around.is_this_node or around.settings.cloud.notices == "off":
+        return None
+    from tocsin.collector.notices import open_notices
+
+    return open_notices(around.settings, around.clock, around.own)
+
+
 COMPANIONS: dict[str, Opener] = {
     "frozen": _frozen,
     "kernel_log": _kernel_log,
     "hook": _hook,
     "vllm": _vllm,
+    "notices": _notices,
     "host_load": _host_load,
     "attribution": _attribution,
 }

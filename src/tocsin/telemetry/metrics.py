@@ -109,6 +109,9 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_vllm_scrapes_total": OwnMetric(
         "counter", ("outcome",), "Scrapes of vLLM servers: taken, unreachable, unreadable or without_gpu."
     ),
+    "tocsin_cloud_notices_total": OwnMetric(
+        "counter", ("outcome",), "Looks at the cloud's metadata service: none, notice, unreachable or unreadable."
+    ),
     "tocsin_missing_readings": OwnMetric(
         "gauge", ("reason",), "Metrics without a value in the newest readings, by reason."
     ),

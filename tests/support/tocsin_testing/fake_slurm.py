@@ -153,8 +153,8 @@ class FakeSlurm:
                 for name, node in self.nodes.items()
             )
         return "\n".join(
-            f"JobId={number} UserId=ann(7) JobState={job.state} Reason={job.why} Dependency=(null) Requeue={int(job.requeue)} "
-            f"BatchFlag={int(job.batch)} ReqNodeList=(null) NodeList={job.node} "
+            f"JobId={number} UserId=ann(7) JobState={job.state} Reason={job.why} Dependency=(null) "
+            f"Requeue={int(job.requeue)} BatchFlag={int(job.batch)} ReqNodeList=(null) NodeList={job.node} "
             f"Nodes={job.node} CPU_IDs=0 Mem=0 GRES=gpu:h200:1(IDX:{job.gpus}) WorkDir={job.folder} "
             f"AdminComment={job.admin or '(null)'} Comment={job.comment}"
             for number, job in self.jobs.items()

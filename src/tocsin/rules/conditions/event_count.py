@@ -23,7 +23,7 @@ _METRICS = {EventKind.XID: "gpu_xid_last_code", EventKind.RECOVERY_ACTION: "gpu_
 class EventCount(Condition):
     """Holds while at least `count` matching events lie within the last `within`."""
 
-    words = frozenset({"count", "code", "event"})
+    words = frozenset({"count", "code", "event", "message"})
     told = True
     kind: Literal["event_count"]
     event: EventKind
@@ -84,8 +84,9 @@ class EventCountProbe(SpellProbe):
         last = spell.events[-1]
         single = self._condition.count == 1
         value = float(last.code) if single else float(len(spell.events))
-        words = {"count": str(len(spell.events)), "code": str(last.code), "event": self._condition.event.value}
         text = last.message or f"{self._condition.event} {last.code}"
+        words = {"count": str(len(spell.events)), "code": str(last.code), "event": self._condition.event.value}
+        words["message"] = text
         seen = Evidence(f"{self._condition.event}:{last.code}", text, last.at_ms, value)
         metric = _METRICS.get(self._condition.event, "") if single else ""
         threshold = None if single else float(self._condition.count)

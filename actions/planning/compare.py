@@ -1,0 +1,104 @@
+"""Defragmentation beside its yardstick, on made-up fleets: what the same packing costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from tocsin.actions.planning import rehearsal
+from tocsin.actions.planning.baseline import greedy
+from tocsin.actions.planning.board import Board, FleetBoard, MigBoard
+from tocsin.actions.planning.defragment import WHOLE_MODES, defragment, figures, outside, repack_mig
+from tocsin.actions.planning.plan import Plan
+from tocsin.actions.planning.state import FleetState, GpuMode
+from tocsin.actions.planning.units import Limits, units_of
+
+UNBOUNDED = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One fleet: F in GPUs and cost in GPU-hours, before, after the greedy descent and after the planner.
+
+    `at_once` is the planner's cost where it neither waits for checkpoints nor asks for them, as the greedy descent
+    does; `net` and `greedy_net` are gain less cost in GPU-hours where the planner may go on as long as it pays.
+    """
+
+    kind: str
+    gpus: int
+    seed: int
+    before: float
+    greedy_f: float
+    greedy_cost: float
+    greedy_moves: int
+    planner_f: float
+    planner_cost: float
+    planner_moves: int
+    at_once_f: float
+    at_once: float
+    greedy_net: float
+    net: float
+    seconds: float
+
+    @property
+    def ratio(self) -> float:
+        """Planner's cost over that of the greedy descent; 0 where neither costs anything."""
+        return self.planner_cost / self.greedy_cost if self.greedy_cost > 0 else 0.0
+
+    @property
+    def meets(self) -> bool:
+        """Whether the planner packs at least as well for at most half the cost."""
+        return self.planner_f <= self.greedy_f + 1e-6 and self.planner_cost <= self.greedy_cost / 2 + 1e-9
+
+
+def yardstick(kind: str, state: FleetState, limits: Limits) -> tuple[float, float, int]:
+    """F, cost and number of works moved of the greedy descent, at the price of moving at once."""
+    limits = replace(limits, at_once=True, most_moves=UNBOUNDED)
+    fleet = kind == "defragment"
+    units, _ = units_of(state, WHOLE_MODES if fleet else (GpuMode.MIG,), limits)
+    board: Board = FleetBoard(state, units, limits) if fleet else MigBoard(state, units, limits)
+    end = greedy(board, state, limits)
+    return end.fragmented + outside(figures(kind, state), board), end.cost, end.moved
+
+
+def compare(
+    kinds: Iterable[str], sizes: Iterable[int], seeds: Iterable[int], clock: Callable[[], float] = time.perf_counter
+) -> Iterator[Row]:
+    """One row for each made-up fleet; `kinds` are ``defragment`` and ``mig``."""
+    seeds = list(seeds)
+    sizes = list(sizes)
+    for kind in kinds:
+        for gpus in sizes:
+            for seed in seeds:
+                yield _row(kind, gpus, seed, clock)
+
+
+def _row(kind: str, gpus: int, seed: int, clock: Callable[[], float]) -> Row:
+    state = rehearsal.fleet(gpus, seed) if kind == "defragment" else rehearsal.mig(gpus, seed)
+    planner: Callable[[FleetState, Limits], Plan] = defragment if kind == "defragment" else repack_mig
+    limits = Limits(most_moves=UNBOUNDED)
+    greedy_f, greedy_cost, moves = yardstick(kind, state, limits)
+    begun = clock()
+    thrifty = planner(state, replace(limits, pack_to=greedy_f))
+    seconds = clock() - begun
+    at_once = planner(state, replace(limits, pack_to=greedy_f, at_once=True))
+    free = planner(state, limits)
+    before = free.before["fragmented_gpus"]
+    return Row(
+        kind,
+        gpus,
+        seed,
+        before,
+        greedy_f,
+        greedy_cost,
+        moves,
+        thrifty.after["fragmented_gpus"],
+        thrifty.cost_gpu_hours,
+        len(thrifty.steps),
+        at_once.after["fragmented_gpus"],
+        at_once.cost_gpu_hours,
+        (before - greedy_f) * limits.horizon_h - greedy_cost,
+        free.gain_gpu_hours - free.cost_gpu_hours,
+        seconds,
+    )
