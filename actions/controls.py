@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tocsin.actions.experience import Tally
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind
 
@@ -49,7 +50,7 @@ class Controls:
     undoing was begun and never seen to work: what they took may be back in service, or may not. `confirmed` are the
     keys of effects that a post-check has seen.
     `failures` has the instants at which an action on a subject ended without effect, by (subject key, action), since it
-    last had one.
+    last had one. `experience` is what came of each kind of action so far.
     """
 
     paused: Note | None = None
@@ -67,3 +68,4 @@ class Controls:
     doubtful: frozenset[str] = frozenset()
     confirmed: frozenset[str] = frozenset()
     failures: Mapping[tuple[str, ActionKind], tuple[int, ...]] = field(default_factory=dict)
+    experience: Mapping[ActionKind, Tally] = field(default_factory=dict)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tocsin.actions.experience import Tally
 from tocsin.actions.view import FleetView
 from tocsin.config.settings import CostSettings
 from tocsin.domain.finding import PREDICTION_EVIDENCE, ActionKind, Category, Finding
@@ -30,7 +32,9 @@ def stake_of(root: Finding, view: FleetView) -> Stake | None:
     return Stake(ranks, chance)
 
 
-def prices(stake: Stake, cost: CostSettings) -> dict[ActionKind, float]:
+def prices(
+    stake: Stake, cost: CostSettings, experience: Mapping[ActionKind, Tally] | None = None
+) -> dict[ActionKind, float]:
     """Expected loss of each choice in GPU-hours; NOTIFY stands for going on as before.
 
     With G GPUs at stake, chance p, restart time r, checkpoint time c, half the usual span between checkpoints l and d
@@ -41,19 +45,22 @@ def prices(stake: Stake, cost: CostSettings) -> dict[ActionKind, float]:
     - moving now: G (c + r), and the GPU stands idle for the horizon: s
     - placing new work elsewhere, where the GPU is idle: s
 
-    The formula is our own; its numbers are settings.
+    What fails costs the loss of going on beside its own price, as often as `experience` says. The formula is our own;
+    its numbers are settings.
     """
     gpus, chance = stake.gpus, stake.probability
     restart, checkpoint = cost.restart_hours, cost.checkpoint_hours
     lost = cost.checkpoint_interval_hours / 2
     going_on = chance * (gpus * (lost + restart) + cost.fault_gpu_hours)
-    if gpus == 0:
-        return {ActionKind.NOTIFY: going_on, ActionKind.PLACE_ELSEWHERE: cost.idle_gpu_hours}
-    return {
-        ActionKind.NOTIFY: going_on,
-        ActionKind.CHECKPOINT: gpus * checkpoint + chance * (gpus * restart + cost.fault_gpu_hours),
-        ActionKind.MIGRATE: gpus * (checkpoint + restart) + cost.idle_gpu_hours,
-    }
+    own = {ActionKind.PLACE_ELSEWHERE: cost.idle_gpu_hours}
+    if gpus:
+        own = {
+            ActionKind.CHECKPOINT: gpus * checkpoint + chance * (gpus * restart + cost.fault_gpu_hours),
+            ActionKind.MIGRATE: gpus * (checkpoint + restart) + cost.idle_gpu_hours,
+        }
+    known = experience or {}
+    tried = {action: price + (1 - known.get(action, Tally()).chance) * going_on for action, price in own.items()}
+    return {ActionKind.NOTIFY: going_on, **tried}
 
 
 def cheapest(priced: dict[ActionKind, float], most: ActionKind) -> ActionKind:

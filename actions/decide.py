@@ -17,6 +17,7 @@ from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity
 from tocsin.domain.notice import deadline_in
 from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.subject import SubjectKind
 
 _RECOVERY_METRIC = "gpu_recovery_action"
 _KINDS = list(ActionKind)
@@ -76,7 +77,7 @@ def choose(incident: Incident, view: FleetView) -> Choice:
     root = incident.root
     stake = stake_of(root, view)
     if stake is not None and action is not ActionKind.NOTIFY and _driver_verdict(incident) is None:
-        priced = prices(stake, view.policy.settings.cost)
+        priced = prices(stake, view.policy.settings.cost, view.controls.experience)
         chosen = cheapest(priced, action)
         return Choice(chosen, in_words(priced, chosen))
     rung = climbed(root, action, view)
@@ -117,7 +118,7 @@ def _action(
     root, action = incident.root, choice.action
     eta = eta_clause(prediction, view.now_ms)
     sentence = action_sentence(action, root.subject, incident.sentence, eta, choice.why)
-    parameters = _parameters(root, prediction) | {"cause": cause_key(root, action)}
+    parameters = _parameters(root, prediction, view) | {"cause": cause_key(root, action)}
     if action is ActionKind.RMA_TICKET:
         parameters["evidence"] = evidence_of(root)
     if action is ActionKind.THROTTLE and len(ranks := ranks_of(root.subject, view)) > 1:
@@ -131,7 +132,7 @@ def _notice(
     root = incident.root
     eta = eta_clause(prediction, view.now_ms)
     sentence = notice_sentence(incident.sentence, proposed, root.subject, policy.mode_of(root.rule), eta)
-    parameters = _parameters(root, prediction) | {"intended": str(proposed)}
+    parameters = _parameters(root, prediction, view) | {"intended": str(proposed)}
     if proposed is not ActionKind.NOTIFY and policy.mode_of(root.rule) is Mode.PROPOSE:
         # So that whoever is told can say yes: the id of the decision that waits for it.
         parameters["proposes"] = _decision(incident, proposed, view, policy, _key(root, proposed, view), "", {}).id
@@ -167,15 +168,31 @@ def _decision(
     )
 
 
-def _parameters(root: Finding, prediction: Prediction | None) -> dict[str, str]:
-    known = {"host": root.subject.host, "pool": root.subject.pool, "metric": root.metric}
-    known["pods"] = ",".join(sorted({f"{o.namespace}/{o.pod}" for o in root.owners if o.pod and o.namespace}))
-    known["jobs"] = ",".join(sorted({o.slurm_job.partition(".")[0] for o in root.owners if o.slurm_job}))
+def _parameters(root: Finding, prediction: Prediction | None, view: FleetView) -> dict[str, str]:
+    known = {"host": root.subject.host, "pool": root.subject.pool or _pool_of_host(root, view), "metric": root.metric}
+    known |= _work_on(root, view)
     deadline_ms = deadline_in(root.evidence)
     known["deadline_ms"] = "" if deadline_ms is None else str(deadline_ms)
     if prediction is not None:
         known |= {"prediction": prediction.id, "eta_ms": str(prediction.eta_ms), "forecast_zh": prediction.sentence_zh}
     return {name: value for name, value in known.items() if value}
+
+
+def _pool_of_host(root: Finding, view: FleetView) -> str:
+    """The pool of all GPUs of the root's host; empty where they are of several or unknown."""
+    pools = {member.gpu.pool for member in view.by_host.get(root.subject.host or root.subject.name, ())}
+    return pools.pop() if len(pools) == 1 else ""
+
+
+def _work_on(root: Finding, view: FleetView) -> dict[str, str]:
+    """Pods and jobs that hold the root's GPU; for a whole host those that its manager lists there."""
+    pods = {f"{owner.namespace}/{owner.pod}" for owner in root.owners if owner.pod and owner.namespace}
+    jobs = {owner.slurm_job.partition(".")[0] for owner in root.owners if owner.slurm_job}
+    node = view.nodes.get(root.subject.name) if root.subject.kind is SubjectKind.HOST else None
+    if node is not None:
+        pods |= {name for name in node.work if "/" in name}
+        jobs |= {name for name in node.work if "/" not in name}
+    return {"pods": ",".join(sorted(pods)), "jobs": ",".join(sorted(jobs))}
 
 
 def _by_subject(predictions: Iterable[Prediction]) -> dict[str, list[Prediction]]:

@@ -9,6 +9,7 @@ from tocsin.actions.catalogue import ACTIONS, Scope
 from tocsin.actions.channels.told import Told
 from tocsin.actions.codec import load_decision, load_outcome, load_verdicts
 from tocsin.actions.controls import Breaker, Controls, HoldOff, Note
+from tocsin.actions.experience import Tally
 from tocsin.actions.reach import base_key
 from tocsin.actions.record import Record
 from tocsin.domain.decision import Decision, DecisionState, Outcome, OutcomeStatus, Ruling
@@ -39,6 +40,7 @@ class Ledger:
         self._attempts: dict[tuple[str, ActionKind], tuple[int, ...]] = {}
         self._effects: dict[str, Decision] = {}
         self._doubtful: set[str] = set()
+        self._experience: dict[ActionKind, Tally] = {}
         self._failures: dict[tuple[str, ActionKind], tuple[int, ...]] = {}
         self._confirmed: set[str] = set()
         self._renewals: dict[str, int] = {}
@@ -72,6 +74,7 @@ class Ledger:
                 frozenset(self._doubtful),
                 frozenset(self._confirmed & self._effects.keys()),
                 dict(self._failures),
+                dict(self._experience),
             )
         return self._controls
 
@@ -174,7 +177,9 @@ class Ledger:
             return
         if outcome.status is OutcomeStatus.RESTORED:
             self._give_back(record.decision)
-        slot = (base_key(record.decision.subject), record.decision.action)
+        action = record.decision.action
+        self._experience[action] = self._experience.get(action, Tally()).joined(outcome)
+        slot = (base_key(record.decision.subject), action)
         if outcome.status in (OutcomeStatus.FAILED, OutcomeStatus.UNVERIFIED):
             self._failures[slot] = (*self._failures.get(slot, ()), entry.at_ms)[-_KEEP_STARTS:]
         else:

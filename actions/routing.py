@@ -34,7 +34,8 @@ class Routing:
 
     def executor_for(self, decision: Decision) -> Executor | None:
         """Who carries out `decision`; None where nobody does."""
-        own = self._pools.get(decision.subject.pool, self._default)
+        pool = decision.subject.pool or decision.parameters.get("pool", "")
+        own = self._pools.get(pool, self._default)
         return next((each for each in own if each.supports(decision.action) and each.serves(decision)), None)
 
     def named(self, name: str) -> Executor | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,12 +35,22 @@ class NoticeCompanion:
     """Adds an event of kind ``maintenance_notice`` for this node when one is announced, changed or withdrawn.
 
     The metadata service is asked in a thread of its own. While it does not answer, what it said last stands: silence
-    withdraws nothing. Of several notices of one code the earliest is told.
+    withdraws nothing. Of several notices of one code the earliest is told. `alarm` is called, by that thread, when the
+    answer has changed.
     """
 
     name = "notices"
 
-    def __init__(self, cloud: Cloud, settings: CloudSettings, host: str, clock: Clock, own: OwnMetrics) -> None:
+    def __init__(
+        self,
+        cloud: Cloud,
+        settings: CloudSettings,
+        host: str,
+        clock: Clock,
+        own: OwnMetrics,
+        alarm: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._alarm = alarm
         self._cloud = cloud
         self._settings = settings
         self._host = host
@@ -72,8 +82,10 @@ class NoticeCompanion:
             self._fail("unreadable", error)
         else:
             self._failing = False
-            self._standing = tuple(found)
+            before, self._standing = self._standing, tuple(found)
             self._own.count("tocsin_cloud_notices_total", outcome="notice" if found else "none")
+            if before != self._standing:
+                self._alarm()
 
     def enrich(self, batch: Batch, now_ms: int) -> Batch:
         """`batch` with events for what is new."""
@@ -147,7 +159,9 @@ def _read(path: Path) -> str:
         return ""
 
 
-def open_notices(settings: Settings, clock: Clock, own: OwnMetrics, folder: Path = DMI) -> NoticeCompanion | None:
+def open_notices(
+    settings: Settings, clock: Clock, own: OwnMetrics, alarm: Callable[[], None] = lambda: None, folder: Path = DMI
+) -> NoticeCompanion | None:
     """The companion that ``cloud.notices`` asks for, already asking; None where there is no such cloud."""
     wanted = settings.cloud
     name = detect(folder) if wanted.notices == "auto" else wanted.notices
@@ -155,6 +169,6 @@ def open_notices(settings: Settings, clock: Clock, own: OwnMetrics, folder: Path
         return None
     client = httpx2.Client(timeout=wanted.timeout_seconds, trust_env=False)
     host = settings.agent.host or socket.gethostname()
-    made = NoticeCompanion(open_cloud(name, wanted, client), wanted, host, clock, own)
+    made = NoticeCompanion(open_cloud(name, wanted, client), wanted, host, clock, own, alarm)
     made.start()
     return made

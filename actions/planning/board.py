@@ -102,7 +102,7 @@ class FleetBoard:
         index = {one.host: number for number, one in enumerate(self.bins)}
         self.units = [unit for unit in units if unit.host in index]
         self.homes = [(index[unit.host], _shared_place(state, unit)) for unit in self.units]
-        self.classes = [self._class(state, unit) for unit in self.units]
+        self.classes: list[Hashable] = [self._class(state, unit) for unit in self.units]
         self._measures: dict[Hashable, float] = {}
         self._options: dict[Hashable, tuple[Option, ...]] = {}
 
@@ -243,8 +243,8 @@ class MigBoard:
         self.bins = [self._bin(state, slot, limits) for slot in slots]
         index = {one.name: number for number, one in enumerate(self.bins)}
         self.units = [unit for unit in units if unit.works[0].holds[0].gpu in index]
-        self.homes = []
-        self.classes = []
+        self.homes: list[tuple[int, Place]] = []
+        self.classes: list[Hashable] = []
         for unit in self.units:
             hold = unit.works[0].holds[0]
             assert hold.start is not None

@@ -38,8 +38,9 @@ class Step:
     """One thing to do, wholly done before the next begins.
 
     `subject` names the work, host, pool or GPU. `moves` all happen together. `amount` is in nodes for scaling, in watts
-    for a power limit. `wait_s` is how long after the plan the step begins at the earliest; `asks` says that it first
-    asks the work for a checkpoint. Gain and cost are in GPU-hours.
+    for a power limit; `hosts` are placeholders for the nodes that are added. `wait_s` is how long after the plan the
+    step begins at the earliest; `asks` says that it first asks the work for a checkpoint. Gain and cost are in
+    GPU-hours.
     """
 
     kind: StepKind
@@ -49,6 +50,7 @@ class Step:
     amount: float = 0.0
     wait_s: float = 0.0
     asks: bool = False
+    hosts: tuple[str, ...] = ()
     gain_gpu_hours: float = 0.0
     cost_gpu_hours: float = 0.0
 

@@ -24,8 +24,8 @@ def schedule(
 
     Each goes into room that is free by then: what need not wait for a checkpoint first, of these the most profitable;
     with `by_worth` the most profitable before all. Where moves wait for each other's room in a circle, the one that
-    costs most is refused, and those that wait for it alone. A move that comes later than its checkpoint is priced anew. The
-    time that the moves themselves take is not counted.
+    costs most is refused, and those that wait for it alone. A move that comes later than its checkpoint is priced
+    anew. The time that the moves themselves take is not counted.
     """
     queue = _Queue(
         Arrangement(board, state, replace(limits, pack_to=0.0, most_moves=len(board.units))), spots, by_worth

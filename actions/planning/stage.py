@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from tocsin.actions.planning.plan import Move, Step, StepKind
-from tocsin.actions.planning.state import SHARE_EPSILON, TEMPLATES, FleetState, GpuMode, Hold, Node, Slot, Work
+from tocsin.actions.planning.state import SHARE_EPSILON, TEMPLATES, FleetState, GpuMode, Hold, Node, Pool, Slot, Work
 from tocsin.domain.errors import TocsinError
 from tocsin.domain.fragmentation import Placement, free_slices
 
@@ -187,21 +187,31 @@ class Stage:
         pool = self._origin.pools.get(step.subject)
         if pool is None:
             raise _Refused("nothing is known of this pool")
-        names = new_hosts(step)
         if pool.most_nodes is not None:
             have = sum(node.pool == pool.name for node in self._nodes.values())
-            if have + len(names) > pool.most_nodes:
-                raise _Refused(f"pool {pool.name} may have {pool.most_nodes} nodes at most")
-        for host in names:
+            if have + len(step.hosts) > pool.most_nodes:
+                raise _Refused(f"pool {pool.name} has {have} nodes and may have {pool.most_nodes}")
+        pattern = self._pattern(pool)
+        for host in step.hosts:
+            if host in self._nodes:
+                raise _Refused(f"{host} is there already")
             self._nodes[host] = Node(host, pool.name, cpus=pool.node_cpus, schedulable=False)
             self._hosted[host] = set()
             self._cpus[host] = self._memory[host] = 0.0
-            for index in range(pool.node_gpus):
+            for index, slot in enumerate(pattern):
                 uuid = f"{host}/{index}"
-                self._gpus[uuid] = Slot(uuid, host, pool.node_model)
+                self._gpus[uuid] = replace(slot, uuid=uuid, host=host, instances=(), healthy=True)
+
+    def _pattern(self, pool: Pool) -> tuple[Slot, ...]:
+        """GPUs of a node that is added: like those of a node of the same size that the pool has."""
+        for host, slots in self._origin.by_host.items():
+            node = self._origin.nodes[host]
+            if node.pool == pool.name and len(slots) == pool.node_gpus:
+                return slots
+        return (Slot("", "", pool.node_model),) * pool.node_gpus
 
     def _wait_ready(self, step: Step) -> None:
-        for host in new_hosts(step):
+        for host in step.hosts:
             if host not in self._nodes:
                 raise _Refused(f"{host} was never asked for")
             self._nodes[host] = replace(self._nodes[host], schedulable=True)
@@ -259,11 +269,6 @@ _DEEDS: dict[StepKind, Callable[[Stage, Step], None]] = {
     StepKind.SCALE_IN: Stage._scale_in,
     StepKind.POWER_LIMIT: Stage._power_limit,
 }
-
-
-def new_hosts(step: Step) -> list[str]:
-    """Names that stand for the nodes which a step asks for or waits for."""
-    return [f"new-{step.subject}-{number}" for number in range(1, int(step.amount) + 1)]
 
 
 def misfit(work: Work, node: Node, slots: Iterable[Slot], most_risk: float) -> str:

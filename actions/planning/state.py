@@ -8,11 +8,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 
+from pydantic import ConfigDict, with_config
+
 from tocsin.domain.fragmentation import FOUR_SLICE, SEVEN_SLICE, MigTemplate, Placement
 from tocsin.domain.fragmentation_fleet import Node as FreeNode
 from tocsin.domain.fragmentation_fleet import Task
 
 TEMPLATES: Mapping[str, MigTemplate] = {"seven": SEVEN_SLICE, "four": FOUR_SLICE}
+STRICT = ConfigDict(extra="forbid")
+"""State files are checked against these classes; a key that they do not have is an error."""
 SHARE_EPSILON = 1e-9
 """Shares are sums of decimal fractions; what is missing by less is not missing."""
 
@@ -28,6 +32,7 @@ class GpuMode(StrEnum):
     """In instances of fixed slices."""
 
 
+@with_config(STRICT)
 @dataclass(frozen=True, slots=True)
 class Slot:
     """One GPU. `instances` are its MIG instances, used or not, and `template` names its slices (``seven``, ``four``).
@@ -48,6 +53,7 @@ class Slot:
     default_watts: float | None = None
 
 
+@with_config(STRICT)
 @dataclass(frozen=True, slots=True)
 class Node:
     """A host. `cpus` and `memory_bytes` are all that GPU work may have of it, None where unknown, taken as enough.
@@ -71,6 +77,7 @@ class Node:
         return self.island or self.host
 
 
+@with_config(STRICT)
 @dataclass(frozen=True, slots=True, order=True)
 class Hold:
     """What a piece of work has of one GPU: a `share` of it, or the MIG instance that begins at slice `start`."""
@@ -80,6 +87,7 @@ class Hold:
     start: int | None = None
 
 
+@with_config(STRICT)
 @dataclass(frozen=True, slots=True)
 class Work:
     """One pod or job step, on one host; works with the same `gang` start, stop and move together.
@@ -125,6 +133,7 @@ class Work:
         return f"gang {self.gang}" if self.gang else self.id
 
 
+@with_config(STRICT)
 @dataclass(frozen=True, slots=True)
 class Budget:
     """A disruption budget: how many of the works that name it may be disturbed now."""
@@ -133,13 +142,15 @@ class Budget:
     allowed: int
 
 
+@with_config(STRICT)
 @dataclass(frozen=True, slots=True)
 class Pool:
     """What may be done to a pool's size.
 
-    Never fewer than `floor_gpus` GPUs ready; at most `most_nodes` nodes; a node that is added has `node_gpus` GPUs of
-    `node_model`, `node_cpus` CPUs, and is ready `provision_s` after it is asked for. `waiting_gpus` is what work waits
-    for and `utilisation` how busy the pool is, 0 to 1; None where unknown. `changed_ms` is when it was last scaled.
+    Never fewer than `floor_gpus` GPUs ready; at most `most_nodes` nodes. A node that is added has `node_gpus` GPUs of
+    `node_model`, like those of a node that the pool has, and `node_cpus` CPUs; it is ready `provision_s` seconds after
+    it is asked for. `waiting_gpus` is what work waits for and `utilisation` how busy the pool is, 0 to 1; None where
+    unknown. `changed_ms` is when it was last scaled.
     """
 
     name: str

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tocsin.actions.cost import Stake, cheapest, prices
 from tocsin.actions.decide import choose
+from tocsin.actions.experience import Tally
 from tocsin.actions.ladder import LADDERS
 from tocsin.actions.view import NodeState
 from tocsin.config.settings import CostSettings
@@ -40,7 +41,30 @@ def test_prices_are_those_of_the_formula() -> None:
     cost = CostSettings(
         checkpoint_interval_hours=4, checkpoint_hours=0.1, restart_hours=0.5, fault_gpu_hours=4, idle_gpu_hours=2
     )
-    assert prices(Stake(8, 0.5), cost) == {N: pytest.approx(12.0), C: pytest.approx(4.8), M: pytest.approx(6.8)}
+    always = dict.fromkeys((C, M), Tally(10**9, 10**9))
+    assert prices(Stake(8, 0.5), cost, always) == {N: pytest.approx(12.0), C: pytest.approx(4.8), M: pytest.approx(6.8)}
+    assert prices(Stake(8, 0.5), cost) == {N: pytest.approx(12.0), C: pytest.approx(6.0), M: pytest.approx(8.0)}
+
+
+def test_what_never_worked_is_left() -> None:
+    known = {M: Tally(30, 0)}
+    assert cheapest(prices(Stake(1, 0.9), CostSettings()), ActionKind.CORDON) is M
+    assert cheapest(prices(Stake(1, 0.9), CostSettings(), known), ActionKind.CORDON) is C
+
+
+def test_outcomes_become_experience() -> None:
+    world = World(settings(settle_seconds=0.0))
+    world.values["GPU-0-0"] = {"gpu_temperature_celsius": 90.0, "gpu_power_watts": 700.0}
+    world.break_gpu("GPU-0-0", action=ActionKind.THROTTLE)
+    world.step()
+    world.values["GPU-0-0"] = {"gpu_temperature_celsius": 84.0, "gpu_power_watts": 600.0}
+    world.faults.clear()
+    world.step()
+    known = world.loop.controls().experience[ActionKind.THROTTLE]
+    assert (known.tried, known.worked) == (1, 1)
+    assert known.effects["celsius_bought_per_watt"] == (1, pytest.approx(0.06))
+    world.restart()
+    assert world.loop.controls().experience[ActionKind.THROTTLE] == known
 
 
 @given(st.integers(0, 4096), st.floats(0, 1), st.floats(0, 1))
@@ -61,7 +85,7 @@ def test_a_foretold_fault_says_what_each_choice_would_cost() -> None:
     found = _foretold(world, 0.9, owners=(Owner(7, pod="train-0", namespace="ml"),))
     choice = choose(incident(found), world.view())
     assert choice.action is M
-    assert choice.why == "expected loss in GPU-hours: migrate 2.3, checkpoint 3.9, going on 5.6"
+    assert choice.why == "expected loss in GPU-hours: migrate 2.9, checkpoint 4.4, going on 5.6"
     world.step()
     decision = world.only(M).decision
     assert decision.parameters["pods"] == "ml/train-0"

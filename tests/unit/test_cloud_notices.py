@@ -295,7 +295,7 @@ def test_the_cloud_is_known_by_the_firmware(tmp_path: Path) -> None:
 def test_off_and_no_cloud_open_nothing(tmp_path: Path) -> None:
     for notices in ("off", "auto"):
         settings = Settings.model_validate({"cloud": {"notices": notices}})
-        assert open_notices(settings, ManualClock(NOW), OwnMetrics(), tmp_path) is None
+        assert open_notices(settings, ManualClock(NOW), OwnMetrics(), folder=tmp_path) is None
     wanted = Settings.model_validate({"cloud": {"notices": "aws"}})
     simulated = Around(wanted, ManualClock(NOW), OwnMetrics(), "simulated")
     companions = Companions(simulated)

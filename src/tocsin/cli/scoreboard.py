@@ -10,7 +10,7 @@ import click
 from tocsin.cli.common import Context, api_options, connect, dump, json_option, pass_context
 
 if TYPE_CHECKING:
-    from tocsin.client.models import HazardScore, PredictionScore, RuleScore, Scoreboard
+    from tocsin.client.models import ActionScore, HazardScore, PredictionScore, RuleScore, Scoreboard
 
 _HOUR = 3600.0
 
@@ -37,6 +37,7 @@ def _lines(board: Scoreboard) -> list[str]:
         f"decisions: {board.decisions}, {board.would_have_acted} would have acted, {board.executed} executed, "
         f"{board.held} held, {board.confirmed} confirmed by a hardware event",
         *(_rule(one) for one in board.rules),
+        *(_action(one) for one in board.actions),
         _crossings(board.predictions),
     ]
     return lines + [line for one in board.hazards for line in _hazard(one)]
@@ -47,6 +48,11 @@ def _rule(rule: RuleScore) -> str:
         f"  {rule.rule} ({rule.action}): {rule.decisions} decisions, {rule.confirmed} confirmed, "
         f"{rule.unconfirmed} not, {rule.pending} pending"
     )
+
+
+def _action(one: ActionScore) -> str:
+    effects = "".join(f", {name} {value:.3g}" for name, value in sorted(one.effects.items()))
+    return f"  {one.action}: worked {one.worked} of {one.tried} times{effects}"
 
 
 def _crossings(told: PredictionScore) -> str:

@@ -391,6 +391,15 @@ class PredictionScore(Wire):
     """Hits whose crossing fell inside the stated interval."""
 
 
+class ActionScore(Wire):
+    """What came of one kind of action: `effects` are means of what was measured where it worked, by name with unit."""
+
+    action: ActionKind
+    tried: Count
+    worked: Count
+    effects: dict[str, float] = Field(default_factory=dict)
+
+
 class Scoreboard(Wire):
     """What would have been done, and how often it would have been right."""
 
@@ -408,3 +417,5 @@ class Scoreboard(Wire):
     predictions: PredictionScore = Field(default_factory=PredictionScore)
     hazards: list[HazardScore] = Field(default_factory=list)
     """How probabilities of hardware onsets turned out, by model, target and horizon."""
+    actions: list[ActionScore] = Field(default_factory=list)
+    """What came of what was carried out, by kind of action."""

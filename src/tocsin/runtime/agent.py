@@ -37,7 +37,7 @@ PUSH_SECONDS = 0.5
 STOP_LOOK_SECONDS = 0.5
 """Longest time until the end is noticed by an agent that waits for what companions report."""
 LEAST_WAIT_SECONDS = 0.001
-LISTENERS = frozenset({"kernel_log"})
+LISTENERS = frozenset({"kernel_log", "notices"})
 """Companions that report between two readings."""
 EXPORT_INTERVALS = 3
 MIN_EXPORT_SECONDS = 30.0

@@ -97,7 +97,7 @@ def _notices(around: Around) -> Companion | None:
         return None
     from tocsin.collector.notices import open_notices
 
-    return open_notices(around.settings, around.clock, around.own)
+    return open_notices(around.settings, around.clock, around.own, around.alarm)
 
 
 COMPANIONS: dict[str, Opener] = {

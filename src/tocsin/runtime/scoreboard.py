@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from tocsin.actions.experience import Tally
 from tocsin.actions.status import DecisionStatus
-from tocsin.client.models import HazardScore, PredictionScore, RuleScore, Scoreboard
+from tocsin.client.models import ActionScore, HazardScore, PredictionScore, RuleScore, Scoreboard
 from tocsin.domain.clock import HOUR, SECOND, to_iso
 from tocsin.domain.decision import DecisionState, Mode, Ruling
 from tocsin.domain.event import Event, EventKind
@@ -121,6 +122,7 @@ def scoreboard(
     predictions: PredictionScore,
     *,
     hazards: Sequence[HazardScore] = (),
+    experience: Mapping[ActionKind, Tally] | None = None,
     mode: Mode,
     simulated: bool,
     since_ms: int,
@@ -144,4 +146,10 @@ def scoreboard(
         rules=rules,
         predictions=predictions,
         hazards=list(hazards),
+        actions=[_action(action, tally) for action, tally in sorted((experience or {}).items())],
     )
+
+
+def _action(action: ActionKind, tally: Tally) -> ActionScore:
+    effects = {name: mean for name, (_, mean) in tally.effects.items()}
+    return ActionScore(action=action, tried=tally.tried, worked=tally.worked, effects=effects)

@@ -217,6 +217,7 @@ class BrainService:
             events,
             score_predictions(made, self._one_series, now),
             hazards=score_hazards(made, Followed(events, statuses, brain.store.gpus(), observed, now)),
+            experience=brain.actions.controls().experience,
             mode=brain.settings.actions.mode,
             simulated=any(gpu.simulated for gpu in brain.gpus),
             since_ms=min((status.decision.at_ms for status in statuses), default=now),

@@ -1,0 +1,363 @@
+"""Where work goes: work that waits, and work that must leave a node. Every reason is counted in GPU-hours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tocsin.actions.planning.measures import fleet_figures, mig_unusable
+from tocsin.actions.planning.plan import Move, Plan, Refusal, Step, StepKind
+from tocsin.actions.planning.stage import Stage, misfit
+from tocsin.actions.planning.state import SHARE_EPSILON, TEMPLATES, FleetState, GpuMode, Hold, Node, Slot, Work
+from tocsin.actions.planning.units import HOUR_S, Limits, pinned, price
+from tocsin.domain.fragmentation import free_slices
+from tocsin.domain.fragmentation_fleet import Node as FreeNode
+from tocsin.domain.fragmentation_fleet import expected_unusable
+from tocsin.domain.words import counted
+
+LOSS_S = 3600.0
+"""Work lost by a failure where nobody knows how often checkpoints are written (own choice)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What makes a place worse, in hours of each GPU that the work holds (own choices).
+
+    `rack_fetch_s` and `far_fetch_s` are how long the work's data takes to come from another host of the rack and from
+    elsewhere. `load_h` is what a host in full use costs work that has GPUs to itself, `shared_load_h` work that shares.
+    """
+
+    rack_fetch_s: float = 120.0
+    far_fetch_s: float = 600.0
+    load_h: float = 0.02
+    shared_load_h: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A place: what the work would hold, and what that costs in GPU-hours, by reason."""
+
+    host: str
+    holds: tuple[Hold, ...]
+    terms: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def cost(self) -> float:
+        """All reasons together."""
+        return math.fsum(self.terms.values())
+
+
+def candidates(state: FleetState, work: Work, limits: Limits, weights: Weights | None = None) -> list[Candidate]:
+    """Every host on which `work` can start now, the best first."""
+    weights = weights or Weights()
+    found = []
+    for host, node in state.nodes.items():
+        if not node.schedulable or node.risk > limits.most_risk or (work.pool and work.pool != node.pool):
+            continue
+        if state.cpus_left(host) < work.cpus - SHARE_EPSILON or state.memory_left(host) < work.memory_bytes:
+            continue
+        able = [slot for slot in state.by_host[host] if not misfit(work, node, (slot,), limits.most_risk)]
+        holds = _holds(state, work, able)
+        if holds:
+            found.append(Candidate(host, holds, _terms(state, work, node, holds, limits, weights)))
+    return sorted(found, key=lambda one: (one.cost, one.host))
+
+
+def _holds(state: FleetState, work: Work, able: Sequence[Slot]) -> tuple[Hold, ...]:
+    if work.profile:
+        return _instance(state, work, able)
+    if work.gpus < 1:
+        shares = [(state.free(slot.uuid), slot.uuid) for slot in able]
+        fitting = [one for one in shares if one[0] >= work.gpus - SHARE_EPSILON]
+        return (Hold(min(fitting)[1], work.gpus),) if fitting else ()
+    whole = [slot.uuid for slot in able if state.free(slot.uuid) >= 1.0 - SHARE_EPSILON]
+    return tuple(Hold(uuid) for uuid in whole[: int(work.gpus)]) if len(whole) >= work.gpus else ()
+
+
+def _instance(state: FleetState, work: Work, able: Sequence[Slot]) -> tuple[Hold, ...]:
+    best: tuple[float, str, int] | None = None
+    for slot in able:
+        template = TEMPLATES[slot.template]
+        profile = template.profiles.get(work.profile)
+        layout = state.layout(slot.uuid)
+        for start in profile.starts if profile else ():
+            after = (*layout, (work.profile, start))
+            try:
+                free_slices(after, template)
+            except ValueError:
+                continue
+            change = mig_unusable(after, state.demand, template) - mig_unusable(layout, state.demand, template)
+            if best is None or (change, slot.uuid, -start) < (best[0], best[1], -best[2]):
+                best = change, slot.uuid, start
+    return (Hold(best[1], 1.0, best[2]),) if best else ()
+
+
+def _terms(
+    state: FleetState, work: Work, node: Node, holds: tuple[Hold, ...], limits: Limits, weights: Weights
+) -> dict[str, float]:
+    held = math.fsum(state.share_of(work, hold) for hold in holds)
+    lost_s = work.checkpoint_every_s / 2 if work.checkpoint_every_s else LOSS_S
+    slots = state.by_host[node.host]
+    load = math.fsum(state.taken.get(slot.uuid, 0.0) for slot in slots) / len(slots)
+    shared = work.mode is not GpuMode.EXCLUSIVE
+    return {
+        "fragmentation": _fragmentation(state, work, node.host, holds) * limits.horizon_h,
+        "risk": node.risk * held * (lost_s + work.restart_s) / HOUR_S,
+        "data": held * _fetch_s(state, work, node, weights) / HOUR_S,
+        "load": held * load * (weights.shared_load_h if shared else weights.load_h),
+    }
+
+
+def _fragmentation(state: FleetState, work: Work, host: str, holds: tuple[Hold, ...]) -> float:
+    """How much F rises, in GPUs, if `work` starts with `holds`."""
+    if work.profile:
+        slot = state.gpus[holds[0].gpu]
+        template = TEMPLATES[slot.template]
+        layout = state.layout(slot.uuid)
+        assert holds[0].start is not None
+        after = (*layout, (work.profile, holds[0].start))
+        change = mig_unusable(after, state.demand, template) - mig_unusable(layout, state.demand, template)
+        return change / template.memory_slices
+    before = state.free_node(host)
+    shares = {hold.gpu: hold.share for hold in holds}
+    slots = [slot.uuid for slot in state.by_host[host] if slot.mode is not GpuMode.MIG]
+    free = tuple(max(0.0, part - shares.get(uuid, 0.0)) for part, uuid in zip(before.free, slots, strict=True))
+    cpus = None if before.cpus is None else before.cpus - work.cpus
+    after_node = FreeNode(free, cpus, before.usable)
+    return expected_unusable(after_node, state.mix) - expected_unusable(before, state.mix)
+
+
+def _fetch_s(state: FleetState, work: Work, node: Node, weights: Weights) -> float:
+    if not work.data_hosts or node.host in work.data_hosts:
+        return 0.0
+    racks = {state.nodes[host].rack for host in work.data_hosts if host in state.nodes} - {""}
+    return weights.rack_fetch_s if node.rack in racks else weights.far_fetch_s
+
+
+def place(state: FleetState, limits: Limits, weights: Weights | None = None) -> Plan:
+    """A place for all work that waits: the highest priority first, then the largest; a gang whole or not at all."""
+    waiting: dict[str, list[Work]] = {}
+    for work in state.works.values():
+        if not work.holds:
+            waiting.setdefault(work.unit, []).append(work)
+    steps: list[Step] = []
+    refused: list[Refusal] = []
+    now = state
+    for name in sorted(waiting, key=lambda one: _urgency(one, waiting[one])):
+        works = waiting[name]
+        if len(works) < len(state.gangs.get(works[0].gang, works)):
+            refused.append(Refusal(name, "some of its gang runs already"))
+            continue
+        found = _together(now, works, limits, weights)
+        if found is None:
+            refused.append(Refusal(name, _why_not(now, works[0], limits)))
+            continue
+        now = now.with_works([replace(work, holds=one.holds) for work, one in found])
+        steps.append(_placing(name, found))
+    after = Stage(state, limits.most_risk).run(steps)
+    placed = counted(sum(len(step.moves) for step in steps), "piece")
+    return Plan(
+        "place",
+        f"Start {placed} of work; {len(refused)} must wait on.",
+        tuple(steps),
+        tuple(refused),
+        fleet_figures(state),
+        fleet_figures(after),
+        horizon_h=limits.horizon_h,
+        simulated=state.simulated,
+    )
+
+
+def _urgency(name: str, works: Sequence[Work]) -> tuple[float, float, str]:
+    return -max(work.priority for work in works), -sum(work.gpus for work in works), name
+
+
+Found = list[tuple[Work, Candidate]]
+
+
+def _together(state: FleetState, works: Sequence[Work], limits: Limits, weights: Weights | None) -> Found | None:
+    """Places for all of `works`: in one fabric where one has room, else in one rack, else anywhere; None: nowhere."""
+    if len(works) == 1:
+        found = candidates(state, works[0], limits, weights)
+        return [(works[0], found[0])] if found else None
+    for narrow in (_fabric, _rack, _anywhere):
+        best = _in_one(state, works, narrow, limits, weights)
+        if best is not None:
+            return best
+    return None
+
+
+def _fabric(node: Node) -> str:
+    return node.fabric
+
+
+def _rack(node: Node) -> str:
+    return node.rack or node.host
+
+
+def _anywhere(_: Node) -> str:
+    return ""
+
+
+def _in_one(
+    state: FleetState,
+    works: Sequence[Work],
+    narrow: Callable[[Node], str],
+    limits: Limits,
+    weights: Weights | None,
+) -> Found | None:
+    best: Found | None = None
+    for group in sorted({narrow(node) for node in state.nodes.values()}):
+        inside = frozenset(host for host, node in state.nodes.items() if narrow(node) == group)
+        found = assign(state, works, limits, weights, inside)
+        if found is not None and (best is None or _sum(found) < _sum(best)):
+            best = found
+    return best
+
+
+def _sum(found: Found) -> float:
+    return math.fsum(one.cost for _, one in found)
+
+
+def assign(
+    state: FleetState,
+    works: Iterable[Work],
+    limits: Limits,
+    weights: Weights | None = None,
+    hosts: frozenset[str] | None = None,
+) -> Found | None:
+    """A place for each of `works`, one after another, on `hosts` (None: all); None where one of them has none."""
+    found: Found = []
+    for work in works:
+        options = candidates(state, work, limits, weights)
+        chosen = next((one for one in options if hosts is None or one.host in hosts), None)
+        if chosen is None:
+            return None
+        found.append((work, chosen))
+        state = state.with_works([replace(work, holds=chosen.holds)])
+    return found
+
+
+def _placing(name: str, found: Found) -> Step:
+    hosts = sorted({one.host for _, one in found})
+    terms: dict[str, float] = {}
+    for _, one in found:
+        for term, value in one.terms.items():
+            terms[term] = terms.get(term, 0.0) + value
+    reasons = ", ".join(f"{term} {value:+.2f}" for term, value in terms.items())
+    return Step(
+        StepKind.PLACE,
+        name,
+        f"Start {name} on {', '.join(hosts)} (GPU-hours: {reasons}).",
+        tuple(Move(work.id, work.holds, one.holds) for work, one in found),
+        cost_gpu_hours=_sum(found),
+    )
+
+
+def _why_not(state: FleetState, work: Work, limits: Limits) -> str:
+    reasons: dict[str, int] = {}
+    for host, node in state.nodes.items():
+        problems = [misfit(work, node, (slot,), limits.most_risk) for slot in state.by_host[host]]
+        if not problems or all(problems):
+            reason = "other pool, model or mode, or out of service"
+            if problems and node.risk > limits.most_risk:
+                reason = "likely to fail"
+        elif state.cpus_left(host) < work.cpus:
+            reason = "too few CPUs"
+        elif state.memory_left(host) < work.memory_bytes:
+            reason = "too little memory"
+        else:
+            reason = "too few free GPUs, or in the wrong places"
+        reasons[reason] = reasons.get(reason, 0) + 1
+    told = "; ".join(f"{counted(count, 'host')}: {reason}" for reason, count in sorted(reasons.items()))
+    return f"it fits nowhere now ({told})" if told else "there is no host"
+
+
+def evacuate(state: FleetState, host: str, limits: Limits) -> tuple[tuple[Step, ...], tuple[Refusal, ...]]:
+    """Steps that bring all work of `host`, which takes none any more, elsewhere, and what has to stay and why.
+
+    Work that can be asked writes a checkpoint first. A gang moves whole: its members on other hosts restart in place.
+    """
+    steps: list[Step] = []
+    refused: list[Refusal] = []
+    left = {name: budget.allowed for name, budget in state.budgets.items()}
+    now = state
+    for name, works in _leaving(state, host).items():
+        reason = _must_stay(state, works, host, limits, left)
+        found = None if reason else _elsewhere(now, works, host, limits)
+        if found is None:
+            refused.append(Refusal(name, reason or _why_not(now, works[0], limits)))
+            continue
+        for work in works:
+            for budget in work.budgets:
+                left[budget] -= 1
+        now = now.with_works([replace(work, holds=one.holds) for work, one in found])
+        steps += _moving(state, name, works, found, host, limits)
+    return tuple(steps), tuple(refused)
+
+
+def _leaving(state: FleetState, host: str) -> dict[str, list[Work]]:
+    found: dict[str, list[Work]] = {}
+    for work in sorted(state.on_host.get(host, ()), key=lambda one: (-one.priority, -one.gpus, one.id)):
+        if work.movable:
+            found.setdefault(work.unit, list(state.gangs.get(work.gang, (work,))))
+    return found
+
+
+def _must_stay(state: FleetState, works: list[Work], host: str, limits: Limits, left: Mapping[str, int]) -> str:
+    for work in works:
+        alone = replace(work, gang="", lost_s=work.lost_s or 0.0)
+        node = state.nodes[state.host_of(work)]
+        open_state = state.with_nodes([replace(node, schedulable=True)])
+        reason = pinned(open_state.with_works([alone]), [alone], replace(limits, patience_s=-1.0))
+        if reason:
+            return reason
+    needed: dict[str, int] = {}
+    for work in works:
+        for name in work.budgets:
+            needed[name] = needed.get(name, 0) + 1
+    short = [name for name, count in needed.items() if left[name] < count]
+    return f"disruption budget {short[0]} has nothing left" if short else ""
+
+
+def _elsewhere(state: FleetState, works: list[Work], host: str, limits: Limits) -> Found | None:
+    staying = [work for work in works if state.host_of(work) != host]
+    leaving = [replace(work, holds=()) for work in works if state.host_of(work) == host]
+    without = state.with_works(leaving)
+    if len(works) == 1:
+        return assign(without, leaving, limits)
+    inside: frozenset[str] | None = None
+    if staying:
+        fabrics = {state.nodes[state.host_of(work)].fabric for work in works}
+        inside = frozenset(name for name, node in state.nodes.items() if node.fabric in fabrics)
+        found = assign(without, leaving, limits, hosts=inside)
+    else:
+        found = _in_one(without, leaving, _fabric, limits, None)
+    if found is None:
+        return None
+    return found + [(work, Candidate(state.host_of(work), work.holds)) for work in staying]
+
+
+def _moving(state: FleetState, name: str, works: list[Work], found: Found, host: str, limits: Limits) -> list[Step]:
+    held = math.fsum(state.held_gpus(work) for work in works)
+    asked = [work for work in works if work.checkpoint_s is not None and work.lost_s]
+    prices = [price(state, work, replace(limits, patience_s=-1.0)) for work in works]
+    cost = math.fsum(one.gpu_hours for one in prices if one is not None)
+    hosts = ", ".join(sorted({one.host for _, one in found}))
+    steps = [
+        Step(StepKind.CHECKPOINT, work.id, f"Ask {work.id} for a checkpoint and wait {work.checkpoint_s:.0f} s.")
+        for work in asked
+    ]
+    told = f"{cost:.2f} GPU-hours of work lost" if None not in prices else "nobody knows how much work is lost"
+    sources = {work.id: work.holds for work in works}
+    return [
+        *steps,
+        Step(
+            StepKind.MOVE,
+            name,
+            f"Move {name} ({held:g} GPUs) from {host} to {hosts}: {told}.",
+            tuple(Move(work.id, sources[work.id], one.holds) for work, one in found),
+            cost_gpu_hours=cost,
+        ),
+    ]

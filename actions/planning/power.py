@@ -1,0 +1,203 @@
+"""Power limits under the budgets of racks and of the facility: who gives way first, and by how much."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tocsin.actions.planning.plan import Plan, Refusal, Step, StepKind
+from tocsin.actions.planning.stage import Stage
+from tocsin.actions.planning.state import FleetState, Slot, Work
+from tocsin.domain.words import counted
+
+STEP_SHARE = 0.01
+"""A limit is raised in steps of this share of the limit that was found (own choice)."""
+BEND = 3.2
+"""Throughput lost at a limit of x of the full one is BEND (1 - x)^2: about 6.5 % for 600 of 700 W, between what
+inference and training were measured to lose there (5 to 8 %, 10 to 15 %); own curve."""
+FLOOR_SHARE = 0.6
+"""No GPU goes below this share of the board's default, nor below what the board takes."""
+IDLE_WEIGHT = 1e-3
+"""Weight of a GPU without work: it gets what nobody else wants, and has some when work comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PowerBudget:
+    """Watts for the GPUs of the whole facility and of single racks; infinite where nothing binds."""
+
+    facility: float = math.inf
+    racks: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Group:
+    """GPUs whose limits move together: those that one job holds, or one GPU that has none or several."""
+
+    name: str
+    slots: list[Slot]
+    weight: float
+    share: float = 0.0
+    """Of the way from floor to full, 0 to 1."""
+
+
+def power_caps(state: FleetState, budget: PowerBudget) -> Plan:
+    """Limits that keep every budget and lose least throughput, weighted by priority.
+
+    All limits begin at their floors; step by step the GPUs gain whose next watt is worth most, all of a job alike,
+    until a rack or the facility is full. A GPU whose limits are not known counts in no budget and is refused. Where the
+    floors alone do not fit nothing is planned: work must leave. No limit falls when the facility's budget rises.
+    """
+    known = [slot for slot in state.gpus.values() if _range(slot) is not None]
+    refused = [Refusal(slot.uuid, "its power limits are not known") for slot in state.gpus.values() if not _range(slot)]
+    before = _figures(state, known)
+    short = _floors_too_high(state, known, budget)
+    if short:
+        return _plan(state, "Leave all power limits: the floors alone do not fit.", (), [*short, *refused], before)
+    limits = _fill(state, _groups(state, known), budget)
+    steps = tuple(
+        _step(slot, limits[slot.uuid])
+        for slot in known
+        if slot.limit_watts is not None and limits[slot.uuid] < slot.limit_watts - 0.5
+    )
+    Stage(state).run(steps)
+    return _plan(state, f"Lower the power limit of {counted(len(steps), 'GPU')}.", steps, refused, before)
+
+
+def _plan(
+    state: FleetState, sentence: str, steps: tuple[Step, ...], refused: Iterable[Refusal], before: Mapping[str, float]
+) -> Plan:
+    after = Stage(state).run(steps)
+    slots = [slot for slot in after.gpus.values() if _range(slot) is not None]
+    return Plan("power", sentence, steps, tuple(refused), before, _figures(after, slots), simulated=state.simulated)
+
+
+def _range(slot: Slot) -> tuple[float, float] | None:
+    """Floor and full limit in watts; None where they are not known."""
+    if slot.limit_watts is None or slot.least_watts is None:
+        return None
+    default = slot.default_watts if slot.default_watts is not None else slot.limit_watts
+    return min(slot.limit_watts, max(slot.least_watts, FLOOR_SHARE * default)), slot.limit_watts
+
+
+def _figures(state: FleetState, slots: Iterable[Slot]) -> dict[str, float]:
+    watts: dict[str, float] = {"facility_watts": 0.0}
+    for slot in slots:
+        name = f"rack_watts {state.nodes[slot.host].rack}"
+        watts[name] = watts.get(name, 0.0) + (slot.limit_watts or 0.0)
+        watts["facility_watts"] += slot.limit_watts or 0.0
+    return watts
+
+
+def _floors_too_high(state: FleetState, slots: Iterable[Slot], budget: PowerBudget) -> list[Refusal]:
+    floors = {"": 0.0}
+    for slot in slots:
+        found = _range(slot)
+        assert found is not None
+        rack = state.nodes[slot.host].rack
+        floors[""] += found[0]
+        if rack:
+            floors[rack] = floors.get(rack, 0.0) + found[0]
+    limits = {"": budget.facility, **budget.racks}
+    return [
+        Refusal(
+            f"rack {name}" if name else "facility",
+            f"the floors need {watts:.0f} W of {limits[name]:.0f} W; work must leave",
+        )
+        for name, watts in floors.items()
+        if watts > limits.get(name, math.inf) + 1e-6
+    ]
+
+
+def _groups(state: FleetState, slots: Iterable[Slot]) -> list[_Group]:
+    """GPUs joined by every job that holds several of them; a gang is one job."""
+    leader: dict[str, str] = {slot.uuid: slot.uuid for slot in slots}
+
+    def find(uuid: str) -> str:
+        while leader[uuid] != uuid:
+            leader[uuid] = leader[leader[uuid]]
+            uuid = leader[uuid]
+        return uuid
+
+    units: dict[str, list[Work]] = {}
+    for work in state.works.values():
+        units.setdefault(work.unit, []).append(work)
+    weights: dict[str, float] = {}
+    for works in units.values():
+        held = [hold.gpu for work in works for hold in work.holds if hold.gpu in leader]
+        for uuid in held:
+            leader[find(uuid)] = find(held[0])
+            weights[uuid] = max(weights.get(uuid, 0.0), 1.0 + max(0, *(work.priority for work in works), 0))
+    groups: dict[str, _Group] = {}
+    for slot in slots:
+        name = find(slot.uuid)
+        group = groups.setdefault(name, _Group(name, [], IDLE_WEIGHT))
+        group.slots.append(slot)
+        group.weight = max(group.weight, weights.get(slot.uuid, 0.0))
+    return list(groups.values())
+
+
+def _fill(state: FleetState, groups: list[_Group], budget: PowerBudget) -> dict[str, float]:
+    left = {"": budget.facility, **budget.racks}
+    racks = [{state.nodes[slot.host].rack for slot in group.slots} for group in groups]
+    for group in groups:
+        _spend(state, left, {slot.uuid: _watts(slot, 0.0) for slot in group.slots}, group)
+    heap = [(-_worth(group), group.name, number) for number, group in enumerate(groups)]
+    heapq.heapify(heap)
+    full: set[str] = set()
+    while heap:
+        _, name, number = heapq.heappop(heap)
+        group = groups[number]
+        if group.share >= 1.0 or racks[number] & full:
+            continue
+        share = min(1.0, group.share + STEP_SHARE)
+        more = {slot.uuid: _watts(slot, share) - _watts(slot, group.share) for slot in group.slots}
+        tight = _tight(state, left, more, group)
+        if "" in tight:
+            break
+        if tight:
+            full |= tight
+            continue
+        _spend(state, left, more, group)
+        group.share = share
+        heapq.heappush(heap, (-_worth(group), name, number))
+    return {slot.uuid: math.floor(_watts(slot, group.share) + 1e-6) for group in groups for slot in group.slots}
+
+
+def _watts(slot: Slot, share: float) -> float:
+    found = _range(slot)
+    assert found is not None
+    return found[0] + share * (found[1] - found[0])
+
+
+def _worth(group: _Group) -> float:
+    """What the next watt gains: weight x slope of the throughput, relative to the full limit."""
+    slot = group.slots[0]
+    full = slot.limit_watts or 1.0
+    return group.weight * 2.0 * BEND * (1.0 - _watts(slot, group.share) / full) / full
+
+
+def _tight(state: FleetState, left: Mapping[str, float], more: Mapping[str, float], group: _Group) -> set[str]:
+    wanted: dict[str, float] = {"": math.fsum(more.values())}
+    for slot in group.slots:
+        rack = state.nodes[slot.host].rack
+        if rack:
+            wanted[rack] = wanted.get(rack, 0.0) + more[slot.uuid]
+    return {name for name, watts in wanted.items() if watts > left.get(name, math.inf) + 1e-9}
+
+
+def _spend(state: FleetState, left: dict[str, float], watts: Mapping[str, float], group: _Group) -> None:
+    for slot in group.slots:
+        for name in {"", state.nodes[slot.host].rack}:
+            if name in left:
+                left[name] -= watts[slot.uuid]
+
+
+def _step(slot: Slot, watts: float) -> Step:
+    return Step(
+        StepKind.POWER_LIMIT,
+        slot.uuid,
+        f"Lower the power limit of {slot.uuid} on {slot.host} from {slot.limit_watts:.0f} to {watts:.0f} W.",
+        amount=float(watts),
+    )
