@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tocsin.actions.catalogue import CONDEMNING, DRIVER_VERDICTS, is_disruptive
 from tocsin.actions.cost import cheapest, in_words, prices, stake_of
+from tocsin.actions.guards.limits import shortfall
 from tocsin.actions.ladder import climbed, evidence_of
 from tocsin.actions.node.ranks import RANKS, ranks_of, written
 from tocsin.actions.policy import Policy
@@ -17,7 +18,7 @@ from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity
 from tocsin.domain.notice import deadline_in
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.subject import Subject, SubjectKind
 
 _RECOVERY_METRIC = "gpu_recovery_action"
 _KINDS = list(ActionKind)
@@ -41,7 +42,8 @@ def decide(
         if incident.root.severity.rank >= Severity.WARNING.rank:
             wanted.append(_notice(incident, action, prediction, view, policy))
         if action is not ActionKind.NOTIFY:
-            wanted.append(_action(incident, choice, prediction, view, policy))
+            meant = _action(incident, choice, prediction, view, policy)
+            wanted += [*_replacements(incident, meant, view, policy), meant]
     return _one_disruptive_each(wanted, view.controls.finished)
 
 
@@ -124,6 +126,30 @@ def _action(
     if action is ActionKind.THROTTLE and len(ranks := ranks_of(root.subject, view)) > 1:
         parameters[RANKS] = written(ranks)
     return _decision(incident, action, view, policy, _key(root, action, view), sentence, parameters)
+
+
+def _replacements(incident: Incident, meant: Decision, view: FleetView, policy: Policy) -> list[Decision]:
+    """Scale-outs of elastic pools that would fall below what must stay in service, were `meant` carried out.
+
+    The guards hold `meant` itself until the new GPUs are there.
+    """
+    made = []
+    for pool, lacking in shortfall(meant, view, view.now_ms).items() if is_disruptive(meant.action) else ():
+        if not lacking or pool not in policy.settings.elastic_pools or meant.action is ActionKind.SCALE_IN:
+            continue
+        subject = Subject(SubjectKind.POOL, pool, pool=pool)
+        cause = cause_key(incident.root, ActionKind.SCALE_OUT)
+        why = f"{lacking} GPUs are needed before {meant.sentence[0].lower()}{meant.sentence[1:].rstrip('.')}"
+        one = replace(
+            meant,
+            subject=subject,
+            action=ActionKind.SCALE_OUT,
+            key=_key(incident.root, ActionKind.SCALE_OUT, view),
+            sentence=action_sentence(ActionKind.SCALE_OUT, subject, why, ""),
+            parameters={"pool": pool, "gpus": str(lacking), "cause": cause, "before": meant.key},
+        )
+        made.append(one)
+    return made
 
 
 def _notice(

@@ -60,6 +60,17 @@ def max_per_rack(decision: Decision, view: FleetView, now_ms: int) -> Answer | N
     return None
 
 
+def shortfall(decision: Decision, view: FleetView, now_ms: int) -> dict[str, int]:
+    """GPUs that each pool would lack of what must stay in service, were `decision` carried out; 0 where none lacks."""
+    taken, out = reach(decision, view), out_of_service(view)
+    ratio = view.policy.settings.limits.min_available_ratio
+    lacking: dict[str, int] = {}
+    for pool in sorted({view.physical[uuid].gpu.pool for uuid in taken}):
+        least = math.ceil(ratio * len(view.by_pool[pool]) - _ROUNDING)
+        lacking[pool] = max(0, least - available(pool, view, now_ms, out | taken))
+    return lacking
+
+
 @guard("capacity", 160, Applies.DISRUPTIVE)
 def capacity(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
     """Would every pool that loses GPUs keep enough healthy ones in service.
@@ -68,13 +79,12 @@ def capacity(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
     also where too little is left already: it may be the way back. What an undoing that was never seen to work may have
     given back counts as usable for this, and as out of service for what is left.
     """
-    taken = reach(decision, view)
-    out, sure = out_of_service(view), surely_out(view)
+    taken, sure = reach(decision, view), surely_out(view)
     ratio = view.policy.settings.limits.min_available_ratio
-    for pool in sorted({view.physical[uuid].gpu.pool for uuid in taken}):
+    for pool, lacking in shortfall(decision, view, now_ms).items():
         total = len(view.by_pool[pool])
         least = math.ceil(ratio * total - _ROUNDING)
-        after = available(pool, view, now_ms, out | taken)
-        if after < least and available(pool, view, now_ms, sure | taken) < available(pool, view, now_ms, sure):
-            return hold(f"pool {pool} would keep {after} of {total} GPUs in service, at least {least} ({ratio:.0%})")
+        if lacking and available(pool, view, now_ms, sure | taken) < available(pool, view, now_ms, sure):
+            kept = f"pool {pool} would keep {least - lacking} of {total} GPUs in service"
+            return hold(f"{kept}, at least {least} ({ratio:.0%})")
     return None

@@ -172,3 +172,28 @@ def test_a_return_ticket_carries_the_evidence() -> None:
         world.only(ActionKind.RMA_TICKET).decision.parameters["evidence"]
         == "gpu_row_remap_failure: row remapping failed"
     )
+
+
+def test_a_pool_that_would_run_short_grows_first() -> None:
+    world = World(settings(elastic_pools=["default"], limits={"min_available_ratio": 0.8}), fleet(5, 2))
+    world.executor.seen = None
+    world.break_gpu("GPU-0-0", action=ActionKind.DRAIN, category=Category.HARDWARE)
+    world.step()
+    world.break_gpu("GPU-1-0", rule="b", action=ActionKind.DRAIN, category=Category.HARDWARE)
+    for _ in range(3):
+        world.step()
+    begun = [(e.payload["action"], e.payload["subject"]) for e in world.journal.of(EntryKind.EXECUTION_STARTED)]
+    assert begun == [("drain", "gpu:GPU-0-0"), ("scale_out", "pool:default")]
+    grown = world.only(ActionKind.SCALE_OUT).decision
+    assert grown.parameters["gpus"] == "2"
+    assert grown.sentence.startswith("Scale out pool default: 2 GPUs are needed before drain GPU-1-0")
+    world.gpus |= {gpu.uuid: gpu for gpu in fleet(15, 2).values()}
+    world.step()
+    assert world.journal.of(EntryKind.EXECUTION_STARTED)[-1].payload["subject"] == "gpu:GPU-1-0"
+
+
+def test_a_pool_that_is_not_elastic_only_holds() -> None:
+    world = World(settings(limits={"min_available_ratio": 1.0}))
+    world.break_gpu("GPU-0-0", action=ActionKind.DRAIN, category=Category.HARDWARE)
+    world.step()
+    assert {status.decision.action for status in world.loop.statuses()} == {N, ActionKind.DRAIN}
