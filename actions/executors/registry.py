@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import tocsin.actions.executors as package
 from tocsin.actions.executors.protocol import Executor
@@ -14,7 +15,21 @@ from tocsin.actions.sender import WebhookSender
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import Clock, SystemClock
 from tocsin.domain.errors import InputError
+from tocsin.domain.finding import ActionKind
 from tocsin.telemetry.metrics import OwnMetrics
+
+
+class SimulatedPort(Protocol):
+    """What executor `simulated` needs of `tocsin.sim.fleet.SimulatedFleet`."""
+
+    def apply(self, action: ActionKind, gpu: str, parameters: Mapping[str, str]) -> bool:
+        """Do `action` to a GPU, or to a pool by name; whether it could be done. Raises InputError."""
+
+    def schedulable(self) -> Mapping[str, bool]:
+        """Whether each host takes new work."""
+
+    def gpu_on(self, host: str) -> str:
+        """One GPU of a host; empty where there is no such host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +40,7 @@ class Means:
     settings: Settings = field(default_factory=Settings)
     clock: Clock = field(default_factory=SystemClock)
     orders: OrderBoard | None = None
+    fleet: SimulatedPort | None = None
     own: OwnMetrics | None = None
 
 

@@ -76,6 +76,22 @@ def fleet(gpus: int, seed: int = 0) -> FleetState:
     )
 
 
+def with_waiting(state: FleetState, seed: int = 0) -> FleetState:
+    """`state` with a dozen works that wait: singles, a gang of two whole nodes, shares of GPUs, some near their data."""
+    rng = random.Random(f"waiting {seed}")
+    hosts = sorted(state.nodes)
+    waiting = []
+    for number in range(10):
+        kind = _KINDS[number % len(_KINDS)]
+        gpus = rng.choice([size for size, _ in kind.sizes if size <= 4])
+        work = Work(f"waits-{number:02d}", gpus, pool=kind.name, model=kind.model, priority=rng.choice((0, 10, 100)))
+        near = (rng.choice(hosts),) if rng.random() < 0.5 else ()
+        waiting.append(replace(work, cpus=4.0 * gpus, lost_s=0.0, restart_s=120.0, data_hosts=near))
+    gang = Work("", 8.0, pool="training", gang="waits-gang", priority=100, cpus=64.0, lost_s=0.0, restart_s=600.0)
+    waiting += [replace(gang, id=f"waits-gang-{number}") for number in range(2)]
+    return state.with_works(waiting)
+
+
 def _nodes(count: int, rng: random.Random) -> tuple[dict[str, Node], dict[str, Slot]]:
     nodes: dict[str, Node] = {}
     slots: dict[str, Slot] = {}

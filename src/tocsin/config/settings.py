@@ -17,6 +17,7 @@ from tocsin.config.cloud import AwsSettings, CloudSettings, ScaleWebhookSettings
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.config.node import NodeSettings
 from tocsin.config.notify import NotifySettings
+from tocsin.config.planning import PlanningSettings
 from tocsin.config.section import Section
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.decision import Mode
@@ -357,6 +358,7 @@ class Settings(Section):
     fragmentation: FragmentationSettings = Field(default_factory=FragmentationSettings)
     forecast: ForecastSettings = Field(default_factory=ForecastSettings)
     actions: ActionSettings = Field(default_factory=ActionSettings)
+    planning: PlanningSettings = Field(default_factory=PlanningSettings)
     webhook: WebhookSettings = Field(default_factory=WebhookSettings)
     node: NodeSettings = Field(default_factory=NodeSettings)
     notify: NotifySettings = Field(default_factory=NotifySettings)

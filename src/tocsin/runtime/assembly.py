@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tocsin.actions.channels.fanout import build_notifier
-from tocsin.actions.executors.registry import Means, build_executor
+from tocsin.actions.executors.registry import Means, SimulatedPort, build_executor
 from tocsin.actions.loop import ActionLoop
 from tocsin.actions.policy import Policy
 from tocsin.actions.routing import build_routing
@@ -74,10 +74,13 @@ def _risk_place(settings: Settings) -> RiskPlace | None:
     return RiskPlace(settings.store, forecast.models, state, forecast.warm_days, forecast.alarm_share)
 
 
-def open_brain(settings: Settings, clock: Clock, *, propose: bool = False) -> RunningBrain:
+def open_brain(
+    settings: Settings, clock: Clock, *, propose: bool = False, fleet: SimulatedPort | None = None
+) -> RunningBrain:
     """A brain over the store and the journal that `settings` name; nothing runs yet.
 
-    With `propose` every rule that would only observe proposes, as far as the service's own mode allows.
+    With `propose` every rule that would only observe proposes, as far as the service's own mode allows. Executor
+    `simulated` acts on `fleet`.
     """
     metrics = OwnMetrics()
     ruleset = load_rules(settings.rules.path, settings.rules.xid_overrides)
@@ -88,7 +91,7 @@ def open_brain(settings: Settings, clock: Clock, *, propose: bool = False) -> Ru
     policy = Policy(settings.actions, modes)
     sender = WebhookSender(settings.webhook, clock) if settings.webhook.url else None
     board = open_board(settings.node, clock, journal.epoch)
-    means = Means(sender, settings, clock, orders=board, own=metrics)
+    means = Means(sender, settings, clock, orders=board, fleet=fleet, own=metrics)
     routing = build_routing(settings.actions, lambda name: build_executor(name, means))
     if journal.head == 0 and settings.actions.mode is Mode.ACT:
         # Without the old journal nothing says what was already done or what a person forbade.

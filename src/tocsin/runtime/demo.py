@@ -26,6 +26,7 @@ from tocsin.runtime.dashboard_process import prepare_dashboard
 from tocsin.runtime.scoreboard import is_ahead
 from tocsin.runtime.service import BrainService
 from tocsin.sim.fleet import SimulatedFleet
+from tocsin.sim.pools import POOLS
 from tocsin.sim.scenario import scenario_of
 from tocsin.sim.spec import FleetSpec
 from tocsin.store.factory import open_store
@@ -36,6 +37,8 @@ EXPORT_INTERVALS = 3
 """A simulated GPU leaves `/metrics` after this many intervals without a reading."""
 HISTORY_STEPS = 400
 """Most intervals of simulated past: enough for a risk, which needs six hours."""
+BREAKER_CAUSES = 20
+"""Root causes that trip the demo's breaker: the failures that it injects itself are no mistake of the fleet's."""
 SCRIPT: Sequence[tuple[int, str]] = (
     (2, "thermal_drift"),
     (4, "memory_leak"),
@@ -62,12 +65,21 @@ class Rehearsal:
 
 
 def demo_settings(settings: Settings, folder: Path) -> Settings:
-    """`settings` with everything below `folder` and modes that let a person approve what is held."""
+    """`settings` with everything below `folder`, the whole fleet managed, and a person asked before each action."""
     interval = settings.simulation.interval_seconds
     store = settings.store.model_copy(update={"kind": StoreKind.SQLITE, "path": folder / "store.db"})
     journal = settings.journal.model_copy(update={"path": folder / "journal.db"})
     mode = Mode.PROPOSE if settings.actions.mode is Mode.OBSERVE else settings.actions.mode
-    actions = settings.actions.model_copy(update={"mode": mode, "fresh_seconds": max(120.0, 3 * interval)})
+    executors = settings.actions.executors
+    actions = settings.actions.model_copy(
+        update={
+            "mode": mode,
+            "fresh_seconds": max(120.0, 3 * interval),
+            "executors": ["simulated"] if executors == ["journal_only"] else executors,
+            "managed_pools": settings.actions.managed_pools or list(POOLS),
+            "breaker_root_causes": max(settings.actions.breaker_root_causes, BREAKER_CAUSES),
+        }
+    )
     return settings.model_copy(update={"store": store, "journal": journal, "actions": actions})
 
 
@@ -99,7 +111,7 @@ class Demo:
         )
         _past(settings, self.fleet)
         self.clock = ManualClock(self.fleet.now_ms)
-        self.running: RunningBrain = open_brain(settings, self.clock, propose=True)
+        self.running: RunningBrain = open_brain(settings, self.clock, propose=True, fleet=self.fleet)
         self.brain = self.running.brain
         self.brain.use_pools(self.fleet.pools)
         self.rehearsal = Rehearsal(self.fleet)
@@ -120,6 +132,7 @@ class Demo:
         self.clock.advance(self.fleet.now_ms - self.clock.now_ms())
         self.exporter.update("simulated", batch.readings)
         self.brain.accept(batch)
+        self.brain.managers.look()
         self.brain.tick()
 
     def _inject(self, kind: str, gpu: str) -> None:

@@ -188,6 +188,19 @@ class SimulatedFleet:
                 return self._hands.on_pool(action, pool_named(gpu), parameters)
             return self._hands.on_gpu(action, self._number(gpu), parameters)
 
+    def schedulable(self) -> dict[str, bool]:
+        """Whether each host takes new work: not where one of its GPUs is cordoned or drained with its host."""
+        with self._lock:
+            closed = self._state.unschedulable | self._state.drained
+            hosts: dict[str, list[bool]] = {}
+            for gpu, out in zip(self._inventory.gpus, closed.tolist(), strict=True):
+                hosts.setdefault(gpu.host, []).append(out)
+            return {host: not all(out) for host, out in hosts.items()}
+
+    def gpu_on(self, host: str) -> str:
+        """The first GPU of `host`; empty where there is no such host."""
+        return next((gpu.uuid for gpu in self._inventory.gpus if gpu.host == host), "")
+
     def _number(self, gpu: str) -> int:
         known = self._inventory.by_uuid
         if gpu in known:

@@ -84,7 +84,7 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_limit_writes_total": OwnMetric(
         "counter",
         ("outcome",),
-        "Changes of GPU limits: written, restored, overruled, rebooted, or why not (permission, unsupported, lost ...).",
+        "Changes of GPU limits: written, restored, overruled, rebooted, or why not (permission, lost ...).",
     ),
     "tocsin_limits_engaged": OwnMetric("gauge", (), "GPUs of this node whose limits the agent has changed."),
     "tocsin_order_polls_total": OwnMetric(

@@ -1,0 +1,71 @@
+"""The executor of a simulated fleet: what is decided there happens there, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor
+from tocsin.actions.executors.registry import Means, SimulatedPort, executor
+from tocsin.actions.recovery import inverse_of
+from tocsin.actions.verification import seen_in
+from tocsin.actions.view import FleetView, NodeState
+from tocsin.domain.decision import Decision, Ruling, Verdict
+from tocsin.domain.errors import InputError
+from tocsin.domain.finding import ActionKind
+from tocsin.domain.subject import SubjectKind
+
+_BY_PEOPLE = frozenset({ActionKind.NOTIFY, ActionKind.RMA_TICKET})
+
+
+class Simulated:
+    """A decision about anything real is denied."""
+
+    name = "simulated"
+    resumable = False
+
+    def __init__(self, fleet: SimulatedPort) -> None:
+        self._fleet = fleet
+
+    def supports(self, action: ActionKind) -> bool:
+        return action not in _BY_PEOPLE
+
+    def serves(self, decision: Decision) -> bool:
+        return decision.simulated
+
+    def check(self, decision: Decision, view: FleetView) -> Verdict:
+        if not decision.simulated:
+            return Verdict(PRE_CHECK, Ruling.DENY, "the simulated fleet takes no decision about anything real")
+        return Verdict(PRE_CHECK, Ruling.ALLOW)
+
+    def execute(self, decision: Decision) -> ExecutionResult:
+        target = self._target(decision)
+        try:
+            done = self._fleet.apply(decision.action, target, decision.parameters)
+        except InputError as error:
+            return ExecutionResult(False, str(error), lasting=False)
+        if not done:
+            return ExecutionResult(False, f"the simulated {decision.subject.kind} does not answer", lasting=False)
+        return ExecutionResult(True, "done in the simulated fleet")
+
+    def _target(self, decision: Decision) -> str:
+        if decision.subject.kind is SubjectKind.HOST:
+            return self._fleet.gpu_on(decision.subject.name)
+        return decision.subject.name
+
+    def verify(self, decision: Decision, view: FleetView) -> bool | None:
+        return seen_in(decision, view)
+
+    def inverse(self, decision: Decision) -> Decision | None:
+        return inverse_of(decision)
+
+    def nodes(self) -> Mapping[str, NodeState]:
+        """Every host of the simulated fleet."""
+        return {host: NodeState(host, takes) for host, takes in self._fleet.schedulable().items()}
+
+
+@executor("simulated")
+def _build(means: Means) -> Executor:
+    if means.fleet is None:
+        problem = "there is no fleet that this process simulates"
+        raise InputError("actions.executors", "simulated", problem, "use it with tocsin demo alone")
+    return Simulated(means.fleet)

@@ -1,0 +1,258 @@
+"""The planning state of a running fleet, from what the brain knows of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from tocsin.actions.executors.protocol import NodeState
+from tocsin.actions.planning.state import Budget, FleetState, GpuMode, Hold, Node, Pool, Slot, Work
+from tocsin.domain.fragmentation import Placement
+from tocsin.domain.fragmentation_fleet import Task
+from tocsin.domain.identity import Gpu
+from tocsin.domain.owner import Owner
+from tocsin.domain.pool import PoolState
+from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.reading import Reading
+from tocsin.domain.subject import SubjectKind
+
+
+@dataclass(frozen=True, slots=True)
+class WorkFacts:
+    """What managers and hooks tell of a piece of work, and readings do not; see `Work` for the meaning of each."""
+
+    priority: int = 0
+    budgets: tuple[str, ...] = ()
+    lost_s: float | None = None
+    restart_s: float | None = None
+    checkpoint_every_s: float | None = None
+    checkpoint_s: float | None = None
+    ends_in_s: float | None = None
+    cpus: float = 0.0
+    memory_bytes: float = 0.0
+    data_hosts: tuple[str, ...] = ()
+    movable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What is known beside readings; whatever is left out is unknown.
+
+    `facts` are by the id of the work (`work_id`), `nodes` by host. `layouts` has for each physical GPU in MIG mode the
+    placement of each instance by the instance's UUID. `healthy` is false for GPUs with an active hardware finding.
+    `risk_horizon_ms` is how far ahead a failure counts.
+    """
+
+    facts: Mapping[str, WorkFacts] = field(default_factory=dict)
+    nodes: Mapping[str, NodeState] = field(default_factory=dict)
+    budgets: Mapping[str, Budget] = field(default_factory=dict)
+    pools: Mapping[str, Pool] = field(default_factory=dict)
+    islands: Mapping[str, str] = field(default_factory=dict)
+    layouts: Mapping[str, Mapping[str, Placement]] = field(default_factory=dict)
+    healthy: Mapping[str, bool] = field(default_factory=dict)
+    mix: tuple[Task, ...] = ()
+    demand: Mapping[str, float] = field(default_factory=dict)
+    restart_s: float = 300.0
+    risk_horizon_ms: int = 24 * 3_600_000
+
+
+def work_id(owner: Owner) -> str:
+    """The id of the work that a process belongs to: ``slurm/JOB``, ``pod/UID or namespace/name``, ``container/ID``.
+
+    Empty for a process that nothing manages: nobody can move it.
+    """
+    if owner.slurm_job:
+        return f"slurm/{owner.slurm_job.partition('.')[0]}"
+    if owner.pod_uid or owner.pod:
+        return f"pod/{owner.pod_uid or f'{owner.namespace}/{owner.pod}'}"
+    return f"container/{owner.container}" if owner.container else ""
+
+
+def fleet_state_from(
+    readings: Iterable[Reading],
+    pools: Iterable[PoolState],
+    predictions: Iterable[Prediction],
+    now_ms: int,
+    knowledge: Knowledge | None = None,
+) -> FleetState:
+    """The newest reading of each GPU, what schedulers say of pools, and forecasts, as one state.
+
+    A job on several hosts is a gang with one work on each. GPUs that several works share count as time-sliced, in equal
+    shares. Processes that nothing manages are work that cannot be moved. Without `layouts` a GPU in MIG mode is left
+    out, since the start of its instances is not in the readings.
+    """
+    known = knowledge or Knowledge()
+    newest = {one.gpu.uuid: one for one in readings}
+    whole = {uuid: one for uuid, one in newest.items() if not one.gpu.is_mig}
+    parents = {one.gpu.parent for one in newest.values() if one.gpu.is_mig}
+    kept = {uuid: one for uuid, one in whole.items() if uuid not in parents or uuid in known.layouts}
+    sharers = _sharers(kept, newest)
+    slots = {uuid: _slot(one, sharers.get(uuid, 0), known) for uuid, one in kept.items()}
+    works = {work.id: work for work in _works(newest, slots, known)}
+    nodes = _nodes(kept, predictions, known, now_ms)
+    return FleetState(
+        now_ms,
+        nodes,
+        slots,
+        works,
+        known.budgets,
+        _pools(pools, nodes, slots, works, known),
+        known.mix,
+        known.demand,
+        any(one.gpu.simulated for one in kept.values()),
+    )
+
+
+def _sharers(kept: Mapping[str, Reading], newest: Mapping[str, Reading]) -> dict[str, int]:
+    return {uuid: len({_work_name(owner, newest[uuid].gpu) for owner in one.owners}) for uuid, one in kept.items()}
+
+
+def _work_name(owner: Owner, gpu: Gpu) -> str:
+    return work_id(owner) or f"process/{gpu.host}/{owner.pid}"
+
+
+def _slot(reading: Reading, sharers: int, known: Knowledge) -> Slot:
+    gpu, values = reading.gpu, reading.values
+    mode = GpuMode.MIG if gpu.uuid in known.layouts else GpuMode.TIME_SLICE if sharers > 1 else GpuMode.EXCLUSIVE
+    return Slot(
+        gpu.uuid,
+        gpu.host,
+        gpu.model,
+        mode,
+        tuple(sorted(known.layouts.get(gpu.uuid, {}).values())),
+        "four" if "A30" in gpu.model else "seven",
+        known.healthy.get(gpu.uuid, True),
+        values.get("gpu_power_limit_watts"),
+        values.get("gpu_power_limit_min_watts"),
+        values.get("gpu_power_limit_default_watts"),
+    )
+
+
+def _works(newest: Mapping[str, Reading], slots: Mapping[str, Slot], known: Knowledge) -> list[Work]:
+    held: dict[tuple[str, str], list[tuple[Hold, str]]] = defaultdict(list)
+    for uuid, one in newest.items():
+        gpu = one.gpu
+        names = sorted({_work_name(owner, gpu) for owner in one.owners})
+        for name in names:
+            if gpu.is_mig:
+                placement = known.layouts.get(gpu.parent, {}).get(uuid)
+                if placement is not None and gpu.parent in slots:
+                    held[name, gpu.host].append((Hold(gpu.parent, 1.0, placement[1]), placement[0]))
+            elif uuid in slots and slots[uuid].mode is not GpuMode.MIG:
+                held[name, gpu.host].append((Hold(uuid, 1.0 / len(names)), ""))
+    hosts: dict[str, int] = defaultdict(int)
+    for name, _ in held:
+        hosts[name] += 1
+    return [
+        work
+        for (name, host), found in sorted(held.items())
+        for work in _pieces(name, host, found, hosts[name] > 1, slots, known)
+    ]
+
+
+def _pieces(
+    name: str,
+    host: str,
+    found: list[tuple[Hold, str]],
+    several: bool,
+    slots: Mapping[str, Slot],
+    known: Knowledge,
+) -> list[Work]:
+    """The work of `name` on one host: one piece for its whole GPUs, one for each share and each instance, as a gang."""
+    whole = tuple(hold for hold, profile in found if not profile and hold.share == 1.0)
+    parts = [(whole, "")] if whole else []
+    parts += [((hold,), profile) for hold, profile in found if profile or hold.share < 1.0]
+    gang = name if several or len(parts) > 1 else ""
+    pieces = []
+    for number, (holds, profile) in enumerate(parts):
+        suffix = f"@{host}" if several else ""
+        suffix += f"#{number}" if len(parts) > 1 else ""
+        gpus = 1.0 if profile else sum(hold.share for hold in holds)
+        model = slots[holds[0].gpu].model
+        pieces.append(_told(Work(name + suffix, gpus, holds, profile, gang, model=model), known.facts.get(name), known))
+    return pieces
+
+
+def _told(work: Work, facts: WorkFacts | None, known: Knowledge) -> Work:
+    if facts is None:
+        return replace(work, restart_s=known.restart_s, movable=not work.id.startswith("process/"))
+    return replace(
+        work,
+        priority=facts.priority,
+        budgets=facts.budgets,
+        lost_s=facts.lost_s,
+        restart_s=known.restart_s if facts.restart_s is None else facts.restart_s,
+        checkpoint_every_s=facts.checkpoint_every_s,
+        checkpoint_s=facts.checkpoint_s,
+        ends_in_s=facts.ends_in_s,
+        cpus=facts.cpus,
+        memory_bytes=facts.memory_bytes,
+        data_hosts=facts.data_hosts,
+        movable=facts.movable,
+    )
+
+
+def _nodes(
+    kept: Mapping[str, Reading], predictions: Iterable[Prediction], known: Knowledge, now_ms: int
+) -> dict[str, Node]:
+    risk = host_risk(predictions, {uuid: one.gpu.host for uuid, one in kept.items()}, now_ms, known.risk_horizon_ms)
+    nodes: dict[str, Node] = {}
+    for one in kept.values():
+        gpu = one.gpu
+        told = known.nodes.get(gpu.host)
+        nodes[gpu.host] = Node(
+            gpu.host,
+            gpu.pool,
+            gpu.rack,
+            known.islands.get(gpu.host, ""),
+            schedulable=told is None or (told.schedulable and told.ready),
+            risk=risk.get(gpu.host, 0.0),
+        )
+    return nodes
+
+
+def host_risk(
+    predictions: Iterable[Prediction], host_of: Mapping[str, str], now_ms: int, horizon_ms: int
+) -> dict[str, float]:
+    """The probability that something of each host fails within the horizon: 1 - the product of what survives.
+
+    Of several predictions about one subject the highest counts. Forecasts of thresholds and of pools count nothing, nor
+    do those that tell no probability or whose horizon has passed.
+    """
+    worst: dict[tuple[str, str], float] = {}
+    for one in predictions:
+        host = one.subject.name if one.subject.kind is SubjectKind.HOST else host_of.get(one.subject.name, "")
+        failure = one.status in {PredictionStatus.LIKELY, PredictionStatus.UNLIKELY}
+        if not host or not failure or one.at_ms + one.horizon_ms < now_ms:
+            continue
+        chance = max((p for ahead, p in one.curve if ahead <= horizon_ms), default=one.probability)
+        if chance is not None:
+            key = host, one.subject.key
+            worst[key] = max(worst.get(key, 0.0), chance)
+    survives: dict[str, float] = {}
+    for (host, _), chance in worst.items():
+        survives[host] = survives.get(host, 1.0) * (1.0 - min(1.0, max(0.0, chance)))
+    return {host: 1.0 - share for host, share in survives.items()}
+
+
+def _pools(
+    told: Iterable[PoolState],
+    nodes: Mapping[str, Node],
+    slots: Mapping[str, Slot],
+    works: Mapping[str, Work],
+    known: Knowledge,
+) -> dict[str, Pool]:
+    held: dict[str, float] = defaultdict(float)
+    size: dict[str, int] = defaultdict(int)
+    for slot in slots.values():
+        size[nodes[slot.host].pool] += 1
+    for work in works.values():
+        for hold in work.holds:
+            held[nodes[slots[hold.gpu].host].pool] += hold.share
+    waiting = {one.name: one.pending_gpus for one in told}
+    return {
+        name: replace(pool, waiting_gpus=waiting.get(name), utilisation=held[name] / size[name])
+        for name, pool in known.pools.items()
+        if size[name]
+    }

@@ -1,0 +1,365 @@
+"""`tocsin plan`: what the planners would do, without doing it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from tocsin.cli.common import Context, dump, json_option, pass_context
+from tocsin.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from tocsin.actions.planning.compare import Row
+    from tocsin.actions.planning.drill import DrillResult
+    from tocsin.actions.planning.plan import Plan
+    from tocsin.actions.planning.scaling import Demand, ScalingPolicy
+    from tocsin.actions.planning.state import FleetState
+    from tocsin.actions.planning.units import Limits
+
+F = TypeVar("F", bound=Callable[..., Any])
+_SHOWN = 40
+"""Steps that a person is shown; --json has them all."""
+_REASONS = 10
+MINUTE_MS = 60_000
+
+
+@click.group()
+def plan() -> None:
+    """Show a plan without acting: defragmentation, placement, scaling, power limits.
+
+    Plans are made from a state file (docs/planning.md) or a made-up fleet, and tried on a copy of it step by step.
+    """
+
+
+def _state_options(function: F) -> F:
+    options = (
+        click.option("--state", "state_file", type=click.Path(path_type=Path), help="JSON file of the fleet's state."),
+        click.option("--simulated", type=click.IntRange(8, 100_000), help="Plan for a made-up fleet of so many GPUs."),
+        click.option("--seed", type=int, default=0, show_default=True, help="Seed of the made-up fleet."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def _move_options(function: F) -> F:
+    options = (
+        click.option("--moves", type=click.IntRange(0), help="Most moves; default: setting planning.max_moves."),
+        click.option("--hours", type=float, help="How long gains count; default: setting planning.horizon_hours."),
+        click.option("--pack-to", type=float, default=0.0, help="Go no further than to so many fragmented GPUs."),
+        click.option("--at-once", is_flag=True, help="Neither wait for checkpoints nor ask for any."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def _state(state_file: Path | None, simulated: int | None, made: Callable[[int], FleetState]) -> FleetState:
+    from tocsin.actions.planning.statefile import read_state
+
+    if (state_file is None) == (simulated is None):
+        raise InputError("--state", str(state_file), "or --simulated must be given", "give exactly one of the two")
+    if state_file is not None:
+        return read_state(state_file)
+    assert simulated is not None
+    return made(simulated)
+
+
+def _limits(
+    context: Context, moves: int | None = None, hours: float | None = None, pack_to: float = 0.0, at_once: bool = False
+) -> Limits:
+    from tocsin.actions.planning.units import Limits
+
+    settings = context.settings.planning
+    horizon_h = settings.horizon_hours if hours is None else hours
+    if not horizon_h > 0 or pack_to < 0:
+        raise InputError("--hours", horizon_h, "or --pack-to is not positive", "give a number above 0")
+    return Limits(
+        settings.max_moves if moves is None else moves,
+        horizon_h,
+        settings.max_risk,
+        settings.patience_seconds,
+        settings.effort,
+        pack_to=pack_to,
+        at_once=at_once,
+    )
+
+
+def _policy(context: Context) -> ScalingPolicy:
+    from tocsin.actions.planning.scaling import ScalingPolicy
+
+    settings = context.settings.planning
+    return ScalingPolicy(
+        settings.scale_in_below,
+        settings.most_after_scale_in,
+        settings.fill_to,
+        settings.scale_out_rest_seconds,
+        settings.scale_in_rest_seconds,
+    )
+
+
+@plan.command("defragment")
+@_state_options
+@_move_options
+@json_option
+@pass_context
+def plan_defragment(
+    context: Context,
+    state_file: Path | None,
+    simulated: int | None,
+    seed: int,
+    moves: int | None,
+    hours: float | None,
+    pack_to: float,
+    at_once: bool,
+    as_json: bool,
+) -> None:
+    """Move work between hosts so that free GPUs are of use to the work that comes."""
+    from tocsin.actions.planning.defragment import defragment
+    from tocsin.actions.planning.rehearsal import fleet
+
+    state = _state(state_file, simulated, lambda gpus: fleet(gpus, seed))
+    _show([defragment(state, _limits(context, moves, hours, pack_to, at_once))], as_json)
+
+
+@plan.command("mig")
+@_state_options
+@_move_options
+@json_option
+@pass_context
+def plan_mig(
+    context: Context,
+    state_file: Path | None,
+    simulated: int | None,
+    seed: int,
+    moves: int | None,
+    hours: float | None,
+    pack_to: float,
+    at_once: bool,
+    as_json: bool,
+) -> None:
+    """Move work between MIG instances so that more of those in demand can be created."""
+    from tocsin.actions.planning.defragment import repack_mig
+    from tocsin.actions.planning.rehearsal import mig
+
+    state = _state(state_file, simulated, lambda gpus: mig(gpus, seed))
+    _show([repack_mig(state, _limits(context, moves, hours, pack_to, at_once))], as_json)
+
+
+@plan.command("place")
+@_state_options
+@json_option
+@pass_context
+def plan_place(context: Context, state_file: Path | None, simulated: int | None, seed: int, as_json: bool) -> None:
+    """Find a place for all work that waits."""
+    from tocsin.actions.planning.placement import place
+    from tocsin.actions.planning.rehearsal import fleet, with_waiting
+
+    state = _state(state_file, simulated, lambda gpus: with_waiting(fleet(gpus, seed), seed))
+    _show([place(state, _limits(context))], as_json)
+
+
+@plan.command("scale")
+@_state_options
+@click.option("--drain", multiple=True, metavar="HOST", help="Replace and drain this node; may be repeated.")
+@click.option("--demand", multiple=True, metavar="POOL=GPUS@MIN", help="GPUs that a pool will want in so many minutes.")
+@json_option
+@pass_context
+def plan_scale(
+    context: Context,
+    state_file: Path | None,
+    simulated: int | None,
+    seed: int,
+    drain: tuple[str, ...],
+    demand: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Add nodes before bad ones are drained, follow demand, give back nodes of idle pools.
+
+    Without --drain the nodes are meant whose risk is above planning.max_risk.
+    """
+    from tocsin.actions.planning.rehearsal import fleet
+    from tocsin.actions.planning.scaling import follow_demand, replace_before_drain, scale_in
+
+    state = _state(state_file, simulated, lambda gpus: fleet(gpus, seed))
+    limits, policy = _limits(context), _policy(context)
+    risky = [node for node in state.nodes.values() if node.schedulable and node.risk > limits.most_risk]
+    hosts = drain or tuple(node.host for node in sorted(risky, key=lambda node: (-node.risk, node.host)))
+    demands = [_demand(text, state) for text in demand]
+    plans = [replace_before_drain(state, hosts, limits)] if hosts else []
+    plans += [follow_demand(state, demands, policy, limits)] if demands else []
+    _show([*plans, *([] if demands else [scale_in(state, policy, limits)])], as_json)
+
+
+def _demand(text: str, state: FleetState) -> Demand:
+    from tocsin.actions.planning.scaling import Demand
+
+    pool, _, rest = text.partition("=")
+    gpus, _, minutes = rest.partition("@")
+    try:
+        at_ms, wanted = state.at_ms + int(float(minutes or "0") * MINUTE_MS), float(gpus)
+    except (ValueError, OverflowError):
+        raise InputError("--demand", text, "is not understood", "write POOL=GPUS@MINUTES") from None
+    return Demand(pool, ((at_ms, wanted, wanted),))
+
+
+@plan.command("power")
+@_state_options
+@click.option("--facility", type=float, help="Watts for all GPUs; default: setting planning.facility_watts.")
+@click.option("--rack", multiple=True, metavar="RACK=WATTS", help="Watts for a rack's GPUs; may be repeated.")
+@json_option
+@pass_context
+def plan_power(
+    context: Context,
+    state_file: Path | None,
+    simulated: int | None,
+    seed: int,
+    facility: float | None,
+    rack: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Share a power budget out among GPUs, all GPUs of a job alike."""
+    from tocsin.actions.planning.power import PowerBudget, power_caps
+    from tocsin.actions.planning.rehearsal import fleet
+
+    state = _state(state_file, simulated, lambda gpus: fleet(gpus, seed))
+    settings = context.settings.planning
+    racks = {**settings.rack_watts, **dict(_rack(text) for text in rack)}
+    whole = settings.facility_watts if facility is None else facility
+    _show([power_caps(state, PowerBudget(float("inf") if whole is None else whole, racks))], as_json)
+
+
+def _rack(text: str) -> tuple[str, float]:
+    name, _, watts = text.rpartition("=")
+    try:
+        found = float(watts)
+    except ValueError:
+        found = -1.0
+    if not name or not found > 0:
+        raise InputError("--rack", text, "is not understood", "write RACK=WATTS")
+    return name, found
+
+
+def _show(plans: Sequence[Plan], as_json: bool) -> None:
+    if as_json:
+        dump([one.as_json() for one in plans])
+        return
+    for number, one in enumerate(plans):
+        if number:
+            click.echo()
+        for line in plan_lines(one):
+            click.echo(line)
+
+
+def plan_lines(made: Plan) -> list[str]:
+    """A plan for people: what it comes to, a line for each step, figures before and after, what was refused."""
+    lines = [made.sentence + (" (simulated)" if made.simulated else "")]
+    priced = any(step.gain_gpu_hours or step.cost_gpu_hours for step in made.steps)
+    if made.steps:
+        lines += ["", "  no  gain h  cost h  step" if priced else "  no  step"]
+    for number, step in enumerate(made.steps[:_SHOWN], 1):
+        figures = f"  {step.gain_gpu_hours:6.2f}  {step.cost_gpu_hours:6.2f}" if priced else ""
+        lines.append(f"{number:4d}{figures}  {step.sentence}")
+    if len(made.steps) > _SHOWN:
+        lines.append(f"      and {len(made.steps) - _SHOWN} more steps (see --json)")
+    return lines + _changes(made.before, made.after) + _refusals(made)
+
+
+def _changes(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
+    changed = {
+        name: (value, after[name]) for name, value in before.items() if abs(after.get(name, value) - value) > 1e-9
+    }
+    if not changed:
+        return []
+    width = max(len(name) for name in changed)
+    return ["", *(f"  {name:<{width}}  {was:10.2f} -> {now:.2f}" for name, (was, now) in changed.items())]
+
+
+def _refusals(made: Plan) -> list[str]:
+    if not made.refused:
+        return []
+    reasons = Counter(one.reason for one in made.refused)
+    first = {one.reason: one.subject for one in reversed(made.refused)}
+    lines = ["", "left alone:"]
+    for reason, count in reasons.most_common(_REASONS):
+        others = f" and {count - 1} more" if count > 1 else ""
+        lines.append(f"  {first[reason]}{others}: {reason}")
+    hidden = sum(reasons.values()) - sum(count for _, count in reasons.most_common(_REASONS))
+    return [*lines, f"  and {hidden} more (see --json)"] if hidden else lines
+
+
+@plan.command("compare")
+@click.option("--kind", type=click.Choice(["defragment", "mig"]), multiple=True, help="Default: both.")
+@click.option("--gpus", default="64,256,1000", show_default=True, help="Sizes of the made-up fleets, by comma.")
+@click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Fleets of each size.")
+@json_option
+def plan_compare(kind: tuple[str, ...], gpus: str, seeds: int, as_json: bool) -> None:
+    """Set the defragmentation planner beside a greedy descent of F on made-up fleets: the same packing, at what cost."""
+    from dataclasses import asdict
+
+    from tocsin.actions.planning.compare import compare
+    from tocsin.domain.clock import SystemClock
+
+    sizes = [int(part) for part in gpus.split(",") if part.strip().isdecimal()]
+    if not sizes or min(sizes) < 8:
+        raise InputError("--gpus", gpus, "holds no sizes from 8 up", "write for example 64,256")
+    rows = compare(kind or ("defragment", "mig"), sizes, range(seeds), SystemClock().monotonic)
+    if as_json:
+        dump([asdict(row) | {"ratio": row.ratio, "meets": row.meets} for row in rows])
+        return
+    click.echo("                        fragmented GPUs (F)      GPU-hours lost (moves)               net GPU-hours")
+    click.echo(
+        "kind        GPUs seed  before greedy planner    greedy         planner  ratio  now   greedy planner    s"
+    )
+    for row in rows:
+        click.echo(_row(row))
+
+
+def _row(row: Row) -> str:
+    at_once = row.at_once / row.greedy_cost if row.greedy_cost > 0 else 0.0
+    return (
+        f"{row.kind:<10} {row.gpus:5d} {row.seed:4d} {row.before:7.2f} {row.greedy_f:6.2f} {row.planner_f:7.2f}  "
+        f"{row.greedy_cost:7.2f} ({row.greedy_moves:3d})  {row.planner_cost:6.2f} ({row.planner_moves:3d})  "
+        f"{row.ratio:5.2f} {at_once:4.2f}  {row.greedy_net:7.1f} {row.net:7.1f} {row.seconds:4.1f}"
+        f"{'' if row.meets else '  misses'}"
+    )
+
+
+@plan.command("drill")
+@click.option("--runs", type=click.IntRange(1), default=100, show_default=True, help="Seeded runs of a day each.")
+@click.option("--surprises", type=click.FloatRange(0, 1), default=0.0, help="Share of failures without warning.")
+@json_option
+def plan_drill(runs: int, surprises: float, as_json: bool) -> None:
+    """Let nodes fail in a simulated pool and watch its capacity, with scale-out before drain and with drain first."""
+    from dataclasses import asdict
+
+    from tocsin.actions.planning.drill import DrillSpec, Way, drill
+
+    spec = DrillSpec(surprises=surprises)
+    found = {way: [drill(seed, way, spec) for seed in range(runs)] for way in Way}
+    if as_json:
+        dump({way.value: [asdict(one) for one in results] for way, results in found.items()})
+        return
+    click.echo(
+        f"{runs} days of a pool of {spec.nodes} nodes (simulated): {spec.failures} fail, {surprises:.0%} of them "
+        f"unforeseen; {spec.false_alarms} false alarm a day"
+    )
+    click.echo("way           runs below floor  minutes below, mean  broken by an action  drained  added  works lost")
+    for way, results in found.items():
+        click.echo(_drilled(way.value, results))
+
+
+def _drilled(way: str, results: Sequence[DrillResult]) -> str:
+    minutes = sum(one.seconds_below for one in results) / 60 / len(results)
+    return (
+        f"{way:<12}  {sum(one.least < one.floor for one in results):16d}  {minutes:19.1f}  "
+        f"{sum(one.broken_by_action for one in results):19d}  {sum(one.drained for one in results):7d}  "
+        f"{sum(one.added for one in results):5d}  {sum(one.lost_works for one in results):10d}"
+    )
+
+
+COMMANDS: list[click.Command] = [plan]

@@ -1,0 +1,44 @@
+"""Settings of the planners: what a plan may do, and what it counts with."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from tocsin.config.section import Section
+
+
+class PlanningSettings(Section):
+    """What plans may do and count with (docs/planning.md)."""
+
+    max_moves: int = Field(default=20, ge=0)
+    """Pieces of work that one plan moves at most."""
+    horizon_hours: float = Field(default=24.0, gt=0)
+    """How long capacity that a plan frees counts as gained."""
+    max_risk: float = Field(default=0.1, ge=0, le=1)
+    """Probability of failure from which on a node gets no work."""
+    patience_seconds: float = Field(default=1800.0, ge=0)
+    """How long a plan waits for a checkpoint that is due."""
+    restart_seconds: float = Field(default=300.0, ge=0)
+    """How long work stands after a move where nobody tells."""
+    effort: int = Field(default=40_000, ge=0, le=10_000_000)
+    """Pieces of work that the search lifts and puts down; more gives better plans and takes longer."""
+    scale_in_below: float = Field(default=0.3, ge=0, le=1)
+    """Utilisation below which a pool gives a node back."""
+    fill_to: float = Field(default=0.8, gt=0, le=1)
+    """Utilisation to which the demand ahead is to fill a pool."""
+    most_after_scale_in: float = Field(default=0.6, gt=0, le=1)
+    """Utilisation of the rest from which on no node is given back; the gap to `fill_to` keeps a pool from swinging."""
+    scale_out_rest_seconds: float = Field(default=300.0, ge=0)
+    """Rest after a change of a pool's size before it grows."""
+    scale_in_rest_seconds: float = Field(default=1800.0, ge=0)
+    """Rest after a change of a pool's size before it shrinks."""
+    provision_seconds: float = Field(default=900.0, ge=0)
+    """Time from asking for a node until it is ready."""
+    pool_floor_gpus: dict[str, int] = Field(default_factory=dict)
+    """GPUs of each pool that are to be ready at all times."""
+    pool_max_nodes: dict[str, int] = Field(default_factory=dict)
+    """Nodes that a pool may have at most."""
+    facility_watts: float | None = Field(default=None, gt=0)
+    """Power budget of all GPUs together; unset: none."""
+    rack_watts: dict[str, float] = Field(default_factory=dict)
+    """Power budget of the GPUs of single racks."""
