@@ -228,7 +228,7 @@ class _Run:
 def _pool(rng: random.Random, spec: DrillSpec) -> FleetState:
     nodes = {name: Node(name, POOL) for name in (f"node-{number:02d}" for number in range(spec.nodes))}
     slots = [Slot(f"{host}/{index}", host, "H100") for host in nodes for index in range(GPUS)]
-    works = {}
+    works: dict[str, Work] = {}
     for host in nodes:
         free = [slot.uuid for slot in slots if slot.host == host]
         for size in rng.choice(((4,), (2, 2), (4, 2), (2, 1), (2, 2, 1))):

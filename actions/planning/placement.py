@@ -251,7 +251,6 @@ def _placing(name: str, found: Found) -> Step:
         name,
         f"Start {name} on {', '.join(hosts)} (GPU-hours: {reasons}).",
         tuple(Move(work.id, work.holds, one.holds) for work, one in found),
-        cost_gpu_hours=_sum(found),
     )
 
 

@@ -66,6 +66,7 @@ def fleet(gpus: int, seed: int = 0) -> FleetState:
     nodes, slots = _nodes(max(1, gpus // GPUS_PER_NODE), rng)
     maker = _Churn(FleetState(nodes=nodes, gpus=slots, mix=MIX, demand=DEMAND, simulated=True), rng)
     works = maker.run()
+    names = sorted({name for work in works.values() for name in work.budgets})
     return replace(
         maker.state,
         works=works,

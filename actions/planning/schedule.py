@@ -117,22 +117,29 @@ class _Queue:
 
 def _step(state: FleetState, stage: Stage, board: Board, unit: int, spot: Spot, gain: float, begins_s: float) -> Step:
     piece, target = board.units[unit], board.bins[spot[0]]
-    where = f"from {piece.host} to {target.host}"
-    if piece.works[0].profile:
-        source = piece.works[0].holds[0]
-        where = f"from {source.gpu}@{source.start} to {target.name}@{spot[1]}"
+    moves = _moves(state, stage, piece, target.name, target.host, spot[1])
     cost = piece.price.gpu_hours + _lateness(state, piece, begins_s - piece.price.wait_s)
     return Step(
         StepKind.MOVE,
         piece.name,
-        f"Move {piece.name} ({_size(piece)}) {where}{_how(piece, begins_s)}: {gain:+.2f} GPU-hours of usable capacity "
+        f"Move {piece.name} ({_size(piece)}) {_way(piece, moves, target.host)}{_how(piece, begins_s)}: {gain:+.2f} GPU-hours of usable capacity "
         f"for {cost:.2f} of work lost.",
-        _moves(state, stage, piece, target.name, target.host, spot[1]),
+        moves,
         wait_s=begins_s,
         asks=piece.price.asks,
         gain_gpu_hours=gain,
         cost_gpu_hours=cost,
     )
+
+
+def _way(piece: Unit, moves: Sequence[Move], host: str) -> str:
+    """From where to where: hosts for whole GPUs, GPUs for shares, first slices for instances."""
+    if piece.gpus >= 1 and not piece.works[0].profile:
+        return f"from {piece.host} to {host}"
+    source, target = moves[0].source[0], moves[0].target[0]
+    if source.start is not None:
+        return f"from {source.gpu}@{source.start} to {target.gpu}@{target.start}"
+    return f"from {source.gpu} on {piece.host} to {target.gpu} on {host}"
 
 
 def _lateness(state: FleetState, piece: Unit, late_s: float) -> float:
@@ -150,7 +157,7 @@ def _how(piece: Unit, begins_s: float) -> str:
     when = f" in {begins_s / MINUTE_S:.0f} min" if begins_s >= MINUTE_S else ""
     if piece.price.asks:
         return f"{when} after asking for a checkpoint"
-    return f"{when}, once its checkpoint is written," if piece.price.wait_s > 0 else when
+    return f"{when} once its checkpoint is written" if piece.price.wait_s > 0 else when
 
 
 def _moves(state: FleetState, stage: Stage, piece: Unit, name: str, host: str, place: int) -> tuple[Move, ...]:

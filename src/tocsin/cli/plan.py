@@ -298,7 +298,7 @@ def _refusals(made: Plan) -> list[str]:
 @click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Fleets of each size.")
 @json_option
 def plan_compare(kind: tuple[str, ...], gpus: str, seeds: int, as_json: bool) -> None:
-    """Set the defragmentation planner beside a greedy descent of F on made-up fleets: the same packing, at what cost."""
+    """Set the defragmentation planner beside a greedy descent of F on made-up fleets: equal packing, at what cost."""
     from dataclasses import asdict
 
     from tocsin.actions.planning.compare import compare
