@@ -260,13 +260,14 @@ class VerdictOut(Wire):
 
 
 class OutcomeOut(Wire):
-    """How an execution ended."""
+    """How an execution ended; `effect` is what was measured of it, by name with unit."""
 
     status: OutcomeStatus
     executor: str
     at: Instant
     detail: str = ""
     attempts: Count = 1
+    effect: dict[str, float] = Field(default_factory=dict)
 
 
 class DecisionOut(Wire):

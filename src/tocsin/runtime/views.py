@@ -91,6 +91,7 @@ def decision_out(status: DecisionStatus) -> DecisionOut:
             at=to_iso(outcome.at_ms),
             detail=outcome.detail,
             attempts=outcome.attempts,
+            effect=dict(outcome.effect),
         )
     return DecisionOut(
         id=decision.id,
