@@ -70,15 +70,13 @@ def fleet(gpus: int, seed: int = 0) -> FleetState:
     return replace(
         maker.state,
         works=works,
-        budgets={
-            name: Budget(name, rng.randint(0, 3)) for name in sorted({b for w in works.values() for b in w.budgets})
-        },
+        budgets={name: Budget(name, rng.randint(0, 3)) for name in names},
         pools=_pools(maker.state, works),
     )
 
 
 def with_waiting(state: FleetState, seed: int = 0) -> FleetState:
-    """`state` with a dozen works that wait: singles, a gang of two whole nodes, shares of GPUs, some near their data."""
+    """`state` with a dozen works that wait: single ones, a gang of two whole nodes, some whose data is on a host."""
     rng = random.Random(f"waiting {seed}")
     hosts = sorted(state.nodes)
     waiting = []

@@ -122,8 +122,8 @@ def _step(state: FleetState, stage: Stage, board: Board, unit: int, spot: Spot, 
     return Step(
         StepKind.MOVE,
         piece.name,
-        f"Move {piece.name} ({_size(piece)}) {_way(piece, moves, target.host)}{_how(piece, begins_s)}: {gain:+.2f} GPU-hours of usable capacity "
-        f"for {cost:.2f} of work lost.",
+        f"Move {piece.name} ({_size(piece)}) {_way(piece, moves, target.host)}{_how(piece, begins_s)}: "
+        f"{gain:+.2f} GPU-hours of usable capacity for {cost:.2f} of work lost.",
         moves,
         wait_s=begins_s,
         asks=piece.price.asks,
