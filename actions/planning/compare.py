@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -63,21 +62,25 @@ def yardstick(kind: str, state: FleetState, limits: Limits) -> tuple[float, floa
 
 
 def compare(
-    kinds: Iterable[str], sizes: Iterable[int], seeds: Iterable[int], clock: Callable[[], float] = time.perf_counter
+    kinds: Iterable[str],
+    sizes: Iterable[int],
+    seeds: Iterable[int],
+    clock: Callable[[], float],
+    limits: Limits | None = None,
 ) -> Iterator[Row]:
-    """One row for each made-up fleet; `kinds` are ``defragment`` and ``mig``."""
+    """One row for each made-up fleet; `kinds` are ``defragment`` and ``mig``, `clock` counts seconds."""
+    limits = replace(limits or Limits(), most_moves=UNBOUNDED)
     seeds = list(seeds)
     sizes = list(sizes)
     for kind in kinds:
         for gpus in sizes:
             for seed in seeds:
-                yield _row(kind, gpus, seed, clock)
+                yield _row(kind, gpus, seed, clock, limits)
 
 
-def _row(kind: str, gpus: int, seed: int, clock: Callable[[], float]) -> Row:
+def _row(kind: str, gpus: int, seed: int, clock: Callable[[], float], limits: Limits) -> Row:
     state = rehearsal.fleet(gpus, seed) if kind == "defragment" else rehearsal.mig(gpus, seed)
     planner: Callable[[FleetState, Limits], Plan] = defragment if kind == "defragment" else repack_mig
-    limits = Limits(most_moves=UNBOUNDED)
     greedy_f, greedy_cost, moves = yardstick(kind, state, limits)
     begun = clock()
     thrifty = planner(state, replace(limits, pack_to=greedy_f))

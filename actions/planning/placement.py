@@ -321,12 +321,12 @@ def _must_stay(state: FleetState, works: list[Work], host: str, limits: Limits, 
 
 
 def _elsewhere(state: FleetState, works: list[Work], host: str, limits: Limits) -> Found | None:
-    staying = [work for work in works if state.host_of(work) != host]
-    leaving = [replace(work, holds=()) for work in works if state.host_of(work) == host]
+    """Places for the works of a unit that cannot restart where they are; the others restart in place."""
+    staying = [work for work in works if _can_restart(state, work, host, limits)]
+    leaving = [replace(work, holds=()) for work in works if work not in staying]
     without = state.with_works(leaving)
     if len(works) == 1:
         return assign(without, leaving, limits)
-    inside: frozenset[str] | None = None
     if staying:
         fabrics = {state.nodes[state.host_of(work)].fabric for work in works}
         inside = frozenset(name for name, node in state.nodes.items() if node.fabric in fabrics)
@@ -336,6 +336,12 @@ def _elsewhere(state: FleetState, works: list[Work], host: str, limits: Limits) 
     if found is None:
         return None
     return found + [(work, Candidate(state.host_of(work), work.holds)) for work in staying]
+
+
+def _can_restart(state: FleetState, work: Work, host: str, limits: Limits) -> bool:
+    node = state.nodes[state.host_of(work)]
+    slots = [state.gpus[hold.gpu] for hold in work.holds]
+    return node.host != host and not misfit(work, node, slots, limits.most_risk)
 
 
 def _moving(state: FleetState, name: str, works: list[Work], found: Found, host: str, limits: Limits) -> list[Step]:

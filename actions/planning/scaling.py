@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tocsin.actions.planning.placement import evacuate
 from tocsin.actions.planning.plan import Plan, Refusal, Step, StepKind
@@ -46,12 +46,13 @@ def replace_before_drain(state: FleetState, hosts: Sequence[str], limits: Limits
     """
     steps: list[Step] = []
     refused: list[Refusal] = []
-    now = state
+    # Nothing that leaves one of them may come to another.
+    now = state.with_nodes([replace(state.nodes[host], risk=1.0) for host in hosts if host in state.nodes])
     for host in hosts:
         if host not in now.nodes:
             refused.append(Refusal(host, "there is no such node"))
             continue
-        found, reasons = _replace_one(now, host, limits)
+        found, reasons = _replace_one(now, host, state.nodes[host].risk, limits)
         refused += reasons
         if found:
             now = Stage(now, 1.0).run(found)
@@ -79,14 +80,15 @@ def ready_figures(state: FleetState) -> dict[str, float]:
     return {f"ready_gpus {pool}": float(state.ready_gpus(pool)) for pool in pools}
 
 
-def _replace_one(state: FleetState, host: str, limits: Limits) -> tuple[list[Step], tuple[Refusal, ...]]:
+def _replace_one(state: FleetState, host: str, risk: float, limits: Limits) -> tuple[list[Step], tuple[Refusal, ...]]:
     node = state.nodes[host]
     pool = state.pools.get(node.pool)
     best: tuple[list[Step], tuple[Refusal, ...]] | None = None
     reason = "its pool may not grow" if pool is None else ""
     for added in range(MOST_NEW + 1 if pool is not None else 1):
         ahead = _grow(pool, added, state) if pool is not None and added else []
-        cordon = Step(StepKind.CORDON, host, f"Stop new work on {host} ({node.risk:.0%} likely to fail).")
+        why = f" ({risk:.0%} likely to fail)" if risk > 0 else ""
+        cordon = Step(StepKind.CORDON, host, f"Stop new work on {host}{why}.")
         try:
             ready = Stage(state, 1.0).run([*ahead, cordon])
         except PlanBroken as broken:

@@ -54,9 +54,13 @@ class Stage:
 
     @property
     def state(self) -> FleetState:
-        """The state as it is now."""
-        origin = self._origin
-        return replace(origin, nodes=dict(self._nodes), gpus=dict(self._gpus), works=dict(self._works))
+        """The state as it is now; its budgets allow what the steps have left of them."""
+        left = {
+            name: replace(budget, allowed=budget.allowed - self._disturbed[name]) if name in self._disturbed else budget
+            for name, budget in self._origin.budgets.items()
+        }
+        works = dict(self._works)
+        return replace(self._origin, nodes=dict(self._nodes), gpus=dict(self._gpus), works=works, budgets=left)
 
     def run(self, steps: Iterable[Step]) -> FleetState:
         """Do `steps`; returns the state after. Raises PlanBroken with the step that breaks a law."""
