@@ -49,8 +49,8 @@ class Controls:
     `finished` are the keys of decisions that have ended, however they did. `doubtful` are the keys of effects whose
     undoing was begun and never seen to work: what they took may be back in service, or may not. `confirmed` are the
     keys of effects that a post-check has seen.
-    `failures` has the instants at which an action on a subject ended without effect, by (subject key, action), since it
-    last had one. `experience` is what came of each kind of action so far.
+    `failures` has the instants at which an action on a subject ran and was not seen to work, by (subject key, action),
+    since it last did. `experience` is what came of each kind of action so far.
     """
 
     paused: Note | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tocsin.actions.catalogue import CONDEMNING, DRIVER_VERDICTS, is_disruptive
@@ -24,8 +24,20 @@ _RECOVERY_METRIC = "gpu_recovery_action"
 _KINDS = list(ActionKind)
 
 
+Can = Callable[[ActionKind, str], bool]
+"""Whether anybody carries out an action in a pool."""
+
+
+def _anything(_action: ActionKind, _pool: str) -> bool:
+    return True
+
+
 def decide(
-    incidents: Sequence[Incident], predictions: Sequence[Prediction], view: FleetView, policy: Policy
+    incidents: Sequence[Incident],
+    predictions: Sequence[Prediction],
+    view: FleetView,
+    policy: Policy,
+    can: Can = _anything,
 ) -> list[Decision]:
     """The decisions that the present state asks for, most urgent first.
 
@@ -36,7 +48,7 @@ def decide(
     expected = _by_subject(predictions)
     wanted: list[Decision] = []
     for incident in sorted(incidents, key=_urgency):
-        choice = choose(incident, view)
+        choice = choose(incident, view, can)
         action = choice.action
         prediction = _matching(incident.root, expected)
         if incident.root.severity.rank >= Severity.WARNING.rank:
@@ -69,7 +81,7 @@ class Choice:
     why: str = ""
 
 
-def choose(incident: Incident, view: FleetView) -> Choice:
+def choose(incident: Incident, view: FleetView, can: Can = _anything) -> Choice:
     """The driver's verdict or the rule's action, or the rung that these have come to; for a fault to come the cheapest.
 
     The action of a rule about a fault that is only expected is the furthest that may be done: less is done where less
@@ -82,7 +94,8 @@ def choose(incident: Incident, view: FleetView) -> Choice:
         priced = prices(stake, view.policy.settings.cost, view.controls.experience)
         chosen = cheapest(priced, action)
         return Choice(chosen, in_words(priced, chosen))
-    rung = climbed(root, action, view)
+    pool = root.subject.pool or _pool_of_host(root, view)
+    rung = climbed(root, action, view, lambda one: can(one, pool))
     return Choice(rung, "" if rung is action else f"{str(action).replace('_', ' ')} did not end it")
 
 

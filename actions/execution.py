@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import replace
+
+import structlog
 
 from tocsin.actions.book import Book
 from tocsin.actions.catalogue import ACTIONS, is_recovery
 from tocsin.actions.effects import change, look
 from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor
+from tocsin.actions.ladder import RUNGS
 from tocsin.actions.record import Record
 from tocsin.actions.recovery import inverse_of
 from tocsin.actions.routing import Routing
@@ -17,6 +20,8 @@ from tocsin.actions.workers import Workers
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, DecisionState, Outcome, OutcomeStatus, Ruling, Verdict
 from tocsin.journal.kinds import EntryKind
+
+log = structlog.get_logger()
 
 INTERRUPTED = "interrupted: whether it took effect is unknown, it is not done again"
 PROGRESS_SECONDS = 60.0
@@ -57,7 +62,11 @@ class Execution:
         executor = self._routing.executor_for(decision)
         if executor is None:
             return Verdict(PRE_CHECK, Ruling.HOLD, f"no executor carries out {decision.action}")
-        return executor.check(decision, view)
+        try:
+            return executor.check(decision, view)
+        except Exception as error:  # the supervisor of executors: one of them stops no other decision
+            log.exception("an executor's pre-check broke off", executor=executor.name, decision=decision.id)
+            return Verdict(PRE_CHECK, Ruling.HOLD, f"{executor.name} could not check: {_words(error)}")
 
     def begin(self, record: Record, view: FleetView) -> None:
         """Record the start. From here on the key is used up, whatever happens to this process."""
@@ -79,6 +88,15 @@ class Execution:
             if record.state is DecisionState.EXECUTING and record.decision.key not in self._jobs:
                 self._go_on(record, view)
 
+    def finish(self, seconds: float) -> None:
+        """Wait that long at most for the calls under way and put their results on record, before the end."""
+        wait(list(self._jobs.values()), timeout=seconds)
+        for record in self._in(DecisionState.EXECUTING):
+            job = self._jobs.get(record.decision.key)
+            if job is not None and job.done() and not job.cancelled() and not job.result().pending:
+                del self._jobs[record.decision.key]
+                self._take(record, job.result())
+
     def _go_on(self, record: Record, view: FleetView) -> None:
         executor = self._routing.named(record.executor)
         known = record.decision.key in self._begun
@@ -90,7 +108,7 @@ class Execution:
 
     def _call(self, record: Record, executor: Executor) -> None:
         decision = record.decision
-        job = self._workers.submit(lambda: executor.execute(decision))
+        job = self._workers.submit(lambda: _executed(executor, decision))
         self._begun.setdefault(decision.key, self._clock.monotonic())
         self._jobs[decision.key] = job
 
@@ -137,6 +155,7 @@ class Execution:
             detail=result.detail,
             attempts=result.attempts,
             lasting=result.lasting and lasting,
+            changed=result.lasting,
             effect=dict(result.effect),
         )
 
@@ -158,12 +177,12 @@ class Execution:
         key, decision = record.decision.key, record.decision
         executor = self._routing.named(record.executor)
         if executor is not None and key not in self._checks:
-            self._checks[key] = self._workers.submit(lambda: executor.verify(decision, view))
+            self._checks[key] = self._workers.submit(lambda: _verified(executor, decision, view))
         looking = self._checks.get(key)
         if looking is not None and not looking.done():
             return
         self._checks.pop(key, None)
-        seen = None if looking is None else looking.result()
+        seen = None if looking is None or not record.changed else looking.result()
         effect = change(record.before, look(record.decision.subject, view))
         self._book.about(EntryKind.VERIFICATION, record.decision, phase="checked", seen=seen, effect=effect)
 
@@ -181,7 +200,8 @@ class Execution:
     def _conclude(self, record: Record) -> None:
         if record.seen is False:
             detail = f"{record.detail}; its effect is not seen"
-            self._end(record, OutcomeStatus.UNVERIFIED, detail, record.attempts, in_effect=record.lasting)
+            again = record.decision.action in RUNGS
+            self._end(record, OutcomeStatus.UNVERIFIED, detail, record.attempts, in_effect=record.lasting, renew=again)
             return
         status = OutcomeStatus.RESTORED if is_recovery(record.decision.action) else OutcomeStatus.SUCCEEDED
         detail = f"{record.detail}; " + ("its effect is seen" if record.seen else "its effect cannot be seen from here")
@@ -199,7 +219,29 @@ class Execution:
         return [record for record in self._book.records() if record.state is state]
 
 
+def _executed(executor: Executor, decision: Decision) -> ExecutionResult:
+    try:
+        return executor.execute(decision)
+    except Exception as error:  # the supervisor of executors: one of them stops no other decision
+        log.exception("an execution broke off", executor=executor.name, decision=decision.id)
+        return ExecutionResult(False, f"{executor.name} broke off: {_words(error)}", certain=False)
+
+
+def _verified(executor: Executor, decision: Decision, view: FleetView) -> bool | None:
+    try:
+        return executor.verify(decision, view)
+    except Exception:  # the supervisor of executors: one of them stops no other decision
+        log.exception("a post-check broke off", executor=executor.name, decision=decision.id)
+        return None
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
 def _may_go_on(decision: Decision, view: FleetView) -> bool:
-    """A pause stops also what is under way; a tripped breaker all of that but what gives back."""
+    """A pause, or another active brain, stops also what is under way; a tripped breaker all but what gives back."""
     controls = view.controls
+    if not view.active:
+        return False
     return controls.paused is None and (controls.breaker is None or is_recovery(decision.action))

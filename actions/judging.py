@@ -37,17 +37,20 @@ class Judge:
     def judge_all(self, view: FleetView, now_ms: int, wanted: Collection[str]) -> None:
         """Ask all guards about all waiting decisions."""
         for record in self._waiting():
-            self.judge(record, view, now_ms, wanted)
+            self.judge(record, view, now_ms, self.own(record.decision, view, wanted))
 
-    def judge(self, record: Record, view: FleetView, now_ms: int, wanted: Collection[str]) -> None:
-        """Ask all guards about one decision; an entry is made where a ruling changed, a denial ends it."""
+    def judge(self, record: Record, view: FleetView, now_ms: int, own: tuple[Verdict, ...]) -> None:
+        """Ask all guards about one decision; an entry is made where a ruling changed, a denial ends it.
+
+        `own` are the verdicts of `own`, which may take an executor's time: people are not made to wait for them.
+        """
         with self._book.lock:
             if record.waiting:
-                self._judge(record, view, now_ms, wanted)
+                self._judge(record, view, now_ms, own)
 
-    def _judge(self, record: Record, view: FleetView, now_ms: int, wanted: Collection[str]) -> None:
+    def _judge(self, record: Record, view: FleetView, now_ms: int, own: tuple[Verdict, ...]) -> None:
         decision = record.decision
-        verdicts = (*evaluate(decision, view, now_ms), *self._own(decision, view, wanted))
+        verdicts = (*evaluate(decision, view, now_ms), *own)
         overall = worst(verdicts)
         before = record.rulings()
         record.verdicts, record.overall = verdicts, overall
@@ -58,7 +61,8 @@ class Judge:
         if reason:
             self._book.closed(record, DecisionState.REJECTED, reason, renew=False)
 
-    def _own(self, decision: Decision, view: FleetView, wanted: Collection[str]) -> tuple[Verdict, ...]:
+    def own(self, decision: Decision, view: FleetView, wanted: Collection[str]) -> tuple[Verdict, ...]:
+        """Is it what the subject needs most, and the executor's pre-check; nothing for a notification."""
         if decision.action is ActionKind.NOTIFY:
             return ()
         chosen = decision.key in wanted

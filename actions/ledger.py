@@ -162,6 +162,7 @@ class Ledger:
         if payload["phase"] == "due":
             record.state = DecisionState.VERIFYING
             record.detail, record.attempts, record.lasting = payload["detail"], payload["attempts"], payload["lasting"]
+            record.changed = payload.get("changed", True)
         else:
             record.checked, record.seen = True, payload["seen"]
             if record.seen:
@@ -180,9 +181,9 @@ class Ledger:
         action = record.decision.action
         self._experience[action] = self._experience.get(action, Tally()).joined(outcome)
         slot = (base_key(record.decision.subject), action)
-        if outcome.status in (OutcomeStatus.FAILED, OutcomeStatus.UNVERIFIED):
+        if outcome.status is OutcomeStatus.UNVERIFIED:
             self._failures[slot] = (*self._failures.get(slot, ()), entry.at_ms)[-_KEEP_STARTS:]
-        else:
+        elif outcome.status is not OutcomeStatus.FAILED:
             self._failures.pop(slot, None)
         self._conclude(record, outcome, entry, payload)
 

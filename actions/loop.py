@@ -32,6 +32,9 @@ from tocsin.domain.prediction import Prediction
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.journal.kinds import EntryKind
 
+FINISH_SECONDS = 5.0
+"""How long the end waits for calls under way (own choice: a request's time-out)."""
+
 
 class ActionLoop(People):
     """One per fleet. `step` belongs to one thread; what people say may come from others.
@@ -83,6 +86,7 @@ class ActionLoop(People):
 
     def close(self) -> None:
         """Begin no execution and send no notification any more; safe to repeat."""
+        self._execution.finish(FINISH_SECONDS)
         self._workers.close()
         self._routing.close()
         self._notices.close()
@@ -118,7 +122,8 @@ class ActionLoop(People):
     ) -> dict[str, Decision]:
         """What the state asks for, by key: what gives back first, then by urgency."""
         due = due_recoveries(view, self._execution.inverse)
-        return {decision.key: decision for decision in (*due, *decide(incidents, predictions, view, self.policy))}
+        decided = decide(incidents, predictions, view, self.policy, self._routing.supports)
+        return {decision.key: decision for decision in (*due, *decided)}
 
     def _register(self, wanted: dict[str, Decision]) -> tuple[str, ...]:
         """Enter new decisions, and the new mode of waiting ones."""
@@ -148,9 +153,10 @@ class ActionLoop(People):
             if record is None or record.notice or not record.waiting or record.overall is not Ruling.ALLOW:
                 continue
             subject = base_key(record.decision.subject)
+            own = self._judge.own(record.decision, self._current(view), wanted)
             with self._book.lock:
                 now_ms = self._clock.now_ms()
-                self._judge.judge(record, self._current(view), now_ms, wanted)
+                self._judge.judge(record, self._current(view), now_ms, own)
                 go = record.waiting and record.overall is Ruling.ALLOW and subject not in touched
                 if go:
                     self._execution.begin(record, view)

@@ -13,9 +13,9 @@ from tocsin.domain.finding import ActionKind
 class Record:
     """The journal's account of a decision; only the ledger changes it.
 
-    `counted` is True once the breaker has counted its cause. `executor`, `detail`, `attempts` and `lasting` are of the
-    execution, `before` is what the subject's readings showed at its start, `effect` what was measured of it. `checked`
-    is True once the post-check has said `seen`.
+    `counted` is True once the breaker has counted its cause. `executor`, `detail`, `attempts`, `lasting` and `changed`
+    (anything in the world) are of the execution, `before` is what the subject's readings showed at its start, `effect`
+    what was measured of it. `checked` is True once the post-check has said `seen`.
     """
 
     decision: Decision
@@ -31,6 +31,7 @@ class Record:
     detail: str = ""
     attempts: int = 1
     lasting: bool = False
+    changed: bool = True
     before: dict[str, float] = field(default_factory=dict)
     effect: dict[str, float] = field(default_factory=dict)
     checked: bool = False

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tocsin.actions.executors.protocol import Closes, Executor
 from tocsin.config.settings import ActionSettings
 from tocsin.domain.decision import Decision
+from tocsin.domain.finding import ActionKind
 
 
 class Routing:
@@ -37,6 +38,10 @@ class Routing:
         pool = decision.subject.pool or decision.parameters.get("pool", "")
         own = self._pools.get(pool, self._default)
         return next((each for each in own if each.supports(decision.action) and each.serves(decision)), None)
+
+    def supports(self, action: ActionKind, pool: str) -> bool:
+        """Whether anybody carries out `action` in `pool` at all."""
+        return any(each.supports(action) for each in self._pools.get(pool, self._default))
 
     def named(self, name: str) -> Executor | None:
         """The executor of that name; None where there is none any more."""

@@ -15,6 +15,9 @@ def seen_in(decision: Decision, view: FleetView) -> bool | None:
     seen neither way gives None: the end of the cause proves nothing about a cordon.
     """
     spec = ACTIONS[decision.action]
+    if "before" in decision.parameters:
+        # A pool that grows before something is taken away: the cause stays until that has happened.
+        return None
     root = decision.findings[0] if decision.findings else ""
     if spec.cures:
         return root not in view.findings

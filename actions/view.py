@@ -95,6 +95,11 @@ class FleetView:
         return _group(self.physical.values(), "host")
 
     @cached_property
+    def parts_by_host(self) -> Mapping[str, tuple[GpuView, ...]]:
+        """Whole GPUs and MIG instances by host."""
+        return _group(self.gpus.values(), "host")
+
+    @cached_property
     def by_pool(self) -> Mapping[str, tuple[GpuView, ...]]:
         """Whole GPUs by pool."""
         return _group(self.physical.values(), "pool")

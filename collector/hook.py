@@ -69,7 +69,12 @@ class HookCompanion:
         self._last_oom: dict[tuple[int, str], int] = {}
 
     def enrich(self, batch: Batch, now_ms: int) -> Batch:
-        """`batch` with the metrics of family ``allocator`` and events of kind ``allocator_oom``."""
+        """`batch` with the metrics of family ``allocator`` and events of kind ``allocator_oom``.
+
+        A batch without readings tells of no GPU, also not that processes have left it: they wait for the next one.
+        """
+        if not batch.readings:
+            return batch
         processes = self.server.processes()
         ooms = self.server.take_ooms()
         if not processes and not ooms:

@@ -158,6 +158,7 @@ class Azure:
         self._url = url
         self._vm = vm
         self._answered = False
+        self._started: dict[str, int] = {}
 
     def ask(self, now_ms: int) -> list[Notice]:
         if not self._vm:
@@ -165,19 +166,22 @@ class Azure:
         document = _object(self._get("scheduledevents?api-version=2020-07-01", first=not self._answered))
         self._answered = True
         events = document.get("Events")
-        if isinstance(events, list):
-            return [self._notice(item, now_ms) for item in events if isinstance(item, dict) and self._is_mine(item)]
-        raise ValueError("there is no list of events in it")
+        if not isinstance(events, list):
+            raise ValueError("there is no list of events in it")
+        mine = [item for item in events if isinstance(item, dict) and self._is_mine(item)]
+        begun = [_text(item, "EventId") for item in mine if item.get("EventStatus") == "Started"]
+        self._started = {name: self._started.get(name, now_ms) for name in begun}
+        return [self._notice(item) for item in mine]
 
     def _is_mine(self, item: Mapping[str, Any]) -> bool:
         resources = item.get("Resources")
         return isinstance(resources, list) and self._vm in resources and item.get("EventStatus") != "Completed"
 
-    def _notice(self, item: Mapping[str, Any], now_ms: int) -> Notice:
+    def _notice(self, item: Mapping[str, Any]) -> Notice:
         code = self._CODES.get(_text(item, "EventType"), NoticeCode.PLANNED)
         said = f"Azure {_text(item, 'EventType')}: {_text(item, 'Description')}"
-        # An event that has started says no time: it is now.
-        deadline = _date(item.get("NotBefore")) or (now_ms if item.get("EventStatus") == "Started" else None)
+        # An event that has started says no time: it is when that was first seen.
+        deadline = _date(item.get("NotBefore")) or self._started.get(_text(item, "EventId"))
         return Notice(code, said, deadline)
 
     def _get(self, path: str, *, first: bool = False) -> str:

@@ -12,7 +12,7 @@ from tocsin.actions.node.reset import DRAINED
 from tocsin.actions.node.throttle import CLOCK_MHZ, LEAD, LIMIT_WATTS
 from tocsin.actions.recovery import inverse_of
 from tocsin.actions.verification import seen_in
-from tocsin.actions.view import FleetView
+from tocsin.actions.view import FleetView, NodeState
 from tocsin.domain.clock import MINUTE, Clock
 from tocsin.domain.decision import Decision, Ruling, Verdict
 from tocsin.domain.finding import ActionKind
@@ -69,7 +69,7 @@ class NodeAgents:
             if not _drained(decision, view):
                 self._drained.discard(decision.key)
                 return Verdict(PRE_CHECK, Ruling.HOLD, "a GPU is reset only once its whole node is out of service")
-            # Not in the decision: after a restart of the brain it has to be seen again, and the node refuses till then.
+            # Not in the decision: after a restart of the brain it has to be seen again before the order goes up.
             self._drained.add(decision.key)
         return Verdict(PRE_CHECK, Ruling.ALLOW)
 
@@ -84,6 +84,8 @@ class NodeAgents:
         return Verdict(PRE_CHECK, Ruling.ALLOW)
 
     def execute(self, decision: Decision) -> ExecutionResult:
+        if decision.action is ActionKind.RESET_GPU and not self._seen_drained(decision):
+            return self._not_seen(decision)
         orders = self._orders(decision)
         if decision.action is ActionKind.RESTORE:
             for order in orders:
@@ -97,6 +99,23 @@ class NodeAgents:
                 return self._take_back(standing, fallen[0])
         late = [each for each in standing if _late(each, now_ms)]
         return self._give_up(standing, late) if late else _result(decision, standing)
+
+    def _seen_drained(self, decision: Decision) -> bool:
+        """Whether this process has seen the node out of service and empty: at the pre-check, or now."""
+        if decision.key not in self._drained:
+            state = self._board.nodes().get(_host(decision))
+            if state is None or not _empty(state):
+                return False
+            self._drained.add(decision.key)
+        return True
+
+    def _not_seen(self, decision: Decision) -> ExecutionResult:
+        """An earlier process has begun this reset. Its agent may have done it: what it says comes with the order."""
+        host = _host(decision)
+        if self._clock.now_ms() >= decision.expires_ms:
+            said = f"{host} was not seen out of service and empty again since the brain was restarted"
+            return ExecutionResult(False, f"{said}: whether its GPU was reset is unknown", certain=False)
+        return ExecutionResult(True, f"waits until {host} is seen out of service and empty again", pending=True)
 
     def _give_up(self, standing: Sequence[Standing], late: Sequence[Standing]) -> ExecutionResult:
         self._board.withdraw(each.order.key for each in standing)
@@ -170,10 +189,14 @@ def _host(decision: Decision) -> str:
     return decision.subject.host or decision.parameters.get("host", "")
 
 
+def _empty(state: NodeState) -> bool:
+    return not state.schedulable and not state.work
+
+
 def _drained(decision: Decision, view: FleetView) -> bool:
     state = view.nodes.get(_host(decision))
     if state is not None:
-        return not state.schedulable and not state.work
+        return _empty(state)
     members = view.by_host.get(_host(decision), ())
     return bool(members) and all(member.under_action for member in members)
 

@@ -29,6 +29,9 @@ from tocsin.domain.subject import SubjectKind
 if TYPE_CHECKING:
     from tocsin.actions.slurm.client import Command
 
+SEEN_SECONDS = 60.0
+"""Age up to which what Slurm said last counts in the pre-check, which must not wait for it (own choice)."""
+UNSEEN = f"Slurm has not answered in the last {SEEN_SECONDS:g} s: its nodes are not known yet"
 JOBS = "jobs"
 """Parameter of a decision: numbers of the Slurm jobs that were seen on its GPU."""
 _ON_NODES = frozenset(
@@ -77,7 +80,8 @@ class SlurmExecutor:
         if whole is not None and whole.gpu.index is not None:
             self._indices[decision.subject.name] = whole.gpu.index
         try:
-            problem = self._objection(decision, self._slurm.snapshot(self._settings.snapshot_seconds), view)
+            seen = self._slurm.latest(SEEN_SECONDS)
+            problem = UNSEEN if seen is None else self._objection(decision, seen, view)
         except SlurmProblem as error:
             problem = str(error)
         return Verdict(PRE_CHECK, Ruling.HOLD, problem) if problem else Verdict(PRE_CHECK, Ruling.ALLOW)
@@ -122,7 +126,8 @@ class SlurmExecutor:
         return {state.host: state for state in states}
 
     def _do(self, decision: Decision, slurm: Slurm) -> ExecutionResult:
-        seen, now_ms = slurm.snapshot(), self._clock.now_ms()
+        # Of the cluster itself in a dry run too: the pre-check goes by what was seen last.
+        seen, now_ms = self._slurm.snapshot(), self._clock.now_ms()
         if decision.action in _ON_POOLS:
             power, pool = Power(slurm), pool_of(decision)
             act = power.out if decision.action is ActionKind.SCALE_OUT else power.back

@@ -43,7 +43,7 @@ def _host_tries(decision: Decision, view: FleetView, now_ms: int) -> Answer | No
         return None
     most = view.policy.settings.limits.attempts_per_host_per_day
     for host in sorted(hosts_of(decision.subject, view)):
-        keys = {f"host:{host}", *(f"gpu:{member.gpu.uuid}" for member in view.by_host.get(host, ()))}
+        keys = {f"host:{host}", *(f"gpu:{member.gpu.uuid}" for member in view.parts_by_host.get(host, ()))}
         starts = sorted(
             start
             for (key, action), times in view.controls.attempts.items()

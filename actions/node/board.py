@@ -7,10 +7,11 @@ at a node comes back with its next report.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tocsin.actions.node.throttle import LEAD, LIMIT_SHARE
+from tocsin.actions.view import NodeState
 from tocsin.domain.clock import SECOND, Clock
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.order import Order, OrderReport, OrderState
@@ -40,7 +41,8 @@ class OrderBoard:
 
     An order to throttle stands until it is withdrawn, until its node ends it, or for `hold_seconds` at most: each time
     its node asks, its lease begins anew. Every other order ends with its report, or at its expiry where no agent took
-    it. `epoch` is the brain's and goes with every order.
+    it. `epoch` is the brain's and goes with every order of a brain that acts. `nodes` says how the managers of the fleet
+    see its nodes; whoever runs the board sets it.
     """
 
     def __init__(self, clock: Clock, lease_seconds: float = 900.0, hold_seconds: float = 14_400.0) -> None:
@@ -49,7 +51,23 @@ class OrderBoard:
         self._hold_ms = int(hold_seconds * SECOND)
         self._lock = threading.Lock()
         self._standing: dict[str, Standing] = {}
+        self._halted = False
         self.epoch = 0
+        self.nodes: Callable[[], Mapping[str, NodeState]] = dict
+
+    def halt(self, halted: bool) -> None:
+        """While halted nothing new is handed out: only what gives back, and what keeps limits that are in force.
+
+        A halted board speaks for no brain, so that one that waits fences off none that acts: orders go out under the
+        epoch that their node reported, 0 before that.
+        """
+        with self._lock:
+            self._halted = halted
+
+    def renew_epoch(self) -> None:
+        """The brain acts from now on: nodes follow it, and those that acted before it no more."""
+        with self._lock:
+            self.epoch = max(self.epoch + 1, self._clock.now_ms())
 
     def post(self, orders: Iterable[Order]) -> None:
         """Put orders up; one whose key is known is left as it stands."""
@@ -68,7 +86,9 @@ class OrderBoard:
         """Hand orders out no more: their leases run out where nothing restores them before."""
         with self._lock:
             for key in keys:
-                self._standing[key] = replace(self._standing[key], closed=True)
+                # One that has ended may have been forgotten since the caller saw it.
+                if key in self._standing:
+                    self._standing[key] = replace(self._standing[key], closed=True)
 
     def _withdraw(self, key: str) -> None:
         standing = self._standing.get(key)
@@ -105,12 +125,14 @@ class OrderBoard:
         """What the agent of `host` is asked for now, what gives back first."""
         with self._lock:
             now_ms = self._clock.now_ms()
-            found = [self._handed_out(each.order) for each in self._standing.values() if self._open(each, host, now_ms)]
+            found = [self._handed_out(each) for each in self._standing.values() if self._open(each, host, now_ms)]
         return sorted(found, key=lambda order: (order.action is not ActionKind.RESTORE, order.issued_ms, order.key))
 
     def _open(self, standing: Standing, host: str, now_ms: int) -> bool:
         order = standing.order
         if order.host != host or standing.state.ended or standing.closed:
+            return False
+        if self._halted and not _keeps(standing):
             return False
         if order.action is ActionKind.THROTTLE:
             limit = order.issued_ms + self._hold_ms
@@ -118,14 +140,20 @@ class OrderBoard:
         done = standing.state is OrderState.APPLIED
         return not done and now_ms < order.expires_ms
 
-    def _handed_out(self, order: Order) -> Order:
+    def _handed_out(self, standing: Standing) -> Order:
+        order = standing.order
         parameters = dict(order.parameters)
         lead = self._standing.get(parameters.get(LEAD, ""))
         share = None if lead is None else _share(lead.report)
         if share is not None:
             parameters[LIMIT_SHARE] = f"{share:.6f}"
         lease = self._lease if order.action is ActionKind.THROTTLE else 0.0
-        return replace(order, parameters=parameters, lease_seconds=lease, epoch=self.epoch)
+        return replace(order, parameters=parameters, lease_seconds=lease, epoch=self._epoch_of(standing))
+
+    def _epoch_of(self, standing: Standing) -> int:
+        if not self._halted:
+            return self.epoch
+        return 0 if standing.report is None else standing.report.order.epoch
 
     def report(self, report: OrderReport) -> bool:
         """Take in what an agent says; False where it is about an order that is not known and that nothing is to be
@@ -154,6 +182,13 @@ class OrderBoard:
             ended = [key for key, each in self._standing.items() if each.state.ended][:surplus]
             for key in ended:
                 del self._standing[key]
+
+
+def _keeps(standing: Standing) -> bool:
+    """Whether an order gives back, or keeps a limit as it is."""
+    if standing.order.action is ActionKind.RESTORE:
+        return True
+    return standing.order.action is ActionKind.THROTTLE and standing.state is OrderState.APPLIED
 
 
 def _share(report: OrderReport | None) -> float | None:

@@ -84,7 +84,7 @@ class LimitKeeper:
         if marker.prior_mw is None:
             marker = replace(marker, prior_mw=before.current_mw)
         elif not any(near(before.current_mw, ours) for ours in marker.ours_mw):
-            self._forget(order.gpu)
+            self._drop(order.gpu)
             raise self._failed(_overruled(order.gpu, before), before)
         prior = before.current_mw if marker.prior_mw is None else marker.prior_mw
         target = min(max(milliwatts, before.min_mw), before.max_mw, prior)
@@ -125,9 +125,9 @@ class LimitKeeper:
             return None
         try:
             write = self._forgotten(marker) or self._give_back(marker)
+            self._forget(gpu)
         except LimitFailure as failure:
             raise self._failed(failure, None) from None
-        self._forget(gpu)
         return self._done(write)
 
     def restore_all(self) -> tuple[str, ...]:
@@ -174,7 +174,7 @@ class LimitKeeper:
         except LimitFailure as failure:
             _log.error("a limit could not be given back yet", gpu=gpu, problem=str(failure))
         else:
-            self._forget(gpu)
+            self._drop(gpu)
 
     def _marker(self, order: Order) -> Marker:
         old = self._markers.get(order.gpu)
@@ -191,8 +191,21 @@ class LimitKeeper:
         self._markers[marker.gpu] = marker
 
     def _forget(self, gpu: str) -> None:
-        self._folder.take_away(gpu)
+        """Remove a marker that is not needed any more. Raises LimitFailure, and the marker then stays here too."""
+        try:
+            self._folder.take_away(gpu)
+        except OSError as error:
+            why = error.strerror or str(error)
+            text = f"{gpu}: its marker in {self._folder.path} cannot be removed ({why}), make the folder writable"
+            raise LimitFailure(Obstacle.REFUSED, text) from None
         del self._markers[gpu]
+
+    def _drop(self, gpu: str) -> None:
+        """`_forget` on the way to another failure: one of its own is counted, and the next restore tries again."""
+        try:
+            self._forget(gpu)
+        except LimitFailure as failure:
+            self._failed(failure, None)
 
     def _done(self, write: Write) -> Write:
         _log.info("limit", gpu=write.gpu, outcome=write.outcome, detail=write.detail, **_numbers(write))

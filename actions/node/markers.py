@@ -58,7 +58,7 @@ class MarkerFolder:
         self._write(f"{_file_name(marker.gpu)}{_SUFFIX}", json.dumps(asdict(marker), sort_keys=True))
 
     def take_away(self, gpu: str) -> None:
-        """Remove the marker of a GPU, durable on return."""
+        """Remove the marker of a GPU, durable on return. Raises OSError where the folder cannot be written."""
         (self.path / f"{_file_name(gpu)}{_SUFFIX}").unlink(missing_ok=True)
         self._sync_folder()
 
@@ -77,9 +77,14 @@ class MarkerFolder:
     def highest_epoch(self) -> int:
         """The highest epoch of a brain that this node has heard of; 0 before the first."""
         try:
-            return int((self.path / _EPOCH).read_text())
+            return int(self.epoch_file.read_text())
         except (OSError, ValueError):
             return 0
+
+    @property
+    def epoch_file(self) -> Path:
+        """Where the highest epoch lies."""
+        return self.path / _EPOCH
 
     def remember_epoch(self, epoch: int) -> None:
         """Follow no older brain from now on, also after a restart."""

@@ -18,6 +18,7 @@ from tocsin.actions.node.reset import DRAINED, ResetResult, run_reset
 from tocsin.actions.node.thermal import ThermalSettings
 from tocsin.actions.node.throttle import CLOCK_MHZ, Throttle
 from tocsin.domain.clock import Clock
+from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.order import Order, OrderReport, OrderState
 from tocsin.domain.power import LimitFailure, PowerLimits
@@ -60,7 +61,8 @@ class NodeWorker:
     """Carries out the orders of one node.
 
     Everything that an earlier process left behind is given back before anything else. An order that the node does not
-    allow, that came too late, that is for another host or from an older brain is refused, and says why.
+    allow, that came too late, that is for another host or from an older brain is refused, and says why; a restore is
+    followed whichever brain it is from.
     """
 
     def __init__(self, rules: NodeRules, ports: Ports, keeper: LimitKeeper, folder: MarkerFolder, clock: Clock) -> None:
@@ -103,8 +105,7 @@ class NodeWorker:
         """Take what the brain lists for this host now."""
         for order in orders:
             if order.epoch > self._epoch:
-                self._epoch = order.epoch
-                self._folder.remember_epoch(order.epoch)
+                self._follow(order.epoch)
             known = self._throttles.get(order.key)
             if known is not None and order.action is ActionKind.THROTTLE and order.epoch >= self._epoch:
                 known.renew(order, self._clock.monotonic())
@@ -136,6 +137,14 @@ class NodeWorker:
 
     # ------------------------------------------------------------------ taking
 
+    def _follow(self, epoch: int) -> None:
+        """Follow no brain older than `epoch`. Where that cannot be written down it holds until the agent ends."""
+        self._epoch = epoch
+        try:
+            self._folder.remember_epoch(epoch)
+        except InputError as error:
+            _log.error("the epoch of the brain could not be kept", epoch=epoch, problem=str(error))
+
     def _in_hand(self, key: str) -> bool:
         return key in self._throttles or key in self._requests or key in self._resets
 
@@ -163,8 +172,10 @@ class NodeWorker:
             return "a simulated order never reaches a real GPU"
         if order.host != self._rules.host:
             return f"the order is for {order.host}, this is {self._rules.host}"
-        if order.epoch < self._epoch:
-            return f"the order is from an older brain (epoch {order.epoch}, this node has heard of {self._epoch})"
+        if order.epoch < self._epoch and order.action is not ActionKind.RESTORE:
+            heard = f"epoch {order.epoch}, this node has heard of {self._epoch}"
+            remedy = f"where no newer one acts, remove {self._folder.epoch_file} while the agent is stopped"
+            return f"the order is from an older brain ({heard}): {remedy}"
         needed = _needed(order)
         if needed is None:
             return f"a node does not carry out {order.action}"
@@ -262,21 +273,23 @@ class NodeWorker:
     def _release(self, throttle: Throttle, state: OrderState, detail: str) -> None:
         order = throttle.order
         self._throttles.pop(order.key, None)
-        self._give_back(order.gpu)
-        if order.gpu in self._left:
-            detail += "; its limit could not be given back yet, which is tried again"
+        problem = self._give_back(order.gpu)
+        if problem:
+            detail += f"; its limit could not be given back for good yet ({problem}), which is tried again"
         self._end(order, state, detail, throttle)
         if not self._throttles and not self._left:
             self._ports.power.release()
 
-    def _give_back(self, gpu: str) -> None:
+    def _give_back(self, gpu: str) -> str:
+        """Why it is to be tried again; empty where it is done."""
         try:
             self._keeper.restore(gpu)
-        except LimitFailure:
+        except LimitFailure as failure:
             if gpu not in self._left:
                 self._left = (*self._left, gpu)
-        else:
-            self._left = tuple(other for other in self._left if other != gpu)
+            return str(failure)
+        self._left = tuple(other for other in self._left if other != gpu)
+        return ""
 
     def _end(
         self,

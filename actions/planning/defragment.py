@@ -42,7 +42,8 @@ def outside(found: Mapping[str, float], board: Board) -> float:
 
 def _plan(kind: str, state: FleetState, board: Board, refused: tuple[Refusal, ...], limits: Limits) -> Plan:
     before = figures(kind, state)
-    inside = replace(limits, pack_to=max(0.0, limits.pack_to - outside(before, board)))
+    # Of what no move changes nothing is asked; below that everything is.
+    inside = replace(limits, pack_to=max(0.0, limits.pack_to - outside(before, board)) if limits.pack_to > 0 else 0.0)
     steps, stuck = _steps(state, board, inside)
     gain = sum(step.gain_gpu_hours for step in steps)
     cost = sum(step.cost_gpu_hours for step in steps)
@@ -66,7 +67,8 @@ def _steps(state: FleetState, board: Board, limits: Limits) -> tuple[tuple[Step,
     spots = search(board, state, replace(limits, most_moves=len(board.units))).at
     steps, order, stuck = schedule(state, board, spots, limits, by_worth=True)
     if len(steps) > limits.most_moves:
-        spots = improve(board, state, _only(board, spots, order[: limits.most_moves]), limits).at
+        best = _only(board, spots, order[: limits.most_moves])
+        spots = improve(board, state, best, replace(limits, effort=limits.effort // 2)).at
     steps, order, stuck = schedule(state, board, spots, limits)
     while stuck and order:
         spots = improve(board, state, _only(board, spots, order), replace(limits, effort=0)).at

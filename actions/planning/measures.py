@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from tocsin.actions.planning.state import TEMPLATES, FleetState, GpuMode
@@ -11,7 +12,7 @@ from tocsin.domain.fragmentation import (
     Placement,
     free_slices,
     mig_capacity,
-    mig_fleet_fragmentation,
+    mig_fragmentation,
     mig_ideal,
 )
 from tocsin.domain.fragmentation_fleet import fleet_fragmentation
@@ -57,21 +58,20 @@ def fleet_figures(state: FleetState) -> dict[str, float]:
 
 def mig_figures(state: FleetState) -> dict[str, float]:
     """Free GPUs in slices, what of them is fragmented, the index of the fleet, and instances that can be created."""
-    by_template: dict[str, list[tuple[Placement, ...]]] = {}
+    counts: Counter[tuple[str, tuple[Placement, ...]]] = Counter()
     for slot in state.gpus.values():
         if slot.mode is GpuMode.MIG and slot.healthy and state.nodes[slot.host].schedulable:
-            by_template.setdefault(slot.template, []).append(state.layout(slot.uuid))
+            counts[slot.template, state.layout(slot.uuid)] += 1
     free = fragmented = index = 0.0
     creatable: dict[str, float] = {}
-    for name, layouts in sorted(by_template.items()):
+    for (name, layout), count in sorted(counts.items()):
         template = TEMPLATES[name]
-        slices = sum(len(free_slices(layout, template)[0]) for layout in layouts) / template.memory_slices
-        free += slices
-        fragmented += sum(mig_unusable(one, state.demand, template) for one in layouts) / template.memory_slices
-        index += slices * mig_fleet_fragmentation(layouts, state.demand, template)
-        for layout in layouts:
-            for profile, count in mig_capacity(layout, template).items():
-                key = f"creatable_{profile}"
-                creatable[key] = creatable.get(key, 0.0) + count
+        slices = len(free_slices(layout, template)[0])
+        free += count * slices / template.memory_slices
+        fragmented += count * mig_unusable(layout, state.demand, template) / template.memory_slices
+        index += count * slices / template.memory_slices * mig_fragmentation(layout, state.demand, template)
+        for profile, able in mig_capacity(layout, template).items():
+            key = f"creatable_{profile}"
+            creatable[key] = creatable.get(key, 0.0) + count * able
     figures = {"free_gpus": free, "fragmented_gpus": fragmented, "index": index / free if free > 0 else 0.0}
     return figures | creatable

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tocsin.actions.planning.stage import misfit, whole_request
+from tocsin.actions.planning.stage import whole_request
 from tocsin.actions.planning.state import TEMPLATES, Budget, FleetState, GpuMode, Node, Pool, Slot, Work
 from tocsin.domain.clock import from_iso, to_iso
 from tocsin.domain.errors import InputError
@@ -133,6 +133,8 @@ def _check_work(state: FleetState, work: Work) -> None:
     _numbers(where, asdict(work))
     if not work.profile and (work.gpus <= 0 or (work.gpus > 1 and work.gpus != int(work.gpus))):
         raise InputError(f"{where}.gpus", work.gpus, "is no share of a GPU and no whole number", "mend it")
+    if work.profile and not any(work.profile in template.profiles for template in TEMPLATES.values()):
+        raise InputError(f"{where}.profile", work.profile, "is no MIG profile", "write for example 1g, 2g or 3g")
     unknown = [hold.gpu for hold in work.holds if hold.gpu not in state.gpus]
     if unknown:
         raise InputError(f"{where}.holds", unknown[0], "is no GPU of this state", "add the GPU, or mend the name")
@@ -144,20 +146,23 @@ def _check_work(state: FleetState, work: Work) -> None:
         raise InputError(f"{where}.holds", hosts, "lie on several hosts", "write one work for each host, with one gang")
     if not whole_request(work, work.holds):
         raise InputError(f"{where}.holds", [hold.gpu for hold in work.holds], "is not what it asks for", "mend either")
-    node = Node(hosts[0], state.nodes[hosts[0]].pool)
-    problem = misfit(Work(work.id, work.gpus, profile=work.profile, model=work.model, pool=work.pool), node, (), 1.0)
     modes = {slot.mode for slot in slots}
-    if problem or modes != {work.mode}:
-        found = problem or f"is in mode {', '.join(sorted(modes))}, the work needs {work.mode}"
-        raise InputError(f"{where}.holds", slots[0].uuid, found, "mend the mode or the work")
+    problem = f"is in mode {', '.join(sorted(modes))}, the work needs {work.mode}" if modes != {work.mode} else ""
+    if any(work.model not in {"", slot.model} for slot in slots):
+        problem = f"is {slots[0].model or 'of no known model'}, the work needs {work.model}"
+    if work.pool not in {"", state.nodes[hosts[0]].pool}:
+        problem = f"is in pool {state.nodes[hosts[0]].pool}, the work belongs to pool {work.pool}"
+    if problem:
+        raise InputError(f"{where}.holds", slots[0].uuid, problem, "mend the GPU or the work")
 
 
 def _check_room(state: FleetState, slot: Slot) -> None:
     if slot.mode is GpuMode.MIG:
+        layout = state.layout(slot.uuid)
         try:
-            free_slices(state.layout(slot.uuid), TEMPLATES[slot.template])
+            free_slices(layout, TEMPLATES[slot.template])
         except ValueError as error:
-            raise InputError(f"gpu {slot.uuid}", state.layout(slot.uuid), str(error), "mend the works on it") from None
+            raise InputError(f"gpu {slot.uuid}", layout, str(error), "mend the works on it") from None
     elif state.taken.get(slot.uuid, 0.0) > 1.0 + 1e-6:
         works = [work.id for work in state.on_gpu[slot.uuid]]
         raise InputError(f"gpu {slot.uuid}", works, "hold more than the whole of it together", "mend their shares")

@@ -32,6 +32,7 @@ class Slurm:
         self._plan = plan
         self._lock = threading.Lock()
         self._known: tuple[float, Snapshot | SlurmProblem] | None = None
+        self._latest = self._known
         self._json = True
 
     def planning(self, plan: list[Command]) -> Slurm:
@@ -53,11 +54,24 @@ class Slurm:
         with self._lock:
             now = self._clock.monotonic()
             if self._known is None or max_age_seconds <= 0 or now - self._known[0] > max_age_seconds:
-                self._known = (now, self._look())
+                found = self._look()
+                self._known = self._latest = (self._clock.monotonic(), found)
             found = self._known[1]
         if isinstance(found, SlurmProblem):
             raise found
         return found
+
+    def latest(self, max_age_seconds: float) -> Snapshot | None:
+        """What an earlier call of `snapshot` found, also from before the last change; None where it is older.
+
+        Asks Slurm nothing and waits for nobody who does. Raises SlurmProblem where that call failed.
+        """
+        latest = self._latest
+        if latest is None or self._clock.monotonic() - latest[0] > max_age_seconds:
+            return None
+        if isinstance(latest[1], SlurmProblem):
+            raise latest[1]
+        return latest[1]
 
     def _look(self) -> Snapshot | SlurmProblem:
         try:

@@ -225,3 +225,28 @@ def test_an_action_that_nobody_carries_out_is_held() -> None:
     world.break_gpu("GPU-1-0")
     world.step(advance=HOUR // 60)
     assert world.verdict("executor").reason == "no executor carries out cordon"
+
+
+def test_the_end_takes_in_what_ends_in_time() -> None:
+    world = World()
+    workers = Threads(2)
+    world.loop = ActionLoop(world.journal, [world.executor], world.clock, world.policy, world.notifier, workers)
+    world.break_gpu("GPU-0-0")
+    world.step()
+    world.loop.close()
+    world.restart()
+    assert world.only().state is DecisionState.VERIFYING
+
+
+def test_a_brain_that_lost_its_lease_goes_on_with_nothing() -> None:
+    world = World()
+    world.executor.result = GOING
+    world.break_gpu("GPU-0-0")
+    world.step()
+    world.active = False
+    calls = len(world.executor.done)
+    world.step()
+    assert len(world.executor.done) == calls
+    world.active = True
+    world.step()
+    assert len(world.executor.done) == calls + 1

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tocsin.actions.cost import Stake, cheapest, prices
 from tocsin.actions.decide import choose
+from tocsin.actions.executors.protocol import ExecutionResult
 from tocsin.actions.experience import Tally
 from tocsin.actions.ladder import LADDERS
 from tocsin.actions.view import NodeState
@@ -106,23 +107,65 @@ def test_what_only_notifies_goes_on_doing_so() -> None:
     assert choose(incident(_foretold(world, 1.0, action=N)), world.view()).action is N
 
 
-@pytest.mark.parametrize("category", list(LADDERS))
-def test_each_rung_follows_the_one_below_after_it_failed_twice(category: Category) -> None:
-    world = World(settings(settle_seconds=0.0, escalate_after=2))
-    world.executor.seen = False
-    ladder = LADDERS[category]
-    for round_ in range(60):
-        world.break_gpu("GPU-0-0", category=category, action=ladder[0])
-        world.step(advance=5 * MINUTE)
-        if round_ % 2:
-            world.faults.clear()
-            world.step()
+def _tried(world: World, ladder: tuple[ActionKind, ...]) -> list[str]:
     tried: list[str] = []
     for entry in world.journal.of(EntryKind.EXECUTION_STARTED):
         action = str(entry.payload["action"])
         if action in tuple(map(str, ladder)) and action not in tried:
             tried.append(action)
-    assert tried == [str(rung) for rung in ladder]
+    return tried
+
+
+@pytest.mark.parametrize("category", list(LADDERS))
+def test_each_rung_follows_the_one_below_where_it_ran_twice_in_vain(category: Category) -> None:
+    """One fault that lasts; the cures come only behind a drain that was seen."""
+    world = World(settings(settle_seconds=0.0, escalate_after=2))
+    world.executor.seen = False
+    ladder = LADDERS[category]
+    world.break_gpu("GPU-0-0", category=category, action=ladder[0])
+    for _ in range(60):
+        world.step(advance=5 * MINUTE)
+    without_cures = [str(rung) for rung in ladder[: ladder.index(ActionKind.DRAIN) + 1]]
+    assert _tried(world, ladder) == (without_cures if category is Category.HARDWARE else [str(rung) for rung in ladder])
+
+
+def test_what_failed_for_certain_is_no_rung_that_was_tried() -> None:
+    world = World(settings(settle_seconds=0.0))
+    world.executor.result = ExecutionResult(False, "connection refused")
+    world.break_gpu("GPU-0-0", category=Category.HARDWARE, action=ActionKind.DRAIN)
+    for _ in range(20):
+        world.step(advance=5 * MINUTE)
+    assert _tried(world, LADDERS[Category.HARDWARE]) == ["drain"]
+
+
+def test_what_was_only_rehearsed_is_no_rung_that_was_tried() -> None:
+    world = World(settings(settle_seconds=0.0))
+    world.executor.result = ExecutionResult(True, "rehearsed", lasting=False)
+    world.executor.seen = False
+    world.break_gpu("GPU-0-0", action=ActionKind.THROTTLE)
+    for _ in range(20):
+        world.step(advance=5 * MINUTE)
+    assert _tried(world, LADDERS[Category.THERMAL]) == ["throttle"]
+
+
+def test_a_prediction_never_climbs() -> None:
+    world = World(settings(settle_seconds=0.0))
+    world.executor.seen = False
+    said = Evidence(f"{PREDICTION_EVIDENCE}ets 1", "it gets too hot", T0, None)
+    world.break_gpu("GPU-0-0", action=ActionKind.THROTTLE, evidence=(said,))
+    for _ in range(20):
+        world.step(advance=5 * MINUTE)
+    assert _tried(world, LADDERS[Category.THERMAL]) == ["throttle"]
+
+
+def test_a_rung_that_nobody_carries_out_is_passed_over() -> None:
+    world = World(settings(settle_seconds=0.0))
+    world.executor.seen = False
+    world.executor.supports = lambda action: action in (ActionKind.THROTTLE, ActionKind.DRAIN)  # type: ignore[method-assign]
+    world.break_gpu("GPU-0-0", action=ActionKind.THROTTLE)
+    for _ in range(30):
+        world.step(advance=5 * MINUTE)
+    assert _tried(world, LADDERS[Category.THERMAL]) == ["throttle", "drain"]
 
 
 def test_a_rung_that_worked_is_not_left() -> None:

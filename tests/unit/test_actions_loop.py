@@ -8,8 +8,9 @@ from tocsin.actions.execution import INTERRUPTED
 from tocsin.actions.executors.protocol import ExecutionResult
 from tocsin.actions.ledger import KEEP_FINAL, Ledger
 from tocsin.actions.loop import ActionLoop
+from tocsin.actions.view import FleetView
 from tocsin.domain.clock import HOUR
-from tocsin.domain.decision import DecisionState, OutcomeStatus, Ruling
+from tocsin.domain.decision import Decision, DecisionState, OutcomeStatus, Ruling, Verdict
 from tocsin.domain.finding import ActionKind, Category, Severity
 from tocsin.journal.kinds import EntryKind
 from tocsin_testing.action_world import World, settings
@@ -96,16 +97,42 @@ def test_a_kill_during_execution_is_reported_and_not_repeated() -> None:
     assert any("A person is needed" in d.sentence for d in world.notifier.told)
 
 
-def test_an_executor_that_raises_does_not_end_the_loop_for_good() -> None:
+def test_an_executor_that_raises_stops_nothing_else() -> None:
     world = World()
     world.break_gpu("GPU-0-0")
     world.executor.raises = RuntimeError("boom")
-    with pytest.raises(RuntimeError):
-        world.step()
-    world.executor.raises = None
     world.step()
-    assert world.only().state is DecisionState.FAILED
-    assert len(world.executor.done) == 1
+    assert world.only().reason == "fake broke off: RuntimeError: boom"
+    assert world.only().decision.key in world.loop.controls().effects
+    assert len(world.notifier.told) == 2
+
+
+def test_a_check_that_raises_holds_its_decision_alone() -> None:
+    world = World()
+    world.break_gpu("GPU-0-0")
+
+    def check(decision: Decision, view: FleetView) -> Verdict:
+        raise KeyError("node-0")
+
+    world.executor.check = check  # type: ignore[method-assign]
+    world.step()
+    assert world.verdict("executor").reason == "fake could not check: KeyError: 'node-0'"
+    assert len(world.notifier.told) == 1
+
+
+def test_a_post_check_that_raises_has_seen_nothing() -> None:
+    world = World(settings(settle_seconds=0.0))
+    world.break_gpu("GPU-0-0")
+
+    def verify(decision: Decision, view: FleetView) -> bool | None:
+        raise ValueError("no number")
+
+    world.executor.verify = verify  # type: ignore[method-assign]
+    world.step()
+    world.step()
+    outcome = world.only().outcome
+    assert outcome is not None
+    assert outcome.detail == "done; its effect cannot be seen from here"
 
 
 @pytest.mark.parametrize("cut", range(1, 10))
@@ -153,13 +180,16 @@ def test_a_failure_that_may_have_worked_is_not_tried_again() -> None:
     assert len(world.loop.controls().effects) == 1
 
 
-def test_an_effect_that_is_not_seen_is_unverified_and_escalated_once() -> None:
-    world = World()
+def test_an_effect_that_is_not_seen_is_unverified_escalated_once_and_tried_again_later() -> None:
+    world = World(settings(cooldown_seconds=1800.0))
     world.executor.seen = False
     world.break_gpu("GPU-0-0")
     for _ in range(5):
         world.step()
-    status = world.only()
+    status, again = sorted(
+        (s for s in world.loop.statuses() if s.decision.action is ActionKind.CORDON), key=lambda s: s.decision.key
+    )
+    assert again.state is DecisionState.HELD
     assert status.state is DecisionState.FAILED
     assert status.outcome is not None
     assert status.outcome.status is OutcomeStatus.UNVERIFIED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -172,7 +173,7 @@ def test_no_demand_makes_a_pool_swing() -> None:
                 elif step.kind is StepKind.SCALE_IN:
                     state = state.without_node(step.subject)
             sizes.append(len(state.nodes))
-        steps = [later - sooner for sooner, later in zip(sizes, sizes[1:], strict=False)]
+        steps = [later - sooner for sooner, later in pairwise(sizes)]
         assert all(change <= 0 for change in steps) or all(change >= 0 for change in steps), (gpus, sizes)
 
 
@@ -219,7 +220,7 @@ def test_forecasts_of_pools_become_demand() -> None:
 
 
 def test_capacity_never_drops_below_the_floor_in_a_hundred_runs() -> None:
-    """Every failure is warned of an hour before at least; a new node takes up to 15 minutes, one request in ten fails."""
+    """Every failure is warned of an hour ahead; a new node takes up to 15 minutes, and one request in ten fails."""
     runs = [drill(seed, Way.SCALE_FIRST) for seed in range(100)]
     assert all(run.least >= run.floor for run in runs)
     assert sum(run.seconds_below for run in runs) == 0

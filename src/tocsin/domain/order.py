@@ -37,8 +37,8 @@ class Order:
 
     `key` is unique for an order and the same after a restart of the brain. `expires_ms` is the instant, on the brain's
     clock, up to which it may be begun. `lease_seconds` is how long the node keeps its effect without hearing of it
-    again; 0 for what leaves no effect. `epoch` is the brain's: a node follows no brain that is older than one it has
-    heard of.
+    again; 0 for what leaves no effect. `epoch` is the instant, in milliseconds, at which its brain began to act: a node
+    follows no brain that is older than one it has heard of, but gives back for any.
     """
 
     key: str

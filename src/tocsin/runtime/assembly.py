@@ -53,8 +53,6 @@ class RunningBrain:
 
     def stop(self) -> None:
         """Stop the threads, end the worker process and close the files."""
-        if self.sender is not None:
-            self.sender.close()
         for thread in self.threads:
             thread.signal()
         self.brain.forecasts.stop()
@@ -63,6 +61,8 @@ class RunningBrain:
         for thread in self.threads:
             thread.stop()
         self.brain.close()
+        if self.sender is not None:
+            self.sender.close()
 
 
 def _risk_place(settings: Settings) -> RiskPlace | None:
@@ -90,7 +90,7 @@ def open_brain(
     modes = {rule.name: Mode.PROPOSE if propose and rule.mode is Mode.OBSERVE else rule.mode for rule in ruleset}
     policy = Policy(settings.actions, modes)
     sender = WebhookSender(settings.webhook, clock) if settings.webhook.url else None
-    board = open_board(settings.node, clock, journal.epoch)
+    board = open_board(settings.node, clock)
     means = Means(sender, settings, clock, orders=board, fleet=fleet, own=metrics)
     routing = build_routing(settings.actions, lambda name: build_executor(name, means))
     if journal.head == 0 and settings.actions.mode is Mode.ACT:
@@ -103,6 +103,7 @@ def open_brain(
     forecasts = Forecasts(store, worker, settings.forecast)
     brain = Brain(settings, clock, store, journal, ruleset, actions, forecasts, metrics)
     brain.managers = Managers(routing.executors, clock, metrics)
+    board.nodes = brain.managers.nodes
     brain.lease = open_lease(settings, clock)
     brain.desk = OrderDesk(board, metrics)
     metrics.set_function("tocsin_forecast_worker_deaths", lambda: float(worker.deaths))

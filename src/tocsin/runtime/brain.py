@@ -89,7 +89,7 @@ class Brain:
         self.actions = actions
         self.forecasts = forecasts
         self.metrics = metrics
-        self.desk = OrderDesk(open_board(settings.node, clock, journal.epoch), metrics)
+        self.desk = OrderDesk(open_board(settings.node, clock), metrics)
         self.memory = FleetMemory()
         self.started_ms = clock.now_ms()
         self.active: list[Finding] = []

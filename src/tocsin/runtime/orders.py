@@ -13,10 +13,10 @@ from tocsin.telemetry.metrics import OwnMetrics
 _log = logger("orders")
 
 
-def open_board(settings: NodeSettings, clock: Clock, epoch: int) -> OrderBoard:
-    """The board of a brain whose journal has `epoch`."""
+def open_board(settings: NodeSettings, clock: Clock) -> OrderBoard:
+    """The board of a brain that begins now: its epoch is this instant in milliseconds."""
     board = OrderBoard(clock, settings.lease_seconds, settings.hold_seconds)
-    board.epoch = epoch
+    board.renew_epoch()
     return board
 
 
@@ -26,6 +26,14 @@ class OrderDesk:
     def __init__(self, board: OrderBoard, own: OwnMetrics) -> None:
         self.board = board
         self._own = own
+
+    def halt(self, halted: bool) -> None:
+        """While `halted`, by a pause or without the lease, agents are asked for nothing new."""
+        self.board.halt(halted)
+
+    def renew_epoch(self) -> None:
+        """This brain has become the acting one: nodes follow none that acted before it any more."""
+        self.board.renew_epoch()
 
     def orders(self, host: str) -> list[OrderOut]:
         """What `host` is asked for now."""
