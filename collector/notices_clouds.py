@@ -166,12 +166,12 @@ class Azure:
         document = _object(self._get("scheduledevents?api-version=2020-07-01", first=not self._answered))
         self._answered = True
         events = document.get("Events")
-        if not isinstance(events, list):
-            raise ValueError("there is no list of events in it")
-        mine = [item for item in events if isinstance(item, dict) and self._is_mine(item)]
-        begun = [_text(item, "EventId") for item in mine if item.get("EventStatus") == "Started"]
-        self._started = {name: self._started.get(name, now_ms) for name in begun}
-        return [self._notice(item) for item in mine]
+        if isinstance(events, list):
+            mine = [item for item in events if isinstance(item, dict) and self._is_mine(item)]
+            begun = [_text(item, "EventId") for item in mine if item.get("EventStatus") == "Started"]
+            self._started = {name: self._started.get(name, now_ms) for name in begun}
+            return [self._notice(item) for item in mine]
+        raise ValueError("there is no list of events in it")
 
     def _is_mine(self, item: Mapping[str, Any]) -> bool:
         resources = item.get("Resources")
@@ -181,7 +181,8 @@ class Azure:
         code = self._CODES.get(_text(item, "EventType"), NoticeCode.PLANNED)
         said = f"Azure {_text(item, 'EventType')}: {_text(item, 'Description')}"
         # An event that has started says no time: it is when that was first seen.
-        deadline = _date(item.get("NotBefore")) or self._started.get(_text(item, "EventId"))
+        begun = self._started[_text(item, "EventId")] if item.get("EventStatus") == "Started" else None
+        deadline = _date(item.get("NotBefore")) or begun
         return Notice(code, said, deadline)
 
     def _get(self, path: str, *, first: bool = False) -> str:

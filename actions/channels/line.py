@@ -76,12 +76,15 @@ class PlainChannel:
 
 
 def wants(settings: ChannelSettings, decision: Decision) -> bool:
-    """Whether `decision` is for the channel, by severity, pool, rule and world."""
+    """Whether `decision` is for the channel, by severity, pool, rule and world.
+
+    What is of no single pool, such as a host with GPUs of several, is for every channel.
+    """
     if decision.severity.rank < settings.min_severity.rank or (decision.simulated and not settings.simulated):
         return False
     subject = decision.subject
     pool = subject.name if subject.kind is SubjectKind.POOL else subject.pool or decision.parameters.get("pool", "")
-    if settings.pools and pool not in settings.pools and subject.kind is not SubjectKind.FLEET:
+    if settings.pools and pool and pool not in settings.pools and subject.kind is not SubjectKind.FLEET:
         return False
     return not settings.rules or any(fnmatchcase(decision.rule, pattern) for pattern in settings.rules)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import httpx2
 
@@ -19,6 +20,8 @@ LONGEST_REST_SECONDS = 900.0
 """However long a receiver asks to be left alone, it is tried again after this; own choice."""
 _TRY_AGAIN = frozenset({408, 425, 429})
 _MOST_READ = 64 * 1024
+_SHORTEST_SECRET = 6
+"""Characters below which a part of a URL is no secret: blanking `/` or `1` would spoil every answer (own choice)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ class Poster:
 
     def __init__(self, url: str, timeout_seconds: float, ca_file: Path | None = None) -> None:
         self._url = url
+        self._secrets = _secrets_of(url)
         self._closed = False
         verify = tls_context(ca_file) if ca_file is not None else True
         self._client = httpx2.Client(timeout=timeout_seconds, verify=verify)
@@ -77,7 +81,8 @@ class Poster:
         try:
             url = httpx2.URL(self._url).copy_merge_params(dict(request.query))
             with self._client.stream("POST", url, content=request.body, headers=dict(request.headers)) as response:
-                answer = Answer(response.status_code, _read(response), response.headers.get("retry-after", ""))
+                said = self._blanked(_read(response))
+                answer = Answer(response.status_code, said, response.headers.get("retry-after", ""))
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             return Delivery(False, f"cannot connect: {self._words(error)}", 1)
         except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
@@ -98,7 +103,23 @@ class Poster:
 
     def _words(self, error: Exception) -> str:
         text = type(error).__name__ + (f": {error}" if str(error) else "")
-        return clip(clean(text.replace(self._url, "(url)")), 200)
+        return clip(clean(self._blanked(text)), 200)
+
+    def _blanked(self, text: str) -> str:
+        """Some receivers answer with the path that they were asked for."""
+        for secret in self._secrets:
+            text = text.replace(secret, "(url)")
+        return text
+
+
+def _secrets_of(url: str) -> list[str]:
+    """`url`, its path and its query, each also as JSON may spell it and without escapes; the longest first."""
+    parts = urlsplit(url)
+    path = parts.path.rstrip("/")
+    held = {url, path, parts.query, f"{parts.path}?{parts.query}", *(value for _, value in parse_qsl(parts.query))}
+    held |= {unquote(each) for each in held}
+    held |= {each.replace("/", "\\/") for each in held}
+    return sorted((each for each in held if len(each) >= _SHORTEST_SECRET), key=len, reverse=True)
 
 
 def _read(response: httpx2.Response) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from tocsin.actions.cloud.aws import AutoScaling, AwsProblem, Group, Order, order_of
+from tocsin.actions.cloud.aws import AutoScaling, AwsProblem, Ended, Group, Order, order_of, order_on
 from tocsin.actions.executors.protocol import ExecutionResult
-from tocsin.domain.clock import SECOND
+from tocsin.domain.clock import HOUR, SECOND
 
-_ENDING = ("Terminating", "Terminated")
+STALE_MS = HOUR
+"""Age beyond which an order that never ended holds up no other: whoever gave it has gone (own choice)."""
 
 
 class Scaling:
@@ -31,37 +33,51 @@ class Scaling:
     def out(self, identity: str, count: int, now_ms: int) -> ExecutionResult:
         """Add up to `count` instances; pending until they run.
 
-        A group for which EC2 has no machines is put back to what it was, and the next of the list is asked.
+        A group for which EC2 has no machines keeps what it got, and the next of the list is asked for the rest. Where
+        another decision's order on a group has not ended, this one waits.
         """
         refused: list[str] = []
-        for group in self.groups:
-            order = order_of(group, identity)
-            if order is None:
-                if group.desired >= group.most:
-                    refused.append(f"{group.name} is at its maximum of {group.most}")
-                    continue
-                return self._ask(group, identity, min(count, group.most - group.desired), now_ms, refused)
-            if self._is_short(group, order):
-                if group.desired > order.before:
-                    self._aws.set_desired(group.name, order.before)
-                refused.append(f"EC2 has no capacity for {group.name}")
+        given = 0
+        orders = [order_of(group, identity) for group in self.groups]
+        latest = max((place for place, order in enumerate(orders) if order is not None), default=0)
+        for place, (group, order) in enumerate(zip(self.groups, orders, strict=True)):
+            if order is None and place < latest:
+                # It was asked before, and another decision's order stands in its tag by now.
                 continue
-            return self._progress(group, order, now_ms, refused)
+            if order is None and group.desired >= group.most:
+                refused.append(f"{group.name} is at its maximum of {group.most}")
+                continue
+            if order is None:
+                wanted = min(count - given, group.most - group.desired)
+                return _waits(group, now_ms) or self._ask(group, identity, wanted, now_ms, refused)
+            order = self._settled(group, order)
+            if order.ended is not Ended.SHORT:
+                return self._progress(group, order, now_ms, refused, given)
+            got = int(order.target) - order.before
+            given += got
+            refused.append(
+                f"EC2 has no capacity for {group.name}" + (f" beyond {order.target} instances" if got else "")
+            )
         said = "; ".join([*refused, *(f"there is no group {name}" for name in self.missing)])
-        return ExecutionResult(False, said or "no group is set", lasting=False)
+        effect = {"nodes_up": float(given)} if given else {}
+        return ExecutionResult(False, said or "no group is set", lasting=bool(given), effect=effect)
 
     def back(self, identity: str, instance: str, now_ms: int) -> ExecutionResult:
         """End one instance, and with it the place that it had; pending until it is gone."""
         for group in self.groups:
             order = order_of(group, identity)
             here = next((each for each in group.instances if each.id == (order.target if order else instance)), None)
-            if order is not None and (here is None or here.lifecycle.startswith(_ENDING)):
+            if order is not None and (here is None or here.ending):
                 gone = here is None or here.lifecycle.startswith("Terminated")
+                if gone:
+                    self._close(group, order)
                 seconds = (now_ms - order.at_ms) / SECOND
                 effect = {"nodes_down": 1.0, "scale_in_seconds": seconds} if gone else {}
                 return ExecutionResult(True, f"{order.target} of {group.name} ends", pending=not gone, effect=effect)
             if here is not None:
-                return self._end(group, identity, here.id, protected=here.protected, now_ms=now_ms)
+                return _waits(group, now_ms, identity) or self._end(
+                    group, identity, here.id, protected=here.protected, now_ms=now_ms
+                )
         known = ", ".join(group.name for group in self.groups) or "no group"
         return ExecutionResult(False, f"{instance or 'no instance'} is not in {known}", lasting=False)
 
@@ -69,10 +85,12 @@ class Scaling:
         """Whether what was ordered for the decision has come about; None where no group shows an order."""
         for group in reversed(self.groups):
             order = order_of(group, identity)
+            if order is not None and order.ended is Ended.SHORT:
+                return False
             if order is not None and order.target.isdecimal():
                 return group.in_service >= int(order.target)
             if order is not None:
-                return not any(i.id == order.target and not i.lifecycle.startswith(_ENDING) for i in group.instances)
+                return not any(i.id == order.target and not i.ending for i in group.instances)
         return None
 
     def _ask(self, group: Group, identity: str, count: int, now_ms: int, refused: list[str]) -> ExecutionResult:
@@ -84,48 +102,90 @@ class Scaling:
 
     def _set(self, group: Group, order: Order, refused: list[str]) -> ExecutionResult:
         said = _after(refused)
-        if (order.id, group.name) in self._accepted:
+        if order.ended or (order.id, group.name) in self._accepted:
+            self._close(group, order)
             said = f"somebody put {group.name} back to {group.desired} instances: it is left alone{said}"
             return ExecutionResult(False, said, lasting=False)
         try:
             self._aws.set_desired(group.name, int(order.target))
         except AwsProblem as problem:
-            if not problem.busy:
-                raise
+            self._let_go(group, order, problem)
             return ExecutionResult(True, f"{group.name} is busy or cooling down{said}", pending=True)
         self._accepted.add((order.id, group.name))
         return ExecutionResult(True, f"asked {group.name} for {order.target} instances{said}", pending=True)
 
-    def _progress(self, group: Group, order: Order, now_ms: int, refused: list[str]) -> ExecutionResult:
+    def _let_go(self, group: Group, order: Order, problem: AwsProblem) -> None:
+        """Raise `problem` again unless the group is busy; what is refused for good must hold up no other order."""
+        if problem.busy:
+            return
+        if not problem.passing:
+            self._close(group, order)
+        raise problem
+
+    def _close(self, group: Group, order: Order) -> None:
+        """Let other decisions have the group."""
+        if not order.ended:
+            self._aws.mark(group.name, str(replace(order, ended=Ended.DONE)))
+
+    def _settled(self, group: Group, order: Order) -> Order:
+        """The order; where EC2 has no machines for the rest of it, ended with what came.
+
+        The desired number goes down to the instances that exist, so that none is ended, and only where nobody else has
+        set it since.
+        """
+        if order.ended or not self._is_short(group, order):
+            return order
+        kept = max(order.before, min(group.existing, int(order.target)))
+        if group.desired == int(order.target):
+            self._aws.set_desired(group.name, kept)
+        short = replace(order, target=str(kept), ended=Ended.SHORT)
+        self._aws.mark(group.name, str(short))
+        return short
+
+    def _progress(self, group: Group, order: Order, now_ms: int, refused: list[str], given: int = 0) -> ExecutionResult:
         target = int(order.target) if order.target.isdecimal() else order.before
         if group.desired < target:
             return self._set(group, order, refused)
-        if group.in_service < target:
+        if group.in_service < target and not order.ended:
             said = f"{group.name}: {group.in_service} of {target} instances run{_after(refused)}"
             return ExecutionResult(True, said, pending=True)
-        effect = {"nodes_up": float(target - order.before), "scale_out_seconds": (now_ms - order.at_ms) / SECOND}
+        self._close(group, order)
+        effect = {
+            "nodes_up": float(given + target - order.before),
+            "scale_out_seconds": (now_ms - order.at_ms) / SECOND,
+        }
         return ExecutionResult(True, f"{group.name} runs {target} instances{_after(refused)}", effect=effect)
 
     def _is_short(self, group: Group, order: Order) -> bool:
-        """Whether the newest activity since the order failed for want of machines."""
-        if order.target.isdecimal() and group.in_service >= int(order.target):
+        """Whether the newest activity since the order failed for want of machines; any, once it was put back."""
+        if not order.target.isdecimal() or group.existing >= int(order.target):
             return False
         since = [activity for activity in self._aws.activities(group.name) if activity.at_ms >= order.at_ms]
-        return bool(since) and since[0].shortage
+        asked = since[:1] if group.desired >= int(order.target) else since
+        return any(activity.shortage for activity in asked)
 
     def _end(self, group: Group, identity: str, instance: str, *, protected: bool, now_ms: int) -> ExecutionResult:
         if protected:
             return ExecutionResult(False, f"{instance} is protected from scale-in", lasting=False)
         if group.desired <= group.least:
             return ExecutionResult(False, f"{group.name} is at its minimum of {group.least}", lasting=False)
-        self._aws.mark(group.name, str(Order(identity, instance, group.desired, now_ms)))
+        order = Order(identity, instance, group.desired, now_ms)
+        self._aws.mark(group.name, str(order))
         try:
             self._aws.terminate(instance)
         except AwsProblem as problem:
-            if not problem.busy:
-                raise
+            self._let_go(group, order, problem)
             return ExecutionResult(True, f"{group.name} is busy", pending=True)
         return ExecutionResult(True, f"ending {instance} of {group.name}", pending=True)
+
+
+def _waits(group: Group, now_ms: int, identity: str = "") -> ExecutionResult | None:
+    """The answer while another decision's order on the group has not ended; None where there is none."""
+    other = order_on(group)
+    if other is None or other.ended or other.id == identity or now_ms - other.at_ms >= STALE_MS:
+        return None
+    said = f"{group.name} is being scaled for another decision ({other.id}); this one waits"
+    return ExecutionResult(True, said, pending=True, lasting=False)
 
 
 def _after(refused: list[str]) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
 
 from tocsin.actions.executors.protocol import ManagerUnavailable
 
 TAG = "tocsin/decision"
 """Tag of a group with what Tocsin last asked of it: an execution that was broken off finds its place there."""
+_ORDER = re.compile(r"([^/]+)/([^/]+)/([0-9]{1,9})/([0-9]{1,15})(?:/(done|short))?")
 _BUSY = frozenset({"ScalingActivityInProgress", "ScalingActivityInProgressFault", "ResourceContention", "Throttling"})
 _PASSING = frozenset({"RequestLimitExceeded", "ThrottlingException", "ServiceUnavailable", "InternalFailure", ""})
 _SHORTAGE = ("insufficientinstancecapacity", "do not have sufficient", "insufficient capacity", "maxspotinstancecount")
@@ -41,6 +44,11 @@ class Instance:
     lifecycle: str
     protected: bool = False
 
+    @property
+    def ending(self) -> bool:
+        """Whether it is going, or gone."""
+        return self.lifecycle.startswith(("Terminating", "Terminated"))
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -57,6 +65,11 @@ class Group:
     def in_service(self) -> int:
         """Instances that run."""
         return sum(instance.lifecycle == "InService" for instance in self.instances)
+
+    @property
+    def existing(self) -> int:
+        """Instances that run, or are on the way up."""
+        return sum(not instance.ending for instance in self.instances)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +114,16 @@ class AutoScaling(Protocol):
         ...
 
 
+class Ended(StrEnum):
+    """How an order ended."""
+
+    NOT_YET = ""
+    DONE = "done"
+    """All of it came about, or somebody else undid it."""
+    SHORT = "short"
+    """EC2 had no machines for the rest; `target` is what was kept."""
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     """What a group's tag says: `target` is the desired number, or the instance to end; `before` the number before."""
@@ -109,14 +132,23 @@ class Order:
     target: str
     before: int
     at_ms: int
+    ended: Ended = Ended.NOT_YET
 
     def __str__(self) -> str:
-        return f"{self.id}/{self.target}/{self.before}/{self.at_ms}"
+        told = f"{self.id}/{self.target}/{self.before}/{self.at_ms}"
+        return f"{told}/{self.ended}" if self.ended else told
+
+
+def order_on(group: Group) -> Order | None:
+    """What was last asked of `group`, for whichever decision; None where its tag tells nothing that can be read."""
+    found = _ORDER.fullmatch(group.tags.get(TAG, ""))
+    if found is None:
+        return None
+    identity, target, before, at_ms, ended = found.groups()
+    return Order(identity, target, int(before), int(at_ms), Ended(ended or ""))
 
 
 def order_of(group: Group, identity: str) -> Order | None:
     """What was begun on `group` for the decision with `identity`; None where nothing was."""
-    parts = group.tags.get(TAG, "").split("/")
-    if len(parts) != 4 or parts[0] != identity or not (parts[2].isdecimal() and parts[3].isdecimal()):
-        return None
-    return Order(parts[0], parts[1], int(parts[2]), int(parts[3]))
+    found = order_on(group)
+    return found if found is not None and found.id == identity else None

@@ -103,11 +103,14 @@ class Kubernetes:
         return sight.node_states(self._cluster)
 
     def upkeep(self) -> list[str]:
-        """Take back the marks of `place_elsewhere` that have run out; the nodes that had one.
+        """Take back the marks of `place_elsewhere` that have run out, and those of cordons on nodes that a person gave
+        back; the nodes that had one.
 
         Raises ManagerUnavailable.
         """
-        return [node for node in sight.overdue(self._cluster, self._clock.now_ms()) if self._hands.release(node)]
+        nodes = self._cluster.nodes()
+        released = [node for node in sight.overdue(nodes, self._clock.now_ms()) if self._hands.release(node)]
+        return [*released, *(node for node in sight.left_over(nodes) if self._hands.strip(node))]
 
     def missing_rights(self) -> list[Need]:
         """What the cluster would not allow, of all that the settings turn on; raises ManagerUnavailable."""

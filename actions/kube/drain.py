@@ -104,8 +104,9 @@ class Drainer:
     def _late(self, pods: Sequence[Pod], state: Round, effect: Mapping[str, float]) -> ExecutionResult:
         words = blockers(pods, state)
         protected = [pod for pod in pods if pod.uid in state.waits and state.waits[pod.uid].budget]
-        if protected and self._settings.delete_blocked_pods:
+        if protected and self._settings.delete_blocked_pods and not state.deleted:
             self._evictor.delete(protected, state)
+            state.deleted = True
             # A second time box for those to end; nothing else is deleted in it.
             state.since = self._clock.monotonic()
             return ExecutionResult(True, f"deleted against their budgets: {words}", pending=True, effect=effect)

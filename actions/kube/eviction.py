@@ -35,14 +35,16 @@ class Wait:
 class Round:
     """Everything that is remembered of one drain or migration between two rounds; a restart begins it anew.
 
-    `since` is when it began, `begun` whether the world was changed for it, `asked` when each pod was asked for a
-    checkpoint, by UID. `silent_since` is when the server stopped answering, `doubtful` whether a request may have taken
+    `since` is when its time box began, `begun` whether the world was changed for it, `asked` when each pod was asked
+    for a checkpoint, by UID. `deleted` says that pods which budgets protect were deleted, which opens the second and
+    last time box. `silent_since` is when the server stopped answering, `doubtful` whether a request may have taken
     effect unseen.
     """
 
     since: float
     begun: bool = False
     doubtful: bool = False
+    deleted: bool = False
     evicted: set[str] = field(default_factory=set)
     asked: dict[str, float] = field(default_factory=dict)
     checkpoints: set[str] = field(default_factory=set)
@@ -106,10 +108,14 @@ class Evictor:
                 self._evict(pod, state, now)
 
     def delete(self, pods: Sequence[Pod], state: Round) -> None:
-        """Delete the pods that a budget protects."""
+        """Delete the pods that a budget protects; one that has gone or was replaced meanwhile is no error."""
         for pod in pods:
             if not pod.terminating and state.waits.get(pod.uid, Wait()).budget:
-                self._cluster.delete_pod(pod)
+                try:
+                    self._cluster.delete_pod(pod)
+                except KubeError as error:
+                    if error.status not in {404, 409}:
+                        raise
                 state.evicted.add(pod.uid)
 
     def _saved(self, pod: Pod, state: Round, key: str, now: float) -> bool:

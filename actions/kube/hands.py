@@ -86,6 +86,10 @@ class Hands:
         """Take back the mark that steers work away from `node`; False where there is none."""
         return self._cluster.change_node(node, marks.no_longer_avoid)
 
+    def strip(self, node: str) -> bool:
+        """Take the marks of a cordon off a node that a person gave back; False where there are none."""
+        return self._cluster.change_node(node, lambda fresh: marks.strip(fresh, self._settings.fault_taint))
+
     def _cordon(self, decision: Decision, state: Round) -> ExecutionResult:
         host = host_of(decision)
         stands = self._take(host, self._mark(decision), state)

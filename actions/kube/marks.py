@@ -15,6 +15,7 @@ from tocsin.actions.kube.objects import Node
 from tocsin.actions.kube.port import Json
 
 OWNER = "tocsin"
+"""Value of the label, and the field manager of everything that Tocsin writes on nodes."""
 CORDONED_BY = "tocsin.io/cordoned-by"
 """Label, so that ``kubectl get nodes -l`` finds them; its value is ``tocsin``."""
 CORDON_REASON = "tocsin.io/cordon-reason"
@@ -32,6 +33,8 @@ MIG_STATE = "nvidia.com/mig.config.state"
 """Label in which it answers: ``pending``, ``rebooting``, ``success`` or ``failed``."""
 MIG_BEFORE = "tocsin.io/mig-config-before"
 MIG_KEY = "tocsin.io/mig-key"
+CLOSED, RATHER_NOT = "NoSchedule", "PreferNoSchedule"
+"""Effects of the taints of a cordon and of steering away: others may have taints of the same key and another effect."""
 LONGEST_REASON = 1024
 """Characters of a reason that are kept: own choice, a node's annotations may hold 256 KiB in all."""
 
@@ -59,15 +62,21 @@ class Standing(StrEnum):
     """This decision cordoned it, and somebody has made it schedulable since."""
 
 
-def is_ours(node: Node) -> bool:
-    """Whether the node carries Tocsin's mark of a cordon."""
+def is_marked(node: Node) -> bool:
+    """Whether the node carries Tocsin's mark of a cordon; it stays when a person gives the node back."""
     return node.labels.get(CORDONED_BY) == OWNER
+
+
+def is_ours(node: Node) -> bool:
+    """Whether the node carries the mark, and nobody else has cordoned it since, as far as the server tells."""
+    writers = node.cordon_writers
+    return is_marked(node) and (node.schedulable or not writers or OWNER in writers)
 
 
 def standing(node: Node, key: str) -> Standing:
     """How `node` stands towards the decision `key`."""
     if node.schedulable:
-        return Standing.UNDONE if is_ours(node) and node.annotations.get(CORDON_KEY) == key else Standing.FREE
+        return Standing.UNDONE if node.annotations.get(CORDON_KEY) == key else Standing.FREE
     return Standing.OURS if is_ours(node) else Standing.FOREIGN
 
 
@@ -81,16 +90,16 @@ def cordon(node: Node, mark: Mark) -> Json | None:
     at = node.annotations.get(CORDON_AT, mark.at) if stands is Standing.OURS else mark.at
     notes = {CORDON_REASON: mark.reason[:LONGEST_REASON], CORDON_KEY: mark.key, CORDON_AT: at}
     spec: Json = {"unschedulable": True}
-    if mark.taint:
-        value = re.sub(r"[^-A-Za-z0-9_.]", "-", mark.key)[:63]
-        spec["taints"] = [*_others(node, mark.taint), {"key": mark.taint, "value": value, "effect": "NoSchedule"}]
+    others = [each for each in node.taints if not _is_fault(node, each, mark.taint)]
+    if mark.taint and not any(_is(each, mark.taint, CLOSED) for each in others):
+        spec["taints"] = [*others, {"key": mark.taint, "value": _value(mark.key), "effect": CLOSED}]
     return {"metadata": {"labels": {CORDONED_BY: OWNER}, "annotations": notes}, "spec": spec}
 
 
 def uncordon(node: Node, taint: str = "") -> Json | None:
     """Take back what Tocsin put, and nothing else; None where there is nothing of Tocsin's."""
     gone = {key: None for key in (CORDON_REASON, CORDON_KEY, CORDON_AT, AVOID_UNTIL) if key in node.annotations}
-    kept = [each for each in node.taints if each.get("key") not in {AVOID, taint or AVOID}]
+    kept = [each for each in _others(node) if not _is_fault(node, each, taint)]
     labels = {key: None for key in (CORDONED_BY, AVOID) if key in node.labels}
     spec: Json = {}
     if is_ours(node) and not node.schedulable:
@@ -102,18 +111,38 @@ def uncordon(node: Node, taint: str = "") -> Json | None:
     return {"metadata": {"labels": labels, "annotations": gone}, "spec": spec}
 
 
+def is_left_over(node: Node) -> bool:
+    """Whether a person gave the node back and Tocsin's marks of the cordon are still there."""
+    return is_marked(node) and node.schedulable
+
+
+def strip(node: Node, taint: str = "") -> Json | None:
+    """Take those marks back, so that a later cordon by a person is that person's; None where there are none.
+
+    The decision's id stays: by it a decision that still goes on knows that it was overruled.
+    """
+    if not is_left_over(node):
+        return None
+    gone = {key: None for key in (CORDON_REASON, CORDON_AT) if key in node.annotations}
+    patch: Json = {"metadata": {"labels": {CORDONED_BY: None}, "annotations": gone}}
+    kept = [each for each in node.taints if not _is_fault(node, each, taint)]
+    if len(kept) != len(node.taints):
+        patch["spec"] = {"taints": kept}
+    return patch
+
+
 def avoid(node: Node, until: str, *, by_taint: bool) -> Json:
     """Steer new work elsewhere until then."""
     metadata: Json = {"annotations": {AVOID_UNTIL: until}}
     if not by_taint:
         return {"metadata": metadata | {"labels": {AVOID: "true"}}}
-    taint = {"key": AVOID, "value": "true", "effect": "PreferNoSchedule"}
-    return {"metadata": metadata, "spec": {"taints": [*_others(node, AVOID), taint]}}
+    taint = {"key": AVOID, "value": "true", "effect": RATHER_NOT}
+    return {"metadata": metadata, "spec": {"taints": [*_others(node), taint]}}
 
 
 def is_avoided(node: Node) -> bool:
     """Whether new work is steered elsewhere by Tocsin's mark."""
-    return node.labels.get(AVOID) == "true" or any(each.get("key") == AVOID for each in node.taints)
+    return node.labels.get(AVOID) == "true" or any(_is(each, AVOID, RATHER_NOT) for each in node.taints)
 
 
 def no_longer_avoid(node: Node) -> Json | None:
@@ -123,7 +152,7 @@ def no_longer_avoid(node: Node) -> Json | None:
     patch: Json = {"metadata": {"annotations": {AVOID_UNTIL: None}}}
     if AVOID in node.labels:
         patch["metadata"]["labels"] = {AVOID: None}
-    kept = _others(node, AVOID)
+    kept = _others(node)
     if len(kept) != len(node.taints):
         patch["spec"] = {"taints": kept}
     return patch
@@ -165,5 +194,20 @@ def condition(node: Node, kind: str, *, healthy: bool, reason: str, message: str
     }
 
 
-def _others(node: Node, key: str) -> list[Json]:
-    return [each for each in node.taints if each.get("key") != key]
+def _others(node: Node) -> list[Json]:
+    """All taints but the one that steers away."""
+    return [each for each in node.taints if not _is(each, AVOID, RATHER_NOT)]
+
+
+def _is(taint: Json, key: str, effect: str) -> bool:
+    return taint.get("key") == key and taint.get("effect") == effect
+
+
+def _is_fault(node: Node, taint: Json, key: str) -> bool:
+    """Whether it is the taint `key` that went with Tocsin's cordon: its value names the decision, as the mark does."""
+    own = is_marked(node) and taint.get("value") == _value(node.annotations.get(CORDON_KEY, ""))
+    return bool(key) and own and _is(taint, key, CLOSED)
+
+
+def _value(key: str) -> str:
+    return re.sub(r"[^-A-Za-z0-9_.]", "-", key)[:63]

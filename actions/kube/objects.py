@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
+from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
 from tocsin.actions.kube.port import Json
 
-GPU_RESOURCES = "nvidia.com/"
-"""Prefix of the resources that GPUs and MIG instances are asked for by (device plugin of NVIDIA)."""
+_GPU_RESOURCE = re.compile(r"nvidia\.com/(gpu(\..+)?|mig-.+)")
+"""Resources that GPUs, shares of them (``gpu.shared``) and MIG instances are asked for by (device plugin of NVIDIA);
+other plugins count memory or cores under the same prefix."""
+_QUANTITY = re.compile(r"(\d{1,18}\.?\d{0,9}|\.\d{1,9})(?:([numkMGTPE]|[KMGTPE]i)|[eE]([-+]?\d{1,2}))?")
+"""A quantity of Kubernetes (api/resource, Quantity): decimal with a suffix of either table, or with an exponent."""
+_SCALES = {
+    **{
+        suffix: Decimal(1000) ** power
+        for power, suffix in enumerate(("n", "u", "m", "", "k", "M", "G", "T", "P", "E"), -3)
+    },
+    **{suffix: Decimal(1024) ** power for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
+}
 MIRROR = "kubernetes.io/config.mirror"
 CHECKPOINT = "tocsin.io/checkpoint"
 """Pod annotation ``"true"``: the program takes a checkpoint on request."""
@@ -58,6 +71,16 @@ class Node(_Object):
     def schedulable(self) -> bool:
         """False while it is cordoned, by whomever."""
         return not self._spec.get("unschedulable", False)
+
+    @property
+    def cordon_writers(self) -> frozenset[str]:
+        """Field managers that last set ``spec.unschedulable``; empty where the server tells none."""
+        entries = self._metadata.get("managedFields") or []
+        return frozenset(
+            str(each.get("manager", ""))
+            for each in entries
+            if "f:unschedulable" in ((each.get("fieldsV1") or {}).get("f:spec") or {})
+        )
 
     @property
     def taints(self) -> list[Json]:
@@ -139,4 +162,13 @@ class Pod(_Object):
 def _gpus_of(container: Mapping[str, Any]) -> int:
     resources = container.get("resources") or {}
     asked = (resources.get("limits") or {}) | (resources.get("requests") or {})
-    return sum(int(amount) for name, amount in asked.items() if name.startswith(GPU_RESOURCES))
+    return sum(whole(amount) for name, amount in asked.items() if _GPU_RESOURCE.fullmatch(name))
+
+
+def whole(amount: object) -> int:
+    """A quantity such as ``2``, ``3k`` or ``500m``, rounded up; 1 where it is none: something is asked for."""
+    found = _QUANTITY.fullmatch(str(amount).strip())
+    if found is None:
+        return 1
+    number, suffix, exponent = found.groups()
+    return math.ceil(Decimal(number) * (_SCALES[suffix or ""] if exponent is None else Decimal(10) ** int(exponent)))

@@ -16,6 +16,8 @@ SCALED_BY = "tocsin.io/scaled-by"
 """Annotation on an autoscaler: id of the decision that moved its minimum."""
 MINIMUM_BEFORE = "tocsin.io/minimum-before"
 """Annotation on an autoscaler: its minimum before Tocsin first moved it."""
+MINIMUM_SET = "tocsin.io/minimum-set"
+"""Annotation on an autoscaler: the minimum that Tocsin set last; with another, somebody has moved it since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,12 @@ class Owner:
     maximum: int
     version: str
     annotations: Mapping[str, str]
+
+    @property
+    def before(self) -> int:
+        """The minimum before Tocsin moved it; the present one where that is not Tocsin's."""
+        known, last = (self.annotations.get(each, "") for each in (MINIMUM_BEFORE, MINIMUM_SET))
+        return int(known) if known.isdecimal() and last == str(self.minimum) else self.minimum
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name} ({self.minimum} to {self.maximum} replicas)"
@@ -101,12 +109,11 @@ class Scaler:
             return ExecutionResult(False, f"{owner} sets the replicas of {workload.target}; it was left to that one")
         if owner.annotations.get(SCALED_BY) == wish.key:
             return ExecutionResult(True, f"{owner}: asked for before", lasting=False)
-        target = min(wish.target(owner.minimum, workload), owner.maximum)
-        before = int(owner.annotations.get(MINIMUM_BEFORE, owner.minimum))
-        target = max(target, before)
-        if target == owner.minimum:
+        before = owner.before
+        target = max(min(wish.target(owner.minimum, workload), owner.maximum), before)
+        if (target - owner.minimum) * wish.direction <= 0:
             return ExecutionResult(True, f"{owner}: its minimum stays", lasting=False)
-        notes = {SCALED_BY: wish.key, MINIMUM_BEFORE: str(before)}
+        notes = {SCALED_BY: wish.key, MINIMUM_BEFORE: str(before), MINIMUM_SET: str(target)}
         body: Json = {"metadata": {"resourceVersion": owner.version, "annotations": notes}}
         if owner.kind == "ScaledObject":
             body["spec"] = {"minReplicaCount": target}

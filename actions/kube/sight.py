@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tocsin.actions.executors.protocol import NodeState
 from tocsin.actions.kube import marks
@@ -38,9 +38,14 @@ def _state(node: Node, work: list[str]) -> NodeState:
     return NodeState(node.name, node.schedulable, node.ready, marks.is_ours(node), reason, tuple(sorted(work)))
 
 
-def overdue(cluster: Cluster, now_ms: int) -> list[str]:
-    """Nodes whose mark that steers work away has run out. Raises KubeError."""
-    return [node.name for node in cluster.nodes() if _runs_out(node) <= now_ms]
+def overdue(nodes: Sequence[Node], now_ms: int) -> list[str]:
+    """Nodes whose mark that steers work away has run out."""
+    return [node.name for node in nodes if _runs_out(node) <= now_ms]
+
+
+def left_over(nodes: Sequence[Node]) -> list[str]:
+    """Nodes that a person gave back and that still carry the marks of Tocsin's cordon."""
+    return [node.name for node in nodes if marks.is_left_over(node)]
 
 
 def _runs_out(node: Node) -> float:
@@ -68,7 +73,7 @@ def seen(decision: Decision, cluster: Cluster) -> bool | None:
 
 def _on_node(decision: Decision, node: Node, cluster: Cluster) -> bool:
     if decision.action is ActionKind.UNCORDON:
-        return node.schedulable and not marks.is_ours(node)
+        return node.schedulable and not marks.is_marked(node)
     if decision.action is ActionKind.PLACE_ELSEWHERE:
         return marks.is_avoided(node)
     if decision.action is ActionKind.DEFRAGMENT:

@@ -41,8 +41,8 @@ class OrderBoard:
 
     An order to throttle stands until it is withdrawn, until its node ends it, or for `hold_seconds` at most: each time
     its node asks, its lease begins anew. Every other order ends with its report, or at its expiry where no agent took
-    it. `epoch` is the brain's and goes with every order of a brain that acts. `nodes` says how the managers of the fleet
-    see its nodes; whoever runs the board sets it.
+    it. `epoch` is the brain's and goes with every order of a brain that acts. `nodes` says how the fleet's managers see
+    its nodes; whoever runs the board sets it.
     """
 
     def __init__(self, clock: Clock, lease_seconds: float = 900.0, hold_seconds: float = 14_400.0) -> None:

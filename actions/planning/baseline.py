@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator
 
+from tocsin.actions.planning.arrangement import EPSILON, Arrangement, Spot
 from tocsin.actions.planning.board import Board
-from tocsin.actions.planning.search import EPSILON, Arrangement, Spot
 from tocsin.actions.planning.state import FleetState
 from tocsin.actions.planning.units import Limits
 

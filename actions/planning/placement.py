@@ -361,7 +361,7 @@ def _moving(state: FleetState, name: str, works: list[Work], found: Found, host:
         Step(
             StepKind.MOVE,
             name,
-            f"Move {name} ({held:g} GPUs) from {host} to {hosts}: {told}.",
+            f"Move {name} ({held:g} GPU{'' if held <= 1 else 's'}) from {host} to {hosts}: {told}.",
             tuple(Move(work.id, sources[work.id], one.holds) for work, one in found),
             cost_gpu_hours=cost,
         ),

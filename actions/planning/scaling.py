@@ -135,10 +135,10 @@ def scale_in(state: FleetState, policy: ScalingPolicy, limits: Limits) -> Plan:
             continue
         steps += found
         now = Stage(now, 1.0).run(found)
-    removed = counted(sum(step.kind is StepKind.SCALE_IN for step in steps), "node")
+    removed = sum(step.kind is StepKind.SCALE_IN for step in steps)
     return Plan(
         "scale",
-        f"Remove {removed}.",
+        f"Remove {counted(removed, 'node')}." if removed else "No pool gives a node back.",
         tuple(steps),
         tuple(refused),
         ready_figures(state),

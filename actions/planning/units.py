@@ -26,7 +26,7 @@ class Limits:
     horizon_h: float = 24.0
     most_risk: float = 0.1
     patience_s: float = 1800.0
-    effort: int = 40_000
+    effort: int = 30_000
     seed: int = 0
     pack_to: float = 0.0
     at_once: bool = False

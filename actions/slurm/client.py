@@ -32,7 +32,7 @@ class Slurm:
         self._plan = plan
         self._lock = threading.Lock()
         self._known: tuple[float, Snapshot | SlurmProblem] | None = None
-        self._latest = self._known
+        self._latest: tuple[float, Snapshot | SlurmProblem] | None = None
         self._json = True
 
     def planning(self, plan: list[Command]) -> Slurm:
@@ -53,10 +53,10 @@ class Slurm:
         """Nodes and jobs; those of an earlier call, or its failure, where that is at most so old."""
         with self._lock:
             now = self._clock.monotonic()
-            if self._known is None or max_age_seconds <= 0 or now - self._known[0] > max_age_seconds:
-                found = self._look()
-                self._known = self._latest = (self._clock.monotonic(), found)
-            found = self._known[1]
+            known = self._known
+            if known is None or max_age_seconds <= 0 or now - known[0] > max_age_seconds:
+                known = self._known = self._latest = (now, self._look())
+            found = known[1]
         if isinstance(found, SlurmProblem):
             raise found
         return found
@@ -137,9 +137,17 @@ class Slurm:
         self._change(["scontrol", "release", job.ref])
 
     def file_seconds(self, path: str) -> float | None:
-        """When a file was last changed, as its host says, in seconds since the epoch; None where there is none."""
+        """When a file was last changed, as its host says, in seconds since the epoch.
+
+        None where there is none, and where its file system does not answer: one that hangs must not hold up other jobs.
+        """
         command = ["stat", "-c", "%.Y", "--", path]
-        answer = self._runner.run(command, self.settings.command_seconds)
+        try:
+            answer = self._runner.run(command, self.settings.command_seconds)
+        except SlurmProblem as problem:
+            if problem.trouble is not Trouble.TIMED_OUT:
+                raise
+            return None
         try:
             return float(answer.out) if answer.code == 0 else None
         except ValueError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from tocsin.actions.executors.protocol import ExecutionResult
@@ -14,17 +15,28 @@ from tocsin.domain.decision import Decision
 
 DRAIN: Final = "drain"
 REBOOT: Final = "reboot"
-SLURMS_OWN = ("Not responding", "Low ", "gres/gpu count", "Node unexpectedly rebooted", "slurm_")
-"""Starts of reasons that Slurm itself writes; they are nobody's decision."""
+_LACK = (
+    r"Low (RealMemory|TmpDisk)( \(reported:\d+ < [\d.]+% of configured:\d+\))?"
+    r"|Low (socket\*core\*thread|socket\*core) count|Low CPUs"
+    r"|gres/\w+ count (too low|reported lower than configured) \(\d+ < \d+\)"
+)
+_SLURMS_OWN = re.compile(rf"Not responding|Node unexpectedly rebooted|(?:{_LACK})(?:, (?:{_LACK}))*")
+"""Reasons that Slurm itself writes, whole (slurmctld, node_mgr.c and ping_nodes.c); they are nobody's decision."""
+_SLURM_ITSELF = frozenset({"", "slurm", "root"})
+"""As whom it writes them."""
 _REBOOTING = frozenset({"REBOOT_REQUESTED", "REBOOT_ISSUED"})
 
 
 def foreign(node: SlurmNode) -> str:
     """Who took a node out of service and why, where that was not Tocsin; empty where nobody else did."""
     out = node.drained or "FAIL" in node.flags or node.base == "DOWN"
-    if not out or not node.reason or marks.is_own(node.reason) or node.reason.startswith(SLURMS_OWN):
+    if not out or not node.reason or marks.is_own(node.reason) or _is_slurms_own(node):
         return ""
     return f"{node.name} was taken out by {node.reason_user or 'someone'}: {node.reason!r}; it is left alone"
+
+
+def _is_slurms_own(node: SlurmNode) -> bool:
+    return node.reason_user in _SLURM_ITSELF and _SLURMS_OWN.fullmatch(node.reason.strip()) is not None
 
 
 def is_ours(node: SlurmNode) -> bool:

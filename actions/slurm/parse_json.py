@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tocsin.actions.slurm.state import SlurmJob, SlurmNode, split_state
+from tocsin.actions.slurm.state import ACTIVE, SlurmJob, SlurmNode, split_state
 from tocsin.actions.slurm.words import gpu_count, gpus_by_node, job_ref, names, plain
 
 
@@ -66,7 +66,7 @@ def _job(item: dict[str, Any]) -> SlurmJob | None:
     return SlurmJob(
         job_ref(number, array, task, _number(item.get("het_job_id")) or 0),
         number,
-        next(iter(_words(item.get("job_state"))), "UNKNOWN").upper(),
+        _job_state(_words(item.get("job_state"))),
         nodes,
         item.get("requeue") is True,
         item.get("batch_flag") is True,
@@ -78,6 +78,12 @@ def _job(item: dict[str, Any]) -> SlurmJob | None:
         plain(item.get("user_name")),
         gpus_by_node(nodes, details) if isinstance(details, list) else {},
     )
+
+
+def _job_state(words: list[str]) -> str:
+    """One word for all: a job that was cancelled and is still completing holds its nodes."""
+    states = [word.upper() for word in words]
+    return next((state for state in states if state in ACTIVE), states[0] if states else "UNKNOWN")
 
 
 def _dig(item: dict[str, Any], *keys: str) -> object:

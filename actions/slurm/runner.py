@@ -101,8 +101,8 @@ class CommandRunner:
 
     def __init__(self, settings: SlurmSettings) -> None:
         self._prefix = list(settings.command)
-        first = PurePath(self._prefix[0]).name if self._prefix else ""
-        self._quoted = settings.remote_shell or first == "ssh"
+        # Behind `sudo`, `env` or `timeout` as well: ssh hands its words to a shell.
+        self._quoted = settings.remote_shell or any(PurePath(word).name == "ssh" for word in self._prefix)
         self._environment = {**os.environ, "LC_ALL": "C"}
         if settings.conf is not None:
             self._environment["SLURM_CONF"] = str(settings.conf)

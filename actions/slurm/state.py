@@ -33,7 +33,7 @@ _SUFFIXES = {
 """Signs behind a state (man sinfo, NODE STATE CODES)."""
 _OFF = frozenset({"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN"})
 _CLOSED = frozenset({"DRAIN", "FAIL", "MAINT", "REBOOT_ISSUED"})
-_ACTIVE = frozenset(
+ACTIVE = frozenset(
     {"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
 )
 
@@ -128,7 +128,7 @@ class SlurmJob:
     @property
     def active(self) -> bool:
         """Whether it holds its nodes."""
-        return self.state in _ACTIVE
+        return self.state in ACTIVE
 
     @property
     def pending(self) -> bool:

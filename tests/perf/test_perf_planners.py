@@ -30,15 +30,19 @@ PLANNERS: dict[str, tuple[FleetState, Callable[[FleetState], object]]] = {
 }
 
 
+@pytest.mark.benchmark(timer=time.process_time)
 @pytest.mark.parametrize("name", sorted(PLANNERS))
 def test_a_plan_for_a_thousand_gpus(name: str, benchmark: BenchmarkFixture, say: Callable[[str], None]) -> None:
-    """Under two seconds each; as a ratio to the greedy descent of F on the same machine in the same run."""
+    """Under two seconds each, and as a ratio to the greedy descent of F in the same run.
+
+    Planners wait for nothing and run in one thread: what counts is the time of the processor, which no neighbour takes.
+    """
     state, planner = PLANNERS[name]
     spans = []
     for _ in range(3):
-        begun = time.perf_counter()
+        begun = time.process_time()
         yardstick("mig" if name == "mig" else "defragment", state, LIMITS)
-        spans.append(time.perf_counter() - begun)
+        spans.append(time.process_time() - begun)
     baseline = statistics.median(spans)
     plan = benchmark.pedantic(lambda: planner(state), rounds=3)
     assert plan is not None
@@ -54,7 +58,7 @@ def test_the_packing_of_the_greedy_descent_at_half_its_cost(
     kind: str, benchmark: BenchmarkFixture, say: Callable[[str], None]
 ) -> None:
     """On every fleet at least the packing; at most half the cost for all fleets of a size together."""
-    rows = benchmark.pedantic(lambda: list(compare([kind], [64, 256, GPUS], range(3), time.perf_counter)), rounds=1)
+    rows = benchmark.pedantic(lambda: list(compare([kind], [64, 256, GPUS], range(3), time.process_time)), rounds=1)
     assert all(row.planner_f <= row.greedy_f + 1e-6 for row in rows)
     for size in (64, 256, GPUS):
         some = [row for row in rows if row.gpus == size]
@@ -66,4 +70,4 @@ def test_the_packing_of_the_greedy_descent_at_half_its_cost(
             f"{sum(row.meets for row in some)} of {len(some)} fleets at half the cost"
         )
         assert ours <= theirs / 2
-    assert all(row.seconds < 2 * MOST_SECONDS for row in rows)
+    assert all(row.seconds < MOST_SECONDS for row in rows)

@@ -170,6 +170,23 @@ def test_azure_tells_of_all_machines_and_this_one_counts(httpserver: HTTPServer,
     assert asked.count("/metadata/instance/compute/name") == 1
 
 
+def test_an_azure_event_that_has_started_is_told_once(client: httpx2.Client) -> None:
+    events = [azure_event("Reboot", "", status="Started")]
+
+    def answer(_: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, json={"Events": events})
+
+    node = Node()
+    with httpx2.Client(transport=httpx2.MockTransport(answer)) as metadata:
+        cloud = open_cloud("azure", CloudSettings(azure_vm="vm-1"), metadata)
+        node.companion = NoticeCompanion(cloud, CloudSettings(), "node-1", node.clock, node.own)
+        told = [event for _ in range(29) for event in node.events()]
+        assert [(event.code, deadline_of(event.message)) for event in told] == [(NoticeCode.REBOOT, NOW + 10 * SECOND)]
+        events[0] = {**events[0], "EventId": "another"}
+        again = node.events()
+        assert [deadline_of(event.message) for event in again] == [node.clock.now_ms()], "another event, another time"
+
+
 bodies = st.binary(max_size=60) | st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
     lambda inner: (

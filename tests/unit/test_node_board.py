@@ -8,15 +8,19 @@ from pathlib import Path
 import pytest
 
 from tocsin.actions.executors.node import NodeAgents
+from tocsin.actions.node import board as board_module
 from tocsin.actions.node.board import OrderBoard
 from tocsin.actions.node.ranks import RANKS, Rank, job_of, ranks_of, read, written
 from tocsin.actions.policy import Policy
 from tocsin.actions.view import FleetView, GpuView, NodeState
+from tocsin.config.node import NodeSettings
 from tocsin.domain.clock import HOUR, MINUTE, ManualClock
 from tocsin.domain.decision import Decision, Mode, Ruling
 from tocsin.domain.finding import ActionKind, Category, Severity
 from tocsin.domain.order import Order, OrderReport, OrderState
 from tocsin.domain.owner import Owner
+from tocsin.runtime.orders import OrderDesk, open_board
+from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.action_world import fleet, settings, subject_of
 from tocsin_testing.builders import T0
 from tocsin_testing.node_world import FakePower, Node
@@ -234,6 +238,116 @@ def test_a_reset_waits_for_a_drained_node_and_says_so_to_the_agent(desk: Desk) -
     assert desk.executor.check(decision, empty).ruling is Ruling.ALLOW
     desk.executor.execute(decision)
     assert desk.board.for_host("node-0")[0].parameters == {"drained": "true"}
+
+
+def test_a_reset_goes_on_after_a_restart_once_its_node_is_seen_out_of_service_again(desk: Desk) -> None:
+    decision = desk.decision(ActionKind.RESET_GPU)
+    for state in (None, NodeState("node-0", True), NodeState("node-0", False, work=("ns/pod",))):
+        desk.board.nodes = lambda state=state: {} if state is None else {"node-0": state}  # type: ignore[misc]
+        waits = desk.executor.execute(decision)
+        assert (waits.pending, waits.detail) == (True, "waits until node-0 is seen out of service and empty again")
+        assert desk.board.for_host("node-0") == []
+    desk.board.nodes = lambda: {"node-0": NodeState("node-0", False)}
+    assert desk.executor.execute(decision).pending
+    assert desk.board.for_host("node-0")[0].parameters == {"drained": "true"}
+
+
+def test_a_reset_whose_node_is_not_seen_again_ends_as_unknown(desk: Desk) -> None:
+    desk.clock.advance(HOUR)
+    result = desk.executor.execute(desk.decision(ActionKind.RESET_GPU))
+    assert (result.ok, result.certain) == (False, False)
+    assert "whether its GPU was reset is unknown" in result.detail
+
+
+def order(gpu: str, action: ActionKind = ActionKind.THROTTLE) -> Order:
+    return Order(f"{action}@{gpu}", "d", "node-0", gpu, action, T0, T0 + HOUR)
+
+
+def test_a_halted_board_hands_out_only_what_gives_back_or_keeps_limits(desk: Desk) -> None:
+    applied, armed, unheard = (order(gpu) for gpu in ("GPU-0-0", "GPU-0-1", "GPU-0-2"))
+    others = [order(HOT, action) for action in (ActionKind.RESET_GPU, ActionKind.CHECKPOINT, ActionKind.RESTORE)]
+    desk.board.post([applied, armed, unheard, *others])
+    desk.say(applied, OrderState.APPLIED)
+    desk.say(armed, OrderState.PENDING)
+    desk.board.halt(True)
+    found = desk.board.for_host("node-0")
+    assert [(each.action, each.gpu) for each in found] == [(ActionKind.RESTORE, HOT), (ActionKind.THROTTLE, HOT)]
+    assert found[1].lease_seconds == 900.0
+    desk.clock.advance(20 * MINUTE)
+    assert len(desk.board.for_host("node-0")) == 2
+    desk.board.halt(False)
+    assert len(desk.board.for_host("node-0")) == 6
+
+
+def test_a_halted_board_never_fences_off_the_brain_that_acts(desk: Desk, tmp_path: Path) -> None:
+    """A brain that waits for the lease has begun later than the one that holds it, and may be asked by agents."""
+    node = Node(tmp_path / "limits", power=FakePower(("GPU-a", "GPU-b")))
+    desk.board.epoch = 100
+    held = replace(node.order(power_limit_watts="500"), key="held")
+    desk.board.post([held])
+    node.worker.receive(desk.board.for_host("node-1"))
+    node.seconds(2)
+    waiting = Desk()
+    waiting.board.epoch = 200
+    waiting.board.halt(True)
+    waiting.board.report(node.report(held))
+    waiting.board.post([replace(node.order(ActionKind.RESTORE, "GPU-b"), key="back")])
+    node.seconds(800)
+    node.worker.receive(waiting.board.for_host("node-1"))
+    node.seconds(200)
+    assert node.watts == 500, "its lease was renewed"
+    later = replace(node.order(gpu="GPU-b", power_limit_watts="500"), key="later")
+    desk.board.post([later])
+    node.worker.receive([each for each in desk.board.for_host("node-1") if each.key == "later"])
+    node.seconds(2)
+    assert node.power.limit_mw["GPU-b"] == 500_000
+
+
+def test_the_brain_that_took_over_is_followed_whatever_its_journal(tmp_path: Path) -> None:
+    node = Node(tmp_path / "limits", power=FakePower(("GPU-a", "GPU-b")))
+    first = open_board(NodeSettings(), node.clock)
+    assert first.epoch == T0
+    waited = OrderDesk(open_board(NodeSettings(), node.clock), OwnMetrics())
+    waited.renew_epoch()
+    assert waited.board.epoch == T0 + 1, "two in one millisecond differ"
+    node.clock.advance(MINUTE)
+    first.renew_epoch()
+    first.post([node.order(gpu="GPU-b", power_limit_watts="500")])
+    node.worker.receive(first.for_host("node-1"))
+    node.clock.advance(MINUTE)
+    waited.renew_epoch()
+    taken_over = node.order(power_limit_watts="500")
+    waited.board.post([taken_over])
+    node.worker.receive(waited.board.for_host("node-1"))
+    node.seconds(2)
+    assert node.state(taken_over) is OrderState.APPLIED
+    old = replace(node.order(power_limit_watts="400"), key="old")
+    first.post([old])
+    node.worker.receive(first.for_host("node-1"))
+    assert node.state(old) is OrderState.REFUSED
+
+
+def test_the_desk_halts_its_board() -> None:
+    clock = ManualClock(T0)
+    desk = OrderDesk(open_board(NodeSettings(), clock), OwnMetrics())
+    desk.board.post([order(HOT)])
+    desk.halt(True)
+    assert desk.orders("node-0") == []
+    desk.halt(False)
+    assert [each.gpu for each in desk.orders("node-0")] == [HOT]
+
+
+def test_an_order_that_was_forgotten_in_between_is_closed_without_an_error(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(board_module, "KEPT", 1)
+    desk.board.post([order(HOT)])
+    keys = [each.order.key for each in desk.board.on_gpu(HOT, ActionKind.THROTTLE)]
+    desk.say(order(HOT), OrderState.RESTORED)
+    desk.board.post([order("GPU-0-1")])
+    assert desk.board.standing(keys[0]) is None
+    desk.board.close([*keys, order("GPU-0-1").key])
+    assert desk.board.for_host("node-0") == []
 
 
 def test_a_job_over_two_agents_from_order_to_restore(desk: Desk, tmp_path: Path) -> None:

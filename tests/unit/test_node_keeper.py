@@ -161,6 +161,34 @@ def test_a_folder_that_takes_no_marker_takes_no_limit(node: Node, monkeypatch: p
     assert node.watts == 700
 
 
+def test_a_marker_that_cannot_be_removed_is_counted_and_hides_no_other_failure(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(_self: MarkerFolder, _gpu: str) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(MarkerFolder, "take_away", read_only)
+    node.power.fail("set_limit", Obstacle.PERMISSION)
+    with pytest.raises(LimitFailure, match="set_limit"):
+        node.keeper.hold(node.order(), 500_000)
+    node.power.trouble.clear()
+    node.keeper.hold(node.order(), 500_000)
+    node.power.limit_mw["GPU-a"] = 350_000
+    with pytest.raises(LimitFailure, match="somebody else"):
+        node.keeper.hold(node.order(), 450_000)
+    with pytest.raises(LimitFailure, match="cannot be removed"):
+        node.keeper.restore("GPU-a")
+    assert node.keeper.held == ("GPU-a",)
+    assert [write.outcome for write in node.writes] == [
+        "refused",
+        "permission",
+        "written",
+        "refused",
+        "overruled",
+        "refused",
+    ]
+
+
 def test_a_marker_that_cannot_be_read_is_set_aside(node: Node) -> None:
     (node.folder / "GPU-a.limit.json").write_text('{"gpu": "GPU-a"}')
     node.restart()

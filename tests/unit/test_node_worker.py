@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tocsin.actions.node.markers import MarkerFolder
 from tocsin.actions.node.ports import Asked, ResetFacts
+from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.order import OrderState
 from tocsin.domain.power import Obstacle
@@ -162,6 +164,49 @@ def test_an_older_brain_is_not_followed_even_after_a_restart(node: Node) -> None
     order = replace(node.order(key="old"), epoch=6)
     node.worker.receive([order])
     assert "older brain" in node.report(order).detail
+    assert f"remove {node.folder / 'epoch'} while the agent is stopped" in node.report(order).detail
+
+
+def test_a_restore_is_followed_whichever_brain_it_is_from(node: Node) -> None:
+    node.worker.receive([replace(node.order(), epoch=40)])
+    node.seconds(3)
+    assert node.watts < 700
+    back = replace(node.order(ActionKind.RESTORE), epoch=3)
+    node.worker.receive([back])
+    assert (node.state(back), node.watts) == (OrderState.RESTORED, 700)
+
+
+def test_a_folder_that_keeps_no_epoch_stops_no_restore(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.worker.receive([node.order()])
+    node.seconds(3)
+
+    def full(_self: MarkerFolder, _epoch: int) -> None:
+        raise InputError("node.marker_folder", "limits", "cannot be written (No space left)", "make room")
+
+    monkeypatch.setattr(MarkerFolder, "remember_epoch", full)
+    node.worker.receive([replace(node.order(ActionKind.RESTORE), epoch=2)])
+    assert node.watts == 700
+
+
+def test_a_folder_turned_read_only_leaves_no_gpu_capped(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders = [node.order(gpu=gpu, power_limit_watts="500") for gpu in ("GPU-a", "GPU-b")]
+    node.worker.receive(orders)
+    node.seconds(2)
+    assert set(node.power.limit_mw.values()) == {500_000}
+
+    def read_only(_self: MarkerFolder, _gpu: str) -> None:
+        raise OSError(30, "Read-only file system")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MarkerFolder, "take_away", read_only)
+        node.worker.close()
+        assert set(node.power.limit_mw.values()) == {700_000}
+        assert "marker in" in node.report(orders[0]).detail
+        assert "cannot be removed (Read-only file system)" in node.report(orders[0]).detail
+        node.worker.close()
+        assert [write.outcome for write in node.writes].count("refused") >= 2, "each attempt is counted"
+    node.seconds(1)
+    assert (node.markers, node.worker.busy) == ([], False)
 
 
 def test_an_order_that_comes_again_is_answered_and_not_done_again(node: Node) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -54,7 +56,13 @@ class Site:
     def restart(self) -> None:
         self.executor = SlurmExecutor(self.settings, self.cluster, self.clock)
 
+    def look(self) -> None:
+        """As is done beside the loop every few seconds."""
+        with suppress(ManagerUnavailable):
+            self.executor.nodes()
+
     def check(self, wanted: Decision) -> tuple[Ruling, str]:
+        self.look()
         verdict = self.executor.check(wanted, World().view())
         return verdict.ruling, verdict.reason
 
@@ -173,6 +181,7 @@ def test_only_what_tocsin_drained_is_given_back() -> None:
 def test_giving_back_wants_proof_of_health() -> None:
     site = Site()
     site.executor.execute(decision(ActionKind.CORDON))
+    site.look()
     undo = decision(ActionKind.UNCORDON)
     world = World()
     assert site.executor.check(undo, world.view()).ruling is Ruling.ALLOW
@@ -404,6 +413,48 @@ def test_a_controller_that_is_down_holds_and_is_asked_once() -> None:
     assert site.executor.verify(decision(ActionKind.DRAIN), World().view()) is None
 
 
+def test_the_pre_check_asks_slurm_nothing_and_goes_by_what_was_seen_last() -> None:
+    site = Site()
+    drain, view = decision(ActionKind.DRAIN), World().view()
+    unseen = site.executor.check(drain, view)
+    assert (unseen.ruling, "Slurm has not answered" in unseen.reason) == (Ruling.HOLD, True)
+    assert site.cluster.asked == 0
+    site.look()
+    asked = site.cluster.asked
+    site.cluster.down = True
+    site.clock.advance(60 * SECOND)
+    assert site.executor.check(drain, view).ruling is Ruling.ALLOW
+    site.clock.advance(SECOND)
+    assert site.executor.check(drain, view).ruling is Ruling.HOLD
+    assert site.cluster.asked == asked
+    site.look()
+    assert "is DOWN" in site.executor.check(drain, view).reason
+    site.cluster.down = False
+    site.executor.execute(drain)
+    assert site.executor.check(drain, view).ruling is Ruling.ALLOW, "what was changed since does not blind it"
+
+
+def test_the_pre_check_waits_for_nobody_who_asks_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site()
+    site.look()
+    site.clock.advance(10 * SECOND)
+    seen: list[Ruling] = []
+    run = site.cluster.run
+
+    def hangs(command: Any, seconds: float) -> Any:
+        asking = Thread(target=lambda: seen.append(site.executor.check(decision(ActionKind.DRAIN), view).ruling))
+        asking.daemon = True
+        asking.start()
+        asking.join(5.0)
+        return run(command, seconds)
+
+    view = World().view()
+    monkeypatch.setattr(site.cluster, "run", hangs)
+    site.look()
+    assert seen
+    assert set(seen) == {Ruling.ALLOW}
+
+
 def test_a_refusal_is_final_and_says_what_to_do() -> None:
     site = Site()
     site.cluster.refuses = "slurm_update error: Invalid user id"
@@ -454,7 +505,8 @@ def test_a_dry_run_looks_and_changes_nothing() -> None:
 
 def test_simulated_decisions_never_reach_the_cluster() -> None:
     site = Site()
-    assert site.check(replace(decision(ActionKind.DRAIN), simulated=True))[0] is Ruling.DENY
+    simulated = replace(decision(ActionKind.DRAIN), simulated=True)
+    assert site.executor.check(simulated, World().view()).ruling is Ruling.DENY
     assert site.cluster.asked == 0
 
 

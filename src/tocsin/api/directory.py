@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 from tocsin.api.principal import Principal, grants_of
 from tocsin.config.access import LdapSettings
@@ -150,7 +151,7 @@ class Directory:
             connection.set_option(ldap.OPT_X_TLS_REQUIRE_CERT, ldap.OPT_X_TLS_DEMAND)
             connection.set_option(ldap.OPT_X_TLS_PROTOCOL_MIN, ldap.OPT_X_TLS_PROTOCOL_TLS1_2)
             connection.set_option(ldap.OPT_X_TLS_NEWCTX, 0)
-            if wanted.url.startswith("ldap:") and wanted.start_tls:
+            if urlsplit(wanted.url).scheme == "ldap" and wanted.start_tls:
                 connection.start_tls_s()
             yield connection
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import threading
 import unicodedata
 
@@ -24,11 +25,28 @@ ADDRESS_FACTOR = 4
 
 
 def same_name(user: str) -> str:
-    """`user` as a directory compares names (RFC 4518): capitals, doubled spaces and compatible letters do not count.
+    """`user` as the laxest directory compares names: what RFC 4518 leaves out does not count, nor do accents.
 
-    Otherwise each way to write a name would have attempts of its own.
+    Otherwise each way to write a name would have attempts of its own. Two people whose names differ by an accent alone
+    share theirs.
     """
-    return " ".join(unicodedata.normalize("NFKC", user).casefold().split())
+    bare = "".join(
+        sign for sign in unicodedata.normalize("NFKD", user) if not unicodedata.category(sign).startswith("M")
+    )
+    return " ".join(bare.casefold().split())
+
+
+def same_network(address: str) -> str:
+    """`address` as failures count for it: of IPv6 the /64 that one subscriber has all of (RFC 6177), else itself."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if found.version == 4:
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.ip_network((int(found) >> 64 << 64, 64)))
 
 
 class Doorkeeper:
@@ -56,7 +74,7 @@ class Doorkeeper:
         if self._directory is None:
             raise Conflict("no api.ldap.url is set: nobody logs in by password here")
         person = same_name(user)
-        if wait := max(self._people.wait(person), self._addresses.wait(address)):
+        if wait := max(self._people.wait(person), self._addresses.wait(same_network(address))):
             raise too_many(wait, "login_locked", "too many wrong passwords")
         principal = self._checked(self._directory, user, password)
         if principal is None:
@@ -80,7 +98,7 @@ class Doorkeeper:
             self._free.release()
 
     def _failed(self, person: str, address: str) -> None:
-        seconds = max(self._people.failed(person), self._addresses.failed(address))
+        seconds = max(self._people.failed(person), self._addresses.failed(same_network(address)))
         if seconds:
             # Each lock, and not each failure: guesses must not fill the journal.
             detail: Detail = {"user": person[:200], "address": address, "seconds": seconds}

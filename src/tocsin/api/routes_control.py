@@ -23,6 +23,7 @@ from tocsin.client.models import (
     SubjectOut,
 )
 from tocsin.config.access import Role
+from tocsin.domain.finding import ActionKind
 from tocsin.domain.subject import SubjectKind
 
 
@@ -33,22 +34,32 @@ async def require_json(request: Request) -> None:
         raise ApiError(415, "unsupported_media_type", "send a JSON body with Content-Type: application/json")
 
 
-def pools_of(service: Service, subject: SubjectOut) -> Sequence[str]:
-    """Pools that an action on `subject` touches; none where it is the fleet, "" where the pool is not known."""
+WHOLE_HOST = frozenset({ActionKind.CORDON, ActionKind.UNCORDON, ActionKind.DRAIN, ActionKind.REBOOT_NODE})
+"""Actions that reach every GPU of the host, also where one GPU is their subject."""
+
+
+def pools_of(service: Service, subject: SubjectOut, action: ActionKind | None = None) -> Sequence[str]:
+    """Pools that `action` on `subject` touches; none where it is the fleet, "" where the pool is not known."""
     if subject.kind is SubjectKind.FLEET:
         return ()
     if subject.kind is SubjectKind.POOL:
         return (subject.name,)
+    gpus, host = service.gpus(), subject.name
     if subject.kind is SubjectKind.GPU:
-        return (subject.pool or next((gpu.pool for gpu in service.gpus() if gpu.uuid == subject.name), ""),)
+        itself = next((gpu for gpu in gpus if gpu.uuid == subject.name), None)
+        own = subject.pool or (itself.pool if itself else "")
+        if action not in WHOLE_HOST:
+            return (own,)
+        host = subject.host or (itself.host if itself else "")
+        return sorted({own, *(gpu.pool for gpu in gpus if gpu.host == host)})
     # A host may hold GPUs of several pools, and an action on it reaches them all.
-    return sorted({gpu.pool for gpu in service.gpus() if gpu.host == subject.name}) or (subject.pool,)
+    return sorted({gpu.pool for gpu in gpus if gpu.host == host}) or (subject.pool,)
 
 
 def _require_for(service: Service, who: Principal, decision_id: str) -> None:
     if who.limited:
         decision = service.decision(decision_id)
-        require_scope(who, OPERATORS, decision.action.value, pools_of(service, decision.subject))
+        require_scope(who, OPERATORS, decision.action.value, pools_of(service, decision.subject, decision.action))
 
 
 router = APIRouter(

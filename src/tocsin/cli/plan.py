@@ -258,12 +258,16 @@ def _show(plans: Sequence[Plan], as_json: bool) -> None:
 def plan_lines(made: Plan) -> list[str]:
     """A plan for people: what it comes to, a line for each step, figures before and after, what was refused."""
     lines = [made.sentence + (" (simulated)" if made.simulated else "")]
-    priced = any(step.gain_gpu_hours or step.cost_gpu_hours for step in made.steps)
+    columns = [
+        (title, [getattr(step, name) for step in made.steps])
+        for title, name in (("gain h", "gain_gpu_hours"), ("cost h", "cost_gpu_hours"))
+        if any(getattr(step, name) for step in made.steps)
+    ]
     if made.steps:
-        lines += ["", "  no  gain h  cost h  step" if priced else "  no  step"]
-    for number, step in enumerate(made.steps[:_SHOWN], 1):
-        figures = f"  {step.gain_gpu_hours:6.2f}  {step.cost_gpu_hours:6.2f}" if priced else ""
-        lines.append(f"{number:4d}{figures}  {step.sentence}")
+        lines += ["", "  no" + "".join(f"  {title}" for title, _ in columns) + "  step"]
+    for number, step in enumerate(made.steps[:_SHOWN]):
+        figures = "".join(f"  {values[number]:6.2f}" for _, values in columns)
+        lines.append(f"{number + 1:4d}{figures}  {step.sentence}")
     if len(made.steps) > _SHOWN:
         lines.append(f"      and {len(made.steps) - _SHOWN} more steps (see --json)")
     return lines + _changes(made.before, made.after) + _refusals(made)

@@ -40,7 +40,7 @@ class OrderOut(Wire):
     lease_s: Annotated[float, Field(ge=0)] = 0.0
     """How long the node keeps its effect without hearing of it again; 0 for what leaves none."""
     epoch: Annotated[int, Field(ge=0)] = 0
-    """When its brain began to act, in milliseconds; a node takes from one older than it has heard of a restore alone."""
+    """When its brain began to act, in milliseconds; from one older than it has heard of a node takes only a restore."""
     simulated: bool = False
     parameters: dict[str, Text] = Field(default_factory=dict, max_length=MOST_ENTRIES)
 

@@ -20,7 +20,7 @@ class PlanningSettings(Section):
     """How long a plan waits for a checkpoint that is due."""
     restart_seconds: float = Field(default=300.0, ge=0)
     """How long work stands after a move where nobody tells."""
-    effort: int = Field(default=40_000, ge=0, le=10_000_000)
+    effort: int = Field(default=30_000, ge=0, le=10_000_000)
     """Pieces of work that the search lifts and puts down; more gives better plans and takes longer."""
     scale_in_below: float = Field(default=0.3, ge=0, le=1)
     """Utilisation below which a pool gives a node back."""

@@ -154,6 +154,8 @@ class KubeDouble:
             return recorded("node_patch_wrong_content_type_415")
         part = "status" if asked.sub == "status" else ""
         kept = before | {"status": changed.get("status", {})} if part else _without_status(changed, before)
+        if asked.plural == "nodes" and _closed(kept) != _closed(before):
+            kept = kept | {"metadata": kept["metadata"] | {"managedFields": _writers_of_cordon(kept, asked)}}
         return _ok(self.state.change(asked.collection, asked.name, copy.deepcopy(kept), dry_run=asked.dry_run))
 
     def _put(self, asked: Asked) -> Answer:
@@ -291,6 +293,19 @@ def _ok(body: Json) -> Answer:
 def _without_status(changed: Json, before: Json) -> Json:
     kept = {key: value for key, value in changed.items() if key != "status"}
     return kept | ({"status": before["status"]} if "status" in before else {})
+
+
+def _closed(node: Json) -> bool:
+    return bool(node["spec"].get("unschedulable"))
+
+
+def _writers_of_cordon(node: Json, asked: Asked) -> list[Json]:
+    """A server gives a field to whoever changed it last, and to nobody once it is gone."""
+    writer = asked.query.get("fieldManager", "unknown")
+    fields = {"f:spec": {"f:unschedulable": {}}}
+    others = [each for each in node["metadata"].get("managedFields", []) if each.get("fieldsV1") != fields]
+    own = {"manager": writer, "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": fields}
+    return [*others, own] if _closed(node) else others
 
 
 def _same_uid(found: Json, options: Json) -> None:
