@@ -22,6 +22,8 @@ _TRY_AGAIN = frozenset({408, 425, 429})
 _MOST_READ = 64 * 1024
 _SHORTEST_SECRET = 6
 """Characters below which a part of a URL is no secret: blanking `/` or `1` would spoil every answer (own choice)."""
+_SHORTEST_TOKEN = 16
+"""Characters from which a part of a path alone is taken for a token (own choice)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +115,14 @@ class Poster:
 
 
 def _secrets_of(url: str) -> list[str]:
-    """`url`, its path and its query, each also as JSON may spell it and without escapes; the longest first."""
+    """`url`, its path and its query, and what in them may be a token; the longest first.
+
+    Each is also there as JSON may spell it, and without escapes.
+    """
     parts = urlsplit(url)
     path = parts.path.rstrip("/")
     held = {url, path, parts.query, f"{parts.path}?{parts.query}", *(value for _, value in parse_qsl(parts.query))}
+    held |= {part for part in path.split("/") if len(part) >= _SHORTEST_TOKEN}
     held |= {unquote(each) for each in held}
     held |= {each.replace("/", "\\/") for each in held}
     return sorted((each for each in held if len(each) >= _SHORTEST_SECRET), key=len, reverse=True)

@@ -51,7 +51,7 @@ def brain_settings(folder: Path, webhook: str) -> Settings:
             "webhook": {"url": webhook},
             "actions": {
                 "mode": "act",
-                "executor": "webhook",
+                "executors": ["webhook"],
                 "managed_pools": ["default"],
                 "confirmations": 1,
                 "boot_grace_seconds": 0,

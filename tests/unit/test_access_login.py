@@ -7,20 +7,23 @@ import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 from click.testing import CliRunner
 from pytest_httpserver import HTTPServer
 
 from tocsin.api.app import create_app
-from tocsin.api.login import same_name
+from tocsin.api.directory import Directory, NoRole
+from tocsin.api.errors import ApiError
+from tocsin.api.login import ADDRESS_FACTOR, Doorkeeper, same_name, same_network
 from tocsin.api.principal import simple
 from tocsin.api.sessions import MAX_SESSIONS, PREFIX, Sessions
 from tocsin.cli.main import cli
 from tocsin.client.device import DeviceLogin, LoginRefused
 from tocsin.client.models import OidcMethod
 from tocsin.client.token_file import VARIABLE, drop_token, store_token, stored_token, token_path
-from tocsin.config.access import ApiSettings, OidcSettings, Role
+from tocsin.config.access import ApiSettings, LdapSettings, OidcSettings, Role
 from tocsin.domain.clock import SECOND, ManualClock, SystemClock, to_iso
 from tocsin.domain.errors import InputError, Unavailable
 from tocsin_testing.builders import T0
@@ -60,9 +63,41 @@ def test_sessions_are_closed_by_their_digest_and_bounded() -> None:
     assert sessions.find(first) is None
 
 
-@pytest.mark.parametrize("typed", ["Anna  Maria", " anna maria", "ANNA MARIA", "\uff41nna maria"])
+@pytest.mark.parametrize(
+    "typed", ["Anna  Maria", " anna maria", "ANNA MARIA", "\uff41nna maria", "\xe1nna maria", "a\u034fnna mar\ufe0fia"]
+)
 def test_every_way_to_write_a_name_has_the_same_attempts(typed: str) -> None:
     assert same_name(typed) == "anna maria"
+
+
+@pytest.mark.parametrize(
+    ("address", "key"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:aaaa::1", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
+        ("2001:db8:1:3::9", "2001:db8:1:3::/64"),
+        ("testclient", "testclient"),
+    ],
+)
+def test_failures_count_for_the_network_that_one_subscriber_has(address: str, key: str) -> None:
+    assert same_network(address) == key
+
+
+def test_addresses_of_one_network_share_their_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = ApiSettings()
+    clock = ManualClock(T0)
+    keeper = Doorkeeper(settings, clock, Sessions(clock, 60.0), FakeService())
+    nobody = MagicMock()
+    nobody.login.return_value = None
+    monkeypatch.setattr(keeper, "_directory", nobody)
+    codes = []
+    for number in range(settings.limits.login_attempts * ADDRESS_FACTOR + 1):
+        with pytest.raises(ApiError) as refused:
+            keeper.login(f"user-{number}", "guess", f"2001:db8::{number:x}")
+        codes.append(refused.value.status_code)
+    assert codes[-2:] == [401, 429]
 
 
 # ---------------------------------------------------------------------- stored tokens
@@ -238,3 +273,31 @@ def test_a_library_that_lacks_is_named_with_its_extra(
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(InputError, match=says):
         create_app(FakeService(), ApiSettings.model_validate(section))
+
+
+# ---------------------------------------------------------------------- the directory's connection
+
+
+@pytest.mark.parametrize(
+    ("url", "encrypted"), [("ldap://dc1.example", True), ("LDAP://dc1.example", True), ("LDAPS://dc1.example", False)]
+)
+def test_no_spelling_of_the_url_skips_starttls(url: str, encrypted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LDAPS is encrypted from the first byte and cannot be again."""
+    library = MagicMock()
+    for name in ("INVALID_CREDENTIALS", "INVALID_DN_SYNTAX", "NO_SUCH_OBJECT", "INSUFFICIENT_ACCESS", "LDAPError"):
+        setattr(library, name, type(name, (Exception,), {}))
+    library.escape_dn_chars = library.escape_filter_chars = str
+    connection = library.initialize.return_value
+    connection.search_ext_s.return_value = []
+    for part in ("ldap", "ldap.dn", "ldap.filter"):
+        monkeypatch.setitem(sys.modules, part, library)
+    section = {
+        "url": url,
+        "user_dn": "uid={user},ou=people",
+        "group_base": "ou=groups",
+        "groups": [{"group": "a", "role": "viewer"}],
+    }
+    with pytest.raises(NoRole):
+        Directory(LdapSettings.model_validate(section)).login("anna", "secret")
+    said = [call[0] for call in connection.method_calls if call[0] in {"start_tls_s", "simple_bind_s"}]
+    assert said[:2] == (["start_tls_s", "simple_bind_s"] if encrypted else ["simple_bind_s"])

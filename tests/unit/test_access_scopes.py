@@ -11,6 +11,7 @@ from tocsin.api.principal import Grant, Principal, grants_of, simple
 from tocsin.api.routes_control import pools_of
 from tocsin.client.models import DecisionOut, SubjectOut
 from tocsin.config.access import AccessScope, ApiSettings, GroupRole, Role, Token
+from tocsin.domain.finding import ActionKind
 from tocsin.domain.subject import SubjectKind
 from tocsin_testing.fake_service import FakeService
 
@@ -190,3 +191,44 @@ def test_an_agent_s_token_may_be_bound_to_its_node() -> None:
 
 def test_an_unbound_principal_speaks_for_every_host() -> None:
     assert simple("x", Role.AGENT).speaks_for("anything")
+
+
+@pytest.mark.parametrize(
+    ("action", "status"),
+    [
+        (ActionKind.DRAIN, 403),
+        (ActionKind.CORDON, 403),
+        (ActionKind.UNCORDON, 403),
+        (ActionKind.REBOOT_NODE, 403),
+        (ActionKind.THROTTLE, 200),
+        (ActionKind.RESET_GPU, 200),
+    ],
+)
+def test_an_action_on_the_whole_host_needs_all_its_pools_though_one_gpu_is_its_subject(
+    action: ActionKind, status: int
+) -> None:
+    for verb in ("approve", "reject"):
+        service = FakeService()
+        held = waiting(service)
+        gpu = next(one for one in service.gpus() if one.uuid == held.subject.name)
+        mixed = [
+            one.model_copy(update={"pool": "train-a" if one.uuid == gpu.uuid else "serving", "host": gpu.host})
+            for one in service.gpus()
+        ]
+        service.gpus = lambda mixed=mixed: mixed  # type: ignore[method-assign]
+        subject = held.subject.model_copy(update={"pool": "train-a", "host": gpu.host})
+        about = held.model_copy(update={"action": action, "subject": subject})
+        service.decision = lambda _, about=about: about  # type: ignore[method-assign]
+        path = f"/v1/decisions/{held.id}/{verb}"
+        assert http_for(service, scope(["train-*"])).post(path, json={}).status_code == status
+        assert http_for(service, scope(["train-*", "serving"])).post(path, json={}).status_code == 200
+
+
+def test_the_host_of_a_gpu_is_looked_up_where_the_decision_does_not_name_it() -> None:
+    service = FakeService()
+    gpu = service.gpus()[0]
+    subject = SubjectOut(kind=SubjectKind.GPU, name=gpu.uuid)
+    everywhere = sorted({one.pool for one in service.gpus() if one.host == gpu.host})
+    assert list(pools_of(service, subject, ActionKind.DRAIN)) == everywhere
+    gone = SubjectOut(kind=SubjectKind.GPU, name="GPU-gone", pool="a")
+    assert list(pools_of(service, gone, ActionKind.DRAIN)) == ["a"]

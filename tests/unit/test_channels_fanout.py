@@ -131,6 +131,7 @@ def test_a_receiver_that_asks_for_rest_gets_it() -> None:
         ({"pools": ["serve"]}, {"subject": Subject(SubjectKind.POOL, "serve")}, True),
         ({"pools": ["serve"]}, {"subject": Subject(SubjectKind.FLEET, "fleet"), "parameters": {}}, True),
         ({"pools": ["train"]}, {"subject": Subject(SubjectKind.HOST, "node-7")}, True),
+        ({"pools": ["train"]}, {"subject": Subject(SubjectKind.HOST, "node-7"), "parameters": {}}, True),
         ({"rules": ["xid_*", "temperature_high"]}, {}, True),
         ({"rules": ["xid_*"]}, {}, False),
         ({"simulated": False}, {"simulated": True}, False),

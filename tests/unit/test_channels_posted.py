@@ -251,3 +251,15 @@ def test_the_servers_certificate_is_checked(tmp_path: Path) -> None:
     assert "certificate" in refused.detail.lower()
     with pytest.raises(InputError, match="ca_file"):
         build_channel(ChannelMeans(channel_settings("slack", ca_file=str(tmp_path / "none.pem"))))
+
+
+@pytest.mark.parametrize("kind", ["slack", "cloudevents", "feishu"])
+@pytest.mark.parametrize("status", [200, 404, 500])
+def test_a_receiver_that_repeats_its_address_tells_no_secret(httpserver: HTTPServer, kind: str, status: int) -> None:
+    path, query = "/services/T0/s3cr3t-path-0123456789", "access_token=s3cr3t-query"
+    said = {"code": 9, "path": path, "url": f"{path}?{query}", "token": "s3cr3t-query", "hook": path[13:]}
+    text = json.dumps(said) + json.dumps(said).replace("/", "\\/")
+    httpserver.expect_request(path).respond_with_response(Response(text, status))
+    delivery = _send(httpserver, kind, url=httpserver.url_for(f"{path}?{query}"))
+    assert "s3cr3t" not in delivery.detail
+    assert f"answered {status}" in delivery.detail

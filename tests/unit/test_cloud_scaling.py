@@ -267,3 +267,59 @@ def test_a_receiver_that_fails_is_a_result(httpserver: HTTPServer) -> None:
     made.check(OUT, view())
     result = made.execute(OUT)
     assert (result.ok, result.certain) == (False, False)
+
+
+def test_what_ec2_did_give_is_kept_and_only_the_rest_is_asked_of_the_next_group() -> None:
+    site = Site(group("spot", desired=2, most=8), group("demand", desired=0, most=8))
+    four = decision(ActionKind.SCALE_OUT, nodes="4")
+    site.executor.execute(four)
+    site.clock.advance(SECOND)
+    site.aws.launch_some("spot", 3)
+    for _ in range(3):
+        site.restart()
+        result = site.executor.execute(four)
+        assert result.pending
+    assert "EC2 has no capacity for spot beyond 5 instances" in result.detail
+    assert site.aws.log == ["set spot 6", "set spot 5", "set demand 1"]
+    site.aws.launch()
+    assert site.executor.execute(four).effect["nodes_up"] == 4.0
+
+
+def test_a_number_that_somebody_else_set_is_not_put_back() -> None:
+    site = Site(group("spot", desired=2, most=8), group("demand"))
+    site.executor.execute(OUT)
+    site.aws.known["spot"] = replace(site.aws.known["spot"], desired=6)
+    site.clock.advance(SECOND)
+    site.aws.launch_some("spot", 0)
+    assert site.executor.execute(OUT).pending
+    assert site.aws.log == ["set spot 3", "set demand 2"]
+    assert site.aws.known["spot"].desired == 6
+
+
+def test_two_decisions_on_one_group_go_one_after_the_other() -> None:
+    site = Site(group("spot", desired=1, most=8))
+    other = replace(OUT, key="other")
+    for _ in range(4):
+        site.restart()
+        assert site.executor.execute(OUT).pending
+        result = site.executor.execute(other)
+        assert result.pending
+    assert "is being scaled for another decision" in result.detail
+    assert site.aws.log == ["set spot 2"]
+    site.aws.launch()
+    assert not site.executor.execute(OUT).pending
+    assert not site.executor.execute(OUT).pending, "what has ended is not begun again"
+    assert site.executor.execute(other).pending
+    assert site.executor.execute(replace(IN, parameters={"instance": "i-00000000"})).pending
+    assert site.aws.log == ["set spot 2", "set spot 3"]
+    site.clock.advance(2 * HOUR)
+    assert site.executor.execute(replace(OUT, key="third")).pending
+    assert site.aws.log[-1] == "set spot 4", "an order that nobody ended holds up nothing for ever"
+
+
+def test_an_order_that_aws_refuses_holds_up_no_other() -> None:
+    site = Site(group("spot", most=8))
+    site.aws.fails = ["AccessDenied"]
+    assert not site.executor.execute(OUT).ok
+    site.executor.execute(replace(OUT, key="other"))
+    assert site.aws.log == ["set spot 2"]

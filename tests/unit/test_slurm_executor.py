@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from threading import Thread
@@ -13,6 +14,7 @@ from tocsin.actions.executors.protocol import ManagerUnavailable
 from tocsin.actions.executors.slurm import SlurmExecutor
 from tocsin.actions.recovery import inverse_of
 from tocsin.actions.slurm import marks
+from tocsin.actions.slurm.runner import Answer, SlurmProblem, Trouble
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import HOUR, SECOND, ManualClock
 from tocsin.domain.decision import Decision, Mode, Ruling
@@ -532,3 +534,23 @@ def test_two_decisions_about_one_job_tell_it_at_most_once_each() -> None:
         site.executor.execute(drain)
         site.executor.execute(checkpoint)
     assert len(site.cluster.jobs[7].signals) == 2
+
+
+class Hanging(FakeSlurm):
+    """A cluster where one file system never answers."""
+
+    def run(self, command: Sequence[str], seconds: float) -> Answer:
+        if command[0] == "stat" and command[-1].startswith("/stale"):
+            raise SlurmProblem(Trouble.TIMED_OUT, command, "no end within 10 s")
+        return super().run(command, seconds)
+
+
+def test_a_folder_that_hangs_holds_up_no_other_job() -> None:
+    jobs = {1: Job("node-0", folder="/stale"), 2: Job("node-0", gpus="1")}
+    how = {"checkpoint_proof": "file", "checkpoint_wait_seconds": 60, "without_proof": "requeue"}
+    site = Site(Hanging(jobs=jobs), drain_jobs="requeue", **how)
+    for _ in range(5):
+        site.executor.execute(decision(ActionKind.DRAIN))
+        site.clock.advance(60 * SECOND)
+    assert site.cluster.jobs[2].signals == ["USR1"]
+    assert site.cluster.changes("scontrol requeue 2")

@@ -12,9 +12,10 @@ from tocsin.actions.slurm import marks, parse_json, parse_text
 from tocsin.actions.slurm.hostlist import expand
 from tocsin.actions.slurm.marks import Mark
 from tocsin.actions.slurm.nodes import foreign, is_ours
-from tocsin.actions.slurm.runner import Answer, Trouble, trouble_of
+from tocsin.actions.slurm.runner import Answer, CommandRunner, Trouble, trouble_of
 from tocsin.actions.slurm.state import SlurmNode, split_state
 from tocsin.actions.slurm.words import gpu_count, gpu_indices, job_ref
+from tocsin.config.slurm import SlurmSettings
 
 DATA = Path(__file__).parent.parent / "data" / "slurm"
 
@@ -205,3 +206,55 @@ def test_whose_a_node_is() -> None:
 def test_error_texts_as_recorded(file: str, at: int, wanted: Trouble | None) -> None:
     command, answer = transcript(file)[at]
     assert trouble_of(answer) is wanted, command
+
+
+@pytest.mark.parametrize(
+    ("reason", "by", "nobodys"),
+    [
+        ("Not responding", "slurm", True),
+        ("Not responding", "root", True),
+        ("Not responding", "", True),
+        ("Low RealMemory", "slurm", True),
+        ("Low RealMemory (reported:128000 < 100.00% of configured:256000)", "slurm", True),
+        ("Low socket*core*thread count, Low CPUs", "slurm", True),
+        ("gres/gpu count reported lower than configured (0 < 8), Low TmpDisk", "slurm", True),
+        ("Node unexpectedly rebooted", "slurm", True),
+        ("Not responding to ping, RMA 4711", "ann", False),
+        ("Not responding to ping, RMA 4711", "root", False),
+        ("Not responding", "ann", False),
+        ("Low priority repair", "ann", False),
+        ("Low RealMemory", "ann", False),
+        ("gres/gpu count wrong, do not touch", "root", False),
+        ("slurm_upgrade", "root", False),
+    ],
+)
+def test_only_slurm_s_own_words_are_nobody_s_decision(reason: str, by: str, nobodys: bool) -> None:
+    node = SlurmNode("n", "IDLE", frozenset({"DRAIN"}), reason, by)
+    assert (foreign(node) == "") is nobodys
+
+
+@pytest.mark.parametrize(
+    ("states", "state", "active"),
+    [
+        (["CANCELLED", "COMPLETING"], "COMPLETING", True),
+        (["RUNNING"], "RUNNING", True),
+        (["FAILED", "REQUEUED"], "FAILED", False),
+        ("completing", "COMPLETING", True),
+        ([], "UNKNOWN", False),
+    ],
+)
+def test_a_job_of_several_states_is_active_where_one_of_them_is(states: object, state: str, active: bool) -> None:
+    (job,) = parse_json.read_jobs(json.dumps({"jobs": [{"job_id": 7, "job_state": states}]}))
+    assert (job.state, job.active) == (state, active)
+
+
+@pytest.mark.parametrize("before", [["ssh", "head"], ["sudo", "-u", "slurm", "/usr/bin/ssh", "head"]])
+def test_words_for_a_remote_shell_are_quoted_wherever_ssh_stands(
+    before: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program of the first word's name stands for it and tells its last argument."""
+    fake = tmp_path / before[0]
+    fake.write_text('#!/bin/sh\nfor last; do :; done\nprintf %s "$last"\n')
+    fake.chmod(0o755)
+    settings = SlurmSettings.model_validate({"command": [str(fake), *before[1:]]})
+    assert CommandRunner(settings).run(["scontrol", "reason=a b; reboot"], 10).out == "'reason=a b; reboot'"

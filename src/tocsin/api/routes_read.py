@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query
 
@@ -155,6 +155,12 @@ def diagnoses(
 ) -> list[DiagnosisOut]:
     """What limits each job now, and what is wrong with memory, idle GPUs and requests."""
     return service.diagnoses(host)
+
+
+@router.get("/plan/state", tags=["fleet"])
+def planning_state(service: Brain, _who: Viewer) -> dict[str, Any]:
+    """The fleet as the planners see it, in the form of a state file for `tocsin plan`."""
+    return service.planning_state()
 
 
 @router.get("/journal", tags=["journal"])

@@ -8,7 +8,7 @@ decision, `InputError` for a bad argument, `Conflict` where the present state fo
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from tocsin.client.models import (
     ControlState,
@@ -107,6 +107,10 @@ class Service(Protocol):
 
     def diagnoses(self, host: str = "") -> list[DiagnosisOut]:
         """What limits each job now, and memory, idle GPUs and requests that are wrong; of `host` alone where given."""
+        ...
+
+    def planning_state(self) -> dict[str, Any]:
+        """The fleet as the planners see it, in the form of a state file."""
         ...
 
     def ingest(self, text: str, precision: str) -> IngestResult:

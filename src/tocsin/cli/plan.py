@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tocsin.cli.common import Context, dump, json_option, pass_context
+from tocsin.cli.common import Context, connect, dump, json_option, pass_context
 from tocsin.domain.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,19 +26,28 @@ _SHOWN = 40
 """Steps that a person is shown; --json has them all."""
 _REASONS = 10
 MINUTE_MS = 60_000
+_STATE = "JSON file of the fleet's state; live: that of the running brain."
+LIVE = Path("live")
+"""In place of a file: the fleet of the brain at ``dashboard.api_url``."""
 
 
 @click.group()
 def plan() -> None:
     """Show a plan without acting: defragmentation, placement, scaling, power limits.
 
-    Plans are made from a state file (docs/planning.md) or a made-up fleet, and tried on a copy of it step by step.
+    Plans are made from a state file (docs/planning.md), the fleet of a running brain or a made-up one, and tried on a
+    copy of it step by step.
     """
 
 
 def _state_options(function: F) -> F:
     options = (
-        click.option("--state", "state_file", type=click.Path(path_type=Path), help="JSON file of the fleet's state."),
+        click.option(
+            "--state",
+            "state_file",
+            type=click.Path(path_type=Path),
+            help=_STATE,
+        ),
         click.option("--simulated", type=click.IntRange(8, 100_000), help="Plan for a made-up fleet of so many GPUs."),
         click.option("--seed", type=int, default=0, show_default=True, help="Seed of the made-up fleet."),
     )
@@ -58,11 +68,16 @@ def _move_options(function: F) -> F:
     return function
 
 
-def _state(state_file: Path | None, simulated: int | None, made: Callable[[int], FleetState]) -> FleetState:
-    from tocsin.actions.planning.statefile import read_state
+def _state(
+    context: Context, state_file: Path | None, simulated: int | None, made: Callable[[int], FleetState]
+) -> FleetState:
+    from tocsin.actions.planning.statefile import parse_state, read_state
 
     if (state_file is None) == (simulated is None):
         raise InputError("--state", str(state_file), "or --simulated must be given", "give exactly one of the two")
+    if state_file == LIVE:
+        with connect(context, None, None) as client:
+            return parse_state(json.dumps(client.planning_state()))
     if state_file is not None:
         return read_state(state_file)
     assert simulated is not None
@@ -122,7 +137,7 @@ def plan_defragment(
     from tocsin.actions.planning.defragment import defragment
     from tocsin.actions.planning.rehearsal import fleet
 
-    state = _state(state_file, simulated, lambda gpus: fleet(gpus, seed))
+    state = _state(context, state_file, simulated, lambda gpus: fleet(gpus, seed))
     _show([defragment(state, _limits(context, moves, hours, pack_to, at_once))], as_json)
 
 
@@ -146,7 +161,7 @@ def plan_mig(
     from tocsin.actions.planning.defragment import repack_mig
     from tocsin.actions.planning.rehearsal import mig
 
-    state = _state(state_file, simulated, lambda gpus: mig(gpus, seed))
+    state = _state(context, state_file, simulated, lambda gpus: mig(gpus, seed))
     _show([repack_mig(state, _limits(context, moves, hours, pack_to, at_once))], as_json)
 
 
@@ -159,7 +174,7 @@ def plan_place(context: Context, state_file: Path | None, simulated: int | None,
     from tocsin.actions.planning.placement import place
     from tocsin.actions.planning.rehearsal import fleet, with_waiting
 
-    state = _state(state_file, simulated, lambda gpus: with_waiting(fleet(gpus, seed), seed))
+    state = _state(context, state_file, simulated, lambda gpus: with_waiting(fleet(gpus, seed), seed))
     _show([place(state, _limits(context))], as_json)
 
 
@@ -185,7 +200,7 @@ def plan_scale(
     from tocsin.actions.planning.rehearsal import fleet
     from tocsin.actions.planning.scaling import follow_demand, replace_before_drain, scale_in
 
-    state = _state(state_file, simulated, lambda gpus: fleet(gpus, seed))
+    state = _state(context, state_file, simulated, lambda gpus: fleet(gpus, seed))
     limits, policy = _limits(context), _policy(context)
     risky = [node for node in state.nodes.values() if node.schedulable and node.risk > limits.most_risk]
     hosts = drain or tuple(node.host for node in sorted(risky, key=lambda node: (-node.risk, node.host)))
@@ -226,7 +241,7 @@ def plan_power(
     from tocsin.actions.planning.power import PowerBudget, power_caps
     from tocsin.actions.planning.rehearsal import fleet
 
-    state = _state(state_file, simulated, lambda gpus: fleet(gpus, seed))
+    state = _state(context, state_file, simulated, lambda gpus: fleet(gpus, seed))
     settings = context.settings.planning
     racks = {**settings.rack_watts, **dict(_rack(text) for text in rack)}
     whole = settings.facility_watts if facility is None else facility
@@ -301,7 +316,8 @@ def _refusals(made: Plan) -> list[str]:
 @click.option("--gpus", default="64,256,1000", show_default=True, help="Sizes of the made-up fleets, by comma.")
 @click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Fleets of each size.")
 @json_option
-def plan_compare(kind: tuple[str, ...], gpus: str, seeds: int, as_json: bool) -> None:
+@pass_context
+def plan_compare(context: Context, kind: tuple[str, ...], gpus: str, seeds: int, as_json: bool) -> None:
     """Set the defragmentation planner beside a greedy descent of F on made-up fleets: equal packing, at what cost."""
     from dataclasses import asdict
 
@@ -311,7 +327,7 @@ def plan_compare(kind: tuple[str, ...], gpus: str, seeds: int, as_json: bool) ->
     sizes = [int(part) for part in gpus.split(",") if part.strip().isdecimal()]
     if not sizes or min(sizes) < 8:
         raise InputError("--gpus", gpus, "holds no sizes from 8 up", "write for example 64,256")
-    rows = compare(kind or ("defragment", "mig"), sizes, range(seeds), SystemClock().monotonic)
+    rows = compare(kind or ("defragment", "mig"), sizes, range(seeds), SystemClock().monotonic, _limits(context))
     if as_json:
         dump([asdict(row) | {"ratio": row.ratio, "meets": row.meets} for row in rows])
         return

@@ -207,6 +207,10 @@ class Client:
         """What limits each job now, and what is wrong with memory, idle GPUs and requests."""
         return self._get(list[models.DiagnosisOut], "/v1/diagnoses", {"host": host} if host else {})
 
+    def planning_state(self) -> dict[str, Any]:
+        """The fleet as the planners see it, in the form of a state file."""
+        return self._get(dict[str, Any], "/v1/plan/state", {})
+
     def journal(self, after: int = 0, limit: int = 100, kinds: Sequence[str] = ()) -> list[models.JournalEntryOut]:
         """Journal entries with `seq` above `after`, in order."""
         params: dict[str, str | int | Sequence[str]] = {"after": after, "limit": limit, "kind": list(kinds)}

@@ -110,6 +110,7 @@ class Brain:
         self._guard = threading.Lock()
         self.managers = Managers((), clock, metrics)
         self.lease: Lease | None = None
+        self._active = False
         self.on_event: Callable[[], None] = lambda: None
         self._start()
 
@@ -139,6 +140,10 @@ class Brain:
     def use_pools(self, pools: Callable[[], Sequence[PoolState]]) -> None:
         """Take the state of the pools from a scheduler, or from the simulator."""
         self._pools = pools
+
+    def pools(self) -> Sequence[PoolState]:
+        """The pools as they are known now."""
+        return self._pools()
 
     def accept(self, batch: Batch) -> None:
         """Keep readings and events: durable on return. Raises StoreUnavailable or StoreRejected."""
@@ -197,9 +202,7 @@ class Brain:
             log.warning("findings wait for the store", findings=len(self._unsaved), error=str(error))
 
     def _view(self, now_ms: int, readings: Sequence[Reading]) -> FleetView:
-        nodes = self.managers.nodes()
-        active = self.lease is None or self.lease.held()
-        self.metrics.set("tocsin_brain_active", float(active))
+        nodes, active = self.managers.nodes(), self._lead()
         sick = {
             f.subject.name for f in self.active if f.category is Category.HARDWARE and f.severity is Severity.CRITICAL
         }
@@ -226,6 +229,16 @@ class Brain:
             blind=self.managers.blind(),
             active=active,
         )
+
+    def _lead(self) -> bool:
+        """Whether this brain acts for the fleet; what it has ordered of the nodes rests while it does not."""
+        active = self.lease is None or self.lease.held()
+        if active and not self._active:
+            self.desk.renew_epoch()
+        self._active = active
+        self.desk.halt(not active or self.actions.controls().paused is not None)
+        self.metrics.set("tocsin_brain_active", float(active))
+        return active
 
     def _count(self, report: StepReport) -> None:
         fleet = self._engine.fleet

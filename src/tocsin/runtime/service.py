@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from prometheus_client import generate_latest
 
@@ -47,6 +47,7 @@ from tocsin.journal.verify import verify
 from tocsin.runtime import convert, views
 from tocsin.runtime.brain import Brain
 from tocsin.runtime.diagnose import diagnose_fleet
+from tocsin.runtime.planning import state_document
 from tocsin.runtime.scoreboard import is_ahead, score_predictions, scoreboard
 from tocsin.runtime.scoreboard_hazards import Followed, score_hazards
 from tocsin.store.lineprotocol import decode
@@ -231,6 +232,9 @@ class BrainService:
         now = self.now_ms()
         found = diagnose_fleet(self._brain.store, self._brain.memory.latest(), now, host)
         return [convert.diagnosis_out(diagnosis) for diagnosis in found]
+
+    def planning_state(self) -> dict[str, Any]:
+        return state_document(self._brain, self.now_ms())
 
     def metrics(self) -> bytes:
         return generate_latest(self._brain.metrics.registry)

@@ -59,6 +59,13 @@ class FakeAsg:
             new = tuple(Instance(f"i-{len(stays) + n:08x}", "InService") for n in range(lack))
             self._put(group.name, instances=stays + new)
 
+    def launch_some(self, name: str, count: int) -> None:
+        """Group `name` gets `count` of what it asks for, and then EC2 has no more."""
+        group = self.known[name]
+        new = tuple(Instance(f"i-9{n:07x}", "InService") for n in range(count))
+        self._put(name, instances=group.instances + new)
+        self._failed[name] = [Activity(self.clock.now_ms(), "Failed", SHORTAGE)]
+
     def _put(self, name: str, **fields: object) -> None:
         self.known[name] = replace(self.known[name], **fields)  # type: ignore[arg-type]
 

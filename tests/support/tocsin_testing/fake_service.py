@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 from tocsin.actions.node.board import OrderBoard
 from tocsin.api.app import create_app
@@ -263,6 +263,9 @@ class FakeService:
 
     def diagnoses(self, host: str = "") -> list[DiagnosisOut]:
         return [one for one in fleet.DIAGNOSES if not host or host in one.hosts]
+
+    def planning_state(self) -> dict[str, Any]:
+        return {"nodes": [], "gpus": [], "works": []}
 
     def scoreboard(self) -> Scoreboard:
         rules = [
