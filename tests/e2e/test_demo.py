@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,10 @@ import threading
 from pathlib import Path
 
 import pytest
+
+from tocsin.actions.executors.protocol import PRE_CHECK
+from tocsin.actions.guards.stages import GUARDS
+from tocsin.actions.judging import SELECTION
 
 pytestmark = pytest.mark.xdist_group("demo")
 
@@ -63,7 +68,8 @@ def test_a_newcomer_sees_a_finding_a_prediction_and_a_held_action_within_a_minut
     for start in ("dashboard: http://", "  found: ", "  predicted: ", "  hold: "):
         assert any(line.startswith(start) for line in lines), start
     holds = [line for line in lines if line.startswith("  hold: ")]
-    assert all(": " in line.rpartition(" (")[2] for line in holds), "each says which guard holds and why"
+    names = "|".join([*(guard.name for guard in GUARDS), SELECTION, PRE_CHECK])
+    assert all(re.search(rf" \((?:{names}): .+\)$", line) for line in holds), "each says which guard holds and why"
 
 
 def test_two_demos_beside_each_other_and_an_end_by_ctrl_c_without_a_child_left() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
@@ -221,7 +222,7 @@ def test_no_secret_is_in_answers_metrics_log_or_journal(world: World, capfd: pyt
         world.post("/v1/pause", {"reason": "x"})
         world.minute()
     finally:
-        configure_logging()
+        structlog.reset_defaults()
     seen += [json.dumps(world.app.openapi()), world.settings.model_dump_json(), repr(world.settings)]
     seen += [repr(entry) for entry in read_entries(world.path)]
     everything = "\n".join([*seen, log.getvalue(), *capfd.readouterr()])
