@@ -85,7 +85,11 @@ def test_neither_fans_nor_application_clocks_are_ever_set(desk: Desk) -> None:
         ("777", Obstacle.REFUSED),
     ],
 )
-def test_a_setter_that_fails_says_why_and_leaves_the_limit(desk: Desk, code: str, obstacle: Obstacle) -> None:
+def test_a_setter_that_fails_says_why_and_leaves_the_limit(
+    desk: Desk, code: str, obstacle: Obstacle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # pynvml remembers every number that it has met as an error of its own.
+    monkeypatch.setattr(pynvml.NVMLError, "_errcode_to_string", dict(pynvml.NVMLError._errcode_to_string))
     desk.fleet.gpus[0].fail(SETTER, code)
     desk.fleet.apply()
     with pytest.raises(LimitFailure) as failure:

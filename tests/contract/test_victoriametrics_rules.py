@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -137,8 +138,10 @@ def test_other_numbers_keep_12_digits(url: str) -> None:
 
 
 def test_init_leaves_a_sample_that_belongs_to_no_gpu(url: str, store: VictoriaMetricsStore) -> None:
-    flush(url)
-    assert len(export(url, "tocsin_ready_value")) == 1
+    ended = time.monotonic() + 10
+    while not (found := export(url, "tocsin_ready_value")) and time.monotonic() < ended:
+        flush(url)
+    assert len(found) == 1
     assert all(g.uuid for g in store.gpus())
 
 
