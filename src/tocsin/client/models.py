@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue
 
-from tocsin.client.scores import HazardScore, ReliabilityBin
+from tocsin.client.scores import ActionScore, HazardScore, PredictionScore, ReliabilityBin, RuleScore
 from tocsin.client.wire import (
     BreakerOut,
     ControlRequest,
@@ -44,6 +44,7 @@ from tocsin.domain.finding import ActionKind, Category, Severity
 from tocsin.domain.prediction import PredictionStatus
 
 __all__ = [
+    "ActionScore",
     "BreakerOut",
     "ControlRequest",
     "ControlState",
@@ -356,49 +357,6 @@ class VerificationOut(Wire):
     ok: bool
     events: Count
     problem: str = ""
-
-
-class RuleScore(Wire):
-    """What one rule decided, and what came of it.
-
-    `confirmed` decisions were followed by a hardware event on their subject within the horizon, `unconfirmed` were not,
-    and `pending` ones still have time.
-    """
-
-    rule: str
-    action: ActionKind
-    decisions: Count
-    would_have_acted: Count
-    """Those that no guard but the mode held."""
-    executed: Count = 0
-    held_by: dict[str, Count] = Field(default_factory=dict)
-    """Decisions by the guards that held them; one decision may count under several."""
-    confirmed: Count = 0
-    unconfirmed: Count = 0
-    pending: Count = 0
-
-
-class PredictionScore(Wire):
-    """How predictions turned out: a hit crossed its threshold within the horizon, a miss did not."""
-
-    made: Count = 0
-    hits: Count = 0
-    misses: Count = 0
-    pending: Count = 0
-    not_enough_data: Count = 0
-    lead_s: list[float] = Field(default_factory=list)
-    """Time from each hit's prediction to its crossing."""
-    within_interval: Count = 0
-    """Hits whose crossing fell inside the stated interval."""
-
-
-class ActionScore(Wire):
-    """What came of one kind of action: `effects` are means of what was measured where it worked, by name with unit."""
-
-    action: ActionKind
-    tried: Count
-    worked: Count
-    effects: dict[str, float] = Field(default_factory=dict)
 
 
 class Scoreboard(Wire):

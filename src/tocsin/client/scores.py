@@ -1,10 +1,11 @@
-"""Wire models of the scoreboard of probabilities; see `tocsin.client.models`."""
+"""Wire models of the parts of the scoreboard; see `tocsin.client.models`."""
 
 from __future__ import annotations
 
 from pydantic import Field
 
 from tocsin.client.wire import Count, Ratio, Wire
+from tocsin.domain.finding import ActionKind
 
 
 class ReliabilityBin(Wire):
@@ -65,3 +66,46 @@ class HazardScore(Wire):
     rejected: Count = 0
     operator_precision: Ratio | None = None
     """Share of these verdicts that were approvals."""
+
+
+class RuleScore(Wire):
+    """What one rule decided, and what came of it.
+
+    `confirmed` decisions were followed by a hardware event on their subject within the horizon, `unconfirmed` were not,
+    and `pending` ones still have time.
+    """
+
+    rule: str
+    action: ActionKind
+    decisions: Count
+    would_have_acted: Count
+    """Those that no guard but the mode held."""
+    executed: Count = 0
+    held_by: dict[str, Count] = Field(default_factory=dict)
+    """Decisions by the guards that held them; one decision may count under several."""
+    confirmed: Count = 0
+    unconfirmed: Count = 0
+    pending: Count = 0
+
+
+class PredictionScore(Wire):
+    """How predictions turned out: a hit crossed its threshold within the horizon, a miss did not."""
+
+    made: Count = 0
+    hits: Count = 0
+    misses: Count = 0
+    pending: Count = 0
+    not_enough_data: Count = 0
+    lead_s: list[float] = Field(default_factory=list)
+    """Time from each hit's prediction to its crossing."""
+    within_interval: Count = 0
+    """Hits whose crossing fell inside the stated interval."""
+
+
+class ActionScore(Wire):
+    """What came of one kind of action: `effects` are means of what was measured where it worked, by name with unit."""
+
+    action: ActionKind
+    tried: Count
+    worked: Count
+    effects: dict[str, float] = Field(default_factory=dict)

@@ -107,6 +107,11 @@ def open_brain(
     brain.lease = open_lease(settings, clock)
     brain.desk = OrderDesk(board, metrics)
     metrics.set_function("tocsin_forecast_worker_deaths", lambda: float(worker.deaths))
+    return RunningBrain(brain, worker, _threads(brain), sender)
+
+
+def _threads(brain: Brain) -> list[Periodic]:
+    settings, clock, metrics = brain.settings, brain.clock, brain.metrics
 
     def failed(name: str) -> None:
         metrics.count("tocsin_loop_failures_total", loop=name)
@@ -123,4 +128,4 @@ def open_brain(
     ]
     if brain.lease is not None:
         threads.append(Periodic("lease", brain.lease.tick, LEASE_LOOK_SECONDS, clock, failed))
-    return RunningBrain(brain, worker, threads, sender)
+    return threads
