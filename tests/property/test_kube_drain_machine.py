@@ -11,30 +11,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tocsin.actions.executors.kubernetes import Kubernetes
 from tocsin.actions.executors.protocol import ExecutionResult
 from tocsin.actions.kube.cluster import Cluster
-from tocsin.actions.kube.port import Json, KubeError
+from tocsin.actions.kube.port import Json
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.finding import ActionKind
 from tocsin_testing.builders import T0
 from tocsin_testing.kube_double import ADMIN, TOCSIN, Asked, KubeDouble
-from tocsin_testing.kube_site import DirectDoor, Site, decide
+from tocsin_testing.kube_site import DirectDoor, FlakyDoor, Site, decide
 
 NODE = "n1"
 DRAIN = decide(ActionKind.DRAIN, NODE)
-
-
-class FlakyDoor(DirectDoor):
-    """Loses requests, or the answers to requests that took effect."""
-
-    trouble = ""
-
-    def ask(self, method: str, path: str, **more: object) -> Json:  # type: ignore[override]
-        if self.trouble == "away":
-            raise KubeError(0, "cannot connect")
-        answer = super().ask(method, path, **more)  # type: ignore[arg-type]
-        if self.trouble == "mute" and method != "GET":
-            raise KubeError(0, "no answer", certain=False)
-        return answer
 
 
 class Drains(RuleBasedStateMachine):

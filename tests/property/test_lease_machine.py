@@ -7,28 +7,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tocsin.actions.kube.cluster import Cluster
-from tocsin.actions.kube.port import Json, KubeError
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.runtime.lease import KubernetesLease
 from tocsin_testing.builders import T0
 from tocsin_testing.kube_double import ADMIN, KubeDouble
-from tocsin_testing.kube_site import DirectDoor
+from tocsin_testing.kube_site import FlakyDoor
 
 BRAINS = 3
-
-
-class FlakyDoor(DirectDoor):
-    """Loses requests, or the answers to requests that took effect."""
-
-    trouble = ""
-
-    def ask(self, method: str, path: str, **more: object) -> Json:  # type: ignore[override]
-        if self.trouble == "away":
-            raise KubeError(0, "cannot connect")
-        answer = super().ask(method, path, **more)  # type: ignore[arg-type]
-        if self.trouble == "mute" and method != "GET":
-            raise KubeError(0, "no answer", certain=False)
-        return answer
 
 
 class Brains(RuleBasedStateMachine):

@@ -117,28 +117,33 @@ def _policy(context: Context) -> ScalingPolicy:
     )
 
 
+def _moved(
+    context: Context,
+    planner: Callable[[FleetState, Limits], Plan],
+    made: Callable[[int, int], FleetState],
+    *,
+    state_file: Path | None,
+    simulated: int | None,
+    seed: int,
+    as_json: bool,
+    **limits: Any,
+) -> None:
+    """Show what a planner that moves work would do."""
+    state = _state(context, state_file, simulated, lambda gpus: made(gpus, seed))
+    _show([planner(state, _limits(context, **limits))], as_json)
+
+
 @plan.command("defragment")
 @_state_options
 @_move_options
 @json_option
 @pass_context
-def plan_defragment(
-    context: Context,
-    state_file: Path | None,
-    simulated: int | None,
-    seed: int,
-    moves: int | None,
-    hours: float | None,
-    pack_to: float,
-    at_once: bool,
-    as_json: bool,
-) -> None:
+def plan_defragment(context: Context, /, **wanted: Any) -> None:
     """Move work between hosts so that free GPUs are of use to the work that comes."""
     from tocsin.actions.planning.defragment import defragment
     from tocsin.actions.planning.rehearsal import fleet
 
-    state = _state(context, state_file, simulated, lambda gpus: fleet(gpus, seed))
-    _show([defragment(state, _limits(context, moves, hours, pack_to, at_once))], as_json)
+    _moved(context, defragment, fleet, **wanted)
 
 
 @plan.command("mig")
@@ -146,23 +151,12 @@ def plan_defragment(
 @_move_options
 @json_option
 @pass_context
-def plan_mig(
-    context: Context,
-    state_file: Path | None,
-    simulated: int | None,
-    seed: int,
-    moves: int | None,
-    hours: float | None,
-    pack_to: float,
-    at_once: bool,
-    as_json: bool,
-) -> None:
+def plan_mig(context: Context, /, **wanted: Any) -> None:
     """Move work between MIG instances so that more of those in demand can be created."""
     from tocsin.actions.planning.defragment import repack_mig
     from tocsin.actions.planning.rehearsal import mig
 
-    state = _state(context, state_file, simulated, lambda gpus: mig(gpus, seed))
-    _show([repack_mig(state, _limits(context, moves, hours, pack_to, at_once))], as_json)
+    _moved(context, repack_mig, mig, **wanted)
 
 
 @plan.command("place")

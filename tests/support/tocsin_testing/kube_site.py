@@ -73,6 +73,20 @@ class DirectDoor:
         """Nothing is open."""
 
 
+class FlakyDoor(DirectDoor):
+    """Loses requests, or the answers to requests that took effect."""
+
+    trouble = ""
+
+    def ask(self, method: str, path: str, **more: object) -> Json:  # type: ignore[override]
+        if self.trouble == "away":
+            raise KubeError(0, "cannot connect")
+        answer = super().ask(method, path, **more)  # type: ignore[arg-type]
+        if self.trouble == "mute" and method != "GET":
+            raise KubeError(0, "no answer", certain=False)
+        return answer
+
+
 @dataclass
 class Site:
     """One cluster, and what tests make there."""
