@@ -5,7 +5,7 @@ What the brain says (sentences of findings, predictions and guards) is shown as 
 
 from __future__ import annotations
 
-from tocsin.dashboard.text_table import STRINGS
+from tocsin.dashboard.words import STRINGS
 
 LANGUAGES = {"en": "English", "zh": "中文"}
 

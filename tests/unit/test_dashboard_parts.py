@@ -17,7 +17,7 @@ from tocsin.dashboard import heatmap, launch, timeline
 from tocsin.dashboard.overview import needing_attention
 from tocsin.dashboard.palette import DARK, LIGHT, SYMBOLS, Palette, ink, luminance, mix
 from tocsin.dashboard.text import LANGUAGES, Text
-from tocsin.dashboard.text_table import STRINGS
+from tocsin.dashboard.words import STRINGS, TABLES
 from tocsin.domain.clock import HOUR, to_iso
 from tocsin.domain.decision import DecisionState, Mode, OutcomeStatus, Ruling
 from tocsin.domain.event import EventKind
@@ -69,8 +69,12 @@ def test_every_missing_reason_and_every_guard_has_a_word() -> None:
     assert [guard.name for guard in GUARDS if f"guard.{guard.name}" not in STRINGS] == []
 
 
+def test_no_key_stands_in_two_tables() -> None:
+    assert len(STRINGS) == sum(len(table.STRINGS) for table in TABLES)
+
+
 def test_no_string_is_left_over() -> None:
-    source = "".join(path.read_text() for path in FOLDER.glob("*.py") if path.name != "text_table.py")
+    source = "".join(path.read_text() for path in FOLDER.glob("*.py"))
     built = ("page", "colour", "column", "problem", "remedy", "score", "unit", "missing", "guard", *GROUPS)
     quoted = set(re.findall(r"""["']([a-z_.]+)["']""", source))
     used = {key for key in STRINGS if key in quoted or key.partition(".")[0] in built}
