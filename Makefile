@@ -10,7 +10,7 @@ export PYTHONPATH :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo setup setup-servers lint unit chaos wheel-test aws-test test bench prior backtest clean
+.PHONY: help demo setup setup-servers lint unit chaos wheel-test aws-test test bench docs prior backtest clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -45,8 +45,11 @@ wheel-test: setup  ## Smoke tests and laws against the built wheel
 
 test: setup-servers setup lint wheel-test unit  ## Everything
 
-bench: setup  ## Print the measured figures
-	$(BIN)/python -m pytest tests/perf --benchmark-only --benchmark-columns=min,median,rounds -p no:xdist
+bench: setup  ## Print every measured figure in one table, and write it into docs/performance.md
+	$(BIN)/python -m pytest tests/perf --benchmark-only --benchmark-columns=min,median,rounds -p no:xdist -m "not gpu" --figures docs/performance.md
+
+docs: setup  ## Build the documentation site into build/site-docs; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 prior: setup  ## Train the model that ships with the package (10 minutes)
 	@bash .ci/prior.sh $(BIN)/tocsin
@@ -66,7 +69,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.setup: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) install --quiet -c constraints.txt setuptools wheel
-	$(PIP) install --quiet -c constraints.txt -e ".[brain,access,deep,dashboard,kubernetes,ray]" --group dev --group bench
+	$(PIP) install --quiet -c constraints.txt -e ".[brain,access,deep,dashboard,kubernetes,ray]" --group dev --group bench --group docs
 	@# The log-in by LDAP is built from source; where its headers lack, its tests say so.
 	@[ ! -e /usr/include/ldap.h ] || $(PIP) install --quiet -c constraints.txt -e ".[ldap]"
 	touch $@ $(VENV)/.demo

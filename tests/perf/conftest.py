@@ -1,23 +1,36 @@
-"""Benchmarks may say in a sentence what they measured; it is printed below their table."""
+"""All that the benchmarks measured, in one table below their own; `--figures PAGE` writes it into a page as well."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-_SAID = pytest.StashKey[list[str]]()
+from tocsin_testing.figures import Result, rows, table, within
+
+_SAID = pytest.StashKey[dict[str, list[str]]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--figures", type=Path, help="page whose table of figures is replaced by what is measured now")
 
 
 @pytest.fixture
 def say(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Print a line at the end of the run."""
-    return request.config.stash.setdefault(_SAID, []).append
+    """Put a figure into the table: what, a colon, what was measured."""
+    return request.config.stash.setdefault(_SAID, {}).setdefault(request.path.name, []).append
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    said = config.stash.get(_SAID, [])
-    if said:
+    session = getattr(config, "_benchmarksession", None)
+    timed = [one for one in (session.benchmarks if session else []) if one.stats and not one.has_error]
+    results = [Result(one.fullname, one.name, one.group or "", one.stats.min) for one in timed]
+    found = rows(results, config.stash.get(_SAID, {}))
+    if found:
         terminalreporter.section("measured")
-        for line in said:
-            terminalreporter.write_line(line)
+        terminalreporter.write_line(table(found))
+    page: Path | None = config.getoption("--figures")
+    if page and found and not terminalreporter.stats.get("failed") and not terminalreporter.stats.get("error"):
+        page.write_text(within(page.read_text(), table(found)))

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tocsin.forecaster.filling import PAST, outlook
+
+GROUP = "a look at memory and fragmentation ahead"
 
 
 def rows(count: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
@@ -16,11 +19,13 @@ def rows(count: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     )
 
 
+@pytest.mark.benchmark(group=GROUP)
 def test_outlook_of_8000(benchmark: Any) -> None:
     values = rows(8_000)
     assert benchmark.pedantic(outlook, (values, 0.98), rounds=3).steps.shape == (8_000,)
 
 
+@pytest.mark.benchmark(group=GROUP)
 def test_baseline_polyfit_of_80(benchmark: Any) -> None:
     values = rows(80)
     at = np.arange(PAST)

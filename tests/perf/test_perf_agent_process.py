@@ -77,5 +77,5 @@ def test_one_interval_of_a_running_agent(
         wait_for_cycles(fleet, 2)
         benchmark.pedantic(wait_for_cycles, args=(fleet, 1), rounds=4)
         pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
-    say(f"the agent held {pages * os.sysconf('SC_PAGE_SIZE') / 1e6:.0f} MB of memory")
+    say(f"memory that the agent held: {pages * os.sysconf('SC_PAGE_SIZE') / 1e6:.0f} MB")
     assert fleet.opens == fleet.closes == 1

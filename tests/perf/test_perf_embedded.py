@@ -223,7 +223,7 @@ def test_writing_a_tick(benchmark: BenchmarkFixture, say: Say, telemetry: Teleme
         benchmark.pedantic(lambda: baseline.write(next(ticks)), rounds=4, warmup_rounds=1)
         baseline.db.close()
     if not benchmark.disabled:
-        say(f"{kind} takes {FLEET * METRICS / smallest(benchmark) / 1e6:.1f} million values/s, durable on return")
+        say(f"{TICK}, {kind}: {FLEET * METRICS / smallest(benchmark) / 1e6:.1f} million values/s")
 
 
 @pytest.mark.benchmark(group="a round of upkeep that finds nothing due")
@@ -237,9 +237,11 @@ def test_a_day_is_written_and_compacted_while_another_process_reads(
     beside = size / int(there.sum())
     written, compacted = (history.values / seconds / 1e6 for seconds in (history.writing, history.upkeep))
     sustained = history.values / (history.writing + history.upkeep) / 1e6
-    say(f"{history.values:,} values: written at {written:.1f}, compacted at {compacted:.1f}, so sustained")
-    say(f"  {sustained:.1f} million values/s, while a second process made {history.reader}")
-    say(f"  history takes {history.bytes_per_value:.2f} bytes per value, wide rows {beside:.2f}")
+    say(
+        f"a day, {history.values:,} values: written at {written:.1f}, compacted at {compacted:.1f}, so sustained "
+        f"{sustained:.1f} million values/s, while a second process made {history.reader}"
+    )
+    say(f"history on disk: {history.bytes_per_value:.2f} bytes per value, wide rows {beside:.2f}")
     assert history.bytes_per_value <= 1.5
     assert history.bytes_per_value < beside / 3
 

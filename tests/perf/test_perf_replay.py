@@ -18,6 +18,7 @@ HEADER = "timeUtc,node,metric,value,gpu,device,uuid,job,instance,modelName,drive
 INSTANTS, NODE_METRICS = 200, 500
 GPU_METRICS = ("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_XID_ERRORS")
 ROWS = INSTANTS * (NODE_METRICS + 4 * len(GPU_METRICS))
+GROUP = "reading a recording in tidy CSV"
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +67,12 @@ def test_the_reader_is_at_least_twice_as_fast_as_line_by_line(recorded: Path) ->
     assert theirs / ours >= 2.0, f"{ROWS / ours:,.0f} lines/s against {ROWS / theirs:,.0f}"
 
 
+@pytest.mark.benchmark(group=GROUP)
 def test_read(benchmark: Any, recorded: Path) -> None:
     recording = benchmark(read_recording, [recorded])
     assert recording.rows == ROWS
+
+
+@pytest.mark.benchmark(group=GROUP)
+def test_baseline_csv_module_line_by_line(benchmark: Any, recorded: Path) -> None:
+    assert benchmark(line_by_line, recorded)

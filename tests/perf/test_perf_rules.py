@@ -121,7 +121,12 @@ def test_ten_times_the_gpus_cost_less_than_thirty_times_the_time() -> None:
     assert cost(4000) < 30 * cost(400)
 
 
-@pytest.mark.parametrize(("count", "rounds"), [(4, 200), (1000, 10), (10_000, 3)])
+SIZES = [pytest.param(count, rounds, id=f"{count}_GPUs") for count, rounds in ((4, 200), (1000, 10), (10_000, 3))]
+GROUP = "an evaluation of the rules"
+
+
+@pytest.mark.benchmark(group=GROUP)
+@pytest.mark.parametrize(("count", "rounds"), SIZES)
 def test_step_of_the_shipped_rules(benchmark: BenchmarkFixture, count: int, rounds: int) -> None:
     engine = RuleEngine(load_rules())
     gpus = fleet(count)
@@ -134,3 +139,23 @@ def test_step_of_the_shipped_rules(benchmark: BenchmarkFixture, count: int, roun
     evaluation = benchmark.pedantic(engine.step, setup=setup, rounds=rounds, warmup_rounds=1)
     assert evaluation.dropped == {}
     assert evaluation.active == []
+
+
+@pytest.mark.benchmark(group=GROUP)
+@pytest.mark.parametrize(("count", "rounds"), SIZES)
+def test_baseline_loop_over_gpus(benchmark: BenchmarkFixture, count: int, rounds: int) -> None:
+    """As many thresholds as rules ship, looked at one after the other."""
+    gpus, copies = fleet(count), len(load_rules()) // len(LEVELS)
+    since: dict[tuple[str, str], int] = {}
+    active: set[tuple[str, str]] = set()
+    step = iter(range(rounds + 1))
+
+    def setup() -> tuple[tuple[list[Reading]], dict[str, object]]:
+        return (readings(gpus, next(step)),), {}
+
+    def loop(found: list[Reading]) -> None:
+        for _ in range(copies):
+            naive(found, since, active)
+
+    benchmark.pedantic(loop, setup=setup, rounds=rounds, warmup_rounds=1)
+    assert not active
