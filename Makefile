@@ -4,13 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SERVERS := victoria-metrics influxdb prometheus prometheus-alertmanager chromium fonts-noto-cjk gcc libc6-dev \
-	slurm-wlm slurmctld slurmd munge slapd libldap-dev libsasl2-dev openssl
+	slurm-wlm slurmctld slurmd munge slapd libldap-dev libsasl2-dev openssl systemd shellcheck
 DEMO_ARGS ?=
 export PYTHONPATH :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo setup setup-servers lint unit chaos wheel-test aws-test test bench docs prior backtest clean
+.PHONY: help demo setup setup-servers lint unit chaos wheel-test aws-test test bench docs prior backtest grafana clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -30,7 +30,10 @@ lint: setup  ## ruff, mypy strict, import-linter
 	PYTHONPATH=src $(BIN)/lint-imports --no-cache
 
 unit: setup  ## All tests against the working tree
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not gpu" --benchmark-disable
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not gpu" --benchmark-disable --ignore tests/unit/test_cloud_boto.py
+
+aws-test: setup  ## Tests of the extra aws, whose libraries do not go with those of the Kubernetes client
+	@bash .ci/aws-test.sh $(BIN)/python
 
 chaos: setup-servers setup  ## Break store, disk, clock and driver under a running agent (5 minutes at most)
 	timeout 300 $(BIN)/python -m pytest tests/chaos --benchmark-disable -p no:xdist
@@ -43,7 +46,7 @@ wheel-test: setup  ## Smoke tests and laws against the built wheel
 	TOCSIN_TEST_WHEEL=$(CURDIR)/build/site PYTHONPATH=$(CURDIR)/build/site \
 		$(BIN)/python -m pytest -n 2 -m "smoke or not (server or browser or data or gpu)" --benchmark-disable tests/laws tests/smoke
 
-test: setup-servers setup lint wheel-test unit  ## Everything
+test: setup-servers setup lint wheel-test aws-test unit  ## Everything
 
 bench: setup  ## Print every measured figure in one table, and write it into docs/performance.md
 	$(BIN)/python -m pytest tests/perf --benchmark-only --benchmark-columns=min,median,rounds -p no:xdist -m "not gpu" --figures docs/performance.md
@@ -57,6 +60,9 @@ prior: setup  ## Train the model that ships with the package (10 minutes)
 backtest: setup  ## Judge the forecaster on the data sets below TOCSIN_DATA_DIR; writes docs/accuracy.md (45 minutes at most)
 	@bash .ci/backtest.sh $(BIN)/tocsin
 
+grafana: setup  ## Write dashboards, alerts and docs/alerts.md anew
+	PYTHONPATH=grafana $(BIN)/python -m tocsin_grafana
+
 clean:  ## Remove what the targets made
 	rm -rf $(VENV) build dist
 
@@ -64,12 +70,13 @@ $(VENV)/bin/python:
 	@bash .ci/make-venv.sh $(PYTHON) $(VENV)
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) install --quiet -c constraints.txt -e ".[brain,dashboard]"
+	$(PIP) install --quiet -c constraints.txt -e ".[brain,dashboard,terminal]"
 	touch $@
 
 $(VENV)/.setup: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) install --quiet -c constraints.txt setuptools wheel
-	$(PIP) install --quiet -c constraints.txt -e ".[brain,access,deep,dashboard,kubernetes,ray]" --group dev --group bench --group docs
+	$(PIP) install --quiet -c constraints.txt -e ".[brain,access,deep,dashboard,kubernetes,ray,terminal]" --group dev --group bench --group docs
 	@# The log-in by LDAP is built from source; where its headers lack, its tests say so.
 	@[ ! -e /usr/include/ldap.h ] || $(PIP) install --quiet -c constraints.txt -e ".[ldap]"
+	@bash .ci/kubectl.sh $(BIN)
 	touch $@ $(VENV)/.demo

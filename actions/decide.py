@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from tocsin.actions.catalogue import CONDEMNING, DRIVER_VERDICTS, is_disruptive
-from tocsin.actions.cost import cheapest, in_words, prices, stake_of
+from tocsin.actions.cost import LOSSES, cheapest, in_words, prices, stake_of, written_losses
 from tocsin.actions.guards.limits import shortfall
 from tocsin.actions.ladder import climbed, evidence_of
-from tocsin.actions.node.ranks import RANKS, ranks_of, written
+from tocsin.actions.node.ranks import RANKS, Rank, own_ranks, ranks_of, written
 from tocsin.actions.policy import Policy
 from tocsin.actions.reach import base_key
 from tocsin.actions.sentences import action_sentence, eta_clause, notice_sentence
@@ -22,6 +22,7 @@ from tocsin.domain.subject import Subject, SubjectKind
 
 _RECOVERY_METRIC = "gpu_recovery_action"
 _KINDS = list(ActionKind)
+_BY_AGENTS = frozenset({ActionKind.RESET_GPU, ActionKind.CHECKPOINT, ActionKind.DEFRAGMENT})
 
 
 Can = Callable[[ActionKind, str], bool]
@@ -75,10 +76,14 @@ def chosen_action(incident: Incident) -> ActionKind:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What to do about an incident, and in words why this and nothing else; empty where the rule alone says it."""
+    """What to do about an incident, and in words why this and nothing else; empty where the rule alone says it.
+
+    `priced` has the expected loss of each choice in GPU-hours, where they were compared.
+    """
 
     action: ActionKind
     why: str = ""
+    priced: Mapping[ActionKind, float] = field(default_factory=dict)
 
 
 def choose(incident: Incident, view: FleetView, can: Can = _anything) -> Choice:
@@ -93,7 +98,7 @@ def choose(incident: Incident, view: FleetView, can: Can = _anything) -> Choice:
     if stake is not None and action is not ActionKind.NOTIFY and _driver_verdict(incident) is None:
         priced = prices(stake, view.policy.settings.cost, view.controls.experience)
         chosen = cheapest(priced, action)
-        return Choice(chosen, in_words(priced, chosen))
+        return Choice(chosen, in_words(priced, chosen), priced)
     pool = root.subject.pool or _pool_of_host(root, view)
     rung = climbed(root, action, view, lambda one: can(one, pool))
     return Choice(rung, "" if rung is action else f"{str(action).replace('_', ' ')} did not end it")
@@ -132,13 +137,26 @@ def _action(
 ) -> Decision:
     root, action = incident.root, choice.action
     eta = eta_clause(prediction, view.now_ms)
-    sentence = action_sentence(action, root.subject, incident.sentence, eta, choice.why)
-    parameters = _parameters(root, prediction, view) | {"cause": cause_key(root, action)}
+    told = view.foresight.told(root, action)
+    sentence = action_sentence(
+        action, root.subject, incident.sentence, eta, "; ".join(filter(None, (choice.why, told.words)))
+    )
+    parameters = _parameters(root, prediction, view) | dict(told.parameters) | {"cause": cause_key(root, action)}
+    if choice.priced:
+        parameters[LOSSES] = written_losses(choice.priced)
     if action is ActionKind.RMA_TICKET:
         parameters["evidence"] = evidence_of(root)
-    if action is ActionKind.THROTTLE and len(ranks := ranks_of(root.subject, view)) > 1:
+    ranks = _ranks(action, root.subject, view)
+    if len(ranks) > 1 or (ranks and root.subject.kind is SubjectKind.HOST):
         parameters[RANKS] = written(ranks)
     return _decision(incident, action, view, policy, _key(root, action, view), sentence, parameters)
+
+
+def _ranks(action: ActionKind, subject: Subject, view: FleetView) -> tuple[Rank, ...]:
+    """The GPUs that `action` is for, where agents may be asked for it: a throttle is for all ranks of a job."""
+    if action is ActionKind.THROTTLE:
+        return ranks_of(subject, view)
+    return own_ranks(subject, view) if action in _BY_AGENTS else ()
 
 
 def _replacements(incident: Incident, meant: Decision, view: FleetView, policy: Policy) -> list[Decision]:

@@ -12,6 +12,7 @@ from tocsin.actions.guards.stages import evaluate, worst
 from tocsin.actions.policy import Policy, milliseconds
 from tocsin.actions.reach import base_key
 from tocsin.actions.record import Record
+from tocsin.actions.recovery import is_asked
 from tocsin.actions.view import FleetView
 from tocsin.domain.decision import Decision, DecisionState, Mode, Ruling, Verdict
 from tocsin.domain.finding import ActionKind
@@ -57,9 +58,11 @@ class Judge:
         if record.rulings() != before:
             cause = "" if record.counted else self._cause(decision, verdicts, view)
             self._book.judged(record, verdicts, str(overall), cause=cause)
-        reason = "; ".join(v.reason for v in verdicts if v.ruling is Ruling.DENY and v.guard != "time_box")
+        denied = [v for v in verdicts if v.ruling is Ruling.DENY and v.guard != "time_box"]
+        reason = "; ".join(v.reason for v in denied)
         if reason:
-            self._book.closed(record, DecisionState.REJECTED, reason, renew=False)
+            anew = all(v.until_ms is not None for v in denied)
+            self._book.closed(record, DecisionState.REJECTED, reason, renew=anew)
 
     def own(self, decision: Decision, view: FleetView, wanted: Collection[str]) -> tuple[Verdict, ...]:
         """Is it what the subject needs most, and the executor's pre-check; nothing for a notification."""
@@ -114,6 +117,8 @@ def _end_of(decision: Decision, view: FleetView, now_ms: int) -> str:
     if now_ms >= decision.expires_ms:
         return "its time box ended"
     live = any(identity in view.findings for identity in decision.findings)
+    if is_asked(decision):
+        return "" if decision.parameters.get("undoes") in view.controls.effects else "what it was to undo has ended"
     if is_recovery(decision.action):
         return "a cause came back" if live else ""
     if now_ms < view.started_ms + view.policy.boot_grace_ms:

@@ -54,6 +54,9 @@ class Ledger:
         if handler is not None:
             handler(self, entry, dict(entry.payload))
             self._controls = None
+            record = self.records.get(str(entry.payload.get("key", "")))
+            if record is not None:
+                record.follow(entry.seq)
 
     def controls(self) -> Controls:
         """A snapshot for guards; the same object until an entry changes it."""

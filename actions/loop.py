@@ -16,12 +16,13 @@ from tocsin.actions.executors.protocol import Executor
 from tocsin.actions.judging import Judge
 from tocsin.actions.notices import Notices
 from tocsin.actions.notifier import JournalNotifier, Notifier
-from tocsin.actions.people import People
+from tocsin.actions.people import People, named_person
 from tocsin.actions.policy import Policy
 from tocsin.actions.reach import base_key
 from tocsin.actions.recovery import due_recoveries
 from tocsin.actions.routing import Routing
 from tocsin.actions.status import DecisionStatus, StepReport
+from tocsin.actions.undo import asked, undo
 from tocsin.actions.view import FleetView
 from tocsin.actions.watching import OUTSIDE, departed, overruled
 from tocsin.actions.workers import Inline, Workers
@@ -91,6 +92,17 @@ class ActionLoop(People):
         self._routing.close()
         self._notices.close()
 
+    def undo(self, identity: str, actor: str, reason: str = "") -> str:
+        """Undo what a decision did, through the guards; returns the id of the decision that does it.
+
+        Raises InputError where `actor` names no person, and Conflict where nothing can be undone.
+        """
+        named_person(actor)
+        now_ms, inverse = self._clock.now_ms(), self._execution.inverse
+        return undo(
+            self._book, self.policy, inverse, now_ms, identity, actor, reason, lambda one: self.approve(one, actor)
+        )
+
     def statuses(self) -> list[DecisionStatus]:
         """Every decision that is listed, the waiting ones first, then by the latest change."""
         with self._book.lock:
@@ -121,7 +133,10 @@ class ActionLoop(People):
         self, view: FleetView, incidents: Sequence[Incident], predictions: Sequence[Prediction]
     ) -> dict[str, Decision]:
         """What the state asks for, by key: what gives back first, then by urgency."""
-        due = due_recoveries(view, self._execution.inverse)
+        told = asked(self._book.records())
+        undone = {one.parameters.get("undoes") for one in told.values()}
+        recovered = due_recoveries(view, self._execution.inverse)
+        due = [*told.values(), *(one for one in recovered if one.parameters.get("undoes") not in undone)]
         decided = decide(incidents, predictions, view, self.policy, self._routing.supports)
         return {decision.key: decision for decision in (*due, *decided)}
 

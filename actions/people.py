@@ -15,7 +15,8 @@ from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.journal.kinds import EntryKind
 
 
-def _named(actor: str) -> str:
+def named_person(actor: str) -> str:
+    """`actor`; raises InputError where that names nobody."""
     if not actor.strip() or actor == "tocsin":
         raise InputError("actor", actor, "this needs a person's name", "say who you are")
     return actor
@@ -39,7 +40,7 @@ class People:
 
     def approve(self, identity: str, actor: str) -> None:
         """Let a proposed decision run, once the other guards allow."""
-        _named(actor)
+        named_person(actor)
         with self._book.lock:
             record = self._waiting(identity)
             if record.decision.mode is Mode.OBSERVE:
@@ -54,7 +55,7 @@ class People:
 
     def reject(self, identity: str, actor: str, reason: str = "") -> None:
         """Never run a decision, and leave its subject alone for the hold-off."""
-        _named(actor)
+        named_person(actor)
         with self._book.lock:
             record = self._waiting(identity)
             self._book.about(EntryKind.REJECTION, record.decision, actor=actor, reason=reason)
@@ -62,7 +63,7 @@ class People:
 
     def release(self, subject: Subject, actor: str, reason: str = "") -> None:
         """A person gave a subject back (uncordoned it): its incidents are cancelled, it is left alone."""
-        _named(actor)
+        named_person(actor)
         with self._book.lock:
             records = self._book.records()
             running = {r.decision.key for r in records if r.state is DecisionState.EXECUTING}
@@ -78,21 +79,21 @@ class People:
             note = self._book.ledger.controls().paused
             if note is not None:
                 raise Conflict(f"already paused by {note.actor}")
-            self._book.note(EntryKind.PAUSE, {"reason": reason}, actor=_named(actor))
+            self._book.note(EntryKind.PAUSE, {"reason": reason}, actor=named_person(actor))
 
     def resume(self, actor: str) -> None:
         """End the pause."""
         with self._book.lock:
             if self._book.ledger.controls().paused is None:
                 raise Conflict("not paused")
-            self._book.note(EntryKind.RESUME, {}, actor=_named(actor))
+            self._book.note(EntryKind.RESUME, {}, actor=named_person(actor))
 
     def reset_breaker(self, actor: str) -> None:
         """Close the breaker; causes are counted from zero."""
         with self._book.lock:
             if self._book.ledger.controls().breaker is None:
                 raise Conflict("the breaker is not tripped")
-            self._book.note(EntryKind.BREAKER_RESET, {}, actor=_named(actor))
+            self._book.note(EntryKind.BREAKER_RESET, {}, actor=named_person(actor))
 
     def _waiting(self, identity: str) -> Record:
         record = self._book.ledger.by_id(identity)

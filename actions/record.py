@@ -8,6 +8,9 @@ from tocsin.actions.status import FINAL, WAITING, DecisionStatus
 from tocsin.domain.decision import Decision, DecisionState, Outcome, Ruling, Verdict
 from tocsin.domain.finding import ActionKind
 
+MAX_STEPS = 200
+"""Entries about one decision that are remembered: a drain that goes on for days has more."""
+
 
 @dataclass(slots=True)
 class Record:
@@ -15,7 +18,8 @@ class Record:
 
     `counted` is True once the breaker has counted its cause. `executor`, `detail`, `attempts`, `lasting` and `changed`
     (anything in the world) are of the execution, `before` is what the subject's readings showed at its start, `effect`
-    what was measured of it. `checked` is True once the post-check has said `seen`.
+    what was measured of it. `checked` is True once the post-check has said `seen`. `steps` are the numbers of its
+    entries in the journal, the first `MAX_STEPS` of them.
     """
 
     decision: Decision
@@ -36,6 +40,7 @@ class Record:
     effect: dict[str, float] = field(default_factory=dict)
     checked: bool = False
     seen: bool | None = None
+    steps: list[int] = field(default_factory=list)
 
     @property
     def final(self) -> bool:
@@ -52,6 +57,11 @@ class Record:
         """Whether it is a notification."""
         return self.decision.action is ActionKind.NOTIFY
 
+    def follow(self, seq: int) -> None:
+        """Remember the number of an entry about it."""
+        if len(self.steps) < MAX_STEPS:
+            self.steps.append(seq)
+
     def rulings(self) -> tuple[tuple[str, Ruling], ...]:
         """What the verdicts amount to, without their reasons, which may count seconds."""
         return tuple((verdict.guard, verdict.ruling) for verdict in self.verdicts)
@@ -67,4 +77,5 @@ class Record:
             self.approved_by,
             self.updated_ms,
             self.reason,
+            tuple(self.steps),
         )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tocsin.actions.catalogue import ACTIONS
+from tocsin.actions.planning.follow_power import LIMIT_WATTS, WAS_WATTS
 from tocsin.actions.reach import affected, base_key
 from tocsin.actions.sentences import joined, named
 from tocsin.actions.view import FleetView
@@ -13,6 +14,14 @@ from tocsin.domain.decision import Decision
 from tocsin.domain.finding import Category, Severity
 
 Inverse = Callable[[Decision], Decision | None]
+
+ASKED_BY = "asked_by"
+"""Parameter of a recovery that a person asked for: its cause may be there still."""
+
+
+def is_asked(decision: Decision) -> bool:
+    """Whether a person asked for this recovery."""
+    return ASKED_BY in decision.parameters
 
 
 def inverse_of(decision: Decision) -> Decision | None:
@@ -25,6 +34,8 @@ def inverse_of(decision: Decision) -> Decision | None:
     if action is None:
         return None
     key = f"{decision.key}|{action}"
+    before = decision.parameters.get(WAS_WATTS)
+    limit = {} if before is None else {LIMIT_WATTS: before}
     return replace(
         decision,
         action=action,
@@ -33,7 +44,7 @@ def inverse_of(decision: Decision) -> Decision | None:
         sentence=joined(
             f"{ACTIONS[action].verb} {named(decision.subject)}: the cause of its {decision.action} is gone"
         ),
-        parameters={**decision.parameters, "cause": key, "undoes": decision.key},
+        parameters={**decision.parameters, **limit, "cause": key, "undoes": decision.key},
     )
 
 

@@ -79,22 +79,39 @@ class WebhookSender:
                 self._rest(pause_seconds(count))
         return Delivery(delivery.ok, delivery.detail, delivery.attempts, certain or delivery.ok, delivery.again)
 
+    def rehearse(self, decision: Decision, kind: str) -> Delivery:
+        """Make, sign and address the event as `send` does, and keep it here."""
+        body, content_type = encode(decision, kind, self._source, self.settings.format)
+        try:
+            request = self._request(body, content_type)
+        except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
+            return Delivery(False, _no_url(error), 1, again=False)
+        signed = "signed" if HEADER in request.headers else "unsigned"
+        return Delivery(True, f"dry run: would post {len(body)} bytes, {signed}, to {request.url}", 1)
+
     def close(self) -> None:
         """End a wait that is going on and let go of connections; safe to repeat."""
         self._closed.set()
         self._client.close()
 
-    def _try(self, body: bytes, content_type: str, count: int) -> Delivery:
+    def _request(self, body: bytes, content_type: str) -> httpx2.Request:
+        """Raises InvalidURL or UnsupportedProtocol where the receiver's address is none."""
         headers = {"content-type": content_type}
         secret = self.settings.secret.get_secret_value()
         if secret:
             headers[HEADER] = sign(secret, body, self._clock.now_ms())
+        request = self._client.build_request("POST", self.settings.url, content=body, headers=headers)
+        if request.url.scheme not in ("http", "https") or not request.url.host:
+            raise httpx2.UnsupportedProtocol(f"{self.settings.url!r} is no address of a web server")
+        return request
+
+    def _try(self, body: bytes, content_type: str, count: int) -> Delivery:
         try:
-            response = self._client.post(self.settings.url, content=body, headers=headers)
+            response = self._client.send(self._request(body, content_type))
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             return Delivery(False, f"cannot connect: {_words(error)}", count)
         except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
-            return Delivery(False, f"webhook.url cannot be used: {_words(error)}", count, again=False)
+            return Delivery(False, _no_url(error), count, again=False)
         except httpx2.HTTPError as error:
             return Delivery(False, f"no answer: {_words(error)}", count, certain=False)
         except RuntimeError:
@@ -103,6 +120,10 @@ class WebhookSender:
                 raise
             return Delivery(False, "closed while sending", count, certain=False)
         return _judge(response.status_code, count)
+
+
+def _no_url(error: Exception) -> str:
+    return f"webhook.url cannot be used: {_words(error)}"
 
 
 def _judge(status: int, count: int) -> Delivery:

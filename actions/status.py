@@ -19,7 +19,7 @@ class DecisionStatus:
     """One decision, what every guard last said of it, and how it ended.
 
     `reason` says in words why it stands where it does; empty where the verdicts say it. `updated_ms` is the instant of
-    its last entry in the journal.
+    its last entry in the journal, `steps` are the numbers of its entries.
     """
 
     decision: Decision
@@ -30,6 +30,7 @@ class DecisionStatus:
     approved_by: str
     updated_ms: int
     reason: str = ""
+    steps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

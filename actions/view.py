@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from tocsin.actions.controls import Controls
+from tocsin.actions.plans import Foresight
 from tocsin.actions.policy import Policy
 from tocsin.domain.finding import Finding, Incident
 from tocsin.domain.identity import Gpu
@@ -22,6 +23,7 @@ class GpuView:
     GPU is lost. `under_action` is True where the world shows it out of service, a scheduler for example, whoever did
     that. It must not be derived from decisions: the loop counts its own, and looks here for their effect. `values` are
     those of the newest reading. `job` names the work on it, alike on all GPUs of one job; empty where none is known.
+    `told` is False where the manager of that work has not told yet what else belongs to its job.
     """
 
     gpu: Gpu
@@ -30,6 +32,7 @@ class GpuView:
     under_action: bool = False
     values: Mapping[str, float] = field(default_factory=dict)
     job: str = ""
+    told: bool = True
 
     def is_fresh(self, now_ms: int, fresh_ms: int) -> bool:
         """Whether its newest reading is at most `fresh_ms` old and not dated ahead of the clock's tolerance."""
@@ -46,7 +49,9 @@ class NodeState:
 
     `schedulable` says whether it takes new work, `ready` whether it can run any, `ours` whether the manager carries
     Tocsin's own mark that Tocsin took it out of service. `reason` is the manager's, `work` names what holds GPUs there:
-    ``namespace/pod`` or a job id.
+    ``namespace/pod`` or a job id. `jobs` has, for every pod on the node by UID and by ``namespace/name``, the job that
+    it belongs to, empty where it runs by itself; None where the manager knows no pods. `held_by` are the jobs that hold
+    GPUs of the node, named as in `GpuView.job`.
     """
 
     host: str
@@ -55,6 +60,8 @@ class NodeState:
     ours: bool = False
     reason: str = ""
     work: tuple[str, ...] = ()
+    jobs: Mapping[str, str] | None = None
+    held_by: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -64,9 +71,9 @@ class FleetView:
     `started_ms` is the start of this brain. `gpus` are by UUID, MIG instances among them. `findings` are the active
     ones by id, `incidents` what they collapse to. `confirmations` counts by finding id the consecutive evaluations that
     saw it. `pools` are by name. `nodes` are those of the managers (Kubernetes, Slurm) by host, as they were last
-    seen; empty where none is asked. `blind` says that a manager has not answered lately. `active` is False while
-    another brain acts for the fleet. `controls` and `policy` are filled in by the loop, from the journal and the
-    settings.
+    seen; empty where none is asked. `foresight` is the last look of the planners. `blind` says that a manager has not
+    answered lately. `active` is False while another brain acts for the fleet. `controls` and `policy` are filled in by
+    the loop, from the journal and the settings.
     """
 
     now_ms: int
@@ -79,6 +86,7 @@ class FleetView:
     nodes: Mapping[str, NodeState] = field(default_factory=dict)
     blind: bool = False
     active: bool = True
+    foresight: Foresight = field(default_factory=Foresight)
     controls: Controls = field(default_factory=Controls)
     policy: Policy = field(default_factory=Policy)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tocsin.collector.nvml_answers import GpuLost
@@ -17,7 +17,7 @@ from tocsin.collector.nvml_probes import GPM, INSTANCE_CALLS, INSTANCE_GPM, PROC
 from tocsin.collector.nvml_processes import Processes
 from tocsin.collector.nvml_rates import Counters, Rates
 from tocsin.collector.nvml_tiers import Plan, Standing
-from tocsin.domain.identity import Gpu, normalise_pci_bus_id
+from tocsin.domain.identity import MIG_START, Gpu, normalise_pci_bus_id
 from tocsin.domain.metrics import variant
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading
@@ -240,8 +240,19 @@ def _instances(library: Nvml, handle: Any, parent: Gpu, place: Place) -> list[In
                 mig_profile=_profile(library, instance),
             )
             number_on_gpu = attempt(library, "nvmlDeviceGetGpuInstanceId", instance)
-            found.append(Instance(library, instance, gpu, handle, number_on_gpu))
+            found.append(
+                Instance(library, instance, _placed(library, gpu, handle, number_on_gpu), handle, number_on_gpu)
+            )
     return found
+
+
+def _placed(library: Nvml, gpu: Gpu, parent: Any, number: int | None) -> Gpu:
+    """The instance with the label that tells where on its GPU it begins, as far as that may be asked."""
+    handle = attempt(library, "nvmlDeviceGetGpuInstanceById", parent, number) if number is not None else None
+    info = attempt(library, "nvmlGpuInstanceGetInfo", handle) if handle is not None else None
+    if info is None:
+        return gpu
+    return replace(gpu, labels={**gpu.labels, MIG_START: str(int(info.placement.start))})
 
 
 def _profile(library: Nvml, instance: Any) -> str:

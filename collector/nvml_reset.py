@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tocsin.collector.nvml_library import Nvml, NvmlFailure, attempt, text
+from tocsin.collector.nvml_library import Code, Nvml, NvmlFailure, attempt, text
 
 HOPPER = 9
 """``NVML_DEVICE_ARCH_HOPPER``: from here on a GPU on NVSwitch is reset alone; older ones go with their NVLink peers."""
 MOST_LINKS = 18
+_NONE = frozenset({Code.NOT_SUPPORTED, Code.FUNCTION_NOT_FOUND, Code.NOT_FOUND, Code.INVALID_ARGUMENT})
+"""Errors that say that there is no such link or instance."""
 _LISTS = (
     "nvmlDeviceGetComputeRunningProcesses",
     "nvmlDeviceGetGraphicsRunningProcesses",
@@ -48,13 +50,24 @@ def _instances(library: Nvml, handle: Any) -> int:
     mode = attempt(library, "nvmlDeviceGetMigMode", handle)
     if mode is None or not mode[0]:
         return 0
-    most = int(attempt(library, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0)
-    made = sum(attempt(library, "nvmlDeviceGetMigDeviceHandleByIndex", handle, n) is not None for n in range(most))
+    most = attempt(library, "nvmlDeviceGetMaxMigDeviceCount", handle)
+    if most is None:
+        # MIG is on and nobody says what there is: something may be.
+        return 1
+    made = sum(_is_there(library, "nvmlDeviceGetMigDeviceHandleByIndex", handle, n) for n in range(int(most)))
     return int(made)
 
 
+def _is_there(library: Nvml, function: str, *arguments: Any) -> bool:
+    """Whether there is one, or an error that is no plain no: a reset needs proof."""
+    try:
+        return library.call(function, *arguments) not in (None, 0)
+    except NvmlFailure as failure:
+        return failure.code not in _NONE
+
+
 def _linked(library: Nvml, handle: Any) -> bool:
-    return any(attempt(library, "nvmlDeviceGetNvLinkState", handle, link) == 1 for link in range(MOST_LINKS))
+    return any(_is_there(library, "nvmlDeviceGetNvLinkState", handle, link) for link in range(MOST_LINKS))
 
 
 def _peers(library: Nvml, handle: Any) -> tuple[str, ...]:
@@ -64,7 +77,8 @@ def _peers(library: Nvml, handle: Any) -> tuple[str, ...]:
         return (own,)
     found = {own}
     for index in range(int(library.call("nvmlDeviceGetCount"))):
-        other = attempt(library, "nvmlDeviceGetHandleByIndex", index)
-        if other is not None and _linked(library, other):
+        # One that does not answer cannot be shown to be free, and is reset with the others where they are linked.
+        other = library.call("nvmlDeviceGetHandleByIndex", index)
+        if _linked(library, other):
             found.add(text(library.call("nvmlDeviceGetUUID", other)))
     return tuple(sorted(found))

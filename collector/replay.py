@@ -15,6 +15,7 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event
 from tocsin.domain.identity import Gpu
+from tocsin.domain.progress import track
 from tocsin.domain.reading import Reading
 
 
@@ -37,7 +38,7 @@ def read_recording(paths: Sequence[Path]) -> Recording:
     """
     samples = Samples()
     problems: list[InputError] = []
-    for path in paths:
+    for path in track(paths, "reading files"):
         try:
             (read_csv if _is_csv(path) else read_prometheus)(path, samples)
         except InputError as error:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import streamlit as st
 
+from tocsin.dashboard import style
 from tocsin.dashboard.frame import adopt_language, current_text, header, sidebar
+from tocsin.dashboard.login import gate
 
 ICON = Path(__file__).with_name("icon.svg")
 LOGO = Path(__file__).with_name("logo.svg")
@@ -14,8 +16,12 @@ SIDEBAR_WIDTH = 220
 PAGES = {
     "overview": ("page_overview.py", ":material/grid_view:"),
     "gpu": ("page_gpu.py", ":material/memory:"),
+    "forecast": ("page_forecast.py", ":material/event_upcoming:"),
     "decisions": ("page_decisions.py", ":material/gavel:"),
     "scoreboard": ("page_scoreboard.py", ":material/leaderboard:"),
+    "fragmentation": ("page_fragmentation.py", ":material/dashboard:"),
+    "cost": ("page_cost.py", ":material/payments:"),
+    "audit": ("page_audit.py", ":material/history_edu:"),
 }
 
 
@@ -31,8 +37,10 @@ def main() -> None:
     st.logo(str(LOGO), size="large", icon_image=str(ICON))
     page = st.navigation(pages)
     sidebar(text)
-    header()
-    page.run()
+    if gate(text):
+        st.html(style.hidden_heading(page.title))
+        header()
+        page.run()
 
 
 if __name__ == "__main__":

@@ -1,199 +1,262 @@
-"""Page: what is to be done, what every guard says of it, and a person's yes or no."""
+"""Page: decisions over time, why each was made, and a person's yes, no or undo."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from html import escape
-
+import plotly.graph_objects as go
 import streamlit as st
 
-from tocsin.client.models import DecisionOut, VerdictOut
-from tocsin.dashboard import style
-from tocsin.dashboard.access import REFRESH_SECONDS, api, connect, show_problem
-from tocsin.dashboard.format import clock, readable, seconds_between, short_clock
+from tocsin.client.client import Client
+from tocsin.client.errors import NotFound
+from tocsin.client.models import FleetSummary, GpuState
+from tocsin.client.models_decisions import DecisionStory, Timeline, TimelineItem, TimelineMark, TimelineQuery
+from tocsin.dashboard import charts, link, style
+from tocsin.dashboard.access import REFRESH_SECONDS, api
+from tocsin.dashboard.decision_control import Hand, fleet_buttons, forget_news, show_news
+from tocsin.dashboard.decision_story import show
+from tocsin.dashboard.format import markdown_safe, readable, seconds_between
 from tocsin.dashboard.frame import current_palette, current_text
-from tocsin.dashboard.overview import GPU_PAGE
-from tocsin.dashboard.palette import RULING_SYMBOLS, SEVERITY_STATES
+from tocsin.dashboard.palette import SEVERITY_STATES, SYMBOLS, Palette
 from tocsin.dashboard.text import Text
-from tocsin.domain.decision import DecisionState, Ruling
-from tocsin.domain.errors import TocsinError
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.decision import DecisionState
+from tocsin.domain.finding import ActionKind
 
-_LIMIT = 200
-_CARDS = 20
-_MAY_DECIDE = {"operator", "admin"}
-
-
-def _settle(decision: DecisionOut, yes: bool, text: Text) -> None:
-    """Send a person's answer and say how it went."""
-    try:
-        with connect() as client:
-            if yes:
-                client.approve(decision.id)
-            else:
-                client.reject(decision.id, st.session_state.get(f"reason-{decision.id}", ""))
-    except TocsinError as error:
-        st.session_state["decision_problem"] = error
-        return
-    key = "decision.approved" if yes else "decision.rejected"
-    st.session_state["decision_news"] = text(key, sentence=readable(decision.sentence))
-
-
-def _news(text: Text) -> None:
-    problem = st.session_state.pop("decision_problem", None)
-    if problem is not None:
-        show_problem(problem, text)
-    news = st.session_state.get("decision_news")
-    if news:
-        st.success(news, icon=":material/task_alt:")
+PAGE = 10
+"""Decisions on one page of the list: what fits a screen of 900 pixels."""
+_LABEL = 100
+"""Most characters of a sentence in the list."""
+VIEWS: dict[str, tuple[DecisionState, ...]] = {
+    "waiting": (),
+    "held": (DecisionState.HELD,),
+    "running": (DecisionState.APPROVED, DecisionState.EXECUTING, DecisionState.VERIFYING),
+    "ended": (DecisionState.DONE, DecisionState.FAILED, DecisionState.REJECTED, DecisionState.EXPIRED),
+    "all": (),
+}
+"""Choices of the list, with the states that each shows; none is any."""
+SIGNS: dict[DecisionState, tuple[str, str]] = {
+    DecisionState.HELD: ("Ⅱ", "square"),
+    DecisionState.APPROVED: ("▷", "triangle-right-open"),
+    DecisionState.EXECUTING: ("▶", "triangle-right"),
+    DecisionState.VERIFYING: ("▶", "diamond"),
+    DecisionState.DONE: ("✓", "circle"),
+    DecisionState.FAILED: ("✕", "x"),
+    DecisionState.REJECTED: ("⊘", "circle-x-open"),
+    DecisionState.EXPIRED: ("○", "circle-open"),
+}
+"""A state as a sign in text and on the axis of time."""
 
 
-def _chips(decision: DecisionOut, now: str, text: Text) -> str:
-    age = text("decision.made", age=text.duration(max(0.0, seconds_between(decision.at, now))))
-    left = text("decision.expires", time=text.duration(max(0.0, seconds_between(now, decision.expires))))
-    parts = [
-        style.chip(text.name("action", decision.action.value)),
-        f'<span class="tc-muted">{escape(decision.rule)} · {escape(age)} · {escape(left)}</span>',
-    ]
-    return style.bar(parts)
-
-
-def _reasons(decision: DecisionOut, now: str, text: Text) -> str:
-    """One line for each guard that does not allow it."""
-    colours = current_palette()
-    lines = []
-    for verdict in decision.verdicts:
-        if verdict.ruling is Ruling.ALLOW:
-            continue
-        colour = colours.ruling(verdict.ruling)
-        mark = f'<span class="tc-sign" style="color:{colour}">{RULING_SYMBOLS[verdict.ruling]}</span>'
-        what = f"<b>{escape(text.name('guard', verdict.guard))}</b> {escape(readable(verdict.reason))}"
-        until = text("decision.until", time=f"{short_clock(verdict.until, now)} UTC") if verdict.until else ""
-        lines.append(style.row(mark, what, until))
-    return "".join(lines)
-
-
-def _guard_rows(verdicts: Sequence[VerdictOut], text: Text) -> list[list[str]]:
-    colours = current_palette()
-    return [
-        [
-            escape(text.name("guard", verdict.guard)),
-            f'<span class="tc-nowrap" style="color:{colours.ruling(verdict.ruling)}">{RULING_SYMBOLS[verdict.ruling]} '
-            f"{escape(text.name('ruling', verdict.ruling.value))}</span>",
-            escape(readable(verdict.reason)),
-            f"{clock(verdict.until)}" if verdict.until else "",
-        ]
-        for verdict in verdicts
-    ]
-
-
-def _guards(decision: DecisionOut, text: Text) -> None:
-    counts = {ruling: sum(v.ruling is ruling for v in decision.verdicts) for ruling in Ruling}
-    label = text("decision.guards", allow=counts[Ruling.ALLOW], hold=counts[Ruling.HOLD], deny=counts[Ruling.DENY])
-    with st.expander(label):
-        head = [text(f"column.{name}") for name in ("guard", "says", "why", "until")]
-        st.html(style.table(head, _guard_rows(decision.verdicts, text)))
-
-
-def _buttons(decision: DecisionOut, role: str, text: Text) -> None:
-    allowed = role in _MAY_DECIDE
-    note = None if allowed else text("decision.role", role=role)
-    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        for yes, word, kind in ((True, "approve", "primary"), (False, "reject", "secondary")):
-            st.button(
-                text(f"decision.{word}"),
-                key=f"{word}-{decision.id}",
-                type="primary" if kind == "primary" else "secondary",
-                disabled=not allowed,
-                help=note,
-                on_click=_settle,
-                args=(decision, yes, text),
-            )
-        st.text_input(
-            text("decision.reason"),
-            key=f"reason-{decision.id}",
-            placeholder=text("decision.reason"),
-            label_visibility="collapsed",
-            max_chars=500,
-            disabled=not allowed,
+def _query(view: str, timeline: Timeline | None, text: Text) -> TimelineQuery:
+    """What the filters ask for; `timeline` offers what there is to choose from."""
+    known = timeline or Timeline(total=0, offset=0, items=[], marks=[])
+    with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
+        words = _search(text)
+        actions = link.pick_many(
+            "action",
+            text("decisions.action"),
+            [one.value for one in known.actions],
+            lambda name: text.name("action", name),
         )
+        rule = _one_of("rule", text("decisions.rule"), known.rules, text)
+        pool = _one_of("pool", text("decisions.pool"), known.pools, text)
+    kinds = tuple(ActionKind(name) for name in actions)
+    return TimelineQuery(VIEWS[view], kinds, rule, pool, words, waiting=view == "waiting")
 
 
-def _card(decision: DecisionOut, now: str, role: str, text: Text) -> None:
-    with st.container(border=True, gap="small"):
-        mark = style.sign(SEVERITY_STATES[decision.severity])
-        with st.container(horizontal=True, wrap=False, vertical_alignment="top"):
-            st.html(style.row(mark, f"<b>{escape(readable(decision.sentence))}</b>") + _chips(decision, now, text))
-            if decision.subject.kind is SubjectKind.GPU:
-                st.page_link(
-                    GPU_PAGE,
-                    label=text("decision.show_gpu"),
-                    icon=":material/arrow_forward:",
-                    query_params={"gpu": decision.subject.name, "lang": text.language},
-                )
-        st.html(_reasons(decision, now, text))
-        if decision.approvable:
-            _buttons(decision, role, text)
-        _guards(decision, text)
+def _search(text: Text) -> str:
+    st.session_state["q"] = link.read("q")
+    return st.text_input(
+        text("decisions.search"),
+        key="q",
+        placeholder=text("decisions.search"),
+        label_visibility="collapsed",
+        max_chars=200,
+        on_change=lambda: _first_page("q"),
+    )
 
 
-def _people(decision: DecisionOut, text: Text) -> str:
-    if decision.rejected_by:
-        return text("decision.rejected_by", who=decision.rejected_by)
-    return text("decision.approved_by", who=decision.approved_by) if decision.approved_by else ""
+def _one_of(name: str, label: str, options: list[str], text: Text) -> str:
+    """A choice of one or none that is kept in the URL."""
+    st.session_state[name] = link.read(name, "", ["", *options])
+    return st.selectbox(
+        label,
+        ["", *options],
+        key=name,
+        format_func=lambda value: value or f"{label}: {text('decisions.any')}",
+        label_visibility="collapsed",
+        on_change=lambda: _first_page(name),
+    )
 
 
-def _state(decision: DecisionOut, text: Text) -> str:
-    state = text.name("decision_state", decision.state.value)
-    if decision.outcome is None:
-        return state
-    return f"{state}: {text.name('outcome', decision.outcome.status.value)}"
+def _first_page(name: str) -> None:
+    link.write(name, st.session_state[name])
+    link.write("from", "")
 
 
-def _settled(decisions: Sequence[DecisionOut], text: Text) -> None:
-    st.html(style.title(text("decisions.other")))
-    if not decisions:
-        st.caption(text("decisions.other.none"))
+def _view(timeline: Timeline, text: Text) -> str:
+    counts = {"waiting": timeline.waiting, "all": sum(timeline.states.values())}
+    for name in ("held", "running", "ended"):
+        counts[name] = sum(timeline.states.get(state, 0) for state in VIEWS[name])
+    default = "waiting" if timeline.waiting else "all"
+    return link.pick(
+        "show",
+        text("page.decisions"),
+        list(VIEWS),
+        default,
+        lambda name: f"{text(f'decisions.{name}')} ({counts[name]})",
+    )
+
+
+def _colour(state: DecisionState, palette: Palette) -> str:
+    if state is DecisionState.HELD:
+        return palette.states[GpuState.WARNING]
+    if state is DecisionState.FAILED:
+        return palette.states[GpuState.CRITICAL]
+    if state in (DecisionState.REJECTED, DecisionState.EXPIRED):
+        return palette.muted
+    return palette.line
+
+
+def _over_time(marks: list[TimelineMark], chosen: str, text: Text, palette: Palette) -> go.Figure:
+    """One row an action, one mark a decision; the chosen one has a ring."""
+    chart = go.Figure()
+    for state in DecisionState:
+        mine = [mark for mark in marks if mark.state is state]
+        if not mine:
+            continue
+        chart.add_scatter(
+            x=[mark.at for mark in mine],
+            y=[text.name("action", mark.action.value) for mark in mine],
+            customdata=[mark.id for mark in mine],
+            text=[readable(mark.sentence)[:_LABEL] for mark in mine],
+            mode="markers",
+            name=f"{text.name('decision_state', state.value)}",
+            hovertemplate="%{text}<extra>%{x|%H:%M}</extra>",
+            marker={
+                "opacity": 1,
+                "symbol": SIGNS[state][1],
+                "color": _colour(state, palette),
+                "size": [13 if mark.id == chosen else 9 for mark in mine],
+                "line": {"width": [2 if mark.id == chosen else 1 for mark in mine], "color": palette.text},
+            },
+        )
+    rows = len({mark.action for mark in marks})
+    charts.plain(chart, 74 + 16 * rows, palette, margin={"l": 0, "r": 12, "t": 4, "b": 0})
+    chart.update_xaxes(tickformat="%H:%M\n%d %b", automargin=True)
+    return chart.update_layout(legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
+
+
+def _draw_marks(timeline: Timeline, chosen: str, text: Text, palette: Palette) -> None:
+    if not timeline.marks:
         return
-    rows = [
-        [
-            clock(decision.at),
-            style.sign(SEVERITY_STATES[decision.severity]) + " " + escape(readable(decision.sentence)),
-            escape(_state(decision, text)),
-            escape(_people(decision, text)),
-            escape("; ".join(readable(v.reason) for v in decision.verdicts if v.ruling is not Ruling.ALLOW)),
-        ]
-        for decision in decisions
-    ]
-    head = [text(f"column.{name}") for name in ("when", "decision", "state", "by", "why")]
-    st.html(style.table(head, rows))
+    picked = st.plotly_chart(
+        _over_time(timeline.marks, chosen, text, palette),
+        key=f"marks-{st.session_state.get('marks_drawn', 0)}",
+        config=charts.CONFIG,
+        on_select="rerun",
+        selection_mode="points",
+        alt=text("decisions.marks"),
+    )
+    points = picked["selection"]["points"]
+    if points:
+        # A fresh chart has nothing selected, so that the same mark can be clicked again.
+        st.session_state["marks_drawn"] = st.session_state.get("marks_drawn", 0) + 1
+        _choose(str(points[0]["customdata"]))
+        st.rerun(scope="fragment")
 
 
-def _cards(heading: str, empty: str, decisions: Sequence[DecisionOut], now: str, role: str, text: Text) -> None:
-    st.html(style.title(f"{heading} ({len(decisions)})"))
-    if not decisions:
-        st.caption(empty)
-    for decision in decisions[:_CARDS]:
-        _card(decision, now, role, text)
-    if len(decisions) > _CARDS:
-        st.caption(text("attention.more", n=len(decisions) - _CARDS))
+def _choose(identity: str) -> None:
+    forget_news()
+    link.write("decision", identity)
+
+
+def _row(item: TimelineItem, now: str, chosen: str, text: Text) -> None:
+    sign = SIGNS[item.state][0]
+    state = text("decisions.waiting") if item.approvable else text.name("decision_state", item.state.value)
+    age = text("decision.made", age=text.duration(max(0.0, seconds_between(item.at, now))))
+    sentence = readable(item.sentence)
+    short = sentence if len(sentence) <= _LABEL else f"{sentence[:_LABEL].rstrip()}…"
+    mark = SYMBOLS[SEVERITY_STATES[item.severity]]
+    st.button(
+        f"{mark} {markdown_safe(short)} :gray[{sign} {markdown_safe(state)} · {age}]",
+        key=f"row-{item.id}",
+        type="secondary" if item.id == chosen else "tertiary",
+        width="stretch",
+        on_click=_choose,
+        args=(item.id,),
+    )
+
+
+def _pages(timeline: Timeline, text: Text) -> None:
+    if timeline.total <= PAGE:
+        return
+    last = min(timeline.total, timeline.offset + PAGE)
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        for key, to, closed in (
+            ("newer", timeline.offset - PAGE, timeline.offset == 0),
+            ("older", timeline.offset + PAGE, last >= timeline.total),
+        ):
+            st.button(text(f"decisions.{key}"), key=key, disabled=closed, on_click=_turn, args=(max(0, to),))
+        words = text("decisions.page", first=timeline.offset + 1, last=last, total=timeline.total)
+        st.html(style.note(words))
+
+
+def _turn(offset: int) -> None:
+    link.write("from", str(offset) if offset else "")
+
+
+def _offset() -> int:
+    asked = link.read("from")
+    return int(asked) // PAGE * PAGE if asked.isdecimal() and len(asked) < 7 else 0
+
+
+def _story(client: Client, timeline: Timeline, text: Text) -> DecisionStory | None:
+    """The decision of the URL, else the first of the list; None where there is none."""
+    asked = link.read("decision")
+    if not asked and timeline.items:
+        asked = timeline.items[0].id
+    if not asked:
+        return None
+    try:
+        return client.story(asked)
+    except NotFound:
+        st.warning(text("decisions.gone", id=markdown_safe(asked)))
+        link.write("decision", "")
+        return None
+
+
+def _head(summary: FleetSummary, everything: Timeline, hand: Hand) -> str:
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        view = _view(everything, hand.text)
+        st.space("stretch")
+        fleet_buttons(summary, hand)
+    return view
 
 
 @st.fragment(run_every=REFRESH_SECONDS)
 def render() -> None:
     """Draw the page."""
-    text = current_text()
+    text, palette = current_text(), current_palette()
     with api(text) as client:
-        now, role, decisions = client.summary().now, client.me().role, client.decisions(_LIMIT)
-    if not decisions:
-        st.info(text("decisions.none"))
-        return
-    _news(text)
-    waiting = sorted((d for d in decisions if d.approvable), key=lambda d: (len(d.held_by), -d.severity.rank))
-    held = [d for d in decisions if d.state is DecisionState.HELD and not d.approvable]
-    left, right = st.columns(2, gap="medium")
+        summary, hand, everything = client.summary(), Hand(client.me(), text), client.timeline(limit=1)
+        show_news(text)
+        view = _head(summary, everything, hand)
+        if not everything.states:
+            st.info(text("decisions.none"))
+        query = _query(view, everything, text)
+        timeline = client.timeline(query, _offset(), PAGE)
+        story = _story(client, timeline, text)
+    chosen = story.decision.id if story else ""
+    left, right = st.columns([5, 6], gap="medium")
     with left:
-        _cards(text("decisions.waiting"), text("decisions.waiting.none"), waiting, now, role, text)
+        _draw_marks(timeline, chosen, text, palette)
+    with left, st.container(key="decision_rows", gap=None):
+        if not timeline.items:
+            st.caption(text("decisions.waiting.none" if view == "waiting" else "decisions.unfitting"))
+        for item in timeline.items:
+            _row(item, summary.now, chosen, text)
+        _pages(timeline, text)
     with right:
-        _cards(text("decisions.held"), text("decisions.held.none"), held, now, role, text)
-    _settled([d for d in decisions if not d.approvable and d.state is not DecisionState.HELD], text)
+        if story is None:
+            st.caption(text("decisions.choose"))
+        else:
+            show(story, summary.now, hand, palette)

@@ -24,6 +24,13 @@ def percent(ratio: float | None) -> str:
     return NOTHING if ratio is None else f"{ratio:.0%}".replace("%", " %")
 
 
+def share(ratio: float | None) -> str:
+    """`ratio` as a percentage that keeps two digits of a small one."""
+    if ratio is None:
+        return NOTHING
+    return percent(ratio) if ratio >= 0.1 or ratio == 0 else f"{100 * ratio:.2g} %"
+
+
 def chance(probability: float) -> str:
     """A probability as a percentage that never claims certainty."""
     if probability > 0.99:
@@ -37,9 +44,11 @@ def degrees(value: float | None) -> str:
 
 
 def watts(value: float | None) -> str:
-    """A power, in kW from 10,000 W on."""
+    """A power, in kW from 10,000 W and in MW from 1,000 kW on."""
     if value is None:
         return NOTHING
+    if value >= 1e6:
+        return f"{value / 1e6:.2f} MW"
     return f"{value / 1000:.1f} kW" if value >= 10_000 else f"{value:.0f} W"
 
 

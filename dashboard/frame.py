@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from html import escape
+
 import streamlit as st
 
 from tocsin.client.models import FleetSummary
 from tocsin.dashboard import style
 from tocsin.dashboard.access import REFRESH_SECONDS, connect
 from tocsin.dashboard.format import clock
+from tocsin.dashboard.login import person
 from tocsin.dashboard.palette import DARK, LIGHT, Palette
 from tocsin.dashboard.text import LANGUAGES, Text
 from tocsin.domain.decision import Mode
@@ -39,8 +42,9 @@ def adopt_language() -> None:
 
 
 def sidebar(text: Text) -> None:
-    """The language switch."""
+    """Style for everything, the language switch, and who is logged in."""
     with st.sidebar:
+        st.html(style.style_sheet(current_palette()))
         st.segmented_control(
             text("language"),
             list(LANGUAGES),
@@ -49,6 +53,9 @@ def sidebar(text: Text) -> None:
             required=True,
             on_change=_language_changed,
         )
+        person(text)
+        st.html(f'<p class="tc-keys">{escape(text("keys"))}</p>')
+        st.html(style.frame_script(text.language, text("skip")), unsafe_allow_javascript=True)
 
 
 def banner(summary: FleetSummary, text: Text) -> str:
@@ -72,7 +79,6 @@ def banner(summary: FleetSummary, text: Text) -> str:
 @st.fragment(run_every=REFRESH_SECONDS)
 def header() -> None:
     """The banner, looked up again and again; where the API does not answer, the page below says so."""
-    st.html(style.style_sheet(current_palette()))
     try:
         with connect() as client:
             st.html(banner(client.summary(), current_text()))

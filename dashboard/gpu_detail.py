@@ -8,30 +8,17 @@ from html import escape
 import streamlit as st
 
 from tocsin.client.client import Client
-from tocsin.client.models import FindingOut, GpuDetail, GpuSummary, PredictionOut
-from tocsin.dashboard import style, timeline
+from tocsin.client.models import GpuDetail, GpuSummary, SeriesResponse
+from tocsin.client.models_now import STATE_RANKS, FleetMap, PeerBand, PeerGroup
+from tocsin.dashboard import charts, gpu_said, link, style, throttle, timeline
 from tocsin.dashboard.access import REFRESH_SECONDS, api
-from tocsin.dashboard.format import (
-    chance,
-    clock,
-    degrees,
-    eta_text,
-    gpu_label,
-    metric_label,
-    percent,
-    quantity,
-    readable,
-    seconds_between,
-    watts,
-    without_label,
-)
+from tocsin.dashboard.fleet_data import MAPS
+from tocsin.dashboard.format import clock, degrees, gpu_label, metric_label, percent, quantity, watts
 from tocsin.dashboard.frame import current_palette, current_text
-from tocsin.dashboard.overview import needing_attention
-from tocsin.dashboard.palette import SEVERITY_STATES, SYMBOLS
+from tocsin.dashboard.palette import SYMBOLS
 from tocsin.dashboard.text import Text
-from tocsin.domain.clock import HOUR, from_iso
+from tocsin.domain.clock import HOUR, from_iso, to_iso
 from tocsin.domain.metrics import METRICS
-from tocsin.domain.prediction import PredictionStatus
 
 DEFAULT_METRICS = (
     "gpu_temperature_celsius",
@@ -39,52 +26,62 @@ DEFAULT_METRICS = (
     "gpu_memory_used_ratio",
     "gpu_power_watts",
 )
-SPANS = {"1 h": HOUR, "6 h": 6 * HOUR, "24 h": 24 * HOUR, "7 d": 168 * HOUR}
-_POINTS = 500
+SPANS = {"1h": HOUR, "6h": 6 * HOUR, "24h": 24 * HOUR, "7d": 168 * HOUR, "30d": 720 * HOUR}
+DEFAULT_SPAN = "6h"
+NOBODY = "none"
+_POINTS = 600
+_PEER_POINTS = 120
 _NOT_DRAWN = {"gpu_xid_last_code"}
 """Metrics that findings speak of and whose course tells nothing: the code is drawn as an event."""
-_SHOWN = 8
-"""Entries of each list beside the chart."""
+_MOST_METRICS = 8
+_PEER_MS = 60_000
+"""How long a band of peers is kept: it moves slowly and costs the brain most."""
 
 
-def _remember() -> None:
-    st.query_params["gpu"] = st.session_state["chosen_gpu"]
+def worst_of(fleet: FleetMap, host: str = "") -> str:
+    """UUID of the GPU in the worst state, the likeliest to fail among these; on `host` alone where it is known."""
+    place = fleet.hosts.index(host) if host in fleet.hosts else -1
+    chosen = [n for n in range(len(fleet.uuid)) if place < 0 or fleet.host[n] == place]
+    return fleet.uuid[max(chosen, key=lambda n: (fleet.state[n], fleet.risk[n] or 0.0, -n))]
 
 
-def _choose(gpus: Sequence[GpuSummary], text: Text) -> str:
-    """The GPU of the URL, else the one that needs attention most."""
-    by_uuid = {gpu.uuid: gpu for gpu in gpus}
-    asked = st.query_params.get("gpu", "")
-    if asked and asked not in by_uuid:
+def _asked(fleet: FleetMap, text: Text) -> str:
+    """The GPU of the URL, else the worst of the URL's host, else of the fleet."""
+    asked = link.read("gpu")
+    if asked in fleet.uuid:
+        return asked
+    if asked:
         st.warning(text("gpu.unknown", uuid=asked))
-    if asked not in by_uuid:
-        asked = next(iter(needing_attention(gpus)), gpus[0]).uuid
-        st.query_params["gpu"] = asked
-    st.session_state["chosen_gpu"] = asked
-    chosen: str = st.selectbox(
-        text("gpu.choose"),
-        list(by_uuid),
-        key="chosen_gpu",
-        format_func=lambda uuid: (
-            f"{SYMBOLS[by_uuid[uuid].state]} {gpu_label(by_uuid[uuid])}" if uuid in by_uuid else uuid
-        ),
-        on_change=_remember,
-        label_visibility="collapsed",
-    )
-    return chosen
+    return worst_of(fleet, st.query_params.get("host", ""))
 
 
-def _span(text: Text) -> int:
-    choice = st.segmented_control(
-        text("gpu.span"),
-        list(SPANS),
-        default="6 h",
-        required=True,
-        key="span",
-        format_func=lambda name: text(f"unit.{name.split()[1]}", n=name.split()[0]),
-        label_visibility="collapsed",
-    )
-    return SPANS[choice]
+def _choose(fleet: FleetMap, text: Text) -> str:
+    """Host and GPU, each by a list of its own; kept in the URL."""
+    uuid = _asked(fleet, text)
+    gpu = fleet.uuid.index(uuid)
+    link.write("gpu", uuid)
+    st.query_params.pop("host", None)
+    members = [n for n, host in enumerate(fleet.host) if host == fleet.host[gpu]]
+    st.session_state["chosen_host"], st.session_state["chosen_gpu"] = fleet.hosts[fleet.host[gpu]], uuid
+    names = {fleet.uuid[n]: _short(fleet, n) for n in members}
+
+    def other_host() -> None:
+        link.write("gpu", worst_of(fleet, st.session_state["chosen_host"]))
+
+    def other_gpu() -> None:
+        link.write("gpu", st.session_state["chosen_gpu"])
+
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        st.selectbox(text("gpu.host"), fleet.hosts, key="chosen_host", on_change=other_host, width=230)
+        st.selectbox(
+            text("gpu.choose"), list(names), key="chosen_gpu", format_func=names.get, on_change=other_gpu, width=170
+        )
+    return uuid
+
+
+def _short(fleet: FleetMap, gpu: int) -> str:
+    index = fleet.index[gpu]
+    return f"{SYMBOLS[STATE_RANKS[fleet.state[gpu]]]} GPU {fleet.uuid[gpu][-8:] if index is None else index}"
 
 
 def _facts(detail: GpuDetail) -> str:
@@ -117,129 +114,112 @@ def _figures(gpu: GpuSummary, text: Text) -> str:
 def _wanted(detail: GpuDetail, text: Text) -> list[str]:
     """The usual metrics and those that findings and predictions speak of; a person may choose others."""
     spoken = [f.metric for f in detail.findings] + [p.metric for p in detail.predictions]
-    wanted = list(dict.fromkeys([*DEFAULT_METRICS, *(name for name in spoken if name and name not in _NOT_DRAWN)]))
+    wanted = list(dict.fromkeys([*DEFAULT_METRICS, *(name for name in spoken if name and name not in _NOT_DRAWN)]))[:5]
     moving = [name for name in detail.values if name not in METRICS or not METRICS[name].static]
     options = list(dict.fromkeys([*wanted, *moving]))
-    return st.multiselect(
-        text("gpu.metrics"),
-        options,
-        default=wanted[:5],
-        format_func=metric_label,
-        key=f"metrics-{detail.summary.uuid}",
-        max_selections=8,
-        label_visibility="collapsed",
-    )
+    chosen = link.pick_many("metrics", text("gpu.metrics"), options, metric_label, wanted)
+    return chosen[:_MOST_METRICS]
 
 
-def _series(client: Client, detail: GpuDetail, now: str, text: Text) -> None:
-    with st.container(horizontal=True, vertical_alignment="center"):
-        span = _span(text)
+def _range(now_ms: int, text: Text) -> tuple[int, int]:
+    """The span of time: its length, and its end, which is now unless somebody went back."""
+    span = SPANS[link.pick("span", text("gpu.span"), list(SPANS), DEFAULT_SPAN, lambda name: _span_words(name, text))]
+    asked = link.read("until")
+    end_ms = min(now_ms, _instant(asked, now_ms))
+
+    def go(by_ms: int) -> None:
+        later = end_ms + by_ms
+        link.write("until", "" if later >= now_ms else to_iso(later))
+
+    st.button("◀", key="earlier", help=text("gpu.earlier"), on_click=go, args=(-span // 2,))
+    st.button("▶", key="later", help=text("gpu.later"), on_click=go, args=(span // 2,), disabled=not asked)
+    st.button(text("gpu.now"), key="now", on_click=go, args=(now_ms,), disabled=not asked)
+    return end_ms - span, end_ms
+
+
+def _instant(words: str, default: int) -> int:
+    try:
+        return from_iso(words) if words else default
+    except ValueError:
+        return default
+
+
+def _span_words(name: str, text: Text) -> str:
+    return text(f"unit.{name[-1]}", n=name[:-1])
+
+
+def _peers(
+    client: Client, uuid: str, by: str, metrics: Sequence[str], start_ms: int, end_ms: int, text: Text
+) -> PeerBand | None:
+    """The band of the peers, asked anew once a minute."""
+    if by == NOBODY or not metrics:
+        return None
+    key = (uuid, by, tuple(metrics), start_ms // _PEER_MS, end_ms // _PEER_MS)
+    kept = st.session_state.get("peers.kept")
+    if kept is None or kept[0] != key:
+        kept = (key, client.peers(uuid, metrics, PeerGroup(by), start_ms, end_ms, _PEER_POINTS))
+        st.session_state["peers.kept"] = kept
+    band: PeerBand = kept[1]
+    if not band.peers:
+        st.caption(text("gpu.peers.none"))
+        return None
+    return band
+
+
+def _legend(course: timeline.Course, text: Text) -> str:
+    palette = current_palette()
+    pairs = [(palette.line, text("chart.this"))]
+    if course.peers is not None:
+        by = text(f"peers.{course.peers.by.value}")
+        pairs.append((palette.peers, text("chart.peers", n=course.peers.peers, group=course.peers.group, by=by)))
+    return style.legend([*pairs, (palette.forecast, text("chart.forecast"))])
+
+
+def _drawn(series: SeriesResponse | None) -> bool:
+    return series is not None and any(value is not None for values in series.metrics.values() for value in values)
+
+
+def _course(client: Client, detail: GpuDetail, now: str, text: Text) -> None:
+    uuid = detail.summary.uuid
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        start_ms, end_ms = _range(from_iso(now), text)
         with st.popover(text("gpu.metrics"), icon=":material/tune:"):
             metrics = _wanted(detail, text)
-    now_ms = from_iso(now)
-    series = client.series(detail.summary.uuid, metrics, now_ms - span, now_ms + 1, _POINTS) if metrics else None
-    if series is None or not any(value is not None for values in series.metrics.values() for value in values):
+            groups = [NOBODY, *(group.value for group in PeerGroup)]
+            by = link.pick(
+                "peers", text("gpu.peers"), groups, PeerGroup.NODE.value, lambda name: text(f"peers.{name}"),
+                show_label=True,
+            )  # fmt: skip
+    series = client.series(uuid, metrics, start_ms, end_ms + 1, _POINTS) if metrics else None
+    if series is None or not _drawn(series):
         st.info(text("gpu.no_series"))
         return
-    chart = timeline.figure(series, detail, now, text, current_palette())
-    st.plotly_chart(chart, key="timeline", config={"displayModeBar": False}, alt=gpu_label(detail.summary))
-
-
-def _finding(finding: FindingOut, label: str, now: str, text: Text) -> str:
-    what = f"<b>{escape(finding.rule)}</b> {escape(without_label(finding.sentence, label))}"
-    if finding.active:
-        when = text("finding.since", age=text.duration(max(0.0, seconds_between(finding.started, now))))
-        return style.row(style.sign(SEVERITY_STATES[finding.severity]), what, when)
-    when = text("finding.ended", age=text.duration(max(0.0, seconds_between(finding.last, now))))
-    return style.row('<span class="tc-sign tc-muted">○</span>', f'<span class="tc-muted">{what}</span>', when)
-
-
-def _more(count: int, text: Text) -> list[str]:
-    if count <= _SHOWN:
-        return []
-    return [f'<span class="tc-muted">{escape(text("attention.more", n=count - _SHOWN))}</span>']
-
-
-def _prediction(prediction: PredictionOut, label: str, now: str, text: Text) -> str:
-    said = prediction.sentence_zh if text.language == "zh" and prediction.sentence_zh else prediction.sentence
-    sentence = escape(without_label(said, label))
-    sure = "" if prediction.probability is None else f"{chance(prediction.probability)} · "
-    when = eta_text(text, now, prediction.eta, prediction.eta_low, prediction.eta_high)
-    model = f"{prediction.model} {prediction.model_version}"
-    what = (
-        f'<span class="tc-forecast">{escape(sure + when)}</span><br>{sentence} '
-        f'<span class="tc-muted">({escape(model)})</span>'
-    )
-    return style.row('<span class="tc-sign tc-forecast">↗</span>', what)
-
-
-def _quiet(predictions: Sequence[PredictionOut], text: Text) -> list[str]:
-    """One line for all predictions of a status that warns of nothing; the reason why, where data are lacking."""
-    lines = []
-    for status in (PredictionStatus.NO_CROSSING, PredictionStatus.UNLIKELY, PredictionStatus.NOT_ENOUGH_DATA):
-        found = [prediction for prediction in predictions if prediction.status is status]
-        if found:
-            about = ", ".join(dict.fromkeys(metric_label(p.metric) if p.metric else p.target for p in found))
-            reason = f" ({found[0].reason})" if found[0].reason else ""
-            what = f"{text.name('prediction', status.value)}: {about}{reason}"
-            lines.append(
-                style.row('<span class="tc-sign tc-muted">○</span>', f'<span class="tc-muted">{escape(what)}</span>')
-            )
-    return lines
-
-
-def _section(heading: str, rows: Sequence[str], empty: str) -> None:
-    body = "".join(rows) or f'<span class="tc-muted">{escape(empty)}</span>'
-    st.html(style.title(heading) + body)
-
-
-def _said(detail: GpuDetail, now: str, text: Text) -> None:
+    held = [name for name in throttle.REASONS if name in detail.values]
+    throttled = throttle.bands(client.series(uuid, held, start_ms, end_ms + 1, _POINTS) if held else None)
+    band = _peers(client, uuid, by, metrics, start_ms, end_ms, text)
+    course = timeline.Course(series, band, throttled)
+    st.html(_legend(course, text))
     label = gpu_label(detail.summary)
-    shown = sorted(detail.findings, key=lambda f: (f.active, f.severity.rank, f.last), reverse=True)
-    findings = [_finding(finding, label, now, text) for finding in shown[:_SHOWN]]
-    findings += _more(len(shown), text)
-    _section(text("gpu.findings"), findings, text("gpu.findings.none"))
-    warned = [p for p in detail.predictions if p.status in (PredictionStatus.CROSSING, PredictionStatus.LIKELY)]
-    predictions = [_prediction(prediction, label, now, text) for prediction in warned]
-    predictions += _quiet(detail.predictions, text)
-    _section(text("gpu.predictions"), predictions, text("gpu.predictions.none"))
-    events = [
-        style.row(
-            '<span class="tc-sign">│</span>',
-            f"<b>{escape(text.name('event', event.kind.value))} {event.code or ''}</b> {escape(event.message)}",
-            clock(event.at),
-        )
-        for event in sorted(detail.events, key=lambda event: event.at, reverse=True)[:_SHOWN]
-    ]
-    events += _more(len(detail.events), text)
-    _section(text("gpu.events"), events, text("gpu.events.none"))
-    decisions = [
-        style.row(
-            '<span class="tc-sign">›</span>',
-            escape(readable(decision.sentence)),
-            text.name("decision_state", decision.state.value),
-        )
-        for decision in detail.decisions[:_SHOWN]
-    ]
-    decisions += _more(len(detail.decisions), text)
-    _section(text("gpu.decisions"), decisions, text("gpu.decisions.none"))
+    alt = text("gpu.chart", gpu=label, start=clock(series.start), end=clock(series.end))
+    charts.show(timeline.figure(course, detail, now, text, current_palette()), "timeline", alt)
 
 
 def _values(detail: GpuDetail, text: Text) -> None:
+    name = text("column.name")
     with st.expander(text("gpu.values", n=len(detail.values))):
         rows = [
-            [escape(metric_label(name)), *map(escape, quantity(name, value)), f"<code>{escape(name)}</code>"]
-            for name, value in sorted(detail.values.items())
+            [escape(metric_label(key)), *map(escape, quantity(key, value)), f"<code>{escape(key)}</code>"]
+            for key, value in sorted(detail.values.items())
         ]
-        head = [text("column.metric"), text("column.value"), text("column.unit"), ""]
+        head = [text("column.metric"), text("column.value"), text("column.unit"), name]
         st.html(style.table(head, rows, numbers=[1]))
     if detail.missing:
         with st.expander(text("gpu.missing", n=len(detail.missing))):
-            lines = [
-                [escape(metric_label(name)), escape(text.name("missing", reason)), f"<code>{escape(name)}</code>"]
-                for name, reason in sorted(detail.missing.items())
+            rows = [
+                [escape(metric_label(key)), escape(text.name("missing", reason)), f"<code>{escape(key)}</code>"]
+                for key, reason in sorted(detail.missing.items())
             ]
-            st.html(style.table([text("column.metric"), text("column.reason"), ""], lines))
+            st.html(style.table([text("column.metric"), text("column.reason"), name], rows))
 
 
 @st.fragment(run_every=REFRESH_SECONDS)
@@ -247,19 +227,20 @@ def render() -> None:
     """Draw the page."""
     text = current_text()
     with api(text) as client:
-        gpus = client.gpus()
-        if not gpus:
+        fleet = MAPS.look(client)
+        if not fleet.uuid:
             st.info(f"{text('no_gpus')} {text('no_gpus.remedy')}")
             return
-        chooser, facts = st.columns([2, 5], vertical_alignment="center")
+        chooser, facts = st.columns([4, 5], vertical_alignment="bottom")
         with chooser:
-            uuid = _choose(gpus, text)
+            uuid = _choose(fleet, text)
         now, detail = client.summary().now, client.gpu(uuid)
+        diagnoses = [one for one in client.diagnoses(detail.summary.host) if uuid in one.gpus]
         facts.html(_facts(detail))
         st.html(_figures(detail.summary, text))
         left, right = st.columns([5, 3], gap="medium")
         with left:
-            _series(client, detail, now, text)
+            _course(client, detail, now, text)
         with right:
-            _said(detail, now, text)
+            gpu_said.show(detail, diagnoses, now, text)
         _values(detail, text)

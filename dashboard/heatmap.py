@@ -1,31 +1,35 @@
-"""The fleet as a map: a column a host, a row a GPU."""
+"""The fleet as a map: racks side by side in bands, a node a column, a GPU a cell. `fleet_map.js` draws it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
+from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
-import plotly.graph_objects as go
-
-from tocsin.client.models import GpuState, GpuSummary
-from tocsin.dashboard.format import degrees, gpu_label, percent, watts
+from tocsin.client.models import GpuState
+from tocsin.client.models_now import STATE_RANKS, FleetMap
 from tocsin.dashboard.palette import SYMBOLS, Palette, ink, mix
 from tocsin.dashboard.text import Text
 
-HOSTS_PER_BAND = 32
-"""Hosts side by side; more go into further bands below."""
-
-_MAX_NUMBERS = 256
-"""GPUs up to which the cells carry their number."""
+ROWS = 8
+"""Cells of a column at most; a node with more GPUs and instances takes several columns."""
+SHAPE = 1.5
+"""Width of the map by its height, as the page has room for it."""
+BETWEEN = 0.043
+"""Height of a band's label and the gap below it, as a share of the map's."""
+SHADES = 32
+"""Steps of a colour scale."""
+NUMBERED = 256
+"""GPUs up to which cells carry their number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What the colour shows: how to read it, its range, and how to write it in a cell."""
+    """What the colour shows: the map's column, its range, and its unit."""
 
-    read: Callable[[GpuSummary], float | None]
+    column: str
     low: float
     high: float
     factor: float
@@ -50,153 +54,180 @@ class Measure:
                 return mix(low, high, (share - left) / (right - left))
         return stops[-1][1]
 
+    def shades(self, palette: Palette) -> list[str]:
+        """`SHADES` colours from low to high."""
+        span = self.high - self.low
+        return [self.colour(self.low + span * (n + 0.5) / SHADES, palette) for n in range(SHADES)]
+
+    def shade(self, value: float | None) -> int:
+        """The place of `value` among the shades; -1 where there is none."""
+        if value is None:
+            return -1
+        share = (self.factor * value - self.low) / (self.high - self.low)
+        return min(SHADES - 1, max(0, int(share * SHADES)))
+
 
 MEASURES: dict[str, Measure | None] = {
     "state": None,
-    "temperature": Measure(lambda gpu: gpu.temperature_celsius, 30.0, 95.0, 1.0, "°C", 85.0),
-    "utilization": Measure(lambda gpu: gpu.utilization_ratio, 0.0, 100.0, 100.0, "%"),
-    "memory": Measure(lambda gpu: gpu.memory_used_ratio, 0.0, 100.0, 100.0, "%", 90.0),
+    "temperature": Measure("temperature", 30.0, 95.0, 1.0, "°C", 85.0),
+    "utilization": Measure("utilization", 0.0, 100.0, 100.0, "%"),
+    "memory": Measure("memory", 0.0, 100.0, 100.0, "%", 90.0),
+    "risk": Measure("risk", 0.0, 100.0, 100.0, "%", 50.0),
 }
 """Choices of colour; None colours by state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where each GPU is drawn: `cells` maps (row, column) to it; a band has `rows` rows and one empty row below."""
+    """Where each node is drawn: the column and the band that it starts in. `labels` are column, band and rack."""
 
-    cells: dict[tuple[int, int], GpuSummary]
-    hosts: list[str]
+    column: tuple[int, ...]
+    band: tuple[int, ...]
     columns: int
-    rows: int
     bands: int
-
-    @property
-    def height(self) -> int:
-        """Rows of all bands, with the empty ones between them."""
-        return self.bands * (self.rows + 1) - 1
+    labels: tuple[tuple[int, int, str], ...]
 
 
-def arrange(gpus: Sequence[GpuSummary]) -> Layout:
-    """Hosts in the order given, each host's GPUs from top to bottom by index."""
-    by_host: dict[str, list[GpuSummary]] = {}
-    for gpu in gpus:
-        by_host.setdefault(gpu.host, []).append(gpu)
-    hosts = list(by_host)
-    columns = min(HOSTS_PER_BAND, max(1, len(hosts)))
-    rows = max((len(members) for members in by_host.values()), default=1)
-    cells = {}
-    for number, members in enumerate(by_host.values()):
-        band, column = divmod(number, columns)
-        for row, gpu in enumerate(members):
-            cells[band * (rows + 1) + row, column] = gpu
-    return Layout(cells, hosts, columns, rows, -(-max(1, len(hosts)) // columns))
-
-
-def _hover(gpu: GpuSummary, text: Text) -> str:
-    lines = [
-        f"<b>{escape(gpu_label(gpu))}</b>  {SYMBOLS[gpu.state]} {text.name('state', gpu.state.value)}",
-        f"{escape(gpu.model)} · {escape(gpu.pool)}",
-        f"{degrees(gpu.temperature_celsius)} · {percent(gpu.utilization_ratio)} · {watts(gpu.power_watts)}",
-    ]
-    lines += [escape(sentence) for sentence in (gpu.finding, gpu.prediction) if sentence]
-    return "<br>".join(lines)
-
-
-def _mark(gpu: GpuSummary, measure: Measure | None, crowded: bool) -> str:
-    sign = "" if gpu.state is GpuState.OK else SYMBOLS[gpu.state]
-    if measure is None or crowded:
-        return sign
-    value = measure.read(gpu)
-    return sign if value is None else f"{measure.factor * value:.0f}"
-
-
-def _ink(gpu: GpuSummary, measure: Measure | None, palette: Palette) -> str:
-    if measure is None:
-        return ink(palette.states[gpu.state])
-    value = measure.read(gpu)
-    return palette.text if value is None else ink(measure.colour(measure.factor * value, palette))
-
-
-def _state_scale(palette: Palette) -> list[tuple[float, str]]:
-    count = len(GpuState)
-    return [(edge / count, palette.states[state]) for rank, state in enumerate(GpuState) for edge in (rank, rank + 1)]
-
-
-def _colours(layout: Layout, measure: Measure | None) -> list[list[float | None]]:
-    grid: list[list[float | None]] = [[None] * layout.columns for _ in range(layout.height)]
-    for (row, column), gpu in layout.cells.items():
-        if measure is None:
-            grid[row][column] = gpu.state.rank + 0.5
+def _pack(widths: Sequence[int], racks: Sequence[str], most: int) -> Layout:
+    """Nodes from left to right in bands of `most` columns; a rack that fits into one band is not broken."""
+    sizes: list[tuple[int, int, str]] = []
+    for place, (width, rack) in enumerate(zip(widths, racks, strict=True)):
+        if sizes and sizes[-1][2] == rack:
+            sizes[-1] = (sizes[-1][0], sizes[-1][1] + width, rack)
         else:
-            value = measure.read(gpu)
-            grid[row][column] = None if value is None else measure.factor * value
-    return grid
+            sizes.append((place, width, rack))
+    starts = {place: (size, rack) for place, size, rack in sizes}
+    column, band, labels = [], [], []
+    at = row = 0
+    for place, width in enumerate(widths):
+        if place in starts:
+            at += 1 if at else 0
+            size, rack = starts[place]
+            if at and at + min(size, most) > most:
+                at, row = 0, row + 1
+            labels.append((at, row, rack))
+        if at and at + width > most:
+            at, row = 0, row + 1
+            labels.append((0, row, racks[place]))
+        column.append(at)
+        band.append(row)
+        at += width
+    used = max((start + width for start, width in zip(column, widths, strict=True)), default=1)
+    return Layout(tuple(column), tuple(band), used, row + 1, tuple(labels))
 
 
-def figure(gpus: Sequence[GpuSummary], choice: str, text: Text, palette: Palette) -> tuple[go.Figure, list[str]]:
-    """The map, and the UUIDs of its points in their order (for a click)."""
-    layout, measure = arrange(gpus), MEASURES[choice]
-    crowded = len(gpus) > _MAX_NUMBERS
-    low, high = (0.0, float(len(GpuState))) if measure is None else (measure.low, measure.high)
-    scale = _state_scale(palette) if measure is None else measure.scale(palette)
-    cells = layout.cells
-    colours = go.Heatmap(
-        z=_colours(layout, measure),
-        zmin=low,
-        zmax=high,
-        colorscale=scale,
-        showscale=measure is not None,
-        colorbar={"thickness": 10, "ticksuffix": f" {measure.unit}" if measure else "", "outlinewidth": 0},
-        xgap=1 if crowded else 3,
-        ygap=1 if crowded else 3,
-        hoverinfo="skip",
-    )
-    points = go.Scatter(
-        x=[column for _, column in cells],
-        y=[row for row, _ in cells],
-        mode="markers+text",
-        marker={"size": 24 if not crowded else 12, "symbol": "square", "color": "rgba(0,0,0,0)"},
-        selected={"marker": {"opacity": 0}},
-        unselected={"marker": {"opacity": 0}},
-        text=[_mark(gpu, measure, crowded) for gpu in cells.values()],
-        textfont={"color": [_ink(gpu, measure, palette) for gpu in cells.values()], "size": 13 if not crowded else 8},
-        hovertext=[_hover(gpu, text) for gpu in cells.values()],
-        hoverinfo="text",
-    )
-    chart = go.Figure([colours, points])
-    _lay_out(chart, layout, palette)
-    return chart, [gpu.uuid for gpu in cells.values()]
+@lru_cache(maxsize=8)
+def arrange(widths: tuple[int, ...], racks: tuple[str, ...], rows: int) -> Layout:
+    """The packing of nodes `widths` columns wide, in `racks`, that makes cells of `rows` in a column largest."""
+    total = sum(widths) + len(set(racks))
+    best: tuple[float, float, Layout] | None = None
+    for bands in range(1, 41):
+        layout = _pack(widths, racks, max([*widths, -(-total // bands)]))
+        wide, high = SHAPE / layout.columns, (1.0 / layout.bands - BETWEEN) / rows
+        found = (min(wide, high), wide * high, layout)
+        if best is None or found[:2] > best[:2]:
+            best = found
+        if layout.bands > len(widths):
+            break
+    assert best is not None
+    return best[2]
 
 
-def _lay_out(chart: go.Figure, layout: Layout, palette: Palette) -> None:
-    single = layout.bands == 1
-    height = (
-        max(240, min(640, 50 * layout.rows + 60))
-        if single
-        else round(layout.height * max(9, min(20, 620 / layout.height))) + 40
-    )
-    chart.update_layout(
-        height=height,
-        margin={"l": 0, "r": 0, "t": 4, "b": 0},
-        showlegend=False,
-        dragmode=False,
-        clickmode="event+select",
-        plot_bgcolor="rgba(0,0,0,0)",
-        paper_bgcolor="rgba(0,0,0,0)",
-    )
-    grid = {"showgrid": False, "zeroline": False, "fixedrange": True, "tickfont": {"color": palette.muted, "size": 11}}
-    bands = range(layout.bands)
-    firsts = [layout.hosts[band * layout.columns] for band in bands] if layout.hosts else []
-    starts = [band * (layout.rows + 1) for band in bands]
-    chart.update_xaxes(
-        tickvals=list(range(layout.columns)) if single else [],
-        ticktext=layout.hosts if single else [],
-        range=[-0.5, layout.columns - 0.5],
-        **grid,
-    )
-    chart.update_yaxes(
-        tickvals=list(range(layout.rows)) if single else starts,
-        ticktext=[str(row) for row in range(layout.rows)] if single else firsts,
-        range=[layout.height - 0.5, -0.5],
-        **grid,
-    )
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The GPUs that are drawn: places in the columns of the map, and of each the node's place and its own there."""
+
+    gpus: list[int]
+    hosts: list[int]
+    node: list[int]
+    slot: list[int]
+    sizes: list[int]
+
+
+def choose(fleet: FleetMap, pools: Sequence[str] = (), find: str = "") -> Chosen:
+    """GPUs of `pools` (none: all) whose host, rack or UUID has `find` in it."""
+    wanted = find.strip().lower()
+    allowed = [not pools or pool in pools for pool in fleet.pools]
+    named = [wanted in f"{host} {rack}".lower() for host, rack in zip(fleet.hosts, fleet.racks, strict=True)]
+    chosen = Chosen([], [], [], [], [])
+    places: dict[int, int] = {}
+    for gpu, host in enumerate(fleet.host):
+        if not allowed[host] or not (named[host] or wanted in fleet.uuid[gpu].lower()):
+            continue
+        node = places.setdefault(host, len(places))
+        if node == len(chosen.hosts):
+            chosen.hosts.append(host)
+            chosen.sizes.append(0)
+        chosen.gpus.append(gpu)
+        chosen.node.append(node)
+        chosen.slot.append(chosen.sizes[node])
+        chosen.sizes[node] += 1
+    return chosen
+
+
+def _percent(values: Sequence[float | None], chosen: Chosen) -> list[int]:
+    return [-1 if values[gpu] is None else round(100 * (values[gpu] or 0.0)) for gpu in chosen.gpus]
+
+
+def drawing(fleet: FleetMap, chosen: Chosen, choice: str, text: Text, palette: Palette, label: str) -> dict[str, Any]:
+    """What `fleet_map.js` needs: places, shades, words and colours. It goes to browsers, so it is short."""
+    measure = MEASURES[choice]
+    rows = min(ROWS, max(chosen.sizes, default=1))
+    racks = tuple(fleet.racks[host] for host in chosen.hosts)
+    layout = arrange(tuple(-(-size // rows) for size in chosen.sizes), racks, rows)
+    states = [fleet.state[gpu] for gpu in chosen.gpus]
+    names = [fleet.hosts[host] for host in chosen.hosts]
+    shared = _shared(names)
+    if measure is None:
+        shades, colours = states, [palette.states[state] for state in STATE_RANKS]
+    else:
+        values = getattr(fleet, measure.column)
+        shades, colours = [measure.shade(values[gpu]) for gpu in chosen.gpus], measure.shades(palette)
+    return {
+        "hosts": names,
+        "short": [name[shared:] for name in names],
+        "racks": racks,
+        "column": layout.column,
+        "band": layout.band,
+        "columns": layout.columns,
+        "bands": layout.bands,
+        "rows": rows,
+        "labels": layout.labels,
+        "node": chosen.node,
+        "slot": chosen.slot,
+        "index": [fleet.index[gpu] for gpu in chosen.gpus],
+        "state": states,
+        "shade": shades,
+        "numbers": _numbers(fleet, chosen, measure),
+        "temperature": [-1 if (t := fleet.temperature[gpu]) is None else round(t) for gpu in chosen.gpus],
+        "utilization": _percent(fleet.utilization, chosen),
+        "memory": _percent(fleet.memory, chosen),
+        "risk": _percent(fleet.risk, chosen),
+        "colours": colours,
+        "inks": [ink(colour) for colour in colours],
+        "marks": [palette.states[state] for state in STATE_RANKS],
+        "symbols": [SYMBOLS[state] for state in STATE_RANKS],
+        "names": [text.name("state", state.value) for state in STATE_RANKS],
+        "words": {name: text(f"colour.{name}") for name in MEASURES},
+        "text": palette.text,
+        "muted": palette.muted,
+        "empty": palette.grid,
+        "focus": palette.line,
+        "ground": palette.background,
+        "label": label,
+    }
+
+
+def _shared(names: Sequence[str]) -> int:
+    """Length of what all of `names` begin with, up to their last hyphen, point or underscore in it."""
+    first, last = min(names), max(names)
+    same = next((n for n, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), 0)
+    return max(first[:same].rfind(sign) for sign in "-._") + 1
+
+
+def _numbers(fleet: FleetMap, chosen: Chosen, measure: Measure | None) -> list[str]:
+    """What the cells say besides their colour; nothing where they are many."""
+    if measure is None or len(chosen.gpus) > NUMBERED:
+        return []
+    values = getattr(fleet, measure.column)
+    return ["" if values[gpu] is None else f"{measure.factor * values[gpu]:.0f}" for gpu in chosen.gpus]

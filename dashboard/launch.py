@@ -42,6 +42,6 @@ def command(host: str, port: int) -> list[str]:
         "client.showSidebarNavigation": "true",
         **_THEME,
     }
-    script = str(Path(__file__).with_name("app.py"))
+    script = str(Path(__file__).with_name("server.py"))
     flags = [part for name, value in options.items() for part in (f"--{name}", value)]
     return [sys.executable, "-m", "streamlit", "run", script, *flags]

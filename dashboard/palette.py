@@ -28,6 +28,7 @@ SEVERITY_STATES: dict[Severity, GpuState] = {
 class Palette:
     """Colours for one background. `states` follow Okabe and Ito's palette (2008), tuned for contrast."""
 
+    background: str
     states: dict[GpuState, str]
     text: str
     muted: str
@@ -36,6 +37,12 @@ class Palette:
     forecast: str
     scale: tuple[str, str, str]
     """For quantities: from low to high, growing away from the background."""
+    peers: str
+    """Lines of a GPU's peers."""
+    peer_fill: str
+    """Their band, which lies below everything."""
+    throttle: tuple[str, str]
+    """Bars of neighbouring lanes."""
 
     def ruling(self, ruling: Ruling) -> str:
         """Colour of a guard's answer."""
@@ -66,6 +73,7 @@ def ink(background: str) -> str:
 
 
 LIGHT = Palette(
+    background="#fbfcfd",
     states={
         GpuState.OK: "#a9cfdd",
         GpuState.STALE: "#9aa1a9",
@@ -79,8 +87,12 @@ LIGHT = Palette(
     grid="#e3e8ee",
     forecast="#8a4fbf",
     scale=("#eaf3f7", "#7fb6cc", "#2a7597"),
+    peers="#7a8794",
+    peer_fill="rgba(122, 135, 148, 0.18)",
+    throttle=("#b45309", "#8a6d00"),
 )
 DARK = Palette(
+    background="#0f151b",
     states={
         GpuState.OK: "#27586b",
         GpuState.STALE: "#6d7680",
@@ -94,4 +106,7 @@ DARK = Palette(
     grid="#2a3440",
     forecast="#c79bf2",
     scale=("#17303b", "#2a6e88", "#6cc3df"),
+    peers="#8794a1",
+    peer_fill="rgba(135, 148, 161, 0.20)",
+    throttle=("#e0912f", "#c9ae3c"),
 )

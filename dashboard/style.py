@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import cache
 from html import escape
@@ -20,8 +21,25 @@ def style_sheet(palette: Palette) -> str:
     """The style as a ``<style>`` element, with the colours of `palette`."""
     states = "".join(f"--tc-{state.value}:{colour};" for state, colour in palette.states.items())
     others = {name: getattr(palette, name) for name in ("text", "muted", "line", "grid", "forecast")}
+    others["ground"] = palette.background
     names = "".join(f"--tc-{name}:{colour};" for name, colour in others.items())
     return f"<style>:root{{{states}{names}}}{_css()}</style>"
+
+
+@cache
+def _script() -> str:
+    return resources.files("tocsin.dashboard").joinpath("frame.js").read_text(encoding="utf-8")
+
+
+def frame_script(language: str, skip: str) -> str:
+    """The frame's script as a ``<script>`` element."""
+    settings = json.dumps({"lang": "zh-CN" if language == "zh" else language, "skip": skip})
+    return f'<script type="module">{_script().replace("__SETTINGS__", settings)}</script>'
+
+
+def hidden_heading(label: str) -> str:
+    """The page's first heading, for those who listen."""
+    return f'<h1 class="tc-hidden">{escape(label)}</h1>'
 
 
 def chip(label: str, kind: str = "") -> str:
@@ -61,6 +79,18 @@ def row(mark: str, what: str, when: str = "") -> str:
     return f'<div class="tc-row">{mark}{words}</div>'
 
 
+def card(heading: str, body: str, note: str = "", state: GpuState | None = None) -> str:
+    """A framed piece of a page: `body` is HTML, `heading` and `note` are text; `state` colours its edge."""
+    edge = f' style="--tc-edge:var(--tc-{state.value})"' if state else ""
+    below = f'<p class="tc-note">{escape(note)}</p>' if note else ""
+    return f'<section class="tc-card"{edge}><h3 class="tc-title">{escape(heading)}</h3>{body}{below}</section>'
+
+
+def note(words: str) -> str:
+    """A quiet line of text."""
+    return f'<p class="tc-note">{escape(words)}</p>'
+
+
 def title(label: str) -> str:
     """A heading that takes little room."""
     return f'<h3 class="tc-title">{escape(label)}</h3>'
@@ -73,14 +103,14 @@ def facts(pairs: Sequence[tuple[str, str]]) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int] = ()) -> str:
-    """A table; cells of `rows` are HTML, the columns `numbers` are aligned to the right."""
+    """A table; cells of `rows` are HTML, the columns `numbers` are aligned to the right. A wide one scrolls."""
 
     def cells(tag: str, values: Sequence[str]) -> str:
         return "".join(f"<{tag}{' class=n' if i in numbers else ''}>{value}</{tag}>" for i, value in enumerate(values))
 
     top = f"<thead><tr>{cells('th', [escape(name) for name in head])}</tr></thead>"
     body = "".join(f"<tr>{cells('td', values)}</tr>" for values in rows)
-    return f'<table class="tc">{top}<tbody>{body}</tbody></table>'
+    return f'<div class="tc-wide" tabindex="0"><table class="tc">{top}<tbody>{body}</tbody></table></div>'
 
 
 def legend(pairs: Sequence[tuple[str, str]]) -> str:
@@ -89,3 +119,10 @@ def legend(pairs: Sequence[tuple[str, str]]) -> str:
         f'<span><i class="tc-swatch" style="background:{colour}"></i>{escape(label)}</span>' for colour, label in pairs
     ]
     return f'<div class="tc-legend">{"".join(parts)}</div>'
+
+
+def scale(colours: Sequence[str], low: str, high: str) -> str:
+    """A colour scale from `low` to `high`."""
+    cells = "".join(f'<i style="background:{colour}"></i>' for colour in colours)
+    ends = f'<span>{escape(low)}</span><span class="tc-scale">{cells}</span><span>{escape(high)}</span>'
+    return f'<div class="tc-legend">{ends}</div>'

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from tocsin.client.models import EventOut, FindingOut, GpuDetail, GpuState, PredictionOut, SeriesResponse
+from tocsin.client.models_now import PeerBand
+from tocsin.dashboard import charts
 from tocsin.dashboard.format import chart_unit, metric_label, percent
 from tocsin.dashboard.palette import SEVERITY_STATES, Palette
 from tocsin.dashboard.text import Text
@@ -20,6 +22,19 @@ from tocsin.domain.prediction import PredictionStatus
 
 _PANEL = 132
 """Height of one metric's panel, pixels."""
+_LANE = 24
+"""Height of a reason for throttling."""
+
+Spans = Mapping[str, Sequence[tuple[int, int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What is drawn: values, the band of the peers, and what held the clocks down (spans by reason)."""
+
+    series: SeriesResponse
+    peers: PeerBand | None = None
+    throttled: Spans = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,28 +50,42 @@ class Canvas:
     palette: Palette
 
 
-def figure(series: SeriesResponse, detail: GpuDetail, now: str, text: Text, palette: Palette) -> go.Figure:
-    """A panel for each metric of `series`; the span grows past `now` as far as predictions reach, at most doubled."""
+def figure(course: Course, detail: GpuDetail, now: str, text: Text, palette: Palette) -> go.Figure:
+    """A panel for each metric of the series; the span grows past `now` as far as predictions reach, at most doubled.
+
+    What held the clocks down has a panel of its own below, where anything did.
+    """
+    series = course.series
     metrics = list(series.metrics)
+    headings = [_heading(name) for name in metrics]
+    heights = [float(_PANEL)] * len(metrics)
+    if course.throttled:
+        headings.append(text("chart.throttle"))
+        heights.append(_LANE * len(course.throttled) + 8.0)
     chart = make_subplots(
-        rows=len(metrics),
+        rows=len(headings),
         cols=1,
         shared_xaxes=True,
-        vertical_spacing=0.22 / max(2, len(metrics)),
-        subplot_titles=[_heading(name) for name in metrics],
+        vertical_spacing=0.22 / max(2, len(headings)),
+        row_heights=heights,
+        subplot_titles=headings,
     )
-    start_ms, now_ms = from_iso(series.start), from_iso(now)
-    predictions = [p for p in detail.predictions if p.status is PredictionStatus.CROSSING and p.metric in metrics]
+    start_ms, now_ms = from_iso(series.start), min(from_iso(now), from_iso(series.end))
+    shown = [p for p in detail.predictions if p.status is PredictionStatus.CROSSING and p.metric in metrics]
+    predictions = shown if from_iso(now) <= from_iso(series.end) else []
     end_ms = _end(predictions, start_ms, now_ms)
     rows = {name: row for row, name in enumerate(metrics, start=1)}
     canvas = Canvas(chart, rows, start_ms, now_ms, end_ms, text, palette)
     for name in metrics:
+        _peers(canvas, course.peers, name)
         _values(canvas, series, name)
     _findings(canvas, [finding for finding in detail.findings if finding.severity is not Severity.INFO])
     for prediction in predictions:
         _prediction(canvas, prediction)
+    if course.throttled:
+        _throttled(canvas, course.throttled)
     _events(canvas, detail.events)
-    _lay_out(canvas)
+    _lay_out(canvas, headings, sum(heights))
     return chart
 
 
@@ -69,6 +98,48 @@ def _end(predictions: Sequence[PredictionOut], start_ms: int, now_ms: int) -> in
     reach = [from_iso(at) for p in predictions for at in (p.eta, p.eta_high) if at is not None]
     latest = min(max(reach, default=now_ms), now_ms + (now_ms - start_ms))
     return max(latest, now_ms) + (now_ms - start_ms) // 50
+
+
+def _peers(canvas: Canvas, band: PeerBand | None, name: str) -> None:
+    """The middle 80 % of the peers as a band, their median as a thin line."""
+    if band is None or name not in band.low:
+        return
+    _, factor = chart_unit(name)
+
+    def scaled(values: Sequence[float | None]) -> list[float | None]:
+        return [None if value is None else value * factor for value in values]
+
+    def line(values: Sequence[float | None], width: float, **more: object) -> go.Scatter:
+        style = {"color": canvas.palette.peers, "width": width}
+        return go.Scatter(
+            x=band.at, y=scaled(values), mode="lines", line=style, hoverinfo="skip", showlegend=False, **more
+        )
+
+    low, high = line(band.low[name], 0), line(band.high[name], 0, fill="tonexty", fillcolor=canvas.palette.peer_fill)
+    for trace in (low, high, line(band.middle[name], 1)):
+        canvas.chart.add_trace(trace, row=canvas.rows[name], col=1)
+
+
+def _throttled(canvas: Canvas, throttled: Spans) -> None:
+    """A lane for each reason, with a bar wherever it held the clocks."""
+    row = len(canvas.rows) + 1
+    for lane, (name, held) in enumerate(throttled.items()):
+        label = canvas.text(f"throttle.{name}")
+        canvas.chart.add_trace(
+            go.Bar(
+                y=[label] * len(held),
+                base=[to_iso(start) for start, _ in held],
+                x=[end - start for start, end in held],
+                orientation="h",
+                width=0.62,
+                marker={"color": canvas.palette.throttle[lane % 2], "line": {"width": 0}},
+                hovertemplate=f"{escape(label)}<extra></extra>",
+                showlegend=False,
+            ),
+            row=row,
+            col=1,
+        )
+    canvas.chart.update_yaxes(autorange="reversed", showgrid=False, row=row, col=1)
 
 
 def _values(canvas: Canvas, series: SeriesResponse, name: str) -> None:
@@ -225,22 +296,13 @@ def _events(canvas: Canvas, events: Sequence[EventOut]) -> None:
     canvas.chart.add_vline(x=to_iso(canvas.now_ms), row="all", col=1, line=line)
 
 
-def _lay_out(canvas: Canvas) -> None:
+def _lay_out(canvas: Canvas, headings: Sequence[str], height: float) -> None:
     palette = canvas.palette
-    canvas.chart.update_layout(
-        height=_PANEL * len(canvas.rows) + 60,
-        margin={"l": 0, "r": 8, "t": 34, "b": 0},
-        hovermode="x unified",
-        plot_bgcolor="rgba(0,0,0,0)",
-        paper_bgcolor="rgba(0,0,0,0)",
-    )
-    canvas.chart.update_xaxes(
-        range=[to_iso(canvas.start_ms), to_iso(canvas.end_ms)],
-        gridcolor=palette.grid,
-        tickfont={"color": palette.muted},
-    )
-    canvas.chart.update_yaxes(gridcolor=palette.grid, zeroline=False, tickfont={"color": palette.muted}, nticks=5)
-    headings = {_heading(name) for name in canvas.rows}
+    layout = {"margin": {"l": 0, "r": 8, "t": 34, "b": 0}, "hovermode": "x unified", "barmode": "overlay"}
+    charts.plain(canvas.chart, round(height) + 24 * len(headings) + 40, palette, **layout)
+    canvas.chart.update_xaxes(range=[to_iso(canvas.start_ms), to_iso(canvas.end_ms)], type="date")
+    for row in canvas.rows.values():
+        canvas.chart.update_yaxes(nticks=5, row=row, col=1)
     for annotation in canvas.chart.layout.annotations:
         if annotation.text in headings:
             annotation.update(x=0, xanchor="left", font={"size": 12, "color": palette.muted})

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 from tocsin.domain.errors import InputError, Unavailable
+from tocsin.domain.progress import track
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -36,7 +37,7 @@ class Local:
     name = "local"
 
     def map(self, work: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
-        return [work(item) for item in items]
+        return [work(item) for item in track(items, "fits")]
 
 
 class Ray:
@@ -50,7 +51,7 @@ class Ray:
         # One thread each, as in a single process with as many cores as tasks: sums then add up in one order.
         task = ray.remote(num_cpus=1, max_retries=2)(work)
         waiting = [task.remote(item) for item in items]
-        return list(ray.get(waiting))
+        return [ray.get(one) for one in track(waiting, "fits")]
 
 
 def _reachable(address: str) -> None:

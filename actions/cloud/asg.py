@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tocsin.actions.cloud.aws import AutoScaling, AwsProblem, Ended, Group, Order, order_of, order_on
+from tocsin.actions.cloud.aws import MOST_TAGS, AutoScaling, AwsProblem, Ended, Group, Order, order_of, orders_on
 from tocsin.actions.executors.protocol import ExecutionResult
 from tocsin.domain.clock import HOUR, SECOND
 
@@ -42,7 +42,7 @@ class Scaling:
         latest = max((place for place, order in enumerate(orders) if order is not None), default=0)
         for place, (group, order) in enumerate(zip(self.groups, orders, strict=True)):
             if order is None and place < latest:
-                # It was asked before, and another decision's order stands in its tag by now.
+                # It was asked before, and its tag has made room for others.
                 continue
             if order is None and group.desired >= group.most:
                 refused.append(f"{group.name} is at its maximum of {group.most}")
@@ -97,8 +97,20 @@ class Scaling:
         """The tag first: it makes a second call know the first; `before` undoes it."""
         target = group.desired + count
         order = Order(identity, str(target), group.desired, now_ms)
-        self._aws.mark(group.name, str(order))
+        self._mark(group, order)
         return self._set(group, order, refused)
+
+    def _mark(self, group: Group, order: Order) -> None:
+        """Begin `order` in the group's tags, and make room for it among them first."""
+        others = orders_on(group)
+        over = [
+            other.key
+            for other in others[: max(0, len(others) + 1 - MOST_TAGS)]
+            if other.ended or order.at_ms - other.at_ms >= STALE_MS
+        ]
+        if over:
+            self._aws.unmark(group.name, over)
+        self._aws.mark(group.name, order.key, str(order))
 
     def _set(self, group: Group, order: Order, refused: list[str]) -> ExecutionResult:
         said = _after(refused)
@@ -125,7 +137,8 @@ class Scaling:
     def _close(self, group: Group, order: Order) -> None:
         """Let other decisions have the group."""
         if not order.ended:
-            self._aws.mark(group.name, str(replace(order, ended=Ended.DONE)))
+            done = replace(order, ended=Ended.DONE)
+            self._aws.mark(group.name, done.key, str(done))
 
     def _settled(self, group: Group, order: Order) -> Order:
         """The order; where EC2 has no machines for the rest of it, ended with what came.
@@ -139,7 +152,7 @@ class Scaling:
         if group.desired == int(order.target):
             self._aws.set_desired(group.name, kept)
         short = replace(order, target=str(kept), ended=Ended.SHORT)
-        self._aws.mark(group.name, str(short))
+        self._aws.mark(group.name, short.key, str(short))
         return short
 
     def _progress(self, group: Group, order: Order, now_ms: int, refused: list[str], given: int = 0) -> ExecutionResult:
@@ -170,7 +183,7 @@ class Scaling:
         if group.desired <= group.least:
             return ExecutionResult(False, f"{group.name} is at its minimum of {group.least}", lasting=False)
         order = Order(identity, instance, group.desired, now_ms)
-        self._aws.mark(group.name, str(order))
+        self._mark(group, order)
         try:
             self._aws.terminate(instance)
         except AwsProblem as problem:
@@ -181,11 +194,11 @@ class Scaling:
 
 def _waits(group: Group, now_ms: int, identity: str = "") -> ExecutionResult | None:
     """The answer while another decision's order on the group has not ended; None where there is none."""
-    other = order_on(group)
-    if other is None or other.ended or other.id == identity or now_ms - other.at_ms >= STALE_MS:
-        return None
-    said = f"{group.name} is being scaled for another decision ({other.id}); this one waits"
-    return ExecutionResult(True, said, pending=True, lasting=False)
+    for other in orders_on(group):
+        if not other.ended and other.id != identity and now_ms - other.at_ms < STALE_MS:
+            said = f"{group.name} is being scaled for another decision ({other.id}); this one waits"
+            return ExecutionResult(True, said, pending=True, lasting=False)
+    return None
 
 
 def _after(refused: list[str]) -> str:

@@ -10,8 +10,11 @@ from typing import Protocol
 
 from tocsin.actions.executors.protocol import ManagerUnavailable
 
-TAG = "tocsin/decision"
-"""Tag of a group with what Tocsin last asked of it: an execution that was broken off finds its place there."""
+TAG = "tocsin/decision/"
+"""Begins the key of a group's tags with what Tocsin asked of it, one a decision: its id follows. An execution that was
+broken off finds its place there."""
+MOST_TAGS = 10
+"""Tags that Tocsin leaves on one group, of the 50 that AWS allows; of what has ended the oldest go (own choice)."""
 _ORDER = re.compile(r"([^/]+)/([^/]+)/([0-9]{1,9})/([0-9]{1,15})(?:/(done|short))?")
 _BUSY = frozenset({"ScalingActivityInProgress", "ScalingActivityInProgressFault", "ResourceContention", "Throttling"})
 _PASSING = frozenset({"RequestLimitExceeded", "ThrottlingException", "ServiceUnavailable", "InternalFailure", ""})
@@ -97,8 +100,12 @@ class AutoScaling(Protocol):
         """The latest activities, the newest first."""
         ...
 
-    def mark(self, group: str, value: str) -> None:
-        """Set the tag `TAG` of a group; instances do not get it."""
+    def mark(self, group: str, key: str, value: str) -> None:
+        """Set a tag of a group; instances do not get it."""
+        ...
+
+    def unmark(self, group: str, keys: Sequence[str]) -> None:
+        """Remove tags of a group."""
         ...
 
     def set_desired(self, group: str, count: int) -> None:
@@ -126,7 +133,7 @@ class Ended(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a group's tag says: `target` is the desired number, or the instance to end; `before` the number before."""
+    """What a tag of a group says: `target` is the desired number, or the instance to end; `before` the number before."""
 
     id: str
     target: str
@@ -134,21 +141,30 @@ class Order:
     at_ms: int
     ended: Ended = Ended.NOT_YET
 
+    @property
+    def key(self) -> str:
+        """Key of the tag."""
+        return f"{TAG}{self.id}"
+
     def __str__(self) -> str:
         told = f"{self.id}/{self.target}/{self.before}/{self.at_ms}"
         return f"{told}/{self.ended}" if self.ended else told
 
 
-def order_on(group: Group) -> Order | None:
-    """What was last asked of `group`, for whichever decision; None where its tag tells nothing that can be read."""
-    found = _ORDER.fullmatch(group.tags.get(TAG, ""))
-    if found is None:
-        return None
-    identity, target, before, at_ms, ended = found.groups()
-    return Order(identity, target, int(before), int(at_ms), Ended(ended or ""))
+def orders_on(group: Group) -> list[Order]:
+    """What was asked of `group`, for whichever decision, the oldest first; tags that cannot be read are passed over."""
+    found = (_read(value) for key, value in group.tags.items() if key.startswith(TAG))
+    return sorted((order for order in found if order is not None), key=lambda order: (order.at_ms, order.id))
 
 
 def order_of(group: Group, identity: str) -> Order | None:
     """What was begun on `group` for the decision with `identity`; None where nothing was."""
-    found = order_on(group)
-    return found if found is not None and found.id == identity else None
+    return _read(group.tags.get(f"{TAG}{identity}", ""))
+
+
+def _read(value: str) -> Order | None:
+    found = _ORDER.fullmatch(value)
+    if found is None:
+        return None
+    identity, target, before, at_ms, ended = found.groups()
+    return Order(identity, target, int(before), int(at_ms), Ended(ended or ""))

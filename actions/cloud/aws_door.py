@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from tocsin.actions.cloud.aws import TAG, Activity, AwsProblem, Group, Instance
+from tocsin.actions.cloud.aws import Activity, AwsProblem, Group, Instance
 from tocsin.config.cloud import AwsSettings
 from tocsin.domain.clock import SECOND
 from tocsin.domain.errors import InputError
@@ -36,15 +36,12 @@ class Boto:
             for item in answer.get("Activities", ())
         ]
 
-    def mark(self, group: str, value: str) -> None:
-        tag = {
-            "ResourceId": group,
-            "ResourceType": "auto-scaling-group",
-            "Key": TAG,
-            "Value": value,
-            "PropagateAtLaunch": False,
-        }
+    def mark(self, group: str, key: str, value: str) -> None:
+        tag = _tag(group, key) | {"Value": value, "PropagateAtLaunch": False}
         _call(self._autoscaling.create_or_update_tags, Tags=[tag])
+
+    def unmark(self, group: str, keys: Sequence[str]) -> None:
+        _call(self._autoscaling.delete_tags, Tags=[_tag(group, key) for key in keys])
 
     def set_desired(self, group: str, count: int) -> None:
         _call(
@@ -91,6 +88,10 @@ def open_boto(settings: AwsSettings) -> Boto:
     except (BotoCoreError, ValueError) as error:
         raise InputError("aws.region", settings.region, str(error), "set aws.region or AWS_REGION") from None
     return Boto(*clients, honor_cooldown=settings.honor_cooldown)
+
+
+def _tag(group: str, key: str) -> dict[str, Any]:
+    return {"ResourceId": group, "ResourceType": "auto-scaling-group", "Key": key}
 
 
 def _call(call: Callable[..., Any], **arguments: Any) -> Mapping[str, Any]:

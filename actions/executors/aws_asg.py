@@ -103,8 +103,11 @@ class _Planned:
     def instance_on(self, host: str) -> str:
         return self._aws.instance_on(host)
 
-    def mark(self, group: str, value: str) -> None:
-        self._plan.append(f"tag {group} {value}")
+    def mark(self, group: str, key: str, value: str) -> None:
+        self._plan.append(f"tag {group} {key} = {value}")
+
+    def unmark(self, group: str, keys: Sequence[str]) -> None:
+        self._plan.append(f"untag {group} {', '.join(keys)}")
 
     def set_desired(self, group: str, count: int) -> None:
         self._plan.append(f"SetDesiredCapacity {group} {count}")
@@ -135,4 +138,6 @@ def _idle_host(view: FleetView, pool: str) -> str:
 @executor("aws_asg")
 def _build(means: Means) -> Executor:
     settings = means.settings.aws
+    if means.settings.actions.dry_run:
+        settings = settings.model_copy(update={"dry_run": True})
     return AwsAsg(settings, open_boto(settings), means.clock)

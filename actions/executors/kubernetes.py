@@ -15,6 +15,8 @@ from tocsin.actions.kube.eviction import Round
 from tocsin.actions.kube.hands import MIG_CONFIG, Hands, host_of, pods_of, pool_of, wish_of
 from tocsin.actions.kube.port import KubeError
 from tocsin.actions.kube.rights import Need, needed
+from tocsin.actions.kube.work import work_seen
+from tocsin.actions.planning.facts import WorkSeen
 from tocsin.actions.recovery import inverse_of
 from tocsin.actions.view import FleetView
 from tocsin.config.kubernetes import KubernetesSettings
@@ -102,6 +104,10 @@ class Kubernetes:
         """Every node of the cluster by name; raises ManagerUnavailable."""
         return sight.node_states(self._cluster)
 
+    def work(self) -> WorkSeen:
+        """Every pod on GPUs, and the disruption budgets; raises ManagerUnavailable."""
+        return work_seen(self._cluster, self._settings, self._clock.now_ms())
+
     def upkeep(self) -> list[str]:
         """Take back the marks of `place_elsewhere` that have run out, and those of cordons on nodes that a person gave
         back; the nodes that had one.
@@ -166,4 +172,6 @@ def _as_rehearsed(result: ExecutionResult) -> ExecutionResult:
 @executor("kubernetes")
 def _build(means: Means) -> Executor:
     settings = means.settings.kubernetes
+    if means.settings.actions.dry_run:
+        settings = settings.model_copy(update={"dry_run": True})
     return Kubernetes(Cluster(open_door(settings), dry_run=settings.dry_run), settings, means.clock)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.executors.registry import Means, executor
 from tocsin.actions.node.board import WITHDRAWN, OrderBoard, Standing
-from tocsin.actions.node.ranks import RANKS, Rank, ranks_of, read
+from tocsin.actions.node.ranks import RANKS, Rank, ranks_of, read, unseen_hosts, untold
 from tocsin.actions.node.reset import DRAINED
 from tocsin.actions.node.throttle import CLOCK_MHZ, LEAD, LIMIT_WATTS
 from tocsin.actions.recovery import inverse_of
@@ -16,7 +17,7 @@ from tocsin.actions.view import FleetView, NodeState
 from tocsin.domain.clock import MINUTE, Clock
 from tocsin.domain.decision import Decision, Ruling, Verdict
 from tocsin.domain.finding import ActionKind
-from tocsin.domain.order import Order, OrderState
+from tocsin.domain.order import DRY_RUN, Order, OrderState
 from tocsin.domain.subject import SubjectKind
 
 SUPPORTED = frozenset(
@@ -45,9 +46,10 @@ class NodeAgents:
     name = "node"
     resumable = True
 
-    def __init__(self, board: OrderBoard, clock: Clock) -> None:
+    def __init__(self, board: OrderBoard, clock: Clock, *, dry_run: bool = False) -> None:
         self._board = board
         self._clock = clock
+        self._dry_run = dry_run
         self._drained: set[str] = set()
 
     def supports(self, action: ActionKind) -> bool:
@@ -74,9 +76,16 @@ class NodeAgents:
         return Verdict(PRE_CHECK, Ruling.ALLOW)
 
     def _check_job(self, decision: Decision, ranks: Sequence[Rank], view: FleetView) -> Verdict:
-        wanted = set(_ranks(decision))
-        if wanted and ranks and wanted != set(ranks):
-            return Verdict(PRE_CHECK, Ruling.DENY, "the job on this GPU has changed since the decision was made")
+        wanted = set(_ranks(decision)) or set(ranks[:1])
+        if ranks and wanted != set(ranks) and not PASSED_ON & decision.parameters.keys():
+            said = "the job on this GPU has changed since the decision was made"
+            return Verdict(PRE_CHECK, Ruling.DENY, said, view.now_ms)
+        hidden = unseen_hosts(decision.subject, view)
+        if hidden:
+            said = f"all GPUs of a job are throttled or none, and no reading shows those that it holds on {hidden[0]}"
+            return Verdict(PRE_CHECK, Ruling.HOLD, said)
+        if untold(decision.subject, view):
+            return Verdict(PRE_CHECK, Ruling.HOLD, "which job the pod on this GPU belongs to is not known yet")
         unmanaged = [rank.gpu for rank in ranks if rank.gpu not in view.managed]
         if len(ranks) > 1 and unmanaged:
             reason = f"all GPUs of a job are throttled or none, and {len(unmanaged)} of {len(ranks)} are not managed"
@@ -87,18 +96,29 @@ class NodeAgents:
         if decision.action is ActionKind.RESET_GPU and not self._seen_drained(decision):
             return self._not_seen(decision)
         orders = self._orders(decision)
-        if decision.action is ActionKind.RESTORE:
+        if decision.action is ActionKind.RESET_GPU and self._in_service_again(decision, orders):
+            self._board.close(order.key for order in orders)
+            return ExecutionResult(False, f"{_host(decision)} takes work again; its GPU was not reset", lasting=False)
+        if decision.action is ActionKind.RESTORE and not self._dry_run:
             for order in orders:
                 self._board.close(each.order.key for each in self._board.on_gpu(order.gpu, ActionKind.THROTTLE))
         self._board.post(orders)
         standing = [found for order in orders if (found := self._board.standing(order.key)) is not None]
         now_ms = self._clock.now_ms()
+        if self._dry_run:
+            return self._rehearsed(decision, standing, now_ms)
         if decision.action is ActionKind.THROTTLE and len(standing) > 1:
             fallen = [each for each in standing if each.state.ended]
             if fallen:
                 return self._take_back(standing, fallen[0])
         late = [each for each in standing if _late(each, now_ms)]
         return self._give_up(standing, late) if late else _result(decision, standing)
+
+    def _rehearsed(self, decision: Decision, standing: Sequence[Standing], now_ms: int) -> ExecutionResult:
+        late = [each for each in standing if _late(each, now_ms)]
+        result = self._give_up(standing, late) if late else _result(decision, standing)
+        words = result.detail if result.detail.startswith("dry run") else f"dry run: {result.detail}"
+        return replace(result, detail=words, lasting=False, certain=True)
 
     def _seen_drained(self, decision: Decision) -> bool:
         """Whether this process has seen the node out of service and empty: at the pre-check, or now."""
@@ -108,6 +128,12 @@ class NodeAgents:
                 return False
             self._drained.add(decision.key)
         return True
+
+    def _in_service_again(self, decision: Decision, orders: Sequence[Order]) -> bool:
+        """Whether the node was given back before its agent came to the order."""
+        state = self._board.nodes().get(_host(decision))
+        standing = [self._board.standing(order.key) for order in orders]
+        return state is not None and not _empty(state) and not any(each is not None and each.taken for each in standing)
 
     def _not_seen(self, decision: Decision) -> ExecutionResult:
         """An earlier process has begun this reset. Its agent may have done it: what it says comes with the order."""
@@ -120,11 +146,11 @@ class NodeAgents:
     def _give_up(self, standing: Sequence[Standing], late: Sequence[Standing]) -> ExecutionResult:
         self._board.withdraw(each.order.key for each in standing)
         hosts = ", ".join(sorted({each.order.host for each in late}))
-        taken = any(each.report is not None for each in standing)
+        taken = any(each.taken for each in standing)
         problem = "did not end the order" if taken else "took no order"
-        return ExecutionResult(
-            False, f"the agent of {hosts} {problem} in time: is it running, with node.allow set?", certain=not taken
-        )
+        said = next((each.report.detail for each in late if each.report is not None and not each.taken), "")
+        why = said or "is it running, with node.allow set?"
+        return ExecutionResult(False, f"the agent of {hosts} {problem} in time: {why}", certain=not taken)
 
     def _take_back(self, standing: Sequence[Standing], fallen: Standing) -> ExecutionResult:
         """One GPU of a job did not take part: the others are given back, and only then has it failed."""
@@ -143,6 +169,8 @@ class NodeAgents:
         passed = {name: decision.parameters[name] for name in PASSED_ON if name in decision.parameters}
         if decision.key in self._drained:
             passed[DRAINED] = "true"
+        if self._dry_run:
+            passed[DRY_RUN] = "true"
         lead = _key(decision, ranks[0])
         return [
             Order(
@@ -160,6 +188,8 @@ class NodeAgents:
         ]
 
     def verify(self, decision: Decision, view: FleetView) -> bool | None:
+        if self._dry_run:
+            return None
         states = [found.state for order in self._orders(decision) if (found := self._board.standing(order.key))]
         if decision.action in (ActionKind.RESTORE, ActionKind.CHECKPOINT):
             wanted = OrderState.RESTORED if decision.action is ActionKind.RESTORE else OrderState.APPLIED
@@ -172,7 +202,7 @@ class NodeAgents:
 
 def _late(standing: Standing, now_ms: int) -> bool:
     expires_ms = standing.order.expires_ms
-    if standing.report is None:
+    if not standing.taken:
         return now_ms >= expires_ms
     return standing.state is OrderState.PENDING and now_ms >= expires_ms + GRACE_MS
 
@@ -213,7 +243,7 @@ def _result(decision: Decision, standing: Sequence[Standing]) -> ExecutionResult
     bad = [each for each in standing if each.state in (OrderState.REFUSED, OrderState.FAILED)]
     if bad:
         return ExecutionResult(False, said, certain=all(each.state is OrderState.REFUSED for each in bad))
-    if any(each.state is OrderState.PENDING for each in standing):
+    if any(each.state in (OrderState.PENDING, OrderState.OUTRANKED) for each in standing):
         return ExecutionResult(True, said, pending=True)
     unused = all(each.state is OrderState.EXPIRED for each in standing)
     lasting = decision.action is ActionKind.THROTTLE and not unused
@@ -222,4 +252,5 @@ def _result(decision: Decision, standing: Sequence[Standing]) -> ExecutionResult
 
 @executor("node")
 def _build(means: Means) -> Executor:
-    return NodeAgents(means.orders or OrderBoard(means.clock), means.clock)
+    board = means.orders or OrderBoard(means.clock)
+    return NodeAgents(board, means.clock, dry_run=means.settings.actions.dry_run)

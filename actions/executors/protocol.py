@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from tocsin.actions.planning.facts import WorkSeen
 from tocsin.actions.view import FleetView, NodeState
 from tocsin.domain.decision import Decision, Verdict
 from tocsin.domain.errors import TocsinError
@@ -82,6 +83,15 @@ class SeesNodes(Protocol):
 
     def nodes(self) -> Mapping[str, NodeState]:
         """Every node of the manager by host name; raises ManagerUnavailable."""
+        ...
+
+
+@runtime_checkable
+class SeesWork(Protocol):
+    """What an executor also offers where its manager tells of the work on GPUs what planners need."""
+
+    def work(self) -> WorkSeen:
+        """The work that runs now; raises ManagerUnavailable."""
         ...
 
 

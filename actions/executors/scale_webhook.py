@@ -32,10 +32,13 @@ class ScaleWebhook:
     name = "scale_webhook"
     resumable = False
 
-    def __init__(self, settings: ScaleWebhookSettings, sender: WebhookSender | None, own: OwnMetrics) -> None:
+    def __init__(
+        self, settings: ScaleWebhookSettings, sender: WebhookSender | None, own: OwnMetrics, *, dry_run: bool = False
+    ) -> None:
         self._pools = settings.pools
         self._sender = sender
         self._own = own
+        self._dry_run = dry_run
         self._sizes: dict[str, int] = {}
 
     def supports(self, action: ActionKind) -> bool:
@@ -61,12 +64,13 @@ class ScaleWebhook:
         if pool not in self._sizes:
             return ExecutionResult(False, f"how many GPUs pool {pool} has is not known here", lasting=False)
         wanted = self._wanted(decision)
+        if self._dry_run:
+            return self._rehearse(decision, pool, wanted)
         self._own.set(METRIC, wanted, pool=pool)
         effect = {"gpus_wanted": float(wanted), "gpus_before": float(self._sizes[pool])}
         if self._sender is None:
             return ExecutionResult(True, f"{METRIC} of pool {pool} is {wanted}", effect=effect)
-        told = {"pool": pool, "gpus_now": str(self._sizes[pool]), "gpus_wanted": str(wanted)}
-        delivery = self._sender.send(replace(decision, parameters={**decision.parameters, **told}), REQUESTED)
+        delivery = self._sender.send(self._told(decision, pool, wanted), REQUESTED)
         return ExecutionResult(
             delivery.ok,
             f"asked for {wanted} GPUs in pool {pool}: {delivery.detail}",
@@ -74,6 +78,16 @@ class ScaleWebhook:
             delivery.certain,
             effect=effect,
         )
+
+    def _rehearse(self, decision: Decision, pool: str, wanted: int) -> ExecutionResult:
+        if self._sender is None:
+            return ExecutionResult(True, f"dry run: {METRIC} of pool {pool} would be {wanted}", lasting=False)
+        delivery = self._sender.rehearse(self._told(decision, pool, wanted), REQUESTED)
+        return ExecutionResult(delivery.ok, f"{delivery.detail}, for {wanted} GPUs in pool {pool}", lasting=False)
+
+    def _told(self, decision: Decision, pool: str, wanted: int) -> Decision:
+        told = {"pool": pool, "gpus_now": str(self._sizes[pool]), "gpus_wanted": str(wanted)}
+        return replace(decision, parameters={**decision.parameters, **told})
 
     def verify(self, decision: Decision, view: FleetView) -> bool | None:
         return seen_in(decision, view)
@@ -99,4 +113,4 @@ def _build(means: Means) -> Executor:
         attempts=settings.attempts,
     )
     sender = WebhookSender(receiver, means.clock) if settings.url else None
-    return ScaleWebhook(settings, sender, means.own or OwnMetrics())
+    return ScaleWebhook(settings, sender, means.own or OwnMetrics(), dry_run=means.settings.actions.dry_run)

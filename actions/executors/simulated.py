@@ -23,8 +23,9 @@ class Simulated:
     name = "simulated"
     resumable = False
 
-    def __init__(self, fleet: SimulatedPort) -> None:
+    def __init__(self, fleet: SimulatedPort, *, dry_run: bool = False) -> None:
         self._fleet = fleet
+        self._dry_run = dry_run
 
     def supports(self, action: ActionKind) -> bool:
         return action not in _BY_PEOPLE
@@ -39,6 +40,9 @@ class Simulated:
 
     def execute(self, decision: Decision) -> ExecutionResult:
         target = self._target(decision)
+        if self._dry_run:
+            said = f"dry run: would do {decision.action} to {target or 'nothing'} of the simulated fleet"
+            return ExecutionResult(bool(target), said, lasting=False)
         try:
             done = self._fleet.apply(decision.action, target, decision.parameters)
         except InputError as error:
@@ -68,4 +72,4 @@ def _build(means: Means) -> Executor:
     if means.fleet is None:
         problem = "there is no fleet that this process simulates"
         raise InputError("actions.executors", "simulated", problem, "use it with tocsin demo alone")
-    return Simulated(means.fleet)
+    return Simulated(means.fleet, dry_run=means.settings.actions.dry_run)

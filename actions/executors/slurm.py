@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tocsin.actions.cloud.wanted import pool_of
 from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor, ManagerUnavailable, NodeState
 from tocsin.actions.executors.registry import Means, executor
+from tocsin.actions.planning.facts import WorkSeen
 from tocsin.actions.recovery import inverse_of
 from tocsin.actions.slurm import marks, nodes
 from tocsin.actions.slurm.client import Slurm
@@ -19,6 +20,7 @@ from tocsin.actions.slurm.moving import CHECKPOINT, REQUEUE, Errand, Mover
 from tocsin.actions.slurm.power import DOWN, UP, Power
 from tocsin.actions.slurm.runner import CommandRunner, Runner, SlurmProblem
 from tocsin.actions.slurm.state import SlurmJob, SlurmNode, Snapshot
+from tocsin.actions.slurm.work import work_seen
 from tocsin.actions.view import FleetView
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import Clock
@@ -124,6 +126,12 @@ class SlurmExecutor:
             for node in seen.nodes.values()
         )
         return {state.host: state for state in states}
+
+    def work(self) -> WorkSeen:
+        try:
+            return work_seen(self._slurm, self._clock.now_ms())
+        except SlurmProblem as problem:
+            raise ManagerUnavailable(str(problem)) from None
 
     def _do(self, decision: Decision, slurm: Slurm) -> ExecutionResult:
         # Of the cluster itself in a dry run too: the pre-check goes by what was seen last.
@@ -279,11 +287,15 @@ def _seen_on(decision: Decision, node: SlurmNode, seen: Snapshot) -> bool | None
 
 
 def _state(node: SlurmNode, host: str, seen: Snapshot) -> NodeState:
-    work = tuple(job.ref for job in seen.on(node.name) if job.gpus.get(node.name) or node.name not in job.gpus)
-    return NodeState(host, node.schedulable, node.ready, nodes.is_ours(node), node.reason, work)
+    jobs = seen.on(node.name)
+    work = tuple(job.ref for job in jobs if job.gpus.get(node.name) or node.name not in job.gpus)
+    held_by = frozenset(f"slurm {job.number}" for job in jobs if job.gpus.get(node.name))
+    return NodeState(host, node.schedulable, node.ready, nodes.is_ours(node), node.reason, work, held_by=held_by)
 
 
 @executor("slurm")
 def _build(means: Means) -> Executor:
     settings = means.settings.slurm
+    if means.settings.actions.dry_run:
+        settings = settings.model_copy(update={"dry_run": True})
     return SlurmExecutor(settings, CommandRunner(settings), means.clock)

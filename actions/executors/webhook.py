@@ -20,8 +20,9 @@ class Webhook:
     name = "webhook"
     resumable = False
 
-    def __init__(self, sender: WebhookSender) -> None:
+    def __init__(self, sender: WebhookSender, *, dry_run: bool = False) -> None:
         self._sender = sender
+        self._dry_run = dry_run
 
     def supports(self, action: ActionKind) -> bool:
         return action is not ActionKind.NOTIFY
@@ -35,8 +36,11 @@ class Webhook:
         return Verdict(PRE_CHECK, Ruling.ALLOW)
 
     def execute(self, decision: Decision) -> ExecutionResult:
-        delivery = self._sender.send(decision, REQUESTED)
-        return ExecutionResult(delivery.ok, delivery.detail, delivery.attempts, delivery.certain)
+        deliver = self._sender.rehearse if self._dry_run else self._sender.send
+        delivery = deliver(decision, REQUESTED)
+        return ExecutionResult(
+            delivery.ok, delivery.detail, delivery.attempts, delivery.certain, lasting=not self._dry_run
+        )
 
     def verify(self, decision: Decision, view: FleetView) -> bool | None:
         return seen_in(decision, view)
@@ -53,4 +57,4 @@ def _build(means: Means) -> Executor:
         raise InputError(
             "webhook.format", "slack", "a chat room carries out no action", "use cloudevents, or executor journal_only"
         )
-    return Webhook(means.sender)
+    return Webhook(means.sender, dry_run=means.settings.actions.dry_run)

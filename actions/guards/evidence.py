@@ -5,6 +5,7 @@ from __future__ import annotations
 from tocsin.actions.catalogue import is_recovery
 from tocsin.actions.guards.registry import Answer, Applies, deny, guard, hold
 from tocsin.actions.reach import affected, base_key, gpus_of
+from tocsin.actions.recovery import is_asked
 from tocsin.actions.view import FleetView
 from tocsin.domain.clock import SECOND, to_iso
 from tocsin.domain.decision import Decision
@@ -30,6 +31,9 @@ def still_live(decision: Decision, view: FleetView, now_ms: int) -> Answer | Non
     """Is the root cause seen now; for restore and uncordon, is it gone."""
     root = decision.findings[0] if decision.findings else ""
     finding = view.findings.get(root)
+    if is_asked(decision):
+        # A person who gives it back has seen the cause, or wants it back in spite of it.
+        return None
     if is_recovery(decision.action):
         live = [identity for identity in decision.findings if identity in view.findings]
         return hold(f"{len(live)} causes are still seen") if live else None

@@ -49,6 +49,10 @@ class Cluster:
         chosen = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
         return [Pod(item) for item in self._all("/api/v1/pods", {"fieldSelector": chosen, "resourceVersion": "0"})]
 
+    def budgets(self) -> list[Json]:
+        """The PodDisruptionBudgets of all namespaces."""
+        return self._all("/apis/policy/v1/poddisruptionbudgets", {"resourceVersion": "0"})
+
     def change_node(self, name: str, change: Callable[[Node], Json | None]) -> bool:
         """Apply the merge patch that `change` makes of the node as it is now; False where that is None.
 

@@ -25,6 +25,11 @@ class KubeDoor:
         self._client = client
         self._timeout = timeout_seconds
 
+    @property
+    def server(self) -> str:
+        """URL of the API server."""
+        return str(self._client.configuration.host)
+
     def ask(
         self,
         method: str,

@@ -69,7 +69,7 @@ def sort_pods(pods: Sequence[Pod], settings: KubernetesSettings) -> Sorted:
     for pod in pods:
         if pod.finished:
             continue
-        why = _stays(pod, settings)
+        why = stays(pod, settings)
         if not why:
             leave.append(pod)
             continue
@@ -79,7 +79,8 @@ def sort_pods(pods: Sequence[Pod], settings: KubernetesSettings) -> Sorted:
     return Sorted(tuple(leave), stay, tuple(stranded))
 
 
-def _stays(pod: Pod, settings: KubernetesSettings) -> str:
+def stays(pod: Pod, settings: KubernetesSettings) -> str:
+    """Why a drain leaves the pod where it is; empty where it does not."""
     if pod.mirror:
         return "mirror pod"
     if pod.of_daemon:

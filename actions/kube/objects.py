@@ -154,6 +154,21 @@ class Pod(_Object):
         return sum(_gpus_of(container) for container in self._spec.get("containers") or ())
 
     @property
+    def containers(self) -> list[Json]:
+        return list(self._spec.get("containers") or ())
+
+    @property
+    def priority(self) -> int:
+        """That of its priority class, 0 without one."""
+        found = self._spec.get("priority")
+        return found if isinstance(found, int) else 0
+
+    @property
+    def started(self) -> str:
+        """When its kubelet took it, ISO 8601; empty before."""
+        return str((self.raw.get("status") or {}).get("startTime") or "")
+
+    @property
     def checkpoints(self) -> bool:
         """Whether it takes checkpoints on request."""
         return self.annotations.get(CHECKPOINT, "").lower() == "true"
@@ -163,6 +178,15 @@ def _gpus_of(container: Mapping[str, Any]) -> int:
     resources = container.get("resources") or {}
     asked = (resources.get("limits") or {}) | (resources.get("requests") or {})
     return sum(whole(amount) for name, amount in asked.items() if _GPU_RESOURCE.fullmatch(name))
+
+
+def quantity(amount: object) -> float:
+    """A quantity such as ``500m`` or ``16Gi`` as a number; 0 where it is none."""
+    found = _QUANTITY.fullmatch(str(amount).strip())
+    if found is None:
+        return 0.0
+    number, suffix, exponent = found.groups()
+    return float(Decimal(number) * (_SCALES[suffix or ""] if exponent is None else Decimal(10) ** int(exponent)))
 
 
 def whole(amount: object) -> int:

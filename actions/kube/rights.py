@@ -36,6 +36,7 @@ FEATURES: dict[str, tuple[Right, ...]] = {
         *_rights("", "nodes/status", "patch"),
         *_rights("", "pods", "list", "patch"),
         *_rights("", "pods/eviction", "create"),
+        *_rights("policy", "poddisruptionbudgets", "list"),
     ),
     "delete": _rights("", "pods", "delete"),
     "scale": (

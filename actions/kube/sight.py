@@ -8,7 +8,9 @@ from tocsin.actions.executors.protocol import NodeState
 from tocsin.actions.kube import marks
 from tocsin.actions.kube.cluster import Cluster
 from tocsin.actions.kube.hands import MIG_CONFIG, host_of, pods_of
-from tocsin.actions.kube.objects import Node
+from tocsin.actions.kube.jobs import job_of_pod, known_as
+from tocsin.actions.kube.objects import Node, Pod
+from tocsin.actions.node.ranks import named_job
 from tocsin.domain.clock import from_iso
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind
@@ -26,16 +28,28 @@ _ON_NODES = frozenset(
 
 def node_states(cluster: Cluster) -> Mapping[str, NodeState]:
     """Every node by name, with the pods that hold its GPUs; two lists in all. Raises KubeError."""
-    work: dict[str, list[str]] = {}
+    placed: dict[str, list[Pod]] = {}
     for pod in cluster.placed_pods():
-        if pod.gpus:
-            work.setdefault(pod.node, []).append(pod.title)
-    return {node.name: _state(node, work.get(node.name, [])) for node in cluster.nodes()}
+        placed.setdefault(pod.node, []).append(pod)
+    return {node.name: _state(node, placed.get(node.name, [])) for node in cluster.nodes()}
 
 
-def _state(node: Node, work: list[str]) -> NodeState:
-    reason = node.annotations.get(marks.CORDON_REASON, "") if marks.is_ours(node) else ""
-    return NodeState(node.name, node.schedulable, node.ready, marks.is_ours(node), reason, tuple(sorted(work)))
+def _state(node: Node, pods: Sequence[Pod]) -> NodeState:
+    ours = marks.is_ours(node)
+    jobs: dict[str, str] = {}
+    for pod in pods:
+        jobs.update(known_as(pod))
+    holding = [pod for pod in pods if pod.gpus]
+    return NodeState(
+        node.name,
+        node.schedulable,
+        node.ready,
+        ours,
+        node.annotations.get(marks.CORDON_REASON, "") if ours else "",
+        tuple(sorted(pod.title for pod in holding)),
+        jobs,
+        frozenset(named_job(job) for pod in holding if (job := job_of_pod(pod))),
+    )
 
 
 def overdue(nodes: Sequence[Node], now_ms: int) -> list[str]:

@@ -14,7 +14,7 @@ from tocsin.actions.node.throttle import LEAD, LIMIT_SHARE
 from tocsin.actions.view import NodeState
 from tocsin.domain.clock import SECOND, Clock
 from tocsin.domain.finding import ActionKind
-from tocsin.domain.order import Order, OrderReport, OrderState
+from tocsin.domain.order import DRY_RUN, Order, OrderReport, OrderState
 
 KEPT = 10_000
 """Ended orders that are remembered, so that one is not put up again (own choice)."""
@@ -34,6 +34,11 @@ class Standing:
     def state(self) -> OrderState:
         """As reported; pending before that."""
         return OrderState.PENDING if self.report is None else self.report.state
+
+    @property
+    def taken(self) -> bool:
+        """Whether its agent has taken it, or ended it."""
+        return self.report is not None and self.report.state is not OrderState.OUTRANKED
 
 
 class OrderBoard:
@@ -103,7 +108,7 @@ class OrderBoard:
             issued_ms=now_ms,
             expires_ms=now_ms + self._hold_ms,
             lease_seconds=0.0,
-            parameters={},
+            parameters={name: value for name, value in standing.order.parameters.items() if name == DRY_RUN},
         )
         self._standing[back.key] = Standing(back)
 
@@ -136,7 +141,7 @@ class OrderBoard:
             return False
         if order.action is ActionKind.THROTTLE:
             limit = order.issued_ms + self._hold_ms
-            return now_ms < (limit if standing.report is not None else order.expires_ms)
+            return now_ms < (limit if standing.taken else order.expires_ms)
         done = standing.state is OrderState.APPLIED
         return not done and now_ms < order.expires_ms
 
@@ -165,7 +170,8 @@ class OrderBoard:
                 if known.report is None or known.report.at_ms <= report.at_ms:
                     self._standing[key] = replace(known, report=report)
                 return True
-            if report.order.action is not ActionKind.THROTTLE or report.state.ended:
+            over = report.state.ended or report.state is OrderState.OUTRANKED
+            if report.order.action is not ActionKind.THROTTLE or over:
                 return False
             # A brain that was restarted learns what stands at a node, so that its lease goes on.
             self._standing[key] = Standing(report.order, report)

@@ -54,6 +54,10 @@ class Asked:
 class HookPort(Protocol):
     """Requests to the training processes of this node."""
 
+    def processes(self, gpu: str) -> int:
+        """How many processes on a GPU would be asked. Raises TocsinError where none can be."""
+        ...
+
     def request(self, gpu: str, kind: str, seconds: float) -> tuple[str, int]:
         """Ask every process on a GPU; the request's name and how many were asked. Raises TocsinError where none is."""
         ...
@@ -87,8 +91,8 @@ class ResetPort(Protocol):
         """Withdraw that request; safe to repeat."""
         ...
 
-    def holders(self) -> Sequence[str]:
-        """Processes that still hold a GPU of this node open, as ``name (pid)``."""
+    def holders(self, *, fabric: bool) -> Sequence[str]:
+        """Processes that still hold a GPU of this node open, as ``name (pid)``; with `fabric` an NVSwitch too."""
         ...
 
     def pause(self) -> bool:

@@ -41,6 +41,15 @@ class Request:
         self.detail = f"asked {self.asked} process{'es' if self.asked != 1 else ''} for {kind}"
         return ""
 
+    def rehearse(self, hooks: HookPort) -> tuple[OrderState, str]:
+        """What `begin` would do, and how that would stand."""
+        kind = KINDS[self.order.action]
+        try:
+            count = hooks.processes(self.order.gpu)
+        except TocsinError as error:
+            return OrderState.REFUSED, str(error)
+        return OrderState.APPLIED, f"dry run: would ask {count} process{'es' if count != 1 else ''} for {kind}"
+
     def look(self, hooks: HookPort, now_s: float) -> tuple[OrderState, str] | None:
         """How it ended; None while answers are out."""
         answers = hooks.answers(self.name)

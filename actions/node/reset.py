@@ -1,7 +1,8 @@
 """Resetting a GPU: what must be so first, then one command; nobody's work is ever under it.
 
 A reset takes the GPU away from whoever has it open. It is refused unless the node is drained, nothing runs on the GPU,
-no MIG instance is left, every GPU that has to be reset with it is free as well, and every client has let go.
+no MIG instance is left, every GPU that has to be reset with it is free as well, and every client has let go. It has
+worked only where the driver knows each of the GPUs again afterwards.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ DRAINED = "drained"
 
 @dataclass(frozen=True, slots=True)
 class ResetResult:
-    """How it went; `done` is False for a dry run, `ok` for what was refused or failed."""
+    """How it went: `done` says that the GPU was reset, `ok` that it was and answers, or that all but the last step of a
+    dry run went well."""
 
     ok: bool
     done: bool
@@ -56,10 +58,24 @@ def run_reset(port: ResetPort, gpu: str, *, drained: bool, allowed: bool) -> Res
 
 def _with_clients_gone(port: ResetPort, peers: Sequence[str], allowed: bool) -> ResetResult:
     port.ask_clients_to_let_go()
-    left = port.holders()
+    # GPUs that are reset together are so for their NVLink, whose fabric manager is a client as well.
+    fabric = len(peers) > 1
+    left = port.holders(fabric=fabric)
     while left and port.pause():
-        left = port.holders()
+        left = port.holders(fabric=fabric)
     if left:
         return ResetResult(False, False, f"not reset: still open by {', '.join(left[:5])}")
     said = port.reset(peers, dry=not allowed)
+    silent = [f"{peer} ({problem})" for peer in peers if allowed and (problem := _silent(port, peer))]
+    if silent:
+        return ResetResult(False, True, f"reset, and silent since: {'; '.join(silent)}")
     return ResetResult(True, allowed, said)
+
+
+def _silent(port: ResetPort, gpu: str) -> str:
+    """Why the driver does not know `gpu` after its reset; empty where it does."""
+    try:
+        port.facts(gpu)
+    except TocsinError as error:
+        return str(error)
+    return ""

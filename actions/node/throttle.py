@@ -59,6 +59,8 @@ class Throttle:
     hottest_c: float = field(default=-1e9)
     coolest_c: float = field(default=1e9)
     least_mw: int = 0
+    clock_mhz: int = 0
+    proved: bool = False
     _controller: ThermalController | None = None
     _sampled_s: float = -1e18
     _locked_s: float | None = None
@@ -88,6 +90,23 @@ class Throttle:
             raise LimitFailure(Obstacle.REFUSED, text)
         self._controller = ThermalController(self.found, self.settings)
         self.detail = f"watches: {margin:g} C are left, it acts at {self.settings.engage_margin_c:g}"
+
+    def rehearse(self, port: PowerPort, keeper: LimitKeeper) -> str:
+        """Look at the GPU as `begin` and the first write do, and say what would be done. Raises LimitFailure."""
+        self.begin(port, keeper)
+        assert self.found is not None
+        now = f"{self.found.current_mw / 1000:g} W"
+        if CLOCK_MHZ in self.order.parameters:
+            clocks = port.clocks(self.order.gpu)
+            top = min(max(number(self.order.parameters, CLOCK_MHZ) or 0.0, clocks.low_mhz), clocks.high_mhz)
+            return f"dry run: would lock the SM clock to {clocks.low_mhz} to {top:g} MHz"
+        if self._controller is not None:
+            floor = f"{self._controller.floor_mw / 1000:g} W"
+            return f"dry run: would keep the limit between {now} and {floor} by the heat of the GPU"
+        if self._wanted_mw is None:
+            return f"dry run: would follow the limit of the job's hot GPU, from {now}"
+        target = min(max(self._wanted_mw, self.found.min_mw), self.found.max_mw, self.found.current_mw)
+        return f"dry run: would set the limit from {now} to {target / 1000:g} W"
 
     def renew(self, order: Order, now_s: float) -> None:
         """The brain still wants it; a follower takes its lead's present share."""
@@ -149,15 +168,22 @@ class Throttle:
         if self._locked_s is None:
             self._locked_s = now_s
             return keeper.lock(self.order, round(highest))
-        if self.state is OrderState.APPLIED or now_s - self._locked_s < CLOCK_SETTLES_SECONDS:
+        if now_s - self._locked_s < CLOCK_SETTLES_SECONDS:
             return None
         clocks = port.clocks(self.order.gpu)
+        self.clock_mhz = max(self.clock_mhz, clocks.now_mhz)
         if clocks.now_mhz > max(highest, clocks.low_mhz) + CLOCK_TOLERANCE_MHZ:
             text = f"{self.order.gpu}: SM clock is {clocks.now_mhz} MHz in spite of a lock to {highest:g}"
             raise LimitFailure(Obstacle.REFUSED, text)
+        self.proved = self.proved or clocks.held
         self.state = OrderState.APPLIED
-        self.detail = f"SM clock {clocks.now_mhz} MHz, locked to {highest:g}"
+        self.detail = f"SM clock locked to {highest:g} MHz, {self.clock_mhz} at most since; {self._proof()}"
         return None
+
+    def _proof(self) -> str:
+        if self.proved:
+            return "the driver says that a setting holds it"
+        return "the driver does not say that a setting holds it, so that the clock itself is watched"
 
     def _note(self, heat: Heat) -> None:
         self.hottest_c = max(self.hottest_c, heat.temperature_c)
@@ -183,7 +209,8 @@ class Throttle:
         if self.found is None:
             return {}
         watts = (self.found.current_mw - self.least_mw) / 1000.0
-        figures = {"default_limit_watts": self.found.default_mw / 1000.0, "limit_lowered_watts": watts}
+        figures = {} if not self.clock_mhz else {"highest_sm_clock_mhz": float(self.clock_mhz)}
+        figures |= {"default_limit_watts": self.found.default_mw / 1000.0, "limit_lowered_watts": watts}
         if self.hottest_c > -1e9:
             figures["hottest_celsius"] = self.hottest_c
         if self.coolest_c < 1e9:

@@ -20,7 +20,7 @@ from tocsin.actions.node.throttle import CLOCK_MHZ, Throttle
 from tocsin.domain.clock import Clock
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind
-from tocsin.domain.order import Order, OrderReport, OrderState
+from tocsin.domain.order import DRY_RUN, Order, OrderReport, OrderState
 from tocsin.domain.power import LimitFailure, PowerLimits
 from tocsin.telemetry.log import logger
 
@@ -39,12 +39,16 @@ Submit = Callable[[Callable[[], ResetResult]], "Future[ResetResult]"]
 
 @dataclass(frozen=True, slots=True)
 class NodeRules:
-    """What this node allows: `allow` has ``throttle``, ``clocks``, ``reset``, ``checkpoint`` and ``defragment``."""
+    """What this node allows: `allow` has ``throttle``, ``clocks``, ``reset``, ``checkpoint`` and ``defragment``.
+
+    With `dry_run` orders are looked at and nothing is done; so is a single order that asks for that.
+    """
 
     host: str
     allow: Collection[str] = frozenset()
     thermal: ThermalSettings = field(default_factory=ThermalSettings)
     arm_seconds: float = 600.0
+    dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +129,8 @@ class NodeWorker:
             if future.done():
                 result = future.result()
                 del self._resets[order.key]
-                self._end(order, OrderState.APPLIED if result.ok else OrderState.REFUSED, result.detail)
+                failed = OrderState.FAILED if result.done else OrderState.REFUSED
+                self._end(order, OrderState.APPLIED if result.ok else failed, result.detail)
         self._retry(now_s)
 
     def close(self) -> None:
@@ -149,15 +154,23 @@ class NodeWorker:
         return key in self._throttles or key in self._requests or key in self._resets
 
     def _take(self, order: Order) -> None:
+        if order.epoch < self._epoch and order.action is not ActionKind.RESTORE:
+            # Not remembered as ended: the brain may come to act again, and asks for the same under the same key.
+            report = OrderReport(order, OrderState.OUTRANKED, self._outranked(order), self._clock.now_ms())
+            self._report(report)
+            return
         problem = self._objection(order)
         if problem:
             self._end(order, OrderState.REFUSED, problem)
+        elif self._dry(order) and order.action is not ActionKind.RESET_GPU:
+            state, said = self._rehearse(order)
+            self._end(order, state, said)
         elif order.action is ActionKind.RESTORE:
             self._restore(order)
         elif order.action is ActionKind.THROTTLE:
             self._throttle(order)
         elif order.action is ActionKind.RESET_GPU:
-            allowed = "reset" in self._rules.allow
+            allowed = "reset" in self._rules.allow and not self._dry(order)
             drained = order.parameters.get(DRAINED) == "true"
             port = self._ports.reset
             self._ports.power.release()
@@ -172,10 +185,6 @@ class NodeWorker:
             return "a simulated order never reaches a real GPU"
         if order.host != self._rules.host:
             return f"the order is for {order.host}, this is {self._rules.host}"
-        if order.epoch < self._epoch and order.action is not ActionKind.RESTORE:
-            heard = f"epoch {order.epoch}, this node has heard of {self._epoch}"
-            remedy = f"where no newer one acts, remove {self._folder.epoch_file} while the agent is stopped"
-            return f"the order is from an older brain ({heard}): {remedy}"
         needed = _needed(order)
         if needed is None:
             return f"a node does not carry out {order.action}"
@@ -185,13 +194,42 @@ class NodeWorker:
             return "the order has expired"
         return ""
 
+    def _dry(self, order: Order) -> bool:
+        return self._rules.dry_run or order.parameters.get(DRY_RUN) == "true"
+
+    def _rehearse(self, order: Order) -> tuple[OrderState, str]:
+        """All but the last call of an order, and what that would have been."""
+        if order.action is ActionKind.RESTORE:
+            held = order.gpu in self._keeper.held
+            return OrderState.RESTORED, f"dry run: would give back {'what is held' if held else 'nothing'}"
+        if order.action is not ActionKind.THROTTLE:
+            return Request(order, self._clock.monotonic()).rehearse(self._ports.hooks)
+        problem = self._taken_already(order)
+        if problem:
+            return OrderState.REFUSED, problem
+        now_s = self._clock.monotonic()
+        throttle = Throttle(order, now_s, now_s + order.lease_seconds, self._rules.thermal, self._rules.arm_seconds)
+        try:
+            return OrderState.RESTORED, throttle.rehearse(self._ports.power, self._keeper)
+        except LimitFailure as failure:
+            return OrderState.REFUSED, str(failure)
+
+    def _taken_already(self, order: Order) -> str:
+        """Why the GPU cannot be under `order` as well; empty where it can."""
+        other = next((each.order for each in self._throttles.values() if each.order.gpu == order.gpu), None)
+        if other is not None:
+            return f"the GPU is under another order already ({other.key})"
+        return "an earlier limit of this GPU could not be given back yet" if order.gpu in self._left else ""
+
+    def _outranked(self, order: Order) -> str:
+        heard = f"epoch {order.epoch}, this node has heard of {self._epoch}"
+        remedy = f"where no newer one acts, remove {self._folder.epoch_file} while the agent is stopped"
+        return f"the order is from an older brain ({heard}): {remedy}"
+
     def _throttle(self, order: Order) -> None:
-        for other in self._throttles.values():
-            if other.order.gpu == order.gpu:
-                self._end(order, OrderState.REFUSED, f"the GPU is under another order already ({other.order.key})")
-                return
-        if order.gpu in self._left:
-            self._end(order, OrderState.REFUSED, "an earlier limit of this GPU could not be given back yet")
+        problem = self._taken_already(order)
+        if problem:
+            self._end(order, OrderState.REFUSED, problem)
             return
         now_s = self._clock.monotonic()
         throttle = Throttle(order, now_s, now_s + order.lease_seconds, self._rules.thermal, self._rules.arm_seconds)

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tocsin.actions.executors.protocol import NodeState
+from tocsin.actions.planning.facts import Room, WorkFacts
+from tocsin.actions.planning.layouts import is_divided, template_of
 from tocsin.actions.planning.state import Budget, FleetState, GpuMode, Hold, Node, Pool, Slot, Work
 from tocsin.domain.fragmentation import Placement
 from tocsin.domain.fragmentation_fleet import Task
@@ -19,29 +21,12 @@ from tocsin.domain.subject import SubjectKind
 
 
 @dataclass(frozen=True, slots=True)
-class WorkFacts:
-    """What managers and hooks tell of a piece of work, and readings do not; see `Work` for the meaning of each."""
-
-    priority: int = 0
-    budgets: tuple[str, ...] = ()
-    lost_s: float | None = None
-    restart_s: float | None = None
-    checkpoint_every_s: float | None = None
-    checkpoint_s: float | None = None
-    ends_in_s: float | None = None
-    cpus: float = 0.0
-    memory_bytes: float = 0.0
-    data_hosts: tuple[str, ...] = ()
-    movable: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class Knowledge:
     """What is known beside readings; whatever is left out is unknown.
 
     `facts` are by the id of the work (`work_id`), `nodes` by host. `layouts` has for each physical GPU in MIG mode the
     placement of each instance by the instance's UUID. `healthy` is false for GPUs with an active hardware finding.
-    `risk_horizon_ms` is how far ahead a failure counts.
+    `rooms` are by host. `risk_horizon_ms` is how far ahead a failure counts.
     """
 
     facts: Mapping[str, WorkFacts] = field(default_factory=dict)
@@ -51,6 +36,7 @@ class Knowledge:
     islands: Mapping[str, str] = field(default_factory=dict)
     layouts: Mapping[str, Mapping[str, Placement]] = field(default_factory=dict)
     healthy: Mapping[str, bool] = field(default_factory=dict)
+    rooms: Mapping[str, Room] = field(default_factory=dict)
     mix: tuple[Task, ...] = ()
     demand: Mapping[str, float] = field(default_factory=dict)
     restart_s: float = 300.0
@@ -86,7 +72,8 @@ def fleet_state_from(
     newest = {one.gpu.uuid: one for one in readings}
     whole = {uuid: one for uuid, one in newest.items() if not one.gpu.is_mig}
     parents = {one.gpu.parent for one in newest.values() if one.gpu.is_mig}
-    kept = {uuid: one for uuid, one in whole.items() if uuid not in parents or uuid in known.layouts}
+    divided = {uuid for uuid, one in whole.items() if uuid in parents or is_divided(one, ())}
+    kept = {uuid: one for uuid, one in whole.items() if uuid not in divided or uuid in known.layouts}
     sharers = _sharers(kept, newest)
     slots = {uuid: _slot(one, sharers.get(uuid, 0), known) for uuid, one in kept.items()}
     works = {work.id: work for work in _works(newest, slots, known)}
@@ -121,7 +108,7 @@ def _slot(reading: Reading, sharers: int, known: Knowledge) -> Slot:
         gpu.model,
         mode,
         tuple(sorted(known.layouts.get(gpu.uuid, {}).values())),
-        "four" if "A30" in gpu.model else "seven",
+        template_of(gpu.model),
         known.healthy.get(gpu.uuid, True),
         values.get("gpu_power_limit_watts"),
         values.get("gpu_power_limit_min_watts"),
@@ -190,6 +177,7 @@ def _told(work: Work, facts: WorkFacts | None, known: Knowledge) -> Work:
         memory_bytes=facts.memory_bytes,
         data_hosts=facts.data_hosts,
         movable=facts.movable,
+        gang=facts.gang or work.gang,
     )
 
 
@@ -200,12 +188,14 @@ def _nodes(
     nodes: dict[str, Node] = {}
     for one in kept.values():
         gpu = one.gpu
-        told = known.nodes.get(gpu.host)
+        told, room = known.nodes.get(gpu.host), known.rooms.get(gpu.host)
         nodes[gpu.host] = Node(
             gpu.host,
             gpu.pool,
             gpu.rack,
             known.islands.get(gpu.host, ""),
+            None if room is None else room.cpus,
+            None if room is None else room.memory_bytes,
             schedulable=told is None or (told.schedulable and told.ready),
             risk=risk.get(gpu.host, 0.0),
         )

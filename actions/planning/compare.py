@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from tocsin.actions.planning import rehearsal
 from tocsin.actions.planning.baseline import greedy
 from tocsin.actions.planning.board import Board, FleetBoard, MigBoard
+from tocsin.actions.planning.bound import least_cost
 from tocsin.actions.planning.defragment import WHOLE_MODES, defragment, figures, outside, repack_mig
 from tocsin.actions.planning.plan import Plan
 from tocsin.actions.planning.state import FleetState, GpuMode
 from tocsin.actions.planning.units import Limits, units_of
+from tocsin.domain.progress import track
 
 UNBOUNDED = 10**9
 
@@ -21,7 +23,8 @@ class Row:
     """One fleet: F in GPUs and cost in GPU-hours, before, after the greedy descent and after the planner.
 
     `at_once` is the planner's cost where it neither waits for checkpoints nor asks for them, as the greedy descent
-    does; `net` and `greedy_net` are gain less cost in GPU-hours where the planner may go on as long as it pays.
+    does. No plan that packs so well costs less than `least`; None where the fleet is too large to say. `net` and
+    `greedy_net` are gain less cost in GPU-hours where the planner may go on as long as it pays.
     """
 
     kind: str
@@ -39,6 +42,7 @@ class Row:
     greedy_net: float
     net: float
     seconds: float
+    least: float | None
 
     @property
     def ratio(self) -> float:
@@ -54,9 +58,7 @@ class Row:
 def yardstick(kind: str, state: FleetState, limits: Limits) -> tuple[float, float, int]:
     """F, cost and number of works moved of the greedy descent, at the price of moving at once."""
     limits = replace(limits, at_once=True, most_moves=UNBOUNDED)
-    fleet = kind == "defragment"
-    units, _ = units_of(state, WHOLE_MODES if fleet else (GpuMode.MIG,), limits)
-    board: Board = FleetBoard(state, units, limits) if fleet else MigBoard(state, units, limits)
+    board = _board(kind, state, limits)
     end = greedy(board, state, limits)
     return end.fragmented + outside(figures(kind, state), board), end.cost, end.moved
 
@@ -72,10 +74,9 @@ def compare(
     limits = replace(limits or Limits(), most_moves=UNBOUNDED)
     seeds = list(seeds)
     sizes = list(sizes)
-    for kind in kinds:
-        for gpus in sizes:
-            for seed in seeds:
-                yield _row(kind, gpus, seed, clock, limits)
+    fleets = [(kind, gpus, seed) for kind in kinds for gpus in sizes for seed in seeds]
+    for kind, gpus, seed in track(fleets, "made-up fleets"):
+        yield _row(kind, gpus, seed, clock, limits)
 
 
 def _row(kind: str, gpus: int, seed: int, clock: Callable[[], float], limits: Limits) -> Row:
@@ -104,4 +105,15 @@ def _row(kind: str, gpus: int, seed: int, clock: Callable[[], float], limits: Li
         (before - greedy_f) * limits.horizon_h - greedy_cost,
         free.gain_gpu_hours - free.cost_gpu_hours,
         seconds,
+        least_cost(_board(kind, state, limits), greedy_f - _outside(kind, state, limits)),
     )
+
+
+def _board(kind: str, state: FleetState, limits: Limits) -> Board:
+    fleet = kind == "defragment"
+    units, _ = units_of(state, WHOLE_MODES if fleet else (GpuMode.MIG,), limits)
+    return FleetBoard(state, units, limits) if fleet else MigBoard(state, units, limits)
+
+
+def _outside(kind: str, state: FleetState, limits: Limits) -> float:
+    return outside(figures(kind, state), _board(kind, state, limits))

@@ -11,6 +11,7 @@ from tocsin.actions.slurm.client import Slurm
 from tocsin.actions.slurm.marks import Mark
 from tocsin.actions.slurm.runner import SlurmProblem, Trouble
 from tocsin.actions.slurm.state import SlurmJob, Snapshot
+from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import SECOND
 from tocsin.domain.words import counted
 
@@ -198,15 +199,17 @@ class Mover:
             said = [_seconds(word.removeprefix(PROOF_WORD)) for word in job.comment.split() if PROOF_WORD in word]
             # The comment knows whole seconds: the one in which the job was asked counts.
             return next((at * SECOND for at in said if at * SECOND >= asked.at_ms - asked.at_ms % SECOND), None)
-        changed = self._slurm.file_seconds(self._path(job))
+        changed = self._slurm.file_seconds(checkpoint_path(self._settings, job))
         return None if changed is None or changed * SECOND < asked.at_ms else round(changed * SECOND)
 
-    def _path(self, job: SlurmJob) -> str:
-        words = {"%w": job.folder, "%j": job.ref, "%u": job.user}
-        path = self._settings.checkpoint_file
-        for sign, value in words.items():
-            path = path.replace(sign, value)
-        return path
+
+def checkpoint_path(settings: SlurmSettings, job: SlurmJob) -> str:
+    """The file that `job` renews when it has checkpointed."""
+    words = {"%w": job.folder, "%j": job.ref, "%u": job.user}
+    path = settings.checkpoint_file
+    for sign, value in words.items():
+        path = path.replace(sign, value)
+    return path
 
 
 def _once(jobs: Iterable[SlurmJob]) -> list[SlurmJob]:

@@ -77,6 +77,9 @@ def _job(item: dict[str, Any]) -> SlurmJob | None:
         plain(item.get("current_working_directory")),
         plain(item.get("user_name")),
         gpus_by_node(nodes, details) if isinstance(details, list) else {},
+        _number(item.get("priority")) or 0,
+        _number(item.get("start_time")) or 0,
+        (_number(item.get("end_time")) or 0) if _number(item.get("time_limit")) else 0,
     )
 
 

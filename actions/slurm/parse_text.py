@@ -89,6 +89,9 @@ def _job(line: str) -> SlurmJob | None:
         plain(record.get("WorkDir")),
         plain(record.get("UserId")).split("(")[0],
         gpus_by_node(nodes, [held.get(node, "") for node in nodes]),
+        _number(record.get("Priority")) or 0,
+        _seconds(record.get("StartTime")),
+        _seconds(record.get("EndTime")),
     )
 
 

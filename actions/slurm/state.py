@@ -108,7 +108,8 @@ class SlurmJob:
 
     `ref` is the name under which Slurm changes this one alone: ``12``, ``12_3`` for a task of an array (whose plain
     number may stand for the whole array), the leader's number for a part of a heterogeneous job. `gpus` are the indices
-    of the GPUs that it holds, by node; a node is left out where that is not told.
+    of the GPUs that it holds, by node; a node is left out where that is not told. `start_s` and `end_s`, its start and
+    the end of its time limit, are seconds since the epoch, 0 for unknown or no limit.
     """
 
     ref: str
@@ -124,6 +125,9 @@ class SlurmJob:
     folder: str = ""
     user: str = ""
     gpus: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    priority: int = 0
+    start_s: int = 0
+    end_s: int = 0
 
     @property
     def active(self) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tocsin.dashboard.words import common, decisions, frame, gpu, now, scoreboard
+from tocsin.dashboard.words import audit, common, cost, decisions, forecast, fragmentation, frame, gpu, now, scoreboard
 
-TABLES = (common, frame, now, gpu, decisions, scoreboard)
+TABLES = (common, frame, now, gpu, decisions, scoreboard, audit, forecast, fragmentation, cost)
 
 STRINGS: dict[str, tuple[str, str]] = {key: words for table in TABLES for key, words in table.STRINGS.items()}
 """Every string. A key stands in one table alone, which a test sees to."""

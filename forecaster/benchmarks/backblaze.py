@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tocsin.domain.clock import DAY, to_iso
+from tocsin.domain.progress import track
 from tocsin.forecaster.benchmarks.backblaze_drives import Drives, read_drives
 from tocsin.forecaster.benchmarks.backblaze_folds import Fold, Sizes, given_fold, own_folds, parts
 from tocsin.forecaster.benchmarks.backblaze_leak import leak_section
@@ -44,7 +45,7 @@ def run(request: Request) -> Result:
     sizes = QUICK_SIZES if request.quick else FULL_SIZES
     drives = read_drives(request.train)
     folds = _folds(request, drives)
-    pools = [_judged(fold, sizes, request) for fold in folds]
+    pools = [_judged(fold, sizes, request) for fold in track(folds, "folds")]
     pool = pooled(pools)
     made = sections(pool, request.draws, request.seed, given=request.test is not None)
     made[0] = _with_folds(made[0], folds, pools)

@@ -9,6 +9,7 @@ import numpy as np
 
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import InputError
+from tocsin.domain.progress import track
 from tocsin.forecaster.benchmarks.infinitehbd_data import Cluster, cluster_of, read_trace
 from tocsin.forecaster.benchmarks.infinitehbd_examples import ANY, GPU, HORIZON_MS, Target, examples
 from tocsin.forecaster.benchmarks.result import Request, Result, Section
@@ -98,7 +99,7 @@ def _node_folds(task: _Task, cluster: Cluster, days: str) -> Section:
     folds = QUICK_FOLDS if task.request.quick else FOLDS
     fold = np.random.default_rng(task.request.seed).permutation(len(cluster.nodes)) % folds
     trains, tests, scores = [], [], []
-    for one in range(folds):
+    for one in track(range(folds), "folds"):
         teachers: Mask = fold != one
         train = examples(cluster, task.target, 0, cut_ms, teachers, teachers)
         test = examples(cluster, task.target, cut_ms, cluster.until_ms, ~teachers, teachers)

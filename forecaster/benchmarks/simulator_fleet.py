@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tocsin.domain.clock import DAY, HOUR
+from tocsin.domain.progress import work
 from tocsin.forecaster.examples import NEVER, Examples, Mask
 from tocsin.forecaster.features.plan import Plan
 from tocsin.forecaster.features.walk import Part, Rules, Span, Walk
@@ -109,9 +110,11 @@ def simulate(recipe: Recipe) -> Simulated:
 
 def _parts(fleet: SimulatedFleet, kept: Plan, end_ms: int) -> Iterator[tuple[int, Part]]:
     metrics = kept.metrics
-    while fleet.now_ms < end_ms:
-        columns, events = fleet.step_columns(metrics)
-        yield (fleet.now_ms - 1) // kept.step_ms, Part(columns, events)
+    with work("simulation", (end_ms - fleet.now_ms) // STEP_MS) as bar:
+        while fleet.now_ms < end_ms:
+            columns, events = fleet.step_columns(metrics)
+            yield (fleet.now_ms - 1) // kept.step_ms, Part(columns, events)
+            bar.advance()
 
 
 def _of_hardware(fault: Fault) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 
 from tocsin.domain.clock import DAY, to_iso
 from tocsin.domain.errors import InputError
+from tocsin.domain.progress import track
 from tocsin.forecaster.benchmarks.result import Request, Result, Section
 from tocsin.forecaster.benchmarks.tables import joined
 from tocsin.forecaster.benchmarks.titan_data import Fleet, fleet_of, read_lives
@@ -134,7 +135,7 @@ def _device_folds(fleet: Fleet, cut_ms: int, year: str, request: Request, effort
     fold = np.random.default_rng(request.seed).permutation(len(fleet.devices)) % effort.folds
     names = tuple(name for name in effort.names if name != BOOSTING)
     tests, parts = [], []
-    for one in range(effort.folds):
+    for one in track(range(effort.folds), "folds"):
         train, test = _parts(fleet, cut_ms, fold != one, fold == one, request, effort)
         check_parts(train, test, HORIZON_MS, Kind.TIME_AND_DEVICE)
         parts.append(learn(train, request.seed, names).judge(test))

@@ -14,6 +14,7 @@ from tocsin.domain.clock import HOUR
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event
 from tocsin.domain.identity import Gpu
+from tocsin.domain.progress import work
 from tocsin.domain.reading import Reading
 from tocsin.forecaster.examples import Codes, Examples, Ints, Mask, Singles
 from tocsin.forecaster.features.builder import FeatureBuilder
@@ -83,10 +84,14 @@ def examples_from(
         raise InputError("every_ms", span.every_ms, "decisions are off the grid", f"give a multiple of {plan.step_ms}")
     parts = batch_parts(source, plan) if isinstance(source, Iterable) else store_parts(source, plan, span, len(gpus))
     walk = Walk(plan, gpus, span)
-    for step, part in parts:
-        if step * plan.step_ms >= span.end_ms:
-            break
-        walk.take(step, part)
+    reached = (span.start_ms - max(plan.windows_ms)) // plan.step_ms
+    with work("telemetry", span.end_ms // plan.step_ms - reached) as bar:
+        for step, part in parts:
+            if step * plan.step_ms >= span.end_ms:
+                break
+            walk.take(step, part)
+            bar.advance(max(0, step - reached))
+            reached = max(step, reached)
     walk.close()
     found = (
         onsets_of(walk.events, walk.builder.parts.roster.gpus, quiet_ms=rules.quiet_ms) if onsets is None else onsets

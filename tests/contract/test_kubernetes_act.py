@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from pydantic import SecretStr
 
 from tocsin.actions.kube.port import KubeError
+from tocsin.api.app import create_app
+from tocsin.api.server import ApiServer
 from tocsin.cli import act
+from tocsin.cli.act_record import Deed, HandRecord, account, default_path
 from tocsin.cli.main import cli
+from tocsin.client.client import Client
+from tocsin.config.access import ApiSettings, Role, Token
+from tocsin.domain.clock import ManualClock
 from tocsin.domain.errors import InputError
+from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.journal.chain import Entry
+from tocsin.journal.journal import Journal
+from tocsin.journal.reader import read_entries
+from tocsin.journal.verify import verify
+from tocsin_testing.builders import T0
+from tocsin_testing.fake_service import FakeService
 from tocsin_testing.kube_site import Site, open_site, write_kubeconfig
 from tocsin_testing.servers import free_port
 
@@ -21,6 +36,9 @@ from tocsin_testing.servers import free_port
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.delenv("TOCSIN_CONFIG", raising=False)
     monkeypatch.setenv("TOCSIN_KUBERNETES__EVICT_BARE_PODS", "true")
+    monkeypatch.setenv("TOCSIN_JOURNAL__BY_HAND", str(tmp_path / "own" / "by-hand.db"))
+    monkeypatch.setenv("TOCSIN_TOKEN_FILE", str(tmp_path / "tokens.json"))
+    monkeypatch.setenv("TOCSIN_DASHBOARD__API_URL", f"http://127.0.0.1:{free_port()}")
     with open_site(tmp_path) as found:
 
         def pods_end(seconds: float) -> None:
@@ -124,6 +142,105 @@ def test_nodes_and_rights_are_shown_without_leave_to_act(site: Site) -> None:
 def test_whether_to_act_must_be_said(site: Site, words: list[str]) -> None:
     with pytest.raises(InputError, match="--dry-run or --yes"):
         _act(site, *words, "cordon", "node-1", "--reason", "why")
+
+
+def _own(folder: Path) -> list[Entry]:
+    path = folder / "own" / "by-hand.db"
+    return list(read_entries(path)) if path.exists() else []
+
+
+def test_without_a_brain_each_deed_is_in_a_chain_of_the_person_s_own(site: Site, tmp_path: Path) -> None:
+    node = site.node()
+    _act(site, "--dry-run", "cordon", node, "--reason", "XID 79")
+    assert _own(tmp_path) == []
+    _act(site, "--yes", "cordon", node, "--reason", "XID 79")
+    _act(site, "--yes", "label", node, "team=blue")
+    _act(site, "--yes", "scale", site.deployment("infer", 3), "5")
+    _act(site, "--yes", "checkpoint", node)
+    begun, ended, *others = _own(tmp_path)
+    assert {(entry.kind, entry.actor) for entry in (begun, ended, *others)} == {("manual_action", account())}
+    assert begun.payload["subject"] == {"kind": "host", "name": node, "host": node, "pool": "", "detail": ""}
+    assert (begun.payload["phase"], begun.payload["action"], begun.payload["reason"]) == ("begun", "cordon", "XID 79")
+    assert str(begun.payload["manager"]).startswith("http")
+    assert (ended.payload["id"], ended.payload["status"]) == (begun.payload["id"], "succeeded")
+    assert ended.payload["detail"] == f"ok: cordoned {node}"
+    assert [(entry.payload["action"], entry.payload["status"]) for entry in others] == [
+        ("label", ""), ("label", "succeeded"), ("scale_out", ""), ("scale_out", "succeeded"),
+        ("checkpoint", ""), ("checkpoint", "failed"),
+    ]  # fmt: skip
+    path = tmp_path / "own" / "by-hand.db"
+    assert verify(path).ok
+    assert path.parent.stat().st_mode & 0o077 == 0
+    shown = CliRunner().invoke(cli, ["journal", "export", str(path), "--format", "cef"], catch_exceptions=False)
+    assert f"suser={account()} act=act by hand cat=cordon outcome=success dhost={node}" in shown.output
+
+
+def test_a_brain_takes_the_record_under_the_name_of_the_token(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, service = site.node(), FakeService()
+    secrets = {"otto": Role.OPERATOR, "vera": Role.VIEWER}
+    tokens = [Token(name=name, role=role, secret=SecretStr(f"{name}-secret-0123456789")) for name, role in secrets.items()]
+    server = ApiServer(create_app(service, ApiSettings(tokens=tokens)))
+    server.start()
+    try:
+        monkeypatch.setenv("TOCSIN_DASHBOARD__API_URL", server.url)
+        monkeypatch.setenv("TOCSIN_DASHBOARD__API_TOKEN", "otto-secret-0123456789")
+        _act(site, "--yes", "cordon", node, "--reason", "XID 79")
+        entries = service.journal(1, 10)
+        assert [(entry.kind, entry.actor) for entry in entries] == [("manual_action", "otto")] * 2
+        assert [entry.payload["by"] for entry in entries] == [account()] * 2
+        assert _own(tmp_path) == []
+        # One who may not is on record all the same, with the reason.
+        monkeypatch.setenv("TOCSIN_DASHBOARD__API_TOKEN", "vera-secret-0123456789")
+        code, said = _act(site, "--yes", "uncordon", node)
+    finally:
+        server.stop()
+    assert code == 0
+    assert "the brain does not take the record (token vera is viewer" in said
+    assert [entry.payload["phase"] for entry in _own(tmp_path)] == ["begun", "ended"]
+
+
+def test_nothing_is_done_that_is_not_on_record(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = site.node()
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TOCSIN_JOURNAL__BY_HAND", str(tmp_path / "file" / "by-hand.db"))
+    with pytest.raises(InputError, match="nothing is done that is not on record"):
+        _act(site, "--yes", "cordon", node, "--reason", "XID 79")
+    assert "unschedulable" not in site.find_node(node)["spec"]
+
+
+def test_a_deed_that_breaks_off_is_on_record_as_failed(site: Site, tmp_path: Path) -> None:
+    with pytest.raises(KubeError):
+        _act(site, "--yes", "label", "no-such-node", "team=blue")
+    begun, ended = _own(tmp_path)
+    assert (begun.payload["status"], ended.payload["status"]) == ("", "failed")
+    assert "no-such-node" in str(ended.payload["detail"])
+
+
+def test_another_command_that_writes_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "by-hand.db"
+    clock = ManualClock(T0)
+
+    def nobody() -> Client:
+        return Client(f"http://127.0.0.1:{free_port()}")
+
+    said: list[str] = []
+    deed = Deed("0" * 16, "cordon", Subject(SubjectKind.HOST, "n", "n"), "why", "here")
+    other = Journal.open(path, clock)
+    timer = threading.Timer(0.1, other.close)
+    timer.start()
+    HandRecord(nobody, path, clock, said.append).begun(deed)
+    timer.join()
+    assert [entry.payload["phase"] for entry in read_entries(path)] == ["begun"]
+    assert said == []
+
+
+def test_the_own_journal_lies_among_the_person_s_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert default_path({"XDG_STATE_HOME": "/x"}) == Path("/x/tocsin/by-hand.db")
+    monkeypatch.setenv("HOME", "/home/anna")
+    assert default_path({}) == Path("/home/anna/.local/state/tocsin/by-hand.db")
+    assert account({"SUDO_USER": "anna"}).endswith("(sudo anna)")
 
 
 def test_an_absent_server_is_exit_code_3(site: Site, tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def test_a_session_lasts_until_it_ends(server: slapd.Directory) -> None:
     clock.advance(SECOND)
     late = http.get("/v1/me", headers=bearer)
     assert (late.status_code, late.json()["error"]["code"]) == (401, "token_expired")
-    assert [(e.kind, e.actor) for e in service.journal(1, 10)] == [("login", "ldap:anna"), ("paused", "ldap:anna")]
+    assert [(e.kind, e.actor) for e in service.journal(1, 10)] == [("login", "ldap:anna"), ("pause", "ldap:anna")]
 
 
 def test_a_log_out_ends_it_at_once(server: slapd.Directory) -> None:

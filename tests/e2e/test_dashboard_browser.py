@@ -160,4 +160,4 @@ def test_an_approval_in_the_browser_is_recorded(browser: Browser, dashboard: str
         settled(page, "approved by loopback")
         settled(page, "Approved: ")
     assert service.decision(first.id).state is DecisionState.APPROVED
-    assert [(e.kind, e.actor) for e in service.journal(1, 5)] == [("decision_approved", "loopback")]
+    assert [(e.kind, e.actor) for e in service.journal(1, 5)] == [("approval", "loopback")]

@@ -46,6 +46,17 @@ FINDING: Mapping[str, Any] = {
 }
 ABOUT = {"decision": DRAIN.id, "key": DRAIN.key}
 DONE = Outcome(DRAIN.id, OutcomeStatus.SUCCEEDED, "kubernetes", T0, "node-7 is empty")
+BY_HAND = {
+    "id": "fedcba9876543210",
+    "phase": "ended",
+    "action": "cordon",
+    "subject": {"kind": "host", "name": "node-7", "host": "node-7", "pool": "", "detail": ""},
+    "reason": "XID 79",
+    "manager": "https://10.0.0.1:6443",
+    "by": "unix:anna@admin-1",
+    "status": "succeeded",
+    "detail": "ok: cordoned node-7",
+}
 ENTRIES: list[tuple[EntryKind, Mapping[str, Any], str]] = [
     (EntryKind.SERVICE_STARTED, {"epoch": 1, "mode": "propose"}, "tocsin"),
     (EntryKind.FINDING_OPENED, {"id": "0123456789abcdef", "finding": FINDING}, "tocsin"),
@@ -84,6 +95,7 @@ ENTRIES: list[tuple[EntryKind, Mapping[str, Any], str]] = [
     (EntryKind.IMPORT_DONE, {"source": "history.csv"}, "tocsin"),
     (EntryKind.MODEL_IN_SERVICE, {"id": "m1", "reason": "won its trial"}, "tocsin"),
     (EntryKind.LOGIN_LOCKED, {"user": "anna", "address": "192.0.2.66", "seconds": 30.0}, "tocsin"),
+    (EntryKind.MANUAL_ACTION, BY_HAND, "unix:anna@admin-1"),
     (EntryKind.LOGOUT, {}, "ldap:anna"),
     (EntryKind.INCIDENT_CLOSED, {"id": "i1"}, "tocsin"),
     (EntryKind.FINDING_CLEARED, {"id": "0123456789abcdef"}, "tocsin"),
@@ -134,7 +146,7 @@ def test_spans_kinds_and_numbers(journal: Path) -> None:
     since, until = to_iso(T0 + 2 * MINUTE), to_iso(T0 + 5 * MINUTE)
     assert sequence("--since", since, "--until", until) == [3, 4, 5]
     assert sequence("--kind", "approval", "--kind", "pause") == [9, 16]
-    assert sequence("--after", "27") == [28, 29]
+    assert sequence("--after", "28") == [29, 30]
     assert sequence("--kind", "approval", "--since", until) == [9]
     assert sequence("--kind", "approval", "--until", until) == []
 

@@ -132,6 +132,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made.running.stop()
 
 
+DEED: dict[str, object] = {
+    "id": "0" * 16, "phase": "begun", "action": "drain", "subject": {"kind": "host", "name": "node-3"}
+}  # fmt: skip
 Step = Callable[[World], object]
 WRITES: dict[str, tuple[Step | None, Step, str]] = {
     "POST /v1/decisions/{decision_id}/approve": (
@@ -144,6 +147,7 @@ WRITES: dict[str, tuple[Step | None, Step, str]] = {
     "POST /v1/resume": (lambda w: w.post("/v1/pause", {}), lambda w: w.post("/v1/resume", {}), "otto"),
     "POST /v1/breaker/reset": (lambda w: w.trip(), lambda w: w.post("/v1/breaker/reset", {}), "otto"),
     "POST /v1/release": (None, lambda w: w.post("/v1/release", {"kind": "host", "name": "node-3"}), "otto"),
+    "POST /v1/manual": (None, lambda w: w.post("/v1/manual", DEED), "otto"),
     "POST /v1/inject": (None, lambda w: w.post("/v1/inject", {"kind": "x", "gpu": "GPU-1"}), "otto"),
     "POST /v1/login": (None, lambda w: w.log_in(), "ldap:anna"),
     "POST /v1/logout": (lambda w: w.log_in(), lambda w: w.post("/v1/logout", {}), "ldap:anna"),

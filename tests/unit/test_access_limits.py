@@ -212,14 +212,20 @@ def test_what_is_no_http_is_refused(impatient: tuple[str, int]) -> None:
 
 
 def test_connections_have_a_limit() -> None:
-    settings = ApiSettings(limits=RequestLimits(connections=2))
-    with serving(FakeService(), settings) as url:
+    settings, service = ApiSettings(limits=RequestLimits(connections=2)), FakeService()
+    with serving(service, settings) as url:
         host, port = url.removeprefix("http://").split(":")
         idle = [socket.create_connection((host, int(port)), timeout=20) for _ in range(2)]
-        answer = httpx2.get(f"{url}/healthz")
+        answers = [httpx2.get(f"{url}/v1/fleet") for _ in range(3)]
+        alive = httpx2.get(f"{url}/healthz")
         for sock in idle:
             sock.close()
-    assert answer.status_code == 503
+    assert [answer.status_code for answer in answers] == [503] * 3
+    assert answers[0].json()["error"]["code"] == "too_many_connections"
+    assert (answers[0].headers["connection"], answers[0].headers["retry-after"]) == ("close", "1")
+    # A probe must not take a busy process for a dead one.
+    assert alive.status_code == 200
+    assert service.refusals == {"too_many_connections": 3}
 
 
 def test_an_idle_keep_alive_connection_costs_no_request(impatient: tuple[str, int]) -> None:

@@ -216,7 +216,7 @@ def test_the_api_takes_such_tokens_and_journals_the_person(provider: Provider, c
     bearer = {"Authorization": f"Bearer {provider.sign()}"}
     assert http.get("/v1/me", headers=bearer).json()["name"] == "oidc:anna"
     assert http.post("/v1/pause", json={"reason": "x"}, headers=bearer).status_code == 200
-    assert service.journal(0, 10, ["paused"])[0].actor == "oidc:anna"
+    assert service.journal(0, 10, ["pause"])[0].actor == "oidc:anna"
     # Nobody is let in for sitting on this machine once there is a way to say who one is.
     assert http.get("/v1/me").status_code == 401
     refused = http.get("/v1/me", headers={"Authorization": f"Bearer {provider.sign(aud='x')}"})

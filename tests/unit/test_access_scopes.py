@@ -8,7 +8,7 @@ from pydantic import SecretStr, ValidationError
 
 from tocsin.api.app import create_app
 from tocsin.api.principal import Grant, Principal, grants_of, simple
-from tocsin.api.routes_control import pools_of
+from tocsin.api.reached import pools_of
 from tocsin.client.models import DecisionOut, SubjectOut
 from tocsin.config.access import AccessScope, ApiSettings, GroupRole, Role, Token
 from tocsin.domain.finding import ActionKind
@@ -156,6 +156,65 @@ def test_a_host_in_two_pools_needs_both() -> None:
     body = {"kind": "host", "name": first.host}
     assert http_for(service, scope(["a"])).post("/v1/release", json=body).status_code == 403
     assert http_for(service, scope(["a"]), scope(["b"])).post("/v1/release", json=body).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("action", "parameters", "pools"),
+    [
+        (ActionKind.THROTTLE, {}, ["a"]),
+        (ActionKind.NOTIFY, {}, ["a"]),
+        # The whole node is kept from new work, partitioned anew, asked or reset with its peers.
+        (ActionKind.MIGRATE, {}, ["a", "b"]),
+        (ActionKind.PLACE_ELSEWHERE, {}, ["a", "b"]),
+        (ActionKind.DEFRAGMENT, {"mig_config": "all-1g.10gb"}, ["a", "b"]),
+        (ActionKind.CHECKPOINT, {}, ["a", "b"]),
+        (ActionKind.RESET_GPU, {}, ["a", "b"]),
+        (ActionKind.DRAIN, {}, ["a", "b"]),
+        # Where the work goes to, and all ranks of its job.
+        (ActionKind.MIGRATE, {"to": "GPU-c@4"}, ["a", "b", "c"]),
+        (ActionKind.MIGRATE, {"to_host": "node-c"}, ["a", "b", "c"]),
+        (ActionKind.THROTTLE, {"ranks": '[["node-a","GPU-a"],["node-c","GPU-c"]]'}, ["a", "c"]),
+        (ActionKind.THROTTLE, {"ranks": '[["node-x","GPU-gone"]]'}, ["", "a"]),
+        (ActionKind.THROTTLE, {"ranks": "nonsense"}, ["a"]),
+    ],
+)
+def test_every_pool_that_an_action_reaches_counts(
+    action: ActionKind, parameters: dict[str, str], pools: list[str]
+) -> None:
+    service = three_pools()
+    subject = SubjectOut(kind=SubjectKind.GPU, name="GPU-a", host="node-a", pool="a")
+    assert list(pools_of(service, subject, action, parameters)) == pools
+
+
+@pytest.mark.parametrize(
+    ("action", "pools"),
+    [(ActionKind.THROTTLE, ["a", "c"]), (ActionKind.MIGRATE, ["a", "b", "c"]), (ActionKind.CORDON, ["a", "b"])],
+)
+def test_the_pools_of_the_rest_of_a_job_count_where_it_is_slowed_or_stopped(
+    action: ActionKind, pools: list[str]
+) -> None:
+    service = three_pools()
+    service.same_jobs = lambda gpus: {*gpus, "GPU-c"} if "GPU-a" in gpus else set(gpus)  # type: ignore[method-assign]
+    subject = SubjectOut(kind=SubjectKind.GPU, name="GPU-a", host="node-a", pool="a")
+    assert list(pools_of(service, subject, action)) == pools
+
+
+def test_a_pool_and_the_node_that_leaves_it() -> None:
+    pool = SubjectOut(kind=SubjectKind.POOL, name="a", pool="a")
+    assert list(pools_of(three_pools(), pool, ActionKind.SCALE_IN, {"node": "node-a"})) == ["a", "b"]
+    assert list(pools_of(three_pools(), pool, ActionKind.SCALE_OUT, {"gpus": "8"})) == ["a"]
+
+
+def three_pools() -> FakeService:
+    """GPU-a and GPU-b on one node, GPU-c on another, each in a pool of its own."""
+    service = FakeService()
+    one = service.gpus()[0]
+    gpus = [
+        one.model_copy(update={"uuid": f"GPU-{name}", "pool": name, "host": "node-c" if name == "c" else "node-a"})
+        for name in "abc"
+    ]
+    service.gpus = lambda: gpus  # type: ignore[method-assign]
+    return service
 
 
 def test_a_misspelt_action_is_refused_with_the_known_ones() -> None:

@@ -97,7 +97,7 @@ def test_an_approval_is_recorded_once(http: TestClient, service: FakeService) ->
     assert (approved["state"], approved["approved_by"]) == ("approved", "loopback")
     assert error_of(http.post(f"/v1/decisions/{chosen.id}/approve", json={})) == (409, "conflict")
     kinds = [entry["kind"] for entry in http.get("/v1/journal").json()]
-    assert kinds == ["brain_started", "decision_approved"]
+    assert kinds == ["service_started", "approval"]
 
 
 def test_a_rejection_is_final(http: TestClient, service: FakeService) -> None:

@@ -75,7 +75,7 @@ def test_control(client: Client) -> None:
     assert not client.resume().paused
     assert not client.reset_breaker().breaker.tripped
     assert client.inject("gsp_timeout", HOT).gpu == HOT
-    kinds = ["paused", "breaker_reset"]
+    kinds = ["pause", "breaker_reset"]
     assert [e.kind for e in client.journal(kinds=kinds)] == kinds
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-boto3 = pytest.importorskip("boto3", reason="the extra aws is not installed here; `make aws-test` runs these")
+if os.environ.get("TOCSIN_TEST_AWS"):
+    import boto3
+else:
+    boto3 = pytest.importorskip("boto3", reason="the extra aws is not installed here; `make aws-test` runs these")
 from botocore.stub import ANY, Stubber  # noqa: E402
 
 from tocsin.actions.cloud.aws import TAG, AwsProblem  # noqa: E402
@@ -45,7 +49,8 @@ class Aws:
             }
             for n in range(running)
         ]
-        tags = [{"Key": TAG, "Value": tag, "ResourceId": "g", "ResourceType": "auto-scaling-group"}] if tag else []
+        key = f"{TAG}{tag.partition('/')[0]}"
+        tags = [{"Key": key, "Value": tag, "ResourceId": "g", "ResourceType": "auto-scaling-group"}] if tag else []
         answer = {
             "AutoScalingGroupName": "g",
             "MinSize": 0,
@@ -81,9 +86,10 @@ def executor(aws: Aws) -> AwsAsg:
     return AwsAsg(AwsSettings(groups={"p": ["g"]}), aws.door, ManualClock(T0))
 
 
-def tag(value: object = ANY) -> dict[str, Any]:
+def tag(value: str = "") -> dict[str, Any]:
     kind = {"ResourceType": "auto-scaling-group", "PropagateAtLaunch": False}
-    return {"Tags": [{"ResourceId": "g", "Key": TAG, "Value": value, **kind}]}
+    key = f"{TAG}{value.partition('/')[0]}" if value else ANY
+    return {"Tags": [{"ResourceId": "g", "Key": key, "Value": value or ANY, **kind}]}
 
 
 def test_the_desired_capacity_is_set_with_the_cooldown_honoured(aws: Aws) -> None:
@@ -110,6 +116,7 @@ def test_a_shortage_is_read_from_the_activities(aws: Aws) -> None:
     aws.calls.add_response("describe_scaling_activities", {"Activities": [activity]}, expected)
     back = {"AutoScalingGroupName": "g", "DesiredCapacity": 1, "HonorCooldown": True}
     aws.calls.add_response("set_desired_capacity", {}, back)
+    aws.calls.add_response("create_or_update_tags", {}, tag(f"{grow.id}/1/1/{T0}/short"))
     assert "EC2 has no capacity for g" in executor(aws).execute(grow).detail
 
 
@@ -137,6 +144,12 @@ def test_one_instance_ends_with_its_place(aws: Aws) -> None:
 def test_a_protected_instance_stays(aws: Aws) -> None:
     aws.group(2, 2)
     assert "protected" in executor(aws).execute(decision(ActionKind.SCALE_IN, instance="i-00000001")).detail
+
+
+def test_tags_are_removed_by_their_keys(aws: Aws) -> None:
+    named = [{"ResourceId": "g", "ResourceType": "auto-scaling-group", "Key": f"{TAG}{n}"} for n in "ab"]
+    aws.calls.add_response("delete_tags", {}, {"Tags": named})
+    aws.door.unmark("g", [f"{TAG}a", f"{TAG}b"])
 
 
 def test_a_refusal_keeps_its_code(aws: Aws) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pytest_httpserver import HTTPServer
 
-from tocsin.actions.cloud.aws import Group, Instance
+from tocsin.actions.cloud.aws import TAG, Group, Instance
 from tocsin.actions.cloud.wanted import gpus_wanted, nodes_wanted
 from tocsin.actions.executors.aws_asg import AwsAsg
 from tocsin.actions.executors.registry import Means, build_executor
@@ -315,6 +315,37 @@ def test_two_decisions_on_one_group_go_one_after_the_other() -> None:
     site.clock.advance(2 * HOUR)
     assert site.executor.execute(replace(OUT, key="third")).pending
     assert site.aws.log[-1] == "set spot 4", "an order that nobody ended holds up nothing for ever"
+
+
+def test_one_that_comes_back_after_another_finds_its_own_order() -> None:
+    """A brain that was away for hours knows what it had asked for, though others have scaled the group since."""
+    site = Site(group("spot", desired=1, most=8))
+    assert site.executor.execute(OUT).pending
+    site.aws.launch()
+    site.clock.advance(2 * HOUR)
+    other = replace(OUT, key="other")
+    site.restart()
+    assert site.executor.execute(other).pending
+    site.aws.launch()
+    assert not site.executor.execute(other).pending
+    site.restart()
+    done = site.executor.execute(OUT)
+    assert (done.ok, done.pending) == (True, False)
+    assert site.aws.log == ["set spot 2", "set spot 3"]
+
+
+def test_tags_of_what_has_ended_make_room_and_those_of_others_stay() -> None:
+    site = Site(replace(group("spot", desired=1, most=100), tags={"team": "blue", f"{TAG}odd": "nonsense"}))
+    for number in range(30):
+        one = replace(OUT, key=f"k{number}")
+        assert site.executor.execute(one).pending
+        site.aws.launch()
+        assert not site.executor.execute(one).pending
+        site.clock.advance(SECOND)
+    tags = site.aws.known["spot"].tags
+    own = [key for key, value in tags.items() if key.startswith(TAG) and value != "nonsense"]
+    assert own == [f"{TAG}{replace(OUT, key=f'k{number}').id}" for number in range(20, 30)]
+    assert tags["team"] == "blue"
 
 
 def test_an_order_that_aws_refuses_holds_up_no_other() -> None:

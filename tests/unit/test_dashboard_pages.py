@@ -163,7 +163,7 @@ def test_approving_and_rejecting_reach_the_journal(url: str, service: FakeServic
     app.text_input(key=f"reason-{second.id}").set_value("its job ends at noon").run()
     app.button(key=f"reject-{second.id}").click().run()
     assert service.decision(second.id).state is DecisionState.REJECTED
-    assert [e.kind for e in service.journal(1, 10)] == ["decision_approved", "decision_rejected"]
+    assert [e.kind for e in service.journal(1, 10)] == ["approval", "rejection"]
     assert "No decision waits for a person." in said(app)
 
 

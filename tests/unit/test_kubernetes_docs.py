@@ -17,6 +17,7 @@ from tocsin.cli.main import cli
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.config.settings import Settings
 from tocsin_testing.kube_site import Site, double_site, owner_of
+from tocsin_testing.servers import free_port
 
 ROOT = Path(__file__).parents[2]
 DOC = (ROOT / "docs" / "kubernetes.md").read_text("utf-8")
@@ -44,6 +45,8 @@ def test_the_commands_print_what_the_page_shows(tmp_path: Path, monkeypatch: pyt
     with double_site(tmp_path) as site:
         _prepare(site)
         monkeypatch.setenv("TOCSIN_KUBERNETES__KUBECONFIG", str(site.kubeconfig))
+        monkeypatch.setenv("TOCSIN_JOURNAL__BY_HAND", str(tmp_path / "by-hand.db"))
+        monkeypatch.setenv("TOCSIN_DASHBOARD__API_URL", f"http://127.0.0.1:{free_port()}")
         clock = _Clock()
         monkeypatch.setattr(act, "SystemClock", lambda: clock)
 

@@ -10,7 +10,7 @@ import pytest
 from tocsin.actions.executors.node import NodeAgents
 from tocsin.actions.node import board as board_module
 from tocsin.actions.node.board import OrderBoard
-from tocsin.actions.node.ranks import RANKS, Rank, job_of, ranks_of, read, written
+from tocsin.actions.node.ranks import RANKS, Rank, Work, ranks_of, read, work_on, written
 from tocsin.actions.policy import Policy
 from tocsin.actions.view import FleetView, GpuView, NodeState
 from tocsin.config.node import NodeSettings
@@ -19,6 +19,7 @@ from tocsin.domain.decision import Decision, Mode, Ruling
 from tocsin.domain.finding import ActionKind, Category, Severity
 from tocsin.domain.order import Order, OrderReport, OrderState
 from tocsin.domain.owner import Owner
+from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.runtime.orders import OrderDesk, open_board
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.action_world import fleet, settings, subject_of
@@ -210,12 +211,61 @@ def test_ranks_come_from_the_job_of_the_view() -> None:
         ([Owner(1, pod_uid="u")], "pod u"),
         ([Owner(1, container="c")], "node-0 container c"),
         ([Owner(1)], "node-0 process 1"),
+        ([Owner(0, container="main", pod="p", namespace="ns")], "pod ns/p"),
         ([Owner(1), Owner(2)], ""),
         ([], ""),
     ],
 )
 def test_the_job_on_a_gpu(owners: list[Owner], job: str) -> None:
-    assert job_of("node-0", owners) == job
+    assert work_on("node-0", owners) == Work(job)
+
+
+def test_pods_of_one_job_are_one_job_on_whatever_node() -> None:
+    known = {"u0": "ns/jobset/train", "ns/train-1": "ns/jobset/train", "u2": ""}
+    node = NodeState("node-0", True, jobs=known)
+    job = Work("pods ns/jobset/train")
+    assert work_on("node-0", [Owner(1, pod_uid="u0")], node) == job
+    assert work_on("node-1", [Owner(2, pod="train-1", namespace="ns")], node) == job
+    assert work_on("node-0", [Owner(3, pod_uid="u2")], node) == Work("pod u2")
+    assert work_on("node-0", [Owner(1, pod_uid="u0"), Owner(3, pod_uid="u2")], node) == Work("")
+    assert work_on("node-0", [Owner(4, pod_uid="u3", slurm_job="7.0")], node) == Work("slurm 7")
+
+
+def test_a_pod_that_its_manager_has_not_shown_yet_is_known_as_such() -> None:
+    pod = [Owner(1, pod_uid="u9")]
+    shown = NodeState("node-0", True, jobs={"u0": ""})
+    assert work_on("node-0", pod, shown) == Work("pod u9", told=False)
+    assert work_on("node-0", pod, None, blind=True) == Work("pod u9", told=False)
+    # No manager knows pods here: the pod stands for itself.
+    assert work_on("node-0", pod, NodeState("node-0", True)) == Work("pod u9")
+    assert work_on("node-0", pod) == Work("pod u9")
+
+
+def test_a_job_is_throttled_only_where_all_of_it_is_seen(desk: Desk) -> None:
+    check = desk.executor.check
+    job = "pods ns/jobset/train"
+    whole = desk.decision(ranks=written(ALL))
+    held_by = frozenset({job})
+    nodes = {host: NodeState(host, True, held_by=held_by) for host in ("node-0", "node-1")}
+    assert check(whole, view(job, nodes=nodes)).ruling is Ruling.ALLOW
+    hidden = nodes | {"node-9": NodeState("node-9", True, held_by=held_by)}
+    verdict = check(whole, view(job, nodes=hidden))
+    assert (verdict.ruling, "no reading shows those that it holds on node-9" in verdict.reason) == (Ruling.HOLD, True)
+    untold = {uuid: replace(one, told=False) for uuid, one in view(job).gpus.items()}
+    assert check(whole, replace(view(job), gpus=untold)).ruling is Ruling.HOLD
+
+
+def test_a_decision_for_one_pod_is_made_anew_once_its_job_is_known(desk: Desk) -> None:
+    verdict = desk.executor.check(desk.decision(), view("pods ns/job/train"))
+    assert (verdict.ruling, verdict.until_ms) == (Ruling.DENY, T0)
+    # A cap in watts is for one GPU, whatever runs on it.
+    assert desk.executor.check(desk.decision(power_limit_watts="500"), view("slurm 7")).ruling is Ruling.ALLOW
+
+
+def test_a_host_is_throttled_with_all_ranks_of_the_jobs_on_it() -> None:
+    host = Subject(SubjectKind.HOST, "node-0", "node-0")
+    assert ranks_of(host, view()) == ALL[:2]
+    assert set(ranks_of(host, view("slurm 7"))) == set(ALL)
 
 
 def test_the_pre_check(desk: Desk) -> None:
@@ -238,6 +288,18 @@ def test_a_reset_waits_for_a_drained_node_and_says_so_to_the_agent(desk: Desk) -
     assert desk.executor.check(decision, empty).ruling is Ruling.ALLOW
     desk.executor.execute(decision)
     assert desk.board.for_host("node-0")[0].parameters == {"drained": "true"}
+
+
+def test_a_node_that_is_given_back_before_its_agent_comes_is_not_reset(desk: Desk) -> None:
+    decision = desk.decision(ActionKind.RESET_GPU)
+    state = [NodeState("node-0", False)]
+    desk.board.nodes = lambda: {"node-0": state[0]}
+    assert desk.executor.execute(decision).pending
+    assert len(desk.board.for_host("node-0")) == 1
+    state[0] = NodeState("node-0", True)
+    result = desk.executor.execute(decision)
+    assert (result.ok, result.lasting, "takes work again" in result.detail) == (False, False, True)
+    assert desk.board.for_host("node-0") == []
 
 
 def test_a_reset_goes_on_after_a_restart_once_its_node_is_seen_out_of_service_again(desk: Desk) -> None:
@@ -303,6 +365,42 @@ def test_a_halted_board_never_fences_off_the_brain_that_acts(desk: Desk, tmp_pat
     assert node.power.limit_mw["GPU-b"] == 500_000
 
 
+def test_an_order_that_a_node_puts_behind_a_newer_brain_waits_for_its_own_to_act_again(tmp_path: Path) -> None:
+    desk = Desk()
+    decision = desk.decision(ActionKind.THROTTLE, HOT, power_limit_watts="500")
+    node = Node(tmp_path / "limits", power=FakePower((HOT,)))
+    node.rename("node-0")
+    node.worker.receive([replace(node.order(ActionKind.RESTORE, HOT), host="node-0", epoch=T0 + 5)])
+    desk.board.epoch = T0
+    assert desk.executor.execute(decision).pending
+    for _ in range(2):
+        node.worker.receive(desk.board.for_host("node-0"))
+        for report in node.worker.reports():
+            desk.board.report(report)
+            node.worker.told(report)
+        waits = desk.executor.execute(decision)
+        assert (waits.pending, "older brain" in waits.detail) == (True, True)
+    desk.clock.advance(10)
+    desk.board.renew_epoch()
+    node.worker.receive(desk.board.for_host("node-0"))
+    node.seconds(1)
+    for report in node.worker.reports():
+        desk.board.report(report)
+    done = desk.executor.execute(decision)
+    assert (done.ok, done.pending, node.power.limit_mw[HOT]) == (True, False, 500_000)
+
+
+def test_one_that_is_outranked_to_its_end_fails_with_the_remedy_and_nothing_done(desk: Desk) -> None:
+    decision = desk.decision()
+    desk.executor.execute(decision)
+    desk.say(desk.board.for_host("node-0")[0], OrderState.OUTRANKED, "from an older brain: remove the file")
+    desk.clock.advance(HOUR)
+    assert desk.board.for_host("node-0") == []
+    result = desk.executor.execute(decision)
+    assert (result.ok, result.pending, result.certain) == (False, False, True)
+    assert "remove the file" in result.detail
+
+
 def test_the_brain_that_took_over_is_followed_whatever_its_journal(tmp_path: Path) -> None:
     node = Node(tmp_path / "limits", power=FakePower(("GPU-a", "GPU-b")))
     first = open_board(NodeSettings(), node.clock)
@@ -324,7 +422,7 @@ def test_the_brain_that_took_over_is_followed_whatever_its_journal(tmp_path: Pat
     old = replace(node.order(power_limit_watts="400"), key="old")
     first.post([old])
     node.worker.receive(first.for_host("node-1"))
-    assert node.state(old) is OrderState.REFUSED
+    assert node.state(old) is OrderState.OUTRANKED
 
 
 def test_the_desk_halts_its_board() -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tocsin.actions.node.reset import run_reset
-from tocsin.collector.nvml_library import PynvmlLibrary
+from tocsin.collector.nvml_library import Code, NvmlFailure, PynvmlLibrary
 from tocsin.collector.nvml_limits import NvmlLimits
+from tocsin.collector.nvml_reset import _LISTS, HOPPER, Standing, standing
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import SystemClock
 from tocsin.domain.errors import InputError, Unavailable
@@ -36,10 +37,66 @@ def test_holders_are_those_with_a_gpu_open(tmp_path: Path) -> None:
     made = machine(tmp_path)
     link = tmp_path / "proc" / "7" / "fd" / "3"
     link.symlink_to("/dev/null")
-    assert made.holders() == []
+    assert made.holders(fabric=False) == []
     link.unlink()
     link.symlink_to("/dev/nvidia0")
-    assert made.holders() == ["dcgm (7)"]
+    assert made.holders(fabric=False) == ["dcgm (7)"]
+
+
+@pytest.mark.parametrize(
+    ("device", "alone", "together"),
+    [
+        ("/dev/nvidiactl", True, True),
+        ("/dev/nvidia-uvm-tools", True, True),
+        ("/dev/nvidia-caps/nvidia-cap2", True, True),
+        ("/dev/nvidia-nvswitchctl", False, True),
+        ("/dev/nvidia-nvswitch3", False, True),
+        ("/dev/nvidia-fs0", False, False),
+    ],
+)
+def test_the_fabric_manager_counts_where_gpus_are_reset_together(
+    tmp_path: Path, device: str, alone: bool, together: bool
+) -> None:
+    made = machine(tmp_path)
+    (tmp_path / "proc" / "7" / "fd" / "3").symlink_to(device)
+    assert (bool(made.holders(fabric=False)), bool(made.holders(fabric=True))) == (alone, together)
+
+
+class Answers:
+    """A driver that answers each function by name; an exception is raised."""
+
+    def __init__(self, **answers: object) -> None:
+        self.answers = {"nvmlDeviceGetUUID": "GPU-a", "nvmlDeviceGetCount": 1, **answers}
+
+    def call(self, function: str, *arguments: object) -> object:
+        found = self.answers.get(function, NvmlFailure(Code.NOT_SUPPORTED, function))
+        if isinstance(found, NvmlFailure):
+            raise found
+        return found
+
+
+def stands(**answers: object) -> Standing:
+    lists = dict.fromkeys(_LISTS, ())
+    return standing(Answers(**{**lists, **answers}), "handle")  # type: ignore[arg-type]
+
+
+def test_what_the_driver_does_not_tell_stands_against_a_reset() -> None:
+    unknown = NvmlFailure(999, "unknown error")
+    assert stands() == Standing((), 0, ("GPU-a",))
+    assert stands(nvmlDeviceGetMigMode=(1, 1)).mig_instances == 1
+    two = {"nvmlDeviceGetMigMode": (1, 1), "nvmlDeviceGetMaxMigDeviceCount": 2}
+    assert stands(**two).mig_instances == 0
+    assert stands(**two, nvmlDeviceGetMigDeviceHandleByIndex=unknown).mig_instances == 2
+    assert stands(nvmlDeviceGetComputeRunningProcesses=unknown).processes
+
+
+def test_a_link_whose_state_is_unknown_ties_gpus_together() -> None:
+    unknown = NvmlFailure(999, "unknown error")
+    linked = {"nvmlDeviceGetNvLinkState": unknown, "nvmlDeviceGetHandleByIndex": "other"}
+    assert stands(**linked).peers == ("GPU-a",)
+    assert stands(**linked, nvmlDeviceGetArchitecture=HOPPER).peers == ("GPU-a",)
+    with pytest.raises(NvmlFailure):
+        stands(nvmlDeviceGetNvLinkState=1, nvmlDeviceGetHandleByIndex=NvmlFailure(Code.GPU_IS_LOST, "lost"))
 
 
 def test_the_release_file_is_there_for_the_time_and_then_gone(tmp_path: Path) -> None:
@@ -74,7 +131,7 @@ def test_the_tool_gets_the_uuids_and_its_words_come_back(tmp_path: Path) -> None
 
 def test_a_dry_run_says_what_would_be_run(tmp_path: Path) -> None:
     said = machine(tmp_path, ["false"]).reset(["GPU-a"], dry=True)
-    assert said == 'dry run, add "reset" to node.allow to do it: false -r -i GPU-a'
+    assert said == 'dry run, would have run: false -r -i GPU-a (for real with "reset" in node.allow)'
 
 
 @pytest.mark.parametrize(

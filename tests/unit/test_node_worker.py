@@ -120,7 +120,23 @@ def test_clocks_are_locked_and_seen_to_follow(node: Node) -> None:
     order = node.order(gpu="GPU-b", sm_clock_max_mhz="1200")
     node.worker.receive([order])
     node.seconds(10)
-    assert node.report(order).detail == "SM clock 1200 MHz, locked to 1200"
+    said = "the driver does not say that a setting holds it, so that the clock itself is watched"
+    assert node.report(order).detail == f"SM clock locked to 1200 MHz, 1200 at most since; {said}"
+    assert node.report(order).figures["highest_sm_clock_mhz"] == 1200
+    node.power.clocks_held = True
+    node.seconds(1)
+    assert node.report(order).detail.endswith("the driver says that a setting holds it")
+
+
+def test_a_lock_that_somebody_ends_is_found_out_later_too(node: Node) -> None:
+    order = node.order(gpu="GPU-b", sm_clock_max_mhz="1200")
+    node.worker.receive([order])
+    node.seconds(60)
+    assert node.state(order) is OrderState.APPLIED
+    node.power.locked.clear()
+    node.seconds(2)
+    assert node.state(order) is OrderState.FAILED
+    assert "1950 MHz in spite of a lock to 1200" in node.report(order).detail
 
 
 def test_a_lock_that_does_nothing_is_found_out(node: Node) -> None:
@@ -163,8 +179,22 @@ def test_an_older_brain_is_not_followed_even_after_a_restart(node: Node) -> None
     node.restart()
     order = replace(node.order(key="old"), epoch=6)
     node.worker.receive([order])
+    assert node.state(order) is OrderState.OUTRANKED
     assert "older brain" in node.report(order).detail
     assert f"remove {node.folder / 'epoch'} while the agent is stopped" in node.report(order).detail
+
+
+def test_what_was_outranked_is_done_once_its_brain_acts_again(node: Node) -> None:
+    node.worker.receive([replace(node.order(gpu="GPU-b", power_limit_watts="500"), epoch=7)])
+    order = node.order(key="mine", power_limit_watts="500")
+    for _ in range(2):
+        node.worker.receive([replace(order, epoch=6)])
+        assert node.state(order) is OrderState.OUTRANKED
+        node.worker.told(node.report(order))
+    assert node.watts == 700
+    node.worker.receive([replace(order, epoch=8)])
+    node.seconds(1)
+    assert (node.state(order), node.watts) == (OrderState.APPLIED, 500)
 
 
 def test_a_restore_is_followed_whichever_brain_it_is_from(node: Node) -> None:
@@ -306,7 +336,7 @@ def test_a_request_without_answers_ends_by_itself(node: Node) -> None:
 
 
 def test_nobody_to_ask_is_a_refusal(node: Node) -> None:
-    node.hooks.processes = 0
+    node.hooks.count = 0
     order = node.order(ActionKind.CHECKPOINT)
     node.worker.receive([order])
     assert node.state(order) is OrderState.REFUSED
@@ -340,6 +370,21 @@ def test_a_reset_takes_its_nvlink_peers_or_none(node: Node) -> None:
     order = node.order(ActionKind.RESET_GPU, key="again", drained="true")
     node.worker.receive([order])
     assert node.machine.resets == [(("GPU-a", "GPU-b"), False)]
+
+
+def test_the_fabric_manager_lets_go_before_gpus_are_reset_together(node: Node) -> None:
+    node.machine.fabric_by = ["nv-fabricmanager (9)"]
+    assert reset(node, drained="true")[0] is OrderState.APPLIED
+    node.restart()
+    both = ResetFacts(peers=("GPU-a", "GPU-b"))
+    node.machine.known = {"GPU-a": both, "GPU-b": both}
+    assert reset(node, drained="true") == (OrderState.REFUSED, "not reset: still open by nv-fabricmanager (9)")
+
+
+def test_a_gpu_that_does_not_come_back_from_its_reset_is_a_failure(node: Node) -> None:
+    node.machine.gone_after = {"GPU-a"}
+    state, detail = reset(node, drained="true")
+    assert (state, detail) == (OrderState.FAILED, "reset, and silent since: GPU-a (GPU-a does not answer)")
 
 
 def test_a_reset_waits_for_its_clients_and_gives_up(node: Node) -> None:

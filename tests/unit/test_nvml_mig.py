@@ -13,6 +13,7 @@ from tocsin.collector.nvml_device import Place
 from tocsin.collector.nvml_library import Code
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.fragmentation import SEVEN_SLICE, mig_capacity, mig_fragmentation
+from tocsin.domain.identity import MIG_START
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading
 from tocsin_testing.builders import T0
@@ -117,6 +118,13 @@ def test_capacity_and_fragmentation_follow_the_placements(
         assert values[f'gpu_mig_remaining_capacity{{profile="{PROFILES[shape][3]}"}}'] == count
     expected = mig_fragmentation(layout, SHAPES)
     assert values["gpu_mig_fragmentation_ratio"] == pytest.approx(expected)
+
+
+def test_an_instance_tells_where_it_begins(a100: RecordedNvml, opened: list[NvmlSource]) -> None:
+    split(a100, ("4g", 0), ("2g", 4))
+    parent(a100, opened)
+    starts = {gpu.uuid: gpu.labels.get(MIG_START) for gpu in opened[0].gpus() if gpu.is_mig}
+    assert starts == {"MIG-0": "0", "MIG-1": "4"}
 
 
 def test_a_media_variant_takes_the_slices_of_its_shape(a100: RecordedNvml, opened: list[NvmlSource]) -> None:

@@ -6,7 +6,17 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from tocsin import __version__
-from tocsin.api import errors, routes_control, routes_login, routes_ops, routes_orders, routes_read
+from tocsin.api import (
+    errors,
+    routes_ahead,
+    routes_control,
+    routes_decisions,
+    routes_login,
+    routes_now,
+    routes_ops,
+    routes_orders,
+    routes_read,
+)
 from tocsin.api.auth import Authenticator
 from tocsin.api.gate import Gate
 from tocsin.api.login import Doorkeeper
@@ -17,6 +27,18 @@ from tocsin.domain.clock import Clock, SystemClock
 _DESCRIPTION = """State of a GPU fleet, its findings, predictions and decisions; takes telemetry, approvals and pauses.
 
 Every error has one shape, `{"error": {"code", "message", "details"}}`. Instants are RFC 3339 in UTC."""
+
+
+ROUTES = (
+    routes_read,
+    routes_now,
+    routes_decisions,
+    routes_ahead,
+    routes_control,
+    routes_login,
+    routes_ops,
+    routes_orders,
+)
 
 
 def create_app(service: Service, settings: ApiSettings, clock: Clock | None = None) -> FastAPI:
@@ -36,11 +58,12 @@ def create_app(service: Service, settings: ApiSettings, clock: Clock | None = No
         generate_unique_id_function=_operation_id,
     )
     app.state.service = service
+    app.state.encoded_map = routes_now.EncodedMap()
     app.state.max_body_bytes = settings.max_body_bytes
     app.state.doorkeeper = Doorkeeper(settings, clock, authenticator.sessions, service)
     app.add_middleware(Gate, authenticator=authenticator, settings=settings, clock=clock, refused=service.refused)
     errors.install(app)
-    for module in (routes_read, routes_control, routes_login, routes_ops, routes_orders):
+    for module in ROUTES:
         app.include_router(module.router)
     return app
 

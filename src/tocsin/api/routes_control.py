@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from fastapi import APIRouter, Depends, Request
 
 from tocsin.api.auth import OPERATORS, Admin, Operator, require_scope
 from tocsin.api.errors import ApiError, documented, refuse_unknown_parameters
 from tocsin.api.principal import Principal
+from tocsin.api.reached import pools_of
 from tocsin.api.routes_ops import Brain
 from tocsin.api.routes_read import DecisionId
 from tocsin.api.service import Service
@@ -22,8 +21,8 @@ from tocsin.client.models import (
     ReleaseRequest,
     SubjectOut,
 )
+from tocsin.client.models_manual import ManualAction, ManualActionOut
 from tocsin.config.access import Role
-from tocsin.domain.finding import ActionKind
 from tocsin.domain.subject import SubjectKind
 
 
@@ -34,32 +33,11 @@ async def require_json(request: Request) -> None:
         raise ApiError(415, "unsupported_media_type", "send a JSON body with Content-Type: application/json")
 
 
-WHOLE_HOST = frozenset({ActionKind.CORDON, ActionKind.UNCORDON, ActionKind.DRAIN, ActionKind.REBOOT_NODE})
-"""Actions that reach every GPU of the host, also where one GPU is their subject."""
-
-
-def pools_of(service: Service, subject: SubjectOut, action: ActionKind | None = None) -> Sequence[str]:
-    """Pools that `action` on `subject` touches; none where it is the fleet, "" where the pool is not known."""
-    if subject.kind is SubjectKind.FLEET:
-        return ()
-    if subject.kind is SubjectKind.POOL:
-        return (subject.name,)
-    gpus, host = service.gpus(), subject.name
-    if subject.kind is SubjectKind.GPU:
-        itself = next((gpu for gpu in gpus if gpu.uuid == subject.name), None)
-        own = subject.pool or (itself.pool if itself else "")
-        if action not in WHOLE_HOST:
-            return (own,)
-        host = subject.host or (itself.host if itself else "")
-        return sorted({own, *(gpu.pool for gpu in gpus if gpu.host == host)})
-    # A host may hold GPUs of several pools, and an action on it reaches them all.
-    return sorted({gpu.pool for gpu in gpus if gpu.host == host}) or (subject.pool,)
-
-
 def _require_for(service: Service, who: Principal, decision_id: str) -> None:
     if who.limited:
         decision = service.decision(decision_id)
-        require_scope(who, OPERATORS, decision.action.value, pools_of(service, decision.subject, decision.action))
+        pools = pools_of(service, decision.subject, decision.action, decision.parameters)
+        require_scope(who, OPERATORS, decision.action.value, pools)
 
 
 router = APIRouter(
@@ -111,6 +89,12 @@ def release(service: Brain, who: Operator, request: ReleaseRequest) -> ReleaseOu
         subject = SubjectOut(kind=SubjectKind(request.kind), name=request.name)
         require_scope(who, OPERATORS, "release", pools_of(service, subject))
     return service.release(request.kind, request.name, who.name, request.reason)
+
+
+@router.post("/manual", tags=["control"])
+def manual(service: Brain, who: Operator, deed: ManualAction) -> ManualActionOut:
+    """Put on record what a person does by hand, past the guards (`tocsin act`); nothing is done here."""
+    return service.record_manual(deed, who.name)
 
 
 @router.post("/inject", tags=["control"], responses=documented(404))

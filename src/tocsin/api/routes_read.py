@@ -68,7 +68,8 @@ def gpu(service: Brain, _who: Viewer, uuid: Uuid) -> GpuDetail:
     return service.gpu(uuid)
 
 
-def _instant(field: str, text: str | None, default: int) -> int:
+def instant_of(field: str, text: str | None, default: int) -> int:
+    """Milliseconds of parameter `field`; `default` where it is not given. Raises InputError."""
     if text is None:
         return default
     remedy = "use RFC 3339 in UTC, such as 2026-11-21T03:54:16Z"
@@ -81,7 +82,8 @@ def _instant(field: str, text: str | None, default: int) -> int:
     return at_ms
 
 
-def _check_metrics(metrics: list[str]) -> None:
+def check_metrics(metrics: list[str]) -> None:
+    """Raise InputError for a name that the metric table lacks."""
     for name in metrics:
         if spec_of(name) is None:
             raise InputError("metric", name, "not in the metric table", f"did you mean {nearest(name)}?")
@@ -98,9 +100,9 @@ def series(
     max_points: Annotated[int, Query(ge=10, le=10_000)] = 600,
 ) -> SeriesResponse:
     """Values of some metrics of one GPU in [`start`, `end`), thinned to `max_points`."""
-    _check_metrics(metric)
-    end_ms = _instant("end", end, service.now_ms() + 1)
-    start_ms = _instant("start", start, max(0, end_ms - DEFAULT_SPAN_MS))
+    check_metrics(metric)
+    end_ms = instant_of("end", end, service.now_ms() + 1)
+    start_ms = instant_of("start", start, max(0, end_ms - DEFAULT_SPAN_MS))
     if start_ms >= end_ms:
         raise InputError("start", start, f"not before end = {end or 'now'}", "give an earlier start")
     return service.series(uuid, list(dict.fromkeys(metric)), start_ms, end_ms, max_points)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import h11
@@ -12,11 +13,14 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from tocsin.api.gate import PEER_NAMES
+from tocsin.api.errors import ApiError
+from tocsin.api.gate import ALWAYS, PEER_NAMES
 from tocsin.api.tls import ServerTls, names_of, server_tls
-from tocsin.config.access import ApiSettings
+from tocsin.config.access import ApiSettings, RequestLimits
 from tocsin.domain.errors import Unavailable
 
+FULL = "too_many_connections"
+"""Code of the answer where no more connections are taken."""
 _START_SECONDS = 30.0
 _DRAIN_SECONDS = 5
 _TICKS_PER_LOOK = 50
@@ -47,10 +51,12 @@ class _Protocol(H11Protocol):
     """Uvicorn's HTTP/1.1 with a limit on how long headers may take, and the names of a client certificate.
 
     Uvicorn limits only the silence between two requests: a client that sends a byte now and then would hold a
-    connection for ever.
+    connection for ever. Beyond `most_connections` a connection gets one answer, 503, which `refused` is told.
     """
 
     header_seconds = 10.0
+    most_connections = 1000
+    refused: Callable[[str], None]
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -59,6 +65,8 @@ class _Protocol(H11Protocol):
         certificate = tls.getpeercert() if tls is not None else None
         if certificate:
             self.app = _with_names(self.app, names_of(certificate))
+        if len(self.connections) > self.most_connections:
+            self.app = _full(self.app, self.refused)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
@@ -94,14 +102,39 @@ def _with_names(app: Any, names: tuple[str, ...]) -> Any:
     return named
 
 
+def _protocol(limits: RequestLimits, refused: Callable[[str], None]) -> type[_Protocol]:
+    own = {"header_seconds": limits.header_seconds, "most_connections": limits.connections}
+    return type("Protocol", (_Protocol,), {**own, "refused": staticmethod(refused)})
+
+
+def _full(app: Any, refused: Callable[[str], None]) -> Any:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == ALWAYS:
+            await app(scope, receive, send)
+            return
+        refused(FULL)
+        headers = {"Retry-After": "1", "Connection": "close"}
+        await ApiError(503, FULL, "too many connections are open; try again", headers=headers).response()(
+            scope, receive, send
+        )
+
+    return answer
+
+
 class ApiServer:
     """An ASGI application on a TCP port, with TLS where `settings` have a certificate.
 
-    Port 0 takes a free one; `start` returns the real one. Raises InputError for TLS files that cannot be used.
+    Port 0 takes a free one; `start` returns the real one. `refused` is told the code of what is turned away before it
+    reaches the application. Raises InputError for TLS files that cannot be used.
     """
 
     def __init__(
-        self, app: ASGIApp, host: str = "127.0.0.1", port: int = 0, settings: ApiSettings | None = None
+        self,
+        app: ASGIApp,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        settings: ApiSettings | None = None,
+        refused: Callable[[str], None] = lambda _code: None,
     ) -> None:
         settings = settings or ApiSettings()
         limits = settings.limits
@@ -112,10 +145,9 @@ class ApiServer:
             access_log=False,
             lifespan="off",
             ws="none",
-            http=type("Protocol", (_Protocol,), {"header_seconds": limits.header_seconds}),
+            http=_protocol(limits, refused),
             proxy_headers=False,
             server_header=False,
-            limit_concurrency=limits.connections,
             h11_max_incomplete_event_size=limits.header_bytes,
             timeout_graceful_shutdown=_DRAIN_SECONDS,
             ssl_context_factory=self._context if self._tls is not None else None,

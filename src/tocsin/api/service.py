@@ -7,7 +7,7 @@ decision, `InputError` for a bad argument, `Conflict` where the present state fo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from tocsin.client.models import (
@@ -29,6 +29,13 @@ from tocsin.client.models import (
     SeriesResponse,
     VerificationOut,
 )
+from tocsin.client.models_cost import CostOut
+from tocsin.client.models_decisions import DecisionStory, Timeline, TimelineQuery, UndoOut
+from tocsin.client.models_forecast import CapacityOut, ForecastOut
+from tocsin.client.models_fragmentation import FragmentationOut, Planner, PlansOut
+from tocsin.client.models_journal import ExportForm, JournalPage, JournalQuery
+from tocsin.client.models_manual import ManualAction, ManualActionOut
+from tocsin.client.models_now import Attention, FleetMap, PeerBand, PeerGroup
 from tocsin.client.orders import OrderOut, OrderReportIn, OrderTaken
 from tocsin.domain.decision import DecisionState
 
@@ -50,6 +57,20 @@ class Service(Protocol):
 
     def gpus(self) -> list[GpuSummary]:
         """Every GPU, by host and index."""
+        ...
+
+    def fleet_map(self) -> FleetMap:
+        """Every GPU in columns; the very same object until something in it changes."""
+        ...
+
+    def attention(self, limit: int) -> Attention:
+        """What needs a person now, worst first."""
+        ...
+
+    def peers(
+        self, uuid: str, by: PeerGroup, metrics: Sequence[str], start_ms: int, end_ms: int, points: int
+    ) -> PeerBand:
+        """How the peers of a GPU did in [`start_ms`, `end_ms`), in `points` equal spans."""
         ...
 
     def gpu(self, uuid: str) -> GpuDetail: ...
@@ -97,8 +118,30 @@ class Service(Protocol):
         """
         ...
 
+    def record_manual(self, deed: ManualAction, actor: str) -> ManualActionOut:
+        """Put on record what a person does by hand, past the guards."""
+        ...
+
     def journal(self, after: int, limit: int, kinds: Collection[str] | None = None) -> list[JournalEntryOut]:
         """Entries with `seq` above `after`, in order."""
+        ...
+
+    def timeline(self, query: TimelineQuery, offset: int, limit: int) -> Timeline:
+        """Decisions that fit `query`, newest first."""
+        ...
+
+    def story(self, decision_id: str) -> DecisionStory: ...
+
+    def undo(self, decision_id: str, actor: str, reason: str) -> UndoOut:
+        """Send the inverse of what was done through the guards. Raises Conflict where there is none to send."""
+        ...
+
+    def journal_page(self, query: JournalQuery, before: int | None, limit: int) -> JournalPage:
+        """Entries with `seq` below `before` that fit `query`, newest first."""
+        ...
+
+    def export_journal(self, form: ExportForm, query: JournalQuery, after: int) -> Iterator[str]:
+        """Lines of the entries above `after` of the kinds and the span of `query`; raises at the call, not later."""
         ...
 
     def verify_journal(self) -> VerificationOut: ...
@@ -111,6 +154,24 @@ class Service(Protocol):
 
     def planning_state(self) -> dict[str, Any]:
         """The fleet as the planners see it, in the form of a state file."""
+        ...
+
+    def forecast(self, limit: int) -> ForecastOut:
+        """What lies ahead, the most urgent `limit` of each kind."""
+        ...
+
+    def capacity(self) -> CapacityOut:
+        """Pools a week ahead; Unavailable while that is worked out."""
+        ...
+
+    def fragmentation(self, limit: int) -> FragmentationOut: ...
+
+    def plan(self, planner: Planner) -> PlansOut:
+        """What a planner would do now; Unavailable while that is worked out."""
+        ...
+
+    def cost(self, start_ms: int, end_ms: int) -> CostOut:
+        """Whole hours of [`start_ms`, `end_ms`), as far as they have been read."""
         ...
 
     def ingest(self, text: str, precision: str) -> IngestResult:
@@ -127,6 +188,10 @@ class Service(Protocol):
 
     def report_order(self, order_id: str, sent: OrderReportIn) -> OrderTaken:
         """Take in how an order stands; Conflict where it is another host's."""
+        ...
+
+    def same_jobs(self, gpus: Collection[str]) -> set[str]:
+        """UUIDs of the GPUs that the jobs on `gpus` hold, `gpus` among them."""
         ...
 
     def host_of(self, gpu: str) -> str:

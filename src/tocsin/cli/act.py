@@ -1,20 +1,23 @@
 """`tocsin act`: one action on a Kubernetes cluster by a person, through the executor that the brain uses.
 
-It goes past the guards: who runs it has decided. Exit codes: 0 done, 1 not done, 2 bad input, 3 the API server does not
-answer or refuses the credentials.
+It goes past the guards: who runs it has decided, and is on record with it. Exit codes: 0 done, 1 not done, 2 bad input,
+3 the API server does not answer or refuses the credentials.
 """
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tocsin.cli.common import Context, dump, json_option, pass_context
+from tocsin.cli.act_record import Deed, HandRecord
+from tocsin.cli.common import Context, SaidGroup, connect, dump, json_option, pass_context
 from tocsin.config.kubernetes import KubernetesSettings, KubernetesWorkload
 from tocsin.domain.clock import HOUR, Clock, SystemClock
 from tocsin.domain.decision import Decision, Mode
@@ -29,6 +32,10 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 2.0
 """Rest between two looks at an action that goes on."""
+BRAIN_SECONDS = 3.0
+"""How long a brain is waited for that is to take the record."""
+_SHOWN = ("host", "schedulable", "ready", "ours", "reason", "work")
+"""What `act nodes --json` tells of a node."""
 _POOL = "person"
 """Name under which `act scale` enters its workload."""
 
@@ -62,6 +69,7 @@ class Person:
     dry_run: bool
     yes: bool
     clock: Clock
+    record: HandRecord
 
     def allow(self) -> None:
         """Raises InputError where neither `--dry-run` nor `--yes` was given, or both."""
@@ -89,9 +97,33 @@ class Person:
         self.allow()
         door, _, executor = self.open(**more)
         try:
-            return carry_out(executor, decision, rest, click.echo)
+            return self.recorded(decision, door.server, lambda say: carry_out(executor, decision, rest, say))
         finally:
             door.close()
+
+    def recorded(self, decision: Decision, server: str, do: Callable[[Callable[[str], object]], int]) -> int:
+        """Run `do`, given what it says things to, between two entries of the record; a dry run leaves none."""
+        if self.dry_run:
+            return do(click.echo)
+        deed = Deed(decision.id, decision.action, decision.subject, decision.sentence, server, decision.parameters)
+        return self.noted(deed, do)
+
+    def noted(self, deed: Deed, do: Callable[[Callable[[str], object]], int]) -> int:
+        """The same for what is no decision."""
+        said = [""]
+
+        def say(words: str) -> None:
+            said[0] = words
+            click.echo(words)
+
+        self.record.begun(deed)
+        try:
+            code = do(say)
+        except BaseException as error:
+            self.record.ended(deed, False, str(error) or type(error).__name__)
+            raise
+        self.record.ended(deed, code == 0, said[0])
+        return code
 
     def decision(self, action: ActionKind, subject: Subject, reason: str, **parameters: str) -> Decision:
         """The decision of a person, under a key of its own."""
@@ -110,6 +142,13 @@ class Person:
             parameters=parameters,
         )
 
+    def labelling(self, node: str, labels: Sequence[str], server: str) -> Deed:
+        """The labelling of a node, which no decision ever asks for."""
+        key = f"person|host:{node}|label|{self.clock.now_ms()}"
+        name = hashlib.sha256(key.encode()).hexdigest()[:16]
+        subject = Subject(SubjectKind.HOST, node, node)
+        return Deed(name, "label", subject, "asked for by a person", server, {"labels": " ".join(labels)})
+
     def on_node(self, action: ActionKind, node: str, reason: str, **parameters: str) -> Decision:
         """The same for a node."""
         return self.decision(action, Subject(SubjectKind.HOST, node, node), reason, **parameters)
@@ -120,7 +159,7 @@ _reason = click.option("--reason", required=True, help="Why; written on the node
 _wait = click.option("--wait", type=click.FloatRange(min=1), help="Most seconds; default: kubernetes.drain_seconds.")
 
 
-@click.group()
+@click.group(cls=SaidGroup)
 @click.option("--kubeconfig", type=click.Path(path_type=Path), help="File; default: setting kubernetes.kubeconfig.")
 @click.option("--context", "context_name", help="Context of the kubeconfig; default: its current one.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done; the server checks each write, stores none.")
@@ -142,7 +181,11 @@ def act(
     changes: dict[str, Any] = {} if kubeconfig is None else {"kubeconfig": kubeconfig}
     changes |= {} if context_name is None else {"context": context_name}
     settings = context.settings.kubernetes.model_copy(update=changes)
-    click_context.obj = Person(settings, dry_run, yes, SystemClock())
+    clock = SystemClock()
+    own = context.settings.journal.by_hand
+    brain = partial(connect, context, None, None, timeout=BRAIN_SECONDS)
+    record = HandRecord(brain, own, clock, partial(click.echo, err=True))
+    click_context.obj = Person(settings, dry_run, yes, clock, record)
 
 
 @act.command()
@@ -233,7 +276,7 @@ def scale(person: Person, target: str, replicas: int) -> int:
         action = ActionKind.SCALE_OUT if replicas > now else ActionKind.SCALE_IN
         subject = Subject(SubjectKind.POOL, _POOL, pool=_POOL)
         decision = person.decision(action, subject, "asked for by a person", replicas=str(replicas))
-        return carry_out(executor, decision, rest, click.echo)
+        return person.recorded(decision, door.server, lambda say: carry_out(executor, decision, rest, say))
     finally:
         door.close()
 
@@ -249,13 +292,19 @@ def label(person: Person, node: str, labels: Sequence[str]) -> int:
     person.allow()
     changes = dict(_label(one) for one in labels)
     door, cluster, _ = person.open()
-    try:
+
+    def change(say: Callable[[str], object]) -> int:
         changed = cluster.change_node(node, lambda found: marks.label(found, changes))
+        words = "would label" if person.dry_run else "labelled"
+        say(f"ok: {words} {node}" if changed else f"ok: {node} is labelled so already")
+        return 0
+
+    try:
+        if person.dry_run:
+            return change(click.echo)
+        return person.noted(person.labelling(node, labels, door.server), change)
     finally:
         door.close()
-    words = "would label" if person.dry_run else "labelled"
-    click.echo(f"ok: {words} {node}" if changed else f"ok: {node} is labelled so already")
-    return 0
 
 
 def _label(text: str) -> tuple[str, str | None]:
@@ -278,7 +327,7 @@ def nodes(person: Person, as_json: bool) -> None:
     finally:
         door.close()
     if as_json:
-        dump([{name: getattr(node, name) for name in node.__slots__} for node in found.values()])
+        dump([{name: getattr(node, name) for name in _SHOWN} for node in found.values()])
         return
     for node in found.values():
         state = "takes work" if node.schedulable else ("cordoned by Tocsin" if node.ours else "cordoned")

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tocsin.cli import values
 from tocsin.cli.common import Context, dump, json_option, pass_context
 from tocsin.cli.processes import Duration
+from tocsin.cli.progress import with_bars
 from tocsin.domain.clock import SECOND, SystemClock
 from tocsin.domain.errors import InputError
 
@@ -30,7 +32,11 @@ _FOR_FLEET = ("since", "until", "every", "model", "horizon", "folds", "engine", 
 
 @click.command()
 @click.argument("paths", nargs=-1, type=folder)
-@click.option("--dataset", help="Data set: backblaze, gwdg, infinitehbd, smd, titan; simulated: quantiles, simulator.")
+@click.option(
+    "--dataset",
+    shell_complete=values.datasets,
+    help="Data set: backblaze, gwdg, infinitehbd, smd, titan; simulated: quantiles, simulator.",
+)
 @click.option("--train", type=folder, help="Folder to learn from, in the data set's format.")
 @click.option("--test", type=folder, help="Folder to judge on; default: the protocol's own folds of --train.")
 @click.option("--scenario", type=folder, help="Scenario file of the simulator; default: the shipped one.")
@@ -39,10 +45,12 @@ _FOR_FLEET = ("since", "until", "every", "model", "horizon", "folds", "engine", 
 @click.option("--from", "since", help="First decision: a span before now such as 30d, or an ISO 8601 instant.")
 @click.option("--to", "until", help="Last decision, written likewise.")
 @click.option("--every", type=Duration(), help="Time between decisions of a fleet; default: 1h.")
-@click.option("--model", help="Scorers of a fleet, by comma; default: hazard.")
+@click.option("--model", shell_complete=values.scorers, help="Scorers of a fleet, by comma; default: hazard.")
 @click.option("--horizon", type=Duration(), help="How far ahead a fleet's onsets count; default: 48h.")
 @click.option("--folds", type=click.IntRange(1, 50), help="Stretches of a fleet's past to test in turn; default: 3.")
-@click.option("--engine", help="Where a fleet's folds are fitted: local (default) or ray.")
+@click.option(
+    "--engine", shell_complete=values.engines, help="Where a fleet's folds are fitted: local (default) or ray."
+)
 @click.option("--ray-address", help="Address of a running Ray cluster; default: start one here.")
 @click.option("--draws", type=click.IntRange(0, 10_000), default=200, show_default=True, help="Bootstrap draws.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of folds, models and draws.")
@@ -51,6 +59,7 @@ _FOR_FLEET = ("since", "until", "every", "model", "horizon", "folds", "engine", 
 @json_option
 @pass_context
 @click.pass_context
+@with_bars
 def backtest(
     ctx: click.Context,
     context: Context,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cached_property
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,7 +38,8 @@ class Context:
 
 pass_context = click.make_pass_decorator(Context)
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+JSON_HELP = "Print JSON instead of text."
+json_option = click.option("--json", "as_json", is_flag=True, help=JSON_HELP)
 
 
 def api_options(function: F) -> F:
@@ -46,17 +49,54 @@ def api_options(function: F) -> F:
     return click.option("--api-url", help="The brain's API; default: setting dashboard.api_url.")(function)
 
 
-def connect(context: Context, api_url: str | None, token: str | None) -> Client:
-    """A client of the brain."""
+def connect(context: Context, api_url: str | None, token: str | None, timeout: float = 10.0) -> Client:
+    """A client of the brain; `timeout` is seconds."""
     from tocsin.client.client import Client
     from tocsin.client.token_file import stored_token
 
     dashboard = context.settings.dashboard
     url = api_url or dashboard.api_url
     found = token or stored_token(url, SystemClock()) or dashboard.api_token.get_secret_value()
-    return Client(url, found, ca=dashboard.api_ca)
+    return Client(url, found, timeout, ca=dashboard.api_ca)
 
 
 def dump(value: object) -> None:
     """Print `value` as JSON on standard output."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def done(as_json: bool, sentence: str, **facts: object) -> None:
+    """Say that a command has done what it was asked for: ``ok: SENTENCE``, or JSON of `facts` with ``ok`` true."""
+    if as_json:
+        dump({"ok": True, **facts})
+    else:
+        click.echo(f"ok: {sentence}")
+
+
+class SaidCommand(click.Command):
+    """A command that says what it does in lines, with ``--json`` the same lines as ``{"ok", "exit_code", "said"}``.
+
+    One that has an option ``--json`` of its own keeps it.
+    """
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._wraps = not any("--json" in parameter.opts for parameter in self.params)
+        if self._wraps:
+            self.params.append(click.Option(["--json", "as_json"], is_flag=True, help=JSON_HELP))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run it; its lines are held back for the JSON."""
+        if not self._wraps or not ctx.params.pop("as_json"):
+            return super().invoke(ctx)
+        with redirect_stdout(StringIO()) as lines:
+            code = super().invoke(ctx)
+        code = code if isinstance(code, int) else 0
+        dump({"ok": code == 0, "exit_code": code, "said": lines.getvalue().splitlines()})
+        return code
+
+
+class SaidGroup(click.Group):
+    """A group of such commands."""
+
+    command_class = SaidCommand

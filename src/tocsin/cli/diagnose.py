@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tocsin.cli import values
 from tocsin.cli.common import Context, api_options, connect, dump, json_option, pass_context
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _SHOWN = 20
 
 
 @click.command()
-@click.option("--host", default="", help="Only the GPUs of this node.")
+@click.option("--host", default="", shell_complete=values.hosts, help="Only the GPUs of this node.")
 @click.option("--chinese", is_flag=True, help="Sentences in Chinese.")
 @api_options
 @json_option

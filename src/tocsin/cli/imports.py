@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tocsin.cli.common import Context, dump, json_option, pass_context
+from tocsin.cli.progress import with_bars
 from tocsin.domain.clock import SystemClock
 from tocsin.domain.errors import InputError
 
@@ -58,6 +59,7 @@ def _tell_retry(details: RetryDetails) -> None:
 @click.option("--header", multiple=True, help="Header NAME=VALUE for every request; may be repeated.")
 @json_option
 @pass_context
+@with_bars
 def prometheus(
     context: Context,
     url: str,

@@ -7,7 +7,7 @@ import threading
 
 import click
 
-from tocsin.cli.common import Context, api_options, connect, pass_context
+from tocsin.cli.common import Context, api_options, connect, done, json_option, pass_context
 from tocsin.domain.clock import SystemClock
 from tocsin.domain.errors import TocsinError, Unavailable
 
@@ -15,8 +15,9 @@ from tocsin.domain.errors import TocsinError, Unavailable
 @click.command()
 @click.option("--user", help="Log in by password under this name; it is asked for, or read from standard input.")
 @click.option("--api-url", help="The brain's API; default: setting dashboard.api_url.")
+@json_option
 @pass_context
-def login(context: Context, user: str | None, api_url: str | None) -> None:
+def login(context: Context, user: str | None, api_url: str | None, as_json: bool) -> None:
     """Log in at a brain, by its provider or by password; the token is stored for the commands that follow."""
     from tocsin.client.client import Client
     from tocsin.client.device import DeviceLogin
@@ -40,7 +41,8 @@ def login(context: Context, user: str | None, api_url: str | None) -> None:
     with Client(url, token, ca=dashboard.api_ca) as client:
         who = client.me()
     path = store_token(url, token, expires)
-    click.echo(f"ok: {who.name} ({who.role}) until {expires}; token in {path}")
+    said = f"{who.name} ({who.role}) until {expires}; token in {path}"
+    done(as_json, said, name=who.name, role=who.role, expires=expires, token_file=str(path))
 
 
 def _password() -> str:
@@ -54,8 +56,9 @@ def _password() -> str:
 
 @click.command()
 @api_options
+@json_option
 @pass_context
-def logout(context: Context, api_url: str | None, token: str | None) -> None:
+def logout(context: Context, api_url: str | None, token: str | None, as_json: bool) -> None:
     """End the log-in at a brain and forget its token."""
     from tocsin.client.token_file import drop_token, stored_token
 
@@ -70,7 +73,8 @@ def logout(context: Context, api_url: str | None, token: str | None) -> None:
             # A provider's token cannot be ended here, and a brain that is gone has forgotten it: it is dropped anyway.
             problem = f" ({error})"
     dropped = drop_token(url)
-    click.echo(f"ok: {'logged out' if stored or dropped else 'nobody was logged in'}{problem}")
+    was = bool(stored or dropped)
+    done(as_json, f"{'logged out' if was else 'nobody was logged in'}{problem}", was_logged_in=was, problem=problem)
 
 
 COMMANDS: list[click.Command] = [login, logout]

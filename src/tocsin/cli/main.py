@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -11,10 +12,12 @@ from tocsin import __version__
 from tocsin.cli import (
     act,
     backtest,
+    completion,
     control,
     diagnose,
     files,
     imports,
+    journal,
     login,
     models,
     notify,
@@ -24,9 +27,13 @@ from tocsin.cli import (
     rehearse,
     scan,
     scoreboard,
+    size,
+    status,
+    top,
     xid,
 )
 from tocsin.cli.common import Context
+from tocsin.cli.completion import PROGRAM
 from tocsin.domain.errors import TocsinError, Unavailable
 
 
@@ -43,12 +50,14 @@ def cli(ctx: click.Context, config: Path | None, secrets: Path | None) -> None:
 for module in (
     act,
     backtest,
+    completion,
     processes,
     scan,
     control,
     diagnose,
     files,
     imports,
+    journal,
     login,
     models,
     notify,
@@ -56,6 +65,9 @@ for module in (
     reference,
     rehearse,
     scoreboard,
+    size,
+    status,
+    top,
     xid,
 ):
     for command in module.COMMANDS:
@@ -79,6 +91,8 @@ _EXTRAS = {
     "kubernetes": "kubernetes",
     "streamlit": "dashboard",
     "plotly": "dashboard",
+    "textual": "terminal",
+    "rich": "terminal",
 }
 """Libraries that a plain installation goes without, and the extra that brings each."""
 
@@ -86,19 +100,31 @@ _EXTRAS = {
 def main() -> None:
     """Run the command line; an error that an operator can mend is one line on standard error."""
     try:
-        code = cli.main(standalone_mode=False)
+        code = cli.main(prog_name=PROGRAM, standalone_mode=False)
     except ModuleNotFoundError as error:
         extra = _EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:
             raise
-        click.echo(f"tocsin: {error.name} is not installed; run pip install 'tocsin[{extra}]'", err=True)
-        sys.exit(Unavailable.exit_code)
+        _fail(f"{error.name} is not installed; run pip install 'tocsin[{extra}]'", Unavailable.exit_code)
     except TocsinError as error:
-        click.echo(f"tocsin: {error}", err=True)
+        _fail(str(error), error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
         sys.exit(error.exit_code)
     except click.exceptions.Abort:
         sys.exit(130)
     except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
+        _fail(_told(error), error.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(line: str, code: int) -> NoReturn:
+    click.echo(f"{PROGRAM}: {line}", err=True)
+    sys.exit(code)
+
+
+def _told(error: click.ClickException) -> str:
+    """A mistake on the command line in one line, with the command whose help has the rest."""
+    message = " ".join(error.format_message().split()).rstrip(".")
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return message if context is None else f"{message}; see {context.command_path} --help"

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tocsin.cli.common import Context, dump, json_option, pass_context
+from tocsin.cli import values
+from tocsin.cli.common import Context, done, dump, json_option, pass_context
 from tocsin.cli.processes import Duration
+from tocsin.cli.progress import with_bars
 from tocsin.domain.clock import SECOND, SystemClock, to_iso
 
 if TYPE_CHECKING:
@@ -29,10 +31,22 @@ folder = click.Path(path_type=Path)
 @click.option("--from", "since", help="First decision: a span before now such as 30d, or an ISO 8601 instant.")
 @click.option("--to", "until", help="Last decision, written likewise.")
 @click.option("--every", type=Duration(), default=3600.0, show_default="1h", help="Time between two decisions.")
-@click.option("--model", default="hazard", show_default=True, help="Family of scorers; see docs/models.md.")
+@click.option(
+    "--model",
+    shell_complete=values.scorers,
+    default="hazard",
+    show_default=True,
+    help="Family of scorers; see docs/models.md.",
+)
 @click.option("--version", "version", help="Name of the version; default: family and date.")
 @click.option("--promote", is_flag=True, help="Put it into service if it beats the rules and the model in service.")
-@click.option("--engine", default="local", show_default=True, help="Where folds are fitted: local or ray.")
+@click.option(
+    "--engine",
+    shell_complete=values.engines,
+    default="local",
+    show_default=True,
+    help="Where folds are fitted: local or ray.",
+)
 @click.option("--ray-address", default="", help="Address of a running Ray cluster; default: start one here.")
 @click.option("--folds", type=click.IntRange(1, 20), default=3, show_default=True, help="Stretches to test in turn.")
 @click.option("--draws", type=click.IntRange(20, 10_000), default=200, show_default=True, help="Bootstrap draws.")
@@ -40,6 +54,7 @@ folder = click.Path(path_type=Path)
 @click.option("--out", type=folder, help="Folder of models; default: setting forecast.models.")
 @json_option
 @pass_context
+@with_bars
 def train(context: Context, /, paths: tuple[Path, ...], out: Path | None, as_json: bool, **options: object) -> None:
     """Train a model of the risk on recorded files PATHS, a simulated fleet, or the store of the settings.
 
@@ -176,22 +191,24 @@ def models_list(context: Context, out: Path | None, as_json: bool) -> None:
 
 
 @models.command("promote")
-@click.argument("version")
+@click.argument("version", shell_complete=values.versions)
 @_folder
+@json_option
 @pass_context
-def models_promote(context: Context, version: str, out: Path | None) -> None:
+def models_promote(context: Context, version: str, out: Path | None, as_json: bool) -> None:
     """Put VERSION into service; a running brain takes it up at its next forecast and journals it."""
     before = _shelf(context, out).promote(version, SystemClock().now_ms(), getpass.getuser())
-    click.echo(f"ok: {version} serves, in place of {before or 'none'}")
+    done(as_json, f"{version} serves, in place of {before or 'none'}", version=version, before=before)
 
 
 @models.command("rollback")
 @_folder
+@json_option
 @pass_context
-def models_rollback(context: Context, out: Path | None) -> None:
+def models_rollback(context: Context, out: Path | None, as_json: bool) -> None:
     """Put back the version that served before."""
     back, until_now = _shelf(context, out).rollback(SystemClock().now_ms(), getpass.getuser())
-    click.echo(f"ok: {back} serves again, in place of {until_now}")
+    done(as_json, f"{back} serves again, in place of {until_now}", version=back, before=until_now)
 
 
 COMMANDS: list[click.Command] = [train, models]

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tocsin.cli.common import Context, connect, dump, json_option, pass_context
+from tocsin.cli.progress import with_bars
 from tocsin.domain.errors import InputError
+from tocsin.domain.progress import track
 
 if TYPE_CHECKING:
     from tocsin.actions.planning.compare import Row
@@ -311,6 +313,7 @@ def _refusals(made: Plan) -> list[str]:
 @click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Fleets of each size.")
 @json_option
 @pass_context
+@with_bars
 def plan_compare(context: Context, kind: tuple[str, ...], gpus: str, seeds: int, as_json: bool) -> None:
     """Set the defragmentation planner beside a greedy descent of F on made-up fleets: equal packing, at what cost."""
     from dataclasses import asdict
@@ -321,13 +324,17 @@ def plan_compare(context: Context, kind: tuple[str, ...], gpus: str, seeds: int,
     sizes = [int(part) for part in gpus.split(",") if part.strip().isdecimal()]
     if not sizes or min(sizes) < 8:
         raise InputError("--gpus", gpus, "holds no sizes from 8 up", "write for example 64,256")
-    rows = compare(kind or ("defragment", "mig"), sizes, range(seeds), SystemClock().monotonic, _limits(context))
+    kinds = kind or ("defragment", "mig")
+    # A table that grows line by line would be torn by a bar: it is printed once it is whole.
+    rows = list(compare(kinds, sizes, range(seeds), SystemClock().monotonic, _limits(context)))
     if as_json:
         dump([asdict(row) | {"ratio": row.ratio, "meets": row.meets} for row in rows])
         return
-    click.echo("                        fragmented GPUs (F)      GPU-hours lost (moves)               net GPU-hours")
     click.echo(
-        "kind        GPUs seed  before greedy planner    greedy         planner  ratio  now   greedy planner    s"
+        "                        fragmented GPUs (F)      GPU-hours lost (moves)                     net GPU-hours"
+    )
+    click.echo(
+        "kind        GPUs seed  before greedy planner    greedy         planner  ratio  now least   greedy planner    s"
     )
     for row in rows:
         click.echo(_row(row))
@@ -335,10 +342,11 @@ def plan_compare(context: Context, kind: tuple[str, ...], gpus: str, seeds: int,
 
 def _row(row: Row) -> str:
     at_once = row.at_once / row.greedy_cost if row.greedy_cost > 0 else 0.0
+    least = "    -" if row.least is None or row.greedy_cost <= 0 else f"{row.least / row.greedy_cost:5.3f}"
     return (
         f"{row.kind:<10} {row.gpus:5d} {row.seed:4d} {row.before:7.2f} {row.greedy_f:6.2f} {row.planner_f:7.2f}  "
         f"{row.greedy_cost:7.2f} ({row.greedy_moves:3d})  {row.planner_cost:6.2f} ({row.planner_moves:3d})  "
-        f"{row.ratio:5.2f} {at_once:4.2f}  {row.greedy_net:7.1f} {row.net:7.1f} {row.seconds:4.1f}"
+        f"{row.ratio:5.2f} {at_once:4.2f} {least}  {row.greedy_net:7.1f} {row.net:7.1f} {row.seconds:4.1f}"
         f"{'' if row.meets else '  misses'}"
     )
 
@@ -347,6 +355,7 @@ def _row(row: Row) -> str:
 @click.option("--runs", type=click.IntRange(1), default=100, show_default=True, help="Seeded runs of a day each.")
 @click.option("--surprises", type=click.FloatRange(0, 1), default=0.0, help="Share of failures without warning.")
 @json_option
+@with_bars
 def plan_drill(runs: int, surprises: float, as_json: bool) -> None:
     """Let nodes fail in a simulated pool and watch its capacity, with scale-out before drain and with drain first."""
     from dataclasses import asdict
@@ -354,7 +363,10 @@ def plan_drill(runs: int, surprises: float, as_json: bool) -> None:
     from tocsin.actions.planning.drill import DrillSpec, Way, drill
 
     spec = DrillSpec(surprises=surprises)
-    found = {way: [drill(seed, way, spec) for seed in range(runs)] for way in Way}
+    wanted = [(way, seed) for way in Way for seed in range(runs)]
+    found: dict[Way, list[DrillResult]] = {way: [] for way in Way}
+    for way, seed in track(wanted, "drill, days"):
+        found[way].append(drill(seed, way, spec))
     if as_json:
         dump({way.value: [asdict(one) for one in results] for way, results in found.items()})
         return

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import click
 
+from tocsin.cli import values
 from tocsin.cli.common import Context, dump, json_option, pass_context
 from tocsin.domain.clock import SystemClock
 from tocsin.domain.errors import InputError
@@ -54,7 +55,9 @@ def stop_on_signal() -> Iterator[threading.Event]:
 
 
 @click.command()
-@click.option("--source", help="Where readings come from; default: setting agent.source.")
+@click.option(
+    "--source", shell_complete=values.sources, help="Where readings come from; default: setting agent.source."
+)
 @click.option("--once", is_flag=True, help="Read every GPU once, print it and end.")
 @json_option
 @pass_context

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from tocsin.cli.common import Context, dump, json_option, pass_context
+from tocsin.cli.progress import with_bars
+from tocsin.domain.progress import work
 from tocsin.telemetry.log import configure_logging
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ def rehearse() -> None:
 )
 @json_option
 @pass_context
+@with_bars
 def thermal(
     context: Context, cases: int, hours: float, seed: int, lead_hours: tuple[float, float] | None, as_json: bool
 ) -> None:
@@ -40,8 +43,16 @@ def thermal(
     from tocsin.runtime.rehearsal import rehearse as run
 
     configure_logging("error", context.settings.log.format)
-    with tempfile.TemporaryDirectory(prefix="tocsin-rehearsal-") as folder:
-        found = run(cases, seed, hours, thermal_settings(context.settings.node), Path(folder), lead_hours=lead_hours)
+    wanted = thermal_settings(context.settings.node)
+    with tempfile.TemporaryDirectory(prefix="tocsin-rehearsal-") as folder, work("rehearsal, hours", hours) as bar:
+        done = 0.0
+
+        def progress(share: float) -> None:
+            nonlocal done
+            bar.advance(share * hours - done)
+            done = share * hours
+
+        found = run(cases, seed, hours, wanted, Path(folder), lead_hours, progress)
     if as_json:
         dump(found.as_json())
     else:

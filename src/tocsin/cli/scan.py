@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tocsin.cli import values
 from tocsin.cli.common import Context, dump, json_option, pass_context
 from tocsin.cli.processes import Duration
 from tocsin.domain.clock import SECOND, SystemClock, to_iso
@@ -50,7 +51,9 @@ class _Scan(click.Command):
 
 
 @click.command(cls=_Scan)
-@click.option("--source", help="Where readings come from; default: setting agent.source.")
+@click.option(
+    "--source", shell_complete=values.sources, help="Where readings come from; default: setting agent.source."
+)
 @click.option(
     "--since", type=Duration(), default=24 * 3600.0, show_default="24h", help="How far back to look for XIDs."
 )

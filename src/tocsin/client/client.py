@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -12,8 +12,11 @@ from urllib.parse import quote
 import httpx2
 from pydantic import TypeAdapter, ValidationError
 
-from tocsin.client import models
+from tocsin.client import models, models_now
+from tocsin.client.ahead_calls import AheadCalls
+from tocsin.client.decision_calls import DecisionCalls
 from tocsin.client.errors import BadRequest, Denied, NotFound, ServerFault
+from tocsin.client.models_manual import ManualAction, ManualActionOut
 from tocsin.client.tls import client_context
 from tocsin.domain.clock import to_iso
 from tocsin.domain.decision import DecisionState
@@ -48,7 +51,7 @@ def _error_of(response: httpx2.Response) -> TocsinError:
     return BadRequest(message, error.code, dict(error.details))
 
 
-class Client:
+class Client(DecisionCalls, AheadCalls):
     """Speaks to one brain.
 
     `timeout` is seconds, for each step of a request. Every method raises `Unavailable` where no brain answers (or it
@@ -115,6 +118,36 @@ class Client:
         """Every GPU by host and index."""
         return self._get(list[models.GpuSummary], "/v1/gpus")
 
+    def fleet_map(self, tag: str = "") -> tuple[models_now.FleetMap | None, str]:
+        """The fleet in columns and its tag; None where the one that `tag` names has not changed."""
+        response = self._send("GET", "/v1/map", headers={"If-None-Match": tag} if tag else {})
+        if response.status_code == 304:
+            return None, tag
+        if response.status_code != 200:
+            raise _error_of(response)
+        return self._parse(models_now.FleetMap, response), response.headers.get("etag", "")
+
+    def attention(self, limit: int = 20) -> models_now.Attention:
+        """What needs a person now, worst first."""
+        return self._get(models_now.Attention, "/v1/attention", {"limit": limit})
+
+    def peers(
+        self,
+        uuid: str,
+        metrics: Sequence[str],
+        by: models_now.PeerGroup = models_now.PeerGroup.NODE,
+        start_ms: int | None = None,
+        end_ms: int | None = None,
+        points: int = 120,
+    ) -> models_now.PeerBand:
+        """How the peers of one GPU did in [`start_ms`, `end_ms`); by default the last six hours."""
+        params: dict[str, str | int | Sequence[str]] = {"metric": list(metrics), "by": by.value, "points": points}
+        if start_ms is not None:
+            params["start"] = to_iso(start_ms)
+        if end_ms is not None:
+            params["end"] = to_iso(end_ms)
+        return self._get(models_now.PeerBand, f"/v1/gpus/{quote(uuid, safe='')}/peers", params)
+
     def gpu(self, uuid: str) -> models.GpuDetail:
         """One GPU."""
         return self._get(models.GpuDetail, f"/v1/gpus/{quote(uuid, safe='')}")
@@ -168,6 +201,10 @@ class Client:
     def release(self, kind: Literal["host", "gpu"], name: str, reason: str = "") -> models.ReleaseOut:
         """Give a host or GPU back to service."""
         return self._post(models.ReleaseOut, "/v1/release", {"kind": kind, "name": name, "reason": reason})
+
+    def record_manual(self, deed: ManualAction) -> ManualActionOut:
+        """Put on record what a person does by hand."""
+        return self._post(ManualActionOut, "/v1/manual", deed.model_dump(mode="json"))
 
     def login_methods(self) -> models.LoginMethods:
         """How people log in."""
@@ -244,6 +281,16 @@ class Client:
         if response.status_code != 200:
             raise _error_of(response)
         return self._parse(kind, response)
+
+    def _stream(self, path: str, params: Params) -> Iterator[bytes]:
+        try:
+            with self._http.stream("GET", path, params=params) as response:
+                if response.status_code != 200:
+                    response.read()
+                    raise _error_of(response)
+                yield from response.iter_bytes()
+        except httpx2.RequestError as error:
+            raise Unavailable(f"the brain at {self.base_url} broke off: {error}") from error
 
     def _send(self, method: str, path: str, params: Params | None = None, **more: Any) -> httpx2.Response:
         try:

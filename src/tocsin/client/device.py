@@ -1,4 +1,4 @@
-"""Log-in at an OpenID Connect provider from a terminal: the device authorization grant (RFC 8628)."""
+"""Log-in at an OpenID Connect provider from a terminal or the dashboard: the device authorization grant (RFC 8628)."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ _SLOW_DOWN_SECONDS = 5.0
 _INTERVAL_SECONDS = 5.0
 """The same, section 3.2: where the provider names none."""
 _LIFETIME_SECONDS = 600.0
+_LATE = "nobody confirmed the log-in in time; run tocsin login again"
 
 
 class LoginRefused(TocsinError):
@@ -35,15 +36,34 @@ class DeviceToken:
     expires: str
 
 
+@dataclass(slots=True)
+class DeviceCode:
+    """A log-in that waits for its person: to open `url`, and to enter `user_code` unless `complete` holds it already.
+
+    `interval` is seconds between two questions, `until` the end on the monotonic clock.
+    """
+
+    url: str
+    user_code: str
+    complete: str
+    device_code: str
+    token_url: str
+    interval: float
+    until: float
+
+
 class DeviceLogin:
-    """One log-in. `say` gets what the person has to do, `wait` waits some seconds between two questions."""
+    """One log-in: `run` blocks until it is done, `begin` and `ask` go step by step.
+
+    For `run`, `say` gets what the person has to do, and `wait` waits some seconds between two questions.
+    """
 
     def __init__(
         self,
         method: OidcMethod,
         clock: Clock,
-        say: Callable[[str], None],
-        wait: Callable[[float], object],
+        say: Callable[[str], None] = lambda _words: None,
+        wait: Callable[[float], object] = lambda _seconds: None,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
         self._method = method
@@ -52,41 +72,56 @@ class DeviceLogin:
         self._wait = wait
         self._http = httpx2.Client(timeout=10.0, transport=transport)
 
-    def run(self) -> DeviceToken:
-        """Log in. Raises Unavailable where the provider does not answer or knows no such grant, and LoginRefused."""
-        with self._http:
-            found = self._json("GET", self._method.issuer.rstrip("/") + _DISCOVERY)
-            if found.get("issuer") != self._method.issuer:
-                raise Unavailable(f"{self._method.issuer} calls itself {found.get('issuer')}; correct api.oidc.issuer")
-            start, ends = found.get("device_authorization_endpoint"), found.get("token_endpoint")
-            if not start or not ends:
-                raise Unavailable(f"{self._method.issuer} offers no device authorization; use --token")
-            form = {"client_id": self._method.client_id, "scope": self._method.scope}
-            asked = self._json("POST", str(start), form)
-            return self._poll(str(ends), asked)
+    def begin(self) -> DeviceCode:
+        """Ask the provider for a code. Raises Unavailable where it does not answer or knows no such grant."""
+        found = self._json("GET", self._method.issuer.rstrip("/") + _DISCOVERY)
+        if found.get("issuer") != self._method.issuer:
+            raise Unavailable(f"{self._method.issuer} calls itself {found.get('issuer')}; correct api.oidc.issuer")
+        start, ends = found.get("device_authorization_endpoint"), found.get("token_endpoint")
+        if not start or not ends:
+            raise Unavailable(f"{self._method.issuer} offers no device authorization; use --token")
+        form = {"client_id": self._method.client_id, "scope": self._method.scope}
+        asked = self._json("POST", str(start), form)
+        return DeviceCode(
+            url=str(asked.get("verification_uri", "")),
+            user_code=str(asked.get("user_code", "")),
+            complete=str(asked.get("verification_uri_complete") or ""),
+            device_code=str(asked.get("device_code", "")),
+            token_url=str(ends),
+            interval=float(asked.get("interval") or _INTERVAL_SECONDS),
+            until=self._clock.monotonic() + float(asked.get("expires_in") or _LIFETIME_SECONDS),
+        )
 
-    def _poll(self, url: str, asked: dict[str, Any]) -> DeviceToken:
-        complete = asked.get("verification_uri_complete")
-        where = complete or f"{asked.get('verification_uri')} and enter {asked.get('user_code')}"
-        self._say(f"open {where} in a browser (code {asked.get('user_code')})")
-        interval = float(asked.get("interval") or _INTERVAL_SECONDS)
-        until = self._clock.monotonic() + float(asked.get("expires_in") or _LIFETIME_SECONDS)
-        form = {
-            "grant_type": _GRANT,
-            "device_code": str(asked.get("device_code", "")),
-            "client_id": self._method.client_id,
-        }
-        while self._clock.monotonic() < until:
-            self._wait(interval)
-            answer = self._json("POST", url, form)
-            error = answer.get("error")
-            if error is None:
-                return self._token(answer)
-            if error == "slow_down":
-                interval += _SLOW_DOWN_SECONDS
-            elif error != "authorization_pending":
-                raise LoginRefused(f"the provider refuses: {answer.get('error_description') or error}")
-        raise LoginRefused("nobody confirmed the log-in in time; run tocsin login again")
+    def ask(self, code: DeviceCode) -> DeviceToken | None:
+        """The token, once the person has confirmed; None until then. Raises LoginRefused and Unavailable."""
+        if self._clock.monotonic() >= code.until + code.interval:
+            raise LoginRefused(_LATE)
+        form = {"grant_type": _GRANT, "device_code": code.device_code, "client_id": self._method.client_id}
+        answer = self._json("POST", code.token_url, form)
+        error = answer.get("error")
+        if error is None:
+            return self._token(answer)
+        if error == "slow_down":
+            code.interval += _SLOW_DOWN_SECONDS
+        elif error != "authorization_pending":
+            raise LoginRefused(f"the provider refuses: {answer.get('error_description') or error}")
+        return None
+
+    def run(self) -> DeviceToken:
+        """Log in. Raises as `begin` and `ask` do."""
+        with self._http:
+            code = self.begin()
+            where = code.complete or f"{code.url} and enter {code.user_code}"
+            self._say(f"open {where} in a browser (code {code.user_code})")
+            while self._clock.monotonic() < code.until:
+                self._wait(code.interval)
+                if (token := self.ask(code)) is not None:
+                    return token
+            raise LoginRefused(_LATE)
+
+    def close(self) -> None:
+        """Close connections; safe to repeat."""
+        self._http.close()
 
     def _token(self, answer: dict[str, Any]) -> DeviceToken:
         token = answer.get("id_token")

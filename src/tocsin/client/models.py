@@ -374,6 +374,8 @@ class Scoreboard(Wire):
     held_by: dict[str, Count] = Field(default_factory=dict)
     rules: list[RuleScore] = Field(default_factory=list)
     predictions: PredictionScore = Field(default_factory=PredictionScore)
+    crossings: list[PredictionScore] = Field(default_factory=list)
+    """The same by model and version."""
     hazards: list[HazardScore] = Field(default_factory=list)
     """How probabilities of hardware onsets turned out, by model, target and horizon."""
     actions: list[ActionScore] = Field(default_factory=list)

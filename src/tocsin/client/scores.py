@@ -19,6 +19,10 @@ class ReliabilityBin(Wire):
     """Mean stated probability."""
     observed: Ratio
     """Share of the time that was followed by an onset within the horizon."""
+    predictions: Count = 0
+    observed_low: Ratio | None = None
+    """95 % interval of `observed` (Wilson), counting one trial for each horizon that passed on a GPU."""
+    observed_high: Ratio | None = None
 
 
 class HazardScore(Wire):
@@ -30,6 +34,7 @@ class HazardScore(Wire):
     """
 
     model: str
+    model_version: str = ""
     target: str
     horizon_s: float
     predictions: Count = 0
@@ -53,6 +58,9 @@ class HazardScore(Wire):
     onset_recall_24h: Ratio | None = None
     """The same, at least 24 h before."""
     onset_recall_48h: Ratio | None = None
+    onset_recall_low: Ratio | None = None
+    """95 % interval of `onset_recall` (Wilson)."""
+    onset_recall_high: Ratio | None = None
     lead_s: list[float] = Field(default_factory=list)
     """Time from the first warning to each onset that had one."""
     roc_auc: Ratio | None = None
@@ -69,7 +77,7 @@ class HazardScore(Wire):
 
 
 class RuleScore(Wire):
-    """What one rule decided, and what came of it.
+    """What one rule decided by way of one action, and what came of it.
 
     `confirmed` decisions were followed by a hardware event on their subject within the horizon, `unconfirmed` were not,
     and `pending` ones still have time.
@@ -89,8 +97,13 @@ class RuleScore(Wire):
 
 
 class PredictionScore(Wire):
-    """How predictions turned out: a hit crossed its threshold within the horizon, a miss did not."""
+    """How predictions turned out: a hit crossed its threshold within the horizon, a miss did not.
 
+    `model` and `model_version` are empty where all are meant.
+    """
+
+    model: str = ""
+    model_version: str = ""
     made: Count = 0
     hits: Count = 0
     misses: Count = 0

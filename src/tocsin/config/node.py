@@ -18,6 +18,8 @@ class NodeSettings(Section):
     allow: list[Verb] = Field(default_factory=list)
     """What the agent may carry out: `throttle` (power limits), `clocks` (a highest SM clock), `reset`, `checkpoint`,
     `defragment`. Empty: nothing. A reset that is not allowed is gone through without its last command."""
+    dry_run: bool = False
+    """The agent looks at the GPU as for the real thing, reports what it would do, and changes nothing."""
     brain_url: str = ""
     """Brain whose orders the agent takes; empty: `agent.push_url`."""
     token: SecretStr = SecretStr("")

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from tocsin.config.section import Section
+from tocsin.domain.decision import Mode
 
 
 class PlanningSettings(Section):
     """What plans may do and count with (docs/planning.md)."""
 
+    follow: list[Literal["defragment", "mig", "demand", "scale_in", "power"]] = Field(default_factory=list)
+    """Planners whose plans become decisions, each of which every guard is asked about; none: plans are only shown."""
+    mode: Mode = Mode.PROPOSE
+    """How far decisions that come from plans may go; `actions.mode` bounds it."""
+    look_seconds: float = Field(default=60.0, ge=1)
+    """Time between two plannings of the running fleet."""
     max_moves: int = Field(default=20, ge=0)
     """Pieces of work that one plan moves at most."""
     horizon_hours: float = Field(default=24.0, gt=0)

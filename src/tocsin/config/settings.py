@@ -18,6 +18,7 @@ from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.config.node import NodeSettings
 from tocsin.config.notify import NotifySettings
 from tocsin.config.planning import PlanningSettings
+from tocsin.config.prices import PriceSettings
 from tocsin.config.section import Section
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.decision import Mode
@@ -127,6 +128,8 @@ class StoreSettings(Section):
     """File of the embedded store; its history lies in a folder of the same name with `.segments` behind it."""
     url: str = "http://127.0.0.1:8086"
     """Server of an InfluxDB or VictoriaMetrics store."""
+    read_url: str = ""
+    """Where a VictoriaMetrics store is read, if not where it is written to, as in a cluster; empty: `url`."""
     org: str = "tocsin"
     """InfluxDB organisation."""
     bucket: str = "tocsin"
@@ -148,12 +151,21 @@ class StoreSettings(Section):
             raise ValueError("raw_days must not exceed minute_days, nor minute_days ten_minute_days")
         return self
 
+    @model_validator(mode="after")
+    def _only_one_kind_is_read_elsewhere(self) -> Self:
+        if self.read_url and self.kind is not StoreKind.VICTORIAMETRICS:
+            raise ValueError(f"read_url is for kind victoriametrics; a store of kind {self.kind} has one address")
+        return self
+
 
 class JournalSettings(Section):
     """The hash-chained record of all that was found, decided and done."""
 
     path: Path = Path("var/brain/journal.db")
     """File of the journal."""
+    by_hand: Path | None = None
+    """Journal of what a person did by `tocsin act` while no brain took the record; unset:
+    `~/.local/state/tocsin/by-hand.db` of that person."""
 
 
 class RulesSettings(Section):
@@ -269,6 +281,9 @@ class ActionSettings(Section):
     """What carries out actions, in order: the first that can carry one out gets it (docs/executors.md)."""
     pool_executors: dict[str, list[str]] = Field(default_factory=dict)
     """The same for single pools, such as `{ hpc = ["slurm"] }`, in place of `executors`."""
+    dry_run: bool = False
+    """Every executor goes through all but its last call and says what it would have done; nothing is changed
+    anywhere. `kubernetes`, `slurm`, `aws` and `node` have a `dry_run` of their own."""
     managed_label: str = "tocsin.io/managed"
     """GPUs act only where this label is `true`; nothing is managed by default."""
     managed_pools: list[str] = Field(default_factory=list)
@@ -359,6 +374,7 @@ class Settings(Section):
     forecast: ForecastSettings = Field(default_factory=ForecastSettings)
     actions: ActionSettings = Field(default_factory=ActionSettings)
     planning: PlanningSettings = Field(default_factory=PlanningSettings)
+    prices: PriceSettings = Field(default_factory=PriceSettings)
     webhook: WebhookSettings = Field(default_factory=WebhookSettings)
     node: NodeSettings = Field(default_factory=NodeSettings)
     notify: NotifySettings = Field(default_factory=NotifySettings)

@@ -34,7 +34,11 @@ class Ruling(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A guard's answer. `until_ms` says when a hold ends by itself, None where something else must change."""
+    """A guard's answer.
+
+    `until_ms` says when a hold ends by itself, None where something else must change; with a denial, from when on the
+    same cause may be decided anew.
+    """
 
     guard: str
     ruling: Ruling

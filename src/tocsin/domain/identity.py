@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 _PCI = re.compile(r"^(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.([0-9a-fA-F]))?$")
+MIG_START = "mig_start"
+"""Label of a MIG instance: the first memory slice of its GPU instance."""
 
 
 @dataclass(frozen=True, slots=True)

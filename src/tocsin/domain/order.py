@@ -10,6 +10,10 @@ from enum import StrEnum
 from tocsin.domain.finding import ActionKind
 
 
+DRY_RUN = "dry_run"
+"""Parameter of an order: with ``true`` the node looks as for the real thing, says what it would do, and does nothing."""
+
+
 class OrderState(StrEnum):
     """Where an order stands at its node."""
 
@@ -18,6 +22,8 @@ class OrderState(StrEnum):
     APPLIED = "applied"
     REFUSED = "refused"
     """The node looked again and did not do it; nothing was changed."""
+    OUTRANKED = "outranked"
+    """Not taken: the node has heard of a newer brain. Under a higher epoch it is looked at anew."""
     FAILED = "failed"
     """It was tried; what was changed is back, or the detail says what is not."""
     RESTORED = "restored"
@@ -27,8 +33,8 @@ class OrderState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing of it is in effect any more."""
-        return self not in (OrderState.PENDING, OrderState.APPLIED)
+        """Whether it is over: nothing of it is in effect any more, or ever will be."""
+        return self not in (OrderState.PENDING, OrderState.APPLIED, OrderState.OUTRANKED)
 
 
 @dataclass(frozen=True, slots=True)

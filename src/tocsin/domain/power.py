@@ -65,6 +65,8 @@ class Obstacle(StrEnum):
     UNSUPPORTED = "unsupported"
     UNKNOWN_GPU = "unknown_gpu"
     LOST = "lost"
+    HUNG = "hung"
+    """A call into the driver has not come back."""
     DRIVER = "driver"
     """The driver is gone or was reloaded; it may come back."""
     REFUSED = "refused"
@@ -75,7 +77,7 @@ class Obstacle(StrEnum):
     @property
     def passes(self) -> bool:
         """Whether the same may work later."""
-        return self in (Obstacle.LOST, Obstacle.DRIVER, Obstacle.UNKNOWN_GPU)
+        return self in (Obstacle.LOST, Obstacle.HUNG, Obstacle.DRIVER, Obstacle.UNKNOWN_GPU)
 
 
 class LimitFailure(TocsinError):

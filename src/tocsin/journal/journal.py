@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -32,6 +32,8 @@ class Journal:
         last: tuple[int, int, str] = db.execute(query).fetchone() or (0, 0, GENESIS)
         self._seq, self._hash = last[0], last[2]
         self.epoch = last[1] + 1
+        self.on_append: Callable[[Sequence[Entry]], None] = lambda _entries: None
+        """Told of entries once they are on disk, by the thread that appended them; must not raise."""
         if last[0] == 0:
             # Before the first entry, so that a chain without an anchor is always one that lost it.
             Anchor(0, GENESIS).write(path)
@@ -75,7 +77,8 @@ class Journal:
                 )
             self._seq, self._hash = entries[-1].seq, entries[-1].hash
             Anchor(self._seq, self._hash).write(self.path)
-            return entries
+        self.on_append(entries)
+        return entries
 
     def _chain(self, drafts: Sequence[Draft], actor: str) -> list[Entry]:
         seq, previous, at_ms = self._seq, self._hash, self._clock.now_ms()

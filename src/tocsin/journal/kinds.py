@@ -34,6 +34,7 @@ class EntryKind(StrEnum):
     INJECTION = "injection"
     IMPORT_DONE = "import_done"
     MODEL_IN_SERVICE = "model_in_service"
+    MANUAL_ACTION = "manual_action"
     LOGIN = "login"
     LOGOUT = "logout"
     LOGIN_LOCKED = "login_locked"

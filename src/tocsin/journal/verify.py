@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tocsin.domain.errors import InputError
+from tocsin.domain.progress import track
 from tocsin.journal.chain import GENESIS, digest
 from tocsin.journal.files import Anchor, JournalBroken, connect
 from tocsin.journal.reader import COLUMNS
@@ -47,7 +48,8 @@ def _is_plain(row: Sequence[object]) -> bool:
 
 def _walk(db: sqlite3.Connection, anchor: Anchor | None) -> Verification:
     previous, count, anchored = GENESIS, 0, anchor is None or anchor.seq == 0
-    for row in db.execute(f"SELECT {COLUMNS} FROM entry ORDER BY seq"):
+    total = None if anchor is None else anchor.seq
+    for row in track(db.execute(f"SELECT {COLUMNS} FROM entry ORDER BY seq"), "journal", total):
         seq, epoch, at_ms, kind, actor, simulated, payload, claimed_previous, claimed = row
         if seq != count + 1:
             return Verification(False, count, f"entry {count + 1} is missing")

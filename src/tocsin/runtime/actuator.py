@@ -24,6 +24,7 @@ from tocsin.config.node import NodeSettings
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import SECOND, Clock
 from tocsin.domain.errors import Unavailable
+from tocsin.runtime.bounded_power import BoundedPower
 from tocsin.runtime.companions import Companions
 from tocsin.runtime.reset_machine import ResetMachine
 from tocsin.telemetry.log import logger
@@ -36,6 +37,8 @@ TICK_SECONDS = 1.0
 STEP_SECONDS = {"air": 20.0, "liquid": 8.0}
 """Time between two steps of the controller: until most of a step's effect shows (own choice)."""
 JOIN_SECONDS = 20.0
+LOOK_SECONDS = 30.0
+"""How long the look at one GPU before a reset may take: it asks some dozen things (own choice)."""
 
 
 def thermal_settings(settings: NodeSettings) -> ThermalSettings:
@@ -72,6 +75,12 @@ class AgentHooks:
         if not isinstance(found, HookCompanion):
             raise Unavailable("the agent has no hook socket, so that no training process can be asked")
         return found
+
+    def processes(self, gpu: str) -> int:
+        count = len(self._server().server.placed.get(gpu, ()))
+        if not count:
+            raise Unavailable(f"no process on {gpu} reports to this agent")
+        return count
 
     def request(self, gpu: str, kind: str, seconds: float) -> tuple[str, int]:
         server = self._server().server
@@ -197,16 +206,20 @@ def open_actuator(
     node, agent = settings.node, settings.agent
     host = agent.host or socket.gethostname()
     ended = threading.Event()
-    machine = reset or ResetMachine(NvmlLimits(PynvmlLibrary()), settings, clock, ended)
-    port = power or NvmlLimits(PynvmlLibrary())
+    machine = reset or ResetMachine(BoundedPower(_open_port, LOOK_SECONDS), settings, clock, ended)
+    port = power or BoundedPower(_open_port)
     pool = ThreadPoolExecutor(1, "reset")
     hooks: HookPort = AgentHooks(companions, clock)
-    rules = NodeRules(host, frozenset(node.allow), thermal_settings(node), node.arm_seconds)
+    rules = NodeRules(host, frozenset(node.allow), thermal_settings(node), node.arm_seconds, node.dry_run)
     folder = MarkerFolder(node.marker_folder)
     keeper = LimitKeeper(port, folder, clock, boot_id(), _counted(own))
     worker = NodeWorker(rules, Ports(port, hooks, machine, pool.submit), keeper, folder, clock)
     link = _link(settings, host, transport)
     return Actuator(worker, link, node.poll_seconds, clock, own, ended, pool)
+
+
+def _open_port() -> NvmlLimits:
+    return NvmlLimits(PynvmlLibrary())
 
 
 def _link(settings: Settings, host: str, transport: httpx2.BaseTransport | None) -> OrderLink | None:

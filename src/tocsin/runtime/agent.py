@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Protocol
 
 import httpx2
 
@@ -21,8 +20,11 @@ from tocsin.config.settings import AgentSettings, Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import Clock
 from tocsin.domain.errors import TocsinError
+from tocsin.domain.event import Event, EventKind
+from tocsin.domain.identity import Gpu
 from tocsin.domain.reading import Reading, sanitise
 from tocsin.runtime.companions import COMPANIONS, Around, Companions, Opener
+from tocsin.runtime.service_manager import ServiceManager, Stop, Watched
 from tocsin.runtime.sources import open_source
 from tocsin.store.lineprotocol import encode
 from tocsin.telemetry.log import logger
@@ -42,18 +44,6 @@ LISTENERS = frozenset({"kernel_log", "notices"})
 EXPORT_INTERVALS = 3
 MIN_EXPORT_SECONDS = 30.0
 """Readings are exported for three intervals, and for this long at least, after the source fell silent."""
-
-
-class Stop(Protocol):
-    """What `threading.Event` offers; tests move a clock in `wait`."""
-
-    def is_set(self) -> bool:
-        """Whether to stop."""
-        ...
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until told to stop or `timeout` seconds have passed; whether to stop."""
-        ...
 
 
 class Agent:
@@ -82,6 +72,7 @@ class Agent:
         self._interval = wanted.interval_seconds
         self._patience = wanted.push_timeout_seconds + 1.0
         self._told: set[str] = set()
+        self._gpus: dict[str, Gpu] = {}
         self.exporter = FleetCollector(clock, max(EXPORT_INTERVALS * wanted.interval_seconds, MIN_EXPORT_SECONDS))
         self.registry.register(self.exporter)
         self._instants = Instants(clock, self.own)
@@ -115,8 +106,11 @@ class Agent:
         full = self.companions.enrich(raw, now_ms)
         batch = replace(full, readings=[self._clean(reading) for reading in full.readings])
         self.own.count("tocsin_readings_total", len(batch.readings), source=name)
+        self._gpus.update((reading.gpu.uuid, reading.gpu) for reading in batch.readings)
         for event in batch.events:
             self.own.count("tocsin_events_total", source=name, kind=event.kind.value)
+            if event.kind is EventKind.XID:
+                self._count_xid(event)
             _log.info("event", kind=event.kind.value, gpu=event.gpu, code=event.code, message=event.message)
         if batch.readings or not self._source.gpus():
             # A replay has nothing new at most ticks; that is no reason to take its GPUs for gone.
@@ -125,6 +119,18 @@ class Agent:
         if batch.events:
             self._spooled.set()
         return batch
+
+    def _count_xid(self, event: Event) -> None:
+        gpu = self._gpus.get(event.gpu, Gpu(event.gpu, event.host, pool=""))
+        self.own.count(
+            "tocsin_xids_total",
+            gpu_uuid=gpu.uuid,
+            gpu_index="" if gpu.index is None else str(gpu.index),
+            host=gpu.host,
+            pool=gpu.pool,
+            simulated="true" if event.simulated else "",
+            xid=str(event.code),
+        )
 
     def _read_source(self, name: str, now_ms: int) -> Batch:
         begun = self._clock.monotonic()
@@ -299,7 +305,10 @@ def serve(settings: Settings, name: str, clock: Clock, stop: Stop, announce: Cal
             stack.callback(hands.close)
             hands.start()
             announce(f"allowed on this node: {', '.join(settings.node.allow) or 'nothing'}")
-        agent.run(stop)
+        manager = ServiceManager()
+        stack.callback(manager.stopping)
+        manager.ready()
+        agent.run(Watched(stop, manager, clock))
 
 
 def _needs_hands(settings: Settings) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tocsin.actions.channels.fanout import build_notifier
 from tocsin.actions.executors.registry import Means, SimulatedPort, build_executor
 from tocsin.actions.loop import ActionLoop
+from tocsin.actions.plans import PLANNED
 from tocsin.actions.policy import Policy
 from tocsin.actions.routing import build_routing
 from tocsin.actions.sender import WebhookSender
@@ -16,14 +18,17 @@ from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Mode
 from tocsin.forecaster.live.place import RiskPlace
 from tocsin.forecaster.worker import ForecastWorker
+from tocsin.journal.chain import Entry
 from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
 from tocsin.rules.load import load_rules
 from tocsin.runtime.brain import Brain
+from tocsin.runtime.brain_page import BrainPage
 from tocsin.runtime.forecasts import Forecasts
 from tocsin.runtime.lease import LEASE_LOOK_SECONDS, open_lease
 from tocsin.runtime.managers import LOOK_SECONDS, TIDY_SECONDS, Managers
 from tocsin.runtime.orders import OrderDesk, open_board
+from tocsin.runtime.plan_watch import PlanWatch
 from tocsin.runtime.retrain import Retrainer
 from tocsin.runtime.runner import Periodic
 from tocsin.store.factory import open_store
@@ -50,6 +55,10 @@ class RunningBrain:
         for thread in self.threads:
             if evaluate or thread.name != "evaluate":
                 thread.start()
+
+    def evaluations(self) -> int:
+        """How many evaluations have begun."""
+        return sum(thread.calls for thread in self.threads if thread.name == "evaluate")
 
     def stop(self) -> None:
         """Stop the threads, end the worker process and close the files."""
@@ -87,8 +96,9 @@ def open_brain(
     store = open_store(settings.store)
     store.init()
     journal = Journal.open(settings.journal.path, clock)
+    journal.on_append = lambda entries: _count(metrics, entries)
     modes = {rule.name: Mode.PROPOSE if propose and rule.mode is Mode.OBSERVE else rule.mode for rule in ruleset}
-    policy = Policy(settings.actions, modes)
+    policy = Policy(settings.actions, modes | dict.fromkeys(PLANNED, settings.planning.mode))
     sender = WebhookSender(settings.webhook, clock) if settings.webhook.url else None
     board = open_board(settings.node, clock)
     means = Means(sender, settings, clock, orders=board, fleet=fleet, own=metrics)
@@ -107,11 +117,18 @@ def open_brain(
     brain.lease = open_lease(settings, clock)
     brain.desk = OrderDesk(board, metrics)
     metrics.set_function("tocsin_forecast_worker_deaths", lambda: float(worker.deaths))
+    metrics.registry.register(BrainPage(brain))
     return RunningBrain(brain, worker, _threads(brain), sender)
+
+
+def _count(metrics: OwnMetrics, entries: Sequence[Entry]) -> None:
+    for entry in entries:
+        metrics.count("tocsin_journal_entries_total", kind=entry.kind)
 
 
 def _threads(brain: Brain) -> list[Periodic]:
     settings, clock, metrics = brain.settings, brain.clock, brain.metrics
+    fresh = settings.actions.fresh_seconds
 
     def failed(name: str) -> None:
         metrics.count("tocsin_loop_failures_total", loop=name)
@@ -122,6 +139,7 @@ def _threads(brain: Brain) -> list[Periodic]:
         evaluate,
         Periodic("managers", brain.managers.look, LOOK_SECONDS, clock, failed),
         Periodic("tidy", brain.managers.tidy, TIDY_SECONDS, clock, failed),
+        Periodic("plans", PlanWatch(brain).look, min(settings.planning.look_seconds, fresh / 2), clock, failed),
         Periodic("forecast", brain.forecast, min(settings.forecast.every_seconds, 60.0), clock, failed),
         Periodic("retrain", Retrainer(settings, clock, metrics).tick, RETRAIN_LOOK_SECONDS, clock, failed),
         Periodic("prune", brain.prune, PRUNE_SECONDS, clock, failed),

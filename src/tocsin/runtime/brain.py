@@ -12,7 +12,7 @@ from itertools import groupby
 import structlog
 
 from tocsin.actions.loop import ActionLoop
-from tocsin.actions.node.ranks import job_of
+from tocsin.actions.plans import Proposals, alone
 from tocsin.actions.status import DecisionStatus, StepReport
 from tocsin.actions.view import Confirmations, FleetView, GpuView
 from tocsin.config.settings import Settings
@@ -47,6 +47,7 @@ from tocsin.runtime.pool_past import PoolPasts
 from tocsin.runtime.recorder import Recorder
 from tocsin.runtime.scoreboard import is_ahead
 from tocsin.runtime.task_mix import running_mix
+from tocsin.runtime.works import works
 from tocsin.store.port import Store, StoreUnavailable
 from tocsin.store.upkeep import look_after
 from tocsin.telemetry.metrics import OwnMetrics
@@ -99,16 +100,19 @@ class Brain:
         self._pools: Callable[[], Sequence[PoolState]] = self._configured_pools
         self._confirmations = Confirmations(round(settings.rules.evaluate_seconds * SECOND / 2))
         self.evaluated = False
+        self.evaluated_at = clock.monotonic()
         self._unsaved: list[Finding] = []
         self._failed_before = 0
         self._models = ModelWatch(Shelf(settings.forecast.models), store, journal, metrics)
         self._filling = FillingWatch()
         self._filled_minute = 0
         self._pool_pasts = PoolPasts()
+        self._pasts: list[PoolPast] = []
         self._pools_recalled = False
         self._deliveries = dict.fromkeys(DELIVERIES, 0)
         self._guard = threading.Lock()
         self.managers = Managers((), clock, metrics)
+        self.proposals = Proposals()
         self.lease: Lease | None = None
         self._active = False
         self.on_event: Callable[[], None] = lambda: None
@@ -168,8 +172,10 @@ class Brain:
             )
             for reason, dropped in evaluation.dropped.items():
                 self.metrics.count("tocsin_dropped_total", dropped, what=reason.split("_")[0], reason=reason)
-            self.active = self.recorder.continued(evaluation.active)
-            self.incidents = collapse(self.active, self.memory.events_since(now - EVENT_MEMORY_MS))
+            ruled = self.recorder.continued(evaluation.active)
+            planned = self.recorder.continued(self.proposals.findings())
+            self.active = [*ruled, *planned]
+            self.incidents = [*collapse(ruled, self.memory.events_since(now - EVENT_MEMORY_MS)), *alone(planned)]
             settling = now < self.started_ms + self.settings.actions.boot_grace_seconds * SECOND
             cleared = [] if settling else self.recorder.continued(evaluation.cleared)
             opened = self.recorder.record(self.active, self.incidents, keep_gone=settling)
@@ -178,7 +184,8 @@ class Brain:
             self._keep([*opened, *cleared])
             self._count(self.actions.step(self._view(now, snapshot.readings), self.incidents, predictions))
         self.evaluated = True
-        self.metrics.observe("tocsin_rule_evaluation_seconds", self.clock.monotonic() - begun)
+        self.evaluated_at = self.clock.monotonic()
+        self.metrics.observe("tocsin_rule_evaluation_seconds", self.evaluated_at - begun)
 
     def _mix(self, snapshot: Snapshot) -> Sequence[Task]:
         """The kinds of tasks that may come: those of the settings, else such as run now."""
@@ -202,7 +209,8 @@ class Brain:
             log.warning("findings wait for the store", findings=len(self._unsaved), error=str(error))
 
     def _view(self, now_ms: int, readings: Sequence[Reading]) -> FleetView:
-        nodes, active = self.managers.nodes(), self._lead()
+        nodes, blind, active = self.managers.nodes(), self.managers.blind(), self._lead()
+        work = works(readings, nodes, blind=blind)
         sick = {
             f.subject.name for f in self.active if f.category is Category.HARDWARE and f.severity is Severity.CRITICAL
         }
@@ -213,7 +221,8 @@ class Brain:
                 healthy=reading.gpu.uuid not in sick and not is_lost(reading),
                 under_action=reading.gpu.host in nodes and not nodes[reading.gpu.host].schedulable,
                 values=reading.values,
-                job=job_of(reading.gpu.host, reading.owners),
+                job=work[reading.gpu.uuid].job,
+                told=work[reading.gpu.uuid].told,
             )
             for reading in readings
         }
@@ -226,8 +235,9 @@ class Brain:
             confirmations=self._confirmations.update(self.active, now_ms),
             pools={pool.name: pool for pool in self._pools()},
             nodes=nodes,
-            blind=self.managers.blind(),
+            blind=blind,
             active=active,
+            foresight=self.proposals.foresight(),
         )
 
     def _lead(self) -> bool:
@@ -313,7 +323,12 @@ class Brain:
             except StoreUnavailable as error:
                 log.warning("the past of the pools waits for the store", error=str(error))
         self._pool_pasts.observe(self.memory.latest(), self._pools(), now_ms)
-        return self._pool_pasts.take()
+        self._pasts = self._pool_pasts.take()
+        return self._pasts
+
+    def pool_pasts(self) -> Sequence[PoolPast]:
+        """The hourly past of every pool, as of the last forecast."""
+        return self._pasts
 
     def prune(self) -> None:
         """Look after the store: compact, roll up and remove what is due."""

@@ -12,6 +12,7 @@ from tocsin.config.settings import Settings
 from tocsin.domain.clock import Clock
 from tocsin.runtime.assembly import open_brain
 from tocsin.runtime.service import BrainService
+from tocsin.runtime.service_manager import ServiceManager
 
 
 def run_brain(settings: Settings, clock: Clock, stop: threading.Event, announce: Callable[[str], None]) -> None:
@@ -19,7 +20,9 @@ def run_brain(settings: Settings, clock: Clock, stop: threading.Event, announce:
     host, port = split_address(settings.api.listen, "api.listen")
     running = open_brain(settings, clock)
     try:
-        server = ApiServer(create_app(BrainService(running.brain), settings.api, clock), host, port, settings.api)
+        service = BrainService(running.brain)
+        app = create_app(service, settings.api, clock)
+        server = ApiServer(app, host, port, settings.api, service.refused)
         server.start()
         announce(f"api: {server.url}")
         if settings.api.open_to_loopback and not is_loopback(host):
@@ -28,7 +31,7 @@ def run_brain(settings: Settings, clock: Clock, stop: threading.Event, announce:
             announce("no api.tls_certificate is set: tokens and passwords travel in the clear")
         running.start()
         try:
-            stop.wait()
+            ServiceManager().stand_by(stop, running.evaluations)
         finally:
             server.stop()
     finally:

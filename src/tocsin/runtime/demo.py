@@ -192,7 +192,8 @@ def _dashboard(settings: Settings, api_url: str, announce: Announce) -> Iterator
 def _api(demo: Demo, announce: Announce) -> Iterator[str]:
     host, port = split_address(demo.settings.api.listen, "api.listen")
     claim = PortClaim(host, port)
-    server = ApiServer(create_app(demo.service, demo.settings.api), host, claim.port, demo.settings.api)
+    app = create_app(demo.service, demo.settings.api)
+    server = ApiServer(app, host, claim.port, demo.settings.api, demo.service.refused)
     server.start()
     url = server.url
     announce(f"api: {url}")

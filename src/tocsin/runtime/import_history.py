@@ -17,6 +17,7 @@ from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock, from_iso, to_i
 from tocsin.domain.errors import InputError, TocsinError
 from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import split_variant
+from tocsin.domain.progress import is_heard, work
 from tocsin.domain.words import counted
 from tocsin.store.port import Store
 
@@ -181,13 +182,16 @@ class _Import:
         self._say(f"{fields}, from {to_iso(start_ms)} to {to_iso(wanted.end_ms)}, step {step_ms / SECOND:g} s")
         for before in self._history.prime(survey.names, start_ms, step_ms):
             self._batches.prime(before)
-        reached = start_ms
+        reached, watched = start_ms, is_heard()
         try:
-            for window in self._history.windows(survey.names, start_ms, wanted.end_ms, step_ms):
-                take(window, self._batches)
-                reached = window.until_ms
-                self._windows += 1
-                self._progress(window, start_ms)
+            with work("import, seconds", (wanted.end_ms - start_ms) / SECOND) as bar:
+                for window in self._history.windows(survey.names, start_ms, wanted.end_ms, step_ms):
+                    take(window, self._batches)
+                    bar.advance((window.until_ms - reached) / SECOND)
+                    reached = window.until_ms
+                    self._windows += 1
+                    if not watched:
+                        self._progress(window, start_ms)
         except (TocsinError, KeyboardInterrupt):
             self._say(f"stopped; everything up to {to_iso(reached)} is kept; go on with --since {to_iso(reached)}")
             raise

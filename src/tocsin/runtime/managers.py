@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import structlog
 
-from tocsin.actions.executors.protocol import Executor, LooksAfter, ManagerUnavailable, SeesNodes
+from tocsin.actions.executors.protocol import Executor, LooksAfter, ManagerUnavailable, SeesNodes, SeesWork
+from tocsin.actions.planning.facts import WorkSeen
 from tocsin.actions.view import NodeState
 from tocsin.domain.clock import Clock
 from tocsin.telemetry.metrics import OwnMetrics
@@ -21,12 +23,17 @@ TIDY_SECONDS = 60.0
 BLIND_SECONDS = 60.0
 """Age of the last answer of a manager beyond which nobody's nodes are known (own choice: six looks)."""
 
+WORK_SECONDS = 180.0
+"""Age beyond which what was seen of work is forgotten (own choice: three looks of the planners)."""
+
 
 class Managers:
     """Keeps the nodes of every executor that sees them; safe to ask from any thread."""
 
     def __init__(self, executors: Sequence[Executor], clock: Clock, metrics: OwnMetrics) -> None:
         self._seers: dict[str, SeesNodes] = {each.name: each for each in executors if isinstance(each, SeesNodes)}
+        self._workers = {each.name: each for each in executors if isinstance(each, SeesWork)}
+        self._work: dict[str, tuple[float, WorkSeen]] = {}
         self._tidied = {each.name: each for each in executors if isinstance(each, LooksAfter)}
         self._checked: set[str] = set()
         self._clock = clock
@@ -34,6 +41,7 @@ class Managers:
         self._lock = threading.Lock()
         self._seen: dict[str, tuple[float, Mapping[str, NodeState]]] = {}
         self._failing: set[str] = set()
+        self._unseen: set[str] = set()
 
     def tidy(self) -> None:
         """Take back what has run out; at the first call also say which rights are lacking."""
@@ -66,17 +74,41 @@ class Managers:
             with self._lock:
                 self._seen[name] = (self._clock.monotonic(), nodes)
 
+    def look_at_work(self) -> None:
+        """Ask each of them once what it runs."""
+        for name, each in self._workers.items():
+            try:
+                seen = each.work()
+            except ManagerUnavailable as error:
+                if name not in self._unseen:
+                    log.warning("the manager does not show its work", manager=name, problem=str(error))
+                self._unseen.add(name)
+                continue
+            self._unseen.discard(name)
+            with self._lock:
+                self._work[name] = (self._clock.monotonic(), seen)
+
+    def work(self) -> WorkSeen:
+        """The work of all managers as it was last seen; what was last seen long ago is not known any more."""
+        now = self._clock.monotonic()
+        with self._lock:
+            seen = [one for at, one in self._work.values() if now - at <= WORK_SECONDS]
+        return WorkSeen(
+            {name: told for one in seen for name, told in one.facts.items()},
+            {name: budget for one in seen for name, budget in one.budgets.items()},
+            {host: room for one in seen for host, room in one.rooms.items()},
+        )
+
     def nodes(self) -> Mapping[str, NodeState]:
         """The nodes of all managers by host, as they were last seen.
 
-        Of two managers that list one host, the one that has it out of service counts.
+        Of two managers that list one host, the one that has it out of service counts; the jobs of both do.
         """
         with self._lock:
             found: dict[str, NodeState] = {}
             for _, nodes in self._seen.values():
                 for host, node in nodes.items():
-                    if host not in found or not node.schedulable:
-                        found[host] = node
+                    found[host] = _both(found[host], node) if host in found else node
             return found
 
     def blind(self) -> bool:
@@ -85,3 +117,10 @@ class Managers:
         with self._lock:
             ages = [now - self._seen[name][0] if name in self._seen else None for name in self._seers]
         return any(age is None or age > BLIND_SECONDS for age in ages)
+
+
+def _both(one: NodeState, other: NodeState) -> NodeState:
+    """One host as two managers show it."""
+    counts = one if other.schedulable else other
+    jobs = one.jobs if other.jobs is None else {**(one.jobs or {}), **other.jobs}
+    return replace(counts, jobs=jobs, held_by=one.held_by | other.held_by)

@@ -16,7 +16,7 @@ from tocsin.runtime.scan import ScanReport, scan
 from tocsin.runtime.sources import open_source
 from tocsin.telemetry.metrics import OwnMetrics
 
-_BESIDE = ("kernel_log", "attribution")
+BESIDE = ("kernel_log", "attribution")
 """Companions that have something to say within seconds."""
 
 
@@ -31,12 +31,12 @@ def scan_node(
     source = open_source(source_name, settings, clock)
     try:
         with tempfile.TemporaryDirectory(prefix="tocsin-scan-") as folder:
-            around = Around(_apart(settings, Path(folder)), clock, OwnMetrics(), source.name)
-            beside = Companions(around, [(name, COMPANIONS[name]) for name in _BESIDE])
+            around = Around(apart(settings, Path(folder)), clock, OwnMetrics(), source.name)
+            beside = Companions(around, [(name, COMPANIONS[name]) for name in BESIDE])
             try:
                 wanted = settings.agent.kernel_log != "off" and around.is_this_node
                 blind = ("the kernel log",) if wanted and "kernel_log" not in beside.names else ()
-                report = scan(source, rules, clock, pause, enrich=_recent(beside, back_ms))
+                report = scan(source, rules, clock, pause, enrich=recent(beside, back_ms))
                 return replace(report, blind=blind)
             finally:
                 beside.close()
@@ -44,12 +44,14 @@ def scan_node(
         source.close()
 
 
-def _apart(settings: Settings, folder: Path) -> Settings:
+def apart(settings: Settings, folder: Path) -> Settings:
     """`settings` with the agent's state elsewhere: a scan reads this boot's log from its start, an agent goes on."""
     return settings.model_copy(update={"agent": settings.agent.model_copy(update={"spool": folder / "spool.db"})})
 
 
-def _recent(beside: Companions, back_ms: int) -> Callable[[Batch, int], Batch]:
+def recent(beside: Companions, back_ms: int) -> Callable[[Batch, int], Batch]:
+    """Adds what the companions know, events of the last `back_ms` alone: the kernel log goes back to the boot."""
+
     def enrich(batch: Batch, now_ms: int) -> Batch:
         made = beside.enrich(batch, now_ms)
         return replace(made, events=[event for event in made.events if event.at_ms >= now_ms - back_ms])

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tocsin.actions.planning.build import Knowledge, fleet_state_from
+from tocsin.actions.planning.layouts import layouts_of, running_demand
 from tocsin.actions.planning.state import FleetState, Pool
 from tocsin.actions.planning.statefile import state_json
 from tocsin.config.planning import PlanningSettings
@@ -21,8 +22,7 @@ from tocsin.runtime.task_mix import running_mix
 def live_state(brain: Brain, now_ms: int) -> FleetState:
     """The fleet as its newest readings, managers, findings and forecasts show it.
 
-    What only a scheduler knows, such as disruption budgets and the age of checkpoints, is left out: no plan moves work
-    whose checkpoint has no known age.
+    What no manager tells is left out: no plan moves work of which nobody knows what it would lose.
     """
     readings = brain.memory.latest()
     sick = {f.subject.name for f in brain.active if f.category is Category.HARDWARE and f.severity is Severity.CRITICAL}
@@ -30,8 +30,15 @@ def live_state(brain: Brain, now_ms: int) -> FleetState:
     wanted = brain.settings.fragmentation.task_mix
     mix = [Task(task.gpus, task.share) for task in wanted] if wanted else running_mix(readings)
     planning = brain.settings.planning
+    work = brain.managers.work()
+    layouts = layouts_of(readings)
     known = Knowledge(
+        facts=work.facts,
         nodes=brain.managers.nodes(),
+        budgets=work.budgets,
+        rooms=work.rooms,
+        layouts=layouts,
+        demand=running_demand(layouts.values()),
         pools={name: _pool(name, readings, planning) for name in sorted({one.gpu.pool for one in readings})},
         healthy=healthy,
         mix=tuple(mix),

@@ -14,6 +14,7 @@ from tocsin.collector.replay_recording import Recording
 from tocsin.domain.clock import Clock, SystemClock
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Category, Finding, Severity
+from tocsin.domain.progress import track
 from tocsin.domain.reading import Reading
 from tocsin.domain.subject import SubjectKind
 from tocsin.forecaster.ticket_clock import Alert, by_node, scorable, score
@@ -70,7 +71,8 @@ def _steps(recording: Recording) -> Iterator[tuple[int, list[Reading], list[Even
 def _judge(recording: Recording, ruleset: RuleSet) -> _Run:
     engine = RuleEngine(ruleset)
     run = _Run([], [], Counter())
-    for at_ms, readings, events in _steps(recording):
+    total = np.unique(np.concatenate(list(recording.observed.values()))).size
+    for at_ms, readings, events in track(_steps(recording), "replay", total):
         evaluation = engine.step(Inputs(now_ms=at_ms, readings=readings, events=events))
         run.dropped.update(evaluation.dropped)
         for finding in evaluation.opened:

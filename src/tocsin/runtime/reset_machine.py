@@ -7,28 +7,42 @@ import os
 import re
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 from tocsin.actions.node.ports import ResetFacts
-from tocsin.collector.nvml_limits import NvmlLimits
+from tocsin.collector.nvml_library import Nvml
 from tocsin.collector.nvml_reset import standing
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import Clock
 from tocsin.domain.errors import InputError, Unavailable
 
-_DEVICE = re.compile(r"^/dev/nvidia(\d+|ctl|-uvm|-modeset)$")
+_DEVICE = re.compile(r"^/dev/nvidia(\d+|ctl|-uvm|-uvm-tools|-modeset|-caps/.+)$")
+_WITH_FABRIC = re.compile(rf"{_DEVICE.pattern}|^/dev/nvidia-nvswitch(\d+|ctl)$")
 LOOK_SECONDS = 1.0
 SHOWN = 300
+
+
+class Driver(Protocol):
+    """What is asked of the driver; `on_gpu` raises LimitFailure."""
+
+    def on_gpu(self, gpu: str, look: Callable[[Nvml, Any], Any]) -> Any:
+        """What `look` finds with the library and the GPU's handle."""
+        ...
+
+    def release(self) -> None:
+        """Let go of the driver until the next call."""
+        ...
 
 
 class ResetMachine:
     """The reset port over NVML, ``/proc`` and a child process. Runs in a thread of its own.
 
-    `limits` is its own opening of NVML, let go before the clients are asked to. `ended` ends every wait.
+    `limits` is its own opening of NVML with a time box on each look, let go before the clients are asked to. `ended` ends every wait.
     """
 
-    def __init__(self, limits: NvmlLimits, settings: Settings, clock: Clock, ended: threading.Event) -> None:
+    def __init__(self, limits: Driver, settings: Settings, clock: Clock, ended: threading.Event) -> None:
         self._limits = limits
         self._command = tuple(settings.node.reset_command)
         self._seconds = settings.node.reset_seconds
@@ -66,9 +80,10 @@ class ResetMachine:
             with contextlib.suppress(OSError):
                 self._file.unlink(missing_ok=True)
 
-    def holders(self) -> Sequence[str]:
+    def holders(self, *, fabric: bool) -> Sequence[str]:
+        devices = _WITH_FABRIC if fabric else _DEVICE
         running = [folder for folder in self._proc.iterdir() if folder.name.isdigit()]
-        return sorted(f"{_name(folder)} ({folder.name})" for folder in running if _holds(folder))
+        return sorted(f"{_name(folder)} ({folder.name})" for folder in running if _holds(folder, devices))
 
     def pause(self) -> bool:
         return self._clock.monotonic() < self._until and not self._ended.wait(LOOK_SECONDS)
@@ -76,7 +91,7 @@ class ResetMachine:
     def reset(self, gpus: Sequence[str], *, dry: bool) -> str:
         command = [*self._command, "-r", "-i", ",".join(gpus)]
         if dry:
-            return f'dry run, add "reset" to node.allow to do it: {" ".join(command)}'
+            return f'dry run, would have run: {" ".join(command)} (for real with "reset" in node.allow)'
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=self._seconds)
         except subprocess.TimeoutExpired:
@@ -91,7 +106,7 @@ class ResetMachine:
         return said or "reset"
 
 
-def _holds(folder: Path) -> bool:
+def _holds(folder: Path, devices: re.Pattern[str]) -> bool:
     """Whether a process has a GPU open; one that may not be looked into is another user's and is not known to."""
     try:
         links = list((folder / "fd").iterdir())
@@ -99,7 +114,7 @@ def _holds(folder: Path) -> bool:
         return False
     for link in links:
         with contextlib.suppress(OSError):
-            if _DEVICE.match(os.readlink(link)):  # noqa: PTH115  # a link to a device is not to be resolved further
+            if devices.match(os.readlink(link)):  # noqa: PTH115  # a link to a device is not to be resolved further
                 return True
     return False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -72,37 +73,77 @@ def is_ahead(prediction: Prediction) -> bool:
     return prediction.status is PredictionStatus.CROSSING and (prediction.lead_ms or 0) > 0
 
 
-def score_predictions(predictions: Sequence[Prediction], series_of: SeriesOf, now_ms: int) -> PredictionScore:
-    """Score the first crossing prediction of each run; later ones within its horizon repeat it and do not count."""
-    made = hits = misses = pending = within = 0
-    leads: list[float] = []
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """The first crossing prediction of a run; `crossed_ms` is None where its threshold was not crossed, `open` where
+    there is still time."""
+
+    prediction: Prediction
+    crossed_ms: int | None
+    open: bool
+
+
+def judge_crossings(predictions: Sequence[Prediction], series_of: SeriesOf, now_ms: int) -> list[Crossing]:
+    """What became of each run of crossing predictions; later ones within its horizon repeat it and do not count."""
+    found: list[Crossing] = []
     ends: dict[tuple[str, str], int] = {}
-    crossing = [p for p in predictions if is_ahead(p)]
-    for prediction in sorted(crossing, key=lambda p: p.at_ms):
+    for prediction in sorted((p for p in predictions if is_ahead(p)), key=lambda p: p.at_ms):
         key = (prediction.subject.key, prediction.target)
         end = prediction.at_ms + prediction.horizon_ms
         if prediction.at_ms < ends.get(key, 0) or prediction.threshold is None:
             continue
         ends[key] = end
-        made += 1
-        crossed = _crossed_at(prediction, series_of, min(end, now_ms))
-        if crossed is None:
-            pending, misses = (pending + 1, misses) if now_ms < end else (pending, misses + 1)
-            continue
-        hits += 1
-        leads.append((crossed - prediction.at_ms) / SECOND)
-        low, high = prediction.eta_low_ms or prediction.at_ms, prediction.eta_high_ms or end
-        within += low <= crossed <= high
-    short = sum(p.status is PredictionStatus.NOT_ENOUGH_DATA for p in predictions)
+        found.append(Crossing(prediction, _crossed_at(prediction, series_of, min(end, now_ms)), now_ms < end))
+    return found
+
+
+def score_predictions(predictions: Sequence[Prediction], series_of: SeriesOf, now_ms: int) -> PredictionScore:
+    """All runs of crossing predictions together."""
+    return _score_crossings(judge_crossings(predictions, series_of, now_ms), _silent(predictions))
+
+
+def score_crossings(
+    predictions: Sequence[Prediction], series_of: SeriesOf, now_ms: int
+) -> tuple[PredictionScore, list[PredictionScore]]:
+    """All runs of crossing predictions together, and by model and version."""
+    judged = judge_crossings(predictions, series_of, now_ms)
+    groups: dict[tuple[str, str], list[Crossing]] = {}
+    for one in judged:
+        groups.setdefault((one.prediction.model, one.prediction.model_version), []).append(one)
+    silent: dict[tuple[str, str], list[Prediction]] = {}
+    for prediction in predictions:
+        if prediction.metric:
+            silent.setdefault((prediction.model, prediction.model_version), []).append(prediction)
+    parts = [
+        _score_crossings(groups.get(key, []), _silent(silent.get(key, []))).model_copy(
+            update={"model": key[0], "model_version": key[1]}
+        )
+        for key in sorted(groups.keys() | silent.keys())
+    ]
+    return _score_crossings(judged, _silent(predictions)), parts
+
+
+def _silent(predictions: Sequence[Prediction]) -> int:
+    return sum(p.status is PredictionStatus.NOT_ENOUGH_DATA for p in predictions)
+
+
+def _score_crossings(judged: Sequence[Crossing], silent: int) -> PredictionScore:
+    hits = [(one.prediction, one.crossed_ms) for one in judged if one.crossed_ms is not None]
+    pending = sum(one.crossed_ms is None and one.open for one in judged)
     return PredictionScore(
-        made=made,
-        hits=hits,
-        misses=misses,
+        made=len(judged),
+        hits=len(hits),
+        misses=len(judged) - len(hits) - pending,
         pending=pending,
-        not_enough_data=short,
-        lead_s=leads,
-        within_interval=within,
+        not_enough_data=silent,
+        lead_s=[(crossed - prediction.at_ms) / SECOND for prediction, crossed in hits],
+        within_interval=sum(_within(prediction, crossed) for prediction, crossed in hits),
     )
+
+
+def _within(prediction: Prediction, crossed_ms: int) -> bool:
+    end = prediction.at_ms + prediction.horizon_ms
+    return (prediction.eta_low_ms or prediction.at_ms) <= crossed_ms <= (prediction.eta_high_ms or end)
 
 
 def _crossed_at(prediction: Prediction, series_of: SeriesOf, end_ms: int) -> int | None:
@@ -121,6 +162,7 @@ def scoreboard(
     events: Sequence[Event],
     predictions: PredictionScore,
     *,
+    crossings: Sequence[PredictionScore] = (),
     hazards: Sequence[HazardScore] = (),
     experience: Mapping[ActionKind, Tally] | None = None,
     mode: Mode,
@@ -130,8 +172,10 @@ def scoreboard(
 ) -> Scoreboard:
     """The whole board over everything but notifications, which are never held."""
     actions = [status for status in statuses if status.decision.action is not ActionKind.NOTIFY]
-    names = sorted({status.decision.rule for status in actions})
-    rules = [_score_rule(name, [s for s in actions if s.decision.rule == name], events, now_ms) for name in names]
+    groups: dict[tuple[str, ActionKind], list[DecisionStatus]] = {}
+    for status in actions:
+        groups.setdefault((status.decision.rule, status.decision.action), []).append(status)
+    rules = [_score_rule(rule, mine, events, now_ms) for (rule, _), mine in sorted(groups.items())]
     return Scoreboard(
         since=to_iso(since_ms),
         until=to_iso(now_ms),
@@ -145,6 +189,7 @@ def scoreboard(
         held_by=dict(Counter(guard for status in actions for guard in _held_by(status))),
         rules=rules,
         predictions=predictions,
+        crossings=list(crossings),
         hazards=list(hazards),
         actions=[_action(action, tally) for action, tally in sorted((experience or {}).items())],
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,12 +20,15 @@ from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.forecaster.evaluation.figures import Panel
 from tocsin.forecaster.evaluation.leads import about, starts, warned
-from tocsin.forecaster.evaluation.reliability import EDGES, reliability_bins
+from tocsin.forecaster.evaluation.reliability import EDGES, bin_of, reliability_bins
 from tocsin.forecaster.examples import Codes, Examples, Floats, Ints, Mask
 from tocsin.forecaster.labels import label
 from tocsin.forecaster.onsets import onsets_of
 
 STATES = frozenset({PredictionStatus.LIKELY, PredictionStatus.UNLIKELY})
+
+Z95 = 1.959964
+"""The two-sided 95 % point of the normal distribution."""
 
 Verdict = tuple[int, bool]
 """When a decision was made, and whether an operator approved it."""
@@ -48,18 +53,23 @@ def is_hazard(prediction: Prediction) -> bool:
 
 
 def score_hazards(predictions: Sequence[Prediction], followed: Followed) -> list[HazardScore]:
-    """A score for each model, target and horizon."""
-    groups: dict[tuple[str, str, int], list[Prediction]] = {}
+    """A score for each version of a model, target and horizon."""
+    groups: dict[tuple[str, str, str, int], list[Prediction]] = {}
     for prediction in sorted(predictions, key=lambda p: (p.at_ms, p.subject.key)):
         if is_hazard(prediction):
-            key = (prediction.model, prediction.target, prediction.horizon_ms)
+            key = (prediction.model, prediction.model_version, prediction.target, prediction.horizon_ms)
             groups.setdefault(key, []).append(prediction)
     return [_score(mine, followed) for _, mine in sorted(groups.items())]
 
 
 def _score(mine: Sequence[Prediction], followed: Followed) -> HazardScore:
     first = mine[0]
-    blank = HazardScore(model=first.model, target=first.target, horizon_s=first.horizon_ms / SECOND)
+    blank = HazardScore(
+        model=first.model,
+        model_version=first.model_version,
+        target=first.target,
+        horizon_s=first.horizon_ms / SECOND,
+    )
     table = _table(mine, followed)
     judged = table.examples
     _, known = judged.label(first.horizon_ms)
@@ -175,13 +185,17 @@ def _alarms(table: _Table, known: Mask) -> dict[str, object]:
     false = int((~about(judged)[begun]).sum())
     days = float(judged.weight.sum())
     lead_ms = warned(judged, alarm).lead_ms
+    recall = _share(lead_ms > 0)
+    low, high = (None, None) if recall is None else wilson(recall, lead_ms.size)
     return {
         "gpu_days": days,
         "alarms": int(begun.size),
         "false_alarms": false,
         "false_alarms_per_1000_gpu_days": 1000.0 * false / days if days > 0 else None,
         "onsets": int(lead_ms.size),
-        "onset_recall": _share(lead_ms > 0),
+        "onset_recall": recall,
+        "onset_recall_low": low,
+        "onset_recall_high": high,
         "onset_recall_24h": _share(lead_ms >= DAY),
         "onset_recall_48h": _share(lead_ms >= 2 * DAY),
         "lead_s": [float(one) / SECOND for one in lead_ms[lead_ms > 0]],
@@ -200,12 +214,38 @@ def _figures(table: _Table, known: Mask, horizon_ms: int) -> dict[str, object]:
         "base_rate": _exists(_part(weight, happened)),
         "precision": _exists(_part(weight[alarm], happened[alarm])),
         "recall": _exists(_part(weight[happened], alarm[happened])),
-        "reliability": [
-            ReliabilityBin(low=EDGES[one.index], high=EDGES[one.index + 1], gpu_days=one.weight, stated=one.stated,
-                           observed=one.observed)
-            for one in reliability_bins(stated, happened, weight)
-        ],
-    }  # fmt: skip
+        "reliability": _reliability(stated, happened, weight, horizon_ms),
+    }
+
+
+def _reliability(stated: Floats, happened: Mask, weight: Floats, horizon_ms: int) -> list[ReliabilityBin]:
+    counts = Counter(bin_of(float(one)) for one in stated)
+    found = []
+    for one in reliability_bins(stated, happened, weight):
+        low, high = wilson(one.observed, one.weight * DAY / horizon_ms)
+        found.append(
+            ReliabilityBin(
+                low=EDGES[one.index],
+                high=EDGES[one.index + 1],
+                gpu_days=one.weight,
+                stated=one.stated,
+                observed=one.observed,
+                predictions=counts[one.index],
+                observed_low=low,
+                observed_high=high,
+            )
+        )
+    return found
+
+
+def wilson(share: float, trials: float) -> tuple[float, float]:
+    """95 % interval of a share that was observed in so many trials (Wilson, JASA 22, 1927); 0 to 1 without any."""
+    if trials <= 0:
+        return 0.0, 1.0
+    square = Z95**2 / trials
+    middle = (share + square / 2) / (1 + square)
+    half = math.sqrt(share * (1 - share) * square + square**2 / 4) / (1 + square)
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def _part(weight: Floats, true: Mask) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
 from prometheus_client import generate_latest
@@ -33,6 +33,10 @@ from tocsin.client.models import (
     SeriesResponse,
     VerificationOut,
 )
+from tocsin.client.models_decisions import DecisionStory, Timeline, TimelineQuery, UndoOut
+from tocsin.client.models_journal import ExportForm, JournalPage, JournalQuery
+from tocsin.client.models_manual import ManualAction, ManualActionOut
+from tocsin.client.models_now import Attention, FleetMap, PeerBand, PeerGroup
 from tocsin.client.orders import OrderOut, OrderReportIn, OrderTaken
 from tocsin.domain.clock import DAY, SECOND, to_iso
 from tocsin.domain.decision import DecisionState
@@ -44,12 +48,16 @@ from tocsin.domain.reading import Reading
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.journal.kinds import EntryKind
 from tocsin.journal.verify import verify
-from tocsin.runtime import convert, views
+from tocsin.runtime import attention, convert, journal_views, timeline, views
+from tocsin.runtime.ahead import Ahead
 from tocsin.runtime.brain import Brain
 from tocsin.runtime.diagnose import diagnose_fleet
+from tocsin.runtime.fleet_map import FleetBoards
+from tocsin.runtime.peers import peer_band
 from tocsin.runtime.planning import state_document
-from tocsin.runtime.scoreboard import is_ahead, score_predictions, scoreboard
+from tocsin.runtime.scoreboard import is_ahead, score_crossings, scoreboard
 from tocsin.runtime.scoreboard_hazards import Followed, score_hazards
+from tocsin.runtime.works import same_jobs
 from tocsin.store.lineprotocol import decode
 from tocsin.store.port import Series
 
@@ -65,12 +73,13 @@ class Injector(Protocol):
         ...
 
 
-class BrainService:
+class BrainService(Ahead):
     """Implements `tocsin.api.service.Service`."""
 
     def __init__(self, brain: Brain, injector: Injector | None = None) -> None:
-        self._brain = brain
+        super().__init__(brain, lambda: self.scoreboard().hazards)
         self._injector = injector
+        self._boards = FleetBoards(brain)
 
     def now_ms(self) -> int:
         return self._brain.clock.now_ms()
@@ -82,38 +91,54 @@ class BrainService:
     # ------------------------------------------------------------------ reading
 
     def summary(self) -> FleetSummary:
-        brain, now = self._brain, self.now_ms()
-        gpus = self.gpus()
+        brain, board = self._brain, self._boards.look()
+        now, seen = board.now_ms, board.readings
         statuses = brain.statuses()
         control = self._control()
-        newest = max((reading.at_ms for reading in brain.memory.latest()), default=None)
+        newest = max((reading.at_ms for reading in seen), default=None)
         return FleetSummary(
             version=__version__,
             now=to_iso(now),
-            simulated=any(gpu.simulated for gpu in gpus),
+            simulated=any(reading.gpu.simulated for reading in seen),
             mode=brain.settings.actions.mode,
             executor=", ".join(brain.settings.actions.executors),
             paused=control.paused,
             paused_by=control.paused_by,
             paused_reason=control.paused_reason,
             breaker=control.breaker,
-            gpus=len(gpus),
-            hosts=len({gpu.host for gpu in gpus}),
-            pools=len({gpu.pool for gpu in gpus}),
-            states=views.states(gpus),
+            gpus=len(seen),
+            hosts=len({reading.gpu.host for reading in seen}),
+            pools=len({reading.gpu.pool for reading in seen}),
+            states=dict(board.counts),
             readings=brain.memory.count,
             last_reading=convert.instant(newest),
             last_reading_age_s=None if newest is None else max(0.0, (now - newest) / SECOND),
-            utilization_ratio=views.mean([gpu.utilization_ratio for gpu in gpus]),
-            memory_used_ratio=views.mean([gpu.memory_used_ratio for gpu in gpus]),
-            power_watts=sum(gpu.power_watts or 0.0 for gpu in gpus) if gpus else None,
+            utilization_ratio=views.mean(board.map.utilization),
+            memory_used_ratio=views.mean(board.map.memory),
+            power_watts=sum(watts or 0.0 for watts in board.map.power) if seen else None,
             findings=dict(Counter(finding.severity for finding in brain.active)),
             incidents=len(brain.incidents),
             predictions=sum(is_ahead(p) for p in brain.forecasts.current(now)),
             decisions=len(statuses),
             decisions_held=sum(status.state is DecisionState.HELD for status in statuses),
-            decisions_approvable=sum(views.decision_out(status).approvable for status in statuses),
+            decisions_approvable=sum(views.approvable(status) for status in statuses),
         )
+
+    def fleet_map(self) -> FleetMap:
+        return self._boards.look().map
+
+    def attention(self, limit: int) -> Attention:
+        brain, board = self._brain, self._boards.look()
+        settings, nodes = brain.settings, brain.managers.nodes()
+        predictions, prices = brain.forecasts.current(board.now_ms), settings.prices.prices()
+        return attention.attention(board, nodes, brain.incidents, predictions, settings.actions.cost, prices, limit)
+
+    def peers(
+        self, uuid: str, by: PeerGroup, metrics: Sequence[str], start_ms: int, end_ms: int, points: int
+    ) -> PeerBand:
+        brain, reading = self._brain, self._reading(uuid)
+        latest, nodes = brain.memory.latest(), brain.managers.nodes()
+        return peer_band(brain.store, reading, latest, nodes, by, metrics, start_ms, end_ms, points)
 
     def gpus(self) -> list[GpuSummary]:
         brain, now = self._brain, self.now_ms()
@@ -197,9 +222,25 @@ class BrainService:
         raise NotFound(f"no decision {decision_id}; GET /v1/decisions lists them")
 
     def journal(self, after: int, limit: int, kinds: Collection[str] | None = None) -> list[JournalEntryOut]:
-        wanted = {EntryKind(kind) for kind in kinds} if kinds else None
+        wanted = journal_views.kinds_of(kinds) if kinds else None
         entries = self._brain.journal.entries(after=after, kinds=wanted, limit=limit)
         return [convert.entry_out(entry) for entry in entries]
+
+    def timeline(self, query: TimelineQuery, offset: int, limit: int) -> Timeline:
+        return timeline.timeline(self._brain, query, offset, limit)
+
+    def story(self, decision_id: str) -> DecisionStory:
+        return timeline.story(self._brain, self._status(decision_id))
+
+    def undo(self, decision_id: str, actor: str, reason: str) -> UndoOut:
+        self._status(decision_id)
+        return timeline.undone(self._brain, decision_id, self._brain.actions.undo(decision_id, actor, reason))
+
+    def journal_page(self, query: JournalQuery, before: int | None, limit: int) -> JournalPage:
+        return journal_views.page(self._brain.journal.path, query, before, limit)
+
+    def export_journal(self, form: ExportForm, query: JournalQuery, after: int) -> Iterator[str]:
+        return journal_views.lines(self._brain.journal.path, form, query, after)
 
     def verify_journal(self) -> VerificationOut:
         result = verify(self._brain.journal.path)
@@ -213,10 +254,12 @@ class BrainService:
         # A GPU that has left was last observed when something was last said of it.
         observed = {p.subject.name: p.at_ms for p in sorted(made, key=lambda p: p.at_ms)}
         observed |= {reading.gpu.uuid: reading.at_ms for reading in brain.memory.latest()}
+        crossings, by_model = score_crossings(made, self._one_series, now)
         return scoreboard(
             statuses,
             events,
-            score_predictions(made, self._one_series, now),
+            crossings,
+            crossings=by_model,
             hazards=score_hazards(made, Followed(events, statuses, brain.store.gpus(), observed, now)),
             experience=brain.actions.controls().experience,
             mode=brain.settings.actions.mode,
@@ -270,6 +313,10 @@ class BrainService:
             raise NotFound(f"no host {name}; GET /v1/gpus lists them")
         return Subject(SubjectKind.HOST, name, name, pools.pop() if len(pools) == 1 else "")
 
+    def record_manual(self, deed: ManualAction, actor: str) -> ManualActionOut:
+        payload = deed.model_dump(mode="json")
+        return ManualActionOut(seq=self._brain.journal.append(EntryKind.MANUAL_ACTION, payload, actor=actor).seq)
+
     def pause(self, actor: str, reason: str) -> ControlState:
         self._brain.actions.pause(actor, reason)
         return self._control()
@@ -283,6 +330,9 @@ class BrainService:
         return self._control()
 
     # ------------------------------------------------------------------ access
+
+    def same_jobs(self, gpus: Collection[str]) -> set[str]:
+        return same_jobs(self._brain.memory.latest(), self._brain.managers, gpus)
 
     def host_of(self, gpu: str) -> str:
         reading = self._brain.memory.reading(gpu)

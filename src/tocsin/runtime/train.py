@@ -12,6 +12,7 @@ from tocsin.collector.replay import read_recording
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import DAY, HOUR, MINUTE, Clock, to_iso
 from tocsin.domain.errors import InputError
+from tocsin.domain.progress import work
 from tocsin.forecaster.benchmarks.simulator_fleet import WARM_UP_MS, sicker
 from tocsin.forecaster.engine import engine
 from tocsin.forecaster.examples import HORIZONS_MS, NEVER, Examples, Mask
@@ -155,9 +156,11 @@ def simulated(wanted: Wanted) -> Examples:
     fleet = SimulatedFleet(spec)
     end_ms = SIMULATED_START_MS + int(wanted.days * DAY)
     walk = Walk(plan, fleet.gpus, Span(SIMULATED_START_MS + WARM_UP_MS, end_ms, wanted.every_ms * SLOWER))
-    while fleet.now_ms < end_ms:
-        columns, events = fleet.step_columns(plan.metrics)
-        walk.take((fleet.now_ms - 1) // plan.step_ms, Part(columns, events))
+    with work("simulation", (end_ms - fleet.now_ms) // plan.step_ms) as bar:
+        while fleet.now_ms < end_ms:
+            columns, events = fleet.step_columns(plan.metrics)
+            walk.take((fleet.now_ms - 1) // plan.step_ms, Part(columns, events))
+            bar.advance()
     walk.close()
     examples = walk.examples(onsets_of(walk.events, fleet.gpus), Rules())
     return thinned(examples.take(~_before_abrupt(examples, fleet.faults)), wanted.scale, wanted.recipe.seed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -77,6 +76,11 @@ def gpu_summary(
     )
 
 
+def approvable(status: DecisionStatus) -> bool:
+    """Whether a person may approve or reject it now."""
+    return status.state is DecisionState.HELD and status.decision.mode is Mode.PROPOSE
+
+
 def decision_out(status: DecisionStatus) -> DecisionOut:
     """A decision as it stands."""
     decision, outcome = status.decision, status.outcome
@@ -111,7 +115,7 @@ def decision_out(status: DecisionStatus) -> DecisionOut:
         state=status.state,
         overall=status.overall,
         verdicts=verdicts,
-        approvable=status.state is DecisionState.HELD and decision.mode is Mode.PROPOSE,
+        approvable=approvable(status),
         approved_by=status.approved_by,
         outcome=ended,
     )
@@ -150,11 +154,6 @@ def _thin(series: Series, max_points: int) -> list[int]:
                 keep.add(int(bucket[finite[column[finite].argmin()]]))
                 keep.add(int(bucket[finite[column[finite].argmax()]]))
     return sorted(keep)[:max_points]
-
-
-def states(summaries: Sequence[GpuSummary]) -> dict[GpuState, int]:
-    """How many GPUs are in each state."""
-    return dict(Counter(summary.state for summary in summaries))
 
 
 def mean(values: Sequence[float | None]) -> float | None:

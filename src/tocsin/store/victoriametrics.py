@@ -19,7 +19,7 @@ Its rules, as measured on release 1.79 (see docs/store.md):
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import httpx2
 
@@ -59,7 +59,9 @@ class VictoriaMetricsStore:
         self._clock = clock or SystemClock()
         token = settings.token.get_secret_value()
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http = httpx2.Client(base_url=settings.url, timeout=settings.timeout_seconds, headers=headers)
+        self._writer = httpx2.Client(base_url=settings.url, timeout=settings.timeout_seconds, headers=headers)
+        asked = settings.read_url or settings.url
+        self._reader = httpx2.Client(base_url=asked, timeout=settings.timeout_seconds, headers=headers)
         self._beside = SqliteStore(settings.path)
         self._announcer = Announcer(min(DAY, int(settings.raw_days * DAY / 2)))
 
@@ -71,11 +73,7 @@ class VictoriaMetricsStore:
         """
         self._beside.init()
         self._send(point_line(Point("tocsin_ready", {}, {"value": 1.0}, self._clock.now_ms())))
-        answer = self._request("POST", "/api/v1/query", data={"query": "vector(1)", "nocache": "1"})
-        if '"success"' not in answer.text:
-            raise StoreUnavailable(
-                f"VictoriaMetrics at {self._http.base_url}: no answer to a query: {answer.text[:300]}"
-            )
+        self._ask("/api/v1/query", {"query": "vector(1)", "nocache": "1"})
 
     # ------------------------------------------------------------------ writing
 
@@ -91,11 +89,24 @@ class VictoriaMetricsStore:
 
     def _send(self, text: str) -> None:
         if text:
-            self._request("POST", "/api/v2/write", params={"precision": "ms"}, content=text.encode())
+            self._post(self._writer, "/api/v2/write", params={"precision": "ms"}, content=text.encode())
 
-    def _request(
+    def _ask(self, path: str, data: Mapping[str, str | list[str]]) -> Any:
+        """What a query finds. Raises StoreUnavailable where a part of a cluster did not answer: half is no answer."""
+        response = self._post(self._reader, path, data=data)
+        try:
+            answer = response.json()
+            found = answer["data"] if answer.get("status") == "success" else None
+        except (ValueError, AttributeError, KeyError):
+            answer, found = {}, None
+        if found is None or answer.get("isPartial"):
+            problem = "only a part of the cluster answered" if found is not None else "no answer to a query"
+            raise StoreUnavailable(f"VictoriaMetrics at {self._reader.base_url}: {problem}: {response.text[:300]}")
+        return found
+
+    def _post(
         self,
-        method: str,
+        server: httpx2.Client,
         path: str,
         *,
         params: Mapping[str, str] | None = None,
@@ -103,16 +114,12 @@ class VictoriaMetricsStore:
         content: bytes | None = None,
     ) -> httpx2.Response:
         try:
-            response = self._http.request(method, path, params=params, data=data, content=content)
+            response = server.post(path, params=params, data=data, content=content)
         except httpx2.HTTPError as error:
-            raise StoreUnavailable(f"VictoriaMetrics at {self._http.base_url}: {error}") from None
+            raise StoreUnavailable(f"VictoriaMetrics at {server.base_url}: {error}") from None
         if response.status_code >= 400:
-            self._refuse(response)
+            _refuse(server, response)
         return response
-
-    def _refuse(self, response: httpx2.Response) -> NoReturn:
-        problem = f"VictoriaMetrics at {self._http.base_url} answers {response.status_code}: {response.text[:600]}"
-        raise (StoreRejected if response.status_code in _REFUSED else StoreUnavailable)(problem)
 
     # ------------------------------------------------------------------ reading
 
@@ -123,7 +130,7 @@ class VictoriaMetricsStore:
         found: dict[str, Gpu] = {}
         for mark in vm_export.MARKS:  # one by one: the server bounds the series of an answer
             data = {"match[]": f'{{__name__="{mark}"}}', "start": "1"}
-            rows = self._request("POST", "/api/v1/series", data=data).json()["data"]
+            rows = self._ask("/api/v1/series", data)
             gpus = (points.gpu_of_tags(labels) for labels in rows if labels.get("gpu_uuid"))
             found.update((gpu.uuid, gpu) for gpu in gpus)
         # The file beside knows the GPUs written here, the server also those that agents write to it themselves.
@@ -190,7 +197,7 @@ class VictoriaMetricsStore:
         span = max(end_ms - max(start_ms, DAY), 1)  # an empty answer where it would look back to before 1970
         query = f"{outer}({inner}({vm_export.ANY_MARK}[{span}ms])) by (gpu_uuid, mig_uuid)"
         data = {"query": query, "time": f"{(end_ms - 1) / SECOND:.3f}", "nocache": "1"}
-        result = self._request("POST", "/api/v1/query", data=data).json()["data"]["result"]
+        result = self._ask("/api/v1/query", data)["result"]
         rows = [(row["metric"], float(row["value"][1])) for row in result if row["metric"].get("gpu_uuid")]
         return {points.gpu_of_tags(labels).uuid: round(at * SECOND) for labels, at in rows}
 
@@ -207,13 +214,13 @@ class VictoriaMetricsStore:
             "end": f"{max(end_ms - 1, 0) / SECOND:.3f}",
         }
         try:
-            with self._http.stream("POST", "/api/v1/export", data=data) as response:
+            with self._reader.stream("POST", "/api/v1/export", data=data) as response:
                 if response.status_code >= 400:
                     response.read()
-                    self._refuse(response)
+                    _refuse(self._reader, response)
                 yield from vm_export.parse(vm_export.lines_of(response.iter_bytes()), gpus)
         except httpx2.HTTPError as error:
-            raise StoreUnavailable(f"VictoriaMetrics at {self._http.base_url}: {error}") from None
+            raise StoreUnavailable(f"VictoriaMetrics at {self._reader.base_url}: {error}") from None
 
     def events(self, start_ms: int, end_ms: int, gpu: str | None = None) -> list[Event]:
         return self._beside.events(start_ms, end_ms, gpu)
@@ -235,8 +242,14 @@ class VictoriaMetricsStore:
         return self._beside.maintain(now_ms, retention)
 
     def close(self) -> None:
-        self._http.close()
+        self._writer.close()
+        self._reader.close()
         self._beside.close()
+
+
+def _refuse(server: httpx2.Client, response: httpx2.Response) -> NoReturn:
+    problem = f"VictoriaMetrics at {server.base_url} answers {response.status_code}: {response.text[:600]}"
+    raise (StoreRejected if response.status_code in _REFUSED else StoreUnavailable)(problem)
 
 
 def _grid(metrics: Sequence[str], series: Iterable[Exported]) -> Grid:

@@ -28,11 +28,19 @@ class OwnMetric:
     help: str
 
 
+PREDICTION_LABELS = ("target", "gpu_uuid", "gpu_index", "host", "pool", "part", "simulated")
+"""Labels of one prediction; those that do not apply to its subject are empty, which Prometheus takes as absent."""
+
 OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_build_info": OwnMetric("gauge", ("version",), "Always 1; the label is the version that runs."),
     # source and agent
     "tocsin_readings_total": OwnMetric("counter", ("source",), "GPU readings taken from a source."),
     "tocsin_events_total": OwnMetric("counter", ("source", "kind"), "Events seen by a source, by kind."),
+    "tocsin_xids_total": OwnMetric(
+        "counter",
+        ("gpu_uuid", "gpu_index", "host", "pool", "simulated", "xid"),
+        "XIDs that the agent handed on, by GPU and number; also of a GPU that is lost and has no metrics of its own.",
+    ),
     "tocsin_source_read_seconds": OwnMetric("histogram", ("source",), "Time that one read of a source took."),
     "tocsin_nvml_reads_total": OwnMetric(
         "counter", ("outcome",), "Readings of single GPUs through NVML: ok, lost, timed_out or not_due."
@@ -199,6 +207,49 @@ OWN_METRICS: dict[str, OwnMetric] = {
         ("channel", "outcome"),
         "Notifications by channel: delivered, summarised, retried, failed, resolved, or unresolved: end not told.",
     ),
+    # what stands now, as the brain's page tells it
+    "tocsin_evaluation_age_seconds": OwnMetric(
+        "gauge", (), "Time since the last evaluation of all rules ended, or since the start."
+    ),
+    "tocsin_newest_reading_age_seconds": OwnMetric(
+        "gauge", (), "Age of the newest reading of the fleet; absent where there is none."
+    ),
+    "tocsin_fleet_gpus": OwnMetric(
+        "gauge", ("state",), "GPUs that the brain knows, by state: ok, warning, critical, stale or lost."
+    ),
+    "tocsin_incidents_active": OwnMetric(
+        "gauge", ("severity",), "Incidents that hold now, by severity of their root cause."
+    ),
+    "tocsin_decisions_listed": OwnMetric(
+        "gauge", ("state",), "Decisions on record by where they stand; notifications too."
+    ),
+    "tocsin_decisions_approvable": OwnMetric("gauge", (), "Decisions that wait for a person's word."),
+    "tocsin_paused": OwnMetric("gauge", (), "Whether a person has paused all actions: 1 or 0."),
+    "tocsin_breaker_tripped": OwnMetric("gauge", (), "Whether the breaker over all actions is tripped: 1 or 0."),
+    "tocsin_mode": OwnMetric("gauge", ("mode",), "1 for the furthest that any rule may go: observe, propose or act."),
+    "tocsin_predictions_active": OwnMetric(
+        "gauge", ("target", "status"), "Predictions in force, by target and status."
+    ),
+    "tocsin_predictions_unlisted": OwnMetric(
+        "gauge", (), "Predictions in force without series of their own: the most urgent alone have some."
+    ),
+    "tocsin_prediction_probability_ratio": OwnMetric(
+        "gauge", PREDICTION_LABELS, "Probability that the event named by target falls in the horizon; the most urgent."
+    ),
+    "tocsin_prediction_warning": OwnMetric(
+        "gauge", PREDICTION_LABELS, "Whether the prediction warns: 1 where its model's own level is passed, else 0."
+    ),
+    "tocsin_prediction_lead_seconds": OwnMetric(
+        "gauge",
+        (*PREDICTION_LABELS, "bound"),
+        "Time from now to the predicted instant, 0 once it has passed; bound: expected, earliest or latest.",
+    ),
+    "tocsin_prediction_horizon_seconds": OwnMetric(
+        "gauge", PREDICTION_LABELS, "How far ahead the prediction speaks of."
+    ),
+    "tocsin_annotations_total": OwnMetric(
+        "counter", ("place", "outcome"), "Journal entries shown as annotations: written, retried or given_up, by place."
+    ),
     # API
     "tocsin_api_requests_total": OwnMetric(
         "counter", ("route", "method", "status"), "Requests answered by the API, by route, method and status."
@@ -213,8 +264,29 @@ OWN_METRICS: dict[str, OwnMetric] = {
 }
 """Name to definition. The exporter emits ``tocsin_missing_readings`` and ``tocsin_gpus`` out of what it holds."""
 
-COLLECTED = frozenset({"tocsin_missing_readings", "tocsin_gpus"})
-"""Metrics made at the instant of a scrape by the exporter, which knows what has expired."""
+BRAIN_PAGE = frozenset(
+    {
+        "tocsin_evaluation_age_seconds",
+        "tocsin_newest_reading_age_seconds",
+        "tocsin_fleet_gpus",
+        "tocsin_incidents_active",
+        "tocsin_decisions_listed",
+        "tocsin_decisions_approvable",
+        "tocsin_paused",
+        "tocsin_breaker_tripped",
+        "tocsin_mode",
+        "tocsin_predictions_active",
+        "tocsin_predictions_unlisted",
+        "tocsin_prediction_probability_ratio",
+        "tocsin_prediction_warning",
+        "tocsin_prediction_lead_seconds",
+        "tocsin_prediction_horizon_seconds",
+    }
+)
+"""Metrics that the brain makes at the instant of a scrape out of what stands then."""
+
+COLLECTED = BRAIN_PAGE | {"tocsin_missing_readings", "tocsin_gpus"}
+"""Metrics made at the instant of a scrape; the last two by the exporter, which knows what has expired."""
 
 
 class OwnMetrics:

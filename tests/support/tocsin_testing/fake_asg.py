@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tocsin.actions.cloud.aws import TAG, Activity, AwsProblem, Group, Instance
+from tocsin.actions.cloud.aws import Activity, AwsProblem, Group, Instance
 from tocsin.domain.clock import ManualClock
 
 SHORTAGE = "We currently do not have sufficient p5.48xlarge capacity in the Availability Zone you requested."
@@ -29,8 +29,11 @@ class FakeAsg:
     def activities(self, group: str) -> list[Activity]:
         return self._failed.get(group, [])
 
-    def mark(self, group: str, value: str) -> None:
-        self._put(group, tags={TAG: value})
+    def mark(self, group: str, key: str, value: str) -> None:
+        self._put(group, tags={**self.known[group].tags, key: value})
+
+    def unmark(self, group: str, keys: Sequence[str]) -> None:
+        self._put(group, tags={key: value for key, value in self.known[group].tags.items() if key not in keys})
 
     def set_desired(self, group: str, count: int) -> None:
         self._fail()

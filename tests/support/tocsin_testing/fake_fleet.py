@@ -13,12 +13,13 @@ from tocsin.client.models import (
     FindingOut,
     GpuState,
     GpuSummary,
+    OutcomeOut,
     PredictionOut,
     SubjectOut,
     VerdictOut,
 )
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, to_iso
-from tocsin.domain.decision import DecisionState, Mode, Ruling
+from tocsin.domain.decision import DecisionState, Mode, OutcomeStatus, Ruling
 from tocsin.domain.diagnosis import Kind, Verdict
 from tocsin.domain.event import EventKind
 from tocsin.domain.finding import ActionKind, Category, Severity
@@ -85,6 +86,8 @@ METRICS: dict[str, Callable[[int, int, int], float]] = {
     "gpu_power_watts": power,
     "gpu_memory_temperature_celsius": lambda h, i, at: temperature(h, i, at) + 9,
     "gpu_sm_clock_hertz": lambda h, i, at: 1.41e9 - 2e8 * (temperature(h, i, at) > 85),
+    "gpu_clocks_hw_thermal_slowdown": lambda h, i, at: float(temperature(h, i, at) > 82),
+    "gpu_clocks_sw_power_cap": lambda h, i, at: float(utilization(h, i, at) > 0.93),
     "gpu_ecc_corrected_volatile_total": lambda h, i, at: 12.0 + (at - T0 + 6 * HOUR) // (20 * MINUTE),
 }
 
@@ -195,6 +198,15 @@ def _prediction(
         eta_low=to_iso(at_ms + int(0.6 * hours * HOUR)),
         eta_high=to_iso(at_ms + int(1.7 * hours * HOUR)),
         coverage=0.8,
+        evidence=[
+            EvidenceOut(name=metric, text=f"{metric} rises steadily for 4 h", at=to_iso(at_ms), value=value),
+            EvidenceOut(
+                name="past cases",
+                text="6 of the 8 most similar past situations were followed by a fault, after 3 h at the median",
+                at=to_iso(at_ms),
+                value=0.75,
+            ),
+        ],
         simulated=True,
     )
 
@@ -358,7 +370,46 @@ def decisions() -> list[DecisionOut]:
             {},
             state=DecisionState.DONE,
         ),
+        _decision(
+            hot,
+            ActionKind.THROTTLE,
+            95,
+            "Throttle gpu-node-03 GPU 5: 88.0 C, above 85 C",
+            {},
+            state=DecisionState.DONE,
+            approved_by="ann",
+            outcome=OutcomeOut(
+                status=OutcomeStatus.SUCCEEDED,
+                executor="simulated",
+                at=to_iso(NOW_MS - 88 * MINUTE),
+                detail="done in the simulated fleet; its effect is seen",
+                effect={
+                    "gpu_temperature_celsius_change": -6.2,
+                    "gpu_power_watts_change": -96.0,
+                    "celsius_bought_per_watt": 0.0646,
+                },
+            ),
+        ),
+        _decision(
+            dying,
+            ActionKind.CHECKPOINT,
+            3,
+            "Checkpoint the work on gpu-node-05 GPU 1: a hardware fault is likely within 48 h",
+            {},
+            state=DecisionState.VERIFYING,
+            approved_by="bob",
+        ),
     ]
+
+
+LOSSES = {
+    ActionKind.CHECKPOINT: (
+        (ActionKind.CHECKPOINT, 1.62),
+        (ActionKind.MIGRATE, 3.4),
+        (ActionKind.NOTIFY, 5.1),
+    )
+}
+"""Expected losses in GPU-hours that were weighed, by the action that was chosen."""
 
 
 EVENTS = [

@@ -15,6 +15,7 @@ from tocsin.api.server import ApiServer
 from tocsin.api.service import Detail
 from tocsin.client.errors import NotFound
 from tocsin.client.models import (
+    ActionScore,
     BreakerOut,
     ControlState,
     DecisionOut,
@@ -41,28 +42,43 @@ from tocsin.client.models import (
     SubjectOut,
     VerificationOut,
 )
+from tocsin.client.models_cost import CostOut
+from tocsin.client.models_forecast import CapacityOut, ForecastOut
+from tocsin.client.models_fragmentation import FragmentationOut, Planner, PlansOut
+from tocsin.client.models_manual import ManualAction, ManualActionOut
+from tocsin.client.models_now import Attention, FleetMap, PeerBand, PeerGroup
 from tocsin.client.orders import OrderOut, OrderReportIn, OrderTaken
 from tocsin.config.access import ApiSettings
 from tocsin.domain.clock import DAY, ManualClock, to_iso
 from tocsin.domain.decision import DecisionState, Mode, Ruling
-from tocsin.domain.errors import Conflict, InputError
+from tocsin.domain.errors import Conflict, InputError, Unavailable
 from tocsin.domain.finding import ActionKind, Severity
 from tocsin.domain.subject import SubjectKind
 from tocsin.runtime.orders import OrderDesk
 from tocsin.store.port import StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics
+from tocsin_testing import fake_ahead, fake_now
 from tocsin_testing import fake_fleet as fleet
+from tocsin_testing.fake_decisions import FakeDecisions
 
 FAULTS = ("thermal_drift", "gsp_timeout")
 
 
-class FakeService:
-    """Set `store_down`, `broken` or `not_ready` to make it fail; `simulated` says what the fleet claims to be."""
+class FakeService(FakeDecisions):
+    """Set `store_down`, `broken` or `not_ready` to make it fail; `simulated` says what the fleet claims to be.
 
-    def __init__(self, *, simulated: bool = True) -> None:
+    With `hosts` the fleet has that many instead of 8, and some trouble all over; it is made once.
+    """
+
+    def __init__(self, *, simulated: bool = True, hosts: int | None = None) -> None:
+        self._hosts = hosts
+        self._large: list[GpuSummary] = []
+        self._map: FleetMap | None = None
         self.simulated = simulated
         self.store_down = False
         self.broken = False
+        self.working = False
+        self.prices = fake_ahead.PRICES
         self.not_ready: list[str] = []
         self.lines: list[str] = []
         self.precisions: list[str] = []
@@ -73,7 +89,7 @@ class FakeService:
         self._paused: tuple[str, str] | None = None
         self._tripped = True
         self._journal: list[JournalEntryOut] = []
-        self._record("brain_started", "tocsin", {"version": "test"})
+        self._record("service_started", "tocsin", {"version": "test"})
 
     def _record(self, kind: str, actor: str, payload: dict[str, object]) -> None:
         previous = self._journal[-1].hash if self._journal else ""
@@ -104,11 +120,40 @@ class FakeService:
 
     def gpus(self) -> list[GpuSummary]:
         self._check()
-        return [
+        if self._hosts is None:
+            return self._made(fleet.HOSTS)
+        with self._lock:
+            self._large = self._large or self._made(self._hosts)
+            return self._large
+
+    def _made(self, hosts: int) -> list[GpuSummary]:
+        made = [
             fleet.gpu_summary(host, index, simulated=self.simulated)
-            for host in range(fleet.HOSTS)
+            for host in range(hosts)
             for index in range(fleet.PER_HOST)
         ]
+        if self._hosts is None:
+            return made
+        told = {f.subject.name for f in fleet.FINDINGS}
+        states = (fake_now.background(*divmod(n, fleet.PER_HOST)) for n in range(len(made)))
+        return [
+            gpu if gpu.uuid in told or state is GpuState.OK else gpu.model_copy(update={"state": state})
+            for gpu, state in zip(made, states, strict=True)
+        ]
+
+    def fleet_map(self) -> FleetMap:
+        made = self._map if self._map is not None and self._hosts is not None else fake_now.map_of(self.gpus())
+        if made != self._map:
+            self._map = made
+        return self._map or made
+
+    def attention(self, limit: int) -> Attention:
+        return fake_now.attention_of(self.gpus(), self.findings(), limit)
+
+    def peers(
+        self, uuid: str, by: PeerGroup, metrics: Sequence[str], start_ms: int, end_ms: int, points: int
+    ) -> PeerBand:
+        return fake_now.peers_of(self._where(uuid), by, metrics, start_ms, end_ms, points)
 
     def summary(self) -> FleetSummary:
         gpus = self.gpus()
@@ -125,7 +170,7 @@ class FakeService:
             paused_reason=control.paused_reason,
             breaker=control.breaker,
             gpus=len(gpus),
-            hosts=fleet.HOSTS,
+            hosts=len({gpu.host for gpu in gpus}),
             pools=2,
             states={state: states[state] for state in GpuState if states[state]},
             readings=184_320,
@@ -143,7 +188,7 @@ class FakeService:
         )
 
     def _where(self, uuid: str) -> tuple[int, int]:
-        for host in range(fleet.HOSTS):
+        for host in range(fleet.HOSTS if self._hosts is None else self._hosts):
             for index in range(fleet.PER_HOST):
                 if fleet.uuid(host, index) == uuid:
                     return host, index
@@ -222,11 +267,11 @@ class FakeService:
 
     def approve(self, decision_id: str, actor: str) -> DecisionOut:
         update: dict[str, object] = {"state": DecisionState.APPROVED, "approved_by": actor}
-        return self._settle(decision_id, actor, update, "decision_approved")
+        return self._settle(decision_id, actor, update, "approval")
 
     def reject(self, decision_id: str, actor: str, reason: str) -> DecisionOut:
         update: dict[str, object] = {"state": DecisionState.REJECTED, "rejected_by": actor, "overall": Ruling.DENY}
-        return self._settle(decision_id, actor, update, "decision_rejected")
+        return self._settle(decision_id, actor, update, "rejection")
 
     def _control(self) -> ControlState:
         breaker = BreakerOut(
@@ -239,14 +284,18 @@ class FakeService:
         who, why = self._paused or ("", "")
         return ControlState(paused=self._paused is not None, paused_by=who, paused_reason=why, breaker=breaker)
 
+    def record_manual(self, deed: ManualAction, actor: str) -> ManualActionOut:
+        self._record("manual_action", actor, deed.model_dump(mode="json"))
+        return ManualActionOut(seq=self._journal[-1].seq)
+
     def pause(self, actor: str, reason: str) -> ControlState:
         self._paused = (actor, reason)
-        self._record("paused", actor, {"reason": reason})
+        self._record("pause", actor, {"reason": reason})
         return self._control()
 
     def resume(self, actor: str) -> ControlState:
         self._paused = None
-        self._record("resumed", actor, {})
+        self._record("resume", actor, {})
         return self._control()
 
     def reset_breaker(self, actor: str) -> ControlState:
@@ -266,6 +315,27 @@ class FakeService:
 
     def planning_state(self) -> dict[str, Any]:
         return {"nodes": [], "gpus": [], "works": []}
+
+    def forecast(self, limit: int) -> ForecastOut:
+        self._check()
+        return fake_ahead.forecast(limit, simulated=self.simulated)
+
+    def capacity(self) -> CapacityOut:
+        if self.working:
+            raise Unavailable("the capacity forecast is being worked out; ask again in a few seconds")
+        return fake_ahead.capacity(simulated=self.simulated)
+
+    def fragmentation(self, limit: int) -> FragmentationOut:
+        self._check()
+        return fake_ahead.fragmentation(limit, simulated=self.simulated)
+
+    def plan(self, planner: Planner) -> PlansOut:
+        if self.working:
+            raise Unavailable(f"the plan of {planner} is being worked out; ask again in a few seconds")
+        return fake_ahead.plan(planner, simulated=self.simulated)
+
+    def cost(self, start_ms: int, end_ms: int) -> CostOut:
+        return fake_ahead.cost(start_ms, end_ms, simulated=self.simulated, prices=self.prices)
 
     def scoreboard(self) -> Scoreboard:
         rules = [
@@ -301,6 +371,37 @@ class FakeService:
                 within_interval=31,
                 lead_s=[1_800.0 * (1 + (7 * i) % 23) for i in range(38)],
             ),
+            crossings=[
+                PredictionScore(
+                    model="holt",
+                    model_version="1",
+                    made=58,
+                    hits=36,
+                    misses=15,
+                    pending=7,
+                    not_enough_data=5,
+                    within_interval=30,
+                    lead_s=[1_800.0 * (1 + (7 * i) % 23) for i in range(36)],
+                ),
+                PredictionScore(
+                    model="filling",
+                    model_version="2",
+                    made=5,
+                    hits=2,
+                    misses=2,
+                    pending=1,
+                    within_interval=1,
+                    lead_s=[3_600.0, 5_400.0],
+                ),
+            ],
+            actions=[
+                ActionScore(
+                    action=ActionKind.THROTTLE,
+                    tried=7,
+                    worked=6,
+                    effects={"gpu_temperature_celsius_change": -6.2, "celsius_bought_per_watt": 0.065},
+                ),
+            ],
             hazards=[
                 HazardScore(
                     model="hazard",
@@ -326,7 +427,31 @@ class FakeService:
                     approved=4,
                     rejected=1,
                     operator_precision=0.8,
-                    reliability=[ReliabilityBin(low=0.0, high=0.0001, gpu_days=900.0, stated=0.00008, observed=0.0)],
+                    onset_recall_low=0.19,
+                    onset_recall_high=0.73,
+                    model_version="3",
+                    reliability=[
+                        ReliabilityBin(
+                            low=low,
+                            high=high,
+                            gpu_days=days,
+                            stated=stated,
+                            observed=seen,
+                            predictions=int(4 * days),
+                            observed_low=seen / 3,
+                            observed_high=min(1.0, top),
+                        )
+                        for low, high, days, stated, seen, top in [
+                            (0.0, 0.0001, 900.0, 0.00008, 0.0, 0.008),
+                            (0.001, 0.003, 240.0, 0.0021, 0.004, 0.03),
+                            (0.01, 0.03, 96.0, 0.019, 0.021, 0.11),
+                            (0.1, 0.2, 40.0, 0.14, 0.2, 0.44),
+                            (0.4, 0.5, 15.5, 0.46, 0.57, 0.86),
+                        ]
+                    ],
+                ),
+                HazardScore(
+                    model="hazard", model_version="4", target="hardware_fault", horizon_s=172_800.0, pending=64
                 ),
             ],
         )
@@ -353,7 +478,7 @@ class FakeService:
         self._where(gpu)
         if not self.simulated:
             raise Conflict(f"{gpu} is real; faults are injected into simulated GPUs alone")
-        self._record("fault_injected", actor, {"kind": kind, "gpu": gpu})
+        self._record("injection", actor, {"kind": kind, "gpu": gpu})
         return InjectionOut(kind=kind, gpu=gpu, at=to_iso(fleet.NOW_MS), sentence=f"{kind} starts on {gpu}")
 
     def release(self, kind: Literal["host", "gpu"], name: str, actor: str, reason: str) -> ReleaseOut:
@@ -369,6 +494,9 @@ class FakeService:
 
     def report_order(self, order_id: str, sent: OrderReportIn) -> OrderTaken:
         return self.desk.report(order_id, sent)
+
+    def same_jobs(self, gpus: Collection[str]) -> set[str]:
+        return set(gpus)
 
     def host_of(self, gpu: str) -> str:
         return next((one.host for one in self.gpus() if one.uuid == gpu), "")
@@ -387,7 +515,7 @@ class FakeService:
 def serving(service: FakeService, settings: ApiSettings | None = None) -> Iterator[str]:
     """The API over `service` on a free port of the loopback address; yields its base URL."""
     wanted = settings or ApiSettings()
-    server = ApiServer(create_app(service, wanted), settings=wanted)
+    server = ApiServer(create_app(service, wanted), settings=wanted, refused=service.refused)
     server.start()
     try:
         yield server.url

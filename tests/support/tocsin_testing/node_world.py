@@ -79,18 +79,23 @@ class FakePower:
 
 
 class FakeHooks:
-    """Training processes: `processes` answer with what `given` has."""
+    """Training processes: `count` of them answer with what `given` has."""
 
     def __init__(self) -> None:
-        self.processes = 2
+        self.count = 2
         self.asked: list[tuple[str, str]] = []
         self.given: list[Asked] = []
 
+    def processes(self, gpu: str) -> int:
+        if not self.count:
+            raise Unavailable(f"no process on {gpu} reports to this agent")
+        return self.count
+
     def request(self, gpu: str, kind: str, seconds: float) -> tuple[str, int]:
-        if not self.processes:
+        if not self.count:
             raise Unavailable(f"no process on {gpu} reports to this agent")
         self.asked.append((gpu, kind))
-        return f"request-{len(self.asked)}", self.processes
+        return f"request-{len(self.asked)}", self.count
 
     def answers(self, request: str) -> Sequence[Asked]:
         return self.given
@@ -102,6 +107,8 @@ class FakeMachine:
     def __init__(self) -> None:
         self.known: dict[str, ResetFacts] = {}
         self.open_by: list[str] = []
+        self.fabric_by: list[str] = []
+        self.gone_after: set[str] = set()
         self.patience = 3
         self.waits = 0
         self.asked_to_let_go = False
@@ -109,6 +116,8 @@ class FakeMachine:
         self.failure = ""
 
     def facts(self, gpu: str) -> ResetFacts:
+        if gpu in self.gone_after and self.resets:
+            raise Unavailable(f"{gpu} does not answer")
         return self.known.get(gpu, ResetFacts())
 
     def ask_clients_to_let_go(self) -> None:
@@ -117,8 +126,8 @@ class FakeMachine:
     def take_back(self) -> None:
         self.asked_to_let_go = False
 
-    def holders(self) -> Sequence[str]:
-        return self.open_by
+    def holders(self, *, fabric: bool) -> Sequence[str]:
+        return [*self.open_by, *(self.fabric_by if fabric else [])]
 
     def pause(self) -> bool:
         self.waits += 1
@@ -142,7 +151,10 @@ def at_once(work: Callable[[], ResetResult]) -> Future[ResetResult]:
 class Node:
     """One node with its worker; `restart` is a new agent on the same machine."""
 
-    def __init__(self, folder: Path, *, allow: Sequence[str] = ALL, power: FakePower | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, allow: Sequence[str] = ALL, power: FakePower | None = None, dry_run: bool = False
+    ) -> None:
+        self.dry_run = dry_run
         self.clock = ManualClock(T0)
         self.power = power or FakePower()
         self.hooks = FakeHooks()
@@ -150,6 +162,7 @@ class Node:
         self.folder = folder
         self.allow = allow
         self.boot = "boot-1"
+        self.host = "node-1"
         self.writes: list[Write] = []
         self.restart()
 
@@ -157,9 +170,14 @@ class Node:
         """Begin anew with what lies in the folder; the process before is simply gone."""
         marks = MarkerFolder(self.folder)
         self.keeper = LimitKeeper(self.power, marks, self.clock, self.boot, self.writes.append)
-        rules = NodeRules("node-1", frozenset(self.allow))
+        rules = NodeRules(self.host, frozenset(self.allow), dry_run=self.dry_run)
         ports = Ports(self.power, self.hooks, self.machine, at_once)
         self.worker = NodeWorker(rules, ports, self.keeper, marks, self.clock)
+
+    def rename(self, host: str) -> None:
+        """The agent of another host, begun anew."""
+        self.host = host
+        self.restart()
 
     def order(
         self, action: ActionKind = ActionKind.THROTTLE, gpu: str = "GPU-a", key: str = "", **parameters: str
@@ -168,7 +186,7 @@ class Node:
         now_ms = self.clock.now_ms()
         lease = 900.0 if action is ActionKind.THROTTLE else 0.0
         name = key or f"{action}@{gpu}"
-        return Order(name, "d", "node-1", gpu, action, now_ms, now_ms + HOUR, lease, 1, parameters=parameters)
+        return Order(name, "d", self.host, gpu, action, now_ms, now_ms + HOUR, lease, 1, parameters=parameters)
 
     def seconds(self, count: int) -> None:
         """Let time pass with a look every second."""

@@ -75,6 +75,8 @@ class Cluster:
     folder: Path
     fixed: tuple[str, ...] = ("gpu-n1", "gpu-n2")
     cloud: tuple[str, ...] = ("cloud-1",)
+    lines: str = ""
+    """Further lines of slurm.conf."""
     _daemons: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
@@ -194,7 +196,7 @@ class Cluster:
             for number in range(2):
                 os.mknod(self.folder / "dev" / f"{name}_gpu{number}", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
         text += f"PartitionName=gpu Nodes={','.join(self.fixed + self.cloud)} Default=YES MaxTime=INFINITE State=UP\n"
-        self.conf.write_text(text)
+        self.conf.write_text(text + self.lines)
         (self.folder / "gres.conf").write_text(gres)
         job = self.folder / "job.sh"
         job.write_text(_JOB.format(folder=self.folder))
@@ -226,13 +228,16 @@ def _running_from(folder: Path) -> list[int]:
 
 
 @contextlib.contextmanager
-def slurm_cluster(folder: Path) -> Iterator[Cluster]:
-    """A cluster of two nodes with two GPUs each, and one cloud node; in CI a missing one is a failure."""
+def slurm_cluster(folder: Path, lines: str = "") -> Iterator[Cluster]:
+    """A cluster of two nodes with two GPUs each, and one cloud node; in CI a missing one is a failure.
+
+    `lines` are further ones of its slurm.conf.
+    """
     for program, package in _PACKAGES.items():
         needs.program(program, package)
     if os.geteuid() != 0:
         needs.lack("a Slurm of one's own needs root, for device files and for its daemons")
-    cluster = Cluster(folder)
+    cluster = Cluster(folder, lines=lines)
     try:
         cluster.start()
         yield cluster

@@ -1,0 +1,107 @@
+"""The least that a packing can cost, worked out exactly on small fleets: how much of a bar is in reach at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable
+
+from tocsin.actions.planning.arrangement import EPSILON
+from tocsin.actions.planning.board import Board, HostClass, HostState, MigClass, MigKind, Place
+from tocsin.actions.planning.state import TEMPLATES
+
+MOST_STATES = 60_000
+"""States of the bins of one kind up to which the bound is worked out; beyond, it would take minutes (own choice)."""
+Front = list[tuple[float, float]]
+"""(F, cost): the cheapest cost of each F, falling as F rises."""
+
+
+def least_cost(board: Board, most_f: float, most_states: int = MOST_STATES) -> float | None:
+    """The least cost in GPU-hours of any arrangement whose F is at most `most_f`; None where the fleet is too large.
+
+    Every place of every unit is tried, islands of bins between which work moves for themselves. Budgets, memory and the order of moves are left out, all of which can only make it dearer: no plan costs less. Infinite where
+    no arrangement packs so well.
+    """
+    fronts: Front = [(0.0, 0.0)]
+    for bins in _islands(board):
+        found = _front(board, bins, most_states)
+        if found is None:
+            return None
+        fronts = _pruned([(f + more, cost + dearer) for f, cost in fronts for more, dearer in found])
+    return min((cost for f, cost in fronts if f <= most_f + 1e-6), default=math.inf)
+
+
+def _islands(board: Board) -> list[list[int]]:
+    """Bins grouped so that no unit can go from one group to another."""
+    leader = list(range(len(board.bins)))
+
+    def find(number: int) -> int:
+        while leader[number] != number:
+            number = leader[number]
+        return number
+
+    first: dict[Hashable, int] = {}
+    for number, one in enumerate(board.bins):
+        leader[number] = first.setdefault(one.kind, number)
+    for cls, (home, _) in set(zip(board.classes, board.homes, strict=True)):
+        for kind, number in first.items():
+            if board.fits(cls, kind):
+                leader[find(number)] = find(home)
+    groups: dict[int, list[int]] = {}
+    for number in range(len(board.bins)):
+        groups.setdefault(find(number), []).append(number)
+    return list(groups.values())
+
+
+def _front(board: Board, bins: list[int], most_states: int) -> Front | None:
+    """Units are lifted and put back one by one; of all ways to one state of the bins the cheapest counts."""
+    units = [unit for unit, (home, _) in enumerate(board.homes) if home in bins]
+    states = [board.bins[number].state for number in bins]
+    for unit in units:
+        home, place = board.homes[unit]
+        at = bins.index(home)
+        states[at] = board.without(board.classes[unit], board.bins[home].kind, states[at], place)
+    costs: dict[tuple[Hashable, ...], float] = {tuple(states): 0.0}
+    for unit in sorted(units, key=lambda one: -board.units[one].size):
+        costs = _placed(board, bins, unit, costs)
+        if len(costs) > most_states:
+            return None
+    kinds = [board.bins[number].kind for number in bins]
+    return _pruned([(sum(map(board.measure, kinds, state)), cost) for state, cost in costs.items()])
+
+
+def _placed(
+    board: Board, bins: list[int], unit: int, costs: dict[tuple[Hashable, ...], float]
+) -> dict[tuple[Hashable, ...], float]:
+    cls, home, price = board.classes[unit], board.homes[unit], board.units[unit].price.gpu_hours
+    found: dict[tuple[Hashable, ...], float] = {}
+    for state, cost in costs.items():
+        for at, number in enumerate(bins):
+            kind = board.bins[number].kind
+            places = _places(cls, kind, state[at]) if board.fits(cls, kind) else (home[1],) * (number == home[0])
+            for place in places:
+                after = board.back(cls, kind, state[at], place)
+                if after is None:
+                    continue
+                key = (*state[:at], after, *state[at + 1 :])
+                paid = cost + (0.0 if (number, place) == home else price)
+                if paid < found.get(key, math.inf):
+                    found[key] = paid
+    return found
+
+
+def _places(cls: Hashable, kind: Hashable, state: Hashable) -> Iterable[Place]:
+    """Every place of a bin, alike or not: which of two equal ones is taken matters to work that is at home there."""
+    if isinstance(cls, MigClass):
+        assert isinstance(kind, MigKind)
+        return TEMPLATES[kind.template].profiles[cls.profile].starts
+    assert isinstance(cls, HostClass)
+    assert isinstance(state, HostState)
+    return (0,) if cls.gpus >= 1 else range(len(state.shares))
+
+
+def _pruned(points: Front) -> Front:
+    kept: Front = []
+    for f, cost in sorted(points):
+        if not kept or cost < kept[-1][1] - EPSILON:
+            kept.append((f, cost))
+    return kept

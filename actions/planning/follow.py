@@ -1,0 +1,238 @@
+"""From plans to what ought to be done next: one step of each plan that is worth it, as long as a new look wants it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tocsin.actions.planning.defragment import defragment, repack_mig
+from tocsin.actions.planning.follow_power import Cap, follow_power
+from tocsin.actions.planning.intent import RULES, Intent, numbers, subject_of_gpu, work_of
+from tocsin.actions.planning.plan import Plan, Step, StepKind
+from tocsin.actions.planning.power import PowerBudget
+from tocsin.actions.planning.scaling import Demand, ScalingPolicy, follow_demand, scale_in
+from tocsin.actions.planning.stage import PlanBroken, Stage
+from tocsin.actions.planning.state import FleetState, Pool
+from tocsin.actions.planning.units import Limits
+from tocsin.domain.finding import ActionKind
+from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.words import counted
+
+SOON_S = 60.0
+"""A step that waits longer than this for a checkpoint is left to a later look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What earlier looks and decisions left behind.
+
+    `before` are the intents of the last look. `running` names the rules of which a step is under way: no other step of
+    theirs begins. `caps` are the power limits that stand. `scaled_ms` says by pool when it was last scaled.
+    """
+
+    before: tuple[Intent, ...] = ()
+    running: frozenset[str] = frozenset()
+    caps: tuple[Cap, ...] = ()
+    scaled_ms: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What the planners count with."""
+
+    limits: Limits = field(default_factory=Limits)
+    scaling: ScalingPolicy = field(default_factory=ScalingPolicy)
+    power: PowerBudget = field(default_factory=PowerBudget)
+    demands: tuple[Demand, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What the plans of one look ask for, and the plans themselves by planner."""
+
+    intents: tuple[Intent, ...]
+    plans: Mapping[str, Plan]
+
+
+def follow(state: FleetState, planners: Iterable[str], means: Means, past: Past) -> Followed:
+    """Make the plans of `planners` anew and take from each what is to be done now.
+
+    A plan is worth it where it gains more than it costs. Of a plan that moves work one step is taken, the one that the
+    last look took where it is still part of the plan and can still come first. While a step of a planner is under way
+    it takes no other.
+    """
+    wanted = [name for name in RULES if name in set(planners)]
+    plans: dict[str, Plan] = {}
+    intents: list[Intent] = []
+    state = _with_scaling(state, past.scaled_ms)
+    for name in wanted:
+        plan, found = _FOLLOWERS[name](state, means, past)
+        plans[name] = plan
+        intents += found
+    return Followed(_one_each(intents), plans)
+
+
+def _one_each(intents: Sequence[Intent]) -> tuple[Intent, ...]:
+    """One intent for each subject and rule, and no work that two plans would move."""
+    kept: dict[tuple[str, str], Intent] = {}
+    moved: set[str] = set()
+    for one in intents:
+        if one.key in kept or (one.work and one.work in moved):
+            continue
+        kept[one.key] = one
+        moved |= {one.work} - {""}
+    return tuple(kept.values())
+
+
+def _with_scaling(state: FleetState, scaled_ms: Mapping[str, int]) -> FleetState:
+    changed = {
+        name: replace(pool, changed_ms=max(filter(None, (pool.changed_ms, scaled_ms.get(name))), default=None))
+        for name, pool in state.pools.items()
+    }
+    return replace(state, pools=changed)
+
+
+def _moves(planner: str) -> Callable[[FleetState, Means, Past], tuple[Plan, list[Intent]]]:
+    def made(state: FleetState, means: Means, past: Past) -> tuple[Plan, list[Intent]]:
+        plan = (defragment if planner == "defragment" else repack_mig)(state, means.limits)
+        rule = RULES[planner]
+        if rule in past.running or plan.gain_gpu_hours <= plan.cost_gpu_hours:
+            return plan, []
+        step = _first(state, plan.steps, means.limits, rule, past)
+        told = (
+            f"{counted(len(plan.steps), 'step')} of this plan gain {plan.gain_gpu_hours:.2f} GPU-hours and cost "
+            f"{plan.cost_gpu_hours:.2f}"
+        )
+        return plan, [] if step is None else _migrations(rule, state, step, told, plan)
+
+    return made
+
+
+def _first(state: FleetState, steps: Sequence[Step], limits: Limits, rule: str, past: Past) -> Step | None:
+    """The step that is to be taken now: that of the last look while it holds, else the first that need not wait."""
+    able = [step for step in steps if step.moves and step.wait_s <= SOON_S and _can_begin(state, step, limits)]
+    known = {one.subject.detail for one in past.before if one.rule == rule and one.work}
+    kept = (step for step in able if _detail(state, step) in known)
+    return next(kept, able[0] if able else None)
+
+
+def _can_begin(state: FleetState, step: Step, limits: Limits) -> bool:
+    try:
+        Stage(state, limits.most_risk).do(step)
+    except PlanBroken:
+        return False
+    return True
+
+
+def _detail(state: FleetState, step: Step) -> str:
+    moved = [move for move in step.moves if move.source != move.target]
+    hosts = sorted({state.gpus[hold.gpu].host for move in moved for hold in move.target})
+    places = sorted({f"{hold.gpu}@{hold.start}" for move in moved for hold in move.target if hold.start is not None})
+    return f"{step.subject} to {', '.join(places or hosts)}"
+
+
+def _migrations(rule: str, state: FleetState, step: Step, told: str, plan: Plan) -> list[Intent]:
+    """One step as an intent on the first GPU that its work leaves: managers move a job or a pod as a whole."""
+    moved = [move for move in step.moves if move.source and move.source != move.target]
+    if not moved:
+        return []
+    first, work = moved[0], state.works[moved[0].work]
+    parameters = {
+        "work": work_of(work),
+        "from": " ".join(_place(hold.gpu, hold.start) for hold in first.source),
+        "to": " ".join(_place(hold.gpu, hold.start) for hold in first.target),
+        "to_host": state.gpus[first.target[0].gpu].host,
+        **numbers(gain=step.gain_gpu_hours, cost=step.cost_gpu_hours),
+        **numbers("plan_", gain=plan.gain_gpu_hours, cost=plan.cost_gpu_hours),
+    }
+    sentence = f"{step.sentence.rstrip('.')}; {told}."
+    subject = subject_of_gpu(state, first.source[0].gpu, _detail(state, step))
+    return [Intent(rule, subject, ActionKind.MIGRATE, sentence, parameters, work_of(work), state.simulated)]
+
+
+def _place(gpu: str, start: int | None) -> str:
+    return gpu if start is None else f"{gpu}@{start}"
+
+
+def _scale_in(state: FleetState, means: Means, past: Past) -> tuple[Plan, list[Intent]]:
+    plan = scale_in(state, means.scaling, means.limits)
+    return plan, _scaling(RULES["scale_in"], state, plan, means, past)
+
+
+def _demand(state: FleetState, means: Means, past: Past) -> tuple[Plan, list[Intent]]:
+    """Nodes that were asked for count only once they are there: until then a pool that has grown rests."""
+    slow = max((pool.provision_s for pool in state.pools.values()), default=0.0)
+    policy = replace(means.scaling, out_rest_s=max(means.scaling.out_rest_s, slow))
+    plan = follow_demand(state, means.demands, policy, means.limits)
+    return plan, _scaling(RULES["demand"], state, plan, means, past)
+
+
+def _scaling(rule: str, state: FleetState, plan: Plan, means: Means, past: Past) -> list[Intent]:
+    found: list[Intent] = []
+    for pool, steps in _by_pool(state, plan.steps).items():
+        last = steps[-1]
+        if last.kind is StepKind.SCALE_OUT:
+            found.append(_size(rule, ActionKind.SCALE_OUT, state, pool, last, int(last.amount)))
+        elif last.kind is StepKind.SCALE_IN and _pays(state.pools[pool], steps, means.limits):
+            found += _emptied(rule, state, pool, steps, means.limits, past)
+    return found
+
+
+def _by_pool(state: FleetState, steps: Iterable[Step]) -> dict[str, list[Step]]:
+    """The steps of each pool in order: each ends with the change of its size."""
+    found: dict[str, list[Step]] = {}
+    open_: list[Step] = []
+    for step in steps:
+        open_.append(step)
+        if step.kind in (StepKind.SCALE_OUT, StepKind.SCALE_IN):
+            pool = step.subject if step.kind is StepKind.SCALE_OUT else state.nodes[step.subject].pool
+            found.setdefault(pool, open_)
+            open_ = []
+    return found
+
+
+def _pays(pool: Pool, steps: Sequence[Step], limits: Limits) -> bool:
+    """Whether a node less saves more GPU-hours over the horizon than its work loses by moving."""
+    return pool.node_gpus * limits.horizon_h > math.fsum(step.cost_gpu_hours for step in steps)
+
+
+def _emptied(
+    rule: str, state: FleetState, pool: str, steps: Sequence[Step], limits: Limits, past: Past
+) -> list[Intent]:
+    """The next move off the node that is to go, or the pool's change of size once nothing runs there."""
+    if rule in past.running:
+        return []
+    last = steps[-1]
+    moves = [step for step in steps if step.kind is StepKind.MOVE]
+    if not moves:
+        return [_size(rule, ActionKind.SCALE_IN, state, pool, last, 1)]
+    step = _first(state, moves, limits, rule, past)
+    if step is None:
+        return []
+    saved = state.pools[pool].node_gpus * limits.horizon_h
+    told = f"it empties {last.subject}, which pool {pool} can do without: {saved:.0f} GPU-hours are saved"
+    whole = Plan("scale", "", tuple(steps), gain_gpu_hours=saved, cost_gpu_hours=sum(s.cost_gpu_hours for s in steps))
+    return _migrations(rule, state, step, told, whole)
+
+
+def _size(rule: str, action: ActionKind, state: FleetState, pool: str, step: Step, nodes: int) -> Intent:
+    sign = "+" if action is ActionKind.SCALE_OUT else "-"
+    parameters = {"pool": pool, "nodes": str(nodes), "gpus": str(nodes * state.pools[pool].node_gpus)}
+    if action is ActionKind.SCALE_IN:
+        parameters["node"] = step.subject
+    subject = Subject(SubjectKind.POOL, pool, pool=pool, detail=f"{sign}{counted(nodes, 'node')}")
+    return Intent(rule, subject, action, step.sentence, parameters, simulated=state.simulated)
+
+
+def _power(state: FleetState, means: Means, past: Past) -> tuple[Plan, list[Intent]]:
+    return follow_power(state, means.power, past.caps)
+
+
+_FOLLOWERS: Mapping[str, Callable[[FleetState, Means, Past], tuple[Plan, list[Intent]]]] = {
+    "defragment": _moves("defragment"),
+    "mig": _moves("mig"),
+    "demand": _demand,
+    "scale_in": _scale_in,
+    "power": _power,
+}

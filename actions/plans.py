@@ -1,0 +1,157 @@
+"""What planners add to decisions: steps that they want done, and where work would go that has to leave."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tocsin.actions.planning.intent import RULES, work_of
+from tocsin.actions.planning.placement import assign
+from tocsin.actions.planning.plan import Plan, Step
+from tocsin.actions.planning.state import FleetState, Slot, Work
+from tocsin.actions.planning.units import Limits, pinned, price
+from tocsin.domain.finding import ActionKind, Finding, Incident
+from tocsin.domain.subject import Subject, SubjectKind
+
+MOST_NAMED = 4
+"""Pieces of work that the sentence of a decision names at most; its parameters name all."""
+PLANNED = frozenset(RULES.values())
+"""What stands in place of a rule's name on what planners ask for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a decision is told by a plan: parameters, and a clause of its sentence."""
+
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    words: str = ""
+
+
+NOTHING = Told()
+
+
+@dataclass(frozen=True)
+class Foresight:
+    """The last look of the planners. `steps` are the parameters of what they ask for, by (rule, key of the subject).
+
+    `state` is None where no look was taken yet; `plans` are by planner.
+    """
+
+    steps: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
+    state: FleetState | None = None
+    plans: Mapping[str, Plan] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+
+    def told(self, root: Finding, action: ActionKind) -> Told:
+        """What a decision for `action` about `root` should name; nothing where no plan knows anything."""
+        if root.rule in PLANNED:
+            return Told(self.steps.get((root.rule, root.subject.key), {}))
+        if self.state is None:
+            return NOTHING
+        if action is ActionKind.MIGRATE:
+            return _places(self.state, root.subject, self.limits)
+        if action is ActionKind.DEFRAGMENT:
+            steps = [step for plan in self.plans.values() for step in plan.steps]
+            return _repacking(self.state, [one for one in steps if _touches(self.state, one, root.subject)])
+        return NOTHING
+
+
+def _places(state: FleetState, subject: Subject, limits: Limits) -> Told:
+    """Where the work on `subject` would go, each piece for itself, and why it would stay."""
+    slots = _slots(state, subject)
+    works = {work.id: work for slot in slots for work in state.on_gpu.get(slot.uuid, ())}
+    if not works or subject.kind not in (SubjectKind.GPU, SubjectKind.HOST):
+        return NOTHING
+    # Nothing that leaves may come back to what it leaves.
+    now = state.with_nodes([], [replace(slot, healthy=False) for slot in slots])
+    found, said = [], []
+    for name in sorted({work.unit for work in works.values()}):
+        members = [work for work in works.values() if work.unit == name]
+        hosts, words = _place(now, members, limits)
+        found.append((work_of(members[0]), hosts))
+        said.append(words)
+    more = f" and {len(said) - MOST_NAMED} more" if len(said) > MOST_NAMED else ""
+    parameters = {"work": ",".join(name for name, _ in found), "to_host": ",".join(hosts for _, hosts in found)}
+    return Told(parameters, f"{', '.join(said[:MOST_NAMED])}{more}")
+
+
+def _place(state: FleetState, works: list[Work], limits: Limits) -> tuple[str, str]:
+    """The hosts for these pieces of one unit, and in words; no hosts where they have to stay."""
+    name = works[0].unit
+    alone = [replace(work, gang="", lost_s=work.lost_s or 0.0) for work in works]
+    reason = next(
+        (why for one in alone if (why := pinned(_open(state, one), [one], replace(limits, patience_s=-1.0)))), ""
+    )
+    if reason:
+        return "", f"{name} has to stay: {reason}"
+    without = state.with_works([replace(work, holds=()) for work in works])
+    places = assign(without, [replace(work, holds=()) for work in works], limits)
+    if places is None:
+        return "", f"{name} has no place now"
+    hosts = " ".join(sorted({one.host for _, one in places}))
+    prices = [price(state, work, limits) for work in works]
+    known = [one.gpu_hours for one in prices if one is not None]
+    lost = f" for {sum(known):.2f} GPU-hours" if len(known) == len(prices) else ""
+    return hosts, f"{name} to {hosts}{lost}"
+
+
+def _open(state: FleetState, work: Work) -> FleetState:
+    node = state.nodes[state.host_of(work)]
+    return state if node.schedulable else state.with_nodes([replace(node, schedulable=True)])
+
+
+def _slots(state: FleetState, subject: Subject) -> tuple[Slot, ...]:
+    if subject.kind is SubjectKind.HOST:
+        return state.by_host.get(subject.name, ())
+    slot = state.gpus.get(subject.name)
+    return () if slot is None else (slot,)
+
+
+def _touches(state: FleetState, step: Step, subject: Subject) -> bool:
+    """Whether a step moves work to or from `subject`."""
+    slots = [state.gpus[hold.gpu] for move in step.moves for hold in (*move.source, *move.target)]
+    if subject.kind is SubjectKind.FLEET:
+        return bool(slots)
+    if subject.kind is SubjectKind.POOL:
+        return any(state.nodes[slot.host].pool == subject.name for slot in slots)
+    return any(subject.name in {slot.uuid, slot.host} for slot in slots)
+
+
+def _repacking(state: FleetState, steps: Sequence[Step]) -> Told:
+    if not steps:
+        return NOTHING
+    moves = [(work_of(state.works[move.work]), move) for step in steps for move in step.moves]
+    hosts = [state.gpus[move.target[0].gpu].host for _, move in moves]
+    said = [step.sentence[0].lower() + step.sentence[1:].rstrip(".") for step in steps[:MOST_NAMED]]
+    more = f" and {len(steps) - MOST_NAMED} more" if len(steps) > MOST_NAMED else ""
+    return Told({"work": ",".join(name for name, _ in moves), "to_host": ",".join(hosts)}, f"{', '.join(said)}{more}")
+
+
+class Proposals:
+    """What the planners want now, handed from their thread to the loop's."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._findings: tuple[Finding, ...] = ()
+        self._foresight = Foresight()
+
+    def put(self, findings: Iterable[Finding], foresight: Foresight) -> None:
+        """The result of a look, in place of the last one's."""
+        with self._lock:
+            self._findings, self._foresight = tuple(findings), foresight
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What is wanted, as causes that guards can look for."""
+        with self._lock:
+            return self._findings
+
+    def foresight(self) -> Foresight:
+        """What decisions are told."""
+        with self._lock:
+            return self._foresight
+
+
+def alone(findings: Iterable[Finding]) -> list[Incident]:
+    """An incident for each of what planners ask for: none of it explains anything else."""
+    return [Incident(one, (one,), one.started_ms, one.last_ms, one.sentence) for one in findings if one.rule in PLANNED]

@@ -1,0 +1,101 @@
+"""What needs attention, as a list: what is wrong, how likely what comes is, when, and what waiting costs."""
+
+from __future__ import annotations
+
+from html import escape
+
+import streamlit as st
+
+from tocsin.client.models import GpuState
+from tocsin.client.models_now import Attention, AttentionItem
+from tocsin.dashboard import link, style
+from tocsin.dashboard.format import chance, eta_text, markdown_safe, seconds_between, without_label
+from tocsin.dashboard.text import Text
+from tocsin.domain.subject import SubjectKind
+
+SHOWN = 20
+"""Items that are asked for: about two screens of the list."""
+GPU_PAGE = "page_gpu.py"
+_NAME_WIDTH = 152
+
+
+def label_of(item: AttentionItem) -> str:
+    """What the item is about: host and index of a GPU, else its kind and name."""
+    subject = item.subject
+    if subject.kind is SubjectKind.GPU:
+        return (
+            f"{subject.host} · GPU {item.index}" if item.index is not None else f"{subject.host} · {subject.name[-8:]}"
+        )
+    return subject.name if subject.kind is SubjectKind.HOST else f"{subject.kind.value} {subject.name}"
+
+
+def cost_text(item: AttentionItem, text: Text) -> str:
+    """What waiting costs: money where a price is set, else GPU-hours; empty where nobody knows."""
+    if item.cost_money is not None:
+        return f"{item.cost_money:,.0f} {item.currency}".strip()
+    if item.cost_gpu_hours is None:
+        return ""
+    hours = item.cost_gpu_hours
+    return text("attention.hours", n=f"{hours:,.0f}" if hours >= 10 else f"{hours:.1f}")
+
+
+def _sentence(item: AttentionItem, text: Text) -> str:
+    if item.sentence:
+        return item.sentence
+    if item.state in (GpuState.LOST, GpuState.STALE):
+        return text(f"attention.{item.state.value}")
+    return ""
+
+
+def body(item: AttentionItem, now: str, text: Text) -> str:
+    """The item in HTML: what is, what is expected, and a line of figures."""
+    label = label_of(item)
+    lines = []
+    if found := _sentence(item, text):
+        lines.append(f"<div>{escape(without_label(found, label))}</div>")
+    ahead = item.prediction_zh if text.language == "zh" and item.prediction_zh else item.prediction
+    if ahead:
+        sure = "" if item.probability is None else f"{chance(item.probability)} · "
+        when = eta_text(text, now, item.eta, item.eta_low, item.eta_high)
+        head = escape((sure + when).removesuffix(" · "))
+        lines.append(f'<div><span class="tc-forecast">↗ {head}</span> {escape(without_label(ahead, label))}</div>')
+    facts = []
+    if item.since is not None:
+        facts.append(escape(text("finding.since", age=text.duration(max(0.0, seconds_between(item.since, now))))))
+    if item.subjects > 1:
+        facts.append(escape(text("attention.subjects", n=item.subjects)))
+    if cost := cost_text(item, text):
+        facts.append(f"{escape(text('attention.cost'))} <b>{escape(cost)}</b>")
+    if facts:
+        lines.append(f'<div class="tc-meta">{" · ".join(facts)}</div>')
+    return f'<div class="tc-item">{"".join(lines)}</div>'
+
+
+def _item(item: AttentionItem, now: str, text: Text) -> None:
+    label = label_of(item)
+    with st.container(horizontal=True, wrap=False, vertical_alignment="top", gap="xsmall"):
+        st.html(style.sign(item.state), width="content")
+        host = item.subject.host if item.subject.kind is SubjectKind.HOST else ""
+        uuid = item.subject.name if item.subject.kind is SubjectKind.GPU else ""
+        if host or uuid:
+            st.page_link(
+                GPU_PAGE,
+                label=markdown_safe(label),
+                query_params=link.target(gpu=uuid, host=host),
+                width=_NAME_WIDTH,
+            )
+        else:
+            st.html(f'<span class="tc-name">{escape(label)}</span>', width=_NAME_WIDTH)
+        st.html(body(item, now, text))
+
+
+def show(found: Attention, now: str, text: Text) -> None:
+    """Draw the list in a frame of its own, which scrolls, so that the page does not."""
+    if not found.items:
+        st.success(text("attention.none"), icon=":material/check_circle:")
+        return
+    with st.container(key="attention", border=False):
+        for item in found.items:
+            _item(item, now, text)
+        if found.total > len(found.items):
+            st.caption(text("attention.more", n=found.total - len(found.items)))

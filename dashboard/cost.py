@@ -1,0 +1,205 @@
+"""Page: what the fleet was used for, what idle GPUs, energy and faults cost, and what was done before them."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from html import escape
+
+import streamlit as st
+
+from tocsin.client.models_cost import CostOut, EarlyOut, GroupOut, HourOut, MoneyOut
+from tocsin.dashboard import cost_chart, link, style
+from tocsin.dashboard.access import REFRESH_SECONDS, api
+from tocsin.dashboard.ahead_pieces import gpu_link, more, number, style_sheet
+from tocsin.dashboard.charts import show
+from tocsin.dashboard.format import percent, readable
+from tocsin.dashboard.frame import current_palette, current_text
+from tocsin.dashboard.palette import Palette
+from tocsin.dashboard.text import Text
+from tocsin.domain.clock import DAY, HOUR, from_iso
+
+PERIODS = {"24h": DAY, "7d": 7 * DAY, "30d": 30 * DAY}
+ROWS, EARLY = 8, 4
+"""Pools and models, and early actions, that are shown."""
+EXAMPLE = """[prices]
+currency = "EUR"
+gpu_hour = { H100 = 2.4, A100 = 1.3 }
+kwh = 0.21
+pue = 1.3"""
+COLUMNS = tuple(name for name in HourOut.model_fields if name not in {"at", "sampled"})
+
+
+def money_text(value: float | None, currency: str) -> str:
+    """An amount with its currency; empty where there is no price."""
+    return "" if value is None else f"{number(value)} {currency}".strip()
+
+
+def _figures(found: CostOut, text: Text) -> str:
+    usage, paid = found.usage, found.money
+
+    def part(key: str, value: float, cost: float | None) -> str:
+        hours = text("cost.hours", n=number(value))
+        share = percent(value / usage.gpu_hours) if usage.gpu_hours else ""
+        note = " · ".join(filter(None, (share, text(f"cost.{key}.note"))))
+        figure = money_text(cost, paid.currency)
+        return style.kpi(text(f"cost.{key}"), figure or hours, f"{hours} · {note}" if figure else note, edge="line")
+
+    sums = money_text(paid.energy, paid.currency)
+    idle = text("cost.energy.note", idle=f"{number(usage.idle_kwh)} kWh")
+    unmetered = text("cost.unmetered", n=number(usage.unmetered)) if usage.unmetered else ""
+    known = f"{number(usage.kwh)} kWh"
+    notes = " · ".join(filter(None, (known if sums else "", idle, unmetered)))
+    return style.kpis(
+        [
+            part("idle", usage.held_idle, paid.held_idle),
+            part("stranded", usage.stranded, paid.stranded),
+            part("free", usage.free, paid.free),
+            style.kpi(text("cost.energy"), sums or known, notes, edge="line"),
+            style.kpi(
+                text("cost.faults"),
+                str(found.lost.faults),
+                text("cost.faults.note", n=found.lost.at_work),
+                edge="critical" if found.lost.faults else "grid",
+            ),
+            style.kpi(
+                text("cost.missing"),
+                text("cost.hours", n=number(usage.missing + usage.dark)),
+                text("cost.missing.note"),
+                edge="stale" if usage.missing + usage.dark else "grid",
+            ),
+        ]
+    )
+
+
+def csv_of(hours: Sequence[HourOut]) -> str:
+    """A row an hour, the columns of the API."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["at", *COLUMNS, "sampled"])
+    for hour in hours:
+        writer.writerow([hour.at, *(round(getattr(hour, name), 6) for name in COLUMNS), str(hour.sampled).lower()])
+    return file.getvalue()
+
+
+def _notes(found: CostOut, text: Text) -> str:
+    lines = []
+    if found.hours_read < found.hours_wanted:
+        lines.append(text("cost.reading", read=found.hours_read, wanted=found.hours_wanted))
+    if found.hours_empty:
+        lines.append(text("cost.empty", n=found.hours_empty, wanted=found.hours_wanted))
+    if any(hour.sampled for hour in found.hours):
+        lines.append(text("cost.sampled"))
+    return "".join(style.note(line) for line in lines)
+
+
+# ---------------------------------------------------------------------- prices
+
+
+def _group(one: GroupOut, currency: str) -> list[str]:
+    idle = one.held_idle + one.stranded + one.free
+    return [
+        f'{escape(one.model or "–")} <span class="tc-sub">{escape(one.pool)}</span>',
+        number(one.gpu_hours),
+        number(round(idle, 1)),
+        number(round(one.kwh, 1)),
+        escape("–" if one.gpu_hour is None else money_text(one.gpu_hour, "")),
+        escape(money_text(one.idle_cost, currency) or "–"),
+    ]
+
+
+def _prices(found: CostOut, text: Text) -> str:
+    head = [
+        text("cost.model"),
+        text("cost.gpu_hours"),
+        text("cost.column.idle"),
+        text("cost.column.kwh"),
+        text("cost.column.price"),
+        text("cost.column.cost"),
+    ]
+    rows = [_group(one, found.money.currency) for one in found.groups[:ROWS]]
+    table = style.table(head, rows, numbers=range(1, len(head)))
+    return style.title(text("cost.table")) + table + more(len(found.groups), len(rows), text) + _paid(found, text)
+
+
+def _paid(found: CostOut, text: Text) -> str:
+    paid: MoneyOut = found.money
+    if paid.energy is None and all(one.gpu_hour is None for one in found.groups):
+        return style.note(text("cost.no_price")) + f"<pre><code>{escape(EXAMPLE)}</code></pre>"
+    lines = []
+    if paid.unpriced:
+        lines.append(text("cost.unpriced", n=number(paid.unpriced)))
+    if paid.energy is not None and paid.kwh_price is not None:
+        values = {"kwh": number(found.usage.kwh), "pue": f"{paid.pue:g}", "price": f"{paid.kwh_price:g}"}
+        total = money_text(paid.energy, paid.currency)
+        lines.append(text("cost.energy.price", **values, currency=paid.currency, sum=total))
+    return "".join(style.note(line) for line in lines)
+
+
+# ---------------------------------------------------------------------- faults
+
+
+def _early(one: EarlyOut, text: Text) -> str:
+    words = text("cost.early.line", lead=text.duration(one.lead_s), sentence=readable(one.sentence))
+    facts = [] if one.idle is None else [text("cost.early.idle" if one.idle else "cost.early.busy")]
+    if one.effect:
+        measured = ", ".join(
+            f"{name.replace('_', ' ')} {number(value)}" for name, value in list(one.effect.items())[:3]
+        )
+        facts.append(text("cost.effect", effect=measured))
+    badge = f"{style.chip(text('simulated'), 'tc-sim')} " if one.simulated else ""
+    meta = f'<div class="tc-meta">{badge}{escape(" · ".join(facts))}</div>' if facts or badge else ""
+    name = gpu_link(one.gpu, f"{one.host} · {one.gpu[-8:]}")
+    return style.row('<span class="tc-sign">✓</span>', f"{name} {escape(words)}{meta}")
+
+
+def _lost(found: CostOut, text: Text) -> str:
+    lost = found.lost
+    heading = style.title(text("cost.lost"))
+    if not lost.faults:
+        return heading + f'<span class="tc-muted">{escape(text("cost.lost.none"))}</span>'
+    untold = lost.faults - lost.at_work - lost.at_rest
+    lines = [text("cost.lost.hit", n=lost.faults, work=lost.at_work, rest=lost.at_rest, untold=untold)]
+    if lost.at_work:
+        assumed = number(lost.at_work * lost.hours_each)
+        lines.append(text("cost.lost.unknown", each=f"{lost.hours_each:g}", n=assumed))
+    early = text("cost.early", n=lost.early_total, faults=lost.faults) if lost.early_total else text("cost.early.none")
+    rows = "".join(_early(one, text) for one in lost.early[:EARLY])
+    said = "".join(style.note(line) for line in [*lines, early])
+    return heading + said + rows + more(lost.early_total, min(EARLY, len(lost.early)), text)
+
+
+def _charts(found: CostOut, text: Text, palette: Palette) -> None:
+    drawn = cost_chart.bars(found.hours)
+    st.html(style.title(text("cost.by_hour")))
+    if not drawn:
+        st.info(text("cost.none"))
+        return
+    show(cost_chart.uses(drawn, text, palette), "uses", text("cost.by_hour"))
+    st.html(style.title(text("cost.power")))
+    show(cost_chart.power(drawn, palette), "power", text("cost.power"))
+
+
+@st.fragment(run_every=REFRESH_SECONDS)
+def render() -> None:
+    """Draw the page."""
+    text, palette = current_text(), current_palette()
+    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
+        words = {name: text(f"unit.{name[-1]}", n=name[:-1]) for name in PERIODS}
+        period = link.pick("period", text("cost.period"), list(PERIODS), "24h", words.__getitem__)
+        place = st.empty()
+    with api(text) as client:
+        now_ms = from_iso(client.summary().now)
+        # Whole hours, so that the period holds as many as it says.
+        found = client.cost((now_ms // HOUR + 1) * HOUR - PERIODS[period], now_ms)
+    place.download_button(
+        text("cost.download"), csv_of(found.hours), f"tocsin-cost-{period}.csv", "text/csv", icon=":material/download:"
+    )
+    st.html(style_sheet() + _figures(found, text) + _notes(found, text))
+    left, right = st.columns([6, 5], gap="medium")
+    with left:
+        _charts(found, text, palette)
+    with right:
+        st.html(_prices(found, text))
+        st.html(_lost(found, text))

@@ -1,0 +1,5 @@
+"""Page: see `tocsin.dashboard.audit`."""
+
+from tocsin.dashboard.audit import render
+
+render()

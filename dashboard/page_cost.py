@@ -1,0 +1,5 @@
+"""Page: see `tocsin.dashboard.cost`."""
+
+from tocsin.dashboard.cost import render
+
+render()

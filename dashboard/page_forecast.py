@@ -1,0 +1,5 @@
+"""Page: see `tocsin.dashboard.forecast`."""
+
+from tocsin.dashboard.forecast import render
+
+render()

@@ -1,0 +1,5 @@
+"""Page: see `tocsin.dashboard.fragmentation`."""
+
+from tocsin.dashboard.fragmentation import render
+
+render()

@@ -1,0 +1,81 @@
+"""Words of the page of cost: key, then English, then Chinese."""
+
+from __future__ import annotations
+
+STRINGS: dict[str, tuple[str, str]] = {
+    "page.cost": ("Cost", "成本"),
+    "cost.period": ("Period", "时段"),
+    "cost.hours": ("{n} GPU-h", "{n} GPU·时"),
+    "cost.idle": ("Held idle", "占用闲置"),
+    "cost.idle.note": ("by a process that did nothing", "被进程占用但未工作"),
+    "cost.stranded": ("Stranded", "搁浅"),
+    "cost.stranded.note": ("free, too few for a whole-node job", "空闲，但不足以运行整机任务"),
+    "cost.free": ("Free", "空闲"),
+    "cost.free.note": ("nobody held them", "无人占用"),
+    "cost.energy": ("Energy of the boards", "板卡能耗"),
+    "cost.energy.note": ("{idle} of it while idle", "其中闲置时 {idle}"),
+    "cost.unmetered": ("not known for {n} GPU-h", "{n} GPU·时未计量"),
+    "cost.faults": ("Hardware faults", "硬件故障"),
+    "cost.faults.note": ("{n} hit a GPU at work", "{n} 次发生在工作中的 GPU"),
+    "cost.missing": ("Without readings", "无读数"),
+    "cost.missing.note": ("counted as missing, never as idle", "计为缺失，不算闲置"),
+    "cost.share": ("{p} of {n} GPU-h", "占 {n} GPU·时的 {p}"),
+    "cost.by_hour": ("What GPUs did", "GPU 使用情况"),
+    "cost.axis": ("GPU-hours", "GPU·时"),
+    "cost.power": ("Mean power of a board", "单卡平均功率"),
+    "cost.use.busy": ("busy", "忙碌"),
+    "cost.use.held_idle": ("held idle", "占用闲置"),
+    "cost.use.stranded": ("stranded", "搁浅"),
+    "cost.use.free": ("free", "空闲"),
+    "cost.use.unknown": ("utilisation not told", "利用率未知"),
+    "cost.use.dark": ("lost", "失联"),
+    "cost.use.missing": ("without readings", "无读数"),
+    "cost.table": ("By pool and model", "按资源池与型号"),
+    "cost.model": ("Model", "型号"),
+    "cost.gpu_hours": ("GPU-h", "GPU·时"),
+    "cost.column.idle": ("Idle", "闲置"),
+    "cost.column.kwh": ("kWh", "kWh"),
+    "cost.column.price": ("Price/h", "每时价格"),
+    "cost.column.cost": ("Cost of idle", "闲置成本"),
+    "cost.unpriced": ("{n} GPU-h have no price and are in no sum.", "{n} GPU·时没有价格，未计入。"),
+    "cost.no_price": (
+        "No price is set, so hours and kWh are shown. Set section [prices] of the settings:",
+        "尚未设置价格，仅显示小时与 kWh。请在配置中设置 [prices]：",
+    ),
+    "cost.energy.price": (
+        "Energy: {kwh} kWh x PUE {pue} x {price} {currency} = {sum}; it is in none of the other sums.",
+        "电费：{kwh} kWh × PUE {pue} × {price} {currency} = {sum}；未计入其他金额。",
+    ),
+    "cost.reading": (
+        "{read} of {wanted} hours have been read; this page goes on by itself.",
+        "已读取 {read}/{wanted} 小时；本页会自动继续。",
+    ),
+    "cost.empty": ("{n} of {wanted} hours have no reading at all.", "{wanted} 小时中有 {n} 小时没有任何读数。"),
+    "cost.sampled": (
+        "A fleet of this size: of each quarter of an hour a part was read.",
+        "集群规模较大：每一刻钟只读取了一部分。",
+    ),
+    "cost.none": ("No hour of this period has readings.", "该时段没有任何读数。"),
+    "cost.download": ("Hours as CSV", "下载逐时 CSV"),
+    "cost.lost": ("Faults, and what was done before", "故障与事先措施"),
+    "cost.lost.none": ("No hardware fault in this period.", "该时段没有硬件故障。"),
+    "cost.lost.hit": (
+        "{n} faults: {work} hit a GPU at work, {rest} one at rest, of {untold} no reading tells.",
+        "共 {n} 次故障：{work} 次发生在工作中的 GPU，{rest} 次在空闲 GPU，{untold} 次无读数可判。",
+    ),
+    "cost.lost.unknown": (
+        "How much work was lost nobody tells: checkpoints are not reported. By settings actions.cost each GPU at work "
+        "would have lost {each} h: {n} GPU-h in all (an assumption, not a measurement).",
+        "损失多少工作无从得知：没有检查点上报。按 actions.cost 的设定，每块工作中的 GPU 损失 {each} 小时，"
+        "共 {n} GPU·时（假设，非测量）。",
+    ),
+    "cost.early": (
+        "{n} of {faults} faults came after an action that had worked:",
+        "{faults} 次故障中有 {n} 次事先已成功采取措施：",
+    ),
+    "cost.early.none": ("No action had been carried out before any of them.", "此前均未采取任何措施。"),
+    "cost.early.line": ("{lead} before the fault: {sentence}", "故障前 {lead}：{sentence}"),
+    "cost.early.idle": ("the GPU did no work any more", "GPU 当时已无任务"),
+    "cost.early.busy": ("the GPU was still at work", "GPU 当时仍在工作"),
+    "cost.effect": ("measured: {effect}", "实测：{effect}"),
+}

@@ -1,0 +1,174 @@
+"""`tocsin journal`: verify, read, export, back up and restore the journal, without a running brain."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tocsin.cli import values
+from tocsin.cli.common import Context, done, dump, json_option, pass_context
+from tocsin.cli.progress import with_bars
+from tocsin.domain.clock import from_iso, to_iso
+from tocsin.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from tocsin.journal.export import Format
+
+existing = click.Path(path_type=Path)
+
+
+@click.group()
+def journal() -> None:
+    """Verify, read, back up and restore the journal."""
+
+
+def _journal_path(context: Context, path: Path | None) -> Path:
+    found = path or context.settings.journal.path
+    if not found.exists():
+        raise InputError("journal", str(found), "does not exist", "name the journal's file or set journal.path")
+    return found
+
+
+@journal.command("verify")
+@click.argument("path", type=existing, required=False)
+@json_option
+@pass_context
+@with_bars
+def journal_verify(context: Context, path: Path | None, as_json: bool) -> int:
+    """Check the hash chain of the journal at PATH; exit 1 where it was edited or cut short."""
+    from tocsin.journal.verify import verify
+
+    result = verify(_journal_path(context, path))
+    if as_json:
+        dump({"verified": result.ok, "events": result.events, "problem": result.problem})
+    else:
+        click.echo(
+            f"{'ok' if result.ok else 'BROKEN'}: {result.events} events"
+            + (f"; {result.problem}" if result.problem else "")
+        )
+    return 0 if result.ok else 1
+
+
+@journal.command("show")
+@click.argument("path", type=existing, required=False)
+@click.option(
+    "--kind", multiple=True, shell_complete=values.entry_kinds, help="Only entries of this kind; may be repeated."
+)
+@click.option("--after", default=0, help="Only entries after this number.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON array instead of an object a line.")
+@pass_context
+def journal_show(context: Context, path: Path | None, kind: tuple[str, ...], after: int, as_json: bool) -> None:
+    """Print the entries of the journal at PATH, one JSON object a line."""
+    from tocsin.journal.reader import read_entries
+
+    entries = read_entries(_journal_path(context, path), after=after, kinds=_kinds(kind))
+    rows = (
+        {"seq": one.seq, "at": to_iso(one.at_ms), "kind": one.kind, "actor": one.actor, "payload": one.payload}
+        for one in entries
+    )
+    if as_json:
+        dump(list(rows))
+        return
+    for row in rows:
+        click.echo(json.dumps(row, ensure_ascii=False))
+
+
+@journal.command("export")
+@click.argument("path", type=existing, required=False)
+@click.option("--format", "form", type=click.Choice(["jsonl", "cef"]), default="jsonl", help="Default: jsonl.")
+@click.option("--since", help="Only entries from this instant on, RFC 3339 in UTC.")
+@click.option("--until", help="Only entries before this instant.")
+@click.option("--after", default=0, help="Only entries after this number.")
+@click.option(
+    "--kind", multiple=True, shell_complete=values.entry_kinds, help="Only entries of this kind; may be repeated."
+)
+@click.option("--output", type=click.Path(path_type=Path), help="New file to write; default: standard output.")
+@pass_context
+def journal_export(
+    context: Context,
+    path: Path | None,
+    form: Format,
+    since: str | None,
+    until: str | None,
+    after: int,
+    kind: tuple[str, ...],
+    output: Path | None,
+) -> None:
+    """Print the entries of the journal at PATH for other systems: JSON lines or Common Event Format."""
+    from tocsin.journal.export import export
+
+    lines = export(
+        _journal_path(context, path),
+        form,
+        since_ms=_instant("--since", since),
+        until_ms=_instant("--until", until),
+        after=after,
+        kinds=_kinds(kind),
+    )
+    if output is None:
+        for line in lines:
+            click.echo(line)
+        return
+    if output.exists():
+        raise InputError("--output", str(output), "exists", "name a new file")
+    count = 0
+    # Under its name only once it is whole: what collects such files must not take half of one.
+    part = output.with_name(output.name + ".part")
+    with part.open("w", encoding="utf-8") as file:
+        for line in lines:
+            file.write(line + "\n")
+            count += 1
+    part.rename(output)
+    click.echo(f"ok: {count} entries in {output}", err=True)
+
+
+def _instant(option: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return from_iso(text)
+    except ValueError:
+        remedy = "use RFC 3339 in UTC, such as 2026-11-21T03:54:16Z"
+        raise InputError(option, text, "is no instant", remedy) from None
+
+
+def _kinds(given: tuple[str, ...]) -> tuple[str, ...] | None:
+    from tocsin.journal.kinds import EntryKind
+
+    known = [kind.value for kind in EntryKind]
+    for kind in given:
+        if kind not in known:
+            raise InputError("--kind", kind, "is no kind of entry", f"use one of {', '.join(known)}")
+    return given or None
+
+
+@journal.command("backup")
+@click.argument("target", type=existing)
+@json_option
+@pass_context
+def journal_backup(context: Context, target: Path, as_json: bool) -> None:
+    """Copy the journal to TARGET while it may be in use."""
+    from tocsin.journal.backup import backup
+
+    backup(_journal_path(context, None), target)
+    done(as_json, str(target), target=str(target))
+
+
+@journal.command("restore")
+@click.argument("source", type=existing)
+@json_option
+@pass_context
+def journal_restore(context: Context, source: Path, as_json: bool) -> None:
+    """Verify the backup SOURCE and put it in place of the journal; the brain must not run."""
+    from tocsin.journal.backup import restore
+
+    restore(source, context.settings.journal.path)
+    path = str(context.settings.journal.path)
+    done(as_json, path, path=path)
+
+
+COMMANDS: list[click.Command] = [journal]
+"""What the command line gets."""

@@ -1,0 +1,99 @@
+"""`tocsin size`: what a fleet takes, from measured constants."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tocsin.cli.common import Context, dump, json_option, pass_context
+
+if TYPE_CHECKING:
+    from tocsin.runtime.sizing import Part, Size
+
+_STEPS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+_PRICE = click.FloatRange(min=0)
+
+
+def _bytes(amount: float) -> str:
+    for step, unit in _STEPS:
+        if amount >= step:
+            return f"{amount / step:.3g} {unit}"
+    return f"{amount:.0f} B"
+
+
+@click.command()
+@click.option("--gpus", type=click.IntRange(min=1), required=True, help="How many GPUs.")
+@click.option("--gpus-per-node", type=click.IntRange(min=1), default=8, show_default=True)
+@click.option("--interval", type=float, help="Seconds between two readings; default: setting agent.interval_seconds.")
+@click.option("--gpus-per-cell", type=int, default=0, help="GPUs of one brain at most; default: the most measured.")
+@click.option(
+    "--outage-hours", type=click.FloatRange(min=0), default=24.0, show_default=True, help="What a spool bridges."
+)
+@click.option("--core-price", type=_PRICE, help="Money for a core a month.")
+@click.option("--memory-price", type=_PRICE, help="Money for a GB of memory a month.")
+@click.option("--disk-price", type=_PRICE, help="Money for a GB of disk a month.")
+@click.option("--network-price", type=_PRICE, help="Money for a GB over the network.")
+@json_option
+@pass_context
+def size(
+    context: Context,
+    gpus: int,
+    gpus_per_node: int,
+    interval: float | None,
+    gpus_per_cell: int,
+    outage_hours: float,
+    core_price: float | None,
+    memory_price: float | None,
+    disk_price: float | None,
+    network_price: float | None,
+    as_json: bool,
+) -> None:
+    """Say what CPU, memory, disk and network a fleet takes, from what was measured; money only for prices given.
+
+    Kind of store and retention are those of the settings.
+    """
+    from tocsin.runtime import sizing
+
+    settings = context.settings
+    every = settings.agent.interval_seconds if interval is None else interval
+    prices = sizing.Prices(core_price, memory_price, disk_price, network_price)
+    plan = sizing.Plan(gpus, gpus_per_node, every, outage_hours, gpus_per_cell, settings.store, prices)
+    made = sizing.size(plan)
+    if as_json:
+        dump(made.as_json())
+        return
+    for line in _lines(made):
+        click.echo(line)
+
+
+def _lines(made: Size) -> list[str]:
+    cells = "1 brain" if made.cells == 1 else f"{made.cells:,} brains of {made.gpus_per_cell:,} GPUs"
+    lines = [
+        f"{made.gpus:,} GPUs on {made.nodes:,} nodes, {cells}",
+        f"{made.readings_per_second:,.4g} readings/s, {made.values_per_second:,.0f} values/s, "
+        f"{_bytes(made.network_bytes_per_second)}/s on the network",
+        "",
+        _row("", "count", "cores", "memory", "disk", "network"),
+    ]
+    lines += [_part(part) for part in (*made.parts, made.total)]
+    lines += ["", *(f"kept {age}: {_bytes(amount)}" for age, amount in made.kept_bytes.items())]
+    if made.cost_per_month:
+        lines += ["", *(f"{name} a month: {money:,.2f}" for name, money in made.cost_per_month.items())]
+        lines.append(f"together a month: {sum(made.cost_per_month.values()):,.2f}")
+    return lines
+
+
+def _part(part: Part) -> str:
+    # A store that is a server of its own has neither CPU nor memory measured.
+    held = _bytes(part.memory_bytes) if part.memory_bytes else "-"
+    cores = f"{part.cores:.3g}" if part.cores else "-"
+    disk = _bytes(part.disk_bytes) if part.disk_bytes else "-"
+    return _row(part.name, f"{part.count:,}", cores, held, disk, f"{_bytes(part.network_bytes_per_second)}/s")
+
+
+def _row(name: str, count: str, cores: str, memory: str, disk: str, network: str) -> str:
+    return f"{name:<16}{count:>8}{cores:>9}{memory:>10}{disk:>10}{network:>12}"
+
+
+COMMANDS: list[click.Command] = [size]

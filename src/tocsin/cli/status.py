@@ -1,0 +1,127 @@
+"""`tocsin status`: the fleet and the service on one page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from tocsin.cli.common import Context, api_options, connect, dump, json_option, pass_context
+from tocsin.cli.service_health import health_lines, needs_a_look, own_metrics
+
+if TYPE_CHECKING:
+    from tocsin.client.models import DecisionOut, FleetSummary, IncidentOut, PredictionOut, Readiness
+
+_MOST_SHOWN = 8
+"""Incidents, predictions and decisions that a person is shown of each; --json has them all."""
+
+
+@click.command()
+@click.option("--check", is_flag=True, help="End with 1 where anything wants attention; for scripts and monitoring.")
+@api_options
+@json_option
+@pass_context
+def status(context: Context, check: bool, api_url: str | None, token: str | None, as_json: bool) -> int:
+    """Say how fleet and service are: what is wrong, what is coming, and which decisions wait for a person.
+
+    Ends with 0 where the brain answered, with 3 where none does and with 5 where it refuses the token. With --check it
+    ends with 1 where a finding is warning or worse, the breaker has tripped, or the service itself is not well.
+    """
+    with connect(context, api_url, token) as client:
+        summary, ready = client.summary(), client.ready()
+        incidents, predictions, decisions = client.incidents(), client.predictions(), client.decisions()
+        service = own_metrics(client.metrics())
+    waiting = [decision for decision in decisions if decision.approvable]
+    ahead = [prediction for prediction in predictions if prediction.eta is not None]
+    if as_json:
+        found = {"attention": incidents, "ahead": ahead, "waiting": waiting}
+        lists = {name: [one.model_dump(mode="json") for one in some] for name, some in found.items()}
+        whole = {"ready": ready.model_dump(mode="json"), "service": service, **lists}
+        dump(summary.model_dump(mode="json") | whole)
+    else:
+        for line in _lines(summary, ready, incidents, ahead, waiting, service):
+            click.echo(line)
+    return int(check and _wants_attention(summary, ready, service))
+
+
+def _wants_attention(summary: FleetSummary, ready: Readiness, service: Mapping[str, float]) -> bool:
+    bad = sum(count for severity, count in summary.findings.items() if severity.rank > 0)
+    return bool(bad) or summary.breaker.tripped or not ready.ready or needs_a_look(service)
+
+
+def _lines(
+    summary: FleetSummary,
+    ready: Readiness,
+    incidents: Sequence[IncidentOut],
+    ahead: Sequence[PredictionOut],
+    waiting: Sequence[DecisionOut],
+    service: Mapping[str, float],
+) -> list[str]:
+    return [
+        *_summary_lines(summary),
+        *_worst_lines(incidents),
+        *_ahead_lines(ahead, summary.now),
+        *_waiting_lines(waiting),
+        *health_lines(ready, service),
+    ]
+
+
+def _summary_lines(summary: FleetSummary) -> list[str]:
+    marked = " (simulated)" if summary.simulated else ""
+    paused = f"paused by {summary.paused_by} ({summary.paused_reason or 'no reason given'})"
+    tripped = f"breaker tripped ({summary.breaker.reason or 'no reason given'}); tocsin breaker reset"
+    breaker = tripped if summary.breaker.tripped else "breaker closed"
+    figures = [
+        form.format(value * factor)
+        for value, form, factor in (
+            (summary.utilization_ratio, "{:.0f} % busy", 100.0),
+            (summary.memory_used_ratio, "memory {:.0f} % full", 100.0),
+            (summary.power_watts, "{:.1f} kW", 0.001),
+            (summary.last_reading_age_s, "last reading {:.0f} s ago", 1.0),
+        )
+        if value is not None
+    ]
+    found = ", ".join(f"{count} {severity}" for severity, count in summary.findings.items() if count) or "none"
+    states = ", ".join(f"{count} {state}" for state, count in summary.states.items() if count) or "no GPU yet"
+    return [
+        f"Tocsin {summary.version}: mode {summary.mode}, {paused if summary.paused else 'running'}, {breaker}",
+        f"{summary.gpus} GPUs on {summary.hosts} hosts{marked}: {states}",
+        *([", ".join(figures)] if figures else []),
+        f"findings: {found}; incidents: {summary.incidents}; predicted crossings: {summary.predictions}",
+    ]
+
+
+def _worst_lines(incidents: Sequence[IncidentOut]) -> list[str]:
+    worst = sorted((one for one in incidents if one.active), key=lambda one: -one.root.severity.rank)
+    lines = [f"  {one.root.severity}: {one.sentence}" for one in worst[:_MOST_SHOWN]]
+    return [*lines, *_more(len(worst))]
+
+
+def _ahead_lines(ahead: Sequence[PredictionOut], now: str) -> list[str]:
+    from tocsin.terminal.text import chance, lead, plain
+
+    lines = [
+        f"  {lead(now, one.eta, one.eta_low, one.eta_high)}"
+        f"{'' if one.probability is None else f', {chance(one.probability)}'}: {plain(one.sentence)}"
+        for one in ahead[:_MOST_SHOWN]
+    ]
+    return ["predicted:", *lines, *_more(len(ahead))] if lines else []
+
+
+def _waiting_lines(waiting: Sequence[DecisionOut]) -> list[str]:
+    from tocsin.terminal.rows import held
+
+    title = f"waiting for a person ({len(waiting)}; tocsin approve ID, tocsin reject ID):"
+    lines = []
+    for decision in waiting[:_MOST_SHOWN]:
+        lines += [f"  {decision.id}  {decision.sentence}", f"    held by {held(decision)}"]
+    return [title, *lines, *_more(len(waiting))] if waiting else []
+
+
+def _more(count: int) -> list[str]:
+    return [f"  and {count - _MOST_SHOWN} more (see --json)"] if count > _MOST_SHOWN else []
+
+
+COMMANDS: list[click.Command] = [status]
+"""What the command line gets."""

@@ -1,0 +1,112 @@
+"""Reading backwards from the newest entry, with filters."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from tocsin.journal.chain import Entry
+from tocsin.journal.files import connect
+from tocsin.journal.kinds import EntryKind
+from tocsin.journal.reader import COLUMNS, from_row
+
+MOST_LOOKED_AT = 50_000
+"""Entries that one page looks at: a filter that nothing fits must not walk through years."""
+MOST_INTRODUCTIONS = 5_000
+"""Decisions, findings and incidents among which `told` looks for those that later entries name."""
+SERVICE = "tocsin"
+"""Actor of what no person did."""
+_INTRODUCE = (EntryKind.DECISION, EntryKind.FINDING_OPENED, EntryKind.INCIDENT_OPENED, EntryKind.PREDICTION)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which entries; what is empty bounds nothing. `people` are those that a person made, [`start_ms`, `end_ms`) a
+    span of the journal's clock."""
+
+    kinds: Collection[str] = ()
+    actor: str = ""
+    people: bool = False
+    text: str = ""
+    start_ms: int | None = None
+    end_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Entries, newest first; `next_before` is None once the first entry of the journal was looked at."""
+
+    entries: list[Entry]
+    next_before: int | None
+    head: int
+    told: dict[str, str]
+
+
+def read_page(path: Path, before: int | None, limit: int, wanted: Wanted) -> Page:
+    """At most `limit` entries below number `before` (None: from the newest), of at most `MOST_LOOKED_AT` looked at.
+
+    Raises InputError where `path` is no journal.
+    """
+    with closing(connect(path, write=False)) as db:
+        head = int(db.execute("SELECT coalesce(max(seq), 0) FROM entry").fetchone()[0])
+        top = min(head + 1, before if before is not None else head + 1)
+        floor = max(1, top - MOST_LOOKED_AT)
+        where, values = _where(wanted)
+        query = f"SELECT {COLUMNS} FROM entry WHERE seq < ? AND seq >= ?{where} ORDER BY seq DESC LIMIT ?"
+        found = [from_row(row) for row in db.execute(query, (top, floor, *values, limit))]
+        last = found[-1].seq if len(found) == limit else floor
+        return Page(found, last if last > 1 else None, head, _told(db, found, top))
+
+
+def read_numbered(path: Path, numbers: Sequence[int]) -> Iterator[Entry]:
+    """The entries of these numbers, in order. Raises InputError where `path` is no journal."""
+    with closing(connect(path, write=False)) as db:
+        marks = ", ".join("?" * len(numbers))
+        rows = db.execute(f"SELECT {COLUMNS} FROM entry WHERE seq IN ({marks}) ORDER BY seq", tuple(numbers)).fetchall()
+    yield from map(from_row, rows)
+
+
+def _where(wanted: Wanted) -> tuple[str, list[object]]:
+    parts: list[str] = []
+    values: list[object] = []
+    if wanted.kinds:
+        parts.append(f"kind IN ({', '.join('?' * len(wanted.kinds))})")
+        values += sorted(wanted.kinds)
+    if wanted.actor:
+        parts.append("actor = ?")
+        values.append(wanted.actor)
+    if wanted.people:
+        parts.append("actor != ?")
+        values.append(SERVICE)
+    if wanted.text.strip():
+        parts.append("(payload LIKE ? ESCAPE '\\' OR actor LIKE ? ESCAPE '\\')")
+        values += [_like(wanted.text.strip())] * 2
+    for name, bound in (("at_ms >= ?", wanted.start_ms), ("at_ms < ?", wanted.end_ms)):
+        if bound is not None:
+            parts.append(name)
+            values.append(bound)
+    return "".join(f" AND {part}" for part in parts), values
+
+
+def _like(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return f"%{escaped}%"
+
+
+def _told(db: sqlite3.Connection, entries: Sequence[Entry], top: int) -> dict[str, str]:
+    """Sentences of what `entries` name by id alone, as far as they were introduced lately."""
+    names = {str(entry.payload.get(key, "")) for entry in entries for key in ("decision", "id")} - {""}
+    if not names:
+        return {}
+    kinds, marks = ", ".join("?" * len(_INTRODUCE)), ", ".join("?" * len(names))
+    query = (
+        "SELECT json_extract(payload, '$.id'), "
+        "coalesce(json_extract(payload, '$.sentence'), json_extract(payload, '$.finding.sentence')) "
+        f"FROM (SELECT payload FROM entry WHERE kind IN ({kinds}) AND seq < ? ORDER BY seq DESC LIMIT ?) "
+        f"WHERE json_extract(payload, '$.id') IN ({marks})"
+    )
+    rows = db.execute(query, (*_INTRODUCE, top, MOST_INTRODUCTIONS, *sorted(names)))
+    return {str(name): str(sentence) for name, sentence in rows if sentence}

@@ -1,0 +1,142 @@
+"""Long reckonings for people who look: each in a process of its own, bounded in time, its answer kept for a while."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any, Generic, TypeVar
+
+from tocsin.domain.clock import Clock
+from tocsin.domain.errors import TocsinError, Unavailable
+
+P = TypeVar("P")
+R = TypeVar("R")
+
+AT_ONCE = 2
+"""Reckonings that may run side by side: each takes a core."""
+_NICE = 10
+"""They give way to all that the service does itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made(Generic[R]):
+    """An answer, and how many seconds it took."""
+
+    value: R
+    took_s: float
+
+
+@dataclass
+class _Job:
+    """`ended_s` is on the monotonic clock; `error` says why there is no `made`."""
+
+    done: threading.Event = field(default_factory=threading.Event)
+    made: Made[Any] | None = None
+    error: str = ""
+    ended_s: float = 0.0
+
+
+class Desk:
+    """One reckoning by each name at a time; safe to use from several threads.
+
+    An answer is given for `keep_s` seconds; after that the old one is given once more while the new one is made. A
+    reckoning that takes longer than `limit_s` is ended. Without `apart` it is done in the caller's thread.
+    """
+
+    def __init__(
+        self, clock: Clock, *, apart: bool, wait_s: float = 5.0, limit_s: float = 120.0, keep_s: float = 60.0
+    ) -> None:
+        self._clock = clock
+        self._apart = apart
+        self._wait_s, self._limit_s, self._keep_s = wait_s, limit_s, keep_s
+        self._lock = threading.Lock()
+        self._running: dict[str, _Job] = {}
+        self._ended: dict[str, _Job] = {}
+
+    def ask(self, name: str, work: Callable[[P], R], part: Callable[[], P]) -> Made[R]:
+        """What `work` makes of `part()`; both it and the answer must be fit to be sent to another process.
+
+        Raises Unavailable where it is not ready within `wait_s`, did not end in time, or its process died.
+        """
+        with self._lock:
+            last, job = self._ended.get(name), self._running.get(name)
+            fresh = last is not None and self._clock.monotonic() - last.ended_s < self._keep_s
+            if not fresh and job is None and len(self._running) < AT_ONCE:
+                job = self._running[name] = _Job()
+                self._start(name, job, work, part())
+        if last is not None and (fresh or (last.made is not None and (job is None or not job.done.is_set()))):
+            return _answer(last)
+        if job is None:
+            raise Unavailable("other plans and forecasts are being worked out; ask again in a few seconds")
+        if not job.done.wait(self._wait_s):
+            raise Unavailable(f"{name} is being worked out; ask again in a few seconds")
+        return _answer(job)
+
+    def _start(self, name: str, job: _Job, work: Callable[[P], R], part: P) -> None:
+        if self._apart:
+            threading.Thread(target=self._do, args=(name, job, work, part), name=f"desk-{name}", daemon=True).start()
+            return
+        begun = self._clock.monotonic()
+        try:
+            value = work(part)
+        except TocsinError as error:
+            job.error = str(error)
+        else:
+            job.made = Made(value, self._clock.monotonic() - begun)
+        self._end(name, job)
+
+    def _do(self, name: str, job: _Job, work: Callable[[P], R], part: P) -> None:
+        begun = self._clock.monotonic()
+        ready, value = _in_process(work, part, self._limit_s)
+        with self._lock:
+            if ready:
+                job.made = Made(value, self._clock.monotonic() - begun)
+            else:
+                job.error = str(value)
+            self._end(name, job)
+
+    def _end(self, name: str, job: _Job) -> None:
+        job.ended_s = self._clock.monotonic()
+        self._running.pop(name, None)
+        self._ended[name] = job
+        job.done.set()
+
+
+def _answer(job: _Job) -> Made[Any]:
+    if job.made is None:
+        raise Unavailable(job.error)
+    return job.made
+
+
+def _in_process(work: Callable[[P], R], part: P, limit_s: float) -> tuple[bool, object]:
+    """Whether `work` has answered, and the answer, or in words why not."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=_child, args=(there, work, part), daemon=True)
+    process.start()
+    there.close()
+    try:
+        if not here.poll(limit_s):
+            return False, f"it took longer than {limit_s:.0f} s and was ended; lower planning.effort"
+        answer: tuple[bool, object] = here.recv()
+        return answer
+    except EOFError:
+        return False, "its process died; the service's error output says why"
+    finally:
+        here.close()
+        process.terminate()
+        process.join()
+
+
+def _child(answers: Connection, work: Callable[[P], R], part: P) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(_NICE)
+    try:
+        answers.send((True, work(part)))
+    except TocsinError as error:
+        answers.send((False, str(error)))

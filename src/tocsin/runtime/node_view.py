@@ -1,0 +1,174 @@
+"""`tocsin top` without a brain: this node's own source, or an agent's page, judged by the rules as they stand."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from tocsin.client.models import GpuSummary
+from tocsin.collector.source import Source
+from tocsin.config.settings import Settings
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import DAY, SECOND, Clock, to_iso
+from tocsin.domain.errors import Conflict, InputError
+from tocsin.domain.event import Event
+from tocsin.domain.finding import Finding, Incident
+from tocsin.domain.reading import Reading, sanitise
+from tocsin.domain.subject import SubjectKind
+from tocsin.rules.engine import Inputs, RuleEngine
+from tocsin.rules.load import load_rules
+from tocsin.rules.schema import RuleSet
+from tocsin.runtime import views
+from tocsin.runtime.agent_page import AgentPage
+from tocsin.runtime.companions import COMPANIONS, Around, Companions
+from tocsin.runtime.convert import incident_out
+from tocsin.runtime.node_scan import BESIDE, apart, recent
+from tocsin.runtime.scan import at_once
+from tocsin.runtime.sources import open_source
+from tocsin.telemetry.metrics import OwnMetrics
+from tocsin.terminal.api_feed import CHARTED
+from tocsin.terminal.look import Detail, Look
+
+REMEMBERED = 360
+"""Looks that the charts of a GPU go back."""
+EVENTS = 8
+"""Events in a GPU's view."""
+FRESH_LOOKS = 3
+LEAST_FRESH_MS = 30 * SECOND
+
+Enrich = Callable[[Batch, int], Batch]
+
+
+class NodeFeed:
+    """Readings of `source` at each look, judged by `rules` as they hold at once; predicts nothing, decides nothing.
+
+    `enrich` adds what runs beside the source. `close` is called with it. Not for several threads at once but `detail`,
+    which only reads what the last look left.
+    """
+
+    def __init__(
+        self,
+        origin: str,
+        source: Source,
+        rules: RuleSet,
+        clock: Clock,
+        interval_s: float,
+        *,
+        enrich: Enrich = lambda batch, _now_ms: batch,
+        notes: Sequence[str] = (),
+        close: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.origin = origin
+        self._source = source
+        self._engine = RuleEngine(at_once(rules))
+        self._clock = clock
+        self._interval_s = interval_s
+        self._fresh_ms = max(LEAST_FRESH_MS, round(FRESH_LOOKS * interval_s * SECOND))
+        self._enrich = enrich
+        self._notes = tuple(notes)
+        self._close = close
+        self._newest: dict[str, Reading] = {}
+        self._findings: list[Finding] = []
+        self._events: deque[Event] = deque(maxlen=1000)
+        self._past: dict[str, dict[str, deque[float | None]]] = {}
+
+    def look(self) -> Look:
+        now_ms = self._clock.now_ms()
+        batch = self._enrich(self._source.read(now_ms), now_ms)
+        readings = [sanitise(reading)[0] for reading in batch.readings]
+        self._findings = self._engine.step(Inputs(now_ms, readings, tuple(batch.events))).active
+        # A source may have nothing new at a look; what it no longer enumerates is gone.
+        known = {gpu.uuid for gpu in self._source.gpus()} or set(self._newest)
+        newest = self._newest | {reading.gpu.uuid: reading for reading in readings}
+        self._newest = {uuid: reading for uuid, reading in newest.items() if uuid in known}
+        self._events.extend(batch.events)
+        self._remember(readings)
+        summaries = (self._summary(uuid, now_ms) for uuid in self._newest)
+        wide = [finding for finding in self._findings if finding.subject.kind is not SubjectKind.GPU]
+        return Look(
+            origin=self.origin,
+            at=to_iso(now_ms),
+            gpus=tuple(summaries),
+            incidents=tuple(incident_out(_alone(finding)) for finding in wide),
+            notes=self._notes,
+        )
+
+    def _summary(self, uuid: str, now_ms: int) -> GpuSummary:
+        own = [finding for finding in self._findings if finding.subject.name == uuid]
+        return views.gpu_summary(self._newest[uuid], own, (), now_ms, self._fresh_ms)
+
+    def _remember(self, readings: Sequence[Reading]) -> None:
+        self._past = {uuid: past for uuid, past in self._past.items() if uuid in self._newest}
+        for reading in readings:
+            past = self._past.setdefault(reading.gpu.uuid, {name: deque(maxlen=REMEMBERED) for name in CHARTED})
+            for name, values in past.items():
+                values.append(reading.values.get(name))
+
+    def detail(self, uuid: str) -> Detail:
+        reading = self._newest.get(uuid)
+        if reading is None:
+            raise InputError("gpu", uuid, "is no longer there", "go back to the list")
+        past = {name: list(values) for name, values in self._past.get(uuid, {}).items()}
+        looks = max(map(len, past.values()), default=0)
+        own = [finding for finding in self._findings if finding.subject.name == uuid]
+        events = [event for event in self._events if event.gpu == uuid][-EVENTS:]
+        sections = {
+            "findings": [f"{one.severity}: {one.sentence} [{one.rule}; proposes: {one.action}]" for one in own],
+            "events": [f"{to_iso(one.at_ms)[:19]} {one.kind.value} {one.code}: {one.message}" for one in events],
+            "processes": [f"{owner.pid} {owner.process}: {owner.label}" for owner in reading.owners],
+        }
+        told = {title: lines for title, lines in sections.items() if lines}
+        summary = self._summary(uuid, self._clock.now_ms())
+        return Detail(summary, past, looks * self._interval_s, reading.values, told)
+
+    def approve(self, decision_id: str) -> None:
+        raise Conflict(f"decision {decision_id}: there is no brain here that could carry it out")
+
+    def reject(self, decision_id: str, reason: str) -> None:  # noqa: ARG002  # the feed's signature
+        raise Conflict(f"decision {decision_id}: there is no brain here that could carry it out")
+
+    def close(self) -> None:
+        self._close()
+
+
+def _alone(finding: Finding) -> Incident:
+    return Incident(finding, (finding,), finding.started_ms, finding.last_ms, finding.sentence)
+
+
+def local_feed(settings: Settings, source_name: str, clock: Clock, interval_s: float) -> NodeFeed:
+    """This node by source `source_name`, with its kernel log of the last day and the owners of processes.
+
+    Raises InputError for a source that does not exist and Unavailable where it cannot be opened.
+    """
+    rules = load_rules(settings.rules.path, settings.rules.xid_overrides)
+    # Readings are as often as looks: a deadline of a slower agent would hold the view up.
+    agent = settings.agent.model_copy(update={"interval_seconds": interval_s})
+    settings = settings.model_copy(update={"agent": agent})
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tocsin-top-"))
+        source = open_source(source_name, settings, clock)
+        stack.callback(source.close)
+        around = Around(apart(settings, Path(folder)), clock, OwnMetrics(), source.name)
+        beside = Companions(around, [(name, COMPANIONS[name]) for name in BESIDE])
+        stack.callback(beside.close)
+        blind = settings.agent.kernel_log != "off" and around.is_this_node and "kernel_log" not in beside.names
+        notes = ["the kernel log cannot be read: no XIDs"] if blind else []
+        return NodeFeed(
+            f"this node ({source.name})",
+            source,
+            rules,
+            clock,
+            interval_s,
+            enrich=recent(beside, DAY),
+            notes=notes,
+            close=stack.pop_all().close,
+        )
+
+
+def agent_feed(settings: Settings, page: AgentPage, clock: Clock, interval_s: float) -> NodeFeed:
+    """The node whose agent has `page`."""
+    rules = load_rules(settings.rules.path, settings.rules.xid_overrides)
+    return NodeFeed(f"agent {page.url}", page, rules, clock, interval_s, close=page.close)

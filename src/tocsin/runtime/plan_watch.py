@@ -1,0 +1,136 @@
+"""The planners' look at the running fleet, beside the loop: a plan that takes seconds holds up no decision."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tocsin.actions.controls import Controls
+from tocsin.actions.node.ranks import RANKS, read
+from tocsin.actions.planning.build import work_id
+from tocsin.actions.planning.follow import Means, Past, follow
+from tocsin.actions.planning.follow_power import WAS_WATTS, Cap
+from tocsin.actions.planning.intent import RULES, Intent
+from tocsin.actions.planning.power import PowerBudget
+from tocsin.actions.planning.scaling import Demand, ScalingPolicy, demand_of
+from tocsin.actions.planning.state import FleetState
+from tocsin.actions.planning.units import Limits
+from tocsin.actions.plans import PLANNED, Foresight
+from tocsin.actions.reach import base_key
+from tocsin.config.planning import PlanningSettings
+from tocsin.domain.decision import Decision
+from tocsin.domain.finding import ActionKind, Finding
+from tocsin.domain.owner import Owner
+from tocsin.domain.subject import SubjectKind
+from tocsin.runtime.brain import Brain
+from tocsin.runtime.planning import live_state
+
+_REPACKING = frozenset({"defragment", "mig"})
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What planners go by beside the state: forecasts, what was decided before, what is found, who runs what."""
+
+    demands: tuple[Demand, ...] = ()
+    controls: Controls = field(default_factory=Controls)
+    active: Sequence[Finding] = ()
+    owners: Mapping[str, tuple[Owner, ...]] = field(default_factory=dict)
+
+
+class Planner:
+    """Plans anew at each look. A step is proposed once two looks running want it, and no longer than looks want it."""
+
+    def __init__(self, settings: PlanningSettings) -> None:
+        self._settings = settings
+        self._last: tuple[Intent, ...] = ()
+        self._since: dict[tuple[str, str], int] = {}
+
+    def look(self, state: FleetState, sight: Sight, now_ms: int) -> tuple[list[Finding], Foresight]:
+        """What is to be done now, as causes that guards can look for, and what decisions are told."""
+        settings, wanted = self._settings, frozenset(self._settings.follow)
+        facility = settings.facility_watts or math.inf
+        power = PowerBudget(facility, settings.rack_watts)
+        means = Means(limits_of(settings), policy_of(settings), power, sight.demands)
+        made = follow(state, wanted | _asked_for(sight.active), means, _past(self._last, sight.controls))
+        intents = tuple(one for one in made.intents if one.rule in {RULES[name] for name in wanted})
+        standing = {(one.rule, one.subject.key) for one in sight.active}
+        known = {one.key for one in self._last} | standing
+        agreed = [one for one in intents if one.key in known]
+        self._since = {one.key: self._since.get(one.key, now_ms) for one in agreed}
+        self._last = intents
+        found = [one.as_finding(self._since[one.key], now_ms, sight.owners.get(one.work, ())) for one in agreed]
+        return found, Foresight({one.key: one.parameters for one in agreed}, state, made.plans, means.limits)
+
+
+class PlanWatch:
+    """The planner's looks at a running brain."""
+
+    def __init__(self, brain: Brain) -> None:
+        self._brain = brain
+        self._planner = Planner(brain.settings.planning)
+
+    def look(self) -> None:
+        """One look: from now on the brain's proposals are what it found."""
+        brain = self._brain
+        brain.managers.look_at_work()
+        now_ms = brain.clock.now_ms()
+        state = live_state(brain, now_ms)
+        demands = tuple(demand_of(brain.forecasts.current(now_ms), state))
+        sight = Sight(demands, brain.actions.controls(), tuple(brain.active), _owners(brain))
+        brain.proposals.put(*self._planner.look(state, sight, now_ms))
+
+
+def _asked_for(active: Iterable[Finding]) -> frozenset[str]:
+    """Planners that rules ask for: a rule that wants GPUs defragmented is told what the plan would move."""
+    asked = any(one.action is ActionKind.DEFRAGMENT and one.rule not in PLANNED for one in active)
+    return _REPACKING if asked else frozenset()
+
+
+def _owners(brain: Brain) -> Mapping[str, tuple[Owner, ...]]:
+    """Processes by the id of their work, and by that of the gang which it is a part of."""
+    facts = brain.managers.work().facts
+    found: dict[str, list[Owner]] = {}
+    for reading in brain.memory.latest():
+        for owner in reading.owners:
+            name = work_id(owner)
+            gang = facts[name].gang if name in facts else ""
+            for one in {name, gang} - {""}:
+                found.setdefault(one, []).append(owner)
+    return {name: tuple(owners) for name, owners in found.items()}
+
+
+def _past(last: tuple[Intent, ...], controls: Controls) -> Past:
+    effects = [one for one in controls.effects.values() if one.rule in PLANNED]
+    scaled: dict[str, int] = {}
+    for (subject, action), starts in controls.attempts.items():
+        kind, _, pool = subject.partition(":")
+        if kind == SubjectKind.POOL and starts and action in (ActionKind.SCALE_OUT, ActionKind.SCALE_IN):
+            scaled[pool] = max(scaled.get(pool, 0), *starts)
+    running = frozenset(one.rule for one in effects if base_key(one.subject) in controls.busy)
+    return Past(last, running, tuple(_cap(one) for one in effects if one.action is ActionKind.THROTTLE), scaled)
+
+
+def _cap(effect: Decision) -> Cap:
+    ranks = tuple(rank.gpu for rank in read(effect.parameters.get(RANKS, "")))
+    was = float(effect.parameters.get(WAS_WATTS, "0"))
+    return Cap(effect.subject, ranks or (effect.subject.name,), was, effect.parameters)
+
+
+def limits_of(settings: PlanningSettings) -> Limits:
+    """The bounds of plans that move work."""
+    return Limits(
+        settings.max_moves, settings.horizon_hours, settings.max_risk, settings.patience_seconds, settings.effort
+    )
+
+
+def policy_of(settings: PlanningSettings) -> ScalingPolicy:
+    """When pools grow and shrink."""
+    return ScalingPolicy(
+        settings.scale_in_below,
+        settings.most_after_scale_in,
+        settings.fill_to,
+        settings.scale_out_rest_seconds,
+        settings.scale_in_rest_seconds,
+    )

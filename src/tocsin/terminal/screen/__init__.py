@@ -1,0 +1,1 @@
+"""The view on the screen: the one door to textual."""

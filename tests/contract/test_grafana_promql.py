@@ -1,0 +1,194 @@
+"""Every query of the Prometheus dashboards: promtool reads it, and a real server has data for it.
+
+The server scrapes the brain of a simulated fleet and a real agent over a simulated fleet. What no simulator has is
+asked of an exporter that shows each metric of the table once, and named below.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx2
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from tocsin.collector.exporter import FleetCollector, MetricsServer
+from tocsin.collector.simulated import from_settings
+from tocsin.config.settings import Settings
+from tocsin.domain.clock import ManualClock
+from tocsin.domain.metrics import METRICS, variant
+from tocsin.domain.reading import Reading
+from tocsin.runtime.agent import Agent
+from tocsin.runtime.demo import Demo, demo_settings
+from tocsin.telemetry.metrics import COLLECTED, OWN_METRICS, OwnMetrics
+from tocsin_testing import needs, servers
+from tocsin_testing.builders import T0, gpu
+from tocsin_testing.dashboards import NAMES, Asked, asked, filled, load
+
+pytestmark = pytest.mark.server
+
+NOT_SIMULATED = {
+    ("fleet", "What the driver asks for"): "no simulated GPU has a verdict at this instant",
+    ("node", "The host itself"): "companion host_load does not run beside a simulated fleet",
+    ("predictions", "Error of calibration"): "nothing has come due within minutes",
+}
+"""Panels that an exporter of everything answers for, with the reason."""
+
+
+def test_promtool_reads_every_query(tmp_path: Path) -> None:
+    found = [*asked("prometheus"), *marks()]
+    rules = [{"record": f"panel:{place}", "expr": filled(query.text)} for place, query in enumerate(found)]
+    path = tmp_path / "panels.yml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+    command = [needs.program("promtool", "prometheus"), "check", "rules", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(rules)} rules found" in done.stdout
+
+
+def marks() -> list[Asked]:
+    """Queries of annotations."""
+    found = [mark for name in NAMES for mark in load("prometheus", name)["annotations"]["list"] if "expr" in mark]
+    return [Asked("annotations", mark["name"], mark["expr"]) for mark in found]
+
+
+def small() -> Settings:
+    """Sixteen GPUs, and no process for the models."""
+    plain = Settings()
+    simulation = plain.simulation.model_copy(update={"gpus": 16})
+    forecast = plain.forecast.model_copy(update={"worker": False})
+    return plain.model_copy(update={"simulation": simulation, "forecast": forecast})
+
+
+def everything() -> CollectorRegistry:
+    """Each metric of the table, and each of our own, once."""
+    own = OwnMetrics()
+    for name, spec in OWN_METRICS.items():
+        labels = dict.fromkeys(spec.labels, "x")
+        if name in COLLECTED:
+            continue
+        if spec.kind == "counter":
+            own.count(name, 3, **labels)
+        elif spec.kind == "gauge":
+            own.set(name, 1, **labels)
+        else:
+            own.observe(name, 0.2, **labels)
+    collector = FleetCollector(ManualClock(T0), max_age_seconds=60.0)
+    own.registry.register(collector)
+    keys = [variant(s.name, s.label, "0") if s.label else s.name for s in METRICS.values()]
+    collector.update("nvml", [Reading(gpu(0), T0, dict.fromkeys(keys, 1.0))])
+    return own.registry
+
+
+class Fleet:
+    """A brain over a simulated fleet, and an agent over another; `step` is an interval of both."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        settings = small()
+        self.demo = Demo(demo_settings(settings, folder), T0)
+        stack.callback(self.demo.running.stop)
+        self.clock = ManualClock(T0)
+        own = settings.model_copy(
+            update={
+                "agent": settings.agent.model_copy(
+                    update={
+                        "push_url": "http://127.0.0.1:9/",
+                        "spool": folder / "spool.db",
+                        "push_timeout_seconds": 0.1,
+                    }
+                )
+            }
+        )
+        source = from_settings(settings.simulation, T0)
+        self.agent = Agent(own, source, self.clock)
+        stack.callback(self.agent.close)
+        source.fleet.inject("app_crash", "3")
+
+    def step(self) -> None:
+        """Ten seconds."""
+        self.demo.step()
+        self.clock.advance(10_000)
+        self.agent.tick()
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """URL of a Prometheus by what it scrapes: `simulated`, or `everything`."""
+    folder = tmp_path_factory.mktemp("promql")
+    with ExitStack() as stack:
+        fleet = Fleet(folder, stack)
+        for _ in range(22):
+            fleet.step()
+        fleet.demo.brain.forecast()
+        pages = {"simulated": [fleet.demo.brain.metrics.registry, fleet.agent.registry], "everything": [everything()]}
+        urls = {}
+        for name, registries in pages.items():
+            ports = []
+            for registry in registries:
+                server = MetricsServer(registry, "127.0.0.1", 0)
+                stack.callback(server.close)
+                ports.append(server.port)
+            targets = ", ".join(f"'127.0.0.1:{port}'" for port in ports)
+            config = (
+                "global: {scrape_interval: 250ms, scrape_timeout: 250ms}\n"
+                f"scrape_configs: [{{job_name: tocsin, static_configs: [{{targets: [{targets}]}}]}}]\n"
+            )
+            place = folder / name
+            place.mkdir()
+            urls[name] = stack.enter_context(servers.prometheus(place, config))
+        # Two scrapes at least, and a change between them.
+        until(urls["simulated"], "min(count_over_time(tocsin_build_info[1m])) >= 3")
+        fleet.step()
+        until(urls["everything"], "min(count_over_time(tocsin_build_info[1m])) >= 4")
+        until(urls["simulated"], "min(count_over_time(tocsin_build_info[1m])) >= 7")
+        yield urls
+
+
+def until(url: str, query: str) -> None:
+    """Ask until there is an answer; fail after 20 s."""
+    never = threading.Event()
+    for _ in range(400):
+        if result(url, query):
+            return
+        never.wait(0.05)
+    raise AssertionError(f"{query} has no answer")
+
+
+def result(url: str, query: str) -> list[object]:
+    """What an instant query finds."""
+    answer = httpx2.get(f"{url}/api/v1/query", params={"query": query}).json()
+    assert answer["status"] == "success", (query, answer)
+    found: list[object] = answer["data"]["result"]
+    return found
+
+
+def test_every_panel_has_data(answers: dict[str, str]) -> None:
+    empty = []
+    for query in asked("prometheus"):
+        where = "everything" if (query.board, query.panel) in NOT_SIMULATED else "simulated"
+        if not result(answers[where], filled(query.text)):
+            empty.append((query.board, query.panel, query.text))
+    assert empty == []
+
+
+def test_every_annotation_is_answered(answers: dict[str, str]) -> None:
+    for query in marks():
+        result(answers["simulated"], filled(query.text))
+    assert result(answers["simulated"], 'tocsin_journal_entries_total{kind="incident_opened"}')
+
+
+def test_what_is_not_simulated_is_a_panel() -> None:
+    there = {(query.board, query.panel) for query in asked("prometheus")}
+    assert set(NOT_SIMULATED) <= there
+
+
+def test_variables_find_pools_hosts_and_gpus(answers: dict[str, str]) -> None:
+    for variable in load("prometheus", "gpu")["templating"]["list"][1:]:
+        metric, label = variable["query"]["query"].removeprefix("label_values(").removesuffix(")").rsplit(", ", 1)
+        found = result(answers["simulated"], f"count by ({label}) ({filled(metric)})")
+        assert len(found) >= 1, variable["name"]

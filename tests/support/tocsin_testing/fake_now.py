@@ -1,0 +1,125 @@
+"""The first look at the fake fleet: its map, what needs attention, a GPU's peers; made of what `fake_fleet` says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tocsin.client.models import FindingOut, GpuState, GpuSummary, PredictionOut
+from tocsin.client.models_now import Attention, AttentionItem, FleetMap, PeerBand, PeerGroup
+from tocsin.domain.clock import to_iso
+from tocsin.domain.finding import Severity
+from tocsin.domain.prediction import PredictionStatus
+from tocsin.domain.subject import SubjectKind
+from tocsin_testing import fake_fleet as fleet
+
+_STATES = {Severity.INFO: GpuState.OK, Severity.WARNING: GpuState.WARNING, Severity.CRITICAL: GpuState.CRITICAL}
+_LOSS = 36.0
+"""GPU-hours that the fake fleet loses with a job."""
+_SHARES = ((997, GpuState.LOST), (331, GpuState.CRITICAL), (97, GpuState.WARNING), (211, GpuState.STALE))
+"""Every n-th GPU of a large fleet is in such a state."""
+
+
+def background(host: int, index: int) -> GpuState:
+    """State of a GPU of a large fleet that `fake_fleet` says nothing about."""
+    number = host * fleet.PER_HOST + index
+    return next((state for every, state in _SHARES if number % every == every // 2), GpuState.OK)
+
+
+def map_of(gpus: Sequence[GpuSummary]) -> FleetMap:
+    """The same in columns."""
+    hosts = list(dict.fromkeys((gpu.host, gpu.rack) for gpu in gpus))
+    place = {host: n for n, (host, _) in enumerate(hosts)}
+    pools = {gpu.host: gpu.pool for gpu in reversed(gpus)}
+    models = list(dict.fromkeys(gpu.model for gpu in gpus))
+    return FleetMap(
+        hosts=[host for host, _ in hosts],
+        racks=[rack for _, rack in hosts],
+        pools=[pools[host] for host, _ in hosts],
+        models=models,
+        uuid=[gpu.uuid for gpu in gpus],
+        host=[place[gpu.host] for gpu in gpus],
+        model=[models.index(gpu.model) for gpu in gpus],
+        index=[gpu.index for gpu in gpus],
+        state=[gpu.state.rank for gpu in gpus],
+        temperature=[gpu.temperature_celsius for gpu in gpus],
+        utilization=[gpu.utilization_ratio for gpu in gpus],
+        memory=[gpu.memory_used_ratio for gpu in gpus],
+        power=[gpu.power_watts for gpu in gpus],
+        risk=[gpu.probability for gpu in gpus],
+    )
+
+
+def _of_finding(found: FindingOut, ahead: PredictionOut | None, gpu: GpuSummary | None) -> AttentionItem:
+    state = gpu.state if gpu is not None and gpu.state is GpuState.LOST else _STATES[found.severity]
+    return _item(gpu if found.subject.kind is SubjectKind.GPU else None, ahead).model_copy(
+        update={
+            "subject": found.subject,
+            "state": state,
+            "severity": found.severity,
+            "sentence": found.sentence,
+            "since": found.started,
+            "cost_gpu_hours": _LOSS if state is GpuState.LOST else _cost(ahead),
+        }
+    )
+
+
+def _cost(ahead: PredictionOut | None) -> float | None:
+    return None if ahead is None or ahead.probability is None else ahead.probability * _LOSS
+
+
+def _item(gpu: GpuSummary | None, ahead: PredictionOut | None) -> AttentionItem:
+    return AttentionItem(
+        subject=ahead.subject if ahead else fleet.POOL_SUBJECT,
+        index=gpu.index if gpu else None,
+        state=GpuState.OK,
+        prediction=ahead.sentence if ahead else "",
+        probability=ahead.probability if ahead else None,
+        eta=ahead.eta if ahead else None,
+        eta_low=ahead.eta_low if ahead else None,
+        eta_high=ahead.eta_high if ahead else None,
+        gpus=8,
+        cost_gpu_hours=_cost(ahead),
+    )
+
+
+def attention_of(gpus: Sequence[GpuSummary], findings: Sequence[FindingOut], limit: int) -> Attention:
+    """Findings with their GPU's prediction, predictions without a finding, and GPUs of a bad state without either."""
+    by_uuid = {gpu.uuid: gpu for gpu in gpus}
+    ahead = {p.subject.name: p for p in fleet.PREDICTIONS if p.status is PredictionStatus.CROSSING}
+    known = {f.subject.name for f in findings}
+    items = [_of_finding(f, ahead.get(f.subject.name), by_uuid.get(f.subject.name)) for f in findings]
+    items += [_item(by_uuid.get(name), p) for name, p in ahead.items() if name not in known and name in by_uuid]
+    for gpu in gpus:
+        if gpu.state is not GpuState.OK and gpu.uuid not in known and gpu.uuid not in ahead:
+            host, index = (int(part, 16) for part in (gpu.uuid[4:12], gpu.uuid[-12:]))
+            subject = fleet.subject((host, index))
+            items.append(AttentionItem(subject=subject, index=index, state=gpu.state, since=gpu.last_reading))
+    items.sort(key=lambda item: (-item.state.rank, -(item.cost_gpu_hours or 0.0), item.subject.name))
+    return Attention(total=len(items), items=items[:limit])
+
+
+def peers_of(
+    where: tuple[int, int], by: PeerGroup, metrics: Sequence[str], start_ms: int, end_ms: int, points: int
+) -> PeerBand:
+    """The band of the GPUs of the same host, whatever is asked for."""
+    peers = [(where[0], index) for index in range(fleet.PER_HOST) if index != where[1]]
+    edges = np.linspace(start_ms, min(end_ms, fleet.NOW_MS), points + 1)
+    at = [int(moment) for moment in (edges[:-1] + edges[1:]) / 2]
+    known = [name for name in metrics if name in fleet.METRICS]
+    tables = {
+        name: np.percentile([[fleet.METRICS[name](*peer, moment) for moment in at] for peer in peers], (10, 50, 90), 0)
+        for name in known
+    }
+    low, middle, high = ({name: list(map(float, rows[n])) for name, rows in tables.items()} for n in range(3))
+    return PeerBand(
+        gpu=fleet.uuid(*where),
+        by=by,
+        peers=len(peers),
+        group=len(peers),
+        at=[to_iso(moment) for moment in at],
+        low=low,
+        middle=middle,
+        high=high,
+    )

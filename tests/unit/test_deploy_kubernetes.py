@@ -1,0 +1,341 @@
+"""The manifests as kubectl renders them: valid by Kubernetes' own schema, with the least privileges."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from tocsin import __version__
+from tocsin.actions.kube.rights import FEATURES, needed
+from tocsin.cli.main import cli
+from tocsin.config.access import Role
+from tocsin.config.address import split_address
+from tocsin.config.load import load_settings
+from tocsin.config.settings import Settings
+from tocsin_testing.rendered import FOLDER, Json, Rendered, copy, render
+
+pytestmark = pytest.mark.server
+
+OVERLAYS = sorted(path.name for path in (FOLDER / "overlays").iterdir())
+COMPONENTS = sorted(path.name for path in (FOLDER / "components").iterdir())
+RELEASES = ("1.27.0", kubernetes_validate.latest_version())
+OURS = {"ServiceMonitor"}
+"""Kinds that are none of Kubernetes' own."""
+DEFAULT_PORTS = {"api": 8470, "metrics": 9835, "http": 8501}
+_KEY = {"type": "object", "required": ["name", "key"], "additionalProperties": False,
+        "properties": {"name": {"type": "string"}, "key": {"type": "string"}}}  # fmt: skip
+SERVICE_MONITOR: Json = {
+    "type": "object",
+    "required": ["selector", "endpoints"],
+    "additionalProperties": False,
+    "properties": {
+        "selector": {"type": "object", "required": ["matchLabels"]},
+        "endpoints": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "additionalProperties": False,
+                "properties": {
+                    "port": {"type": "string"},
+                    "interval": {"type": "string", "pattern": r"^\d+[smh]$"},
+                    "honorLabels": {"type": "boolean"},
+                    "scheme": {"enum": ["http", "https"]},
+                    "authorization": {
+                        "type": "object",
+                        "additionalProperties": False,
+                        "properties": {"type": {"type": "string"}, "credentials": _KEY},
+                    },
+                    "tlsConfig": {
+                        "type": "object",
+                        "additionalProperties": False,
+                        "properties": {
+                            "serverName": {"type": "string"},
+                            "ca": {"type": "object", "additionalProperties": False, "properties": {"secret": _KEY}},
+                        },
+                    },
+                },
+            },
+        },
+    },
+}
+"""The fields of monitoring.coreos.com/v1 that are used here, as its API reference has them."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy(tmp_path_factory.mktemp("deploy"))
+
+
+@pytest.fixture(scope="module")
+def overlays(place: Path) -> dict[str, Rendered]:
+    return {name: render(place / "overlays" / name) for name in OVERLAYS}
+
+
+def with_component(place: Path, *names: str) -> Rendered:
+    """The base with components."""
+    folder = place / "overlays" / "-".join(("tried", *names))
+    folder.mkdir(exist_ok=True)
+    parts = {"resources": ["../../base", "../../secrets"], "components": [f"../../components/{name}" for name in names]}
+    head = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump({**head, **parts}))
+    return render(folder)
+
+
+@pytest.fixture(scope="module")
+def alone(place: Path) -> dict[str, Rendered]:
+    """Each component on the base."""
+    return {name: with_component(place, name) for name in COMPONENTS}
+
+
+@pytest.fixture(scope="module")
+def renderings(overlays: dict[str, Rendered], alone: dict[str, Rendered]) -> dict[str, Rendered]:
+    return {**overlays, **alone}
+
+
+def test_kubernetes_own_schema_knows_every_field(renderings: dict[str, Rendered]) -> None:
+    every = {json.dumps(one, sort_keys=True): one for rendered in renderings.values() for one in rendered.documents}
+    for document in every.values():
+        if document["kind"] in OURS:
+            jsonschema.validate(document["spec"], SERVICE_MONITOR)
+            continue
+        for release in RELEASES:
+            kubernetes_validate.validate(document, release, strict=True)
+
+
+def test_a_field_that_is_misspelt_is_noticed(overlays: dict[str, Rendered]) -> None:
+    broken = json.loads(json.dumps(overlays["observe"].named("DaemonSet", "tocsin-agent")))
+    broken["spec"]["template"]["spec"]["hostPid"] = True
+    with pytest.raises(kubernetes_validate.ValidationError, match="hostPid"):
+        kubernetes_validate.validate(broken, RELEASES[0], strict=True)
+
+
+def test_every_container_is_shut(renderings: dict[str, Rendered]) -> None:
+    for name, rendered in renderings.items():
+        for pod, container in rendered.containers():
+            own, whole = container["securityContext"], pod["securityContext"]
+            assert own["readOnlyRootFilesystem"] is True, name
+            assert own["allowPrivilegeEscalation"] is False, name
+            assert own["capabilities"]["drop"] == ["ALL"], name
+            assert "privileged" not in own, name
+            assert whole["seccompProfile"] == {"type": "RuntimeDefault"}, name
+            assert not pod.get("hostNetwork"), name
+            assert not pod.get("hostIPC"), name
+            assert container["resources"]["requests"].keys() >= {"cpu", "memory"}, name
+            assert "memory" in container["resources"]["limits"], name
+            assert "livenessProbe" in container, name
+
+
+ROOT_FOR = {"kernel-log", "hook", "mig", "throttle"}
+HOST_PID_FOR = {"attribution", "hook"}
+SYS_ADMIN_FOR = {"mig", "throttle"}
+HOST_PATHS = {
+    "attribution": {"/var/log/pods"},
+    "kernel-log": {"/var/lib/tocsin", "/var/log/journal", "/run/log/journal", "/etc/machine-id"},
+    "hook": {"/var/lib/tocsin", "/run/tocsin"},
+    "mig": {"/var/lib/tocsin"},
+    "throttle": {"/var/lib/tocsin"},
+}
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_a_privilege_comes_with_the_component_that_needs_it_and_with_no_other(
+    alone: dict[str, Rendered], component: str
+) -> None:
+    pods = dict(alone[component].pods)
+    agent = pods.pop("tocsin-agent")
+    added = agent["containers"][0]["securityContext"]["capabilities"].get("add", [])
+    assert (agent["securityContext"]["runAsUser"] == 0) == (component in ROOT_FOR)
+    assert bool(agent.get("hostPID")) == (component in HOST_PID_FOR)
+    assert added == (["SYS_ADMIN"] if component in SYS_ADMIN_FOR else [])
+    paths = {volume["hostPath"]["path"]: volume["name"] for volume in agent["volumes"] if "hostPath" in volume}
+    assert set(paths) == HOST_PATHS.get(component, set())
+    writable = {mount["name"] for mount in agent["containers"][0]["volumeMounts"] if not mount.get("readOnly")}
+    assert {path for path, name in paths.items() if name in writable} <= {"/var/lib/tocsin", "/run/tocsin"}
+    for pod in pods.values():
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert not [volume for volume in pod["volumes"] if "hostPath" in volume]
+
+
+def test_the_base_asks_for_nothing_of_the_node(place: Path) -> None:
+    agent = with_component(place).pods["tocsin-agent"]
+    assert agent["securityContext"]["runAsNonRoot"] is True
+    assert not agent.get("hostPID")
+    assert not [volume for volume in agent["volumes"] if "hostPath" in volume]
+    assert agent["automountServiceAccountToken"] is False
+
+
+def granted(rendered: Rendered) -> set[str]:
+    """Names of the cluster roles that somebody is bound to."""
+    return {one["roleRef"]["name"] for one in rendered.of("ClusterRoleBinding", "RoleBinding")}
+
+
+def test_rights_follow_what_the_settings_turn_on(overlays: dict[str, Rendered], place: Path) -> None:
+    assert granted(overlays["observe"]) == granted(overlays["demo"]) == {"tocsin-lease"}
+    production = overlays["production"]
+    assert granted(production) == {"tocsin-lease", "tocsin-nodes"}
+    settings = settings_of(production, "StatefulSet", "tocsin-brain", place)
+    wanted = {need.right for need in needed(settings.kubernetes)}
+    assert wanted == set(FEATURES["nodes"]) | set(FEATURES["lease"])
+    assert settings.kubernetes.lease == "tocsin/brain"
+    for rendered in overlays.values():
+        bound = [s for b in rendered.of("ClusterRoleBinding", "RoleBinding") for s in b["subjects"]]
+        assert {(s["namespace"], s["name"]) for s in bound} == {("tocsin", "tocsin-brain")}
+        tokens = {name: pod.get("automountServiceAccountToken") for name, pod in rendered.pods.items()}
+        assert [name for name, mounted in tokens.items() if mounted is not False] == ["tocsin-brain"]
+
+
+def settings_of(rendered: Rendered, kind: str, name: str, place: Path) -> Settings:
+    """The settings of a workload as its container would load them, with the tokens in the folder of secrets."""
+    pod = rendered.pods[name]
+    (container,) = pod["containers"]
+    volume = next(volume for volume in pod["volumes"] if volume["name"] == "config")
+    text = rendered.named("ConfigMap", volume["configMap"]["name"])["data"]["tocsin.toml"]
+    path = place / f"{kind}.toml"
+    path.write_text(text.replace("/run/secrets/tocsin", str(place / "secrets")))
+    environ = {one["name"]: one.get("value", "node-1") for one in container.get("env", ())}
+    return load_settings(path, environ=environ)
+
+
+def test_settings_load_and_fit_the_pod(renderings: dict[str, Rendered], place: Path) -> None:
+    for name, rendered in renderings.items():
+        for one in rendered.of("DaemonSet", "Deployment", "StatefulSet"):
+            kind, workload = one["kind"], one["metadata"]["name"]
+            settings = settings_of(rendered, kind, workload, place)
+            (container,) = rendered.pods[workload]["containers"]
+            (port,) = container["ports"]
+            command = container["args"][0]
+            assert command in cli.commands, name
+            listen = {
+                "agent": settings.agent.listen, "brain": settings.api.listen, "dashboard": settings.dashboard.listen
+            }[command]  # fmt: skip
+            assert split_address(listen, command) == ("0.0.0.0", port["containerPort"])
+            assert DEFAULT_PORTS[port["name"]] == port["containerPort"]
+            writable = [m["mountPath"] for m in container["volumeMounts"] if not m.get("readOnly")]
+            places = {
+                "agent": [settings.agent.spool, settings.node.marker_folder],
+                "brain": [settings.store.path, settings.journal.path, settings.forecast.models],
+                "dashboard": [],
+            }[command]
+            assert all(str(path).startswith("/var/lib/tocsin/") for path in places)
+            assert not places or "/var/lib/tocsin" in writable
+
+
+def test_default_ports_are_those_of_the_settings() -> None:
+    settings = Settings()
+    addresses = (settings.api.listen, settings.agent.listen, settings.dashboard.listen)
+    assert [split_address(each, "listen")[1] for each in addresses] == [*DEFAULT_PORTS.values()]
+
+
+def test_parts_reach_each_other_with_the_token_of_their_role(overlays: dict[str, Rendered], place: Path) -> None:
+    for name, rendered in overlays.items():
+        brain = settings_of(rendered, "StatefulSet", "tocsin-brain", place)
+        roles = {token.secret.get_secret_value(): token.role for token in brain.api.tokens}
+        agent = settings_of(rendered, "Agent", "tocsin-fleet" if name == "demo" else "tocsin-agent", place)
+        dashboard = settings_of(rendered, "Deployment", "tocsin-dashboard", place)
+        assert roles[agent.agent.push_token.get_secret_value()] is Role.AGENT
+        assert roles[dashboard.dashboard.api_token.get_secret_value()] is Role.VIEWER
+        scheme = "https" if brain.api.tls_certificate else "http"
+        assert agent.agent.push_url == dashboard.dashboard.api_url == f"{scheme}://tocsin-brain:8470"
+        assert rendered.named("Service", "tocsin-brain")["spec"]["ports"][0]["port"] == 8470
+        probes = rendered.pods["tocsin-brain"]["containers"][0]
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            assert probes[probe]["httpGet"].get("scheme", "HTTP") == scheme.upper()
+
+
+def names_in(value: Any, key: str) -> set[str]:
+    """Every string below a key of this name, however deep."""
+    if isinstance(value, dict):
+        own = {value[key]} if isinstance(value.get(key), str) else set()
+        return own.union(*(names_in(each, key) for each in value.values()))
+    return set().union(*(names_in(each, key) for each in value)) if isinstance(value, list) else set()
+
+
+def test_what_is_named_is_there(renderings: dict[str, Rendered]) -> None:
+    from_outside = {"tocsin-tls"}
+    for name, rendered in renderings.items():
+        kinds = {kind: {one["metadata"]["name"] for one in rendered.of(kind)} for kind in ("Secret", "ConfigMap")}
+        accounts = {one["metadata"]["name"] for one in rendered.of("ServiceAccount")}
+        for pod in rendered.pods.values():
+            assert names_in(pod["volumes"], "secretName") <= kinds["Secret"] | from_outside, name
+            assert {v["configMap"]["name"] for v in pod["volumes"] if "configMap" in v} <= kinds["ConfigMap"], name
+            assert pod["serviceAccountName"] in accounts, name
+            claimed = {
+                t["metadata"]["name"] for s in rendered.of("StatefulSet") for t in s["spec"]["volumeClaimTemplates"]
+            }
+            volumes = {volume["name"] for volume in pod["volumes"]} | claimed
+            assert {m["name"] for c in pod["containers"] for m in c["volumeMounts"]} <= volumes, name
+        for monitor in rendered.of("ServiceMonitor"):
+            named = names_in(monitor["spec"]["endpoints"], "name")
+            assert named <= kinds["Secret"] | from_outside, name
+            wanted = monitor["spec"]["selector"]["matchLabels"]
+            services = [s for s in rendered.of("Service") if wanted.items() <= s["metadata"]["labels"].items()]
+            ports = {port["name"] for service in services for port in service["spec"]["ports"]}
+            assert {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]} <= ports, name
+        labels = [
+            one["spec"]["template"]["metadata"]["labels"]
+            for one in rendered.of("DaemonSet", "Deployment", "StatefulSet")
+        ]
+        for service in rendered.of("Service"):
+            selector = service["spec"]["selector"].items()
+            chosen = any(selector <= one.items() for one in labels)
+            assert chosen, f"{name}: {service['metadata']['name']}"
+
+
+def test_policies_leave_open_what_the_parts_say_to_each_other_and_nothing_else(alone: dict[str, Rendered]) -> None:
+    policies = {one["metadata"]["name"]: one["spec"] for one in alone["network-policy"].of("NetworkPolicy")}
+    deny = policies.pop("default-deny")
+    assert deny == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    ports = {
+        name: ({p["port"] for rule in spec.get("ingress", ()) for p in rule["ports"]},
+               {p["port"] for rule in spec.get("egress", ()) for p in rule["ports"]})
+        for name, spec in policies.items()
+    }  # fmt: skip
+    assert ports == {
+        "names": (set(), {53}),
+        "tocsin-agent": ({9835}, {8470}),
+        "tocsin-brain": ({8470}, {443, 6443}),
+        "tocsin-dashboard": ({8501}, {8470}),
+    }
+    workloads = set(alone["network-policy"].pods)
+    assert {
+        spec["podSelector"]["matchLabels"]["app.kubernetes.io/name"]
+        for name, spec in policies.items()
+        if name != "names"
+    } == workloads
+    assert all(rule.get("from") for spec in policies.values() for rule in spec.get("ingress", ())), "from anywhere"
+
+
+def test_images_have_a_version_and_the_simulated_fleet_plays_no_node(overlays: dict[str, Rendered]) -> None:
+    for rendered in overlays.values():
+        for _, container in rendered.containers():
+            assert container["image"].endswith(f":{__version__}")
+    demo = overlays["demo"]
+    assert not demo.of("DaemonSet")
+    assert "simulated" in demo.pods["tocsin-fleet"]["containers"][0]["args"]
+    assert not any("runtimeClassName" in pod for pod in demo.pods.values())
+    assert overlays["observe"].pods["tocsin-agent"]["runtimeClassName"] == "nvidia"
+
+
+def test_tokens_are_random_and_a_new_one_starts_pods_anew(place: Path, overlays: dict[str, Rendered]) -> None:
+    texts = {name: (place / "secrets" / name).read_text() for name in ("agent", "dashboard", "metrics", "admin")}
+    assert len(set(texts.values())) == 4
+    assert all(len(text) == 64 for text in texts.values())
+    (before,) = (one["metadata"]["name"] for one in overlays["observe"].of("Secret"))
+    (place / "secrets" / "agent").write_text("f" * 64)
+    (after,) = (one["metadata"]["name"] for one in render(place / "overlays" / "observe").of("Secret"))
+    (place / "secrets" / "agent").write_text(texts["agent"])
+    assert before != after
+
+
+def test_a_drain_of_the_brains_node_is_not_held_up(overlays: dict[str, Rendered]) -> None:
+    for rendered in overlays.values():
+        (budget,) = rendered.of("PodDisruptionBudget")
+        brain = rendered.named("StatefulSet", "tocsin-brain")["spec"]
+        assert budget["spec"]["maxUnavailable"] == brain["replicas"] == 1
+        assert budget["spec"]["selector"]["matchLabels"] == brain["selector"]["matchLabels"]
