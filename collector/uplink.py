@@ -320,11 +320,23 @@ def _message(body: Any) -> str:
 
 
 def _rejected(body: Any, lines: int) -> tuple[dict[int, str], int]:
-    """Bad lines named by a brain, whose good lines were kept: position from 0 and problem; and how many there are."""
+    """Bad lines named by a receiver that kept the others: position from 0 and problem; and how many there are.
+
+    A brain names them in ``error.details.rejected``, InfluxDB 3 in ``data``.
+    """
     try:
-        details = body["error"]["details"]
-        named = {int(entry["number"]) - 1: str(entry["problem"]) for entry in details["rejected"]}
-        total = int(details.get("rejected_total", len(named)))
+        named, total = _of_influx3(body["data"]) if "data" in body else _of_a_brain(body["error"]["details"])
     except (AttributeError, TypeError, KeyError, ValueError):
         return {}, 0
     return {number: problem for number, problem in named.items() if 0 <= number < lines}, total
+
+
+def _of_a_brain(details: Any) -> tuple[dict[int, str], int]:
+    named = {int(entry["number"]) - 1: str(entry["problem"]) for entry in details["rejected"]}
+    return named, int(details.get("rejected_total", len(named)))
+
+
+def _of_influx3(data: Any) -> tuple[dict[int, str], int]:
+    entries = data if isinstance(data, list) else [data]
+    named = {int(entry["line_number"]) - 1: str(entry["error_message"]) for entry in entries}
+    return named, len(named)

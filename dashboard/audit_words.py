@@ -33,7 +33,7 @@ def in_words(entry: JournalEntryOut, told: Mapping[str, str], text: Text) -> str
         "overall": text.name("ruling", str(payload.get("overall", ""))),
         "executor": payload.get("executor", ""),
         "status": text.name("outcome", _status(payload)),
-        "seen": text({True: "entry.seen", False: "entry.unseen"}.get(_seen(payload), "entry.blind")),
+        "seen": text(_seen(payload)),
         "kind": payload.get("kind", ""),
         "subject": readable(str(payload.get("subject") or payload.get("gpu") or "")),
     }
@@ -42,8 +42,10 @@ def in_words(entry: JournalEntryOut, told: Mapping[str, str], text: Text) -> str
     return f"{sentence} ({_short(str(reason))})" if reason else sentence
 
 
-def _seen(payload: Mapping[str, object]) -> object:
-    return payload.get("seen")
+def _seen(payload: Mapping[str, object]) -> str:
+    if payload.get("seen") is None:
+        return "entry.blind"
+    return "entry.seen" if payload["seen"] else "entry.unseen"
 
 
 def _status(payload: Mapping[str, object]) -> str:

@@ -32,14 +32,14 @@ class Bar:
 
 
 def bars(hours: Sequence[HourOut]) -> list[Bar]:
-    """`hours` in at most `MOST_BARS` spans of equal length; spans without any hour are left out."""
+    """`hours` in at most `MOST_BARS` spans of equal length; a span without any hour is empty."""
     if not hours:
         return []
     first, last = from_iso(hours[0].at), from_iso(hours[-1].at)
     width = next((n for n in (1, 2, 3, 6, 12, 24) if (last - first) // HOUR < n * MOST_BARS), 24) * HOUR
-    spans: dict[int, list[HourOut]] = {}
+    spans: dict[int, list[HourOut]] = {start: [] for start in range(first // width * width, last + 1, width)}
     for hour in hours:
-        spans.setdefault(from_iso(hour.at) // width * width, []).append(hour)
+        spans[from_iso(hour.at) // width * width].append(hour)
     return [_bar(to_iso(start), members) for start, members in sorted(spans.items())]
 
 

@@ -232,7 +232,8 @@ def _step(entry: JournalEntryOut, text: Text) -> str:
     if entry.kind == "verification":
         if payload.get("phase") == "due":
             return text("steps.due")
-        return text({True: "steps.seen", False: "steps.unseen"}.get(payload.get("seen"), "steps.blind"))  # type: ignore[arg-type]
+        seen = payload.get("seen")
+        return text("steps.blind" if seen is None else "steps.seen" if seen else "steps.unseen")
     if entry.kind == "decision" and entry.actor != "tocsin":
         return text("steps.decision.asked", who=entry.actor)
     outcome = payload.get("outcome")

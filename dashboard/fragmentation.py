@@ -87,6 +87,8 @@ def _holes(holes: Sequence[tuple[int, int]], text: Text, palette: Palette) -> go
             text=hosts,
             textposition="auto",
             textangle=0,
+            textfont={"size": 12},
+            constraintext="none",
             hovertemplate="%{y}<extra></extra>",
         )
     )

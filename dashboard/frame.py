@@ -55,7 +55,7 @@ def sidebar(text: Text) -> None:
         )
         person(text)
         st.html(f'<p class="tc-keys">{escape(text("keys"))}</p>')
-        st.html(style.frame_script(text.language, text("skip")), unsafe_allow_javascript=True)
+        st.html(style.frame_script(text.language), unsafe_allow_javascript=True)
 
 
 def banner(summary: FleetSummary, text: Text) -> str:

@@ -30,6 +30,8 @@ class Palette:
 
     background: str
     states: dict[GpuState, str]
+    words: dict[GpuState, str]
+    """The same for text and symbols on the background, which need more contrast than areas."""
     text: str
     muted: str
     line: str
@@ -48,8 +50,8 @@ class Palette:
         """Colour of a guard's answer."""
         return {
             Ruling.ALLOW: self.muted,
-            Ruling.HOLD: self.states[GpuState.WARNING],
-            Ruling.DENY: self.states[GpuState.CRITICAL],
+            Ruling.HOLD: self.words[GpuState.WARNING],
+            Ruling.DENY: self.words[GpuState.CRITICAL],
         }[ruling]
 
 
@@ -76,16 +78,23 @@ LIGHT = Palette(
     background="#fbfcfd",
     states={
         GpuState.OK: "#a9cfdd",
-        GpuState.STALE: "#9aa1a9",
+        GpuState.STALE: "#868e97",
         GpuState.WARNING: "#e69f00",
         GpuState.CRITICAL: "#d1491b",
+        GpuState.LOST: "#5b2a86",
+    },
+    words={
+        GpuState.OK: "#2a6f86",
+        GpuState.STALE: "#5c6470",
+        GpuState.WARNING: "#8a5a00",
+        GpuState.CRITICAL: "#b83a12",
         GpuState.LOST: "#5b2a86",
     },
     text="#17212b",
     muted="#5c6b7a",
     line="#0b6e8f",
     grid="#e3e8ee",
-    forecast="#8a4fbf",
+    forecast="#9d0865",
     scale=("#eaf3f7", "#7fb6cc", "#2a7597"),
     peers="#7a8794",
     peer_fill="rgba(122, 135, 148, 0.18)",
@@ -100,11 +109,18 @@ DARK = Palette(
         GpuState.CRITICAL: "#f0622f",
         GpuState.LOST: "#b48ae0",
     },
+    words={
+        GpuState.OK: "#7db9cf",
+        GpuState.STALE: "#a3acb5",
+        GpuState.WARNING: "#f0b429",
+        GpuState.CRITICAL: "#ff8055",
+        GpuState.LOST: "#c3a1ea",
+    },
     text="#e6edf3",
     muted="#9aa7b4",
     line="#5cc0e0",
     grid="#2a3440",
-    forecast="#c79bf2",
+    forecast="#fdb1be",
     scale=("#17303b", "#2a6e88", "#6cc3df"),
     peers="#8794a1",
     peer_fill="rgba(135, 148, 161, 0.20)",

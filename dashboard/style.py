@@ -20,6 +20,7 @@ def _css() -> str:
 def style_sheet(palette: Palette) -> str:
     """The style as a ``<style>`` element, with the colours of `palette`."""
     states = "".join(f"--tc-{state.value}:{colour};" for state, colour in palette.states.items())
+    states += "".join(f"--tc-{state.value}-word:{colour};" for state, colour in palette.words.items())
     others = {name: getattr(palette, name) for name in ("text", "muted", "line", "grid", "forecast")}
     others["ground"] = palette.background
     names = "".join(f"--tc-{name}:{colour};" for name, colour in others.items())
@@ -31,10 +32,10 @@ def _script() -> str:
     return resources.files("tocsin.dashboard").joinpath("frame.js").read_text(encoding="utf-8")
 
 
-def frame_script(language: str, skip: str) -> str:
+def frame_script(language: str) -> str:
     """The frame's script as a ``<script>`` element."""
-    settings = json.dumps({"lang": "zh-CN" if language == "zh" else language, "skip": skip})
-    return f'<script type="module">{_script().replace("__SETTINGS__", settings)}</script>'
+    tag = json.dumps("zh-CN" if language == "zh" else language)
+    return f'<script type="module">{_script().replace("__LANGUAGE__", tag)}</script>'
 
 
 def hidden_heading(label: str) -> str:
@@ -55,7 +56,8 @@ def bar(parts: Sequence[str]) -> str:
 def kpi(label: str, value: str, note: str, state: GpuState | None = None, edge: str = "grid") -> str:
     """One figure; `edge` names its colour, `state` takes its own and puts its symbol before the value."""
     edge = f"var(--tc-{state.value if state else edge})"
-    sign = f'<span style="color:{edge};font-size:1.1rem">{SYMBOLS[state]}</span> ' if state else ""
+    ink = f"var(--tc-{state.value}-word)" if state else ""
+    sign = f'<span style="color:{ink};font-size:1.1rem">{SYMBOLS[state]}</span> ' if state else ""
     return (
         f'<div class="tc-kpi" style="--tc-edge:{edge}"><span>{escape(label)}</span>'
         f"<b>{sign}{escape(value)}</b><span>{escape(note)}</span></div>"
@@ -69,7 +71,7 @@ def kpis(cards: Sequence[str]) -> str:
 
 def sign(state: GpuState) -> str:
     """The symbol of `state` in its colour."""
-    colour = "var(--tc-muted)" if state is GpuState.OK else f"var(--tc-{state.value})"
+    colour = "var(--tc-muted)" if state is GpuState.OK else f"var(--tc-{state.value}-word)"
     return f'<span class="tc-sign" style="color:{colour}">{SYMBOLS[state]}</span>'
 
 

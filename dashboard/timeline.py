@@ -276,7 +276,7 @@ def grouped(events: Sequence[EventOut], apart_ms: int, text: Text) -> list[tuple
 def _events(canvas: Canvas, events: Sequence[EventOut]) -> None:
     """Every event within the span is a line through all panels, named at the top; so is the present."""
     shown = [event for event in events if canvas.start_ms <= from_iso(event.at) <= canvas.end_ms]
-    colour = canvas.palette.states[GpuState.CRITICAL]
+    colour = canvas.palette.words[GpuState.CRITICAL]
     for at in dict.fromkeys(event.at for event in shown):
         canvas.chart.add_vline(x=at, row="all", col=1, line={"color": colour, "width": 1.2})
     span = canvas.end_ms - canvas.start_ms

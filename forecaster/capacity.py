@@ -117,24 +117,13 @@ class CapacityForecaster:
         starts = last_ms + HOUR * (1 + np.arange(len(ahead.paths)))
         first = first_sustained(ahead.paths, limit)
         eta = np.where(np.isfinite(first), first, np.inf)
-        reached = np.isfinite(eta)
-        chance = float(reached.mean())
-        middle = ahead.quantile(0.5)
-        extreme = middle.max() if limit.rising else middle.min()
-        peak_ms = int(starts[int(middle.argmax() if limit.rising else middle.argmin())])
+        chance = float(np.isfinite(eta).mean())
         blank = replace(
             self._blank(past, limit, now_ms),
             value=value,
             probability=chance,
             curve=_curve(eta, starts, now_ms),
-            evidence=(
-                Evidence(
-                    limit.metric,
-                    f"most likely {'peak' if limit.rising else 'low'} at {to_iso(peak_ms)}",
-                    peak_ms,
-                    extreme,
-                ),
-            ),
+            evidence=(_extreme(limit, ahead, starts),),
         )
         if chance < LIKELY:
             far = in_words(HORIZON_MS)
@@ -143,7 +132,13 @@ class CapacityForecaster:
                 sentence=f"Pool {past.pool} is not expected to pass {limit.value:g} within {far} (now {value:.3g}).",
                 sentence_zh=f"资源池 {past.pool}：{far} 内预计不会越过 {limit.value:g}（当前 {value:.3g}）。",
             )
-        low, mid, high = (_instant(eta, starts, share) for share in self._shares())
+        return self._crossing(blank, past, limit, tuple(_instant(eta, starts, share) for share in self._shares()))
+
+    def _crossing(
+        self, blank: Prediction, past: PoolPast, limit: Limit, instants: tuple[int | None, ...]
+    ) -> Prediction:
+        low, mid, high = instants
+        value, now_ms, chance = blank.value, blank.at_ms, blank.probability
         return replace(
             blank,
             status=PredictionStatus.CROSSING,
@@ -163,6 +158,15 @@ class CapacityForecaster:
 
     def _shares(self) -> tuple[float, float, float]:
         return (1 - self._coverage) / 2, 0.5, (1 + self._coverage) / 2
+
+
+def _extreme(limit: Limit, ahead: Outlook, starts: Instants) -> Evidence:
+    """The peak, or the low, that is most likely, and when."""
+    middle = ahead.quantile(0.5)
+    at = int(middle.argmax() if limit.rising else middle.argmin())
+    peak_ms = int(starts[at])
+    said = f"most likely {'peak' if limit.rising else 'low'} at {to_iso(peak_ms)}"
+    return Evidence(limit.metric, said, peak_ms, middle.max() if limit.rising else middle.min())
 
 
 def first_sustained(paths: Floats, limit: Limit) -> Floats:

@@ -66,13 +66,13 @@ def _course(figure: Figure, now_ms: int, coverage: float) -> Course:
     at_ms = figure.start_ms + HOUR * np.arange(figure.values.size, dtype=np.int64)
     ended = at_ms + HOUR <= now_ms
     at_ms, values = at_ms[ended], figure.values[ended]
-    shown = at_ms > now_ms - SHOWN_MS
+    shown = at_ms >= now_ms - SHOWN_MS
     found = np.flatnonzero(np.isfinite(values))
     if not found.size:
         return Course(figure.name, at_ms[shown], values[shown], coverage, reason="no hour of history")
     last_ms = int(at_ms[found[-1]])
     try:
-        ahead = outlook(values[found[0] : found[-1] + 1], round((now_ms + HORIZON_MS - last_ms) / HOUR))
+        ahead = outlook(values[found[0] : found[-1] + 1], round((now_ms + HORIZON_MS - last_ms) / HOUR) - 1)
     except TooShort as error:
         return Course(figure.name, at_ms[shown], values[shown], coverage, reason=str(error))
     tail = (1.0 - coverage) / 2

@@ -133,7 +133,10 @@ class Ended(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a tag of a group says: `target` is the desired number, or the instance to end; `before` the number before."""
+    """What a tag of a group says.
+
+    `target` is the desired number, or the instance to end; `before` the number before.
+    """
 
     id: str
     target: str

@@ -14,6 +14,8 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.subject import SubjectKind
 
+REMEMBERED = 1000
+"""Keys whose result is kept: one that comes again has no second effect."""
 _BY_PEOPLE = frozenset({ActionKind.NOTIFY, ActionKind.RMA_TICKET})
 
 
@@ -26,6 +28,7 @@ class Simulated:
     def __init__(self, fleet: SimulatedPort, *, dry_run: bool = False) -> None:
         self._fleet = fleet
         self._dry_run = dry_run
+        self._done: dict[str, ExecutionResult] = {}
 
     def supports(self, action: ActionKind) -> bool:
         return action not in _BY_PEOPLE
@@ -39,6 +42,13 @@ class Simulated:
         return Verdict(PRE_CHECK, Ruling.ALLOW)
 
     def execute(self, decision: Decision) -> ExecutionResult:
+        if decision.key not in self._done:
+            self._done[decision.key] = self._execute(decision)
+            while len(self._done) > REMEMBERED:
+                del self._done[next(iter(self._done))]
+        return self._done[decision.key]
+
+    def _execute(self, decision: Decision) -> ExecutionResult:
         target = self._target(decision)
         if self._dry_run:
             said = f"dry run: would do {decision.action} to {target or 'nothing'} of the simulated fleet"

@@ -151,7 +151,7 @@ class Hands:
         if not wanted:
             return ExecutionResult(False, f"no pods are named that hold {decision.subject.name}")
         if not state.begun:
-            self._steer_away(host)
+            self._steer_away(host, decision.id)
             state.begun = not self._cluster.dry_run
         return self._drainer.migrate(Task(host, self._mark(decision), wanted), state)
 
@@ -176,14 +176,17 @@ class Hands:
 
     def _avoid(self, decision: Decision, state: Round) -> ExecutionResult:
         host = host_of(decision)
-        until = self._steer_away(host)
+        until = self._steer_away(host, decision.id)
+        if not until:
+            return ExecutionResult(True, f"new work was steered away from {host} before", lasting=False)
         return ExecutionResult(True, f"new work goes elsewhere than to {host} until {until}")
 
-    def _steer_away(self, host: str) -> str:
+    def _steer_away(self, host: str, key: str) -> str:
+        """Until when, empty where that was done before under `key`."""
         until = to_iso(self._clock.now_ms() + round(self._settings.avoid_seconds * SECOND))
         by_taint = self._settings.avoid_with == "taint"
-        self._cluster.change_node(host, lambda node: marks.avoid(node, until, by_taint=by_taint))
-        return until
+        done = self._cluster.change_node(host, lambda node: marks.avoid(node, until, key, by_taint=by_taint))
+        return until if done else ""
 
     def _repartition(self, decision: Decision, state: Round) -> ExecutionResult:
         host = host_of(decision)

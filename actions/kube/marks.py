@@ -25,6 +25,8 @@ CORDON_AT = "tocsin.io/cordon-at"
 AVOID = "tocsin.io/avoid"
 """Taint or label that steers new work elsewhere."""
 AVOID_UNTIL = "tocsin.io/avoid-until"
+AVOID_KEY = "tocsin.io/avoid-key"
+"""Annotation: id of the decision that steers away."""
 MIGRATED = "tocsin.io/migrate-"
 """Annotation, followed by the decision's id: UIDs of the pods that it moves."""
 MIG_CONFIG = "nvidia.com/mig.config"
@@ -98,7 +100,9 @@ def cordon(node: Node, mark: Mark) -> Json | None:
 
 def uncordon(node: Node, taint: str = "") -> Json | None:
     """Take back what Tocsin put, and nothing else; None where there is nothing of Tocsin's."""
-    gone = {key: None for key in (CORDON_REASON, CORDON_KEY, CORDON_AT, AVOID_UNTIL) if key in node.annotations}
+    gone = {
+        key: None for key in (CORDON_REASON, CORDON_KEY, CORDON_AT, AVOID_UNTIL, AVOID_KEY) if key in node.annotations
+    }
     kept = [each for each in _others(node) if not _is_fault(node, each, taint)]
     labels = {key: None for key in (CORDONED_BY, AVOID) if key in node.labels}
     spec: Json = {}
@@ -131,9 +135,11 @@ def strip(node: Node, taint: str = "") -> Json | None:
     return patch
 
 
-def avoid(node: Node, until: str, *, by_taint: bool) -> Json:
-    """Steer new work elsewhere until then."""
-    metadata: Json = {"annotations": {AVOID_UNTIL: until}}
+def avoid(node: Node, until: str, key: str, *, by_taint: bool) -> Json | None:
+    """Steer new work elsewhere until then; None where this decision has done so, also where somebody undid it since."""
+    if node.annotations.get(AVOID_KEY) == key:
+        return None
+    metadata: Json = {"annotations": {AVOID_UNTIL: until, AVOID_KEY: key}}
     if not by_taint:
         return {"metadata": metadata | {"labels": {AVOID: "true"}}}
     taint = {"key": AVOID, "value": "true", "effect": RATHER_NOT}
@@ -147,9 +153,10 @@ def is_avoided(node: Node) -> bool:
 
 def no_longer_avoid(node: Node) -> Json | None:
     """Take that mark back; None where there is none."""
-    if not is_avoided(node) and AVOID_UNTIL not in node.annotations:
+    gone = {key: None for key in (AVOID_UNTIL, AVOID_KEY) if key in node.annotations}
+    if not is_avoided(node) and not gone:
         return None
-    patch: Json = {"metadata": {"annotations": {AVOID_UNTIL: None}}}
+    patch: Json = {"metadata": {"annotations": gone}}
     if AVOID in node.labels:
         patch["metadata"]["labels"] = {AVOID: None}
     kept = _others(node)

@@ -18,8 +18,9 @@ Front = list[tuple[float, float]]
 def least_cost(board: Board, most_f: float, most_states: int = MOST_STATES) -> float | None:
     """The least cost in GPU-hours of any arrangement whose F is at most `most_f`; None where the fleet is too large.
 
-    Every place of every unit is tried, islands of bins between which work moves for themselves. Budgets, memory and the order of moves are left out, all of which can only make it dearer: no plan costs less. Infinite where
-    no arrangement packs so well.
+    Every place of every unit is tried, islands of bins between which work moves for themselves. Budgets, memory and the
+    order of moves are left out, all of which can only make it dearer: no plan costs less. Infinite where no arrangement
+    packs so well.
     """
     fronts: Front = [(0.0, 0.0)]
     for bins in _islands(board):
@@ -62,19 +63,23 @@ def _front(board: Board, bins: list[int], most_states: int) -> Front | None:
         states[at] = board.without(board.classes[unit], board.bins[home].kind, states[at], place)
     costs: dict[tuple[Hashable, ...], float] = {tuple(states): 0.0}
     for unit in sorted(units, key=lambda one: -board.units[one].size):
-        costs = _placed(board, bins, unit, costs)
-        if len(costs) > most_states:
+        placed = _placed(board, bins, unit, costs, most_states)
+        if placed is None:
             return None
+        costs = placed
     kinds = [board.bins[number].kind for number in bins]
     return _pruned([(sum(map(board.measure, kinds, state)), cost) for state, cost in costs.items()])
 
 
 def _placed(
-    board: Board, bins: list[int], unit: int, costs: dict[tuple[Hashable, ...], float]
-) -> dict[tuple[Hashable, ...], float]:
+    board: Board, bins: list[int], unit: int, costs: dict[tuple[Hashable, ...], float], most_states: int
+) -> dict[tuple[Hashable, ...], float] | None:
+    """The states after one more unit; None for more than `most_states`."""
     cls, home, price = board.classes[unit], board.homes[unit], board.units[unit].price.gpu_hours
     found: dict[tuple[Hashable, ...], float] = {}
     for state, cost in costs.items():
+        if len(found) > most_states:
+            return None
         for at, number in enumerate(bins):
             kind = board.bins[number].kind
             places = _places(cls, kind, state[at]) if board.fits(cls, kind) else (home[1],) * (number == home[0])
@@ -86,7 +91,7 @@ def _placed(
                 paid = cost + (0.0 if (number, place) == home else price)
                 if paid < found.get(key, math.inf):
                     found[key] = paid
-    return found
+    return found if len(found) <= most_states else None
 
 
 def _places(cls: Hashable, kind: Hashable, state: Hashable) -> Iterable[Place]:

@@ -25,7 +25,6 @@ STRINGS: dict[str, tuple[str, str]] = {
     "role.or": (" or ", "或"),
     "role.lacks": ("Your role is {role}; this needs {needed}.", "您的角色是{role}；此操作需要{needed}。"),
     "keys": ("Keys: 1 to 8 open the pages, Tab moves on.", "键盘：1 到 8 切换页面，Tab 依次移动。"),
-    "skip": ("Skip to the page", "跳到正文"),
     "login.title": ("Log in", "登录"),
     "login.user": ("Name", "用户名"),
     "login.password": ("Password", "密码"),

@@ -54,10 +54,7 @@ def train(
     scorer = recipe.build()
     learned = examples if also is None else joined((also, examples))
     scorer.fit(learned)
-    report = json.dumps(to_json(trial.result), sort_keys=True, allow_nan=False)
-    onset, _ = learned.label(scorer.horizons_ms[-1])
     kinds = FaultKinds.of(learned, scorer.horizons_ms[-1], LEADING, recipe.seed)
-    pairs = np.stack((learned.device.astype(np.int64), learned.event_ms), axis=1)
     card = Card(
         name="risk",
         version=version,
@@ -71,12 +68,24 @@ def train(
         trained_from_ms=int(examples.at_ms.min()),
         trained_to_ms=int(examples.at_ms.max()),
         rows=len(learned),
-        onsets=len(np.unique(pairs[onset], axis=0)),
-        report_digest=hashlib.sha256(report.encode()).hexdigest(),
+        onsets=_onsets(learned, scorer.horizons_ms[-1]),
+        report_digest=_digest(trial),
         notes=trial.because if kinds is None else (*trial.because, kinds.words),
     )
     cases = CaseBook.of(trial.judged, trial.scores, scorer.horizons_ms[-1], recipe.seed)
     return Trained(Shelved(version, scorer, card, cases, Reference.of(examples), kinds), trial)
+
+
+def _digest(trial: Trial) -> str:
+    report = json.dumps(to_json(trial.result), sort_keys=True, allow_nan=False)
+    return hashlib.sha256(report.encode()).hexdigest()
+
+
+def _onsets(examples: Examples, horizon_ms: int) -> int:
+    """Distinct onsets that rows of `examples` come before."""
+    onset, _ = examples.label(horizon_ms)
+    pairs = np.stack((examples.device.astype(np.int64), examples.event_ms), axis=1)
+    return len(np.unique(pairs[onset], axis=0))
 
 
 def data_hash(examples: Examples) -> str:

@@ -124,17 +124,7 @@ class RiskModel:
     def _say(
         self, gpu: Gpu, fleet: Examples, row: int, scores: Floats, split: Split, warned: Warned | None, now_ms: int
     ) -> Prediction:
-        blank = Prediction(
-            subject=Subject(SubjectKind.GPU, gpu.uuid, gpu.host, gpu.pool),
-            target=TARGET,
-            at_ms=now_ms,
-            horizon_ms=self.horizons_ms[-1],
-            status=PredictionStatus.UNLIKELY,
-            model=self.card.family,
-            model_version=self.card.version,
-            sentence="",
-            simulated=gpu.simulated,
-        )
+        blank = self._blank(gpu, now_ms)
         where = f"{gpu.host} GPU {'?' if gpu.index is None else gpu.index}"
         if not np.isfinite(scores[-1]):
             reason = short_history(self._scorer.name, int(fleet.history_ms[row]), self._scorer.min_history_ms)
@@ -145,25 +135,32 @@ class RiskModel:
                 sentence=f"{where}: not enough data for a risk: {reason}.",
                 sentence_zh=f"{where}：数据不足，无法评估风险（{reason}）。",
             )
-        chance = float(scores[-1])
+        chance, ahead = float(scores[-1]), self.horizons_ms[-1]
         made = replace(
             blank,
             probability=chance,
             threshold=None if not np.isfinite(self.level) else self.level,
-            curve=tuple((ahead, float(p)) for ahead, p in zip(self.horizons_ms, scores, strict=True)),
+            curve=tuple((each, float(p)) for each, p in zip(self.horizons_ms, scores, strict=True)),
             classes=split,
         )
         if warned is None:
-            english, chinese = unlikely_sentence(where, chance, self.horizons_ms[-1])
+            english, chinese = unlikely_sentence(where, chance, ahead)
             return replace(made, sentence=english, sentence_zh=chinese)
-        ahead = self.horizons_ms[-1]
         english, chinese = likely_sentence(where, chance, ahead, warned.reasons, warned.likeness, split)
-        return replace(
-            made,
-            status=PredictionStatus.LIKELY,
-            sentence=english,
-            sentence_zh=chinese,
-            evidence=_evidence(warned, now_ms),
+        evidence = _evidence(warned, now_ms)
+        return replace(made, status=PredictionStatus.LIKELY, sentence=english, sentence_zh=chinese, evidence=evidence)
+
+    def _blank(self, gpu: Gpu, now_ms: int) -> Prediction:
+        return Prediction(
+            subject=Subject(SubjectKind.GPU, gpu.uuid, gpu.host, gpu.pool),
+            target=TARGET,
+            at_ms=now_ms,
+            horizon_ms=self.horizons_ms[-1],
+            status=PredictionStatus.UNLIKELY,
+            model=self.card.family,
+            model_version=self.card.version,
+            sentence="",
+            simulated=gpu.simulated,
         )
 
 

@@ -195,7 +195,7 @@ def _worst(title: str, text: str, metric: str, unit: str, name: str, *, most: bo
 
 def _health() -> Row:
     verdict = "gpu_recovery_action"
-    xid = "gpu_xid_events_total"
+    xid = "tocsin_xids_total"
     return Row(
         "Health",
         (
@@ -212,7 +212,7 @@ def _health() -> Row:
                 "XIDs in the chosen span",
                 help_of(xid) + " Also those whose count began within the span.",
                 "bars",
-                (Query(f"sum by (xid) ({prom.growth(xid, prom.FLEET)}) > 0", "XID {{xid}}", instant=True),),
+                (Query(f"sum by (xid) ({prom.growth(xid, prom.POOL)})", "XID {{xid}}", instant=True),),
                 (
                     Query(
                         flux.stream(flux.WORDS, "gpu_event", ["message"], 'r.kind == "xid"', flux.FLEET)

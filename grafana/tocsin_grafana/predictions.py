@@ -13,7 +13,7 @@ _KEYS = "target, host, gpu_index, gpu_uuid, pool, part"
 
 
 def _warnings() -> Row:
-    listed = f"tocsin_prediction_warning{{{prom.PREDICTED}}} == 1"
+    listed = f"tocsin_prediction_warning{{{prom.POOL}}} == 1"
     return Row(
         "Warnings",
         (
@@ -36,12 +36,12 @@ def _warnings() -> Row:
                 (
                     Query(f"max by ({_KEYS}) ({listed})", instant=True, name="Warns"),
                     Query(
-                        f"max by ({_KEYS}) ({_PROBABILITY}{{{prom.PREDICTED}}} and {listed})",
+                        f"max by ({_KEYS}) ({_PROBABILITY}{{{prom.POOL}}} and {listed})",
                         instant=True,
                         name="Probability",
                     ),
                     Query(
-                        f'max by ({_KEYS}) ({_LEAD}{{{prom.PREDICTED},bound="expected"}})',
+                        f'max by ({_KEYS}) ({_LEAD}{{{prom.POOL},bound="expected"}})',
                         instant=True,
                         name="Time left",
                     ),
@@ -76,7 +76,7 @@ def _course() -> Row:
                 "Probability of a hardware fault, the ten likeliest",
                 help_of(_PROBABILITY),
                 "timeseries",
-                (Query(f'topk(10, {_PROBABILITY}{{{prom.PREDICTED},target="hardware_fault"}})', prom.BY_GPU),),
+                (Query(f'topk(10, {_PROBABILITY}{{{prom.POOL},target="hardware_fault"}})', prom.BY_GPU),),
                 (
                     Query(
                         flux.shown(
@@ -96,7 +96,7 @@ def _course() -> Row:
                 "timeseries",
                 (
                     Query(
-                        f'bottomk(10, {_LEAD}{{{prom.PREDICTED},bound="expected"}})',
+                        f'bottomk(10, {_LEAD}{{{prom.POOL},bound="expected"}})',
                         "{{host}} {{gpu_index}} {{target}}",
                     ),
                 ),

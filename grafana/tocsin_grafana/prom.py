@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from tocsin.domain.metrics import METRICS
+from tocsin.telemetry.metrics import OWN_METRICS
 
 FLEET = 'mig_uuid="",pool=~"$pool"'
 HOST = 'mig_uuid="",host=~"$host"'
 GPU = 'mig_uuid="",gpu_uuid=~"$gpu"'
 BY_GPU = "{{host}} {{gpu_index}}"
 BY_INDEX = "GPU {{gpu_index}}"
-PREDICTED = 'pool=~"$pool"'
+POOL = 'pool=~"$pool"'
 
 
 def of(metric: str, where: str) -> str:
-    """The series of `metric` that meet `where`. Raises KeyError for a name that is not in the table."""
-    return f"{METRICS[metric].name}{{{where}}}"
+    """The series of `metric` that meet `where`. Raises KeyError for a name that is in no table."""
+    assert OWN_METRICS[metric] if metric.startswith("tocsin_") else METRICS[metric]
+    return f"{metric}{{{where}}}"
 
 
 def rate(metric: str, where: str, by: str = "") -> str:
@@ -29,4 +31,4 @@ def growth(metric: str, where: str, over: str = "$__range") -> str:
     `increase` alone says nothing of a series that begins above zero, as that of an XID does with its first.
     """
     series = of(metric, where)
-    return f"(increase({series}[{over}]) or ({series} unless {series} offset {over}))"
+    return f"(increase({series}[{over}]) > 0 or ({series} > 0 unless {series} offset {over}))"

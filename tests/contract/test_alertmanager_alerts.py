@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -20,9 +19,8 @@ from tocsin.actions.channels.registry import ChannelMeans, build_channel
 from tocsin.domain.clock import MINUTE, SECOND, Clock, SystemClock
 from tocsin.domain.finding import Severity
 from tocsin.domain.subject import Subject, SubjectKind
-from tocsin_testing import needs
 from tocsin_testing.notify_world import DECISION, LINKS, channel_settings
-from tocsin_testing.servers import free_port, server
+from tocsin_testing.servers import alertmanager
 
 pytestmark = pytest.mark.server
 
@@ -39,23 +37,6 @@ receivers:
       - url: {url}
         send_resolved: true
 """
-
-
-@contextlib.contextmanager
-def alertmanager(folder: Path, config: str) -> Iterator[str]:
-    """An Alertmanager with `config`; yields its base URL."""
-    port = free_port()
-    path = folder / "alertmanager.yml"
-    path.write_text(config)
-    command = [
-        needs.program("prometheus-alertmanager", "prometheus-alertmanager"),
-        f"--config.file={path}",
-        f"--storage.path={folder / 'alertmanager'}",
-        f"--web.listen-address=127.0.0.1:{port}",
-        "--cluster.listen-address=",
-    ]
-    with server(command, f"http://127.0.0.1:{port}/-/ready", folder / "alertmanager.log"):
-        yield f"http://127.0.0.1:{port}"
 
 
 class Rig:

@@ -10,6 +10,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import httpx2
@@ -25,6 +26,7 @@ from tocsin.domain.metrics import METRICS, variant
 from tocsin.domain.reading import Reading
 from tocsin.runtime.agent import Agent
 from tocsin.runtime.demo import Demo, demo_settings
+from tocsin.runtime.views import decision_out
 from tocsin.telemetry.metrics import COLLECTED, OWN_METRICS, OwnMetrics
 from tocsin_testing import needs, servers
 from tocsin_testing.builders import T0, gpu
@@ -35,7 +37,11 @@ pytestmark = pytest.mark.server
 NOT_SIMULATED = {
     ("fleet", "What the driver asks for"): "no simulated GPU has a verdict at this instant",
     ("node", "The host itself"): "companion host_load does not run beside a simulated fleet",
+    ("predictions", "Features that have shifted"): "asked once a day of past is there",
     ("predictions", "Error of calibration"): "nothing has come due within minutes",
+    ("predictions", "Predictions that have come due"): "nothing has come due within minutes",
+    ("actions", "Losses and failures in ten minutes"): "nothing is lost and nothing fails",
+    ("actions", "Slowest twentieth"): "nobody has asked the API",
 }
 """Panels that an exporter of everything answers for, with the reason."""
 
@@ -58,7 +64,7 @@ def marks() -> list[Asked]:
 
 
 def small() -> Settings:
-    """Sixteen GPUs, and no process for the models."""
+    """Two hosts, and no process for the models."""
     plain = Settings()
     simulation = plain.simulation.model_copy(update={"gpus": 16})
     forecast = plain.forecast.model_copy(update={"worker": False})
@@ -109,6 +115,17 @@ class Fleet:
         stack.callback(self.agent.close)
         source.fleet.inject("app_crash", "3")
 
+    def approve(self) -> None:
+        """Everything that waits for a person, and five minutes until it is done."""
+        for status in self.demo.brain.statuses():
+            if decision_out(status).approvable:
+                self.demo.service.approve(status.decision.id, "ann")
+        for _ in range(30):
+            if any(status.outcome and status.decision.action != "notify" for status in self.demo.brain.statuses()):
+                return
+            self.step()
+        raise AssertionError("nothing was done within five minutes")
+
     def step(self) -> None:
         """Ten seconds."""
         self.demo.step()
@@ -122,9 +139,10 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
     folder = tmp_path_factory.mktemp("promql")
     with ExitStack() as stack:
         fleet = Fleet(folder, stack)
-        for _ in range(22):
+        for _ in range(26):
             fleet.step()
         fleet.demo.brain.forecast()
+        fleet.approve()
         pages = {"simulated": [fleet.demo.brain.metrics.registry, fleet.agent.registry], "everything": [everything()]}
         urls = {}
         for name, registries in pages.items():
@@ -135,33 +153,41 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
                 ports.append(server.port)
             targets = ", ".join(f"'127.0.0.1:{port}'" for port in ports)
             config = (
-                "global: {scrape_interval: 250ms, scrape_timeout: 250ms}\n"
+                "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
                 f"scrape_configs: [{{job_name: tocsin, static_configs: [{{targets: [{targets}]}}]}}]\n"
             )
             place = folder / name
             place.mkdir()
             urls[name] = stack.enter_context(servers.prometheus(place, config))
         # Two scrapes at least, and a change between them.
-        until(urls["simulated"], "min(count_over_time(tocsin_build_info[1m])) >= 3")
+        until(urls["simulated"], "count(count_over_time(tocsin_build_info[1m]) >= 2) == 2")
         fleet.step()
-        until(urls["everything"], "min(count_over_time(tocsin_build_info[1m])) >= 4")
-        until(urls["simulated"], "min(count_over_time(tocsin_build_info[1m])) >= 7")
+        until(urls["everything"], "min(count_over_time(tocsin_build_info[1m])) >= 2")
+        until(urls["simulated"], "count(count_over_time(tocsin_build_info[1m]) >= 4) == 2")
         yield urls
+        _client().close()
+        _client.cache_clear()
 
 
-def until(url: str, query: str) -> None:
-    """Ask until there is an answer; fail after 20 s."""
+def until(url: str, query: str, tries: int = 600) -> None:
+    """Ask until there is an answer; fail after a minute."""
     never = threading.Event()
-    for _ in range(400):
+    for _ in range(tries):
         if result(url, query):
             return
-        never.wait(0.05)
+        never.wait(0.1)
     raise AssertionError(f"{query} has no answer")
+
+
+@cache
+def _client() -> httpx2.Client:
+    """One for all: each would read the authorities of TLS anew."""
+    return httpx2.Client(timeout=30.0)
 
 
 def result(url: str, query: str) -> list[object]:
     """What an instant query finds."""
-    answer = httpx2.get(f"{url}/api/v1/query", params={"query": query}).json()
+    answer = _client().get(f"{url}/api/v1/query", params={"query": query}).json()
     assert answer["status"] == "success", (query, answer)
     found: list[object] = answer["data"]["result"]
     return found
@@ -171,15 +197,18 @@ def test_every_panel_has_data(answers: dict[str, str]) -> None:
     empty = []
     for query in asked("prometheus"):
         where = "everything" if (query.board, query.panel) in NOT_SIMULATED else "simulated"
-        if not result(answers[where], filled(query.text)):
+        try:
+            # A scrape that a busy machine lets run out leaves a gap until the next.
+            until(answers[where], filled(query.text), tries=25)
+        except AssertionError:
             empty.append((query.board, query.panel, query.text))
-    assert empty == []
+    assert not empty, "\n".join(map(str, empty))
 
 
 def test_every_annotation_is_answered(answers: dict[str, str]) -> None:
     for query in marks():
         result(answers["simulated"], filled(query.text))
-    assert result(answers["simulated"], 'tocsin_journal_entries_total{kind="incident_opened"}')
+    until(answers["simulated"], 'tocsin_journal_entries_total{kind="incident_opened"}')
 
 
 def test_what_is_not_simulated_is_a_panel() -> None:
@@ -190,5 +219,4 @@ def test_what_is_not_simulated_is_a_panel() -> None:
 def test_variables_find_pools_hosts_and_gpus(answers: dict[str, str]) -> None:
     for variable in load("prometheus", "gpu")["templating"]["list"][1:]:
         metric, label = variable["query"]["query"].removeprefix("label_values(").removesuffix(")").rsplit(", ", 1)
-        found = result(answers["simulated"], f"count by ({label}) ({filled(metric)})")
-        assert len(found) >= 1, variable["name"]
+        until(answers["simulated"], f"count by ({label}) ({filled(metric)})")

@@ -179,8 +179,10 @@ def test_a_brain_takes_the_record_under_the_name_of_the_token(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node, service = site.node(), FakeService()
-    secrets = {"otto": Role.OPERATOR, "vera": Role.VIEWER}
-    tokens = [Token(name=name, role=role, secret=SecretStr(f"{name}-secret-0123456789")) for name, role in secrets.items()]
+    tokens = [
+        Token(name=name, role=role, secret=SecretStr(f"{name}-secret-0123456789"))
+        for name, role in (("otto", Role.OPERATOR), ("vera", Role.VIEWER))
+    ]
     server = ApiServer(create_app(service, ApiSettings(tokens=tokens)))
     server.start()
     try:

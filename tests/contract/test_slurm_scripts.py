@@ -39,6 +39,10 @@ class Site:
 
     folder: Path
 
+    @property
+    def slurm_conf(self) -> Path:
+        return self.folder.parent / "slurm.conf"
+
     def install(self, **conf: str) -> None:
         for name in SCRIPTS:
             shutil.copy(FOLDER / name, self.folder / name)
@@ -48,7 +52,8 @@ class Site:
         )
         scan.chmod(0o755)
         told = {"TOCSIN": str(scan), "VERDICT": str(self.folder / "run" / "verdict"), **conf}
-        (self.folder / "tocsin-slurm.conf").write_text("".join(f"{name}={value}\n" for name, value in told.items()))
+        lines = [f"{name}={value}\n" for name, value in told.items()]
+        (self.folder / "tocsin-slurm.conf").write_text("".join([*lines, f"export SLURM_CONF={self.slurm_conf}\n"]))
         self.gpus_are(0)
 
     def gpus_are(self, code: int) -> None:
@@ -191,7 +196,8 @@ def test_a_real_slurm_keeps_jobs_off_a_bad_node(real: tuple[Cluster, Site]) -> N
     job = cluster.submit()
     cluster.until("a job runs on a good node", lambda: cluster.field("job", job, "JobState") == "RUNNING")
     cluster.run("scancel", job)
-    cluster.until("the health check has run", lambda: site.scans > 0)
+    assert site.scans > 0
+    cluster.until("its epilog has run", lambda: "COMPLETING" not in cluster.field("node", "gpu-n1", "State"))
     site.gpus_are(2)
     cluster.until("the health check drains", lambda: "DRAIN" in cluster.field("node", "gpu-n1", "State"), 70)
     shown = cluster.run("sinfo", "-h", "-R", "-o", "%E")

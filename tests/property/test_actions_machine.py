@@ -21,6 +21,7 @@ from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.decision import Decision, DecisionState, Mode
 from tocsin.domain.errors import TocsinError
 from tocsin.domain.finding import ActionKind, Category
+from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.journal.kinds import EntryKind
 from tocsin_testing.action_world import FakeExecutor, World, fleet, settings
 from tocsin_testing.journal_double import KilledError
@@ -32,6 +33,7 @@ KINDS = [
     ActionKind.DRAIN,
     ActionKind.RESET_GPU,
     ActionKind.REBOOT_NODE,
+    ActionKind.MIGRATE,
     ActionKind.THROTTLE,
     ActionKind.NOTIFY,
 ]
@@ -206,6 +208,21 @@ class ActionMachine(RuleBasedStateMachine):
             with contextlib.suppress(TocsinError):
                 self.world.loop.reject(chance.choice(statuses).decision.id, "ann")
 
+    @rule(uuid=uuids, whole=st.booleans())
+    def release(self, uuid: str, whole: bool) -> None:
+        """A person gives a GPU, or its host, back to service: what was done there and is over counts no more."""
+        gpu = self.world.gpus[uuid]
+        kind, name = (SubjectKind.HOST, gpu.host) if whole else (SubjectKind.GPU, uuid)
+        before = set(self.world.loop.controls().effects)
+        self.world.loop.release(Subject(kind, name, gpu.host, gpu.pool), "ann")
+        for key in before - set(self.world.loop.controls().effects):
+            gone = self.effects.pop(key, None)
+            assert gone is None or gone.subject.host == gpu.host, "a release reaches its own host alone"
+
+    @rule()
+    def lease_is_lost_or_won(self) -> None:
+        self.world.active = not self.world.active
+
     @rule()
     def reset_breaker(self) -> None:
         if self.tripped:
@@ -255,6 +272,7 @@ class ActionMachine(RuleBasedStateMachine):
     def audit_again(self, decision: Decision) -> None:
         """May this go on now."""
         assert not self.paused, "goes on while paused"
+        assert self.world.active, "goes on without the lease"
         assert is_recovery(decision.action) or self._breaker_closed(), "goes on while tripped"
         ended = {e.payload["key"] for e in self.world.journal.of(EntryKind.OUTCOME, EntryKind.VERIFICATION)}
         assert decision.key not in ended, "goes on after its end"
@@ -263,6 +281,7 @@ class ActionMachine(RuleBasedStateMachine):
         """May this run now."""
         assert decision.key not in self.keys, "twice on one key"
         assert not self.paused, "acts while paused"
+        assert self.world.active, "acts without the lease"
         mode = self.world.policy.settings.mode
         assert mode is not Mode.OBSERVE, "acts in observe"
         assert mode is Mode.ACT or decision.id in self.approved, "acts without approval"
@@ -308,6 +327,7 @@ class ActionMachine(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         self.world.notifier.delivery = Delivery(True, "told", 1)
+        self.world.active = True
         self.world.step(advance=MINUTE)
         self._look()
         self.world.step(advance=MINUTE)
@@ -327,7 +347,8 @@ turns = st.one_of(
     st.tuples(st.just("executor_changes"), st.just(True), st.just(True), st.sampled_from([True, False, None])),
     st.tuples(st.just("clock_steps"), st.sampled_from([-2 * HOUR, 2 * HOUR])),
     st.tuples(st.just("executor_takes_long"), st.booleans()),
-    st.tuples(st.sampled_from(["killed_while_executing", "restart"])),
+    st.tuples(st.just("release"), uuids, st.booleans()),
+    st.tuples(st.sampled_from(["killed_while_executing", "restart", "lease_is_lost_or_won", "pause_or_resume"])),
 )
 
 

@@ -53,7 +53,8 @@ def test_an_uncordon_gives_back_exactly_the_node_before_the_cordon(raw: dict[str
 
 @given(NODES, MARKS, st.booleans())
 def test_steering_work_away_and_ending_it_leaves_nothing(raw: dict[str, Any], mark: marks.Mark, taint: bool) -> None:
-    marked = _apply(raw, marks.avoid(Node(raw), "2026-11-22T00:00:00.000Z", by_taint=taint))
+    marked = _apply(raw, marks.avoid(Node(raw), "2026-11-22T00:00:00.000Z", "key", by_taint=taint))
+    assert marks.avoid(Node(marked), "2026-11-23T00:00:00.000Z", "key", by_taint=taint) is None
     assert marks.is_avoided(Node(marked))
     assert _plain(_apply(marked, marks.no_longer_avoid(Node(marked)))) == _plain(raw)
     both = _apply(marked, marks.cordon(Node(marked), mark))

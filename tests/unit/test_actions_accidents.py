@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tocsin.actions.decide import chosen_action
 from tocsin.actions.executors.protocol import ExecutionResult
 from tocsin.actions.reach import available, out_of_service
-from tocsin.actions.view import NodeState
+from tocsin.actions.view import Confirmations, NodeState
 from tocsin.actions.watching import OUTSIDE
 from tocsin.domain.clock import DAY, HOUR, MINUTE
-from tocsin.domain.decision import DecisionState, OutcomeStatus
+from tocsin.domain.decision import DecisionState, OutcomeStatus, Ruling
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Category, Finding, Severity
 from tocsin.domain.identity import Gpu
+from tocsin.domain.order import OrderState
 from tocsin.domain.reading import Reading
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.journal.kinds import EntryKind
 from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.incidents import collapse
 from tocsin.rules.load import load_rules
+from tocsin.runtime.lease import FileLease
 from tocsin_testing.action_world import World, fleet, incident, settings
 from tocsin_testing.builders import T0
+from tocsin_testing.node_world import Node
 
 LIMITS = {
     "max_concurrent": 5,
@@ -58,6 +62,43 @@ def test_accident_one_poll_shows_most_links_down() -> None:
     assert world.loop.controls().breaker is None
 
 
+LINK_DOWN = """
+[[rules]]
+name = "nvlink_down"
+summary = "A link is down."
+severity = "critical"
+category = "hardware"
+action = "drain"
+alert = "{where}: a link is down."
+all = [{ kind = "threshold", metric = "gpu_nvlink_up{link}", below = 1 }]
+"""
+
+
+@pytest.mark.parametrize("polls", [1, 2])
+def test_accident_one_poll_of_links_through_the_rules(tmp_path: Path, polls: int) -> None:
+    """The same from the readings on: a poll or two in which the links of 214 nodes look down drains none of them."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text(LINK_DOWN)
+    world = World(settings(confirmations=3, limits=LIMITS), fleet(288, 1))
+    engine, confirmations = RuleEngine(load_rules(rules)), Confirmations()
+    flagged = 0
+    for poll in range(10):
+        world.clock.advance(15_000)
+        now = world.clock.now_ms()
+        readings = [
+            Reading(gpu, now, {"gpu_nvlink_up{link=\"0\"}": 0.0 if 2 <= poll < 2 + polls and host < 214 else 1.0})
+            for host, gpu in enumerate(world.gpus.values())
+        ]
+        active = engine.step(Inputs(now, readings)).active
+        flagged = max(flagged, len(active))
+        incidents = collapse(active, [])
+        seen = confirmations.update(active, now)
+        view = replace(world.view(), findings={f.id: f for f in active}, incidents=tuple(incidents), confirmations=seen)
+        world.loop.step(view, incidents, [])
+    assert flagged == 214
+    assert _executed(world) == 0
+
+
 def test_accident_the_same_poll_again_and_again() -> None:
     """Where the wrong state stays, what runs before the breaker latches is bounded by number, not by share alone."""
     world = World(settings(confirmations=3, breaker_root_causes=3, limits=LIMITS), fleet(288, 1))
@@ -81,6 +122,38 @@ def test_accident_a_restart_replays_an_old_event() -> None:
     assert _executed(world) == 0
     live = next(v for v in world.only(ActionKind.REBOOT_NODE).verdicts if v.guard == "still_live")
     assert "may be history" in live.reason
+
+
+@pytest.mark.parametrize(
+    ("age", "reloaded", "acts"),
+    [(DAY, None, False), (HOUR, 50 * MINUTE, False), (12 * HOUR, 11 * HOUR, False), (HOUR, None, True)],
+)
+def test_accident_an_old_event_through_the_rules(age: int, reloaded: int | None, acts: bool) -> None:
+    """A brain that starts reads the events of the day before again: a node that was rebooted since, or whose event is
+    a day old, is left alone; one that still has what it reported is not."""
+    gpu = fleet(1, 1)["GPU-0-0"]
+    world = World(settings(boot_grace_seconds=60.0, confirmations=3), {gpu.uuid: gpu})
+    events = [Event(EventKind.XID, gpu.uuid, gpu.host, T0 - age, 79, severity=Severity.CRITICAL)]
+    if reloaded is not None:
+        events.insert(0, Event(EventKind.DRIVER_RELOAD, gpu.uuid, gpu.host, T0 - reloaded))
+    for _ in range(2):
+        engine, confirmations = RuleEngine(load_rules(None)), Confirmations()
+        world.restart()
+        for _ in range(20):
+            world.clock.advance(15_000)
+            now = world.clock.now_ms()
+            active = engine.step(Inputs(now, [Reading(gpu, now, {"gpu_temperature_celsius": 50.0})], events)).active
+            incidents = collapse(active, events)
+            view = replace(
+                world.view(),
+                findings={f.id: f for f in active},
+                incidents=tuple(incidents),
+                confirmations=confirmations.update(active, now),
+            )
+            world.loop.step(view, incidents, [])
+    assert bool(_executed(world)) is acts
+    keys = [entry.payload["key"] for entry in world.journal.of(EntryKind.EXECUTION_STARTED)]
+    assert len(keys) == len(set(keys))
 
 
 def test_accident_closing_the_breaker_replays_days() -> None:
@@ -161,9 +234,13 @@ def test_accident_a_check_that_fails_open(trouble: str) -> None:
     for _ in range(20):
         world.step()
     assert _executed(world) == 1
-    assert available("default", world.view(), world.clock.now_ms(), out_of_service(world.view())) < len(world.gpus) or (
-        trouble == "blind"
-    )
+    (back,) = (s for s in world.loop.statuses() if s.decision.action is ActionKind.UNCORDON)
+    proof = next(v for v in back.verdicts if v.guard == "proof")
+    assert (back.state, proof.ruling) == (DecisionState.HELD, Ruling.HOLD)
+    assert "GPU-0-0" in proof.reason
+    if trouble != "blind":
+        now = world.clock.now_ms()
+        assert available("default", world.view(), now, out_of_service(world.view())) < len(world.gpus)
     world.stale.clear()
     world.sick.clear()
     world.values["GPU-0-0"] = {"gpu_temperature_celsius": 60.0}
@@ -219,7 +296,9 @@ def test_accident_a_burst_in_sympathy() -> None:
         world.view(), findings={f.id: f for f in active}, confirmations=dict.fromkeys([f.id for f in active], 9)
     )
     report = world.loop.step(view, incidents, [])
-    assert len([s for s in report.decisions if s.decision.action is not ActionKind.NOTIFY]) <= 1
+    (acted,) = (s for s in report.decisions if s.decision.action is not ActionKind.NOTIFY)
+    assert acted.decision.subject.name == "GPU-0-0"
+    assert len(world.notifier.told) == 1
 
 
 def test_accident_a_person_is_overruled() -> None:
@@ -240,19 +319,38 @@ def test_accident_a_person_is_overruled() -> None:
     assert (note.actor, note.payload["subject"]) == (OUTSIDE, "host:node-0")
 
 
-def test_accident_two_brains() -> None:
-    """Of two brains on one fleet only the one that holds the lease acts or speaks."""
+def test_accident_two_brains(tmp_path: Path) -> None:
+    """Of two brains on one fleet only the one that holds the lease acts or speaks, and agents follow no other."""
     first, second = World(), World()
-    second.active = False
-    for world in (first, second):
-        world.break_gpu("GPU-0-0")
-        for _ in range(4):
+    leases = [FileLease(tmp_path / "lease", name) for name in ("first", "second")]
+    for turn in range(4):
+        for world, lease in zip((first, second), leases, strict=True):
+            world.break_gpu("GPU-0-0")
+            lease.tick()
+            world.active = lease.held()
             world.step()
+        assert [lease.held() for lease in leases] == [True, False], turn
     assert (_executed(first), len(first.notifier.told)) == (1, 1)
     assert (_executed(second), len(second.notifier.told)) == (0, 0)
-    second.active = True
-    second.step()
-    assert len(second.notifier.told) == 1
+    leases[0].release()
+    for world, lease in zip((first, second), leases, strict=True):
+        if lease is leases[1]:
+            lease.tick()
+        world.active = lease.held()
+        world.faults.clear()
+        world.break_gpu("GPU-1-0", rule="later")
+        world.step()
+    leases[1].release()
+    assert _executed(first) == 1
+    assert _executed(second) == 1
+    # What the first had asked of an agent counts for nothing once the second has been heard of.
+    node = Node(tmp_path / "limits")
+    node.power.celsius["GPU-a"] = 84.0
+    node.worker.receive([replace(node.order(ActionKind.RESTORE), epoch=2)])
+    late = replace(node.order(), epoch=1)
+    node.worker.receive([late])
+    node.seconds(10)
+    assert (node.state(late), node.watts) == (OrderState.OUTRANKED, 700)
 
 
 @pytest.mark.parametrize("by", [-30 * DAY, -HOUR, HOUR, 30 * DAY])

@@ -199,6 +199,6 @@ def test_agents_neither_read_nor_take_the_journal_away() -> None:
     for path in ("/v1/journal/page", "/v1/journal/export", "/v1/timeline"):
         assert http.get(path).status_code == 403
     token = Token(name="a", role=Role.AGENT, secret=SecretStr(SECRET))
-    with serving(FakeService(), ApiSettings(tokens=[token])) as base, Client(base, SECRET) as client:
-        with pytest.raises(Denied):
-            list(client.export_journal("jsonl"))
+    settings = ApiSettings(tokens=[token])
+    with serving(FakeService(), settings) as base, Client(base, SECRET) as client, pytest.raises(Denied):
+        list(client.export_journal("jsonl"))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from click.testing import CliRunner
 
 from tocsin.cli.main import cli
+from tocsin.cli.service_health import health_lines, needs_a_look, own_metrics
 from tocsin.client.client import Client
+from tocsin.client.models import Readiness
 from tocsin_testing.fake_service import FakeService, serving
 
 
@@ -24,7 +27,49 @@ def test_it_says_how_things_are_what_is_worst_and_what_waits() -> None:
     assert "{" not in told
 
 
-def test_json_is_the_whole_summary() -> None:
+def test_what_is_predicted_has_its_lead_and_what_is_held_its_reason() -> None:
+    with serving(FakeService()) as url:
+        told = CliRunner().invoke(cli, ["status", "--api-url", url], catch_exceptions=False).output
+    assert "  in 2.5 h (90 min to 4.4 h), 91 %: Reaches 93 C" in told
+    assert "    held by capacity: pool inference would keep 16 of 24 GPUs in service" in told
+    assert "breaker tripped (3 root causes within 1 h); tocsin breaker reset" in told
+    assert "brain: ready" in told
+
+
+def test_json_is_the_whole_summary_and_what_it_counts() -> None:
     with serving(FakeService()) as url, Client(url) as client:
-        told = CliRunner().invoke(cli, ["status", "--json", "--api-url", url], catch_exceptions=False).output
-        assert json.loads(told).keys() == client.summary().model_dump(mode="json").keys()
+        told = json.loads(CliRunner().invoke(cli, ["status", "--json", "--api-url", url]).output)
+        summary = client.summary().model_dump(mode="json")
+    assert told.keys() == summary.keys() | {"ready", "service", "attention", "ahead", "waiting"}
+    assert len(told["waiting"]) == told["decisions_approvable"]
+    assert all(one["eta"] for one in told["ahead"])
+    assert told["ready"] == {"ready": True, "reasons": []}
+
+
+def test_check_is_for_scripts() -> None:
+    service = FakeService()
+    with serving(service) as url:
+        assert CliRunner().invoke(cli, ["status", "--api-url", url], standalone_mode=False).return_value == 0
+        assert CliRunner().invoke(cli, ["status", "--check", "--api-url", url], standalone_mode=False).return_value == 1
+
+
+@pytest.mark.parametrize(
+    ("page", "said", "bad"),
+    [
+        ('tocsin_store_writes_total{store="sqlite"} 7\n', "store: 7 writes, 0 failed", False),
+        ('tocsin_store_write_failures_total{store="a",reason="unavailable"} 2\n', "store: 0 writes, 2 failed", True),
+        ("tocsin_store_damaged_segments 1\n", "1 files damaged and set aside", True),
+        ("tocsin_forecast_worker_deaths 3\n", "worker died 3 times", True),
+        ("tocsin_model_silent_gpus 5\n", "it can say nothing of 5 GPUs", False),
+        ("tocsin_brain_active 0\n", "another brain holds the lease", False),
+        ('tocsin_loop_failures_total{loop="a"} 1\n', "1 unexpected errors survived", True),
+    ],
+)
+def test_the_health_of_the_service(page: str, said: str, bad: bool) -> None:
+    service = own_metrics(page)
+    assert said in "\n".join(health_lines(Readiness(ready=True), service))
+    assert needs_a_look(service) is bad
+
+
+def test_a_brain_that_is_not_ready_says_why() -> None:
+    assert health_lines(Readiness(ready=False, reasons=["it starts"]), {})[0] == "brain: not ready (it starts)"

@@ -13,17 +13,17 @@ if os.environ.get("TOCSIN_TEST_AWS"):
     import boto3
 else:
     boto3 = pytest.importorskip("boto3", reason="the extra aws is not installed here; `make aws-test` runs these")
-from botocore.stub import ANY, Stubber  # noqa: E402
+from botocore.stub import ANY, Stubber
 
-from tocsin.actions.cloud.aws import TAG, AwsProblem  # noqa: E402
-from tocsin.actions.cloud.aws_door import Boto, open_boto  # noqa: E402
-from tocsin.actions.executors.aws_asg import AwsAsg  # noqa: E402
-from tocsin.config.cloud import AwsSettings  # noqa: E402
-from tocsin.domain.clock import HOUR, ManualClock  # noqa: E402
-from tocsin.domain.decision import Decision, Mode  # noqa: E402
-from tocsin.domain.errors import InputError  # noqa: E402
-from tocsin.domain.finding import ActionKind, Category, Severity  # noqa: E402
-from tocsin.domain.subject import Subject, SubjectKind  # noqa: E402
+from tocsin.actions.cloud.aws import TAG, AwsProblem
+from tocsin.actions.cloud.aws_door import Boto, open_boto
+from tocsin.actions.executors.aws_asg import AwsAsg
+from tocsin.config.cloud import AwsSettings
+from tocsin.domain.clock import HOUR, ManualClock
+from tocsin.domain.decision import Decision, Mode
+from tocsin.domain.errors import InputError
+from tocsin.domain.finding import ActionKind, Category, Severity
+from tocsin.domain.subject import Subject, SubjectKind
 
 T0 = 1_795_231_366_000
 KEYS = {"region_name": "eu-central-1", "aws_access_key_id": "x", "aws_secret_access_key": "y"}

@@ -11,9 +11,10 @@ from streamlit.testing.v1 import AppTest
 
 import tocsin.dashboard
 from tocsin.config.access import ApiSettings, Role, Token
-from tocsin.dashboard.access import TOKEN_VARIABLE, URL_VARIABLE
+from tocsin.dashboard import heatmap
+from tocsin.dashboard.access import URL_VARIABLE
 from tocsin.dashboard.text import LANGUAGES, Text
-from tocsin.domain.decision import DecisionState
+from tocsin.domain.clock import HOUR, to_iso
 from tocsin_testing import fake_fleet as fleet
 from tocsin_testing.fake_service import FakeService, serving
 from tocsin_testing.servers import free_port
@@ -69,7 +70,7 @@ def test_every_page_opens_and_says_that_the_fleet_is_simulated(url: str, page: s
     headings = {
         "overview": text("attention"),
         "gpu": text("gpu.findings"),
-        "decisions": text("decisions.waiting"),
+        "decisions": text("why.title"),
         "scoreboard": text("score.by_rule"),
     }
     assert headings[page] in shown
@@ -82,11 +83,12 @@ def test_a_real_fleet_is_not_called_simulated(url: str, service: FakeService, pa
     assert Text("en")("simulated.banner") not in said(opened(page))
 
 
-def test_the_overview_ranks_what_needs_attention(url: str) -> None:
+def test_now_ranks_what_needs_attention(url: str) -> None:
     shown = said(opened())
     order = [shown.index(words) for words in ("XID 79: the GPU", "Core temperature 86.4 C", "93 % of memory in use")]
     assert order == sorted(order)
     assert "91 % · in 2.5 h, between 90 min and 4.4 h" in shown
+    assert "waiting costs <b>33 GPU-hours</b>" in shown
     assert "Decisions waiting for a person: 2" in shown
 
 
@@ -96,17 +98,28 @@ def test_what_a_pool_lacks_needs_attention_too(url: str) -> None:
     assert "Mean utilization 26.9 % over 15 min" in shown
 
 
-@pytest.mark.parametrize("colour", ["state", "temperature", "utilization", "memory"])
+@pytest.mark.parametrize("colour", heatmap.MEASURES)
 def test_the_map_can_be_coloured_by_each_measure(url: str, colour: str) -> None:
     app = opened()
     app.segmented_control(key="colour").set_value(colour).run()
     assert not app.exception
-    assert len(app.get("plotly_chart")) == 1
+    assert len(app.get("bidi_component")) == 1
+    assert app.query_params.get("colour", "state") == colour
+
+
+def test_filters_of_the_map_are_kept_in_the_url(url: str) -> None:
+    app = opened(pool="inference", find="node-07")
+    assert app.multiselect(key="pool").value == ["inference"]
+    assert app.text_input(key="find").value == "node-07"
+    app.text_input(key="find").set_value("nowhere").run()
+    assert app.query_params["find"] == "nowhere"
+    assert [each.value for each in app.info] == ["No GPU fits this filter."]
 
 
 def test_the_gpu_of_the_url_is_shown(url: str) -> None:
     app = opened("gpu", gpu=fleet.uuid(*fleet.HOT))
     assert app.selectbox(key="chosen_gpu").value == fleet.uuid(*fleet.HOT)
+    assert app.selectbox(key="chosen_host").value == "gpu-node-03"
     shown = said(app)
     assert "temperature-high" in shown
     assert "Reaches 93 C, the slowdown threshold" in shown
@@ -116,7 +129,7 @@ def test_the_gpu_of_the_url_is_shown(url: str) -> None:
 def test_choosing_a_gpu_is_kept_in_the_url(url: str) -> None:
     app = opened("gpu")
     assert app.query_params["gpu"] == fleet.uuid(*fleet.LOST)
-    app.selectbox(key="chosen_gpu").set_value(fleet.uuid(*fleet.LEAKING)).run()
+    app.selectbox(key="chosen_host").set_value("gpu-node-02").run()
     assert app.query_params["gpu"] == fleet.uuid(*fleet.LEAKING)
     assert "memory-high" in said(app)
 
@@ -138,51 +151,43 @@ def test_a_prediction_without_enough_data_says_so(url: str) -> None:
     assert "14 min of history" in shown
 
 
-@pytest.mark.parametrize("span", ["1 h", "24 h", "7 d"])
-def test_each_time_span_draws(url: str, span: str) -> None:
+def test_what_a_prediction_rests_on_and_what_was_diagnosed_is_shown(url: str) -> None:
+    shown = said(opened("gpu", gpu=fleet.uuid(*fleet.HOT)))
+    assert "6 of the 8 most similar past situations were followed by a fault" in shown
+    assert "What it rests on: temperature" in shown
+    assert "limited by communication between the GPUs" in said(opened("gpu", gpu=fleet.uuid(0, 3)))
+    assert "受限于" in said(opened("gpu", gpu=fleet.uuid(0, 3), lang="zh"))
+
+
+def test_a_host_of_the_url_leads_to_its_worst_gpu(url: str) -> None:
+    app = opened("gpu", host="gpu-node-03")
+    assert app.query_params["gpu"] == fleet.uuid(*fleet.HOT)
+    assert "host" not in app.query_params
+
+
+@pytest.mark.parametrize("span", ["1h", "24h", "7d", "30d"])
+def test_each_time_span_draws_and_is_kept_in_the_url(url: str, span: str) -> None:
     app = opened("gpu", gpu=fleet.uuid(*fleet.HOT))
     app.segmented_control(key="span").set_value(span).run()
     assert not app.exception
     assert len(app.get("plotly_chart")) == 1
+    assert app.query_params["span"] == span
 
 
-def test_a_decision_shows_what_every_guard_said(url: str) -> None:
-    shown = said(opened("decisions"))
-    assert "pool inference would keep 16 of 24 GPUs in service" in shown
-    assert "What every guard said: 19 allow, 2 hold, 0 deny" in shown
-    assert "until 11:14 UTC" in shown
-
-
-def test_approving_and_rejecting_reach_the_journal(url: str, service: FakeService) -> None:
-    first, second = [d for d in service.decisions(10) if d.approvable]
-    app = opened("decisions")
-    app.button(key=f"approve-{first.id}").click().run()
-    assert service.decision(first.id).approved_by == "loopback"
-    assert app.success[0].value == f"Approved: {first.sentence}"
-    assert "approved by loopback" in said(app)
-    app.text_input(key=f"reason-{second.id}").set_value("its job ends at noon").run()
-    app.button(key=f"reject-{second.id}").click().run()
-    assert service.decision(second.id).state is DecisionState.REJECTED
-    assert [e.kind for e in service.journal(1, 10)] == ["approval", "rejection"]
-    assert "No decision waits for a person." in said(app)
-
-
-def test_a_decision_that_was_settled_elsewhere_is_said_to_be(url: str, service: FakeService) -> None:
-    first = next(d for d in service.decisions(10) if d.approvable)
-    app = opened("decisions")
-    service.reject(first.id, "someone", "")
-    app.button(key=f"approve-{first.id}").click().run()
+def test_one_can_go_back_in_time_and_return(url: str) -> None:
+    app = opened("gpu", gpu=fleet.uuid(*fleet.HOT))
+    app.button(key="earlier").click().run()
+    assert app.query_params["until"] == to_iso(fleet.NOW_MS - 3 * HOUR)
     assert not app.exception
-    assert "only one that waits for a person can be settled" in app.error[0].value
+    app.button(key="now").click().run()
+    assert "until" not in app.query_params
 
 
-def test_a_viewer_sees_buttons_that_cannot_be_pressed(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
-    token = Token(name="v", role=Role.VIEWER, secret=SecretStr(SECRET))
-    with serving(service, ApiSettings(tokens=[token])) as base:
-        monkeypatch.setenv(URL_VARIABLE, base)
-        monkeypatch.setenv(TOKEN_VARIABLE, SECRET)
-        app = opened("decisions")
-    assert {button.disabled for button in app.button} == {True}
+@pytest.mark.parametrize("peers", ["none", "node", "model", "job"])
+def test_the_peers_can_be_chosen(url: str, peers: str) -> None:
+    app = opened("gpu", gpu=fleet.uuid(*fleet.HOT), peers=peers)
+    assert app.segmented_control(key="peers").value == peers
+    assert ("middle 80 % of peers" in said(app)) == (peers != "none")
 
 
 def test_a_refused_token_is_one_clear_message(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:

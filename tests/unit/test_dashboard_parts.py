@@ -13,9 +13,8 @@ import tocsin.dashboard
 from tocsin.actions.guards.stages import GUARDS
 from tocsin.client.models import GpuState, SeriesResponse, SubjectOut
 from tocsin.dashboard import format as formats
-from tocsin.dashboard import heatmap, launch, timeline
-from tocsin.dashboard.overview import needing_attention
-from tocsin.dashboard.palette import DARK, LIGHT, SYMBOLS, Palette, ink, luminance, mix
+from tocsin.dashboard import launch, timeline
+from tocsin.dashboard.palette import DARK, LIGHT
 from tocsin.dashboard.text import LANGUAGES, Text
 from tocsin.dashboard.words import STRINGS, TABLES
 from tocsin.domain.clock import HOUR, to_iso
@@ -55,8 +54,9 @@ def test_every_string_is_in_every_language_with_the_same_placeholders() -> None:
 
 
 def test_chinese_is_chinese() -> None:
-    same = {key for key, (english, chinese) in STRINGS.items() if english == chinese}
-    assert same == {"gpu.choose", "event.xid", "event.sxid"}
+    """Only names and abbreviations are alike in both."""
+    same = {words[0] for words in STRINGS.values() if words[0] == words[1]}
+    assert {words for words in same if re.search(r"[a-z]{4,}", re.sub(r"\{\w+\}", "", words))} <= {"Brier {brier}"}
 
 
 @pytest.mark.parametrize(("group", "values"), GROUPS.items())
@@ -75,10 +75,10 @@ def test_no_key_stands_in_two_tables() -> None:
 
 def test_no_string_is_left_over() -> None:
     source = "".join(path.read_text() for path in FOLDER.glob("*.py"))
-    built = ("page", "colour", "column", "problem", "remedy", "score", "unit", "missing", "guard", *GROUPS)
-    quoted = set(re.findall(r"""["']([a-z_.]+)["']""", source))
-    used = {key for key in STRINGS if key in quoted or key.partition(".")[0] in built}
-    assert set(STRINGS) - used == {"decision.approve", "decision.reject"}
+    quoted = set(re.findall(r"""["']([A-Za-z0-9_.]+)["']""", source))
+    built = set(re.findall(r"""f["']([a-z_.]+\.)\{""", source))
+    built |= {f"{group}." for group in re.findall(r"""\bname\(\s*["']([a-z_]+)["']""", source)}
+    assert [key for key in STRINGS if key not in quoted and not key.startswith(tuple(built))] == []
 
 
 def test_an_unknown_language_is_english_and_an_unknown_value_itself() -> None:
@@ -127,7 +127,7 @@ def test_every_metric_has_a_label_and_a_unit() -> None:
 
 def test_numbers_that_are_not_there() -> None:
     assert [formats.percent(None), formats.degrees(None), formats.watts(None)] == ["–"] * 3
-    assert [formats.watts(312.4), formats.watts(21_300.0)] == ["312 W", "21.3 kW"]
+    assert [formats.watts(w) for w in (312.4, 21_300.0, 2.6e6)] == ["312 W", "21.3 kW", "2.60 MW"]
 
 
 def test_a_probability_never_claims_certainty() -> None:
@@ -179,83 +179,6 @@ def test_markdown_is_shown_as_it_is() -> None:
     assert formats.markdown_safe("a_b*[c]") == r"a\_b\*\[c\]"
 
 
-def test_attention_is_ranked_by_state_then_probability() -> None:
-    ranked = needing_attention(FakeService().gpus())
-    found = [(gpu.state, gpu.probability) for gpu in ranked]
-    assert found[:3] == [(GpuState.LOST, None), (GpuState.CRITICAL, 0.91), (GpuState.WARNING, 0.74)]
-    assert found[-1] == (GpuState.OK, 0.22)
-    assert len(ranked) == 7
-
-
-def test_a_small_fleet_is_one_band() -> None:
-    layout = heatmap.arrange(FakeService().gpus())
-    assert (layout.columns, layout.rows, layout.bands, layout.height) == (8, 8, 1, 8)
-    assert layout.cells[5, 2].uuid == fleet.uuid(*fleet.HOT)
-
-
-def test_a_large_fleet_wraps_into_bands_and_loses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet, "HOSTS", 70)
-    layout = heatmap.arrange(FakeService().gpus())
-    assert (layout.columns, layout.bands, layout.height) == (32, 3, 26)
-    assert len({gpu.uuid for gpu in layout.cells.values()}) == 560
-
-
-def test_an_empty_fleet_can_be_arranged() -> None:
-    assert heatmap.arrange([]).cells == {}
-
-
-@pytest.mark.parametrize("palette", [LIGHT, DARK])
-@pytest.mark.parametrize("choice", heatmap.MEASURES)
-def test_the_map_has_a_point_for_each_gpu_and_no_colour_for_no_value(choice: str, palette: Palette) -> None:
-    chart, uuids = heatmap.figure(FakeService().gpus(), choice, Text("en"), palette)
-    colours, points = chart.data
-    row, column = fleet.LOST[1], fleet.LOST[0]
-    assert len(uuids) == len(points.x) == 64
-    assert (colours.z[row][column] is None) == (choice != "state")
-    assert points.text[uuids.index(fleet.uuid(*fleet.LOST))] == SYMBOLS[GpuState.LOST]
-    assert "XID 79" in points.hovertext[uuids.index(fleet.uuid(*fleet.LOST))]
-
-
-@pytest.mark.parametrize(("palette", "background"), [(LIGHT, "#fbfcfd"), (DARK, "#0f151b")])
-def test_words_stand_out_from_the_background(palette: Palette, background: str) -> None:
-    """WCAG 2.2, 1.4.3: at least 4.5 to 1."""
-    for colour in (palette.text, palette.muted, palette.forecast, palette.line):
-        low, high = sorted([luminance(colour), luminance(background)])
-        assert (high + 0.05) / (low + 0.05) >= 4.5, colour
-
-
-def contrast(one: str, other: str) -> float:
-    low, high = sorted([luminance(one), luminance(other)])
-    return (high + 0.05) / (low + 0.05)
-
-
-@pytest.mark.parametrize("palette", [LIGHT, DARK])
-def test_what_a_cell_says_can_be_read(palette: Palette) -> None:
-    """WCAG 2.2, 1.4.11: at least 3 to 1."""
-    cells = [*palette.states.values()]
-    for measure in heatmap.MEASURES.values():
-        if measure is not None:
-            cells += [measure.colour(measure.low + (measure.high - measure.low) * n / 40, palette) for n in range(41)]
-    assert [cell for cell in cells if contrast(cell, ink(cell)) < 3.0] == []
-
-
-def test_heat_turns_to_the_colours_of_trouble_at_its_threshold() -> None:
-    measure = heatmap.MEASURES["temperature"]
-    assert measure is not None
-    assert measure.colour(85.0, LIGHT) == LIGHT.states[GpuState.WARNING]
-    assert measure.colour(120.0, LIGHT) == LIGHT.states[GpuState.CRITICAL]
-    assert measure.colour(-5.0, LIGHT) == LIGHT.scale[0]
-    load = heatmap.MEASURES["utilization"]
-    assert load is not None
-    assert load.colour(100.0, LIGHT) == LIGHT.scale[2]
-    assert mix("#000000", "#ff8000", 0.5) == "#804000"
-
-
-def test_no_two_states_share_a_symbol_or_a_colour() -> None:
-    assert len(set(SYMBOLS.values())) == len(GpuState)
-    assert all(len(set(palette.states.values())) == len(GpuState) for palette in (LIGHT, DARK))
-
-
 def series_of(where: tuple[int, int], metrics: list[str]) -> SeriesResponse:
     return FakeService().series(fleet.uuid(*where), metrics, fleet.NOW_MS - 6 * HOUR, fleet.NOW_MS, 200)
 
@@ -263,7 +186,7 @@ def series_of(where: tuple[int, int], metrics: list[str]) -> SeriesResponse:
 def test_the_timeline_draws_events_findings_and_predictions() -> None:
     detail = FakeService().gpu(fleet.uuid(*fleet.HOT))
     series = series_of(fleet.HOT, ["gpu_temperature_celsius", "gpu_power_watts"])
-    chart = timeline.figure(series, detail, to_iso(fleet.NOW_MS), Text("en"), LIGHT)
+    chart = timeline.figure(timeline.Course(series), detail, to_iso(fleet.NOW_MS), Text("en"), LIGHT)
     notes = {annotation.text for annotation in chart.layout.annotations}
     assert {"XID 13", "threshold 85", "threshold 93", "80 % interval"} <= notes
     forecast = next(trace for trace in chart.data if trace.name == "forecast")
@@ -287,7 +210,8 @@ def test_events_close_together_share_a_label() -> None:
 
 def test_the_timeline_leaves_a_gap_where_there_is_no_value() -> None:
     detail = FakeService().gpu(fleet.uuid(*fleet.HOT))
-    chart = timeline.figure(series_of(fleet.HOT, ["gpu_power_watts"]), detail, to_iso(fleet.NOW_MS), Text("en"), DARK)
+    course = timeline.Course(series_of(fleet.HOT, ["gpu_power_watts"]))
+    chart = timeline.figure(course, detail, to_iso(fleet.NOW_MS), Text("en"), DARK)
     assert chart.data[0].connectgaps is False
     assert None in chart.data[0].y
 
@@ -295,7 +219,7 @@ def test_the_timeline_leaves_a_gap_where_there_is_no_value() -> None:
 def test_the_timeline_looks_no_further_ahead_than_it_looks_back() -> None:
     uuid = fleet.uuid(0, 4)
     series = series_of((0, 4), ["gpu_temperature_celsius"])
-    chart = timeline.figure(series, FakeService().gpu(uuid), to_iso(fleet.NOW_MS), Text("en"), LIGHT)
+    chart = timeline.figure(timeline.Course(series), FakeService().gpu(uuid), to_iso(fleet.NOW_MS), Text("en"), LIGHT)
     assert chart.layout.xaxis.range[1] < to_iso(fleet.NOW_MS + 6 * HOUR + HOUR // 2)
 
 
@@ -303,7 +227,7 @@ def test_the_command_serves_on_the_address_and_calls_nobody() -> None:
     command = launch.command("127.0.0.1", 8501)
     options = dict(zip(command[5::2], command[6::2], strict=True))
     assert command[1:4] == ["-m", "streamlit", "run"]
-    assert Path(command[4]).samefile(FOLDER / "app.py")
+    assert Path(command[4]).samefile(FOLDER / "server.py")
     assert options["--server.address"] == "127.0.0.1"
     assert options["--server.port"] == "8501"
     assert options["--browser.gatherUsageStats"] == "false"
@@ -317,6 +241,6 @@ def test_the_launch_theme_is_the_palette_s_background() -> None:
 
 
 def test_nothing_is_loaded_from_elsewhere() -> None:
-    files = [path for path in FOLDER.iterdir() if path.suffix in {".py", ".css", ".svg"}]
+    files = [path for path in FOLDER.iterdir() if path.suffix in {".py", ".css", ".js", ".svg"}]
     linked = {url for path in files for url in re.findall(r"https?://[^\s\"')]+", path.read_text())}
     assert linked <= {"http://127.0.0.1:8470", "http://www.w3.org/2000/svg"}

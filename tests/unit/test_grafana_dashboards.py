@@ -211,7 +211,7 @@ def test_legends_name_labels_that_are_there() -> None:
                 assert labels <= known, panel["title"]
 
 
-COUNTS = ("count", "increase", "rate", "changes", "histogram_quantile", "topk(0")
+COUNTS = ("count", "increase", "rate", "changes", "histogram_quantile", "sgn")
 
 
 def test_units_are_those_of_the_metric_table() -> None:

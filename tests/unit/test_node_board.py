@@ -365,6 +365,32 @@ def test_a_halted_board_never_fences_off_the_brain_that_acts(desk: Desk, tmp_pat
     assert node.power.limit_mw["GPU-b"] == 500_000
 
 
+def test_a_dry_run_asks_every_rank_and_takes_nothing_back(tmp_path: Path) -> None:
+    desk = Desk()
+    desk.executor = NodeAgents(desk.board, desk.clock, dry_run=True)
+    decision = desk.decision(ranks=written(ALL))
+    assert desk.executor.execute(decision).pending
+    orders = [*desk.board.for_host("node-0"), *desk.board.for_host("node-1")]
+    assert {order.parameters["dry_run"] for order in orders} == {"true"}
+    for order in orders:
+        desk.say(order, OrderState.RESTORED, "dry run: would do it")
+    result = desk.executor.execute(decision)
+    assert (result.ok, result.pending, result.lasting, result.detail) == (True, False, False, "dry run: would do it")
+    assert desk.executor.verify(decision, view()) is None
+    assert desk.board.for_host("node-0") == []
+
+
+def test_what_a_dry_run_takes_back_is_a_dry_run_too(desk: Desk) -> None:
+    desk.executor = NodeAgents(desk.board, desk.clock, dry_run=True)
+    decision = desk.decision()
+    desk.executor.execute(decision)
+    desk.clock.advance(HOUR)
+    late = desk.executor.execute(decision)
+    assert (late.ok, late.certain, "took no order in time" in late.detail) == (False, True, True)
+    (back,) = desk.board.for_host("node-0")
+    assert (back.action, back.parameters) == (ActionKind.RESTORE, {"dry_run": "true"})
+
+
 def test_an_order_that_a_node_puts_behind_a_newer_brain_waits_for_its_own_to_act_again(tmp_path: Path) -> None:
     desk = Desk()
     decision = desk.decision(ActionKind.THROTTLE, HOT, power_limit_watts="500")

@@ -402,3 +402,44 @@ def test_a_reset_that_is_not_allowed_is_gone_through_but_for_the_last_call(tmp_p
 def test_a_reset_that_fails_says_what_the_tool_said(node: Node) -> None:
     node.machine.failure = "nvidia-smi -r -i GPU-a ended with 3: In use by another client"
     assert reset(node, drained="true") == (OrderState.REFUSED, node.machine.failure)
+
+
+@pytest.mark.parametrize("whole_node", [True, False])
+@pytest.mark.parametrize(
+    ("action", "parameters", "said"),
+    [
+        (ActionKind.THROTTLE, {}, "would keep the limit between 700 W and 420 W by the heat of the GPU"),
+        (ActionKind.THROTTLE, {"power_limit_watts": "500"}, "would set the limit from 700 W to 500 W"),
+        (ActionKind.THROTTLE, {"power_limit_watts": "50"}, "would set the limit from 700 W to 200 W"),
+        (ActionKind.THROTTLE, {"sm_clock_max_mhz": "1200"}, "would lock the SM clock to 210 to 1200 MHz"),
+        (ActionKind.THROTTLE, {"lead": "other"}, "would follow the limit of the job's hot GPU, from 700 W"),
+        (ActionKind.RESTORE, {}, "would give back nothing"),
+        (ActionKind.CHECKPOINT, {}, "would ask 2 processes for checkpoint"),
+        (ActionKind.DEFRAGMENT, {}, "would ask 2 processes for empty_cache"),
+        (ActionKind.RESET_GPU, {"drained": "true"}, ""),
+    ],
+)
+def test_a_dry_run_looks_and_changes_nothing(
+    tmp_path: Path, whole_node: bool, action: ActionKind, parameters: dict[str, str], said: str
+) -> None:
+    node = Node(tmp_path / "limits", dry_run=whole_node)
+    node.power.celsius["GPU-a"] = HOT
+    order = node.order(action, **parameters, **({} if whole_node else {"dry_run": "true"}))
+    node.worker.receive([order])
+    node.seconds(30)
+    report = node.report(order)
+    assert report.state in (OrderState.RESTORED, OrderState.APPLIED)
+    assert report.detail == (f"dry run: {said}" if said else "dry run")
+    assert (node.watts, node.writes, node.markers, node.hooks.asked) == (700, [], [], [])
+    assert [dry for _, dry in node.machine.resets] == ([True] if action is ActionKind.RESET_GPU else [])
+
+
+def test_a_dry_run_refuses_what_would_be_refused(tmp_path: Path) -> None:
+    node = Node(tmp_path / "limits", dry_run=True)
+    cool = node.order()
+    node.worker.receive([cool])
+    assert (node.state(cool), "not hot" in node.report(cool).detail) == (OrderState.REFUSED, True)
+    node.hooks.count = 0
+    asked = node.order(ActionKind.CHECKPOINT)
+    node.worker.receive([asked])
+    assert node.state(asked) is OrderState.REFUSED

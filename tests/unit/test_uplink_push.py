@@ -251,6 +251,26 @@ def test_bad_lines_beyond_those_that_a_brain_names_are_found_too(bench: Bench) -
     assert len(bench.receiver.requests) == 3
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_influxdb_3_names_the_bad_lines_and_has_the_good_ones(bench: Bench, *, alone: bool) -> None:
+    """As its reference for partial writes has it; where one line is bad, some releases answer it without a list."""
+    bench.put("good v=1 1", "bad one", "good v=2 2", *(() if alone else ("bad two",)))
+
+    def answer(lines: list[str]) -> httpx2.Response:
+        bad = [
+            {"original_line": line, "line_number": n, "error_message": "invalid field"}
+            for n, line in enumerate(lines, 1)
+            if line.startswith("bad")
+        ]
+        data = bad[0] if alone else bad
+        return httpx2.Response(400, json={"error": "partial write of line protocol occurred", "data": data})
+
+    bench.receiver.handler = answer
+    assert bench.uplink.push() == 1
+    assert len(bench.receiver.requests) == 1, "the good lines are in, nothing is sent twice"
+    assert [p.line for p in bench.spool.parked()] == (["bad one"] if alone else ["bad one", "bad two"])
+
+
 def test_a_refused_body_is_halved_until_the_bad_lines_are_found(bench: Bench) -> None:
     lines = [f"m v={n} {n}" for n in range(200)]
     bad = {lines[3], lines[77], lines[199]}

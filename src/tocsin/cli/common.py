@@ -65,7 +65,7 @@ def dump(value: object) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def done(as_json: bool, sentence: str, **facts: object) -> None:
+def done(as_json: bool, sentence: str, /, **facts: object) -> None:
     """Say that a command has done what it was asked for: ``ok: SENTENCE``, or JSON of `facts` with ``ok`` true."""
     if as_json:
         dump({"ok": True, **facts})

@@ -72,7 +72,7 @@ def rules_list(context: Context, as_json: bool) -> None:
             "name": rule.name,
             "severity": rule.table.severity.value,
             "category": rule.table.category.value,
-            "action": rule.table.action.value,
+            "action": str(rule.table.action),
             "mode": rule.mode.value,
             "meaning": rule.meaning(),
         }

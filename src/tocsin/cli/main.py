@@ -102,10 +102,11 @@ def main() -> None:
     try:
         code = cli.main(prog_name=PROGRAM, standalone_mode=False)
     except ModuleNotFoundError as error:
-        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        name = (error.name or "").partition(".")[0]
+        extra = _EXTRAS.get(name)
         if extra is None:
             raise
-        _fail(f"{error.name} is not installed; run pip install 'tocsin[{extra}]'", Unavailable.exit_code)
+        _fail(f"{name} is not installed; run pip install 'tocsin[{extra}]'", Unavailable.exit_code)
     except TocsinError as error:
         _fail(str(error), error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:

@@ -35,12 +35,14 @@ class TerminalBar:
         self._done = 0.0
         self._shown = 0
         self._bar: ProgressBar[int] = click.progressbar(
+            iter(()),
             length=TOTAL if self._total else None,
             label=f"{what:<16}",
             width=WIDTH,
             file=sys.stderr,
+            show_eta=False,  # click's own starts with the second second, and by a clock of its own
             show_percent=self._total is not None,
-            item_show_func=self._rate,
+            item_show_func=self._pace,
         )
         self._bar.__enter__()
 
@@ -57,15 +59,24 @@ class TerminalBar:
         self._bar.update(reached - self._shown, reached)
         self._shown = reached
 
-    def _rate(self, _item: int | None) -> str:
+    def _pace(self, _item: int | None) -> str:
+        """Rate, and the time that is left at that rate."""
         seconds = self._clock.monotonic() - self._begun
         rate = self._done / seconds if seconds > 0 else 0.0
-        return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
+        pace = f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
+        if self._total is None or rate <= 0 or self._done >= self._total:
+            return pace
+        return f"{pace}  {_clock(round((self._total - self._done) / rate))} left"
 
     def close(self) -> None:
         """Draw how far it came, and end the line."""
         self._draw()
         self._bar.__exit__(None, None, None)
+
+
+def _clock(seconds: int) -> str:
+    """`seconds` as hours, minutes and seconds."""
+    return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
 
 
 class Terminal:

@@ -44,13 +44,13 @@ def thermal(
 
     configure_logging("error", context.settings.log.format)
     wanted = thermal_settings(context.settings.node)
-    with tempfile.TemporaryDirectory(prefix="tocsin-rehearsal-") as folder, work("rehearsal, hours", hours) as bar:
+    with tempfile.TemporaryDirectory(prefix="tocsin-rehearsal-") as folder, work("rehearsal", hours * 3600.0) as bar:
         done = 0.0
 
         def progress(share: float) -> None:
             nonlocal done
-            bar.advance(share * hours - done)
-            done = share * hours
+            bar.advance(share * hours * 3600.0 - done)
+            done = share * hours * 3600.0
 
         found = run(cases, seed, hours, wanted, Path(folder), lead_hours, progress)
     if as_json:

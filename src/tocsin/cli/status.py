@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,7 +11,7 @@ from tocsin.cli.common import Context, api_options, connect, dump, json_option, 
 from tocsin.cli.service_health import health_lines, needs_a_look, own_metrics
 
 if TYPE_CHECKING:
-    from tocsin.client.models import DecisionOut, FleetSummary, IncidentOut, PredictionOut, Readiness
+    from tocsin.client.models import DecisionOut, FleetSummary, IncidentOut, PredictionOut, Readiness, Wire
 
 _MOST_SHOWN = 8
 """Incidents, predictions and decisions that a person is shown of each; --json has them all."""
@@ -35,14 +35,22 @@ def status(context: Context, check: bool, api_url: str | None, token: str | None
     waiting = [decision for decision in decisions if decision.approvable]
     ahead = [prediction for prediction in predictions if prediction.eta is not None]
     if as_json:
-        found = {"attention": incidents, "ahead": ahead, "waiting": waiting}
-        lists = {name: [one.model_dump(mode="json") for one in some] for name, some in found.items()}
-        whole = {"ready": ready.model_dump(mode="json"), "service": service, **lists}
+        whole = {
+            "ready": ready.model_dump(mode="json"),
+            "service": service,
+            "attention": _as_json(incidents),
+            "ahead": _as_json(ahead),
+            "waiting": _as_json(waiting),
+        }
         dump(summary.model_dump(mode="json") | whole)
     else:
         for line in _lines(summary, ready, incidents, ahead, waiting, service):
             click.echo(line)
     return int(check and _wants_attention(summary, ready, service))
+
+
+def _as_json(models: Sequence[Wire]) -> list[dict[str, Any]]:
+    return [one.model_dump(mode="json") for one in models]
 
 
 def _wants_attention(summary: FleetSummary, ready: Readiness, service: Mapping[str, float]) -> bool:

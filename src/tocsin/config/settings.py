@@ -14,6 +14,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from tocsin.config.access import ApiSettings
 from tocsin.config.cloud import AwsSettings, CloudSettings, ScaleWebhookSettings
+from tocsin.config.grafana import GrafanaSettings
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.config.node import NodeSettings
 from tocsin.config.notify import NotifySettings
@@ -378,6 +379,7 @@ class Settings(Section):
     webhook: WebhookSettings = Field(default_factory=WebhookSettings)
     node: NodeSettings = Field(default_factory=NodeSettings)
     notify: NotifySettings = Field(default_factory=NotifySettings)
+    grafana: GrafanaSettings = Field(default_factory=GrafanaSettings)
     kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)
     slurm: SlurmSettings = Field(default_factory=SlurmSettings)
     cloud: CloudSettings = Field(default_factory=CloudSettings)

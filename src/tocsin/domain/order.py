@@ -9,9 +9,8 @@ from enum import StrEnum
 
 from tocsin.domain.finding import ActionKind
 
-
 DRY_RUN = "dry_run"
-"""Parameter of an order: with ``true`` the node looks as for the real thing, says what it would do, and does nothing."""
+"""Parameter of an order: with ``true`` the node looks as for the real thing, says what it would do, and leaves it."""
 
 
 class OrderState(StrEnum):

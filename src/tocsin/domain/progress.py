@@ -33,7 +33,7 @@ class Listener(Protocol):
 class _Nobody:
     """Work that nobody watches, or that is a part of work that is watched already."""
 
-    def advance(self, steps: float = 1.0) -> None:
+    def advance(self, steps: float = 1.0) -> None:  # noqa: ARG002  # nobody counts
         return
 
     def close(self) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from tocsin.actions.planning.power import PowerBudget
 from tocsin.client.models import HazardScore
-from tocsin.client.models_cost import CostOut
+from tocsin.client.models_cost import CostOut, LostOut
 from tocsin.client.models_forecast import CapacityOut, CourseOut, ForecastOut, PoolOutlook
 from tocsin.client.models_fragmentation import FragmentationOut, Planner, PlanOut, PlansOut
 from tocsin.domain.clock import DAY, HOUR, SECOND, Clock, SystemClock, to_iso
@@ -22,7 +23,7 @@ from tocsin.runtime.convert import prediction_out
 from tocsin.runtime.cost import cost_out, lost_out
 from tocsin.runtime.cost_book import CostBook, Hour
 from tocsin.runtime.desk import Desk, Made
-from tocsin.runtime.fragmented import MixFrom, fragmentation_out
+from tocsin.runtime.fragmented import MixFrom, fragmentation_out, whole_node
 from tocsin.runtime.outlook import Remembered, course_out, forecast_out
 from tocsin.runtime.plan_watch import limits_of, policy_of
 from tocsin.runtime.planning import live_state
@@ -34,6 +35,8 @@ POOLS = 12
 """Pools whose capacity is forecast, the largest ones: each takes seconds."""
 BUDGET_S = 3.0
 """How long one request reads the store; the next goes on from there."""
+LOST_S = 30.0
+"""How long what faults hit is kept."""
 FRAGMENTED, FRAGMENTED_MS = "fragmented", 14 * DAY
 """How far back the fleet's fragmentation is looked at for its forecast."""
 
@@ -44,10 +47,11 @@ class Ahead:
     def __init__(self, brain: Brain, hazards: Callable[[], Sequence[HazardScore]], wall: Clock | None = None) -> None:
         self._brain = brain
         # A simulated fleet's own clock runs ahead: how long people wait is told by another.
-        wall = wall or SystemClock()
-        self._book = CostBook(brain.store, brain.clock, wall)
-        self._desk = Desk(wall, apart=brain.settings.forecast.worker)
-        self._remembered = Remembered(wall.monotonic, hazards)
+        self._wall = wall or SystemClock()
+        self._book = CostBook(brain.store, brain.clock, self._wall)
+        self._desk = Desk(self._wall, apart=brain.settings.forecast.worker)
+        self._remembered = Remembered(self._wall.monotonic, hazards)
+        self._lost: dict[tuple[int, int], tuple[float, LostOut]] = {}
 
     # ------------------------------------------------------------------ forecast
 
@@ -107,7 +111,7 @@ class Ahead:
         pages = self._book.pages(now - FRAGMENTED_MS, now, self._brain.gpus, BUDGET_S)
         if not pages.hours:
             return []
-        mix, _ = self._mix()
+        mix = self._mix()[0] or whole_node(self._brain.memory.latest())
         start = pages.hours[0].at_ms
         values = np.full((pages.hours[-1].at_ms - start) // HOUR + 1, np.nan)
         for hour in pages.hours:
@@ -142,7 +146,9 @@ class Ahead:
     def _ask(self, planner: Planner) -> Ask:
         settings = self._brain.settings.planning
         budget = PowerBudget(settings.facility_watts or float("inf"), settings.rack_watts)
-        state = with_unseen(live_state(self._brain, self._brain.clock.now_ms()), self._brain.memory.latest())
+        readings = self._brain.memory.latest()
+        state = with_unseen(live_state(self._brain, self._brain.clock.now_ms()), readings)
+        state = replace(state, mix=state.mix or whole_node(readings))
         return Ask(planner, state, limits_of(settings), policy_of(settings), budget)
 
     # ------------------------------------------------------------------ cost
@@ -154,10 +160,18 @@ class Ahead:
         gpus = brain.gpus
         pages = self._book.pages(start_ms, end_ms, gpus, BUDGET_S)
         simulated = any(gpu.simulated for gpu in gpus)
-        lost = lost_out(
-            brain.store, brain.statuses(), (start_ms, end_ms), brain.settings.actions.cost, simulated=simulated
-        )
+        lost = self._losses((start_ms, end_ms), simulated=simulated)
         return cost_out(pages, brain.settings.prices.prices(), lost, (start_ms, end_ms), now)
+
+    def _losses(self, span: tuple[int, int], *, simulated: bool) -> LostOut:
+        """Looked up again only after a while: it takes a series of each GPU that failed."""
+        brain, now_s = self._brain, self._wall.monotonic()
+        known = self._lost.get(span)
+        if known is None or now_s - known[0] >= LOST_S:
+            found = lost_out(brain.store, brain.statuses(), span, brain.settings.actions.cost, simulated=simulated)
+            known = self._lost[span] = (now_s, found)
+            self._lost = {one: made for one, made in self._lost.items() if now_s - made[0] < LOST_S}
+        return known[1]
 
 
 def _courses(ask: CourseAsk) -> tuple[int, list[Course]]:

@@ -15,23 +15,28 @@ from tocsin.actions.sender import WebhookSender
 from tocsin.actions.workers import Threads
 from tocsin.config.settings import Settings, StoreKind
 from tocsin.domain.clock import Clock
-from tocsin.domain.decision import Mode
+from tocsin.domain.decision import Decision, Mode
+from tocsin.domain.subject import Subject
 from tocsin.forecaster.live.place import RiskPlace
 from tocsin.forecaster.worker import ForecastWorker
 from tocsin.journal.chain import Entry
 from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
 from tocsin.rules.load import load_rules
+from tocsin.runtime.annotations import LOOK_SECONDS as LOOK_SECONDS_MARKS
+from tocsin.runtime.annotations import Annotations
 from tocsin.runtime.brain import Brain
 from tocsin.runtime.brain_page import BrainPage
 from tocsin.runtime.forecasts import Forecasts
 from tocsin.runtime.lease import LEASE_LOOK_SECONDS, open_lease
 from tocsin.runtime.managers import LOOK_SECONDS, TIDY_SECONDS, Managers
+from tocsin.runtime.mark_places import GrafanaPlace, Place, StorePlace
 from tocsin.runtime.orders import OrderDesk, open_board
 from tocsin.runtime.plan_watch import PlanWatch
 from tocsin.runtime.retrain import Retrainer
 from tocsin.runtime.runner import Periodic
 from tocsin.store.factory import open_store
+from tocsin.store.marks import KeepsMarks
 from tocsin.store.upkeep import interrupt
 from tocsin.telemetry.metrics import OwnMetrics
 
@@ -49,6 +54,7 @@ class RunningBrain:
     worker: ForecastWorker
     threads: list[Periodic]
     sender: WebhookSender | None
+    annotations: Annotations | None = None
 
     def start(self, *, evaluate: bool = True) -> None:
         """Start the threads; without `evaluate` somebody else calls the brain's `tick`."""
@@ -69,6 +75,8 @@ class RunningBrain:
         self.worker.close()
         for thread in self.threads:
             thread.stop()
+        if self.annotations is not None:
+            self.annotations.close()
         self.brain.close()
         if self.sender is not None:
             self.sender.close()
@@ -118,7 +126,8 @@ def open_brain(
     brain.desk = OrderDesk(board, metrics)
     metrics.set_function("tocsin_forecast_worker_deaths", lambda: float(worker.deaths))
     metrics.registry.register(BrainPage(brain))
-    return RunningBrain(brain, worker, _threads(brain), sender)
+    annotations = open_annotations(brain)
+    return RunningBrain(brain, worker, _threads(brain, annotations), sender, annotations)
 
 
 def _count(metrics: OwnMetrics, entries: Sequence[Entry]) -> None:
@@ -126,7 +135,26 @@ def _count(metrics: OwnMetrics, entries: Sequence[Entry]) -> None:
         metrics.count("tocsin_journal_entries_total", kind=entry.kind)
 
 
-def _threads(brain: Brain) -> list[Periodic]:
+def open_annotations(brain: Brain) -> Annotations | None:
+    """What shows the journal above charts; None where there is no place for it."""
+    settings, places = brain.settings.grafana, list[Place]()
+    if settings.url:
+        places.append(GrafanaPlace(settings))
+    if isinstance(brain.store, KeepsMarks):
+        places.append(StorePlace(brain.store))
+    if not places:
+        return None
+
+    def decision_of(name: str) -> Decision | None:
+        return next((status.decision for status in brain.statuses() if status.decision.id == name), None)
+
+    def subject_of(name: str) -> Subject | None:
+        return next((incident.root.subject for incident in brain.incidents if incident.id == name), None)
+
+    return Annotations(brain.journal, places, brain.clock, brain.metrics, decision_of, subject_of)
+
+
+def _threads(brain: Brain, annotations: Annotations | None) -> list[Periodic]:
     settings, clock, metrics = brain.settings, brain.clock, brain.metrics
     fresh = settings.actions.fresh_seconds
 
@@ -144,6 +172,8 @@ def _threads(brain: Brain) -> list[Periodic]:
         Periodic("retrain", Retrainer(settings, clock, metrics).tick, RETRAIN_LOOK_SECONDS, clock, failed),
         Periodic("prune", brain.prune, PRUNE_SECONDS, clock, failed),
     ]
+    if annotations is not None:
+        threads.append(Periodic("annotations", annotations.tick, LOOK_SECONDS_MARKS, clock, failed))
     if brain.lease is not None:
         threads.append(Periodic("lease", brain.lease.tick, LEASE_LOOK_SECONDS, clock, failed))
     return threads

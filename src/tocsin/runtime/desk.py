@@ -37,7 +37,7 @@ class _Job:
 
     done: threading.Event = field(default_factory=threading.Event)
     made: Made[Any] | None = None
-    error: str = ""
+    error: str = "it failed; the service's error output says why"
     ended_s: float = 0.0
 
 
@@ -68,7 +68,7 @@ class Desk:
             fresh = last is not None and self._clock.monotonic() - last.ended_s < self._keep_s
             if not fresh and job is None and len(self._running) < AT_ONCE:
                 job = self._running[name] = _Job()
-                self._start(name, job, work, part())
+                self._start(name, job, work, part)
         if last is not None and (fresh or (last.made is not None and (job is None or not job.done.is_set()))):
             return _answer(last)
         if job is None:
@@ -77,28 +77,26 @@ class Desk:
             raise Unavailable(f"{name} is being worked out; ask again in a few seconds")
         return _answer(job)
 
-    def _start(self, name: str, job: _Job, work: Callable[[P], R], part: P) -> None:
+    def _start(self, name: str, job: _Job, work: Callable[[P], R], part: Callable[[], P]) -> None:
         if self._apart:
             threading.Thread(target=self._do, args=(name, job, work, part), name=f"desk-{name}", daemon=True).start()
-            return
+        else:
+            self._settle(job, lambda: work(part()))
+            self._end(name, job)
+
+    def _do(self, name: str, job: _Job, work: Callable[[P], R], part: Callable[[], P]) -> None:
+        try:
+            self._settle(job, lambda: _in_process(work, part(), self._limit_s))
+        finally:
+            with self._lock:
+                self._end(name, job)
+
+    def _settle(self, job: _Job, make: Callable[[], object]) -> None:
         begun = self._clock.monotonic()
         try:
-            value = work(part)
+            job.made = Made(make(), self._clock.monotonic() - begun)
         except TocsinError as error:
             job.error = str(error)
-        else:
-            job.made = Made(value, self._clock.monotonic() - begun)
-        self._end(name, job)
-
-    def _do(self, name: str, job: _Job, work: Callable[[P], R], part: P) -> None:
-        begun = self._clock.monotonic()
-        ready, value = _in_process(work, part, self._limit_s)
-        with self._lock:
-            if ready:
-                job.made = Made(value, self._clock.monotonic() - begun)
-            else:
-                job.error = str(value)
-            self._end(name, job)
 
     def _end(self, name: str, job: _Job) -> None:
         job.ended_s = self._clock.monotonic()
@@ -113,8 +111,8 @@ def _answer(job: _Job) -> Made[Any]:
     return job.made
 
 
-def _in_process(work: Callable[[P], R], part: P, limit_s: float) -> tuple[bool, object]:
-    """Whether `work` has answered, and the answer, or in words why not."""
+def _in_process(work: Callable[[P], R], part: P, limit_s: float) -> R:
+    """What `work` answers. Raises Unavailable where it fails, does not end in time, or its process dies."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_child, args=(there, work, part), daemon=True)
@@ -122,15 +120,18 @@ def _in_process(work: Callable[[P], R], part: P, limit_s: float) -> tuple[bool, 
     there.close()
     try:
         if not here.poll(limit_s):
-            return False, f"it took longer than {limit_s:.0f} s and was ended; lower planning.effort"
-        answer: tuple[bool, object] = here.recv()
-        return answer
-    except EOFError:
-        return False, "its process died; the service's error output says why"
+            raise Unavailable(f"it took longer than {limit_s:.0f} s and was ended; lower planning.effort")
+        ready, value = here.recv()
+    except EOFError as error:
+        raise Unavailable("its process died; the service's error output says why") from error
     finally:
         here.close()
         process.terminate()
         process.join()
+    if not ready:
+        raise Unavailable(value)
+    answer: R = value
+    return answer
 
 
 def _child(answers: Connection, work: Callable[[P], R], part: P) -> None:

@@ -26,9 +26,9 @@ from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import split_variant
 from tocsin.domain.mig_layout import Layouts, by_profile, layouts, profile_of, template_of
 from tocsin.domain.reading import Reading
-from tocsin.rules.fleet import GANG, fleet_fragmentation, idle
+from tocsin.rules.fleet import GANG, fleet_fragmentation
+from tocsin.runtime.idle_gpus import free_now
 
-UTILIZATION, PROCESSES, MEMORY = "gpu_utilization_ratio", "gpu_processes", "gpu_memory_used_ratio"
 INSTANCES, CAPACITY, FRAGMENTATION = "gpu_mig_instances", "gpu_mig_remaining_capacity", "gpu_mig_fragmentation_ratio"
 MixFrom = Literal["settings", "running", "node"]
 
@@ -51,7 +51,7 @@ def fragmentation_out(
     A GPU is free that does nearly nothing and has no process, as the rules take it.
     """
     hosts = _hosts(readings)
-    told, mix = mix, mix or _whole_node(hosts)
+    told, mix = mix, mix or whole_node(readings)
     pools = sorted({one.pool for one in hosts})
     worst = sorted(
         (_host_out(one, mix) for one in hosts if one.free), key=lambda one: (-one.stranded, -one.fragmented, one.host)
@@ -86,21 +86,18 @@ def fragmentation_out(
     )
 
 
-def _whole_node(hosts: Sequence[_Host]) -> list[Task]:
+def whole_node(readings: Sequence[Reading]) -> tuple[Task, ...]:
     """What stands for the mix where no job is known, as the rules take it."""
-    return [Task(float(min(GANG, max((one.gpus for one in hosts), default=1))))]
+    sizes = Counter(one.gpu.host for one in readings if not one.gpu.is_mig)
+    return (Task(float(min(GANG, max(sizes.values(), default=1)))),)
 
 
 def _hosts(readings: Sequence[Reading]) -> list[_Host]:
     whole = [one for one in readings if not one.gpu.is_mig]
-    columns = [
-        np.array([one.values.get(name, np.nan) for one in whole], np.float64)
-        for name in (UTILIZATION, PROCESSES, MEMORY)
-    ]
     open_: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
     pools: dict[str, str] = {}
-    for one, is_free in zip(whole, idle(*columns).tolist(), strict=True):
+    for one, is_free in zip(whole, free_now(whole).tolist(), strict=True):
         sizes[one.gpu.host] += 1
         open_[one.gpu.host] += is_free
         pools.setdefault(one.gpu.host, one.gpu.pool)

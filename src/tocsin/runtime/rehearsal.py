@@ -205,17 +205,10 @@ def rehearse(
     cases = Cases(count, seed, MARGIN_BELOW_SLOWDOWN_C + settings.engage_margin_c, lead_hours)
     controlled = ControlledArm(cases, settings, folder)
     arms = {"controller": controlled.arm, "no action": cases.arm(), "fixed 60 % cap": cases.arm()}
-    fixed_w = np.minimum(np.maximum(cases.min_w, FIXED_SHARE * cases.limits.max_w), cases.prior_w)
     losses = {name: _Loss(count) for name in arms}
     seconds = round(hours * 3600)
     for second in range(seconds):
-        cases.second()
-        for arm in arms.values():
-            arm.state.effects = cases.effects
-        controlled.step(second)
-        arms["no action"].step(cases)
-        arms["fixed 60 % cap"].state.power_limit = np.where(controlled.engaged, fixed_w, cases.prior_w)
-        arms["fixed 60 % cap"].step(cases)
+        _second(cases, controlled, arms, second)
         if second % ACCOUNT_SECONDS == 0:
             _account(cases, arms, losses, controlled.capped & cases.busy())
             progress(second / seconds)
@@ -233,6 +226,18 @@ def rehearse(
         writes=controlled.writes,
         arms=tuple(_result(name, arm, losses[name], cases) for name, arm in arms.items()),
     )
+
+
+def _second(cases: Cases, controlled: ControlledArm, arms: Mapping[str, Arm], second: int) -> None:
+    """One second of all arms; the fixed cap stands from the instant at which the controller engages."""
+    cases.second()
+    for arm in arms.values():
+        arm.state.effects = cases.effects
+    controlled.step(second)
+    arms["no action"].step(cases)
+    fixed_w = np.minimum(np.maximum(cases.min_w, FIXED_SHARE * cases.limits.max_w), cases.prior_w)
+    arms["fixed 60 % cap"].state.power_limit = np.where(controlled.engaged, fixed_w, cases.prior_w)
+    arms["fixed 60 % cap"].step(cases)
 
 
 def _account(cases: Cases, arms: Mapping[str, Arm], losses: Mapping[str, _Loss], counts: Bools) -> None:

@@ -39,7 +39,8 @@ class Driver(Protocol):
 class ResetMachine:
     """The reset port over NVML, ``/proc`` and a child process. Runs in a thread of its own.
 
-    `limits` is its own opening of NVML with a time box on each look, let go before the clients are asked to. `ended` ends every wait.
+    `limits` is its own opening of NVML with a time box on each look, let go before the clients are asked to. `ended`
+    ends every wait.
     """
 
     def __init__(self, limits: Driver, settings: Settings, clock: Clock, ended: threading.Event) -> None:

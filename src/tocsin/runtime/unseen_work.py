@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from tocsin.actions.planning.state import FleetState, GpuMode, Hold, Work
 from tocsin.domain.reading import Reading
-from tocsin.rules.fleet import idle
-
-_TOLD_BY = ("gpu_utilization_ratio", "gpu_processes", "gpu_memory_used_ratio")
+from tocsin.runtime.idle_gpus import free_now
 
 
 def with_unseen(state: FleetState, readings: Sequence[Reading]) -> FleetState:
@@ -20,10 +16,9 @@ def with_unseen(state: FleetState, readings: Sequence[Reading]) -> FleetState:
     taken as at work.
     """
     whole = [one for one in readings if one.gpu.uuid in state.gpus]
-    columns = [np.array([one.values.get(name, np.nan) for one in whole], np.float64) for name in _TOLD_BY]
     unseen = [
         one.gpu.uuid
-        for one, is_idle in zip(whole, idle(*columns).tolist(), strict=True)
+        for one, is_idle in zip(whole, free_now(whole).tolist(), strict=True)
         if not is_idle and one.gpu.uuid not in state.on_gpu and state.gpus[one.gpu.uuid].mode is not GpuMode.MIG
     ]
     return state.with_works(

@@ -75,6 +75,17 @@ class Work:
     level: Floats
     job: Ints
 
+    @classmethod
+    def none(cls, gangs: int, now_ms: int) -> Work:
+        """Nothing runs."""
+        return cls(
+            busy=np.zeros(gangs, dtype=np.bool_),
+            since_ms=np.full(gangs, float(now_ms)),
+            until_ms=np.full(gangs, -np.inf),
+            level=np.ones(gangs),
+            job=np.zeros(gangs, dtype=np.int64),
+        )
+
 
 @dataclass
 class Effects:
@@ -160,13 +171,7 @@ def initial(inventory: Inventory, now_ms: int) -> State:
     banks[:, 0] = BANKS
     return State(
         now_ms=now_ms,
-        work=Work(
-            busy=np.zeros(inventory.gangs, dtype=np.bool_),
-            since_ms=np.full(inventory.gangs, float(now_ms)),
-            until_ms=np.full(inventory.gangs, -np.inf),
-            level=np.ones(inventory.gangs),
-            job=np.zeros(inventory.gangs, dtype=np.int64),
-        ),
+        work=Work.none(inventory.gangs, now_ms),
         effects=Effects.none(size),
         temperature=30.0 + inventory.resistance * idle_power,
         power=idle_power,

@@ -27,6 +27,7 @@ from tocsin.domain.clock import DAY, SECOND, Clock, SystemClock
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding
 from tocsin.domain.identity import Gpu
+from tocsin.domain.mark import Mark
 from tocsin.domain.metrics import METRICS, split_variant
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
@@ -43,6 +44,7 @@ from tocsin.store.influx_errors import (
 )
 from tocsin.store.influx_setup import Bucket, Buckets, Setup, tasks
 from tocsin.store.lp_encode import encode_lines, point_line
+from tocsin.store.marks import mark_point
 from tocsin.store.points import Point
 from tocsin.store.port import Columns, Series, StoreRejected, StoreUnavailable
 from tocsin.store.samples import Rows, SampleGrid
@@ -121,6 +123,11 @@ class InfluxStore:
         parked += self._send(self._buckets.minute.name, encode_lines(Batch(predictions=batch.predictions)))
         self._announcer.told(due)
         if parked:
+            raise LinesParked(parked)
+
+    def mark(self, marks: Sequence[Mark]) -> None:
+        """Implements `tocsin.store.marks.KeepsMarks`."""
+        if parked := self._send(self._buckets.ten_minute.name, [point_line(mark_point(mark)) for mark in marks]):
             raise LinesParked(parked)
 
     def _send(self, bucket: str, lines: list[str]) -> list[tuple[str, str]]:

@@ -49,8 +49,8 @@ WARN_FROM = 0.0069
 PRICES = Prices("EUR", {"H100": 2.4}, None, 0.21, 1.3)
 
 
-def _places() -> list[tuple[int, int]]:
-    return [(host, index) for host in range(fleet.HOSTS) for index in range(fleet.PER_HOST)]
+def _places(hosts: int) -> list[tuple[int, int]]:
+    return [(host, index) for host in range(hosts) for index in range(fleet.PER_HOST)]
 
 
 # ---------------------------------------------------------------------- forecast
@@ -130,10 +130,10 @@ def _growing() -> PredictionOut:
     )
 
 
-def forecast(limit: int, *, simulated: bool) -> ForecastOut:
+def forecast(limit: int, hosts: int, *, simulated: bool) -> ForecastOut:
     """The risk of every GPU, and what of the fake predictions is about memory."""
-    risks = sorted((_risk(where) for where in _places() if where != fleet.LOST), key=lambda one: -one.probability)
-    hosts = sorted((_host(host) for host in range(fleet.HOSTS)), key=lambda one: -one.probability)
+    risks = sorted((_risk(where) for where in _places(hosts) if where != fleet.LOST), key=lambda one: -one.probability)
+    by_host = sorted((_host(host) for host in range(hosts)), key=lambda one: -one.probability)
     full = [one for one in fleet.PREDICTIONS if one.metric == "gpu_memory_used_ratio"] if risks else []
     calendar = RiskCalendar(
         model="hazard prior-1",
@@ -146,7 +146,7 @@ def forecast(limit: int, *, simulated: bool) -> ForecastOut:
             (3600.0 * hours, sum(one.curve[place][1] for one in risks)) for place, hours in enumerate(HORIZONS_H)
         ],
         gpus=risks[:limit],
-        hosts=hosts[:limit],
+        hosts=by_host[:limit],
         record=_record(),
     )
     return ForecastOut(
@@ -242,9 +242,9 @@ def _mig_values(index: int) -> dict[str, float]:
     return values | able_of | {"gpu_mig_fragmentation_ratio": 0.43 if index == 3 else 0.05}
 
 
-def fragmentation(limit: int, *, simulated: bool) -> FragmentationOut:
+def fragmentation(limit: int, hosts: int, *, simulated: bool) -> FragmentationOut:
     """The fake fleet with holes, measured by two kinds of jobs."""
-    readings = [_reading(where, simulated=simulated) for where in _places()]
+    readings = [_reading(where, simulated=simulated) for where in _places(hosts)]
     mix = [Task(1.0, 0.5), Task(8.0, 0.5)]
     return fragmentation_out(readings, mix, "settings", fleet.NOW_MS, limit)
 

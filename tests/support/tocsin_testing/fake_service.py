@@ -318,7 +318,7 @@ class FakeService(FakeDecisions):
 
     def forecast(self, limit: int) -> ForecastOut:
         self._check()
-        return fake_ahead.forecast(limit, simulated=self.simulated)
+        return fake_ahead.forecast(limit, self._hosts or fleet.HOSTS, simulated=self.simulated)
 
     def capacity(self) -> CapacityOut:
         if self.working:
@@ -327,7 +327,7 @@ class FakeService(FakeDecisions):
 
     def fragmentation(self, limit: int) -> FragmentationOut:
         self._check()
-        return fake_ahead.fragmentation(limit, simulated=self.simulated)
+        return fake_ahead.fragmentation(limit, self._hosts or fleet.HOSTS, simulated=self.simulated)
 
     def plan(self, planner: Planner) -> PlansOut:
         if self.working:

@@ -225,6 +225,20 @@ class Site:
         notes = {f"tocsin.io/{key.replace('_', '-')}": value for key, value in annotations.items()}
         self.edit(f"/api/v1/namespaces/{space}/pods/{name}", metadata={"annotations": notes})
 
+    def settle(self) -> None:
+        """Let programs, kubelets and mig-manager do their part: checkpoints are taken, pods end, nodes are cut."""
+        for pod in self.get(f"/api/v1/namespaces/{self.space}/pods").get("items", []):
+            meta = pod["metadata"]
+            asked = meta.get("annotations", {}).get("tocsin.io/checkpoint-requested")
+            if meta.get("deletionTimestamp"):
+                self.finish(f"{self.space}/{meta['name']}")
+            elif asked:
+                self.note(f"{self.space}/{meta['name']}", checkpoint_done=asked)
+        for name in self._nodes:
+            labels = self.find_node(name)["metadata"]["labels"]
+            if labels.get("nvidia.com/mig.config.state") == "pending":
+                self.edit(f"/api/v1/nodes/{name}", metadata={"labels": {"nvidia.com/mig.config.state": "success"}})
+
     def until(self, true: Callable[[], bool]) -> None:
         """Wait for what controllers do by themselves."""
         if self.double is not None:
@@ -297,13 +311,14 @@ def write_kubeconfig(path: Path, url: str, token: str) -> Path:
     return path
 
 
-def law_executor(site: Site) -> Executor:
+def law_executor(site: Site, clock: Clock, *, dry_run: bool = False) -> Executor:
     """The executor as the registry builds it, over a cluster where everything that it supports can be done."""
     node = site.node("node-0")
     site.pod("train-0", node, gpus=0, annotations={"tocsin.io/checkpoint": "true"})
     workloads = {"default": site.deployment("infer", 3)}
-    settings = site.settings(workloads=workloads)
-    made = build_executor("kubernetes", Means(settings=Settings(kubernetes=settings), clock=ManualClock(T0)))
+    settings = Settings.model_validate({"kubernetes": site.settings(workloads=workloads)})
+    settings.actions.dry_run = dry_run
+    made = build_executor("kubernetes", Means(settings=settings, clock=clock))
     assert isinstance(made, Kubernetes)
     site.closing(made)
     return made

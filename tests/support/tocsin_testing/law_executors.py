@@ -17,6 +17,7 @@ from tocsin.actions.executors.registry import Means, build_executor
 from tocsin.actions.executors.simulated import Simulated
 from tocsin.actions.executors.slurm import SlurmExecutor
 from tocsin.actions.node.board import OrderBoard
+from tocsin.actions.node.ports import Asked
 from tocsin.actions.sender import WebhookSender
 from tocsin.actions.view import FleetView, NodeState
 from tocsin.config.cloud import AwsSettings
@@ -84,7 +85,7 @@ def _slurm(folder: Path, url: str, dry_run: bool) -> Iterator[LawSite]:
         cluster.ended()
         for node in cluster.nodes.values():
             if "POWERING_UP" in node.flags or "POWER_UP" in node.flags:
-                node.flags -= {"POWERING_UP", "POWER_UP", "POWERED_DOWN"}
+                node.flags -= {"POWERING_UP", "POWER_UP", "POWERED_DOWN", "NOT_RESPONDING"}
             if "REBOOT_REQUESTED" in node.flags or "REBOOT_ISSUED" in node.flags:
                 node.flags -= {"REBOOT_REQUESTED", "REBOOT_ISSUED"}
                 node.boot = clock.now_ms() // 1000
@@ -118,8 +119,8 @@ def _node(folder: Path, url: str, dry_run: bool) -> Iterator[LawSite]:
 
     def turn() -> None:
         agent.worker.receive(board.for_host("node-0"))
-        for _, kind in agent.hooks.asked[len(agent.hooks.given) // agent.hooks.count :]:
-            agent.hooks.answer(kind, DONE)
+        if agent.hooks.asked:
+            agent.hooks.given = [Asked(pid, DONE, 1.0, "") for pid in range(agent.hooks.count)]
         agent.seconds(5)
         for report in agent.worker.reports():
             board.report(report)
@@ -170,10 +171,7 @@ def _kubernetes(folder: Path, url: str, dry_run: bool) -> Iterator[LawSite]:
             mine = site.double.writes()[made:]
             return [(each.verb, each.path) for each in mine if not each.dry_run]
 
-        def turn() -> None:
-            site.settle()
-
-        yield LawSite(executor, clock, writes, turn)
+        yield LawSite(executor, clock, writes, site.settle)
 
 
 def _journal_only(folder: Path, url: str, dry_run: bool) -> Iterator[LawSite]:

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 from textual.pilot import Pilot
 
-from tocsin.client.models import DecisionOut, GpuSummary
+from tocsin.client.models import DecisionOut, GpuSummary, VerdictOut
 from tocsin.domain.clock import ManualClock, to_iso
+from tocsin.domain.decision import DecisionState, Ruling
 from tocsin.domain.errors import TocsinError, Unavailable
 from tocsin.terminal.look import Detail, Look
 from tocsin.terminal.screen.app import TopApp
@@ -58,7 +59,8 @@ class FakeFeed:
         if self.problem is not None:
             raise self.problem
         gpu = next(gpu for gpu in self.shown.gpus if gpu.uuid == uuid)
-        series = {"gpu_utilization_ratio": [0.2, None, 0.9], "gpu_temperature_celsius": [50.0, 60.0, 70.0]}
+        series: dict[str, list[float | None]] = {"gpu_utilization_ratio": [0.2, None, 0.9]}
+        series["gpu_temperature_celsius"] = [50.0, 60.0, 70.0]
         values = {"gpu_power_watts": 317.0, 'gpu_pcie_replays_total{link="0"}': 3.0}
         return Detail(gpu, series, 21_600.0, values, {"findings": [gpu.finding] if gpu.finding else []})
 
@@ -82,9 +84,15 @@ class FakeFeed:
 
 
 def _steady(decisions: list[DecisionOut]) -> list[DecisionOut]:
-    """The three that the tests speak of, whatever the fake fleet gets besides."""
-    wanted = {"place_elsewhere": "held", "drain": "held", "reset_gpu": "held"}
-    return [one for one in decisions if wanted.get(one.action.value) == one.state.value][:3]
+    """The three that the tests speak of, whatever the fake fleet gets besides, each with what two guards allow."""
+    wanted = {"place_elsewhere", "drain", "reset_gpu"}
+    chosen = [one for one in decisions if one.action.value in wanted and one.state is DecisionState.HELD]
+    return [one.model_copy(update={"verdicts": _few(one.verdicts)}) for one in chosen[:3]]
+
+
+def _few(verdicts: list[VerdictOut]) -> list[VerdictOut]:
+    agreed = [verdict for verdict in verdicts if verdict.ruling is Ruling.ALLOW]
+    return [*agreed[:2], *(verdict for verdict in verdicts if verdict.ruling is not Ruling.ALLOW)]
 
 
 def screen_text(app: TopApp) -> list[str]:
@@ -106,10 +114,10 @@ def _line(parts: list[tuple[float, str]]) -> str:
 
 
 async def settle(app: TopApp, pilot: Pilot[None]) -> None:
-    """Wait until every answer has come and is drawn."""
-    await app.workers.wait_for_complete()
-    await pilot.pause()
-    await pilot.pause()
+    """Wait until every answer has come and is drawn; an answer may have made the view ask again."""
+    for _ in range(3):
+        await app.workers.wait_for_complete()
+        await pilot.pause()
 
 
 def on_screen(
@@ -122,7 +130,7 @@ def on_screen(
 
     async def run() -> None:
         app = TopApp(feed, ManualClock(), 3600.0, words)
-        async with app.run_test(size=size) as pilot:
+        async with app.run_test(size=size, notifications=True) as pilot:
             await settle(app, pilot)
             await play(app, pilot)
 

@@ -86,6 +86,23 @@ def prometheus(folder: Path, config: str) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
+@contextlib.contextmanager
+def alertmanager(folder: Path, config: str) -> Iterator[str]:
+    """An Alertmanager with `config`; yields its base URL."""
+    port = free_port()
+    path = folder / "alertmanager.yml"
+    path.write_text(config)
+    command = [
+        needs.program("prometheus-alertmanager", "prometheus-alertmanager"),
+        f"--config.file={path}",
+        f"--storage.path={folder / 'alertmanager'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--cluster.listen-address=",
+    ]
+    with server(command, f"http://127.0.0.1:{port}/-/ready", folder / "alertmanager.log"):
+        yield f"http://127.0.0.1:{port}"
+
+
 _INFLUXDB_1 = """reporting-disabled = true
 bind-address = "127.0.0.1:{rpc}"
 [meta]

@@ -14,7 +14,7 @@ from tocsin.client.models import DecisionOut, GpuState, GpuSummary
 from tocsin.domain.clock import Clock
 from tocsin.domain.errors import TocsinError
 from tocsin.terminal import plain, rows, tables, text
-from tocsin.terminal.look import Detail, Feed, History, Look
+from tocsin.terminal.look import Feed, History, Look
 from tocsin.terminal.screen.dialogs import DecisionScreen, GpuScreen, HelpScreen
 from tocsin.terminal.screen.grid import Grid
 from tocsin.terminal.screen.tones import tones
@@ -72,7 +72,8 @@ class TopApp(App[None]):
         # Held rather than looked up: a screen that lies over the tables would be searched in place of theirs.
         self._views = ContentSwitcher(*self._grids.values(), id="views", initial=VIEWS[0])
         self._head, self._tabs, self._said = Static(id="fleet"), Static(id="tabs"), Static(id="said")
-        self._field = Input(words, placeholder="words, temp>80, util<10, pool:train; Enter keeps it", id="filter")
+        self._words = words
+        self._field = Input(placeholder="words, temp>80, util<10, pool:train; Enter keeps it", id="filter")
 
     # ------------------------------------------------------------------ building
 
@@ -87,7 +88,7 @@ class TopApp(App[None]):
 
     def on_mount(self) -> None:
         """Begin to ask."""
-        self._filter(self._field.value)
+        self._field.value = self._words
         self.grid.focus()
         self.action_ask()
         self.set_interval(1.0, self._draw_fleet)
@@ -311,15 +312,7 @@ class TopApp(App[None]):
         self._fetch(screen)
 
     def _fetch(self, screen: GpuScreen) -> None:
-        def took(detail: Detail) -> None:
-            if screen.is_mounted:
-                screen.show(detail)
-
-        def failed(problem: str) -> None:
-            if screen.is_mounted:
-                screen.fail(problem)
-
-        self._aside(lambda: self.feed.detail(screen.uuid), took, failed)
+        self._aside(lambda: self.feed.detail(screen.uuid), screen.show, screen.fail)
 
     # ------------------------------------------------------------------ deciding
 

@@ -59,6 +59,7 @@ class GpuScreen(ModalScreen[None]):
         self.uuid = uuid
         self._title = title
         self._detail: Detail | None = None
+        self._problem = ""
 
     def compose(self) -> ComposeResult:
         """The text, which scrolls."""
@@ -67,24 +68,31 @@ class GpuScreen(ModalScreen[None]):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Say at once what is being asked for."""
-        self.query_one("#gpu", Static).update(Text(f"{self._title}: asking ..."))
+        """Say at once what is being asked for; the answer may have come already."""
+        self._draw()
 
     def show(self, detail: Detail) -> None:
         """Take what was told of the GPU."""
-        self._detail = detail
-        self.on_resize()
+        self._detail, self._problem = detail, ""
+        self._draw()
 
     def fail(self, problem: str) -> None:
         """Say why there is nothing; what came before stays."""
-        if self._detail is None:
-            self.query_one("#gpu", Static).update(Text(f"{self._title}: {problem}"))
+        self._problem = problem
+        self._draw()
 
     def on_resize(self) -> None:
         """Charts are as wide as the screen."""
+        self._draw()
+
+    def _draw(self) -> None:
+        if not self.is_mounted:
+            return
+        made = Text(f"{self._title}: {self._problem or 'asking ...'}")
         if self._detail is not None:
             ink = tones(dark=self.app.current_theme.dark)[FORECAST]
-            self.query_one("#gpu", Static).update(detail_text(self._detail, max(20, self.size.width - 4), ink))
+            made = detail_text(self._detail, max(20, self.size.width - 4), ink)
+        self.query_one("#gpu", Static).update(made)
 
 
 def detail_text(detail: Detail, width: int, ink: Style) -> Text:
@@ -137,6 +145,7 @@ class DecisionScreen(ModalScreen[str | None]):
     for: then Enter is the yes, else the letter y.
     """
 
+    AUTO_FOCUS = "Input"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "Back"),
         Binding("y", "yes", "Yes"),

@@ -1,0 +1,144 @@
+"""A real browser in front of the dashboard, and what every page must keep in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, expect
+
+from tocsin.dashboard.access import TOKEN_VARIABLE, URL_VARIABLE
+from tocsin.dashboard.launch import command
+from tocsin_testing import needs
+from tocsin_testing.fake_service import FakeService
+from tocsin_testing.servers import free_port, server
+
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+WAIT = 30_000
+WIDTH, HEIGHT = 1440, 900
+ASKED_BY_STREAMLIT = ("/_stcore/health", "/_stcore/host-config")
+"""Streamlit looks for its server below the path of the page first, where it is not, and then at the root."""
+NOT_OURS: Mapping[str, str] = {}
+"""Rules of axe-core that Streamlit's own elements break, with the reason."""
+RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa")
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A dashboard over a fake fleet."""
+
+    url: str
+    service: FakeService
+
+
+def launch(playwright: Playwright) -> Browser:
+    """Debian's Chromium, headless."""
+    return playwright.chromium.launch(executable_path=needs.program("chromium", "chromium"), args=ARGUMENTS)
+
+
+@contextmanager
+def dashboard(api: str, folder: Path, token: str = "") -> Iterator[str]:
+    """A dashboard of its own process over the API at `api`; yields its base URL."""
+    port = free_port()
+    base = f"http://127.0.0.1:{port}"
+    kept = {name: os.environ.get(name) for name in (URL_VARIABLE, TOKEN_VARIABLE, "HOME")}
+    os.environ.update({URL_VARIABLE: api, TOKEN_VARIABLE: token, "HOME": str(folder)})
+    try:
+        with server(command("127.0.0.1", port), f"{base}/_stcore/health", folder / "log"):
+            yield base
+    finally:
+        for name, value in kept.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+@contextmanager
+def opened(browser: Browser, url: str, theme: str = "light", **context: Any) -> Iterator[Page]:
+    """A page in a fresh profile; at the end nothing must have gone to the console or to another host."""
+    base = "/".join(url.split("/")[:3])
+    profile = browser.new_context(
+        viewport={"width": WIDTH, "height": HEIGHT},
+        color_scheme=theme,  # type: ignore[arg-type]
+        locale="en-GB",
+        **context,
+    )
+    page = profile.new_page()
+    page.set_default_timeout(WAIT)
+    problems: list[str] = []
+    elsewhere: list[str] = []
+
+    def note(message: ConsoleMessage) -> None:
+        asked = str(message.location.get("url", ""))
+        if message.type == "error" and not asked.endswith(ASKED_BY_STREAMLIT):
+            problems.append(f"{message.text} {message.location}")
+
+    page.on("console", note)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on(
+        "request",
+        lambda request: None if request.url.startswith((base, "data:", "blob:")) else elsewhere.append(request.url),
+    )
+    page.goto(url)
+    try:
+        yield page
+    finally:
+        profile.close()
+    assert problems == []
+    assert elsewhere == []
+
+
+def idle(page: Page) -> None:
+    """Wait until no script runs."""
+    expect(page.get_by_test_id("stApp")).to_have_attribute("data-test-script-state", "notRunning", timeout=WAIT)
+    expect(page.get_by_test_id("stStatusWidget")).to_have_count(0, timeout=WAIT)
+
+
+def settled(page: Page, words: str) -> None:
+    """Wait until `words` are to be seen and no script runs."""
+    expect(page.get_by_text(words).first).to_be_visible(timeout=WAIT)
+    idle(page)
+
+
+def visit(page: Page, name: str) -> None:
+    """Go to the page called `name` by the side bar."""
+    page.get_by_test_id("stSidebarNav").get_by_role("link", name=name, exact=True).click()
+
+
+def overflow(page: Page) -> tuple[int, int]:
+    """Pixels by which the page is wider, and higher, than what is seen of it."""
+    wide, high = page.evaluate(
+        """() => {
+            const main = document.querySelector('[data-testid="stMain"]');
+            return [Math.max(main.scrollWidth - main.clientWidth, document.body.scrollWidth - window.innerWidth),
+                    main.scrollHeight - main.clientHeight];
+        }"""
+    )
+    return int(wide), int(high)
+
+
+def barriers(page: Page) -> list[str]:
+    """What axe-core finds wrong, less `NOT_OURS`: a line for each element."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    rules = {name: {"enabled": False} for name in NOT_OURS}
+    options = {"resultTypes": ["violations"], "runOnly": list(RULES), "rules": rules}
+    found = Axe().run(page, options=options).response["violations"]
+    return [
+        f"{one['id']}: {node['target']} {node['html'][:160]} {_why(node)}" for one in found for node in one["nodes"]
+    ]
+
+
+def _why(node: Mapping[str, Any]) -> str:
+    return "; ".join(str(check["message"]) for group in ("any", "all", "none") for check in node[group])[:240]

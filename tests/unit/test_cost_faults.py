@@ -1,0 +1,90 @@
+"""Faults of a period: what they hit, and which actions had come before them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tocsin.actions.status import DecisionStatus
+from tocsin.config.settings import CostSettings
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import DAY, HOUR, MINUTE
+from tocsin.domain.decision import Decision, DecisionState, Mode, Outcome, OutcomeStatus, Ruling
+from tocsin.domain.finding import ActionKind, Category, Severity
+from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.runtime.cost import faults_of, lost_out
+from tocsin.store.memory import MemoryStore
+from tocsin_testing.builders import T0, gpu, reading, xid
+
+FAILED, RESTING, UNSEEN = gpu(0), gpu(1), gpu(2)
+SPAN = (T0 - DAY, T0 + 1)
+
+
+def store() -> MemoryStore:
+    made = MemoryStore()
+    before = [T0 - HOUR - minute * MINUTE for minute in (1, 5, 10)]
+    busy = [reading(FAILED, at, utilization_ratio=0.9) for at in before]
+    idle = [reading(RESTING, at, utilization_ratio=0.0) for at in before]
+    events = [xid(79, one, T0 - HOUR) for one in (FAILED, RESTING, UNSEEN)]
+    made.write(Batch(readings=[*busy, *idle], events=events))
+    return made
+
+
+def acted(
+    action: ActionKind = ActionKind.DRAIN,
+    status: OutcomeStatus = OutcomeStatus.SUCCEEDED,
+    at_ms: int = T0 - 5 * HOUR,
+    subject: Subject | None = None,
+) -> DecisionStatus:
+    subject = subject or Subject(SubjectKind.GPU, FAILED.uuid, FAILED.host)
+    decision = Decision(
+        "rule",
+        subject,
+        action,
+        Mode.ACT,
+        Severity.CRITICAL,
+        Category.HARDWARE,
+        at_ms - MINUTE,
+        at_ms + HOUR,
+        "key",
+        "Do it",
+    )
+    outcome = Outcome(decision.id, status, "simulated", at_ms, effect={"gpu_temperature_celsius_change": -20.0})
+    return DecisionStatus(decision, (), Ruling.ALLOW, DecisionState.DONE, outcome, "", at_ms)
+
+
+def lost(*statuses: DecisionStatus):  # type: ignore[no-untyped-def]
+    return lost_out(store(), statuses, SPAN, CostSettings(), simulated=False)
+
+
+def test_faults_say_whether_their_gpu_was_at_work() -> None:
+    found = lost()
+    assert (found.faults, found.at_work, found.at_rest, found.untold) == (3, 1, 1, 1)
+    assert found.hours_each == 4.0 / 2 + 0.25
+    assert found.early == []
+
+
+def test_events_of_one_gpu_within_an_hour_are_one_fault() -> None:
+    many = [xid(79, FAILED, T0 + minute * MINUTE) for minute in (0, 20, 70, 200)]
+    assert [one.at_ms for one in faults_of([*many, xid(13, FAILED, T0)])] == [T0 + 200 * MINUTE, T0]
+
+
+def test_an_action_that_worked_before_the_fault_counts() -> None:
+    found = lost(acted())
+    (one,) = found.early
+    assert (one.gpu, one.action, one.lead_s, one.idle) == (FAILED.uuid, ActionKind.DRAIN, 4 * 3600.0, False)
+    assert one.effect == {"gpu_temperature_celsius_change": -20.0}
+    assert found.early_total == 1
+
+
+def test_an_action_on_the_host_counts_for_each_of_its_gpus() -> None:
+    found = lost(acted(subject=Subject(SubjectKind.HOST, FAILED.host, FAILED.host)))
+    assert {one.gpu for one in found.early} == {FAILED.uuid, RESTING.uuid, UNSEEN.uuid}
+    assert {one.idle for one in found.early} == {False, True, None}
+
+
+def test_what_failed_came_late_or_saves_nothing_does_not_count() -> None:
+    assert lost(acted(status=OutcomeStatus.FAILED)).early == []
+    assert lost(acted(at_ms=T0 - 30 * MINUTE)).early == []
+    assert lost(acted(at_ms=T0 - 3 * DAY)).early == []
+    assert lost(acted(action=ActionKind.NOTIFY)).early == []
+    assert lost(replace(acted(), outcome=None)).early == []

@@ -1,0 +1,97 @@
+"""The planners' look at a running brain: plans of a simulated fleet become decisions of its loop, and nothing more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tocsin.actions.plans import PLANNED
+from tocsin.config.settings import Settings
+from tocsin.domain.decision import Mode
+from tocsin.domain.finding import ActionKind
+from tocsin.runtime.demo import Demo, demo_settings
+from tocsin.runtime.plan_watch import PlanWatch
+from tocsin_testing.builders import T0
+
+GPUS = 16
+
+
+def demo(folder: Path, **planning: Any) -> Demo:
+    wanted = Settings.model_validate(
+        {
+            "simulation": {"gpus": GPUS},
+            "forecast": {"worker": False, "models": folder / "models"},
+            "planning": {"effort": 500, **planning},
+            "actions": {"mode": Mode.ACT, "boot_grace_seconds": 0, "settle_seconds": 0, "confirmations": 1},
+        }
+    )
+    made = Demo(demo_settings(wanted, folder), T0)
+    made.brain.actions.resume("test")
+    return made
+
+
+def watts(made: Demo) -> float:
+    return sum(one.values.get("gpu_power_limit_watts", 0.0) for one in _plannable(made))
+
+
+def _plannable(made: Demo) -> list[Any]:
+    """GPUs in MIG mode are not planned for: where simulated instances begin is not told."""
+    return [one for one in made.brain.memory.latest() if "gpu_mig_fragmentation_ratio" not in one.values]
+
+
+@pytest.fixture
+def closing() -> Any:
+    made: list[Demo] = []
+    yield made.append
+    for one in made:
+        one.running.stop()
+
+
+def test_without_the_setting_plans_make_no_finding(tmp_path: Path, closing: Any) -> None:
+    made = demo(tmp_path, facility_watts=1000.0)
+    closing(made)
+    watch = PlanWatch(made.brain)
+    for _ in range(3):
+        made.step()
+        watch.look()
+    assert not [one for one in made.brain.active if one.rule in PLANNED]
+    assert made.brain.proposals.foresight().state is not None
+
+
+def test_a_power_budget_is_kept_on_the_simulated_fleet(tmp_path: Path, closing: Any) -> None:
+    made = demo(tmp_path, follow=["power"], mode="act", facility_watts=1.0)
+    closing(made)
+    made.step()
+    before = watts(made)
+    made.brain.settings.planning.facility_watts = round(0.9 * before)
+    watch = PlanWatch(made.brain)
+    for _ in range(12):
+        watch.look()
+        made.step()
+    assert watts(made) <= 0.9 * before + 1
+    own = [one for one in made.brain.statuses() if one.decision.rule == "plan_power"]
+    done = [one for one in own if one.outcome is not None]
+    assert done
+    assert {one.decision.action for one in own} == {ActionKind.THROTTLE}
+    assert all(one.decision.simulated for one in own)
+    found = [one for one in made.brain.active if one.rule == "plan_power"]
+    assert {one.subject.key for one in found} >= {one.decision.subject.key for one in done}
+    assert len({one.decision.key for one in own}) == len(own)
+
+
+def test_a_step_that_is_only_proposed_changes_nothing(tmp_path: Path, closing: Any) -> None:
+    made = demo(tmp_path, follow=["power"], facility_watts=1.0)
+    closing(made)
+    made.step()
+    before = watts(made)
+    made.brain.settings.planning.facility_watts = round(0.9 * before)
+    watch = PlanWatch(made.brain)
+    for _ in range(5):
+        watch.look()
+        made.step()
+    own = [one for one in made.brain.statuses() if one.decision.rule == "plan_power"]
+    assert own
+    assert all(one.decision.mode is Mode.PROPOSE and one.outcome is None for one in own)
+    assert watts(made) == before
