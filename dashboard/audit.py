@@ -198,5 +198,5 @@ def render() -> None:
     if page.entries:
         st.html(_table(page, text))
     else:
-        st.caption(text("audit.none" if page.next_before is None else "audit.none_here"))
+        st.html(style.note(text("audit.none" if page.next_before is None else "audit.none_here")))
     _pages(page, text)

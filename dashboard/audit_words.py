@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from html import escape
 
 from tocsin.client.models import JournalEntryOut
+from tocsin.dashboard.decision_story import plain_sentence
 from tocsin.dashboard.format import readable
 from tocsin.dashboard.text import Text
 from tocsin.dashboard.words import STRINGS
@@ -23,6 +24,8 @@ def in_words(entry: JournalEntryOut, told: Mapping[str, str], text: Text) -> str
     key = f"entry.{entry.kind}"
     if entry.kind == "verification" and payload.get("phase") == "due":
         key = "entry.verification.due"
+    if entry.kind == "verdict" and payload.get("state"):
+        key = "entry.verdict.closed"
     if key not in STRINGS:
         return _short(f"{entry.kind} {_sentence(payload, told)}".strip())
     values = {
@@ -31,6 +34,7 @@ def in_words(entry: JournalEntryOut, told: Mapping[str, str], text: Text) -> str
         "mode": text.name("mode", str(payload.get("mode", ""))),
         "members": payload.get("members", ""),
         "overall": text.name("ruling", str(payload.get("overall", ""))),
+        "state": text.name("decision_state", str(payload.get("state", ""))),
         "executor": payload.get("executor", ""),
         "status": text.name("outcome", _status(payload)),
         "seen": text(_seen(payload)),
@@ -62,7 +66,7 @@ def _sentence(payload: Mapping[str, object], told: Mapping[str, str]) -> str:
 
 
 def _short(sentence: str) -> str:
-    plain = readable(sentence)
+    plain = plain_sentence(sentence)
     return plain if len(plain) <= _LONGEST else f"{plain[:_LONGEST].rstrip()}…"
 
 

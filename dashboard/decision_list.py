@@ -12,8 +12,8 @@ from tocsin.client.models_decisions import DecisionStory, Timeline, TimelineItem
 from tocsin.dashboard import charts, link, style
 from tocsin.dashboard.access import REFRESH_SECONDS, api
 from tocsin.dashboard.decision_control import Hand, fleet_buttons, forget_news, show_news
-from tocsin.dashboard.decision_story import show
-from tocsin.dashboard.format import markdown_safe, readable, seconds_between
+from tocsin.dashboard.decision_story import plain_sentence, show
+from tocsin.dashboard.format import markdown_safe, seconds_between
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import SEVERITY_STATES, SYMBOLS, Palette
 from tocsin.dashboard.text import Text
@@ -59,7 +59,8 @@ def _query(view: str, timeline: Timeline | None, text: Text) -> TimelineQuery:
         rule = _one_of("rule", text("decisions.rule"), known.rules, text)
         pool = _one_of("pool", text("decisions.pool"), known.pools, text)
     kinds = tuple(ActionKind(name) for name in actions)
-    return TimelineQuery(VIEWS[view], kinds, rule, pool, words, waiting=view == "waiting")
+    waiting = {"waiting": True, "held": False}.get(view)
+    return TimelineQuery(VIEWS[view], kinds, rule, pool, words, waiting)
 
 
 def _search(text: Text) -> str:
@@ -96,6 +97,7 @@ def _view(timeline: Timeline, text: Text) -> str:
     counts = {"waiting": timeline.waiting, "all": sum(timeline.states.values())}
     for name in ("held", "running", "ended"):
         counts[name] = sum(timeline.states.get(state, 0) for state in VIEWS[name])
+    counts["held"] -= timeline.waiting
     default = "waiting" if timeline.waiting else "all"
     return link.pick(
         "show",
@@ -127,7 +129,7 @@ def _over_time(marks: list[TimelineMark], chosen: str, text: Text, palette: Pale
             x=[mark.at for mark in mine],
             y=[text.name("action", mark.action.value) for mark in mine],
             customdata=[mark.id for mark in mine],
-            text=[readable(mark.sentence)[:_LABEL] for mark in mine],
+            text=[plain_sentence(mark.sentence)[:_LABEL] for mark in mine],
             mode="markers",
             name=f"{text.name('decision_state', state.value)}",
             hovertemplate="%{text}<extra>%{x|%H:%M}</extra>",
@@ -173,7 +175,7 @@ def _row(item: TimelineItem, now: str, chosen: str, text: Text) -> None:
     sign = SIGNS[item.state][0]
     state = text("decisions.waiting") if item.approvable else text.name("decision_state", item.state.value)
     age = text("decision.made", age=text.duration(max(0.0, seconds_between(item.at, now))))
-    sentence = readable(item.sentence)
+    sentence = plain_sentence(item.sentence)
     short = sentence if len(sentence) <= _LABEL else f"{sentence[:_LABEL].rstrip()}…"
     mark = SYMBOLS[SEVERITY_STATES[item.severity]]
     st.button(
@@ -251,12 +253,12 @@ def render() -> None:
         _draw_marks(timeline, chosen, text, palette)
     with left, st.container(key="decision_rows", gap=None):
         if not timeline.items:
-            st.caption(text("decisions.waiting.none" if view == "waiting" else "decisions.unfitting"))
+            st.html(style.note(text("decisions.waiting.none" if view == "waiting" else "decisions.unfitting")))
         for item in timeline.items:
             _row(item, summary.now, chosen, text)
         _pages(timeline, text)
     with right:
         if story is None:
-            st.caption(text("decisions.choose"))
+            st.html(style.note(text("decisions.choose")))
         else:
             show(story, summary.now, hand, palette)

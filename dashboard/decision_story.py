@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 
@@ -22,6 +23,8 @@ from tocsin.domain.subject import SubjectKind
 
 _BOUGHT = "celsius_bought_per_watt"
 _CHANGE = "_change"
+_GPU_TWICE = re.compile(r"GPU-[0-9a-f]{8}… on (\S+): \1 GPU (\d+)\b")
+_TWICE = re.compile(r"\b((?:pool|host) \S+): \1\b")
 _STEPS = frozenset(
     {
         "decision",
@@ -43,7 +46,7 @@ def show(story: DecisionStory, now: str, hand: Hand, palette: Palette) -> None:
     text, item = hand.text, story.decision
     with st.container(border=True, gap="small"):
         mark = style.sign(SEVERITY_STATES[item.severity])
-        st.html(style.row(mark, f"<b>{escape(readable(item.sentence))}</b>") + _facts(item, now, text))
+        st.html(style.row(mark, f"<b>{escape(plain_sentence(item.sentence))}</b>") + _facts(item, now, text))
         st.html(style.row("", f'<span class="tc-stand">{escape(standing(story, now, text))}</span>'))
         decide_buttons(item, hand)
         _links(item, text)
@@ -51,6 +54,11 @@ def show(story: DecisionStory, now: str, hand: Hand, palette: Palette) -> None:
         parts = (_obstacles(story, now, text, palette), _effect(story, text), _weighed(item, text), steps)
         st.html('<div class="tc-gap"></div>'.join(part for part in parts if part))
         _guards(story, text, palette)
+
+
+def plain_sentence(sentence: str) -> str:
+    """A decision's sentence, `readable`, that names its subject once: the cause begins with the name again."""
+    return _TWICE.sub(r"\1", _GPU_TWICE.sub(r"\1 GPU \2", readable(sentence)))
 
 
 def _facts(item: TimelineItem, now: str, text: Text) -> str:

@@ -113,8 +113,10 @@ def plan() -> None:
     text, palette = current_text(), current_palette()
     with st.container(horizontal=True, vertical_alignment="center"):
         st.html(style.title(text("frag.plan")), width="content")
-        words = {name: text(f"frag.planner.{name}") for name in PLANNERS}
-        chosen = link.pick("planner", text("frag.planner"), list(PLANNERS), "defragment", words.__getitem__)
+        names: list[str] = list(PLANNERS)
+        chosen = link.pick(
+            "planner", text("frag.planner"), names, "defragment", lambda name: text(f"frag.planner.{name}")
+        )
         st.html(page_link("decisions", text("frag.plan.decisions")), width="content")
     planner = next(name for name in PLANNERS if name == chosen)
     found = None

@@ -54,18 +54,18 @@ def _one(score: HazardScore, text: Text, palette: Palette) -> None:
         if score.reliability:
             drawn = score_charts.reliability(score.reliability, text, palette)
             charts.show(drawn, "reliability", text("score.reliability"))
-            st.caption(text("score.reliability.note"))
+            st.html(style.note(text("score.reliability.note")))
         else:
-            st.caption(text("score.reliability.none"))
+            st.html(style.note(text("score.reliability.none")))
     with right:
         st.html(_figures(score, text))
         st.html(style.title(text("score.leads")))
         if score.lead_s:
             drawn = score_charts.leads(score.lead_s, text, palette, 170)
             charts.show(drawn, "hazard-leads", text("score.leads"))
-            st.caption(text("score.first"))
+            st.html(style.note(text("score.first")))
         else:
-            st.caption(text("score.no_hits"))
+            st.html(style.note(text("score.no_hits")))
 
 
 def _figures(score: HazardScore, text: Text) -> str:

@@ -97,7 +97,7 @@ def _effects(effects: Mapping[str, float], text: Text) -> str:
 def _chart(heading: str, chart: go.Figure | None, empty: str, key: str) -> None:
     st.html(style.title(heading))
     if chart is None:
-        st.caption(empty)
+        st.html(style.note(empty))
     else:
         charts.show(chart, key, heading)
 
@@ -140,13 +140,13 @@ def _crossings(score: Scoreboard, text: Text, palette: Palette) -> None:
         leads = score_charts.leads(told.lead_s, text, palette) if told.lead_s else None
         _chart(text("score.leads"), leads, text("score.no_hits"), "leads")
         if told.hits:
-            st.caption(text("score.interval", n=told.within_interval, hits=told.hits))
+            st.html(style.note(text("score.interval", n=told.within_interval, hits=told.hits)))
     with right_side:
         st.html(style.title(text("score.models")))
         if score.crossings:
             st.html(_models_table(score.crossings, text))
         else:
-            st.caption(text("score.models.none"))
+            st.html(style.note(text("score.models.none")))
 
 
 @st.fragment(run_every=REFRESH_SECONDS)

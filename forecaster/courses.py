@@ -76,13 +76,16 @@ def _course(figure: Figure, now_ms: int, coverage: float) -> Course:
     except TooShort as error:
         return Course(figure.name, at_ms[shown], values[shown], coverage, reason=str(error))
     tail = (1.0 - coverage) / 2
+    middle, low, high = (_within(ahead, share, figure) for share in (0.5, tail, 1.0 - tail))
     return Course(
         figure.name,
         at_ms[shown],
         values[shown],
         coverage,
         last_ms + HOUR * (1 + np.arange(len(ahead.paths), dtype=np.int64)),
-        *(_within(ahead, share, figure) for share in (0.5, tail, 1.0 - tail)),
+        middle,
+        low,
+        high,
         weekly=ahead.weekly,
     )
 

@@ -59,6 +59,7 @@ STRINGS: dict[str, tuple[str, str]] = {
     "entry.prediction": ("Predicted: {told}", "预测：{told}"),
     "entry.decision": ("Decided: {told}", "决策：{told}"),
     "entry.verdict": ("Guards {overall}: {told}", "守卫{overall}：{told}"),
+    "entry.verdict.closed": ("Closed, {state}: {told}", "关闭，{state}：{told}"),
     "entry.approval": ("{who} approved: {told}", "{who} 批准：{told}"),
     "entry.rejection": ("{who} rejected: {told}", "{who} 拒绝：{told}"),
     "entry.execution_started": ("Begun by {executor}: {told}", "{executor} 开始执行：{told}"),

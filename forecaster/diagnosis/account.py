@@ -104,19 +104,23 @@ def _cell(found: Means, watt: Floats, read: Mask, counted: Mask) -> dict[str, Fl
     busy = np.asarray(use >= IDLE_UTILIZATION, dtype=np.bool_)
     told = busy | held | empty
     hours = CELL_MS / HOUR
+
+    def spent(which: Mask) -> Floats:
+        return np.where(which, hours, 0.0)
+
     kwh = np.nan_to_num(watt) * (CELL_MS / SECOND) / _JOULES_PER_KWH
     absent = counted & ~read
     return {
-        "busy": hours * busy,
-        "held_idle": hours * held,
-        "stranded": hours * apart,
-        "free": hours * (empty & ~apart),
-        "unknown": hours * (read & ~told & ~lost),
-        "dark": hours * lost,
-        "missing": hours * absent,
+        "busy": spent(busy),
+        "held_idle": spent(held),
+        "stranded": spent(apart),
+        "free": spent(empty & ~apart),
+        "unknown": spent(read & ~told & ~lost),
+        "dark": spent(lost),
+        "missing": spent(absent),
         "kwh": kwh,
-        "idle_kwh": kwh * (held | empty),
-        "unmetered": hours * ((read & ~np.isfinite(watt)) | absent),
+        "idle_kwh": np.where(held | empty, kwh, 0.0),
+        "unmetered": spent((read & ~np.isfinite(watt)) | absent),
     }
 
 

@@ -20,7 +20,6 @@ from prometheus_client import CollectorRegistry
 
 from tocsin.collector.exporter import FleetCollector, MetricsServer
 from tocsin.collector.simulated import from_settings
-from tocsin.config.settings import Settings
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.metrics import METRICS, variant
 from tocsin.domain.reading import Reading
@@ -30,7 +29,7 @@ from tocsin.runtime.views import decision_out
 from tocsin.telemetry.metrics import COLLECTED, OWN_METRICS, OwnMetrics
 from tocsin_testing import needs, servers
 from tocsin_testing.builders import T0, gpu
-from tocsin_testing.dashboards import NAMES, Asked, asked, filled, load
+from tocsin_testing.dashboards import NAMES, ROOT, Asked, asked, filled, load, small
 
 pytestmark = pytest.mark.server
 
@@ -61,14 +60,6 @@ def marks() -> list[Asked]:
     """Queries of annotations."""
     found = [mark for name in NAMES for mark in load("prometheus", name)["annotations"]["list"] if "expr" in mark]
     return [Asked("annotations", mark["name"], mark["expr"]) for mark in found]
-
-
-def small() -> Settings:
-    """Two hosts, and no process for the models."""
-    plain = Settings()
-    simulation = plain.simulation.model_copy(update={"gpus": 16})
-    forecast = plain.forecast.model_copy(update={"worker": False})
-    return plain.model_copy(update={"simulation": simulation, "forecast": forecast})
 
 
 def everything() -> CollectorRegistry:
@@ -220,3 +211,11 @@ def test_variables_find_pools_hosts_and_gpus(answers: dict[str, str]) -> None:
     for variable in load("prometheus", "gpu")["templating"]["list"][1:]:
         metric, label = variable["query"]["query"].removeprefix("label_values(").removesuffix(")").rsplit(", ", 1)
         until(answers["simulated"], f"count by ({label}) ({filled(metric)})")
+
+
+def test_victoriametrics_reads_every_query_and_alert(tmp_path: Path) -> None:
+    groups = [yaml.safe_load(path.read_text())["groups"] for path in (ROOT / "grafana" / "alerts").glob("*.yaml")]
+    rules = [rule["expr"] for found in groups for group in found for rule in group["rules"]]
+    with servers.victoria_metrics(tmp_path) as url:
+        for text in [*rules, *(filled(query.text) for query in [*asked("prometheus"), *marks()])]:
+            result(url, text)

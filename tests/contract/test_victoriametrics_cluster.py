@@ -28,7 +28,7 @@ INSERT, SELECT = "/insert/7/influx", "/select/7/prometheus"
 
 @dataclass
 class Cluster:
-    """A double of vminsert and vmselect of tenant 7: each knows its own paths and hands them to the one server behind."""
+    """A double of vminsert and vmselect of tenant 7: each knows its own paths, and one server is behind."""
 
     server: str
     front: HTTPServer

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, expect
 
 from tocsin.client.models_decisions import TimelineItem, TimelineQuery
 from tocsin.config.settings import Settings
-from tocsin.dashboard.access import URL_VARIABLE
-from tocsin.dashboard.launch import command
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.finding import ActionKind
 from tocsin.journal.verify import verify
 from tocsin.runtime.demo import Demo, demo_settings
-from tocsin_testing import needs
+from tocsin_testing.browsing import WAIT, Shown, barriers, dashboard, idle, opened, overflow, visit
 from tocsin_testing.builders import T0
 from tocsin_testing.fake_service import serving
-from tocsin_testing.servers import free_port, server
 
 pytestmark = [pytest.mark.browser, pytest.mark.server]
 
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
-WAIT = 40_000
 GPU = "9"
 MOST_STEPS = 240
 THROTTLES = TimelineQuery(actions=(ActionKind.THROTTLE,))
@@ -47,37 +41,10 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
 
 
 @pytest.fixture(scope="module")
-def dashboard(demo: Demo, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder, port = tmp_path_factory.mktemp("dashboard"), free_port()
-    with serving(demo.service) as api, pytest.MonkeyPatch.context() as patch:  # type: ignore[arg-type]
-        patch.setenv(URL_VARIABLE, api)
-        patch.setenv("HOME", str(folder))
-        base = f"http://127.0.0.1:{port}"
-        with server(command("127.0.0.1", port), f"{base}/_stcore/health", folder / "log"):
-            yield base
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    path = needs.program("chromium", "chromium")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
-        yield started
-        started.close()
-
-
-@contextmanager
-def opened(browser: Browser, url: str) -> Iterator[Page]:
-    """A page in a fresh profile; at the end no script of it must have broken."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900}, locale="en-GB")
-    page = context.new_page()
-    page.set_default_timeout(WAIT)
-    broken: list[str] = []
-    page.on("pageerror", lambda error: broken.append(str(error)))
-    page.goto(url)
-    yield page
-    context.close()
-    assert broken == []
+def shown_at(demo: Demo, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A dashboard over the brain of `demo`."""
+    with serving(demo.service) as api, dashboard(api, tmp_path_factory.mktemp("shown")) as url:  # type: ignore[arg-type]
+        yield url
 
 
 def says(where: Locator, words: str) -> None:
@@ -107,14 +74,14 @@ def limit_of(demo: Demo, uuid: str) -> float:
 
 
 def test_an_approval_in_the_browser_is_executed_verified_and_on_record(
-    chromium: Browser, dashboard: str, demo: Demo
+    browser: Browser, shown_at: str, demo: Demo
 ) -> None:
     demo.service.inject("fan_failure", GPU, "demo")
     item = stepped(demo, lambda one: one.approvable and not set(one.held_by) - {"approval"})
     uuid, before = item.subject.name, limit_of(demo, item.subject.name)
 
-    with opened(chromium, f"{dashboard}/?lang=en") as page:
-        page.get_by_test_id("stSidebarNav").get_by_role("link", name="Decisions").click()
+    with opened(browser, f"{shown_at}/?lang=en") as page:
+        visit(page, "Decisions")
         row = page.locator(f".st-key-row-{item.id} button")
         row.click()
         story = page.locator(".tc-stand")
@@ -137,7 +104,7 @@ def test_an_approval_in_the_browser_is_executed_verified_and_on_record(
         shown(page.get_by_text("approved by loopback").first)
         shown(page.get_by_text("carried out by simulated").first)
 
-        page.get_by_test_id("stSidebarNav").get_by_role("link", name="Audit").click()
+        visit(page, "Audit")
         shown(page.get_by_text("The chain holds"))
         search = page.get_by_label("Host, GPU, decision id, words")
         search.fill(item.id)
@@ -156,11 +123,11 @@ def test_an_approval_in_the_browser_is_executed_verified_and_on_record(
     assert verify(demo.settings.journal.path).ok
 
 
-def test_an_undo_in_the_browser_gives_back_what_was_taken(chromium: Browser, dashboard: str, demo: Demo) -> None:
+def test_an_undo_in_the_browser_gives_back_what_was_taken(browser: Browser, shown_at: str, demo: Demo) -> None:
     done = stepped(demo, lambda one: one.outcome is not None and not one.undo_problem)
     before = limit_of(demo, done.subject.name)
-    with opened(chromium, f"{dashboard}/?lang=en") as page:
-        page.get_by_test_id("stSidebarNav").get_by_role("link", name="Decisions").click()
+    with opened(browser, f"{shown_at}/?lang=en") as page:
+        visit(page, "Decisions")
         search = page.get_by_label("Search sentence, host, rule, id")
         search.fill(done.id)
         search.press("Enter")
@@ -182,3 +149,22 @@ def test_an_undo_in_the_browser_gives_back_what_was_taken(chromium: Browser, das
     assert limit_of(demo, done.subject.name) > before
     asked = [entry for entry in demo.service.story(undoing).entries if entry.actor == "loopback"]
     assert [entry.kind for entry in asked] == ["decision", "approval"]
+
+
+PAGES = [
+    ("Decisions", "show=all", "What stands in the way", "dark"),
+    ("Scoreboard", "board=hazards", "Reliability", "light"),
+    ("Scoreboard", "board=crossings", "By model and version", "dark"),
+    ("Audit", "view=everything", "The chain holds", "light"),
+]
+
+
+@pytest.mark.parametrize(("name", "query", "words", "theme"), PAGES)
+def test_pages_of_decisions_fit_the_width_and_bar_nobody(
+    browser: Browser, small: Shown, name: str, query: str, words: str, theme: str
+) -> None:
+    with opened(browser, f"{small.url}/{name.lower()}?{query}", theme) as page:
+        shown(page.get_by_text(words).first)
+        idle(page)
+        assert overflow(page)[0] == 0
+        assert barriers(page) == []

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tocsin.actions.view import NodeState
 from tocsin.config.settings import Settings
+from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE, ManualClock
+from tocsin.domain.identity import Gpu
+from tocsin.domain.owner import Owner
+from tocsin.domain.reading import Reading
 from tocsin.runtime.assembly import open_brain
+from tocsin.runtime.managers import Managers
+from tocsin.runtime.service import BrainService
+from tocsin_testing.action_world import FakeExecutor
 from tocsin_testing.builders import T0
 
 
@@ -36,4 +44,32 @@ def test_the_board_sees_the_nodes_that_the_managers_see(tmp_path: Path) -> None:
     managers, board = running.brain.managers, running.brain.desk.board
     assert board.nodes() == {}
     assert board.nodes == managers.nodes
+    running.stop()
+
+
+class Shows(FakeExecutor):
+    """A manager with pods p0 and p1 of one job on two nodes, and p2 by itself."""
+
+    def nodes(self) -> dict[str, NodeState]:
+        jobs = [{"p0": "ns/job/train"}, {"p1": "ns/job/train", "p2": ""}]
+        return {f"node-{n}": NodeState(f"node-{n}", schedulable=True, jobs=one) for n, one in enumerate(jobs)}
+
+
+def test_pods_of_one_job_on_two_nodes_are_one_job_to_the_brain(tmp_path: Path) -> None:
+    clock = ManualClock(T0)
+    running = open_brain(settings_in(tmp_path), clock)
+    brain = running.brain
+    readings = [
+        Reading(Gpu(f"GPU-{n}", host, index=n), T0, {"gpu_temperature_celsius": 50.0}, owners=(Owner(1, pod_uid=pod),))
+        for n, (host, pod) in enumerate((("node-0", "p0"), ("node-1", "p1"), ("node-1", "p2")))
+    ]
+    brain.accept(Batch(readings=readings))
+    service = BrainService(brain)
+    assert service.same_jobs(["GPU-0"]) == {"GPU-0"}
+    brain.managers = Managers([Shows()], clock, brain.metrics)
+    brain.managers.look()
+    assert service.same_jobs(["GPU-0"]) == {"GPU-0", "GPU-1"}
+    assert service.same_jobs(["GPU-2"]) == {"GPU-2"}
+    view = brain._view(clock.now_ms(), brain.memory.latest())
+    assert [view.gpus[f"GPU-{n}"].job for n in range(3)] == ["pods ns/job/train"] * 2 + ["pod p2"]
     running.stop()

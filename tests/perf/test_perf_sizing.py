@@ -93,6 +93,27 @@ def test_what_a_reading_is_on_disk(benchmark: BenchmarkFixture, say: Say, tmp_pa
     assert len(found) == (3 if benchmark.enabled else 1)
 
 
+@pytest.mark.benchmark(group="write 40 readings of 8 nodes of 8 GPUs, node by node")
+def test_what_a_reading_is_before_it_is_packed(benchmark: BenchmarkFixture, say: Say, tmp_path: Path) -> None:
+    """As agents push: each node's reading is a transaction of its own, and a chunk until its hour is packed."""
+    ticks = [list(told.step().readings) for told in [fleet(64)] for _ in range(40 if benchmark.enabled else 4)]
+    path = tmp_path / "store.db"
+    with closing(SqliteStore(path)) as store:
+        store.init()
+        empty = path.stat().st_size
+
+        def write() -> None:
+            for readings in ticks:
+                for _, found in groupby(sorted(readings, key=lambda one: one.gpu.host), key=lambda one: one.gpu.host):
+                    store.write(Batch(list(found)))
+
+        benchmark.pedantic(write, rounds=1)
+    # Closing it has put its log into the file.
+    size = (path.stat().st_size - empty) / sum(map(len, ticks))
+    say(f"a row before its hour is packed: {size:.0f} bytes")
+    assert size > 0
+
+
 def gauge(url: str, name: str) -> float:
     """Sum of a metric of VictoriaMetrics over its kinds of parts in files."""
     lines = httpx2.get(f"{url}/metrics", timeout=60).text.splitlines()

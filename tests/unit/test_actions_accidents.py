@@ -86,7 +86,7 @@ def test_accident_one_poll_of_links_through_the_rules(tmp_path: Path, polls: int
         world.clock.advance(15_000)
         now = world.clock.now_ms()
         readings = [
-            Reading(gpu, now, {"gpu_nvlink_up{link=\"0\"}": 0.0 if 2 <= poll < 2 + polls and host < 214 else 1.0})
+            Reading(gpu, now, {'gpu_nvlink_up{link="0"}': 0.0 if 2 <= poll < 2 + polls and host < 214 else 1.0})
             for host, gpu in enumerate(world.gpus.values())
         ]
         active = engine.step(Inputs(now, readings)).active

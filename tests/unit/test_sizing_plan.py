@@ -34,9 +34,10 @@ def test_rates_and_bytes_are_the_products_they_say() -> None:
     assert made.values_per_second == 1_000 * constant("values")
     assert made.network_bytes_per_second == 1_000 * constant("sent_bytes")
     kept = list(made.kept_bytes.values())
-    assert kept[0] == pytest.approx(10_000 * 7 * DAY_S / 10 * constant("raw_row_bytes"))
-    assert kept[1] == pytest.approx(10_000 * 83 * DAY_S / 60 * constant("minute_row_bytes"))
-    assert kept[2] == pytest.approx(10_000 * 640 * DAY_S / 600 * constant("ten_minute_row_bytes"))
+    assert kept[0] == pytest.approx(10_000 * 4_200 / 10 * constant("hot_row_bytes"))
+    assert kept[1] == pytest.approx(10_000 * 7 * DAY_S / 10 * constant("raw_row_bytes"))
+    assert kept[2] == pytest.approx(10_000 * 83 * DAY_S / 60 * constant("minute_row_bytes"))
+    assert kept[3] == pytest.approx(10_000 * 640 * DAY_S / 600 * constant("ten_minute_row_bytes"))
     agent, brain = made.parts
     assert (agent.count, brain.count, brain.disk_bytes) == (1_250, 1, sum(kept))
     assert agent.disk_bytes == pytest.approx(8 * 8_640 * constant("spool_bytes"))
@@ -77,6 +78,7 @@ def test_a_store_of_its_own_takes_the_disk_off_the_brain() -> None:
     made = size(Plan(1_000, store=StoreSettings(kind=StoreKind.VICTORIAMETRICS)))
     store = made.parts[2]
     assert (store.name, made.parts[1].disk_bytes) == ("victoriametrics", 0)
+    assert made.network_bytes_per_second == pytest.approx(100 * (constant("sent_bytes") + constant("line_bytes")))
     rows = 1_000 * 90 * DAY_S / 10
     assert store.disk_bytes == pytest.approx(rows * constant("values") * constant("vm_value_bytes"))
 

@@ -12,6 +12,7 @@ import pytest
 
 from tocsin.actions.executors.protocol import ManagerUnavailable
 from tocsin.actions.executors.slurm import SlurmExecutor
+from tocsin.actions.node.ranks import work_on
 from tocsin.actions.recovery import inverse_of
 from tocsin.actions.slurm import marks
 from tocsin.actions.slurm.runner import Answer, SlurmProblem, Trouble
@@ -19,6 +20,7 @@ from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import HOUR, SECOND, ManualClock
 from tocsin.domain.decision import Decision, Mode, Ruling
 from tocsin.domain.finding import ActionKind, Category, Severity
+from tocsin.domain.owner import Owner
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin_testing.action_world import World
 from tocsin_testing.builders import T0
@@ -484,6 +486,8 @@ def test_nodes_as_the_manager_shows_them() -> None:
     states = site.executor.nodes()
     assert set(states) == {"n1.example.org", "gpu-two"}
     assert (states["n1.example.org"].work, states["gpu-two"].ready) == (("3",), False)
+    # Named as the agents' owners of a Slurm job are, so that a rank that no reading shows is missed.
+    assert states["n1.example.org"].held_by == {work_on("n1.example.org", [Owner(1, slurm_job="3.0")]).job}
     for host, node in (("n1.example.org", "n1"), ("gpu-two", "n2")):
         site.executor.execute(decision(ActionKind.CORDON, Subject(SubjectKind.HOST, host, host), key=host))
         assert "DRAIN" in cluster.nodes[node].flags

@@ -49,7 +49,7 @@ def timeline(
     rule: Name = "",
     pool: Name = "",
     text: Words = "",
-    waiting: Annotated[bool, Query(description="Only what waits for a person.")] = False,
+    waiting: Annotated[bool | None, Query(description="Only what waits for a person, or does not.")] = None,
 ) -> Timeline:
     """Decisions in pages, newest first; notifications are left out unless `action` names them."""
     query = TimelineQuery(tuple(state or ()), tuple(action or ()), rule, pool, text, waiting)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tocsin.cli.common import Context, dump, json_option, pass_context
+from tocsin.config.settings import StoreKind
 
 if TYPE_CHECKING:
     from tocsin.runtime.sizing import Part, Size
@@ -22,6 +23,10 @@ def _bytes(amount: float) -> str:
     return f"{amount:.0f} B"
 
 
+def _rate(amount: float) -> str:
+    return f"{amount:,.0f}" if amount >= 10 else f"{amount:.2g}"
+
+
 @click.command()
 @click.option("--gpus", type=click.IntRange(min=1), required=True, help="How many GPUs.")
 @click.option("--gpus-per-node", type=click.IntRange(min=1), default=8, show_default=True)
@@ -29,6 +34,11 @@ def _bytes(amount: float) -> str:
 @click.option("--gpus-per-cell", type=int, default=0, help="GPUs of one brain at most; default: the most measured.")
 @click.option(
     "--outage-hours", type=click.FloatRange(min=0), default=24.0, show_default=True, help="What a spool bridges."
+)
+@click.option(
+    "--store",
+    type=click.Choice(["sqlite", "victoriametrics"]),
+    help="Where readings are kept; default: setting store.kind.",
 )
 @click.option("--core-price", type=_PRICE, help="Money for a core a month.")
 @click.option("--memory-price", type=_PRICE, help="Money for a GB of memory a month.")
@@ -43,6 +53,7 @@ def size(
     interval: float | None,
     gpus_per_cell: int,
     outage_hours: float,
+    store: str | None,
     core_price: float | None,
     memory_price: float | None,
     disk_price: float | None,
@@ -51,14 +62,15 @@ def size(
 ) -> None:
     """Say what CPU, memory, disk and network a fleet takes, from what was measured; money only for prices given.
 
-    Kind of store and retention are those of the settings.
+    Retention is that of the settings.
     """
     from tocsin.runtime import sizing
 
     settings = context.settings
     every = settings.agent.interval_seconds if interval is None else interval
     prices = sizing.Prices(core_price, memory_price, disk_price, network_price)
-    plan = sizing.Plan(gpus, gpus_per_node, every, outage_hours, gpus_per_cell, settings.store, prices)
+    kept = settings.store if store is None else settings.store.model_copy(update={"kind": StoreKind(store)})
+    plan = sizing.Plan(gpus, gpus_per_node, every, outage_hours, gpus_per_cell, kept, prices)
     made = sizing.size(plan)
     if as_json:
         dump(made.as_json())
@@ -71,7 +83,7 @@ def _lines(made: Size) -> list[str]:
     cells = "1 brain" if made.cells == 1 else f"{made.cells:,} brains of {made.gpus_per_cell:,} GPUs"
     lines = [
         f"{made.gpus:,} GPUs on {made.nodes:,} nodes, {cells}",
-        f"{made.readings_per_second:,.4g} readings/s, {made.values_per_second:,.0f} values/s, "
+        f"{_rate(made.readings_per_second)} readings/s, {made.values_per_second:,.0f} values/s, "
         f"{_bytes(made.network_bytes_per_second)}/s on the network",
         "",
         _row("", "count", "cores", "memory", "disk", "network"),

@@ -37,7 +37,8 @@ class DecisionCalls(ABC):
         asked = query or TimelineQuery()
         params: dict[str, str | int | Sequence[str]] = {"offset": offset, "limit": limit}
         params |= {"state": [state.value for state in asked.states], "action": [one.value for one in asked.actions]}
-        params |= {"rule": asked.rule, "pool": asked.pool, "text": asked.text, "waiting": str(asked.waiting).lower()}
+        params |= {"rule": asked.rule, "pool": asked.pool, "text": asked.text}
+        params |= {} if asked.waiting is None else {"waiting": str(asked.waiting).lower()}
         return self._get(Timeline, "/v1/timeline", params)
 
     def story(self, decision_id: str) -> DecisionStory:

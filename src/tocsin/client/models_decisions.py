@@ -17,8 +17,8 @@ from tocsin.domain.finding import ActionKind, Severity
 class TimelineQuery:
     """Which decisions are wanted; what is empty bounds nothing, but that notifications are left out unless asked for.
 
-    `waiting` are those that wait for a person alone. `text` is looked for in the sentence, the rule, the subject, the
-    host and the id, without regard to capitals.
+    `waiting` are those that wait for a person, False those that do not. `text` is looked for in the sentence, the rule,
+    the subject, the host and the id, without regard to capitals.
     """
 
     states: tuple[DecisionState, ...] = ()
@@ -26,13 +26,13 @@ class TimelineQuery:
     rule: str = ""
     pool: str = ""
     text: str = ""
-    waiting: bool = False
+    waiting: bool | None = None
 
     def wants(self, state: DecisionState, action: ActionKind, rule: str, pool: str, waiting: bool) -> bool:
         """Whether a decision is one of these, by all but its texts."""
         if action not in self.actions and (self.actions or action is ActionKind.NOTIFY):
             return False
-        if (self.states and state not in self.states) or (self.waiting and not waiting):
+        if (self.states and state not in self.states) or self.waiting not in (None, waiting):
             return False
         return self.rule in ("", rule) and self.pool in ("", pool)
 

@@ -104,6 +104,9 @@ def open_brain(
     store = open_store(settings.store)
     store.init()
     journal = Journal.open(settings.journal.path, clock)
+    for kind in EntryKind:
+        # From zero on: Prometheus takes a series that begins at one for no increase.
+        metrics.count("tocsin_journal_entries_total", 0, kind=kind)
     journal.on_append = lambda entries: _count(metrics, entries)
     modes = {rule.name: Mode.PROPOSE if propose and rule.mode is Mode.OBSERVE else rule.mode for rule in ruleset}
     policy = Policy(settings.actions, modes | dict.fromkeys(PLANNED, settings.planning.mode))

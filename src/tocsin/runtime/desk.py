@@ -49,7 +49,7 @@ class Desk:
     """
 
     def __init__(
-        self, clock: Clock, *, apart: bool, wait_s: float = 5.0, limit_s: float = 120.0, keep_s: float = 60.0
+        self, clock: Clock, *, apart: bool, wait_s: float = 2.0, limit_s: float = 120.0, keep_s: float = 60.0
     ) -> None:
         self._clock = clock
         self._apart = apart

@@ -240,7 +240,7 @@ def _reliability(stated: Floats, happened: Mask, weight: Floats, horizon_ms: int
 
 def wilson(share: float, trials: float) -> tuple[float, float]:
     """95 % interval of a share that was observed in so many trials (Wilson, JASA 22, 1927); 0 to 1 without any."""
-    if trials <= 0:
+    if trials < 1e-9:
         return 0.0, 1.0
     square = Z95**2 / trials
     middle = (share + square / 2) / (1 + square)

@@ -23,6 +23,8 @@ _DAY_S, _HOUR_S = DAY / SECOND, HOUR / SECOND
 MONTH_S = 365.25 * _DAY_S / 12
 MEASURED_INTERVAL_S = 10.0
 """Time between two readings in the measurement of brains."""
+UNPACKED_S = 70 * 60.0
+"""The oldest reading that is not packed: an hour, 5 minutes until it is over for good, 5 until the next round."""
 STORES = (StoreKind.SQLITE, StoreKind.VICTORIAMETRICS)
 """Stores whose bytes were measured: no InfluxDB 2.x was at hand."""
 
@@ -157,10 +159,13 @@ def size(plan: Plan) -> Size:
     rate = plan.gpus / plan.interval_seconds
     kept = _kept(plan)
     parts = [_agent(plan, nodes), _brain(plan, cells, in_cell, kept)]
+    network = rate * _one("sent_bytes")
     if plan.store.kind is StoreKind.VICTORIAMETRICS:
-        # Its CPU and memory depend on its own settings and queries: disk and network alone were measured.
-        parts.append(Part("victoriametrics", 1, 0.0, 0.0, sum(kept.values()), rate * _one("sent_bytes")))
-    total = _total(parts, rate * _one("sent_bytes"))
+        # Its CPU and memory depend on its own settings and queries: disk and network alone were measured. The brain
+        # hands readings on as plain text.
+        parts.append(Part("victoriametrics", 1, 0.0, 0.0, sum(kept.values()), rate * _one("line_bytes")))
+        network += rate * _one("line_bytes")
+    total = _total(parts, network)
     return Size(
         plan.gpus,
         nodes,
@@ -168,7 +173,7 @@ def size(plan: Plan) -> Size:
         in_cell,
         rate,
         rate * _one("values"),
-        rate * _one("sent_bytes"),
+        network,
         tuple(parts),
         kept,
         total,
@@ -187,9 +192,11 @@ def _kept(plan: Plan) -> dict[str, float]:
         (store.raw_days, store.minute_days, max(every, MINUTE_S), "minute_row_bytes"),
         (store.minute_days, store.ten_minute_days, max(every, TEN_MINUTE_S), "ten_minute_row_bytes"),
     )
-    return {
+    waiting = plan.gpus * UNPACKED_S / every * _one("hot_row_bytes")
+    packed = {
         f"up to {end:g} days": plan.gpus * (end - start) * _DAY_S / step * _one(name) for start, end, step, name in ages
     }
+    return {"until its hour is packed": waiting, **packed}
 
 
 def _agent(plan: Plan, nodes: int) -> Part:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tocsin.config.settings import Settings
 from tocsin.domain.metrics import METRICS
 from tocsin.telemetry.metrics import OWN_METRICS
 
@@ -95,3 +96,11 @@ def filled(promql: str) -> str:
         promql = promql.replace(variable, value)
     assert "$" not in promql, promql
     return promql
+
+
+def small() -> Settings:
+    """Two simulated hosts, and no process for the models."""
+    plain = Settings()
+    simulation = plain.simulation.model_copy(update={"gpus": 16})
+    forecast = plain.forecast.model_copy(update={"worker": False})
+    return plain.model_copy(update={"simulation": simulation, "forecast": forecast})

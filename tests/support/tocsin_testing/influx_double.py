@@ -110,7 +110,7 @@ class InfluxDouble:
         for (measurement, tags, name), values in self._kept.series.get(json.loads(stream["bucket"]), {}).items():
             labels = {**dict(tags), "_measurement": measurement, "_field": name}
             times = sorted(at for at in values if start <= at < stop)
-            if not times or not eval(holds, {"row": labels}):
+            if not times or not eval(holds, {"row": labels, "search": re.search}):
                 continue
             for at in {"first": times[:1], "last": times[-1:]}.get(stream["pick"] or "", times):
                 yield {"_time": to_iso(at), "_value": _shown(values[at]), **labels}, _KINDS[type(values[at])]
@@ -122,6 +122,9 @@ def _python(condition: str) -> str:
         rf"r\.(\w+) == ({_TEXT})",
         lambda m: f"(row.get({m[1]!r}) == {json.loads(m[2].replace(chr(92) + '${', '${'))!r})",
         condition,
+    )
+    text = re.sub(
+        r"r\.(\w+) =~ /((?:\\.|[^/])*)/", lambda m: f"(search({m[2]!r}, row.get({m[1]!r}, '')) is not None)", text
     )
     return re.sub(r"exists r\.(\w+)", lambda m: f"({m[1]!r} in row)", text)
 

@@ -1,0 +1,90 @@
+"""The first look at a running brain: the board is kept until something changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tocsin.client.models_now import PeerGroup
+from tocsin.config.settings import Settings
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import HOUR, MINUTE, ManualClock
+from tocsin.runtime.assembly import open_brain
+from tocsin.runtime.brain import Brain
+from tocsin.runtime.service import BrainService
+from tocsin_testing.builders import T0, gpu, reading
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(T0)
+
+
+@pytest.fixture
+def brain(tmp_path: Path, clock: ManualClock) -> Iterator[Brain]:
+    wanted = {
+        "store": {"path": tmp_path / "store.db"},
+        "journal": {"path": tmp_path / "journal.db"},
+        "forecast": {"worker": False},
+        "prices": {"currency": "EUR", "gpu_hour_default": 2.0},
+    }
+    running = open_brain(Settings.model_validate(wanted), clock, propose=True)
+    yield running.brain
+    running.stop()
+
+
+def read(brain: Brain, clock: ManualClock, **hot: float) -> None:
+    clock.advance(MINUTE)
+    at = clock.now_ms()
+    readings = [
+        reading(gpu(n, host=f"node-{n // 4}"), at, temperature_celsius=hot.get(f"gpu{n}", 50.0 + n), power_watts=200.0)
+        for n in range(8)
+    ]
+    brain.accept(Batch(readings=readings))
+    brain.tick()
+
+
+def test_the_map_is_the_same_object_until_something_changes(brain: Brain, clock: ManualClock) -> None:
+    service = BrainService(brain)
+    assert service.fleet_map().uuid == []
+    read(brain, clock)
+    first = service.fleet_map()
+    assert service.fleet_map() is first
+    clock.advance(2_000)
+    assert service.fleet_map() is first
+    read(brain, clock, gpu3=80.0)
+    assert service.fleet_map() is not first
+    assert service.fleet_map().temperature[3] == 80.0
+
+
+def test_summary_and_map_agree(brain: Brain, clock: ManualClock) -> None:
+    read(brain, clock)
+    service = BrainService(brain)
+    summary = service.summary()
+    assert (summary.gpus, summary.hosts, summary.power_watts) == (8, 2, 1600.0)
+    assert sum(summary.states.values()) == 8
+    assert summary.states == {state: n for state, n in summary.states.items() if n}
+    clock.advance(HOUR)
+    assert set(service.fleet_map().state) == {1}
+
+
+def test_silent_hosts_need_attention(brain: Brain, clock: ManualClock) -> None:
+    read(brain, clock)
+    service = BrainService(brain)
+    assert service.attention(5).items == []
+    clock.advance(HOUR)
+    assert {item.subject.name for item in service.attention(5).items} == {"node-0", "node-1"}
+
+
+def test_peers_come_from_the_store(brain: Brain, clock: ManualClock) -> None:
+    for _ in range(10):
+        read(brain, clock)
+    now = clock.now_ms()
+    metrics = ["gpu_temperature_celsius"]
+    band = BrainService(brain).peers("GPU-00000000", PeerGroup.NODE, metrics, now - 10 * MINUTE, now, 10)
+    assert (band.peers, band.group) == (3, 3)
+    middle = [value for value in band.middle["gpu_temperature_celsius"] if value is not None]
+    assert middle == pytest.approx([52.0] * len(middle))
+    assert len(middle) >= 9
