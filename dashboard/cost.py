@@ -185,15 +185,15 @@ def _charts(found: CostOut, text: Text, palette: Palette) -> None:
 def render() -> None:
     """Draw the page."""
     text, palette = current_text(), current_palette()
-    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
+    bar = st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute")
+    with bar:
         words = {name: text(f"unit.{name[-1]}", n=name[:-1]) for name in PERIODS}
         period = link.pick("period", text("cost.period"), list(PERIODS), "24h", words.__getitem__)
-        place = st.empty()
     with api(text) as client:
         now_ms = from_iso(client.summary().now)
         # Whole hours, so that the period holds as many as it says.
         found = client.cost((now_ms // HOUR + 1) * HOUR - PERIODS[period], now_ms)
-    place.download_button(
+    bar.download_button(
         text("cost.download"), csv_of(found.hours), f"tocsin-cost-{period}.csv", "text/csv", icon=":material/download:"
     )
     st.html(style_sheet() + _figures(found, text) + _notes(found, text))

@@ -26,7 +26,6 @@ FILLING_ROWS = 4
 def _figures(found: ForecastOut, text: Text) -> str:
     risk = found.risk
     far = risk.expected[-1] if risk.expected else None
-    level = risk.warn_from
     warned = risk.statuses.get(PredictionStatus.LIKELY, 0)
     full = found.memory_statuses.get(PredictionStatus.CROSSING, 0)
     soonest = next((one.prediction for one in found.memory if one.prediction.eta), None)
@@ -41,8 +40,8 @@ def _figures(found: ForecastOut, text: Text) -> str:
             ),
             style.kpi(
                 text("ahead.warned"),
-                str(warned),
-                text("ahead.warned.never") if level is None else text("ahead.warned.note", level=risk_text(level)),
+                str(warned) if risk.model else "–",
+                _level(risk, text),
                 edge="forecast" if warned else "grid",
             ),
             style.kpi(
@@ -67,6 +66,13 @@ def _figures(found: ForecastOut, text: Text) -> str:
 
 
 # ---------------------------------------------------------------------- risk
+
+
+def _level(risk: RiskCalendar, text: Text) -> str:
+    if not risk.model:
+        return ""
+    known = risk.warn_from
+    return text("ahead.warned.never") if known is None else text("ahead.warned.note", level=risk_text(known))
 
 
 def bin_of(probability: float, record: Sequence[RecordOut]) -> RecordOut | None:

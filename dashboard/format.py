@@ -87,6 +87,13 @@ def metric_label(name: str) -> str:
     return f"{words[:1].upper()}{words[1:]}" + (f" {variant}" if variant else "")
 
 
+def metric_words(name: str, text: Text) -> str:
+    """`name` in the words of the language, as far as its table has them; else as `metric_label` has it."""
+    plain, _, variant = split_variant(name)
+    known = text.name("metric", plain)
+    return metric_label(name) if known == plain else known + (f" {variant}" if variant else "")
+
+
 def chart_unit(name: str) -> tuple[str, float]:
     """The unit in which metric `name` is drawn, and the factor to it."""
     spec = METRICS.get(split_variant(name)[0])

@@ -13,7 +13,7 @@ from tocsin.client.models_now import STATE_RANKS, FleetMap, PeerBand, PeerGroup
 from tocsin.dashboard import charts, gpu_said, link, style, throttle, timeline
 from tocsin.dashboard.access import REFRESH_SECONDS, api
 from tocsin.dashboard.fleet_data import MAPS
-from tocsin.dashboard.format import clock, degrees, gpu_label, metric_label, percent, quantity, watts
+from tocsin.dashboard.format import clock, degrees, gpu_label, metric_words, percent, quantity, watts
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import SYMBOLS
 from tocsin.dashboard.text import Text
@@ -65,6 +65,8 @@ def _choose(fleet: FleetMap, text: Text) -> str:
     st.session_state["chosen_host"], st.session_state["chosen_gpu"] = fleet.hosts[fleet.host[gpu]], uuid
     names = {fleet.uuid[n]: _short(fleet, n) for n in members}
 
+    uuids = list(names)
+
     def other_host() -> None:
         link.write("gpu", worst_of(fleet, st.session_state["chosen_host"]))
 
@@ -74,7 +76,12 @@ def _choose(fleet: FleetMap, text: Text) -> str:
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         st.selectbox(text("gpu.host"), fleet.hosts, key="chosen_host", on_change=other_host, width=230)
         st.selectbox(
-            text("gpu.choose"), list(names), key="chosen_gpu", format_func=names.get, on_change=other_gpu, width=170
+            text("gpu.choose"),
+            uuids,
+            key="chosen_gpu",
+            format_func=lambda one: names.get(one, one),
+            on_change=other_gpu,
+            width=170,
         )
     return uuid
 
@@ -117,7 +124,7 @@ def _wanted(detail: GpuDetail, text: Text) -> list[str]:
     wanted = list(dict.fromkeys([*DEFAULT_METRICS, *(name for name in spoken if name and name not in _NOT_DRAWN)]))[:5]
     moving = [name for name in detail.values if name not in METRICS or not METRICS[name].static]
     options = list(dict.fromkeys([*wanted, *moving]))
-    chosen = link.pick_many("metrics", text("gpu.metrics"), options, metric_label, wanted)
+    chosen = link.pick_many("metrics", text("gpu.metrics"), options, lambda name: metric_words(name, text), wanted)
     return chosen[:_MOST_METRICS]
 
 
@@ -208,7 +215,7 @@ def _values(detail: GpuDetail, text: Text) -> None:
     name = text("column.name")
     with st.expander(text("gpu.values", n=len(detail.values))):
         rows = [
-            [escape(metric_label(key)), *map(escape, quantity(key, value)), f"<code>{escape(key)}</code>"]
+            [escape(metric_words(key, text)), *map(escape, quantity(key, value)), f"<code>{escape(key)}</code>"]
             for key, value in sorted(detail.values.items())
         ]
         head = [text("column.metric"), text("column.value"), text("column.unit"), name]
@@ -216,7 +223,7 @@ def _values(detail: GpuDetail, text: Text) -> None:
     if detail.missing:
         with st.expander(text("gpu.missing", n=len(detail.missing))):
             rows = [
-                [escape(metric_label(key)), escape(text.name("missing", reason)), f"<code>{escape(key)}</code>"]
+                [escape(metric_words(key, text)), escape(text.name("missing", reason)), f"<code>{escape(key)}</code>"]
                 for key, reason in sorted(detail.missing.items())
             ]
             st.html(style.table([text("column.metric"), text("column.reason"), name], rows))

@@ -13,6 +13,7 @@ page. Never put a secret through here.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import streamlit as st
 
@@ -67,7 +68,7 @@ def pick(
     label: str,
     options: Sequence[str],
     default: str,
-    words: Callable[[str], str] = str,
+    words: Callable[[Any], str] = str,
     *,
     show_label: bool = False,
 ) -> str:
@@ -77,7 +78,7 @@ def pick(
     def chosen() -> None:
         write(name, st.session_state[name], default)
 
-    choice: str = st.segmented_control(
+    choice = st.segmented_control(
         label,
         list(options),
         key=name,
@@ -86,11 +87,11 @@ def pick(
         on_change=chosen,
         label_visibility="visible" if show_label else "collapsed",
     )
-    return choice
+    return choice or default
 
 
 def pick_many(
-    name: str, label: str, options: Sequence[str], words: Callable[[str], str] = str, default: Sequence[str] = ()
+    name: str, label: str, options: Sequence[str], words: Callable[[Any], str] = str, default: Sequence[str] = ()
 ) -> list[str]:
     """A list of filters that is kept in the URL under `name`, which is also the widget's key; none means all."""
     st.session_state[name] = read_many(name, default, options)

@@ -57,7 +57,7 @@ def _steps(plan: PlanOut, planner: Planner, text: Text) -> str:
     head = ["", text("frag.plan.step"), text("frag.plan.gain"), text("frag.plan.cost")]
     hidden = plan.steps_total - len(rows)
     rest = style.note(text("frag.plan.more", n=hidden, planner=planner)) if hidden > 0 else ""
-    return style.table(head, rows, numbers=[0, 2, 3]) + rest
+    return style.title(text("frag.plan.steps")) + style.table(head, rows, numbers=[0, 2, 3]) + rest
 
 
 def _left(plan: PlanOut, text: Text) -> str:

@@ -12,7 +12,7 @@ from plotly.subplots import make_subplots
 from tocsin.client.models import EventOut, FindingOut, GpuDetail, GpuState, PredictionOut, SeriesResponse
 from tocsin.client.models_now import PeerBand
 from tocsin.dashboard import charts
-from tocsin.dashboard.format import chart_unit, metric_label, percent
+from tocsin.dashboard.format import chart_unit, metric_label, metric_words, percent
 from tocsin.dashboard.palette import SEVERITY_STATES, Palette
 from tocsin.dashboard.text import Text
 from tocsin.domain.clock import from_iso, to_iso
@@ -57,7 +57,7 @@ def figure(course: Course, detail: GpuDetail, now: str, text: Text, palette: Pal
     """
     series = course.series
     metrics = list(series.metrics)
-    headings = [_heading(name) for name in metrics]
+    headings = [_heading(name, text) for name in metrics]
     heights = [float(_PANEL)] * len(metrics)
     if course.throttled:
         headings.append(text("chart.throttle"))
@@ -89,9 +89,9 @@ def figure(course: Course, detail: GpuDetail, now: str, text: Text, palette: Pal
     return chart
 
 
-def _heading(name: str) -> str:
+def _heading(name: str, text: Text) -> str:
     unit, _ = chart_unit(name)
-    return f"{escape(metric_label(name))}" + (f", {unit}" if unit else "")
+    return f"{escape(metric_words(name, text))}" + (f", {unit}" if unit else "")
 
 
 def _end(predictions: Sequence[PredictionOut], start_ms: int, now_ms: int) -> int:

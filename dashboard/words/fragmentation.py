@@ -31,7 +31,6 @@ STRINGS: dict[str, tuple[str, str]] = {
     "frag.hosts.none": ("No free GPU is fragmented.", "没有空闲 GPU 成为碎片。"),
     "frag.holes": ("Hosts by free GPUs", "按空闲 GPU 数统计的主机"),
     "frag.holes.x": ("free GPUs on a host", "单台主机空闲 GPU 数"),
-    "frag.holes.y": ("hosts", "主机数"),
     "frag.mix.settings": ("Measured by the jobs of the settings: {mix}.", "按配置的任务组合衡量：{mix}。"),
     "frag.mix.running": ("Measured by the jobs that run now: {mix}.", "按当前运行的任务衡量：{mix}。"),
     "frag.mix.node": (

@@ -77,7 +77,8 @@ def test_no_string_is_left_over() -> None:
     source = "".join(path.read_text() for path in FOLDER.glob("*.py"))
     quoted = set(re.findall(r"""["']([A-Za-z0-9_.]+)["']""", source))
     built = set(re.findall(r"""f["']([a-z_.]+\.)\{""", source))
-    built |= {f"{group}." for group in re.findall(r"""\bname\(\s*["']([a-z_]+)["']""", source)}
+    built |= {f"{group}." for group in re.findall(r"""\bname\(\s*["']([a-z_.]+)["']""", source)}
+    built |= {f"{group}." for group in GROUPS}
     assert [key for key in STRINGS if key not in quoted and not key.startswith(tuple(built))] == []
 
 

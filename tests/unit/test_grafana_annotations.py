@@ -13,6 +13,7 @@ from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
 from tocsin.config.grafana import GrafanaSettings
+from tocsin.config.load import load_settings
 from tocsin.domain.clock import MINUTE, ManualClock
 from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.finding import ActionKind, Category, Severity
@@ -280,3 +281,11 @@ def test_settings_need_a_token_and_a_sound_url() -> None:
     with pytest.raises(ValidationError, match="must start with"):
         GrafanaSettings(url="ftp://grafana.example.com", token=SecretStr(TOKEN))
     assert GrafanaSettings().url == ""
+
+
+def test_the_token_may_be_in_a_file(tmp_path: Path) -> None:
+    secret, path = tmp_path / "token", tmp_path / "tocsin.toml"
+    secret.write_text(TOKEN + "\n")
+    secret.chmod(0o600)
+    path.write_text(f'[grafana]\nurl = "https://grafana.example.com"\ntoken_file = "{secret}"\n')
+    assert load_settings(path).grafana.token.get_secret_value() == TOKEN

@@ -61,6 +61,11 @@ def test_spreading_loses_no_greatest_value(values: list[float], width: int) -> N
         assert max(value for value in spread if value is not None) == max(values)
 
 
+def test_metrics_stand_in_words() -> None:
+    said = "sim-node-1 GPU 0: gpu_memory_used_ratio is predicted to cross 90 %; gpu_of_mine is no metric"
+    assert text.plain(said, "sim-node-1 GPU 0") == ("Memory used is predicted to cross 90 %; gpu_of_mine is no metric")
+
+
 def test_a_sentence_loses_the_name_that_stands_beside_it_and_most_of_a_uuid() -> None:
     said = "gpu-node-03 GPU 5: GPU-0000beef-0000-4000-8000-000000000005 is hot"
     assert text.plain(said, "gpu-node-03 GPU 5") == "GPU-0000beef… is hot"

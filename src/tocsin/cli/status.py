@@ -119,11 +119,12 @@ def _ahead_lines(ahead: Sequence[PredictionOut], now: str) -> list[str]:
 
 def _waiting_lines(waiting: Sequence[DecisionOut]) -> list[str]:
     from tocsin.terminal.rows import held
+    from tocsin.terminal.text import plain
 
     title = f"waiting for a person ({len(waiting)}; tocsin approve ID, tocsin reject ID):"
     lines = []
     for decision in waiting[:_MOST_SHOWN]:
-        lines += [f"  {decision.id}  {decision.sentence}", f"    held by {held(decision)}"]
+        lines += [f"  {decision.id}  {plain(decision.sentence)}", f"    held by {held(decision)}"]
     return [title, *lines, *_more(len(waiting))] if waiting else []
 
 

@@ -26,7 +26,7 @@ LATEST = 1e12
 def said(gpu: GpuSummary, now: str) -> str:
     """The worst that is said of a GPU: finding, then prediction with chance and lead, or the age of a stale reading."""
     name = text.label(gpu)
-    parts = [text.plain(gpu.finding, name)] if gpu.finding else []
+    parts = [text.plain(gpu.finding, name).rstrip(".")] if gpu.finding else []
     if gpu.prediction:
         sure = f"{text.chance(gpu.probability)} " if gpu.probability is not None else ""
         when = text.lead(now, gpu.eta, gpu.eta_low, gpu.eta_high)

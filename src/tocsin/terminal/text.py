@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tocsin.client.models import GpuState, GpuSummary, SubjectOut
 from tocsin.domain.clock import SECOND, from_iso
 from tocsin.domain.decision import Ruling
+from tocsin.domain.metrics import METRICS
 from tocsin.domain.subject import SubjectKind
 
 NOTHING = "-"
@@ -23,6 +24,8 @@ RULINGS = {Ruling.ALLOW: "✓", Ruling.HOLD: "Ⅱ", Ruling.DENY: "✕"}
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _UUID = re.compile(r"\b((?:GPU|MIG)-[0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_METRIC = re.compile(r"\bgpu_[a-z0-9_]+\b")
+_UNITS = {"bytes", "celsius", "hertz", "joules", "per", "ratio", "second", "seconds", "total", "watts"}
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86_400.0
 
 
@@ -88,13 +91,26 @@ def subject_label(subject: SubjectOut, labels: dict[str, str]) -> str:
 
 
 def plain(sentence: str, name: str = "") -> str:
-    """`sentence` in one line, UUIDs cut to eight digits, without the `name` of its subject at its start."""
+    """`sentence` in one line, UUIDs cut to eight digits, metrics in words, without the `name` of its subject at its
+    start.
+    """
     sentence = _UUID.sub(r"\1…", " ".join(sentence.split()))
+    sentence = _METRIC.sub(lambda found: _worded(found[0]), sentence)
     for prefix in (f"{name}: ", f"{name} "):
         if name and sentence.startswith(prefix):
             rest = sentence.removeprefix(prefix)
             return rest[:1].upper() + rest[1:]
     return sentence
+
+
+def _worded(metric: str) -> str:
+    """`metric` without its prefix and its unit; another word as it is."""
+    if metric not in METRICS:
+        return metric
+    parts = metric.split("_")[1:]
+    while len(parts) > 1 and parts[-1] in _UNITS:
+        parts.pop()
+    return " ".join(parts)
 
 
 def bar(ratio: float | None, width: int) -> str:
@@ -107,8 +123,12 @@ def bar(ratio: float | None, width: int) -> str:
 
 
 def sparkline(values: Sequence[float | None], width: int, low: float = 0.0, high: float = 1.0) -> str:
-    """The last `width` values as one line of blocks, on a scale from `low` to `high`; a space where there is none."""
-    return chart(list(values)[-width:], 1, low, high)[0].rjust(width) if width > 0 else ""
+    """The last `width` values as one line of blocks, on a scale from `low` to `high`; a space where there is none.
+
+    The highest leaves an eighth of the line free: those of one line and the next would run together.
+    """
+    top = low + (high - low) * 8.0 / 7.0
+    return chart(list(values)[-width:], 1, low, top)[0].rjust(width) if width > 0 else ""
 
 
 def chart(values: Sequence[float | None], height: int, low: float, high: float) -> list[str]:
