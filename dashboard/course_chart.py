@@ -44,9 +44,9 @@ def figure(
             )
         )
     if there is not None:
-        label = {"text": text("ahead.there"), "font": {"size": 10, "color": palette.muted}}
+        words = {"text": text("ahead.there"), "font": {"size": 10, "color": palette.muted}}
         line = {"color": palette.muted, "width": 1.2}
-        chart.add_hline(y=there, line=line, annotation=label, annotation_position="bottom left")
+        chart.add_hline(y=there, line=line, annotation=words, annotation_position="bottom left")
     plain(chart, height, palette, hovermode="x unified", margin={"l": 0, "r": 4, "t": 6, "b": 0})
     chart.update_yaxes(rangemode="tozero", nticks=5)
     chart.update_xaxes(nticks=5, tickformat="%d %b")

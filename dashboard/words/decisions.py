@@ -39,8 +39,6 @@ STRINGS: dict[str, tuple[str, str]] = {
         "Being undone: {sentence} It runs once every guard allows it.",
         "正在撤销：{sentence} 各守卫放行后执行。",
     ),
-    "decision.approved_by": ("approved by {who}", "由 {who} 批准"),
-    "decision.rejected_by": ("rejected by {who}", "由 {who} 拒绝"),
     "decision.role": (
         "This needs role {needed}; you are {role}. Log in with a role that may.",
         "需要 {needed} 角色；当前为 {role}。请以有权限的角色登录。",

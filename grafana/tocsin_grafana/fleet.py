@@ -86,9 +86,11 @@ def _now() -> Row:
             ),
             _number(
                 "Critical incidents",
-                "Incidents with a critical root cause, as the brain sees them now.",
+                "Incidents with a critical root cause, as the brain sees them now; InfluxDB counts the critical findings "
+                "of the chosen span.",
                 'sum(tocsin_incidents_active{severity="critical"})',
-                flux.stream(flux.WORDS, "gpu_finding", ["sentence"]) + "  |> last()\n  |> group()\n  |> count()\n",
+                flux.stream(flux.WORDS, "gpu_finding", ["severity"])
+                + '  |> last()\n  |> filter(fn: (r) => r._value == "critical")\n  |> group()\n  |> count()\n',
                 steps=bad,
             ),
         ),

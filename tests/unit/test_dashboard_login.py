@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from unittest.mock import MagicMock
 
 import pytest
-from pydantic import SecretStr
 from pytest_httpserver import HTTPServer
 from starlette.applications import Starlette
 from starlette.routing import Route
@@ -17,9 +14,7 @@ from starlette.testclient import TestClient
 from streamlit.testing.v1 import AppTest
 
 import tocsin.dashboard
-from tocsin.api.directory import Directory
-from tocsin.api.principal import Principal, simple
-from tocsin.config.access import ApiSettings, LdapSettings, OidcSettings, Role, Token
+from tocsin.config.access import ApiSettings, OidcSettings
 from tocsin.dashboard import access, login, server
 from tocsin.dashboard.access import TOKEN_VARIABLE, URL_VARIABLE
 from tocsin.dashboard.server_names import SESSION_PATH, TICKET_HEADER
@@ -29,16 +24,10 @@ from tocsin.domain.clock import HOUR, SECOND, ManualClock, SystemClock
 from tocsin_testing.builders import T0
 from tocsin_testing.fake_service import FakeService, serving
 from tocsin_testing.oidc_provider import CLIENT, Provider
+from tocsin_testing.people import OWN_TOKEN, PASSWORD, guarded_api
 
 APP = Path(tocsin.dashboard.__file__).with_name("app.py")
 ANNA = Login("the-token", "ldap:anna", "operator", T0 + HOUR, by_password=True)
-PASSWORD = "open sesame"
-LDAP = {
-    "url": "ldaps://directory.example",
-    "user_dn": "uid={user},dc=example",
-    "group_base": "ou=groups,dc=example",
-    "groups": [{"group": "ops", "role": "operator"}],
-}
 
 
 # ---------------------------------------------------------------------- sessions
@@ -121,17 +110,6 @@ def test_the_server_takes_the_ticket_where_the_pages_send_it() -> None:
 # ---------------------------------------------------------------------- by password
 
 
-class People(Directory):
-    """Anna is an operator, Ben a viewer; both have one password."""
-
-    def __init__(self, _settings: LdapSettings) -> None:
-        pass
-
-    def login(self, user: str, password: str) -> Principal | None:
-        roles = {"anna": Role.OPERATOR, "ben": Role.VIEWER}
-        return simple(f"ldap:{user}", roles[user]) if password == PASSWORD and user in roles else None
-
-
 @pytest.fixture
 def service() -> FakeService:
     return FakeService()
@@ -141,10 +119,7 @@ def service() -> FakeService:
 def guarded(service: FakeService, kept: Sessions, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An API where people log in by password."""
     del kept
-    monkeypatch.setitem(sys.modules, "ldap", MagicMock())
-    monkeypatch.setattr("tocsin.api.login.Directory", People)
-    token = Token(name="dashboard", role=Role.VIEWER, secret=SecretStr("a-viewer-secret-0123"))
-    with serving(service, ApiSettings(tokens=[token], ldap=LdapSettings.model_validate(LDAP))) as url:
+    with guarded_api(service) as url:
         monkeypatch.setenv(URL_VARIABLE, url)
         monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
         yield url
@@ -240,8 +215,8 @@ def test_a_log_in_that_is_over_leads_back_to_the_form(guarded: str, kept: Sessio
 
 
 def test_roles_that_are_too_low_are_explained(guarded: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(TOKEN_VARIABLE, "a-viewer-secret-0123")
-    with access.client_with("a-viewer-secret-0123") as client:
+    monkeypatch.setenv(TOKEN_VARIABLE, OWN_TOKEN)
+    with access.client_with(OWN_TOKEN) as client:
         monkeypatch.setattr(access, "whoami", lambda asked: asked.me())
         why = access.lacking(client, Text("en"), *access.DECIDERS)
         assert why == "Your role is viewer; this needs operator or admin."
@@ -251,7 +226,7 @@ def test_roles_that_are_too_low_are_explained(guarded: str, monkeypatch: pytest.
 def test_the_dashboard_s_own_token_shows_the_fleet_and_people_may_log_in_on_top(
     guarded: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(TOKEN_VARIABLE, "a-viewer-secret-0123")
+    monkeypatch.setenv(TOKEN_VARIABLE, OWN_TOKEN)
     app = opened()
     assert "Needs attention now" in html(app)
     next(button for button in app.button if button.label == "Log in").click().run()
