@@ -86,8 +86,8 @@ def _now() -> Row:
             ),
             _number(
                 "Critical incidents",
-                "Incidents with a critical root cause, as the brain sees them now; InfluxDB counts the critical findings "
-                "of the chosen span.",
+                "Incidents with a critical root cause, as the brain sees them now; InfluxDB counts the critical "
+                "findings of the chosen span.",
                 'sum(tocsin_incidents_active{severity="critical"})',
                 flux.stream(flux.WORDS, "gpu_finding", ["severity"])
                 + '  |> last()\n  |> filter(fn: (r) => r._value == "critical")\n  |> group()\n  |> count()\n',
