@@ -25,15 +25,26 @@ PAGES = {
 }
 
 
+# The page at the root, and names that lead there. Comments, for Streamlit would draw a string that stands by itself.
+FIRST = "overview"
+ALIASES = ("now", "overview")
+
+
+def _to_first() -> None:
+    """Go to the page at the root, with the view that the URL names."""
+    st.switch_page(PAGES[FIRST][0], query_params=st.query_params.to_dict())
+
+
 def main() -> None:
     """One run of the script."""
     st.set_page_config(page_title="Tocsin", page_icon=ICON, layout="wide", initial_sidebar_state=SIDEBAR_WIDTH)
     adopt_language()
     text = current_text()
     pages = [
-        st.Page(file, title=text(f"page.{name}"), icon=icon, url_path=name, default=name == "overview")
+        st.Page(file, title=text(f"page.{name}"), icon=icon, url_path=name, default=name == FIRST)
         for name, (file, icon) in PAGES.items()
     ]
+    pages += [st.Page(_to_first, url_path=alias, visibility="hidden") for alias in ALIASES]
     st.logo(str(LOGO), size="large", icon_image=str(ICON))
     page = st.navigation(pages)
     sidebar(text)

@@ -39,11 +39,15 @@ def money_text(value: float | None, currency: str) -> str:
 def _figures(found: CostOut, text: Text) -> str:
     usage, paid = found.usage, found.money
 
-    def part(key: str, value: float, cost: float | None) -> str:
+    def part(key: str, value: float, cost: float | None, use: str) -> str:
         hours = text("cost.hours", n=number(value))
         share = percent(value / usage.gpu_hours) if usage.gpu_hours else ""
         note = " · ".join(filter(None, (share, text(f"cost.{key}.note"))))
-        figure = money_text(cost, paid.currency)
+        bare = sum(getattr(one, use) for one in found.groups if one.gpu_hour is None)
+        # A sum that leaves all of it out says nothing, and one that leaves a part out says so.
+        figure = "" if value and bare >= value else money_text(cost, paid.currency)
+        if figure and bare:
+            note += " · " + text("cost.bare", n=number(bare))
         return style.kpi(text(f"cost.{key}"), figure or hours, f"{hours} · {note}" if figure else note, edge="line")
 
     sums = money_text(paid.energy, paid.currency)
@@ -53,9 +57,9 @@ def _figures(found: CostOut, text: Text) -> str:
     notes = " · ".join(filter(None, (known if sums else "", idle, unmetered)))
     return style.kpis(
         [
-            part("idle", usage.held_idle, paid.held_idle),
-            part("stranded", usage.stranded, paid.stranded),
-            part("free", usage.free, paid.free),
+            part("idle", usage.held_idle, paid.held_idle, "held_idle"),
+            part("stranded", usage.stranded, paid.stranded, "stranded"),
+            part("free", usage.free, paid.free, "free"),
             style.kpi(text("cost.energy"), sums or known, notes, edge="line"),
             style.kpi(
                 text("cost.faults"),

@@ -12,6 +12,8 @@ from tocsin.dashboard.palette import Palette, mix
 from tocsin.dashboard.text import Text
 
 HEIGHT = 188
+_ROOM = 1.2
+"""Room above the highest value, for the word at the level line."""
 
 
 def figure(
@@ -20,14 +22,14 @@ def figure(
     """`course` times `scale`; a level line at `there`, where that is given."""
     chart = go.Figure()
     band = mix(palette.background, palette.forecast, 0.25)
-    high, low = _scaled(course.high, scale), _scaled(course.low, scale)
+    high, low, known_course = (_scaled(values, scale) for values in (course.high, course.low, course.known))
     hidden = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
     chart.add_trace(go.Scatter(x=course.at, y=high, **hidden))
     chart.add_trace(go.Scatter(x=course.at, y=low, fill="tonexty", fillcolor=band, **hidden))
     known = {"color": palette.line, "width": 1.8}
     expected = {"color": palette.forecast, "width": 1.8, "dash": "dash"}
     for name, values, line in (
-        ("ahead.known", _scaled(course.known, scale), known),
+        ("ahead.known", known_course, known),
         ("ahead.likely", _scaled(course.expected, scale), expected),
     ):
         label = text(name)
@@ -46,9 +48,11 @@ def figure(
     if there is not None:
         words = {"text": text("ahead.there"), "font": {"size": 10, "color": palette.muted}}
         line = {"color": palette.muted, "width": 1.2}
-        chart.add_hline(y=there, line=line, annotation=words, annotation_position="bottom left")
+        chart.add_hline(y=there, line=line, annotation=words, annotation_position="top left")
     plain(chart, height, palette, hovermode="x unified", margin={"l": 0, "r": 4, "t": 6, "b": 0})
-    chart.update_yaxes(rangemode="tozero", nticks=5)
+    known_values = [value for values in (known_course, high) for value in values if value is not None]
+    top = max([*known_values, there or 0.0], default=1.0) or 1.0
+    chart.update_yaxes(range=[0, _ROOM * top], nticks=5)
     chart.update_xaxes(nticks=5, tickformat="%d %b")
     return chart
 

@@ -29,7 +29,7 @@ def _peak(course: CourseOut, scale: float, size: float, text: Text) -> str:
     low, middle, high = (
         number(round((values[place] or 0.0) * scale, 1)) for values in (course.low, course.expected, course.high)
     )
-    return text("ahead.peak", n=middle, size=number(size), low=low, high=high, at=f"{clock(course.at[place])} UTC")
+    return text("ahead.peak", n=middle, size=number(size), low=low, high=high, at=f"{clock(course.at[place])[5:]} UTC")
 
 
 def _lines(one: PoolOutlook, text: Text) -> list[str]:

@@ -92,7 +92,7 @@ def _holes(holes: Sequence[tuple[int, int]], text: Text, palette: Palette) -> go
             hovertemplate="%{y}<extra></extra>",
         )
     )
-    plain(chart, 150, palette, bargap=0.3)
+    plain(chart, 220, palette, bargap=0.3)
     chart.update_xaxes(type="category", title_text=text("frag.holes.x"))
     chart.update_yaxes(showticklabels=False, showgrid=False)
     return chart
@@ -129,14 +129,14 @@ def _now() -> None:
     with api(text) as client:
         found = client.fragmentation(max(MIG_ROWS, HOST_ROWS))
     st.html(style_sheet() + _figures(found, text))
-    left, right = st.columns([6, 5], gap="medium")
+    left, middle, right = st.columns([6, 4, 3], gap="medium")
     with left:
         st.html(_mig(found, text, palette))
+    with middle:
+        st.html(style.title(text("frag.hosts")) + _hosts(found, text) + style.note(_mix(found, text)))
     with right:
-        st.html(style.title(text("frag.hosts")) + _hosts(found, text))
         st.html(style.title(text("frag.holes")))
         show(_holes(found.holes, text, palette), "holes", text("frag.holes"))
-        st.html(style.note(_mix(found, text)))
 
 
 def render() -> None:

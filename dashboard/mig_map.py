@@ -66,7 +66,7 @@ def draw(gpus: Sequence[MigGpuOut], text: Text, palette: Palette) -> str:
         cells.append(f'<span class="tc-node">{escape(host)}</span>')
         for one in members:
             label = f"GPU {one.index}" if one.index is not None else one.gpu[-8:]
-            css = "blocked" if one.ruled_out else "open"
+            css = "" if one.free is None else "blocked" if one.ruled_out else "open"
             cells.append(gpu_link(one.gpu, label))
             cells.append(strip(one.slices, _placed(one.instances), css, palette))
             cells.append(f'<span class="tc-why">{escape(_why(one, text))}</span>')

@@ -37,6 +37,7 @@ STRINGS: dict[str, tuple[str, str]] = {
     "cost.column.kwh": ("kWh", "kWh"),
     "cost.column.price": ("Price/h", "每时价格"),
     "cost.column.cost": ("Cost of idle", "闲置成本"),
+    "cost.bare": ("{n} GPU-h without a price", "{n} GPU·时无价格"),
     "cost.unpriced": ("{n} GPU-h have no price and are in no sum.", "{n} GPU·时没有价格，未计入。"),
     "cost.no_price": (
         "No price is set, so hours and kWh are shown. Set section [prices] of the settings:",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tocsin.dashboard.app import PAGES
+from tocsin.dashboard.app import FIRST, PAGES
 from tocsin.dashboard.text import Text
 from tocsin_testing.browsing import barriers, idle, opened, overflow
 
@@ -24,6 +24,7 @@ PATTERNS = (
 """Two rows a page, opposite to each other, taken in turn."""
 CASES = [(page, *row) for place, page in enumerate(PAGES) for row in PATTERNS[place % len(PATTERNS)]]
 ONE_SCREEN = {"overview"}
+PATHS = {FIRST: ""}
 
 
 def test_each_pair_of_factors_occurs() -> None:
@@ -43,7 +44,7 @@ def test_the_page_keeps_what_every_page_promises(
     size: str,
 ) -> None:
     url, text = request.getfixturevalue(size).url, Text(language)
-    with opened(browser, f"{url}/{name}?lang={language}", theme) as page:
+    with opened(browser, f"{url}/{PATHS.get(name, name)}?lang={language}", theme) as page:
         expect(page.get_by_role("heading", level=1)).to_have_text(text(f"page.{name}"))
         expect(page.locator(".tc-sim").first).to_have_text(text("simulated"))
         idle(page)

@@ -13,6 +13,8 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from tocsin.actions.controls import Breaker
+from tocsin.actions.executors.journal_only import JournalOnly
+from tocsin.actions.executors.protocol import ExecutionResult
 from tocsin.api.app import create_app
 from tocsin.api.directory import Directory
 from tocsin.api.principal import Principal, simple
@@ -78,6 +80,9 @@ class World:
             }
         )
         monkeypatch.setattr(Directory, "__init__", lambda _self, _settings: None)
+        monkeypatch.setattr(
+            JournalOnly, "execute", lambda _self, _decision: ExecutionResult(True, "done", lasting=True)
+        )
         monkeypatch.setattr(Directory, "login", lambda _self, user, password: self._login(user, password))
         self.clock = ManualClock(T0)
         self.running: RunningBrain = open_brain(self.settings, self.clock, propose=True)
@@ -86,6 +91,7 @@ class World:
             self.app, base_url="http://127.0.0.1", client=("127.0.0.1", 1), raise_server_exceptions=False
         )
         self.token = TOKEN
+        self.carried_out: list[str] = []
         for _ in range(6):
             self.minute()
 
@@ -111,6 +117,14 @@ class World:
     def decision(self) -> str:
         found = self.http.get("/v1/decisions", headers={"Authorization": f"Bearer {TOKEN}"}).json()
         return str(next(one["id"] for one in found if one["approvable"]))
+
+    def done(self) -> str:
+        """A decision that was approved and carried out, and whose effect lasts."""
+        identity = self.decision()
+        self.post(f"/v1/decisions/{identity}/approve", {})
+        for _ in range(4):
+            self.minute()
+        return identity
 
     def entries(self, after: int) -> list[Entry]:
         return list(read_entries(self.path, after=after))
@@ -142,6 +156,11 @@ WRITES: dict[str, tuple[Step | None, Step, str]] = {
     ),
     "POST /v1/decisions/{decision_id}/reject": (
         None, lambda w: w.post(f"/v1/decisions/{w.decision()}/reject", {"reason": "no"}), "otto"
+    ),
+    "POST /v1/decisions/{decision_id}/undo": (
+        lambda w: w.carried_out.append(w.done()),
+        lambda w: w.post(f"/v1/decisions/{w.carried_out[-1]}/undo", {}),
+        "otto",
     ),
     "POST /v1/pause": (None, lambda w: w.post("/v1/pause", {"reason": "x"}), "otto"),
     "POST /v1/resume": (lambda w: w.post("/v1/pause", {}), lambda w: w.post("/v1/resume", {}), "otto"),

@@ -260,7 +260,7 @@ def test_an_unbound_principal_speaks_for_every_host() -> None:
         (ActionKind.UNCORDON, 403),
         (ActionKind.REBOOT_NODE, 403),
         (ActionKind.THROTTLE, 200),
-        (ActionKind.RESET_GPU, 200),
+        (ActionKind.RESET_GPU, 403),
     ],
 )
 def test_an_action_on_the_whole_host_needs_all_its_pools_though_one_gpu_is_its_subject(

@@ -49,7 +49,7 @@ def test_each_role_reaches_what_it_should(role: Role) -> None:
 def test_the_journal_names_the_token_s_holder() -> None:
     http = client()
     http.post("/v1/pause", json={"reason": "work on the power"}, headers=bearer(Role.OPERATOR))
-    entries = http.get("/v1/journal?kind=paused", headers=bearer(Role.VIEWER)).json()
+    entries = http.get("/v1/journal?kind=pause", headers=bearer(Role.VIEWER)).json()
     assert [(e["actor"], e["payload"]) for e in entries] == [("the operator", {"reason": "work on the power"})]
 
 
