@@ -10,6 +10,9 @@ from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.subject import Subject, SubjectKind
 
+NODE = "node"
+"""Parameter of a decision to scale in: the host that is to go."""
+
 
 def gpus_of(subject: Subject, view: FleetView) -> tuple[GpuView, ...]:
     """The whole GPUs that `subject` consists of; empty where none is known."""
@@ -51,20 +54,28 @@ def affected(decision: Decision, view: FleetView) -> tuple[GpuView, ...]:
 def reach(decision: Decision, view: FleetView) -> frozenset[str]:
     """UUIDs that the decision takes out of service.
 
-    A pool that is scaled in loses one node, of which it is not yet known which; its largest stands for it.
+    A pool that is scaled in loses one node. Where the decision names none, the largest that is still in service stands
+    for it.
     """
     if not is_disruptive(decision.action):
         return frozenset()
     members = affected(decision, view)
     if decision.action is ActionKind.SCALE_IN and decision.subject.kind is not SubjectKind.GPU:
-        members = _largest_host(members)
+        going = named_host(decision)
+        members = view.by_host.get(going, ()) if going else _largest_host(members, view)
     return frozenset(member.gpu.uuid for member in members)
 
 
-def _largest_host(members: Iterable[GpuView]) -> tuple[GpuView, ...]:
+def named_host(decision: Decision) -> str:
+    """The host that is to go when a pool is scaled in; empty where the decision leaves that to the manager."""
+    return decision.parameters.get(NODE, "") if decision.action is ActionKind.SCALE_IN else ""
+
+
+def _largest_host(members: Iterable[GpuView], view: FleetView) -> tuple[GpuView, ...]:
     hosts: dict[str, list[GpuView]] = {}
     for member in members:
-        hosts.setdefault(member.gpu.host, []).append(member)
+        if member.gpu.uuid not in view.flagged:
+            hosts.setdefault(member.gpu.host, []).append(member)
     return tuple(max(hosts.items(), key=lambda item: (len(item[1]), item[0]))[1]) if hosts else ()
 
 

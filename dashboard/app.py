@@ -25,9 +25,9 @@ PAGES = {
 }
 
 
-# The page at the root, and names that lead there. Comments, for Streamlit would draw a string that stands by itself.
+# The page at the root, and a name that leads there. Comments, for Streamlit would draw a string that stands by itself.
 FIRST = "overview"
-ALIASES = ("now", "overview")
+ALIAS = "now"
 
 
 def _to_first() -> None:
@@ -44,7 +44,7 @@ def main() -> None:
         st.Page(file, title=text(f"page.{name}"), icon=icon, url_path=name, default=name == FIRST)
         for name, (file, icon) in PAGES.items()
     ]
-    pages += [st.Page(_to_first, url_path=alias, visibility="hidden") for alias in ALIASES]
+    pages.append(st.Page(_to_first, url_path=ALIAS, visibility="hidden"))
     st.logo(str(LOGO), size="large", icon_image=str(ICON))
     page = st.navigation(pages)
     sidebar(text)

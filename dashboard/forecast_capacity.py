@@ -90,7 +90,7 @@ def capacity() -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         st.html(style.title(text("ahead.capacity")), width="content")
         if len(names) > AT_ONCE:
-            names = link.pick_many("pool", text("ahead.pool"), names)[:AT_ONCE] or names
+            names = link.pick_many("pools", text("ahead.pool"), names)[:AT_ONCE] or names
     shown = [one for one in found.pools if one.pool in names][:AT_ONCE]
     columns = st.columns(AT_ONCE + 1, gap="small")
     for column, one in zip(columns, shown, strict=False):

@@ -18,6 +18,14 @@ from tocsin.dashboard.text import Text
 from tocsin.domain.errors import Unavailable
 
 PLANNERS: tuple[Planner, ...] = get_args(Planner)
+ACTIONS: dict[str, str] = {
+    "defragment": "defragment",
+    "mig": "defragment",
+    "place": "place_elsewhere",
+    "scale": "scale_out,scale_in",
+    "power": "throttle",
+}
+"""Actions that the decisions about each planner's steps are for."""
 STEPS, HOSTS, REASONS, GPUS = 8, 8, 5, 4
 """Steps, hosts, reasons and MIG GPUs that are shown."""
 
@@ -117,7 +125,8 @@ def plan() -> None:
         chosen = link.pick(
             "planner", text("frag.planner"), names, "defragment", lambda name: text(f"frag.planner.{name}")
         )
-        st.html(page_link("decisions", text("frag.plan.decisions")), width="content")
+        there = page_link("decisions", text("frag.plan.decisions"), show="all", action=ACTIONS[chosen])
+        st.html(there, width="content")
     planner = next(name for name in PLANNERS if name == chosen)
     found = None
     with api(text) as client:

@@ -11,6 +11,7 @@ from tocsin.actions.cloud.aws_door import open_boto
 from tocsin.actions.cloud.wanted import nodes_wanted, pool_of
 from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.executors.registry import Means, executor
+from tocsin.actions.reach import named_host
 from tocsin.actions.recovery import inverse_of
 from tocsin.actions.view import FleetView, GpuView
 from tocsin.config.cloud import AwsSettings
@@ -47,9 +48,11 @@ class AwsAsg:
             return Verdict(PRE_CHECK, Ruling.DENY, "simulated decisions never leave the simulator")
         if decision.action is ActionKind.SCALE_OUT:
             return Verdict(PRE_CHECK, Ruling.ALLOW)
-        host = _host(decision) or _idle_host(view, pool_of(decision))
+        named = named_host(decision)
+        host = _host(decision) or _idle_host(view, pool_of(decision), named)
         if not host:
-            return Verdict(PRE_CHECK, Ruling.HOLD, f"no host of pool {pool_of(decision)} is known to be idle")
+            which = named or f"no host of pool {pool_of(decision)}"
+            return Verdict(PRE_CHECK, Ruling.HOLD, f"{which} is {'not ' if named else ''}known to be idle")
         self._victims[decision.key] = host
         return Verdict(PRE_CHECK, Ruling.ALLOW)
 
@@ -124,14 +127,17 @@ def _host(decision: Decision) -> str:
     return named or (decision.subject.name if decision.subject.kind is SubjectKind.HOST else decision.subject.host)
 
 
-def _idle_host(view: FleetView, pool: str) -> str:
-    """A host all of whose GPUs are freshly read, of the pool, and without any process; empty where none is known."""
+def _idle_host(view: FleetView, pool: str, named: str = "") -> str:
+    """A host all of whose GPUs are freshly read, of the pool, and without any process; empty where none is known.
+
+    Only the `named` one will do where a host is named.
+    """
 
     def idle(member: GpuView) -> bool:
         fresh = member.is_fresh(view.now_ms, view.policy.fresh_ms)
         return fresh and member.gpu.pool == pool and member.values.get(_PROCESSES) == 0.0
 
-    hosts = sorted({member.gpu.host for member in view.by_pool.get(pool, ())})
+    hosts = sorted({member.gpu.host for member in view.by_pool.get(pool, ()) if named in ("", member.gpu.host)})
     return next((host for host in hosts if all(idle(member) for member in view.by_host[host])), "")
 
 

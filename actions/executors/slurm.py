@@ -13,11 +13,12 @@ from tocsin.actions.cloud.wanted import pool_of
 from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor, ManagerUnavailable, NodeState
 from tocsin.actions.executors.registry import Means, executor
 from tocsin.actions.planning.facts import WorkSeen
+from tocsin.actions.reach import named_host
 from tocsin.actions.recovery import inverse_of
 from tocsin.actions.slurm import marks, nodes
 from tocsin.actions.slurm.client import Slurm
 from tocsin.actions.slurm.moving import CHECKPOINT, REQUEUE, Errand, Mover
-from tocsin.actions.slurm.power import DOWN, UP, Power
+from tocsin.actions.slurm.power import DOWN, UP, Power, none_idle
 from tocsin.actions.slurm.runner import CommandRunner, Runner, SlurmProblem
 from tocsin.actions.slurm.state import SlurmJob, SlurmNode, Snapshot
 from tocsin.actions.slurm.work import work_seen
@@ -138,8 +139,9 @@ class SlurmExecutor:
         seen, now_ms = self._slurm.snapshot(), self._clock.now_ms()
         if decision.action in _ON_POOLS:
             power, pool = Power(slurm), pool_of(decision)
-            act = power.out if decision.action is ActionKind.SCALE_OUT else power.back
-            return act(decision, pool, seen, now_ms)
+            if decision.action is ActionKind.SCALE_OUT:
+                return power.out(decision, pool, seen, now_ms)
+            return power.back(decision, pool, seen, now_ms, self._named(named_host(decision)))
         name = self._node_name(decision)
         node = seen.nodes.get(name)
         if node is None:
@@ -223,8 +225,8 @@ class SlurmExecutor:
             none = f"partition {self._power.partition(pool)} has no powered-down cloud node left"
             return "" if self._power.asleep(pool, seen) else none
         if decision.action is ActionKind.SCALE_IN:
-            idle = self._power.idle(pool_of(decision), seen)
-            return "" if idle else "no cloud node of the pool is idle"
+            only = self._named(named_host(decision))
+            return "" if self._power.idle(pool_of(decision), seen, only) else none_idle("the pool", only)
         node = seen.nodes.get(self._node_name(decision))
         if node is None:
             return f"Slurm knows no node {self._node_name(decision)}"
@@ -235,7 +237,9 @@ class SlurmExecutor:
         return ""
 
     def _node_name(self, decision: Decision) -> str:
-        host = _host(decision)
+        return self._named(_host(decision))
+
+    def _named(self, host: str) -> str:
         return self._settings.hosts.get(host, host.removesuffix(self._settings.host_suffix))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tocsin.actions.catalogue import ACTIONS, Scope
 from tocsin.actions.guards.registry import Answer, Applies, deny, guard, hold
 from tocsin.actions.policy import least
-from tocsin.actions.reach import affected, base_key, hosts_of
+from tocsin.actions.reach import affected, base_key, hosts_of, named_host
 from tocsin.actions.view import FleetView
 from tocsin.domain.clock import to_iso
 from tocsin.domain.decision import Decision, Mode
@@ -87,7 +87,7 @@ def hold_off(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
     """Has no person lately undone or rejected an action on the subject or its host, or cancelled the cause."""
     if decision.findings and decision.findings[0] in view.controls.cancelled:
         return deny("a person gave the subject back: this cause is cancelled")
-    hosts = (f"host:{host}" for host in sorted(hosts_of(decision.subject, view)))
+    hosts = (f"host:{host}" for host in sorted((hosts_of(decision.subject, view) | {named_host(decision)}) - {""}))
     keys = (base_key(decision.subject), *hosts, *(f"gpu:{m.gpu.uuid}" for m in affected(decision, view)))
     for key in keys:
         entry = view.controls.hold_offs.get(key)

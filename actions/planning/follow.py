@@ -15,6 +15,7 @@ from tocsin.actions.planning.scaling import Demand, ScalingPolicy, follow_demand
 from tocsin.actions.planning.stage import PlanBroken, Stage
 from tocsin.actions.planning.state import FleetState, Pool
 from tocsin.actions.planning.units import Limits
+from tocsin.actions.reach import NODE
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.domain.words import counted
@@ -28,12 +29,14 @@ class Past:
     """What earlier looks and decisions left behind.
 
     `before` are the intents of the last look. `running` names the rules of which a step is under way: no other step of
-    theirs begins. `caps` are the power limits that stand. `scaled_ms` says by pool when it was last scaled.
+    theirs begins. `caps` are the power limits that stand, `held` GPUs that other rules throttle. `scaled_ms` says by
+    pool when it was last scaled.
     """
 
     before: tuple[Intent, ...] = ()
     running: frozenset[str] = frozenset()
     caps: tuple[Cap, ...] = ()
+    held: frozenset[str] = frozenset()
     scaled_ms: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -220,13 +223,13 @@ def _size(rule: str, action: ActionKind, state: FleetState, pool: str, step: Ste
     sign = "+" if action is ActionKind.SCALE_OUT else "-"
     parameters = {"pool": pool, "nodes": str(nodes), "gpus": str(nodes * state.pools[pool].node_gpus)}
     if action is ActionKind.SCALE_IN:
-        parameters["node"] = step.subject
+        parameters[NODE] = step.subject
     subject = Subject(SubjectKind.POOL, pool, pool=pool, detail=f"{sign}{counted(nodes, 'node')}")
     return Intent(rule, subject, action, step.sentence, parameters, simulated=state.simulated)
 
 
 def _power(state: FleetState, means: Means, past: Past) -> tuple[Plan, list[Intent]]:
-    return follow_power(state, means.power, past.caps)
+    return follow_power(state, means.power, past.caps, past.held)
 
 
 _FOLLOWERS: Mapping[str, Callable[[FleetState, Means, Past], tuple[Plan, list[Intent]]]] = {

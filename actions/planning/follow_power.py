@@ -29,12 +29,14 @@ class Cap:
     parameters: Mapping[str, str] = field(default_factory=dict)
 
 
-def follow_power(state: FleetState, budget: PowerBudget, caps: Sequence[Cap]) -> tuple[Plan, list[Intent]]:
+def follow_power(
+    state: FleetState, budget: PowerBudget, caps: Sequence[Cap], held: Iterable[str] = ()
+) -> tuple[Plan, list[Intent]]:
     """The plan as if nothing had been limited yet, and what it asks for now.
 
     A limit that stands stays while that plan wants one on any of its GPUs, and as long as the budgets would not hold
     without it; so nothing swings. Where the present limits break a budget others give way: a GPU takes one order at a
-    time, so a limit that stands is lowered no further.
+    time, so a limit that stands is lowered no further, nor are the GPUs that are `held` by orders of other rules.
     """
     plan = power_caps(_uncapped(state, caps), budget)
     lowered = {step.subject for step in plan.steps}
@@ -43,7 +45,7 @@ def follow_power(state: FleetState, budget: PowerBudget, caps: Sequence[Cap]) ->
     if not _holds(_uncapped(state, given_back), budget):
         kept = list(caps)
     intents = [_keep(cap, state) for cap in kept]
-    present = power_caps(_pinned(state, kept), budget)
+    present = power_caps(_pinned(state, [*held, *(uuid for cap in kept for uuid in cap.gpus)]), budget)
     return plan, [*intents, *_lower(state, present.steps)]
 
 
@@ -57,9 +59,9 @@ def _uncapped(state: FleetState, caps: Iterable[Cap]) -> FleetState:
     return state.with_nodes([], raised)
 
 
-def _pinned(state: FleetState, caps: Iterable[Cap]) -> FleetState:
-    """The state in which limits that stand can fall no further."""
-    slots = [state.gpus[uuid] for cap in caps for uuid in cap.gpus if uuid in state.gpus]
+def _pinned(state: FleetState, gpus: Iterable[str]) -> FleetState:
+    """The state in which the limits of `gpus` can fall no further."""
+    slots = [state.gpus[uuid] for uuid in gpus if uuid in state.gpus]
     return state.with_nodes([], [replace(slot, least_watts=slot.limit_watts) for slot in slots])
 
 

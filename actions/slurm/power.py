@@ -43,12 +43,12 @@ class Power:
         ]
         return sorted(listed + [name for name in self._hidden.get(pool, ()) if name not in seen.nodes])
 
-    def idle(self, pool: str, seen: Snapshot) -> list[str]:
-        """Cloud nodes of the pool without work, the longest idle first."""
+    def idle(self, pool: str, seen: Snapshot, only: str = "") -> list[str]:
+        """Cloud nodes of the pool without work, the longest idle first; none but `only` where that names one."""
         nodes = [
             node
             for node in self._members(pool, seen)
-            if node.cloud and node.base == "IDLE" and node.schedulable and not seen.on(node.name)
+            if only in ("", node.name) and node.cloud and _is_idle(node, seen)
         ]
         return [node.name for node in sorted(nodes, key=lambda node: (node.busy_s, node.name))]
 
@@ -68,16 +68,16 @@ class Power:
             return ExecutionResult(False, f"partition {where} has no powered-down cloud node left", lasting=False)
         return _arrival(list(mine.values()), wanted, now_ms)
 
-    def back(self, decision: Decision, pool: str, seen: Snapshot, now_ms: int) -> ExecutionResult:
-        """Power down idle nodes."""
+    def back(self, decision: Decision, pool: str, seen: Snapshot, now_ms: int, only: str = "") -> ExecutionResult:
+        """Power down idle nodes, none but `only` where that names one."""
         mine = _marked(seen, DOWN, decision.id)
         wanted = self._wanted(decision.parameters, pool, seen)
-        fresh = self.idle(pool, seen)[: max(0, wanted - len(mine))]
+        fresh = self.idle(pool, seen, only)[: max(0, wanted - len(mine))]
         for name in fresh:
             self._ask(name, seen, Mark(DOWN, decision.id, now_ms), up=False)
         names = [*mine, *fresh]
         if not names:
-            return ExecutionResult(False, f"no cloud node of {self.partition(pool)} is idle", lasting=False)
+            return ExecutionResult(False, none_idle(self.partition(pool), only), lasting=False)
         return ExecutionResult(True, f"powering down {', '.join(names)}", effect={"nodes_down": float(len(names))})
 
     def seen(self, decision: Decision, what: str, seen: Snapshot) -> bool | None:
@@ -99,6 +99,15 @@ class Power:
         """``nodes`` of the decision, or as many as hold its ``gpus``; else one."""
         each = max((node.gpus for node in self._members(pool, seen)), default=0)
         return nodes_wanted(parameters, each)
+
+
+def none_idle(where: str, only: str) -> str:
+    """Why nothing is powered down in `where`."""
+    return f"{only} is no idle cloud node of {where}" if only else f"no cloud node of {where} is idle"
+
+
+def _is_idle(node: SlurmNode, seen: Snapshot) -> bool:
+    return node.base == "IDLE" and node.schedulable and not seen.on(node.name)
 
 
 def _arrival(nodes: list[SlurmNode], wanted: int, now_ms: int) -> ExecutionResult:

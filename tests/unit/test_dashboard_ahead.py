@@ -177,7 +177,7 @@ def test_moves_have_gain_and_cost_and_hosts_a_before_and_after(url: str) -> None
     assert "of usable capacity" in shown
     assert "fragmented GPUs (F)" in shown
     assert " → " in shown
-    assert 'href="decisions?lang=en"' in shown
+    assert 'href="decisions?lang=en&amp;show=all&amp;action=defragment"' in shown
 
 
 def test_a_plan_that_is_not_ready_says_so(url: str, service: FakeService) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from tocsin.dashboard import heatmap
 from tocsin.dashboard.access import DEFAULT_URL, REFRESH_SECONDS, TOKEN_VARIABLE, URL_VARIABLE
+from tocsin.dashboard.app import PAGES
+from tocsin.dashboard.gpu_detail import SPANS
 from tocsin.dashboard.palette import SYMBOLS
 from tocsin.dashboard.text import LANGUAGES, Text
 
@@ -14,7 +17,7 @@ TEXT = (DOCS / "dashboard.md").read_text()
 
 
 def test_every_page_is_described_under_its_name() -> None:
-    names = [Text("en")(f"page.{page}") for page in ("overview", "gpu", "decisions", "scoreboard")]
+    names = [Text("en")(f"page.{page}") for page in PAGES]
     assert re.findall(r"^- \*\*([^*]+)\*\*", TEXT, re.MULTILINE) == names
 
 
@@ -22,6 +25,11 @@ def test_variables_and_defaults_are_described() -> None:
     assert {URL_VARIABLE, TOKEN_VARIABLE} == set(re.findall(r"TOCSIN_DASHBOARD__\w+", TEXT))
     assert DEFAULT_URL in TEXT
     assert f"every {REFRESH_SECONDS:.0f} s" in TEXT
+
+
+def test_parameters_of_links_are_described() -> None:
+    for choices in (heatmap.MEASURES, SPANS):
+        assert ", ".join(f"`{name}`" for name in choices) in TEXT
 
 
 def test_symbols_and_languages_are_described() -> None:

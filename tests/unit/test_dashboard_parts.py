@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import string
 from enum import StrEnum
@@ -233,6 +234,12 @@ def test_the_command_serves_on_the_address_and_calls_nobody() -> None:
     assert options["--server.port"] == "8501"
     assert options["--browser.gatherUsageStats"] == "false"
     assert options["--server.headless"] == "true"
+
+
+def test_the_script_draws_nothing_by_itself() -> None:
+    """Streamlit draws every expression that stands by itself in its script."""
+    body = ast.parse((FOLDER / "app.py").read_text()).body[1:]
+    assert [node.lineno for node in body if isinstance(node, ast.Expr)] == []
 
 
 def test_the_launch_theme_is_the_palette_s_background() -> None:

@@ -32,7 +32,7 @@ _OF_ALL_JOBS = frozenset({ActionKind.DRAIN, ActionKind.REBOOT_NODE})
 _PLACES = ("from", "to")
 """Parameters that name GPUs, separated by blanks, a MIG slice behind an at sign."""
 _HOSTS = ("to_host", "node", "host")
-"""Parameters that name a host."""
+"""Parameters that name hosts, those of several pieces of work separated by commas, of one piece by blanks."""
 
 
 def pools_of(
@@ -75,7 +75,7 @@ def _own(subject: SubjectOut, gpus: Sequence[GpuSummary]) -> tuple[set[str], str
 def _named(parameters: Mapping[str, str], gpus: Sequence[GpuSummary]) -> set[str]:
     """UUIDs of the GPUs that the parameters of a decision name, also such as are not known."""
     found = {place.partition("@")[0] for name in _PLACES for place in parameters.get(name, "").split()}
-    hosts = {parameters[name] for name in _HOSTS if parameters.get(name)}
+    hosts = {host for name in _HOSTS for host in parameters.get(name, "").replace(",", " ").split()}
     return found | _ranks(parameters.get("ranks", "")) | {gpu.uuid for gpu in gpus if gpu.host in hosts}
 
 

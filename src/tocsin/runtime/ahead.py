@@ -169,8 +169,10 @@ class Ahead:
         known = self._lost.get(span)
         if known is None or now_s - known[0] >= LOST_S:
             found = lost_out(brain.store, brain.statuses(), span, brain.settings.actions.cost, simulated=simulated)
-            known = self._lost[span] = (now_s, found)
-            self._lost = {one: made for one, made in self._lost.items() if now_s - made[0] < LOST_S}
+            known = (now_s, found)
+            # A copy is taken in one go: other requests enter theirs meanwhile.
+            fresh = {one: made for one, made in self._lost.copy().items() if now_s - made[0] < LOST_S}
+            self._lost = fresh | {span: known}
         return known[1]
 
 

@@ -53,10 +53,12 @@ class Planner:
         facility = settings.facility_watts or math.inf
         power = PowerBudget(facility, settings.rack_watts)
         means = Means(limits_of(settings), policy_of(settings), power, sight.demands)
-        made = follow(state, wanted | _asked_for(sight.active), means, _past(self._last, sight.controls))
+        past = _past(self._last, sight.controls)
+        made = follow(state, wanted | _asked_for(sight.active), means, past)
         intents = tuple(one for one in made.intents if one.rule in {RULES[name] for name in wanted})
         standing = {(one.rule, one.subject.key) for one in sight.active}
-        known = {one.key for one in self._last} | standing
+        # A limit that stands is no news: a new brain would give it back before its second look.
+        known = {one.key for one in self._last} | standing | {(RULES["power"], cap.subject.key) for cap in past.caps}
         agreed = [one for one in intents if one.key in known]
         self._since = {one.key: self._since.get(one.key, now_ms) for one in agreed}
         self._last = intents
@@ -103,19 +105,24 @@ def _owners(brain: Brain) -> Mapping[str, tuple[Owner, ...]]:
 
 def _past(last: tuple[Intent, ...], controls: Controls) -> Past:
     effects = [one for one in controls.effects.values() if one.rule in PLANNED]
+    throttles = [one for one in controls.effects.values() if one.action is ActionKind.THROTTLE]
+    held = frozenset(gpu for one in throttles if one.rule not in PLANNED for gpu in _gpus(one))
     scaled: dict[str, int] = {}
     for (subject, action), starts in controls.attempts.items():
         kind, _, pool = subject.partition(":")
         if kind == SubjectKind.POOL and starts and action in (ActionKind.SCALE_OUT, ActionKind.SCALE_IN):
             scaled[pool] = max(scaled.get(pool, 0), *starts)
     running = frozenset(one.rule for one in effects if base_key(one.subject) in controls.busy)
-    return Past(last, running, tuple(_cap(one) for one in effects if one.action is ActionKind.THROTTLE), scaled)
+    return Past(last, running, tuple(_cap(one) for one in throttles if one.rule in PLANNED), held, scaled)
 
 
 def _cap(effect: Decision) -> Cap:
-    ranks = tuple(rank.gpu for rank in read(effect.parameters.get(RANKS, "")))
     was = float(effect.parameters.get(WAS_WATTS, "0"))
-    return Cap(effect.subject, ranks or (effect.subject.name,), was, effect.parameters)
+    return Cap(effect.subject, _gpus(effect), was, effect.parameters)
+
+
+def _gpus(throttle: Decision) -> tuple[str, ...]:
+    return tuple(rank.gpu for rank in read(throttle.parameters.get(RANKS, ""))) or (throttle.subject.name,)
 
 
 def limits_of(settings: PlanningSettings) -> Limits:
