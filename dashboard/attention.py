@@ -47,21 +47,28 @@ def _sentence(item: AttentionItem, text: Text) -> str:
     return ""
 
 
+def _clamped(head: str, words: str) -> str:
+    """`head`, which is HTML, and `words` on three lines at most; the whole of it under the mouse."""
+    return f'<div class="tc-clamp" title="{escape(words, quote=True)}">{head}{escape(words)}</div>'
+
+
 def body(item: AttentionItem, now: str, text: Text) -> str:
     """The item in HTML: what is, what is expected, and a line of figures."""
     label = label_of(item)
     lines = []
     if found := _sentence(item, text):
-        lines.append(f"<div>{escape(without_label(found, label))}</div>")
+        lines.append(_clamped("", without_label(found, label)))
     ahead = item.prediction_zh if text.language == "zh" and item.prediction_zh else item.prediction
     if ahead:
         sure = "" if item.probability is None else f"{chance(item.probability)} · "
         when = eta_text(text, now, item.eta, item.eta_low, item.eta_high)
         head = escape((sure + when).removesuffix(" · "))
-        lines.append(f'<div><span class="tc-forecast">↗ {head}</span> {escape(without_label(ahead, label))}</div>')
+        lines.append(_clamped(f'<span class="tc-forecast">↗ {head}</span> ', without_label(ahead, label)))
     facts = []
     if item.since is not None:
         facts.append(escape(text("finding.since", age=text.duration(max(0.0, seconds_between(item.since, now))))))
+    if item.others:
+        facts.append(escape(text("attention.more", n=item.others)))
     if item.subjects > 1:
         facts.append(escape(text("attention.subjects", n=item.subjects)))
     if cost := cost_text(item, text):

@@ -129,7 +129,7 @@ def _now() -> None:
     with api(text) as client:
         found = client.fragmentation(max(MIG_ROWS, HOST_ROWS))
     st.html(style_sheet() + _figures(found, text))
-    left, middle, right = st.columns([6, 4, 3], gap="medium")
+    left, middle, right = st.columns([7, 4, 3], gap="medium")
     with left:
         st.html(_mig(found, text, palette))
     with middle:

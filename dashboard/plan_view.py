@@ -28,6 +28,15 @@ ACTIONS: dict[str, str] = {
 """Actions that the decisions about each planner's steps are for."""
 STEPS, HOSTS, REASONS, GPUS = 8, 8, 5, 4
 """Steps, hosts, reasons and MIG GPUs that are shown."""
+_CREATABLE = "creatable_"
+
+
+def _figure(name: str, text: Text) -> str:
+    """The name of a figure in words; what stands behind its kind is a profile, a pool or a rack."""
+    if name.startswith(_CREATABLE):
+        return text("frag.figure.creatable", name=name.removeprefix(_CREATABLE))
+    kind, _, rest = name.partition(" ")
+    return f"{text.name('frag.figure', kind)} {rest}".strip().replace("_", " ")
 
 
 def _figures(plan: PlanOut, text: Text) -> str:
@@ -38,7 +47,7 @@ def _figures(plan: PlanOut, text: Text) -> str:
         return ""
     rows = [
         [
-            escape(text.name("frag.figure", name)),
+            escape(_figure(name, text)),
             number(round(plan.before[name], 2)),
             f"<b>{number(round(plan.after[name], 2))}</b>",
         ]
@@ -107,7 +116,7 @@ def _draw(plan: PlanOut, planner: Planner, text: Text, palette: Palette) -> None
     with left:
         st.html(_steps(plan, planner, text) + _left(plan, text))
     with right:
-        st.html(_figures(plan, text) + _hosts(plan, text, palette) + _mig(plan, text, palette))
+        st.html(_mig(plan, text, palette) + _figures(plan, text) + _hosts(plan, text, palette))
 
 
 def _made(found: PlansOut, text: Text) -> str:

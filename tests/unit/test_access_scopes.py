@@ -173,6 +173,7 @@ def test_a_host_in_two_pools_needs_both() -> None:
         # Where the work goes to, and all ranks of its job.
         (ActionKind.MIGRATE, {"to": "GPU-c@4"}, ["a", "b", "c"]),
         (ActionKind.MIGRATE, {"to_host": "node-c"}, ["a", "b", "c"]),
+        (ActionKind.MIGRATE, {"to_host": "node-a,node-b node-c"}, ["a", "b", "c"]),
         (ActionKind.THROTTLE, {"ranks": '[["node-a","GPU-a"],["node-c","GPU-c"]]'}, ["a", "c"]),
         (ActionKind.THROTTLE, {"ranks": '[["node-x","GPU-gone"]]'}, ["", "a"]),
         (ActionKind.THROTTLE, {"ranks": "nonsense"}, ["a"]),

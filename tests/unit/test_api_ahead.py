@@ -160,3 +160,17 @@ def test_a_brain_accounts_for_every_gpu_hour(demo: Demo) -> None:
     assert sum(one.usage.kwh for one in parts) == pytest.approx(whole.usage.kwh)
     assert sum(one.usage.busy for one in parts) == pytest.approx(whole.usage.busy)
     assert whole.start == to_iso((now - 6 * HOUR) // HOUR * HOUR)
+
+
+def test_a_request_may_come_while_another_drops_what_is_old(demo: Demo) -> None:
+    demo.service.cost(T0 - HOUR, T0)
+    lost = demo.service._lost
+    _, kept = next(iter(lost.values()))
+
+    class Meanwhile(float):
+        def __rsub__(self, other: float) -> float:
+            lost[T0, T0 + len(lost)] = (other, kept)
+            return 0.0
+
+    lost[T0, T0] = (Meanwhile(0.0), kept)
+    assert demo.service.cost(T0 - 2 * HOUR, T0).hours_wanted == 2

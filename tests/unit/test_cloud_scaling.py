@@ -153,6 +153,17 @@ def test_what_somebody_lowered_is_not_raised_again() -> None:
     assert "somebody put spot back to 1" in result.detail
 
 
+def test_a_host_that_the_plan_names_goes_and_no_other() -> None:
+    site = Site(group("spot", desired=2))
+    site.aws.hosts = {"node-0": "i-00000000", "node-1": "i-00000001"}
+    named = decision(ActionKind.SCALE_IN, node="node-1")
+    verdict = site.executor.check(named, view({"node-0": 0.0, "node-1": 1.0}))
+    assert (verdict.ruling, verdict.reason) == (Ruling.HOLD, "node-1 is not known to be idle")
+    assert site.executor.check(named, view({"node-0": 0.0, "node-1": 0.0})).ruling is Ruling.ALLOW
+    assert site.executor.execute(named).pending
+    assert site.aws.log == ["terminate i-00000001"]
+
+
 def test_only_an_idle_host_is_given_back() -> None:
     site = Site(group("spot", desired=2))
     site.aws.hosts = {"node-1": "i-00000001"}

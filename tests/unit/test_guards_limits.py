@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from tocsin.actions.decide import decide
 from tocsin.actions.executors.protocol import ExecutionResult
 from tocsin.actions.guards.maintenance import is_open, next_start
+from tocsin.actions.reach import reach
 from tocsin.config.settings import MaintenanceWindow
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.decision import Ruling, Verdict
@@ -169,6 +173,27 @@ def test_scaling_a_pool_in_counts_as_its_largest_host() -> None:
     world.break_gpu("GPU-0-0")
     world.step()
     assert _held(world, "max_share")
+
+
+def test_a_pool_that_has_lost_its_largest_host_is_not_scaled_in_as_if_that_went() -> None:
+    world = World(settings(limits={"max_concurrent_ratio": 0.25, "min_available_ratio": 0.25}))
+    world.elsewhere.update({"GPU-3-0", "GPU-3-1"})
+    pool = Subject(SubjectKind.POOL, "default")
+    world.faults["idle"] = finding(pool, world.clock.now_ms(), action=ActionKind.SCALE_IN, category=Category.CAPACITY)
+    world.step()
+    assert _subjects(world) == []
+    assert "4 of 8 managed GPUs" in _held(world, "max_share")[0].reason
+
+
+def test_a_node_that_is_named_to_go_is_what_scaling_in_takes() -> None:
+    world = World()
+    pool = Subject(SubjectKind.POOL, "default")
+    world.faults["idle"] = finding(pool, world.clock.now_ms(), action=ActionKind.SCALE_IN, category=Category.CAPACITY)
+    decided = decide(world.view().incidents, [], world.view(), world.policy)
+    made = next(one for one in decided if one.action is ActionKind.SCALE_IN)
+    named = replace(made, parameters={"node": "node-1"})
+    assert reach(made, world.view()) == {"GPU-3-0", "GPU-3-1"}
+    assert reach(named, world.view()) == {"GPU-1-0", "GPU-1-1"}
 
 
 def test_an_action_on_the_whole_fleet_is_never_within_the_share() -> None:

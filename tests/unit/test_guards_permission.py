@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from tocsin.actions.decide import decide
+from tocsin.actions.guards.registry import REGISTER
 from tocsin.domain.clock import HOUR
 from tocsin.domain.decision import DecisionState, Mode, Ruling
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.identity import Gpu
 from tocsin.domain.subject import Subject, SubjectKind
-from tocsin_testing.action_world import World, fleet, settings
+from tocsin_testing.action_world import World, finding, fleet, settings
 
 
 def test_observe_holds_every_action_and_says_what_would_have_been_done() -> None:
@@ -189,6 +193,22 @@ def test_hold_off_of_a_host_covers_its_gpus_and_that_of_a_gpu_its_hosts_cordon()
         world.break_gpu(uuid)
     world.step()
     assert [key.split("|")[1] for key in world.executor.done] == ["gpu:GPU-2-0"]
+
+
+def test_hold_off_of_a_host_covers_the_scale_in_that_would_take_it() -> None:
+    world = World()
+    world.loop.release(Subject(SubjectKind.HOST, "node-1"), "ann")
+    view = replace(world.view(), controls=world.loop.controls())
+    pool = finding(Subject(SubjectKind.POOL, "default"), world.clock.now_ms(), action=ActionKind.SCALE_IN)
+    world.faults["idle"] = pool
+    (made,) = [
+        one for one in decide(world.view().incidents, [], view, world.policy) if one.action is ActionKind.SCALE_IN
+    ]
+    rulings = [
+        REGISTER["hold_off"](replace(made, parameters={"node": node}), view, view.now_ms).ruling
+        for node in ("node-0", "node-1")
+    ]
+    assert rulings == [Ruling.ALLOW, Ruling.HOLD]
 
 
 def test_releasing_a_host_frees_it_cancels_the_incident_and_holds_off() -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from tocsin.actions.planning import rehearsal
 from tocsin.actions.planning.defragment import figures
+from tocsin.actions.planning.follow_power import follow_power
+from tocsin.actions.planning.power import PowerBudget
 from tocsin.actions.planning.scaling import Demand
 from tocsin.actions.planning.state import FleetState, Pool
 from tocsin.config.planning import PlanningSettings
@@ -73,7 +75,8 @@ def test_what_is_only_proposed_waits_for_a_person_and_is_withdrawn_once_the_plan
 
 
 def test_a_decision_keeps_its_key_over_looks_and_over_a_restart() -> None:
-    world = PlannedWorld(crumbs(), planning("defragment"), settings(mode=Mode.PROPOSE, managed_pools=["p"]))
+    careful = settings(mode=Mode.PROPOSE, managed_pools=["p"], boot_grace_seconds=180.0)
+    world = PlannedWorld(crumbs(), planning("defragment"), careful)
     for _ in range(3):
         world.step()
     keys = {one.decision.key for one in world.decisions(MOVED)}
@@ -205,6 +208,31 @@ def test_power_limits_are_lowered_and_given_back_with_the_budget() -> None:
         world.step()
     assert watts(world) == 2800.0
     assert {one.action for one in world.manager.done} == {ActionKind.THROTTLE, ActionKind.RESTORE}
+
+
+def test_a_new_brain_keeps_the_limits_that_stand_from_its_first_look_on() -> None:
+    short = settings(managed_pools=["p"], boot_grace_seconds=90.0)
+    world = PlannedWorld(powered(), planning("power", facility_watts=2500.0), short)
+    for _ in range(8):
+        world.step()
+    done = list(world.manager.done)
+    assert done
+    world.restart()
+    for _ in range(6):
+        world.step()
+    assert world.manager.done == done
+    assert watts(world) <= 2500.0
+
+
+def test_gpus_that_other_rules_throttle_are_asked_for_no_second_limit() -> None:
+    state, budget = powered(), PowerBudget(2500.0)
+    plan, free = follow_power(state, budget, ())
+    taken = {one.subject.name for one in free}
+    hot = min(taken)
+    _, asked = follow_power(state, budget, (), {hot})
+    assert plan.steps
+    assert taken - {hot} < {one.subject.name for one in asked}, "others give way"
+    assert hot not in {one.subject.name for one in asked}
 
 
 def test_limits_that_hold_the_budget_stay() -> None:

@@ -31,7 +31,7 @@ FREE = Prices()
 def node(n: int, **values: float) -> Reading:
     """GPU `n` of a fleet with four GPUs a host and two hosts a rack."""
     which = gpu(n, host=f"node-{n // 4}", rack=f"rack-{n // 8}", pool="training")
-    return reading(which, T0, temperature_celsius=50.0, utilization_ratio=0.5, **values)
+    return reading(which, T0, temperature_celsius=50.0, **values)
 
 
 def at_work(one: Reading, job: str) -> Reading:
@@ -135,6 +135,20 @@ def test_a_warning_without_a_chance_has_no_cost() -> None:
     assert listed([one], [hot]).items[0].cost_gpu_hours is None
     expected = listed([one], [hot], [prediction(one, 0.5)]).items[0]
     assert (expected.probability, expected.cost_gpu_hours) == (0.5, 0.0)
+
+
+def test_a_busy_gpu_of_nobody_known_is_at_risk_itself() -> None:
+    busy, idle = node(0, utilization_ratio=0.4), node(1, utilization_ratio=0.0)
+    bad = [finding(one, Severity.CRITICAL) for one in (busy, idle)]
+    found = listed([busy, idle], bad)
+    assert [(item.index, item.gpus, item.cost_gpu_hours) for item in found.items] == [(0, 1, 6.25), (1, 0, 4.0)]
+
+
+def test_incidents_about_one_gpu_are_one_item() -> None:
+    one = node(0)
+    worst = finding(one, Severity.CRITICAL)
+    found = listed([one], [finding(one, Severity.WARNING), worst, replace(worst, rule="another", started_ms=T0)])
+    assert [(item.severity, item.others) for item in found.items] == [(Severity.CRITICAL, 2)]
 
 
 def test_a_host_is_at_risk_with_all_its_jobs() -> None:

@@ -367,6 +367,20 @@ def test_scaling_in_powers_down_an_idle_node_and_no_other() -> None:
     assert site.executor.verify(shrink, World().view()) is True
 
 
+def test_scaling_in_powers_down_the_node_that_is_named_and_no_other() -> None:
+    site = Site(cloud(c1=("mixed", set()), c2=("idle", set()), c4=("idle", set())), hosts={"four": "c4"})
+    site.cluster.jobs[7] = Job("c1")
+    busy = decision(ActionKind.SCALE_IN, POOL, node="c1")
+    assert site.check(busy) == (Ruling.HOLD, "c1 is no idle cloud node of the pool")
+    assert not site.executor.execute(busy).ok
+    shrink = decision(ActionKind.SCALE_IN, POOL, key="named", node="four")
+    assert site.check(shrink)[0] is Ruling.ALLOW
+    for _ in range(2):
+        site.restart()
+        assert site.executor.execute(shrink).ok
+    assert [line.split()[2] for line in site.cluster.changes("power_down")] == ["nodename=c4"]
+
+
 def test_a_pool_without_a_partition_is_not_its_own() -> None:
     site = Site()
     assert site.executor.serves(decision(ActionKind.SCALE_OUT, POOL))

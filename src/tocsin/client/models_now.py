@@ -70,6 +70,8 @@ class AttentionItem(Wire):
     since: Instant | None = None
     subjects: Count = 1
     """GPUs and hosts that it touches, the subject among them."""
+    others: Count = 0
+    """Further incidents about the same subject, none worse than this."""
     prediction: str = ""
     """Sentence of the most urgent prediction about the subject."""
     prediction_zh: str = ""
@@ -78,7 +80,7 @@ class AttentionItem(Wire):
     eta_low: Instant | None = None
     eta_high: Instant | None = None
     gpus: Count = 0
-    """GPUs of the job on the subject, itself among them; 0 while it is idle."""
+    """GPUs of the job on the subject, itself among them; itself alone where it is busy for nobody known; 0 if idle."""
     cost_gpu_hours: Annotated[float, Field(ge=0)] | None = None
     """Expected GPU-hours lost if nobody acts; null where no chance of a loss is known."""
     cost_money: Annotated[float, Field(ge=0)] | None = None

@@ -86,13 +86,17 @@ class _Maker:
         self._ranks = Counter(job for job in self._jobs.values() if job)
 
     def incidents(self, incidents: Iterable[Incident]) -> list[AttentionItem]:
-        """One item an incident, about the subject of its root."""
-        made = []
+        """One item for the incidents whose roots have one subject, about the worst of them."""
+        by_subject: defaultdict[Subject, list[Incident]] = defaultdict(list)
         for incident in incidents:
             self._told.update(member.subject.key for member in incident.members)
-            root = incident.root
-            warned = self._board.warnings.get(root.subject.name, ())
-            made.append(self._item(root.subject, root, incident, _most_urgent(warned), self._state(root)))
+            by_subject[incident.root.subject].append(incident)
+        made = []
+        for subject, found in by_subject.items():
+            worst = max(found, key=lambda one: (one.root.severity.rank, -one.opened_ms, one.id))
+            warned = self._board.warnings.get(subject.name, ())
+            item = self._item(subject, worst.root, worst, _most_urgent(warned), self._state(worst.root))
+            made.append(item.model_copy(update={"others": len(found) - 1}))
         return made
 
     def _state(self, root: Finding) -> GpuState:
@@ -171,9 +175,9 @@ class _Maker:
 
     def _gpus(self, subject: Subject) -> int:
         """GPUs of the jobs on the subject: a GPU, or a host with several."""
-        here = [reading.gpu.uuid for reading in self._on(subject)]
-        jobs = {self._jobs[uuid] for uuid in here if self._jobs.get(uuid)}
-        unnamed = sum(uuid in self._jobs and not self._jobs[uuid] for uuid in here)
+        here = self._on(subject)
+        jobs = {self._jobs[reading.gpu.uuid] for reading in here if self._jobs.get(reading.gpu.uuid)}
+        unnamed = sum(not self._jobs.get(reading.gpu.uuid) and _is_busy(reading) for reading in here)
         return sum(self._ranks[job] for job in jobs) + unnamed
 
     def _expected_loss(
@@ -188,6 +192,11 @@ class _Maker:
         if ahead is None or ahead.probability is None:
             return None
         return gpu_hours_at_risk(gpus, ahead.probability, not ahead.metric, self._cost)
+
+
+def _is_busy(reading: Reading) -> bool:
+    """Whether something runs there, whoever's it is."""
+    return bool(reading.owners) or reading.values.get("gpu_utilization_ratio", 0.0) > 0.0
 
 
 def _most_urgent(predictions: Iterable[Prediction]) -> Prediction | None:

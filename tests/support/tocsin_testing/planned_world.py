@@ -125,12 +125,13 @@ class PlannedWorld:
         self.policy = Policy(actions or settings(managed_pools=pools))
         self.planning = planning
         self.demands: tuple[Demand, ...] = ()
-        self.findings: list[Finding] = []
+        self._since: dict[tuple[str, str], int] = {}
         self.restart()
 
     def restart(self) -> None:
-        """A new brain over the same journal; what was found before is continued by its recorder."""
+        """A new brain over the same journal: nothing is found yet; the recorder knows since when the rest was."""
         self.started_ms = self.clock.now_ms()
+        self.findings: list[Finding] = []
         self.planner = Planner(self.planning)
         self._confirmations = Confirmations()
         self.loop = ActionLoop(self.journal, [self.manager], self.clock, self.policy, FakeNotifier())
@@ -147,10 +148,12 @@ class PlannedWorld:
         now_ms, state = self.clock.now_ms(), self.state
         sight = Sight(self.demands, self.loop.controls(), tuple(self.findings))
         made, foresight = self.planner.look(state, sight, now_ms)
-        since = {(one.rule, one.subject.key): one.started_ms for one in self.findings}
         self.findings = [
-            replace(one, started_ms=since.get((one.rule, one.subject.key), one.started_ms)) for one in made
+            replace(one, started_ms=self._since.get((one.rule, one.subject.key), one.started_ms)) for one in made
         ]
+        settling = now_ms < self.started_ms + self.policy.boot_grace_ms
+        kept = self._since if settling else {}
+        self._since = kept | {(one.rule, one.subject.key): one.started_ms for one in self.findings}
         gpus = {
             slot.uuid: GpuView(
                 Gpu(slot.uuid, slot.host, pool=state.nodes[slot.host].pool, simulated=state.simulated),
