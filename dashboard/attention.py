@@ -17,16 +17,20 @@ SHOWN = 20
 """Items that are asked for: about two screens of the list."""
 GPU_PAGE = "page_gpu.py"
 _NAME_WIDTH = 152
+_REPEATED = 60
+"""A sentence that begins like the prediction is that of a rule on predictions: it tells nothing more."""
 
 
-def label_of(item: AttentionItem) -> str:
-    """What the item is about: host and index of a GPU, else its kind and name."""
+def label_of(item: AttentionItem, text: Text) -> str:
+    """What the item is about: host and index of a GPU, a host, a pool or the fleet."""
     subject = item.subject
     if subject.kind is SubjectKind.GPU:
         return (
             f"{subject.host} · GPU {item.index}" if item.index is not None else f"{subject.host} · {subject.name[-8:]}"
         )
-    return subject.name if subject.kind is SubjectKind.HOST else f"{subject.kind.value} {subject.name}"
+    if subject.kind is SubjectKind.HOST:
+        return subject.name
+    return text(f"subject.{subject.kind.value}", name=subject.name)
 
 
 def cost_text(item: AttentionItem, text: Text) -> str:
@@ -36,6 +40,8 @@ def cost_text(item: AttentionItem, text: Text) -> str:
     if item.cost_gpu_hours is None:
         return ""
     hours = item.cost_gpu_hours
+    if hours < 0.1:
+        return text("attention.hours", n="< 0.1")
     return text("attention.hours", n=f"{hours:,.0f}" if hours >= 10 else f"{hours:.1f}")
 
 
@@ -54,11 +60,13 @@ def _clamped(head: str, words: str) -> str:
 
 def body(item: AttentionItem, now: str, text: Text) -> str:
     """The item in HTML: what is, what is expected, and a line of figures."""
-    label = label_of(item)
+    label = label_of(item, text)
     lines = []
-    if found := _sentence(item, text):
-        lines.append(_clamped("", without_label(found, label)))
     ahead = item.prediction_zh if text.language == "zh" and item.prediction_zh else item.prediction
+    found = _sentence(item, text)
+    repeated = without_label(item.prediction, label)[:_REPEATED]
+    if found and not (repeated and without_label(found, label).startswith(repeated)):
+        lines.append(_clamped("", without_label(found, label)))
     if ahead:
         sure = "" if item.probability is None else f"{chance(item.probability)} · "
         when = eta_text(text, now, item.eta, item.eta_low, item.eta_high)
@@ -79,7 +87,7 @@ def body(item: AttentionItem, now: str, text: Text) -> str:
 
 
 def _item(item: AttentionItem, now: str, text: Text) -> None:
-    label = label_of(item)
+    label = label_of(item, text)
     with st.container(horizontal=True, wrap=False, vertical_alignment="top", gap="xsmall"):
         st.html(style.sign(item.state), width="content")
         host = item.subject.host if item.subject.kind is SubjectKind.HOST else ""

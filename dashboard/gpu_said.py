@@ -79,13 +79,17 @@ def quiet_rows(predictions: Sequence[PredictionOut], text: Text) -> list[str]:
     return lines
 
 
-def _evidence(pieces: Sequence[EvidenceOut], title: str) -> None:
-    """What a claim rests on, folded away."""
-    if pieces:
-        with st.expander(title):
-            rows = [
+def _evidence(groups: Sequence[tuple[str, Sequence[EvidenceOut]]], title: str) -> None:
+    """What claims rest on, folded away: pairs of the claim's name and its evidence."""
+    rows = []
+    for name, pieces in groups:
+        if pieces:
+            rows.append(f"<b>{escape(name)}</b>")
+            rows += [
                 style.row('<span class="tc-sign">·</span>', escape(readable(one.text)), clock(one.at)) for one in pieces
             ]
+    if rows:
+        with st.expander(title):
             st.html("".join(rows))
 
 
@@ -94,9 +98,7 @@ def _findings(detail: GpuDetail, now: str, text: Text) -> None:
     shown = sorted(detail.findings, key=lambda f: (f.active, f.severity.rank, f.last), reverse=True)
     rows = [finding_row(finding, label, now, text) for finding in shown[:_SHOWN]] + _more(len(shown), text)
     _section(text("gpu.findings"), rows, text("gpu.findings.none"))
-    for finding in shown[:_SHOWN]:
-        if finding.active:
-            _evidence(finding.evidence, text("gpu.evidence", what=finding.rule))
+    _evidence([(one.rule, one.evidence) for one in shown[:_SHOWN] if one.active], text("gpu.evidence.findings"))
 
 
 def _predictions(detail: GpuDetail, now: str, text: Text) -> None:
@@ -104,8 +106,7 @@ def _predictions(detail: GpuDetail, now: str, text: Text) -> None:
     warned = [p for p in detail.predictions if p.status in (PredictionStatus.CROSSING, PredictionStatus.LIKELY)]
     rows = [prediction_row(p, label, now, text) for p in warned] + quiet_rows(detail.predictions, text)
     _section(text("gpu.predictions"), rows, text("gpu.predictions.none"))
-    for prediction in warned:
-        _evidence(prediction.evidence, text("gpu.evidence", what=prediction.target))
+    _evidence([(one.target, one.evidence) for one in warned], text("gpu.evidence.predictions"))
 
 
 def _diagnoses(diagnoses: Sequence[DiagnosisOut], text: Text) -> None:

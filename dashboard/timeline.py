@@ -22,6 +22,8 @@ from tocsin.domain.prediction import PredictionStatus
 
 _PANEL = 132
 """Height of one metric's panel, pixels."""
+_ABOVE = 15
+"""Pixels between the first panel's heading and the names of events above it."""
 _LANE = 24
 """Height of a reason for throttling."""
 
@@ -290,6 +292,7 @@ def _events(canvas: Canvas, events: Sequence[EventOut]) -> None:
             showarrow=False,
             xanchor="right" if 2 * (at_ms - canvas.start_ms) > span else "left",
             yanchor="bottom",
+            yshift=_ABOVE,
             font={"size": 11, "color": colour},
         )
     line = {"color": canvas.palette.muted, "width": 1}
@@ -298,7 +301,7 @@ def _events(canvas: Canvas, events: Sequence[EventOut]) -> None:
 
 def _lay_out(canvas: Canvas, headings: Sequence[str], height: float) -> None:
     palette = canvas.palette
-    layout = {"margin": {"l": 0, "r": 8, "t": 34, "b": 0}, "hovermode": "x unified", "barmode": "overlay"}
+    layout = {"margin": {"l": 0, "r": 8, "t": 34 + _ABOVE, "b": 0}, "hovermode": "x unified", "barmode": "overlay"}
     charts.plain(canvas.chart, round(height) + 24 * len(headings) + 40, palette, **layout)
     canvas.chart.update_xaxes(range=[to_iso(canvas.start_ms), to_iso(canvas.end_ms)], type="date")
     for row in canvas.rows.values():

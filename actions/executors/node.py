@@ -76,8 +76,9 @@ class NodeAgents:
         return Verdict(PRE_CHECK, Ruling.ALLOW)
 
     def _check_job(self, decision: Decision, ranks: Sequence[Rank], view: FleetView) -> Verdict:
-        wanted = set(_ranks(decision)) or set(ranks[:1])
-        if ranks and wanted != set(ranks) and not PASSED_ON & decision.parameters.keys():
+        named = set(_ranks(decision))
+        single = not named and bool(PASSED_ON & decision.parameters.keys())
+        if ranks and not single and (named or {ranks[0]}) != set(ranks):
             said = "the job on this GPU has changed since the decision was made"
             return Verdict(PRE_CHECK, Ruling.DENY, said, view.now_ms)
         hidden = unseen_hosts(decision.subject, view)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from tocsin.actions.executors.protocol import NodeState
 from tocsin.actions.planning.facts import Room, WorkFacts
-from tocsin.actions.planning.layouts import is_divided, template_of
-from tocsin.actions.planning.state import Budget, FleetState, GpuMode, Hold, Node, Pool, Slot, Work
+from tocsin.actions.planning.layouts import Layout, is_divided, is_unread, template_of
+from tocsin.actions.planning.state import Budget, FleetState, GpuMode, Hold, LeftOut, Node, Pool, Slot, Work
 from tocsin.domain.fragmentation import Placement
 from tocsin.domain.fragmentation_fleet import Task
 from tocsin.domain.identity import Gpu
@@ -19,14 +19,19 @@ from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
 from tocsin.domain.subject import SubjectKind
 
+UNMANAGED = "nothing manages its process"
+UNSEEN = "nobody knows whose work it is"
+GUESSED = "nobody knows which MIG instance it has"
+
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
     """What is known beside readings; whatever is left out is unknown.
 
-    `facts` are by the id of the work (`work_id`), `nodes` by host. `layouts` has for each physical GPU in MIG mode the
-    placement of each instance by the instance's UUID. `healthy` is false for GPUs with an active hardware finding.
-    `rooms` are by host. `risk_horizon_ms` is how far ahead a failure counts.
+    `facts` are by the id of the work (`work_id`), `nodes` by host. `layouts` are of physical GPUs in MIG mode, by UUID.
+    `healthy` is false for GPUs with an active hardware finding. `at_work` are UUIDs of GPUs and MIG instances that are
+    not idle, whoever uses them; of a GPU in MIG mode all instances that are in no reading are meant. `rooms` are by
+    host. `risk_horizon_ms` is how far ahead a failure counts.
     """
 
     facts: Mapping[str, WorkFacts] = field(default_factory=dict)
@@ -34,8 +39,9 @@ class Knowledge:
     budgets: Mapping[str, Budget] = field(default_factory=dict)
     pools: Mapping[str, Pool] = field(default_factory=dict)
     islands: Mapping[str, str] = field(default_factory=dict)
-    layouts: Mapping[str, Mapping[str, Placement]] = field(default_factory=dict)
+    layouts: Mapping[str, Layout] = field(default_factory=dict)
     healthy: Mapping[str, bool] = field(default_factory=dict)
+    at_work: frozenset[str] = frozenset()
     rooms: Mapping[str, Room] = field(default_factory=dict)
     mix: tuple[Task, ...] = ()
     demand: Mapping[str, float] = field(default_factory=dict)
@@ -65,18 +71,19 @@ def fleet_state_from(
     """The newest reading of each GPU, what schedulers say of pools, and forecasts, as one state.
 
     A job on several hosts is a gang with one work on each. GPUs that several works share count as time-sliced, in equal
-    shares. Processes that nothing manages are work that cannot be moved. Without `layouts` a GPU in MIG mode is left
-    out, since the start of its instances is not in the readings.
+    shares. Processes that nothing manages are work that cannot be moved. What is at work without a known owner is work
+    that stays where it is, and so does its node. A GPU in MIG mode of which no layout is known is left out.
     """
     known = knowledge or Knowledge()
     newest = {one.gpu.uuid: one for one in readings}
     whole = {uuid: one for uuid, one in newest.items() if not one.gpu.is_mig}
     parents = {one.gpu.parent for one in newest.values() if one.gpu.is_mig}
     divided = {uuid for uuid, one in whole.items() if uuid in parents or is_divided(one, ())}
-    kept = {uuid: one for uuid, one in whole.items() if uuid not in divided or uuid in known.layouts}
+    kept = {uuid: one for uuid, one in whole.items() if uuid not in divided or _is_placed(known, uuid)}
     sharers = _sharers(kept, newest)
     slots = {uuid: _slot(one, sharers.get(uuid, 0), known) for uuid, one in kept.items()}
     works = {work.id: work for work in _works(newest, slots, known)}
+    works |= {work.id: work for work in _unseen(slots, works.values(), known)}
     nodes = _nodes(kept, predictions, known, now_ms)
     return FleetState(
         now_ms,
@@ -88,7 +95,20 @@ def fleet_state_from(
         known.mix,
         known.demand,
         any(one.gpu.simulated for one in kept.values()),
+        {uuid: LeftOut(uuid, whole[uuid].gpu.host, _why(known, uuid)) for uuid in sorted(divided - kept.keys())},
     )
+
+
+def _is_placed(known: Knowledge, uuid: str) -> bool:
+    return uuid in known.layouts and known.layouts[uuid].placed is not None
+
+
+def _why(known: Knowledge, uuid: str) -> str:
+    return known.layouts[uuid].reason if uuid in known.layouts else "nothing tells how its MIG instances lie"
+
+
+def _placed(known: Knowledge, uuid: str) -> Mapping[str, Placement]:
+    return known.layouts[uuid].placed or {} if uuid in known.layouts else {}
 
 
 def _sharers(kept: Mapping[str, Reading], newest: Mapping[str, Reading]) -> dict[str, int]:
@@ -101,13 +121,13 @@ def _work_name(owner: Owner, gpu: Gpu) -> str:
 
 def _slot(reading: Reading, sharers: int, known: Knowledge) -> Slot:
     gpu, values = reading.gpu, reading.values
-    mode = GpuMode.MIG if gpu.uuid in known.layouts else GpuMode.TIME_SLICE if sharers > 1 else GpuMode.EXCLUSIVE
+    mode = GpuMode.MIG if _is_placed(known, gpu.uuid) else GpuMode.TIME_SLICE if sharers > 1 else GpuMode.EXCLUSIVE
     return Slot(
         gpu.uuid,
         gpu.host,
         gpu.model,
         mode,
-        tuple(sorted(known.layouts.get(gpu.uuid, {}).values())),
+        tuple(sorted(_placed(known, gpu.uuid).values())),
         template_of(gpu.model),
         known.healthy.get(gpu.uuid, True),
         values.get("gpu_power_limit_watts"),
@@ -123,7 +143,7 @@ def _works(newest: Mapping[str, Reading], slots: Mapping[str, Slot], known: Know
         names = sorted({_work_name(owner, gpu) for owner in one.owners})
         for name in names:
             if gpu.is_mig:
-                placement = known.layouts.get(gpu.parent, {}).get(uuid)
+                placement = _placed(known, gpu.parent).get(uuid)
                 if placement is not None and gpu.parent in slots:
                     held[name, gpu.host].append((Hold(gpu.parent, 1.0, placement[1]), placement[0]))
             elif uuid in slots and slots[uuid].mode is not GpuMode.MIG:
@@ -157,13 +177,40 @@ def _pieces(
         suffix += f"#{number}" if len(parts) > 1 else ""
         gpus = 1.0 if profile else sum(hold.share for hold in holds)
         model = slots[holds[0].gpu].model
-        pieces.append(_told(Work(name + suffix, gpus, holds, profile, gang, model=model), known.facts.get(name), known))
+        told = _told(Work(name + suffix, gpus, holds, profile, gang, model=model), known.facts.get(name), known)
+        pieces.append(replace(told, stays=GUESSED) if profile and _is_guessed(holds[0], known) else told)
     return pieces
+
+
+def _is_guessed(hold: Hold, known: Knowledge) -> bool:
+    layout = known.layouts[hold.gpu]
+    return any(start == hold.start for uuid, (_, start) in _placed(known, hold.gpu).items() if uuid in layout.guessed)
+
+
+def _unseen(slots: Mapping[str, Slot], works: Iterable[Work], known: Knowledge) -> list[Work]:
+    """A piece of work on each GPU and MIG instance that is at work and that no known work holds."""
+    held = {(hold.gpu, hold.start) for work in works for hold in work.holds}
+    made = []
+    for uuid, slot in slots.items():
+        if slot.mode is GpuMode.MIG:
+            for name, (profile, start) in _placed(known, uuid).items():
+                busy = (uuid if is_unread(name, uuid) else name) in known.at_work
+                if busy and (uuid, start) not in held:
+                    made.append(_nobodys(name, Hold(uuid, 1.0, start), slot, profile))
+        elif uuid in known.at_work and (uuid, None) not in held:
+            made.append(_nobodys(uuid, Hold(uuid), slot))
+    return made
+
+
+def _nobodys(name: str, hold: Hold, slot: Slot, profile: str = "") -> Work:
+    work = Work(f"unseen/{name}", holds=(hold,), profile=profile, model=slot.model)
+    return replace(work, movable=False, stays=UNSEEN)
 
 
 def _told(work: Work, facts: WorkFacts | None, known: Knowledge) -> Work:
     if facts is None:
-        return replace(work, restart_s=known.restart_s, movable=not work.id.startswith("process/"))
+        lone = work.id.startswith("process/")
+        return replace(work, restart_s=known.restart_s, movable=not lone, stays=UNMANAGED if lone else "")
     return replace(
         work,
         priority=facts.priority,

@@ -28,7 +28,8 @@ def defragment(state: FleetState, limits: Limits) -> Plan:
 def repack_mig(state: FleetState, limits: Limits) -> Plan:
     """Moves of work between MIG instances after which more of the instances in demand can be created."""
     units, refused = units_of(state, (GpuMode.MIG,), limits)
-    return _plan("mig", state, MigBoard(state, units, limits), refused, limits)
+    left_out = tuple(Refusal(one.uuid, one.reason) for one in state.left_out.values())
+    return _plan("mig", state, MigBoard(state, units, limits), (*refused, *left_out), limits)
 
 
 def figures(kind: str, state: FleetState) -> dict[str, float]:

@@ -35,14 +35,16 @@ def follow_power(
     """The plan as if nothing had been limited yet, and what it asks for now.
 
     A limit that stands stays while that plan wants one on any of its GPUs, and as long as the budgets would not hold
-    without it; so nothing swings. Where the present limits break a budget others give way: a GPU takes one order at a
-    time, so a limit that stands is lowered no further, nor are the GPUs that are `held` by orders of other rules.
+    without it; so nothing swings. While a GPU is lost, none is given back: what it draws is in no sum. Where the
+    present limits break a budget others give way: a GPU takes one order at a time, so a limit that stands is lowered no
+    further, nor are the GPUs that are `held` by orders of other rules.
     """
     plan = power_caps(_uncapped(state, caps), budget)
     lowered = {step.subject for step in plan.steps}
     kept = [cap for cap in caps if not lowered.isdisjoint(cap.gpus)]
     given_back = [cap for cap in caps if cap not in kept]
-    if not _holds(_uncapped(state, given_back), budget):
+    lost = any(not slot.healthy and slot.limit_watts is None for slot in state.gpus.values())
+    if lost or not _holds(_uncapped(state, given_back), budget):
         kept = list(caps)
     intents = [_keep(cap, state) for cap in kept]
     present = power_caps(_pinned(state, [*held, *(uuid for cap in kept for uuid in cap.gpus)]), budget)

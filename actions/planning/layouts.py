@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tocsin.actions.planning.state import TEMPLATES
-from tocsin.domain.fragmentation import Placement
+from tocsin.domain import mig_layout
+from tocsin.domain.fragmentation import FOUR_SLICE, Placement, free_slices
 from tocsin.domain.identity import MIG_START
+from tocsin.domain.mig_layout import CAPACITY, INSTANCES, deduced
 from tocsin.domain.reading import Reading
 
 _PROFILE = re.compile(r"(?P<slices>\d)g\.(?P<memory>\d+)gb(?P<media>\+me)?")
@@ -16,50 +19,116 @@ _PROFILE = re.compile(r"(?P<slices>\d)g\.(?P<memory>\d+)gb(?P<media>\+me)?")
 _DOUBLE = 1.5
 """Slices of memory from which on an instance of one compute slice is the one with two; names round to whole GB."""
 _PARTS = "gpu_mig_instance_memory_used_ratio"
-_MODE = "gpu_mig_fragmentation_ratio"
+_RATIO, _MODE = "gpu_mig_fragmentation_ratio", "gpu_mig_mode"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The placement of each instance of a GPU in MIG mode, by the instance's UUID; None where `reason` says why not.
+
+    `guessed` are instances of which it is not known which of several places each has; one that is in no reading is
+    called by the GPU and a number. `count` is how many layouts agree with what is known.
+    """
+
+    placed: Mapping[str, Placement] | None
+    reason: str = ""
+    guessed: frozenset[str] = field(default_factory=frozenset)
+    count: int = 1
+
+
+class _Unclear(Exception):
+    """Why no layout can be told."""
 
 
 def template_of(model: str) -> str:
     """The name of the slices that a GPU of `model` has in MIG mode."""
-    return "four" if "A30" in model else "seven"
+    return "four" if mig_layout.template_of(model) is FOUR_SLICE else "seven"
 
 
-def layouts_of(readings: Iterable[Reading]) -> dict[str, dict[str, Placement]]:
-    """The placement of each instance by its UUID, by physical GPU in MIG mode; GPUs of which not all is known lack.
+def layouts_of(readings: Iterable[Reading]) -> dict[str, Layout]:
+    """The layout of each physical GPU in MIG mode, by its UUID.
 
-    An instance tells its first slice in a label of its reading (`MIG_START`). Compute instances that share one GPU
-    instance cannot be planned for.
+    An instance tells its first slice in a label of its reading (`MIG_START`). Where one does not, the layout is worked
+    out from how many there are and from what still fits, as far as that leaves one, or several into which the same
+    fits. Compute instances that share one GPU instance cannot be planned for.
     """
     newest = {one.gpu.uuid: one for one in readings}
     parts: dict[str, list[Reading]] = defaultdict(list)
     for one in newest.values():
         if one.gpu.is_mig:
             parts[one.gpu.parent].append(one)
-    found: dict[str, dict[str, Placement]] = {}
-    for uuid, one in newest.items():
-        if not one.gpu.is_mig and is_divided(one, parts.get(uuid, ())):
-            layout = _layout(one, parts.get(uuid, ()))
-            if layout is not None:
-                found[uuid] = layout
-    return found
+    return {
+        uuid: _layout(one, parts.get(uuid, ()))
+        for uuid, one in newest.items()
+        if not one.gpu.is_mig and is_divided(one, parts.get(uuid, ()))
+    }
 
 
 def is_divided(whole: Reading, parts: Sequence[Reading]) -> bool:
     """Whether a GPU is in MIG mode."""
-    return bool(parts) or _MODE in whole.values
+    return bool(parts) or _RATIO in whole.values or whole.values.get(_MODE) == 1.0
 
 
-def _layout(whole: Reading, parts: Sequence[Reading]) -> dict[str, Placement] | None:
-    """None where an instance does not tell where it is, or is one of a shape that is not known."""
-    if not parts and any(name.startswith(_PARTS) for name in whole.values):
-        return None
-    made: dict[str, Placement] = {}
-    for one in parts:
-        start, profile = one.gpu.labels.get(MIG_START, ""), profile_of(one, whole)
-        if not start.isdecimal() or not profile:
-            return None
-        made[one.gpu.uuid] = (profile, int(start))
-    return made if len({start for _, start in made.values()}) == len(made) else None
+def _layout(whole: Reading, parts: Sequence[Reading]) -> Layout:
+    try:
+        profiles = _profiles(whole, parts)
+        if parts and all(one.gpu.labels.get(MIG_START, "").isdecimal() for one in parts):
+            return Layout(_told(whole, parts, profiles))
+        if not parts and _is_bare(whole):
+            return Layout({})
+        return _worked_out(whole, profiles)
+    except _Unclear as unclear:
+        return Layout(None, str(unclear), count=0)
+
+
+def _is_bare(whole: Reading) -> bool:
+    """Whether a GPU whose fragmentation is known has no instance that anything tells of."""
+    told = any(name.startswith((_PARTS, INSTANCES, CAPACITY)) for name in whole.values)
+    return _RATIO in whole.values and not told
+
+
+def _profiles(whole: Reading, parts: Sequence[Reading]) -> dict[str, str]:
+    found = {one.gpu.uuid: profile_of(one, whole) for one in parts}
+    unknown = sorted(uuid for uuid, profile in found.items() if not profile)
+    if unknown:
+        raise _Unclear(f"its MIG instance {unknown[0]} has a shape that is not known")
+    return found
+
+
+def _told(whole: Reading, parts: Sequence[Reading], profiles: Mapping[str, str]) -> dict[str, Placement]:
+    made = {one.gpu.uuid: (profiles[one.gpu.uuid], int(one.gpu.labels[MIG_START])) for one in parts}
+    try:
+        free_slices(made.values(), TEMPLATES[template_of(whole.gpu.model)])
+    except ValueError as error:
+        raise _Unclear(f"what its MIG instances tell of their places contradicts itself: {error}") from None
+    return made
+
+
+def _worked_out(whole: Reading, profiles: Mapping[str, str]) -> Layout:
+    template = TEMPLATES[template_of(whole.gpu.model)]
+    found = deduced(whole.values, template, Counter(profiles.values()) if profiles else None)
+    if found.layout is None:
+        several = f"{found.count} layouts of its MIG instances agree with what is known"
+        return Layout(None, several if found.count else "nothing tells how its MIG instances lie", count=found.count)
+    names: dict[str, list[str]] = defaultdict(list)
+    for uuid, profile in sorted(profiles.items()):
+        names[profile].append(uuid)
+    placed = {
+        (names[profile].pop(0) if profiles else _unread(whole.gpu.uuid, number)): (profile, start)
+        for number, (profile, start) in enumerate(found.layout)
+    }
+    alike = Counter(profile for profile, _ in found.layout)
+    sure = {name for name, (profile, _) in placed.items() if profiles and found.count == alike[profile] == 1}
+    return Layout(placed, guessed=frozenset(placed.keys() - sure), count=found.count)
+
+
+def _unread(gpu: str, number: int) -> str:
+    return f"{gpu}/instance-{number}"
+
+
+def is_unread(instance: str, gpu: str) -> bool:
+    """Whether an instance in the layout of `gpu` is in no reading."""
+    return instance.startswith(f"{gpu}/instance-")
 
 
 def profile_of(part: Reading, whole: Reading) -> str:

@@ -279,7 +279,7 @@ def evacuate(state: FleetState, host: str, limits: Limits) -> tuple[tuple[Step, 
     Work that can be asked writes a checkpoint first. A gang moves whole: its members on other hosts restart in place.
     """
     steps: list[Step] = []
-    refused: list[Refusal] = []
+    refused = [Refusal(name, reason) for name, reason in sorted(state.staying(host).items())]
     left = {name: budget.allowed for name, budget in state.budgets.items()}
     now = state
     for name, works in _leaving(state, host).items():
@@ -299,7 +299,7 @@ def evacuate(state: FleetState, host: str, limits: Limits) -> tuple[tuple[Step, 
 def _leaving(state: FleetState, host: str) -> dict[str, list[Work]]:
     found: dict[str, list[Work]] = {}
     for work in sorted(state.on_host.get(host, ()), key=lambda one: (-one.priority, -one.gpus, one.id)):
-        if work.movable:
+        if work.movable and not work.stays:
             found.setdefault(work.unit, list(state.gangs.get(work.gang, (work,))))
     return found
 

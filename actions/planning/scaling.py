@@ -169,7 +169,7 @@ def _keep(state: FleetState, pool: Pool, policy: ScalingPolicy) -> str:
 def _dispensable(state: FleetState, pool: Pool, limits: Limits) -> list[Step] | None:
     nodes = [node for node in state.nodes.values() if node.pool == pool.name and node.schedulable]
     for node in sorted(nodes, key=lambda one: (_loss(state, one, limits), -one.risk, one.host)):
-        if any(not work.movable for work in state.on_host.get(node.host, ())):
+        if state.staying(node.host) or any(not work.movable for work in state.on_host.get(node.host, ())):
             continue
         cordon = Step(StepKind.CORDON, node.host, f"Stop new work on {node.host}.")
         try:

@@ -31,8 +31,8 @@ class Stage:
 
     The laws: no GPU, CPU or memory is given twice; mode, model and pool match; a gang moves whole and never to more
     fabrics than it had; over all steps no disruption budget loses more than it allows; no step that takes nodes out of
-    service leaves a pool below its floor; a node that is drained or removed is empty; a power limit lies between the
-    least that the board takes and the limit that was found.
+    service leaves a pool below its floor; a node that is drained or removed is empty, and none is that has work of which
+    nobody knows whose it is; a power limit lies between the least that the board takes and the limit that was found.
     """
 
     def __init__(self, state: FleetState, most_risk: float = 1.0) -> None:
@@ -125,6 +125,8 @@ class Stage:
             raise _Refused(f"{move.work} is not where the step takes it from")
         if not move.target:
             raise _Refused(f"{move.work} would be left without a GPU")
+        if work.holds and work.stays:
+            raise _Refused(f"{work.id} stays: {work.stays}")
         if work.holds and not work.movable:
             raise _Refused(f"no eviction may touch {work.id}")
         return work
@@ -232,6 +234,10 @@ class Stage:
         left = sorted(name for name in self._hosted[node.host] if self._works[name].movable)
         if left:
             raise _Refused(f"{left[0]} still runs there")
+        staying = self._origin.staying(node.host)
+        if staying:
+            name, reason = min(staying.items())
+            raise _Refused(f"{name} must stay: {reason}")
         if node.schedulable:
             raise _Refused("it still takes work")
 

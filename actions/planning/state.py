@@ -98,7 +98,8 @@ class Work:
     is how long it stands to write a checkpoint when it is asked for one, None where it cannot be asked.
     `checkpoint_every_s` and `ends_in_s` are None where unknown. `budgets` name the disruption budgets that cover it.
     `model` and `pool` bind where not empty. `data_hosts` have its data at hand. `movable` is false for work that no
-    eviction may touch, such as pods of a DaemonSet.
+    eviction may touch, such as pods of a DaemonSet. `stays` says why the work must be neither moved nor stopped, so
+    that its node stays in service too; empty where nothing speaks against it.
     """
 
     id: str
@@ -119,6 +120,7 @@ class Work:
     memory_bytes: float = 0.0
     data_hosts: tuple[str, ...] = ()
     movable: bool = True
+    stays: str = ""
 
     @property
     def mode(self) -> GpuMode:
@@ -165,9 +167,22 @@ class Pool:
     changed_ms: int | None = None
 
 
+@with_config(STRICT)
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A GPU for which no plan is made, and why. Its node is not taken away: what it does is not known."""
+
+    uuid: str
+    host: str
+    reason: str
+
+
 @dataclass(frozen=True)
 class FleetState:
-    """The fleet at `at_ms`. `mix` are the tasks that come, `demand` the share of each MIG profile in the requests."""
+    """The fleet at `at_ms`. `mix` are the tasks that come, `demand` the share of each MIG profile in the requests.
+
+    `left_out` are GPUs of the fleet that are not among `gpus`, by UUID.
+    """
 
     at_ms: int = 0
     nodes: Mapping[str, Node] = field(default_factory=dict)
@@ -178,6 +193,7 @@ class FleetState:
     mix: tuple[Task, ...] = ()
     demand: Mapping[str, float] = field(default_factory=dict)
     simulated: bool = False
+    left_out: Mapping[str, LeftOut] = field(default_factory=dict)
 
     @cached_property
     def by_host(self) -> Mapping[str, tuple[Slot, ...]]:
@@ -272,6 +288,11 @@ class FleetState:
             )
         )
 
+    def staying(self, host: str) -> dict[str, str]:
+        """What on `host` must not be stopped, by the name of the work or of the GPU that is left out, and why."""
+        works = {work.id: work.stays for work in self.on_host.get(host, ()) if work.stays}
+        return works | {one.uuid: one.reason for one in self.left_out.values() if one.host == host}
+
     def ready_gpus(self, pool: str) -> int:
         """Healthy GPUs of a pool on nodes that take work."""
         return sum(
@@ -313,4 +334,5 @@ class FleetState:
             self.mix,
             self.demand,
             self.simulated,
+            self.left_out,
         )

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tocsin.actions.planning.stage import whole_request
-from tocsin.actions.planning.state import TEMPLATES, Budget, FleetState, GpuMode, Node, Pool, Slot, Work
+from tocsin.actions.planning.state import TEMPLATES, Budget, FleetState, GpuMode, LeftOut, Node, Pool, Slot, Work
 from tocsin.domain.clock import from_iso, to_iso
 from tocsin.domain.errors import InputError
 from tocsin.domain.fragmentation import free_slices
@@ -42,6 +42,7 @@ class _File(BaseModel):
     mix: list[_TaskRow] = Field(default_factory=list)
     demand: dict[str, float] = Field(default_factory=dict)
     simulated: bool = False
+    left_out: list[LeftOut] = Field(default_factory=list)
 
 
 def read_state(path: Path) -> FleetState:
@@ -79,6 +80,7 @@ def parse_state(text: str) -> FleetState:
         mix,
         found.demand,
         found.simulated,
+        _by_name("left_out", ((one.uuid, one) for one in found.left_out)),
     )
     check_state(state)
     return state
@@ -106,6 +108,9 @@ def check_state(state: FleetState) -> None:
         _numbers(f"pool {pool.name}", asdict(pool))
         if pool.node_gpus < 1:
             raise InputError(f"pool {pool.name}.node_gpus", pool.node_gpus, "a node has a GPU", "give at least 1")
+    twice = sorted(state.left_out.keys() & state.gpus.keys())
+    if twice:
+        raise InputError("left_out", twice[0], "is among the GPUs too", "keep it in one of the two")
     for slot in state.gpus.values():
         _check_slot(state, slot)
     for work in state.works.values():
@@ -180,5 +185,6 @@ def state_json(state: FleetState) -> str:
         "mix": [asdict(task) for task in state.mix],
         "demand": dict(state.demand),
         "simulated": state.simulated,
+        "left_out": [asdict(one) for one in state.left_out.values()],
     }
     return json.dumps(document, indent=1)

@@ -120,6 +120,8 @@ def pinned(state: FleetState, works: list[Work], limits: Limits) -> str:
 
 
 def _pinned(state: FleetState, work: Work, limits: Limits) -> str:
+    if work.stays:
+        return work.stays
     if not work.movable:
         return "no eviction may touch it"
     if len(work.budgets) > 1:

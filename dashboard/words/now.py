@@ -50,6 +50,8 @@ STRINGS: dict[str, tuple[str, str]] = {
         "Cost of waiting: what is lost on average if nobody acts, the chance of a fault times what it costs.",
         "等待的代价：无人处理时的平均损失，即故障概率乘以其代价。",
     ),
+    "subject.pool": ("pool {name}", "池 {name}"),
+    "subject.fleet": ("whole fleet", "整个集群"),
     "finding.ended": ("ended {age} ago", "{age}前结束"),
     "finding.since": ("for {age}", "已持续 {age}"),
     "eta": ("in {time}", "{time}后"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tocsin_grafana import flux
 from tocsin_grafana.annotations import TOLD
-from tocsin_grafana.parts import BLUE, GREEN, GREY, ORANGE, RED, YELLOW, YES_NO, steps
+from tocsin_grafana.parts import BLUE, GREEN, GREY, ORANGE, RED, YELLOW, YES_NO, split, steps, told, words
 from tocsin_grafana.spec import Board, Panel, Query, Row, help_of
 
 
@@ -20,18 +20,16 @@ def _state(name: str, title: str, width: int = 4, **more: object) -> Panel:
     )
 
 
-def _counted(name: str, title: str, by: str, legend: str, width: int = 8, where: str = "", **more: object) -> Panel:
-    chosen = f"{name}{{{where}}}" if where else name
-    return Panel(
-        title,
-        help_of(name),
-        "timeseries",
-        (Query(f"sum by ({by}) (increase({chosen}[$__rate_interval]))", legend),),
-        width=width,
-        stack=True,
-        least=0,
-        **more,  # type: ignore[arg-type]
-    )
+def _counted(metric: str, title: str, by: str, where: str = "") -> Panel:
+    """What a counter grew by, as a stack: a band for each value of the labels `by`."""
+    chosen = f"{metric}{{{where}}}" if where else metric
+    legend = " ".join(f"{{{{{label}}}}}" for label in by.split(", "))
+    return told(title, help_of(metric), {legend: f"sum by ({by}) (increase({chosen}[$__rate_interval]))"}, stack=True)
+
+
+def _marks(title: str, text: str, points: str, tag: str) -> Panel:
+    """How many points InfluxDB has in each window, as a stack: a band for each value of `tag`."""
+    return Panel(title, text, "timeseries", influxdb=(Query(flux.counted(points, tag)),), stack=True, least=0)
 
 
 def _now() -> Row:
@@ -65,61 +63,31 @@ def _now() -> Row:
 
 
 def _found() -> Row:
+    findings = flux.stream(flux.WORDS, "gpu_finding", ["sentence", "severity", "action", "subject_host"])
+    events = flux.stream(flux.WORDS, "gpu_event", ["message", "source"], flux.FLEET)
     return Row(
         "Found",
         (
-            Panel(
-                "Incidents that hold",
-                help_of("tocsin_incidents_active"),
-                "timeseries",
-                (Query("sum by (severity) (tocsin_incidents_active)", "{{severity}}"),),
-                width=8,
-                stack=True,
-                least=0,
-            ),
-            _counted("tocsin_findings_opened_total", "Findings opened, by rule", "rule", "{{rule}}"),
-            Panel(
-                "Findings that hold",
-                help_of("tocsin_findings_active"),
-                "timeseries",
-                (Query("sum by (severity) (tocsin_findings_active)", "{{severity}}"),),
-                width=8,
-                stack=True,
-                least=0,
-            ),
-            Panel(
+            split("tocsin_incidents_active", "Incidents that hold", "severity"),
+            _counted("tocsin_findings_opened_total", "Findings opened, by rule", "rule"),
+            split("tocsin_findings_active", "Findings that hold", "severity"),
+            _marks(
                 "Findings by rule",
                 "Findings that began in each window, by rule.",
-                "timeseries",
-                influxdb=(Query(flux.counted(flux.stream(flux.WORDS, "gpu_finding", ["sentence"]), "rule")),),
-                stack=True,
-                least=0,
+                flux.stream(flux.WORDS, "gpu_finding", ["sentence"]),
+                "rule",
             ),
-            Panel(
+            words(
                 "Findings in words",
                 "The findings of the span, the newest first.",
-                "table",
-                influxdb=(
-                    Query(
-                        flux.list_of(
-                            flux.stream(flux.WORDS, "gpu_finding", ["sentence", "severity", "action", "subject_host"]),
-                            ["_time", "rule", "severity", "subject_host", "subject", "action", "sentence"],
-                        )
-                    ),
-                ),
+                findings,
+                ["_time", "rule", "severity", "subject_host", "subject", "action", "sentence"],
             ),
-            Panel(
+            words(
                 "Events of the driver",
                 "XIDs, lost GPUs, reloads and notices, the newest first.",
-                "table",
-                influxdb=(
-                    Query(
-                        flux.list_of(
-                            flux.stream(flux.WORDS, "gpu_event", ["message", "source"], flux.FLEET),
-                            ["_time", "kind", "code", "host", "gpu_uuid", "message", "source"],
-                        )
-                    ),
-                ),
+                events,
+                ["_time", "kind", "code", "host", "gpu_uuid", "message", "source"],
                 width=24,
             ),
         ),
@@ -131,98 +99,69 @@ def _done() -> Row:
     return Row(
         "Decided and done",
         (
-            Panel(
-                "Decisions on record",
-                help_of("tocsin_decisions_listed"),
-                "timeseries",
-                (Query("sum by (state) (tocsin_decisions_listed)", "{{state}}"),),
-                width=8,
-                stack=True,
-                least=0,
-            ),
-            _counted("tocsin_decisions_total", "New decisions, by action", "action", "{{action}}"),
-            _counted(
-                "tocsin_verdicts_total", "What guards held or denied", "guard", "{{guard}}", where='ruling!="allow"'
-            ),
-            _counted(
-                "tocsin_executions_total", "Executions, by outcome", "executor, status", "{{executor}} {{status}}"
-            ),
-            _counted("tocsin_deliveries_total", "Notifications, by how they ended", "outcome", "{{outcome}}"),
-            _counted("tocsin_journal_entries_total", "Entries of the journal", "kind", "{{kind}}"),
-            Panel(
+            split("tocsin_decisions_listed", "Decisions on record", "state"),
+            _counted("tocsin_decisions_total", "New decisions, by action", "action"),
+            _counted("tocsin_verdicts_total", "What guards held or denied", "guard", where='ruling!="allow"'),
+            _counted("tocsin_executions_total", "Executions, by outcome", "executor, status"),
+            _counted("tocsin_deliveries_total", "Notifications, by how they ended", "outcome"),
+            _counted("tocsin_journal_entries_total", "Entries of the journal", "kind"),
+            _marks(
                 "Actions, incidents and pauses by kind",
                 "Entries of the journal that are worth a mark, by kind.",
-                "timeseries",
-                influxdb=(
-                    Query(flux.counted(flux.stream(flux.WORDS, "tocsin_entry", ["text"], f"({kinds})"), "kind")),
-                ),
-                stack=True,
-                least=0,
+                flux.stream(flux.WORDS, "tocsin_entry", ["text"], f"({kinds})"),
+                "kind",
             ),
-            Panel(
+            words(
                 "The journal in words",
                 "What was done, and by whom, the newest first.",
-                "table",
-                influxdb=(
-                    Query(
-                        flux.list_of(
-                            flux.stream(flux.WORDS, "tocsin_entry", ["text", "actor"]),
-                            ["_time", "kind", "host", "gpu_uuid", "action", "actor", "text"],
-                        )
-                    ),
-                ),
+                flux.stream(flux.WORDS, "tocsin_entry", ["text", "actor"]),
+                ["_time", "kind", "host", "gpu_uuid", "action", "actor", "text"],
             ),
         ),
     )
 
 
-def _quantile(name: str, share: str, by: str = "") -> str:
-    labels = f"le, {by}" if by else "le"
-    return f"histogram_quantile({share}, sum by ({labels}) (rate({name}_bucket[$__rate_interval])))"
+def _slowest(metric: str) -> str:
+    """The 95th percentile of a histogram."""
+    return f"histogram_quantile(0.95, sum by (le) (rate({metric}_bucket[$__rate_interval])))"
 
 
 def _itself() -> Row:
+    ages = {
+        "newest reading": "max(tocsin_newest_reading_age_seconds)",
+        "slowest push": "max(tocsin_push_age_seconds)",
+        "oldest in a spool": "max(tocsin_spool_oldest_seconds)",
+    }
+    losses = {
+        "{{what}}: {{reason}}": "sum by (what, reason) (increase(tocsin_dropped_total[10m]))",
+        "loop {{loop}}": "sum by (loop) (increase(tocsin_loop_failures_total[10m]))",
+        "readings skipped": "sum(increase(tocsin_ticks_missed_total[10m]))",
+    }
+    times = {
+        "evaluation": _slowest("tocsin_rule_evaluation_seconds"),
+        "reading": _slowest("tocsin_source_read_seconds"),
+        "answer of the API": _slowest("tocsin_api_request_seconds"),
+    }
     return Row(
         "Tocsin itself",
         (
-            Panel(
+            told(
                 "Age of what is known",
                 "Age of the fleet's newest reading, and time since the agents' last acknowledged push.",
-                "timeseries",
-                (
-                    Query("max(tocsin_newest_reading_age_seconds)", "newest reading"),
-                    Query("max(tocsin_push_age_seconds)", "slowest push"),
-                    Query("max(tocsin_spool_oldest_seconds)", "oldest in a spool"),
-                ),
+                ages,
                 unit="s",
-                width=8,
-                least=0,
             ),
-            Panel(
+            told(
                 "Losses and failures in ten minutes",
                 "What was lost, and unexpected errors that a loop survived; both should be zero.",
-                "timeseries",
-                (
-                    Query("sum by (what, reason) (increase(tocsin_dropped_total[10m]))", "{{what}}: {{reason}}"),
-                    Query("sum by (loop) (increase(tocsin_loop_failures_total[10m]))", "loop {{loop}}"),
-                    Query("sum(increase(tocsin_ticks_missed_total[10m]))", "readings skipped"),
-                ),
-                width=8,
-                least=0,
+                losses,
                 steps=steps((None, GREY), (1, ORANGE)),
             ),
-            Panel(
+            told(
                 "Slowest twentieth",
                 "The 95th percentile of an evaluation, a write to the store, and a reading of a source.",
-                "timeseries",
-                (
-                    Query(_quantile("tocsin_rule_evaluation_seconds", "0.95"), "evaluation"),
-                    Query(_quantile("tocsin_source_read_seconds", "0.95"), "reading"),
-                    Query(_quantile("tocsin_api_request_seconds", "0.95"), "answer of the API"),
-                ),
+                times,
                 unit="s",
-                width=8,
-                least=0,
             ),
         ),
     )

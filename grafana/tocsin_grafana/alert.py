@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 Severity = Literal["critical", "warning", "info"]
 Tier = Literal["cause", "symptom", "service"]
 
+
+def matching(labels: Mapping[str, str]) -> str:
+    """`labels` as they stand between the braces of a selector."""
+    return ",".join(f'{name}="{value}"' for name, value in labels.items())
+
+
 GPU_LABELS = "gpu_uuid, gpu_index, host, pool, simulated"
-ONE_GPU = 'gpu_uuid="GPU-1",gpu_index="3",host="n1",pool="train"'
 WHERE = "{{ $labels.host }} GPU {{ $labels.gpu_index }}"
 EXPECTED_GPU = {"gpu_uuid": "GPU-1", "gpu_index": "3", "host": "n1", "pool": "train"}
+ONE_GPU = matching(EXPECTED_GPU)
+RULE = "Rule {} of src/tocsin/rules/defaults.toml."
+OWN = "Own choice: {}."
+DRAIN = "Drain the host, then reset the GPU or replace it, as the runbook of action drain says."
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +81,12 @@ def grown(metric: str, over: str, where: str = "") -> str:
     """Series of a counter that grew within `over`; one that began within it counts as having grown."""
     series = f"{metric}{{{where}}}" if where else metric
     return f"(increase({series}[{over}]) > 0 or ({series} > 0 unless {series} offset {over}))"
+
+
+def only_metric(expr: str, table: Container[str]) -> str:
+    """The one metric of `table` that `expr` names; raises ValueError where it names none, or several."""
+    (found,) = {word for word in re.findall(r"\w+", expr) if word in table}
+    return found
 
 
 def silent(metric: str, keys: str, past: str = "1h") -> str:

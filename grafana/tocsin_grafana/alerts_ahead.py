@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tocsin_grafana.alert import EXPECTED_GPU, ONE_GPU, WHERE, Alert, Case, Severity
-from tocsin_grafana.alerts_gpu import RULE
+from tocsin_grafana.alert import EXPECTED_GPU, ONE_GPU, RULE, WHERE, Alert, Case, Severity
 from tocsin_grafana.rulebook import condition_of
 
 WARNING, PROBABILITY, LEAD = (

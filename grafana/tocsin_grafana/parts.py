@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tocsin_grafana import flux, prom
 from tocsin_grafana.rulebook import level
 from tocsin_grafana.spec import Panel, Query, Step, help_of, unit_of
@@ -135,6 +137,36 @@ def shares(title: str, text: str, scope: str, named: dict[str, str], width: int 
         width,
         height,
         least=0,
+    )
+
+
+def told(title: str, text: str, named: dict[str, str], width: int = 8, **more: object) -> Panel:
+    """What Prometheus alone knows, mostly of Tocsin itself: name of a line to its query."""
+    return Panel(
+        title,
+        text,
+        "timeseries",
+        tuple(Query(promql, name) for name, promql in named.items()),
+        width=width,
+        least=0,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def split(metric: str, title: str, by: str, text: str = "", where: str = "") -> Panel:
+    """A gauge of Tocsin's own as a stack, a band for each value of the label `by`."""
+    chosen = f"{metric}{{{where}}}" if where else metric
+    return told(title, text or help_of(metric), {f"{{{{{by}}}}}": f"sum by ({by}) ({chosen})"}, stack=True)
+
+
+def words(title: str, text: str, points: str, columns: Sequence[str], **more: object) -> Panel:
+    """What InfluxDB alone knows: points with sentences, the newest first."""
+    return Panel(
+        title,
+        text,
+        "table",
+        influxdb=(Query(flux.list_of(points, columns)),),
+        **more,  # type: ignore[arg-type]
     )
 
 

@@ -163,6 +163,17 @@ def test_a_fresh_verdict_is_believed_and_an_old_one_is_not(site: Doubled) -> Non
     assert site.scans == 2
 
 
+def test_a_node_that_was_mended_takes_jobs_at_once(site: Doubled) -> None:
+    site.gpus_are(2)
+    assert site.run("prolog.sh").returncode == 1
+    site.gpus_are(0)
+    (site.folder / "reason").write_text("")
+    assert site.run("prolog.sh").returncode == 0
+    assert (site.reason, site.scans) == ("", 2)
+    assert site.run("prolog.sh").returncode == 0
+    assert site.scans == 2, "the good verdict is believed"
+
+
 def test_a_scan_that_hangs_is_no_verdict(site: Doubled) -> None:
     site.install(SECONDS_TO_SCAN="0.1")
     (site.folder / "tocsin").write_text("#!/bin/sh\nexec sleep 60\n")

@@ -154,7 +154,8 @@ def test_a_prediction_without_enough_data_says_so(url: str) -> None:
 def test_what_a_prediction_rests_on_and_what_was_diagnosed_is_shown(url: str) -> None:
     shown = said(opened("gpu", gpu=fleet.uuid(*fleet.HOT)))
     assert "6 of the 8 most similar past situations were followed by a fault" in shown
-    assert "What it rests on: temperature" in shown
+    assert "What the predictions rest on" in shown
+    assert "<b>temperature &gt;= 93 C</b>" in shown
     assert "limited by communication between the GPUs" in said(opened("gpu", gpu=fleet.uuid(0, 3)))
     assert "受限于" in said(opened("gpu", gpu=fleet.uuid(0, 3), lang="zh"))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from tocsin.config.access import Role
 from tocsin.config.address import split_address
 from tocsin.config.load import load_settings
 from tocsin.config.settings import Settings
-from tocsin_testing.rendered import FOLDER, Json, Rendered, copy, render
+from tocsin_testing.rendered import FOLDER, ROOT, Json, Rendered, copy, render
 
 pytestmark = pytest.mark.server
 
@@ -339,3 +341,17 @@ def test_a_drain_of_the_brains_node_is_not_held_up(overlays: dict[str, Rendered]
         brain = rendered.named("StatefulSet", "tocsin-brain")["spec"]
         assert budget["spec"]["maxUnavailable"] == brain["replicas"] == 1
         assert budget["spec"]["selector"]["matchLabels"] == brain["selector"]["matchLabels"]
+
+
+def test_the_set_up_goes_on_where_no_kubectl_runs(tmp_path: Path) -> None:
+    """As on a machine that the package has no program for: what it brings does not run, and nothing else is there."""
+    for name in ("bash", "mktemp", "rm", "sed", "uname"):
+        (tmp_path / name).symlink_to(str(shutil.which(name)))
+    python = tmp_path / "python"
+    python.write_text('#!/bin/bash\n[[ "$*" == *pip* ]] || printf "not for this machine" > "$3"\n')
+    python.chmod(0o755)
+    script = [str(tmp_path / "bash"), str(ROOT / ".ci" / "kubectl.sh"), str(tmp_path)]
+    done = subprocess.run(script, env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert "has no kubectl that runs on" in done.stderr
+    assert not (tmp_path / "kubectl").exists()

@@ -262,6 +262,16 @@ def test_a_decision_for_one_pod_is_made_anew_once_its_job_is_known(desk: Desk) -
     assert desk.executor.check(desk.decision(power_limit_watts="500"), view("slurm 7")).ruling is Ruling.ALLOW
 
 
+def test_a_cap_in_watts_for_a_job_is_made_anew_once_the_job_has_changed(desk: Desk) -> None:
+    check = desk.executor.check
+    whole = desk.decision(power_limit_watts="500", ranks=written(ALL))
+    assert check(whole, view("slurm 7")).ruling is Ruling.ALLOW
+    part = desk.decision(power_limit_watts="500", ranks=written(ALL[:2]))
+    verdict = check(part, view("slurm 7"))
+    assert (verdict.ruling, verdict.until_ms) == (Ruling.DENY, T0)
+    assert check(whole, view()).ruling is Ruling.DENY, "the job has gone, and another may be on its other GPUs"
+
+
 def test_a_host_is_throttled_with_all_ranks_of_the_jobs_on_it() -> None:
     host = Subject(SubjectKind.HOST, "node-0", "node-0")
     assert ranks_of(host, view()) == ALL[:2]

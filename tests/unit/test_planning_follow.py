@@ -224,6 +224,22 @@ def test_a_new_brain_keeps_the_limits_that_stand_from_its_first_look_on() -> Non
     assert watts(world) <= 2500.0
 
 
+def test_no_limit_is_given_back_while_a_gpu_is_lost() -> None:
+    world = PlannedWorld(powered(), planning("power", facility_watts=2500.0))
+    for _ in range(8):
+        world.step()
+    done = list(world.manager.done)
+    seen = next(one for one in world.state.gpus.values() if one.limit_watts == 700.0)
+    world.manager.state = world.state.with_nodes([], [replace(seen, limit_watts=None, healthy=False)])
+    for _ in range(8):
+        world.step()
+    assert world.manager.done == done, "it may draw its 700 W all the same"
+    world.manager.state = world.state.with_nodes([], [seen])
+    for _ in range(8):
+        world.step()
+    assert world.manager.done == done
+
+
 def test_gpus_that_other_rules_throttle_are_asked_for_no_second_limit() -> None:
     state, budget = powered(), PowerBudget(2500.0)
     plan, free = follow_power(state, budget, ())

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tocsin.domain.fragmentation import FOUR_SLICE, SEVEN_SLICE, MigTemplate, Placement, free_slices, mig_capacity
+from tocsin.domain.metrics import split_variant
 
 _NAME = re.compile(r"^(?:MIG )?(\d+)g(?:\.(\d+)gb)?(\+me)?(?![.\w])")
 """The driver's name: compute slices, memory, media engines; what else stands behind takes no slice."""
 _A30 = re.compile(r"\bA30\b")
+INSTANCES, CAPACITY = "gpu_mig_instances", "gpu_mig_remaining_capacity"
 _MOST = 64
 """Layouts of one GPU that are looked at: all instances of one template lead to fewer."""
 
@@ -68,6 +70,26 @@ def layouts(counts: Mapping[str, int], capacity: Mapping[str, int], template: Mi
     wanted = tuple(sorted((name, number) for name, number in counts.items() if number > 0))
     known = tuple(sorted((name, number) for name, number in capacity.items() if name in template.profiles))
     return _layouts(wanted, known, template is FOUR_SLICE)
+
+
+def by_label(values: Mapping[str, float], metric: str) -> dict[str, float]:
+    """The variants of `metric` among the `values` of a reading, by the value of their label."""
+    split = ((split_variant(key), value) for key, value in values.items() if key.startswith(f"{metric}{{"))
+    return {name: value for (_, _, name), value in split}
+
+
+def deduced(values: Mapping[str, float], template: MigTemplate, counts: Mapping[str, int] | None = None) -> Layouts:
+    """The layout that the `values` of a GPU's reading leave, None where they leave several that differ in what fits.
+
+    `counts` are its instances by profile; None takes those of `values`. No layout agrees where nothing is known.
+    """
+    held = by_profile(by_label(values, INSTANCES), template) if counts is None else counts
+    capacity = by_profile(by_label(values, CAPACITY), template)
+    if not held and not capacity:
+        return Layouts(None, 0)
+    found = layouts(held, capacity, template)
+    # Layouts of the same numbers differ in what still fits: without the driver's word, one of several is a guess.
+    return found if capacity or found.count == 1 else Layouts(None, found.count)
 
 
 @lru_cache(maxsize=4096)

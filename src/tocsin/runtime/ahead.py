@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -23,13 +22,12 @@ from tocsin.runtime.convert import prediction_out
 from tocsin.runtime.cost import cost_out, lost_out
 from tocsin.runtime.cost_book import CostBook, Hour
 from tocsin.runtime.desk import Desk, Made
-from tocsin.runtime.fragmented import MixFrom, fragmentation_out, whole_node
+from tocsin.runtime.fragmented import fragmentation_out
 from tocsin.runtime.outlook import Remembered, course_out, forecast_out
 from tocsin.runtime.plan_watch import limits_of, policy_of
 from tocsin.runtime.planning import live_state
 from tocsin.runtime.plans import Ask, make_plans
-from tocsin.runtime.task_mix import running_mix
-from tocsin.runtime.unseen_work import with_unseen
+from tocsin.runtime.task_mix import mix_of
 
 POOLS = 12
 """Pools whose capacity is forecast, the largest ones: each takes seconds."""
@@ -111,7 +109,7 @@ class Ahead:
         pages = self._book.pages(now - FRAGMENTED_MS, now, self._brain.gpus, BUDGET_S)
         if not pages.hours:
             return []
-        mix = self._mix()[0] or whole_node(self._brain.memory.latest())
+        mix, _ = mix_of(self._brain.settings.fragmentation.task_mix, self._brain.memory.latest())
         start = pages.hours[0].at_ms
         values = np.full((pages.hours[-1].at_ms - start) // HOUR + 1, np.nan)
         for hour in pages.hours:
@@ -122,14 +120,10 @@ class Ahead:
 
     def fragmentation(self, limit: int) -> FragmentationOut:
         """Free GPUs and MIG layouts now, the worst `limit` of each list."""
-        mix, mix_from = self._mix()
-        return fragmentation_out(self._brain.memory.latest(), mix, mix_from, self._brain.clock.now_ms(), limit)
-
-    def _mix(self) -> tuple[list[Task], MixFrom]:
-        configured = self._brain.settings.fragmentation.task_mix
-        if configured:
-            return [Task(task.gpus, task.share) for task in configured], "settings"
-        return list(running_mix(self._brain.memory.latest())), "running"
+        readings = self._brain.memory.latest()
+        _, mix_from = mix_of(self._brain.settings.fragmentation.task_mix, readings)
+        state = live_state(self._brain, self._brain.clock.now_ms(), readings)
+        return fragmentation_out(readings, state, mix_from, limit)
 
     def plan(self, planner: Planner) -> PlansOut:
         """What a planner would do now. Raises Unavailable while it is worked out."""
@@ -146,9 +140,7 @@ class Ahead:
     def _ask(self, planner: Planner) -> Ask:
         settings = self._brain.settings.planning
         budget = PowerBudget(settings.facility_watts or float("inf"), settings.rack_watts)
-        readings = self._brain.memory.latest()
-        state = with_unseen(live_state(self._brain, self._brain.clock.now_ms()), readings)
-        state = replace(state, mix=state.mix or whole_node(readings))
+        state = live_state(self._brain, self._brain.clock.now_ms())
         return Ask(planner, state, limits_of(settings), policy_of(settings), budget)
 
     # ------------------------------------------------------------------ cost

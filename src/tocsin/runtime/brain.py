@@ -46,7 +46,7 @@ from tocsin.runtime.orders import OrderDesk, open_board
 from tocsin.runtime.pool_past import PoolPasts
 from tocsin.runtime.recorder import Recorder
 from tocsin.runtime.scoreboard import is_ahead
-from tocsin.runtime.task_mix import running_mix
+from tocsin.runtime.task_mix import mix_of
 from tocsin.runtime.works import works
 from tocsin.store.port import Store, StoreUnavailable
 from tocsin.store.upkeep import look_after
@@ -188,11 +188,8 @@ class Brain:
         self.metrics.observe("tocsin_rule_evaluation_seconds", self.evaluated_at - begun)
 
     def _mix(self, snapshot: Snapshot) -> Sequence[Task]:
-        """The kinds of tasks that may come: those of the settings, else such as run now."""
-        configured = self.settings.fragmentation.task_mix
-        if configured:
-            return [Task(task.gpus, task.share) for task in configured]
-        return running_mix(snapshot.readings)
+        """The kinds of tasks that may come: as planners take it."""
+        return mix_of(self.settings.fragmentation.task_mix, snapshot.readings)[0]
 
     def _keep(self, findings: list[Finding]) -> None:
         """Store findings; a store that does not answer holds up no action, and they are written later."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
+from tocsin.actions.planning.layouts import Layout, layouts_of
 from tocsin.actions.planning.measures import mig_unusable
+from tocsin.actions.planning.state import FleetState
 from tocsin.client.models_fragmentation import (
     FragmentationOut,
     FragmentOut,
@@ -23,14 +24,13 @@ from tocsin.domain.clock import to_iso
 from tocsin.domain.fragmentation import MigTemplate, Placement, free_slices, mig_capacity, mig_ideal
 from tocsin.domain.fragmentation_fleet import Task
 from tocsin.domain.identity import Gpu
-from tocsin.domain.metrics import split_variant
-from tocsin.domain.mig_layout import Layouts, by_profile, layouts, profile_of, template_of
+from tocsin.domain.mig_layout import CAPACITY, INSTANCES, by_label, profile_of, template_of
 from tocsin.domain.reading import Reading
-from tocsin.rules.fleet import GANG, fleet_fragmentation
+from tocsin.rules.fleet import fleet_fragmentation
 from tocsin.runtime.idle_gpus import free_now
+from tocsin.runtime.task_mix import MixFrom
 
-INSTANCES, CAPACITY, FRAGMENTATION = "gpu_mig_instances", "gpu_mig_remaining_capacity", "gpu_mig_fragmentation_ratio"
-MixFrom = Literal["settings", "running", "node"]
+FRAGMENTATION = "gpu_mig_fragmentation_ratio"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,36 +44,31 @@ class _Host:
 
 
 def fragmentation_out(
-    readings: Sequence[Reading], mix: Sequence[Task], mix_from: MixFrom, now_ms: int, limit: int
+    readings: Sequence[Reading], state: FleetState, mix_from: MixFrom, limit: int
 ) -> FragmentationOut:
-    """The fleet as `readings`, the newest of each GPU, show it; lists hold `limit` entries at most.
+    """The fleet as `readings`, the newest of each GPU, and the planners' `state` of them show it.
 
-    A GPU is free that does nearly nothing and has no process, as the rules take it.
+    Lists hold `limit` entries at most. A GPU is free that does nearly nothing and has no process, as the rules take it,
+    and that no work of the state holds.
     """
-    hosts = _hosts(readings)
-    told, mix = mix, mix or whole_node(readings)
-    pools = sorted({one.pool for one in hosts})
+    mix, found = state.mix, layouts_of(readings)
+    hosts = _hosts(readings, state)
     worst = sorted(
         (_host_out(one, mix) for one in hosts if one.free), key=lambda one: (-one.stranded, -one.fragmented, one.host)
     )
     broken = [one for one in worst if one.fragmented > 0]
-    migs = sorted((_mig_out(one) for one in readings if _in_parts(one)), key=_worst_first)
+    migs = sorted((_mig_out(one, found[one.gpu.uuid]) for one in readings if one.gpu.uuid in found), key=_worst_first)
     known = [one for one in migs if one.free is not None]
-    by_pool = [
-        PoolFragment(pool=name, hosts=len(mine), **_figures(mine, mix).model_dump())
-        for name in pools
-        for mine in ([one for one in hosts if one.pool == name],)
-    ]
-    by_pool.sort(key=lambda one: (-one.fragmented, -one.free, one.pool))
+    by_pool = _by_pool(hosts, mix)
     weight = sum(task.share for task in mix)
     return FragmentationOut(
-        now=to_iso(now_ms),
+        now=to_iso(state.at_ms),
         simulated=any(one.gpu.simulated for one in readings),
         fleet=_figures(hosts, mix),
         mix=[TaskOut(gpus=task.gpus, share=task.share / weight) for task in mix if weight > 0],
-        mix_from=mix_from if told else "node",
+        mix_from=mix_from,
         pools=by_pool[:limit],
-        pools_total=len(pools),
+        pools_total=len(by_pool),
         hosts=broken[:limit],
         hosts_total=len(broken),
         holes=sorted(Counter(one.free for one in hosts).items()),
@@ -86,20 +81,25 @@ def fragmentation_out(
     )
 
 
-def whole_node(readings: Sequence[Reading]) -> tuple[Task, ...]:
-    """What stands for the mix where no job is known, as the rules take it."""
-    sizes = Counter(one.gpu.host for one in readings if not one.gpu.is_mig)
-    return (Task(float(min(GANG, max(sizes.values(), default=1)))),)
+def _by_pool(hosts: Sequence[_Host], mix: Sequence[Task]) -> list[PoolFragment]:
+    """The worst first."""
+    members: dict[str, list[_Host]] = {}
+    for one in hosts:
+        members.setdefault(one.pool, []).append(one)
+    found = [
+        PoolFragment(pool=name, hosts=len(mine), **_figures(mine, mix).model_dump()) for name, mine in members.items()
+    ]
+    return sorted(found, key=lambda one: (-one.fragmented, -one.free, one.pool))
 
 
-def _hosts(readings: Sequence[Reading]) -> list[_Host]:
+def _hosts(readings: Sequence[Reading], state: FleetState) -> list[_Host]:
     whole = [one for one in readings if not one.gpu.is_mig]
     open_: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
     pools: dict[str, str] = {}
     for one, is_free in zip(whole, free_now(whole).tolist(), strict=True):
         sizes[one.gpu.host] += 1
-        open_[one.gpu.host] += is_free
+        open_[one.gpu.host] += is_free and one.gpu.uuid not in state.on_gpu
         pools.setdefault(one.gpu.host, one.gpu.pool)
     return [_Host(host, pools[host], size, open_[host]) for host, size in sorted(sizes.items())]
 
@@ -132,44 +132,25 @@ def _host_out(one: _Host, mix: Sequence[Task]) -> HostFragment:
 # ---------------------------------------------------------------------- MIG
 
 
-def _in_parts(reading: Reading) -> bool:
-    return not reading.gpu.is_mig and reading.values.get("gpu_mig_mode") == 1.0
-
-
-def _variants(reading: Reading, metric: str) -> dict[str, float]:
-    split = ((split_variant(key), value) for key, value in reading.values.items() if key.startswith(f"{metric}{{"))
-    return {name: value for (_, _, name), value in split}
-
-
-def layout_of(reading: Reading) -> Layouts:
-    """Where the instances of a GPU in MIG mode may begin, by their numbers and by what still fits."""
-    template = template_of(reading.gpu.model)
-    counts = by_profile(_variants(reading, INSTANCES), template)
-    capacity = by_profile(_variants(reading, CAPACITY), template)
-    if not counts and not capacity:
-        return Layouts(None, 0)
-    found = layouts(counts, capacity, template)
-    # Layouts of the same numbers differ in what still fits: without the driver's word, one of several is a guess.
-    return found if capacity or found.count == 1 else Layouts(None, found.count)
-
-
-def _mig_out(reading: Reading) -> MigGpuOut:
+def _mig_out(reading: Reading, found: Layout) -> MigGpuOut:
     gpu, template = reading.gpu, template_of(reading.gpu.model)
-    found, names = layout_of(reading), _names(reading, template)
-    fitting = _fitting(gpu, template, found)
-    counts = {name: round(value) for name, value in _variants(reading, INSTANCES).items()}
+    names, layout = _names(reading, template), _placements(found)
+    fitting = _fitting(gpu, template, layout, found.count)
+    counts = {name: round(value) for name, value in by_label(reading.values, INSTANCES).items()}
     return fitting.model_copy(
         update={
-            "instances": _placed(found.layout, names, template)
-            if found.layout is not None
-            else _unplaced(counts, names, template),
+            "instances": _placed(layout, names, template) if layout is not None else _unplaced(counts, names, template),
             "fragmentation": reading.values.get(FRAGMENTATION),
-            "creatable": {name: round(value) for name, value in _variants(reading, CAPACITY).items()},
+            "creatable": {name: round(value) for name, value in by_label(reading.values, CAPACITY).items()},
         }
     )
 
 
-def _fitting(gpu: Gpu, template: MigTemplate, found: Layouts) -> MigGpuOut:
+def _placements(found: Layout) -> tuple[Placement, ...] | None:
+    return None if found.placed is None else tuple(sorted(found.placed.values(), key=lambda one: one[1]))
+
+
+def _fitting(gpu: Gpu, template: MigTemplate, layout: tuple[Placement, ...] | None, count: int) -> MigGpuOut:
     """All that follows from the layout."""
     bare = MigGpuOut(
         gpu=gpu.uuid,
@@ -178,17 +159,17 @@ def _fitting(gpu: Gpu, template: MigTemplate, found: Layouts) -> MigGpuOut:
         model=gpu.model,
         pool=gpu.pool,
         slices=template.memory_slices,
-        layouts=found.count,
+        layouts=count,
     )
-    if found.layout is None:
+    if layout is None:
         return bare
-    free = sorted(free_slices(found.layout, template)[0])
-    able, ideal = mig_capacity(found.layout, template), mig_ideal(found.layout, template)
+    free = sorted(free_slices(layout, template)[0])
+    able, ideal = mig_capacity(layout, template), mig_ideal(layout, template)
     return bare.model_copy(
         update={
             "free": free,
             "free_slices": len(free),
-            "stranded": mig_unusable(found.layout, dict.fromkeys(template.profiles, 1.0), template),
+            "stranded": mig_unusable(layout, dict.fromkeys(template.profiles, 1.0), template),
             "ruled_out": {name: ideal[name] - able[name] for name in ideal if ideal[name] > able[name]},
         }
     )
@@ -196,7 +177,7 @@ def _fitting(gpu: Gpu, template: MigTemplate, found: Layouts) -> MigGpuOut:
 
 def _names(reading: Reading, template: MigTemplate) -> dict[str, str]:
     """The driver's name of each profile."""
-    named = {**_variants(reading, CAPACITY), **_variants(reading, INSTANCES)}
+    named = {**by_label(reading.values, CAPACITY), **by_label(reading.values, INSTANCES)}
     sizes = [int(name.split(".")[1][:-2]) for name in named if name.startswith("1g.") and name.endswith("gb")]
     smallest = min(sizes, default=None)
     return {profile_of(name, smallest, template): name for name in sorted(named, reverse=True)}

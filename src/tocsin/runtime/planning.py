@@ -13,22 +13,21 @@ from tocsin.actions.planning.state import FleetState, Pool
 from tocsin.actions.planning.statefile import state_json
 from tocsin.config.planning import PlanningSettings
 from tocsin.domain.finding import Category, Severity
-from tocsin.domain.fragmentation_fleet import Task
 from tocsin.domain.reading import Reading
 from tocsin.runtime.brain import Brain, is_lost
-from tocsin.runtime.task_mix import running_mix
+from tocsin.runtime.idle_gpus import at_work
+from tocsin.runtime.task_mix import mix_of
 
 
-def live_state(brain: Brain, now_ms: int) -> FleetState:
-    """The fleet as its newest readings, managers, findings and forecasts show it.
+def live_state(brain: Brain, now_ms: int, readings: Sequence[Reading] | None = None) -> FleetState:
+    """The fleet as its newest readings (`readings`, where given), managers, findings and forecasts show it.
 
-    What no manager tells is left out: no plan moves work of which nobody knows what it would lose.
+    What no manager tells is left out: no plan moves work of which nobody knows what it would lose. What is not idle and
+    has no known owner is work that stays where it is.
     """
-    readings = brain.memory.latest()
+    readings = brain.memory.latest() if readings is None else readings
     sick = {f.subject.name for f in brain.active if f.category is Category.HARDWARE and f.severity is Severity.CRITICAL}
     healthy = {one.gpu.uuid: one.gpu.uuid not in sick and not is_lost(one) for one in readings}
-    wanted = brain.settings.fragmentation.task_mix
-    mix = [Task(task.gpus, task.share) for task in wanted] if wanted else running_mix(readings)
     planning = brain.settings.planning
     work = brain.managers.work()
     layouts = layouts_of(readings)
@@ -38,10 +37,12 @@ def live_state(brain: Brain, now_ms: int) -> FleetState:
         budgets=work.budgets,
         rooms=work.rooms,
         layouts=layouts,
-        demand=running_demand(layouts.values()),
+        demand=running_demand(layout.placed for layout in layouts.values() if layout.placed),
         pools={name: _pool(name, readings, planning) for name in sorted({one.gpu.pool for one in readings})},
         healthy=healthy,
-        mix=tuple(mix),
+        # No work goes on where a GPU has fallen off the bus.
+        at_work=at_work([one for one in readings if not is_lost(one)]),
+        mix=mix_of(brain.settings.fragmentation.task_mix, readings)[0],
         restart_s=planning.restart_seconds,
     )
     return fleet_state_from(readings, brain.pools(), brain.forecasts.current(now_ms), now_ms, known)

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tocsin.actions.planning.build import Knowledge, fleet_state_from
 from tocsin.actions.planning.defragment import defragment, repack_mig
+from tocsin.actions.planning.layouts import layouts_of
 from tocsin.actions.planning.placement import place
 from tocsin.actions.planning.power import PowerBudget, power_caps
 from tocsin.actions.planning.rehearsal import fleet as made_up
@@ -245,8 +247,9 @@ def _mig_values(index: int) -> dict[str, float]:
 def fragmentation(limit: int, hosts: int, *, simulated: bool) -> FragmentationOut:
     """The fake fleet with holes, measured by two kinds of jobs."""
     readings = [_reading(where, simulated=simulated) for where in _places(hosts)]
-    mix = [Task(1.0, 0.5), Task(8.0, 0.5)]
-    return fragmentation_out(readings, mix, "settings", fleet.NOW_MS, limit)
+    mix = (Task(1.0, 0.5), Task(8.0, 0.5))
+    state = fleet_state_from(readings, [], [], fleet.NOW_MS, Knowledge(layouts=layouts_of(readings), mix=mix))
+    return fragmentation_out(readings, state, "settings", limit)
 
 
 def plan(planner: Planner, *, simulated: bool) -> PlansOut:
