@@ -58,8 +58,17 @@ def eta_clause(prediction: Prediction | None, now_ms: int) -> str:
 
 
 def action_sentence(action: ActionKind, subject: Subject, cause: str, eta: str, why: str = "") -> str:
-    """What is to be done to what, why, by when, and why this."""
-    return joined(f"{ACTIONS[action].verb} {named(subject)}: {cause.strip().rstrip('.')}", eta, why)
+    """What is to be done to what, why, by when, and why this. `cause` may begin with the name of `subject`."""
+    return joined(f"{ACTIONS[action].verb} {_named_once(subject, cause.strip().rstrip('.'))}", eta, why)
+
+
+def _named_once(subject: Subject, cause: str) -> str:
+    """Subject and cause; a cause that names its GPU by host and index, as people do, needs no UUID before it."""
+    if subject.kind is SubjectKind.GPU and subject.host and cause.startswith(f"{subject.host} GPU "):
+        return cause
+    for name in (named(subject), subject.name):
+        cause = cause.removeprefix(f"{name}: ")
+    return f"{named(subject)}: {cause}"
 
 
 def notice_sentence(cause: str, proposed: ActionKind, subject: Subject, mode: Mode, eta: str) -> str:

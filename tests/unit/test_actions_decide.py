@@ -9,6 +9,7 @@ import pytest
 from tocsin.actions.catalogue import ACTIONS, CONDEMNING, DRIVER_VERDICTS
 from tocsin.actions.decide import chosen_action, decide
 from tocsin.actions.policy import Policy
+from tocsin.actions.sentences import action_sentence
 from tocsin.actions.view import FleetView
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.decision import Decision, Mode
@@ -144,3 +145,18 @@ def test_an_open_interval_is_said_as_such() -> None:
 def test_simulated_findings_give_simulated_decisions() -> None:
     assert {d.simulated for d in _decide(finding(GPU, simulated=True))} == {True}
     assert {d.simulated for d in _decide(finding(GPU))} == {False}
+
+
+@pytest.mark.parametrize(
+    ("subject", "cause", "words"),
+    [
+        (Subject(SubjectKind.GPU, "GPU-a", "n1"), "n1 GPU 3: it is hot.", "Throttle n1 GPU 3: it is hot."),
+        (Subject(SubjectKind.GPU, "GPU-a", "n1"), "n1 GPU 3 link 2: it drops.", "Throttle n1 GPU 3 link 2: it drops."),
+        (Subject(SubjectKind.GPU, "GPU-a", "n1"), "It is hot.", "Throttle GPU-a on n1: It is hot."),
+        (Subject(SubjectKind.GPU, "GPU-a", ""), " GPU is hot.", "Throttle GPU-a: GPU is hot."),
+        (Subject(SubjectKind.HOST, "n1"), "n1: its log is full.", "Throttle host n1: its log is full."),
+        (Subject(SubjectKind.POOL, "web"), "pool web: it idles.", "Throttle pool web: it idles."),
+    ],
+)
+def test_a_subject_is_named_once(subject: Subject, cause: str, words: str) -> None:
+    assert action_sentence(ActionKind.THROTTLE, subject, cause, "") == words
