@@ -48,7 +48,8 @@ class Controls:
     done anything, so that the next one gets a key of its own. `cancelled` are findings for which a person stepped in.
     `finished` are the keys of decisions that have ended, however they did. `doubtful` are the keys of effects whose
     undoing was begun and never seen to work: what they took may be back in service, or may not. `confirmed` are the
-    keys of effects that a post-check has seen.
+    keys of effects that a post-check has seen. `capping` are the subject keys of `busy` on which nothing but fixed
+    caps runs.
     `failures` has the instants at which an action on a subject ran and was not seen to work, by (subject key, action),
     since it last did. `experience` is what came of each kind of action so far.
     """
@@ -69,3 +70,4 @@ class Controls:
     confirmed: frozenset[str] = frozenset()
     failures: Mapping[tuple[str, ActionKind], tuple[int, ...]] = field(default_factory=dict)
     experience: Mapping[ActionKind, Tally] = field(default_factory=dict)
+    capping: frozenset[str] = frozenset()

@@ -10,7 +10,8 @@ from tocsin.actions.channels.told import Told
 from tocsin.actions.codec import load_decision, load_outcome, load_verdicts
 from tocsin.actions.controls import Breaker, Controls, HoldOff, Note
 from tocsin.actions.experience import Tally
-from tocsin.actions.reach import base_key
+from tocsin.actions.node.throttle import CAP, kind_of
+from tocsin.actions.reach import base_key, same_kind, slot_of
 from tocsin.actions.record import Record
 from tocsin.domain.decision import Decision, DecisionState, Outcome, OutcomeStatus, Ruling
 from tocsin.domain.finding import ActionKind
@@ -78,13 +79,24 @@ class Ledger:
                 frozenset(self._confirmed & self._effects.keys()),
                 dict(self._failures),
                 dict(self._experience),
+                self._capping(),
             )
         return self._controls
 
-    def _busy(self) -> dict[str, str]:
+    def _running(self) -> list[Decision]:
         running = (DecisionState.EXECUTING, DecisionState.VERIFYING)
         effects = [self.records[key] for key in self._effects if key in self.records]
-        return {base_key(r.decision.subject): str(r.decision.action) for r in effects if r.state in running}
+        return [record.decision for record in effects if record.state in running]
+
+    def _busy(self) -> dict[str, str]:
+        return {base_key(decision.subject): str(decision.action) for decision in self._running()}
+
+    def _capping(self) -> frozenset[str]:
+        caps, others = set(), set()
+        for decision in self._running():
+            is_cap = decision.action is ActionKind.THROTTLE and kind_of(decision.parameters) == CAP
+            (caps if is_cap else others).add(base_key(decision.subject))
+        return frozenset(caps - others)
 
     def by_id(self, identity: str) -> Record | None:
         """The record of a decision id; None where it is unknown or no longer listed."""
@@ -142,9 +154,9 @@ class Ledger:
 
     def _execution(self, entry: Entry, payload: dict[str, Any]) -> None:
         self._started[payload["key"]] = entry.at_ms
-        slot = (payload["subject"], ActionKind(payload["action"]))
-        self._attempts[slot] = (*self._attempts.get(slot, ()), entry.at_ms)[-_KEEP_STARTS:]
         record = self._record(payload)
+        slot = (payload["subject"], ActionKind(payload["action"])) if record is None else slot_of(record.decision)
+        self._attempts[slot] = (*self._attempts.get(slot, ()), entry.at_ms)[-_KEEP_STARTS:]
         if record is not None:
             record.state, record.executor, record.updated_ms = DecisionState.EXECUTING, payload["executor"], entry.at_ms
             record.before = dict(payload.get("before", {}))
@@ -183,7 +195,7 @@ class Ledger:
             self._give_back(record.decision)
         action = record.decision.action
         self._experience[action] = self._experience.get(action, Tally()).joined(outcome)
-        slot = (base_key(record.decision.subject), action)
+        slot = slot_of(record.decision)
         if outcome.status is OutcomeStatus.UNVERIFIED:
             self._failures[slot] = (*self._failures.get(slot, ()), entry.at_ms)[-_KEEP_STARTS:]
         elif outcome.status is not OutcomeStatus.FAILED:
@@ -207,7 +219,9 @@ class Ledger:
             spec = ACTIONS[effect.action]
             host = spec.scope is Scope.HOST and effect.subject.host and effect.subject.host == recovery.subject.host
             same = base_key(effect.subject) == base_key(recovery.subject)
-            if spec.inverse is recovery.action and (same or host):
+            # A restore that undoes nothing in particular gives back all there is.
+            alike = "undoes" not in recovery.parameters or same_kind(effect, recovery)
+            if spec.inverse is recovery.action and (same or host) and alike:
                 found.append(key)
         return found
 

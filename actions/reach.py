@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tocsin.actions.catalogue import ACTIONS, Scope, is_disruptive
+from tocsin.actions.node.throttle import CAP, kind_of
 from tocsin.actions.view import FleetView, GpuView
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind
@@ -82,6 +83,20 @@ def _largest_host(members: Iterable[GpuView], view: FleetView) -> tuple[GpuView,
 def base_key(subject: Subject) -> str:
     """Key of the subject without its detail: two processes of one GPU are one subject to an action."""
     return f"{subject.kind}:{subject.name}"
+
+
+def same_kind(one: Decision, other: Decision) -> bool:
+    """Whether neither or both are about a fixed cap: the cap of a budget and the throttle of a hot GPU stand side by
+    side, and each is given back for itself."""
+    return kind_of(one.parameters) == kind_of(other.parameters)
+
+
+def slot_of(decision: Decision) -> tuple[str, ActionKind]:
+    """Under which subject and action the tries of a decision are counted: those of a fixed cap for themselves, so that
+    a budget uses up no try of the heat."""
+    key = base_key(decision.subject)
+    capped = decision.action in (ActionKind.THROTTLE, ActionKind.RESTORE) and kind_of(decision.parameters) == CAP
+    return (f"{key}|{CAP}" if capped else key, decision.action)
 
 
 def effects(view: FleetView) -> list[Decision]:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tocsin.actions.catalogue import ACTIONS
+from tocsin.actions.node.throttle import kind_of
 from tocsin.actions.planning.follow_power import LIMIT_WATTS, WAS_WATTS
-from tocsin.actions.reach import affected, base_key
+from tocsin.actions.reach import affected, base_key, same_kind
 from tocsin.actions.sentences import joined, named
 from tocsin.actions.view import FleetView
 from tocsin.domain.decision import Decision
@@ -63,7 +64,7 @@ def due_recoveries(view: FleetView, inverse: Inverse) -> list[Decision]:
             continue
         undo = inverse(effect)
         if undo is not None:
-            due.setdefault(f"{base_key(undo.subject)}|{undo.action}", _dated(undo, view))
+            due.setdefault(f"{base_key(undo.subject)}|{undo.action}|{kind_of(undo.parameters)}", _dated(undo, view))
     return list(due.values())
 
 
@@ -74,7 +75,7 @@ def _stays(effect: Decision, view: FleetView) -> bool:
 
 def _related(one: Decision, other: Decision, view: FleetView) -> bool:
     """Whether undoing `one` would undo `other` as well."""
-    if ACTIONS[one.action].inverse is not ACTIONS[other.action].inverse:
+    if ACTIONS[one.action].inverse is not ACTIONS[other.action].inverse or not same_kind(one, other):
         return False
     if base_key(one.subject) == base_key(other.subject):
         return True

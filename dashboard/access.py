@@ -27,9 +27,6 @@ DECIDERS = ("operator", "admin")
 """Roles that may approve, reject, undo, pause and resume."""
 _SESSION = "login.session"
 _ENDED = "login.ended"
-_WHO = "login.who"
-_WHO_SECONDS = 60.0
-"""How long the answer to who we are is believed."""
 
 
 def own_token() -> str:
@@ -44,8 +41,12 @@ def session_name() -> str:
 
 def current_login() -> Login | None:
     """The log-in of the person at this browser; None where nobody is logged in, or no longer."""
-    found = SESSIONS.find(session_name())
-    if found is None and st.session_state.get(_SESSION):
+    name = session_name()
+    found = SESSIONS.find(name)
+    if found is not None:
+        # That of the cookie becomes this tab's, so that its end is told here as well.
+        st.session_state[_SESSION] = name
+    elif st.session_state.get(_SESSION):
         end_login(expired=True)
     return found
 
@@ -54,16 +55,14 @@ def begin_login(login: Login) -> str:
     """Use `login` from now on in this tab; returns the session's name, for the cookie."""
     name = SESSIONS.open(login)
     st.session_state[_SESSION] = name
-    for key in (_ENDED, _WHO):
-        st.session_state.pop(key, None)
+    st.session_state.pop(_ENDED, None)
     return name
 
 
 def end_login(*, expired: bool) -> None:
     """Forget the log-in of this browser; `expired` makes the next page say why."""
     SESSIONS.close(session_name())
-    for key in (_SESSION, _WHO):
-        st.session_state.pop(key, None)
+    st.session_state.pop(_SESSION, None)
     st.session_state[_ENDED] = expired
 
 
@@ -72,10 +71,15 @@ def login_ended() -> bool:
     return bool(st.session_state.get(_ENDED))
 
 
+def current_token() -> str:
+    """The token of whoever is logged in, else the dashboard's own; only a run of the script knows who that is."""
+    login = current_login()
+    return login.token if login is not None else own_token()
+
+
 def connect() -> Client:
     """A client of the API that the environment names, as whoever is logged in; close it after use."""
-    login = current_login()
-    return client_with(login.token if login is not None else own_token())
+    return client_with(current_token())
 
 
 def client_with(token: str) -> Client:
@@ -84,22 +88,8 @@ def client_with(token: str) -> Client:
     return Client(os.environ.get(URL_VARIABLE) or DEFAULT_URL, token, ca=Path(ca) if ca else None)
 
 
-def whoami(client: Client) -> Whoami:
-    """Who `client` is for the API, asked once a minute. Raises as `client` does."""
-    now, kept = SystemClock().monotonic(), st.session_state.get(_WHO)
-    if kept is None or kept[0] != session_name() or now - kept[1] > _WHO_SECONDS:
-        kept = (session_name(), now, client.me())
-        st.session_state[_WHO] = kept
-    who: Whoami = kept[2]
-    return who
-
-
-def lacking(client: Client, text: Text, *roles: str) -> str:
-    """Why a button that needs one of `roles` cannot be pressed, for its `help`; empty where it can.
-
-    st.button(..., disabled=bool(why := lacking(client, text, *DECIDERS)), help=why or None)
-    """
-    who = whoami(client)
+def lacking(who: Whoami, text: Text, *roles: str) -> str:
+    """Why `who` cannot press a button that needs one of `roles`, for its `help`; empty where they can."""
     if who.role in roles:
         return ""
     needed = text("role.or").join(text.name("role", role) for role in roles)
@@ -109,7 +99,9 @@ def lacking(client: Client, text: Text, *roles: str) -> str:
 def show_problem(error: TocsinError, text: Text) -> None:
     """Say what is wrong and what to do about it."""
     kind = "down" if isinstance(error, Unavailable) else "denied" if isinstance(error, Denied) else "other"
-    st.error(f"**{text(f'problem.{kind}')}**\n\n{text(f'remedy.{kind}')}\n\n``{error}``", icon=":material/cloud_off:")
+    # On one line and without a backtick it cannot end the code span that it stands in.
+    detail = " ".join(str(error).replace("`", "'").split())
+    st.error(f"**{text(f'problem.{kind}')}**\n\n{text(f'remedy.{kind}')}\n\n``{detail}``", icon=":material/cloud_off:")
 
 
 def _login_is_over() -> bool:
@@ -128,11 +120,24 @@ def _login_is_over() -> bool:
     return False
 
 
+def _look_again() -> None:
+    """Run the page anew after a while."""
+    begun = SystemClock().monotonic()
+
+    @st.fragment(run_every=REFRESH_SECONDS)
+    def again() -> None:
+        if SystemClock().monotonic() - begun >= REFRESH_SECONDS / 2:
+            st.rerun()
+
+    again()
+
+
 @contextmanager
-def api(text: Text) -> Iterator[Client]:
+def api(text: Text, *, whole: bool = False) -> Iterator[Client]:
     """A client for one run of a page; an error of the API ends that run with its message instead of a traceback.
 
-    A log-in that has ended leads back to the form.
+    A log-in that has ended leads back to the form. A page that is no fragment, and so is not drawn again by itself,
+    is `whole`: after an error it is drawn again all the same.
     """
     try:
         with connect() as client:
@@ -144,4 +149,6 @@ def api(text: Text) -> Iterator[Client]:
         st.stop()
     except TocsinError as error:
         show_problem(error, text)
+        if whole:
+            _look_again()
         st.stop()

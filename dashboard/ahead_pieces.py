@@ -68,19 +68,6 @@ def page_link(page: str, label: str, **values: str) -> str:
     return f'<a class="tc-link" href="{page}?{escape(urlencode(link.target(**values)))}">{escape(label)}</a>'
 
 
-def where(host: str, index: int | None, uuid: str) -> str:
-    """Host and index of a GPU, or the end of its UUID where the index is not known."""
-    return f"{host} · GPU {index}" if index is not None else f"{host} · {uuid[-8:]}"
-
-
-def number(value: float) -> str:
-    """A quantity with as many digits as tell."""
-    size = abs(value)
-    if size >= 100 or value == int(value):
-        return f"{value:,.0f}"
-    return f"{value:,.1f}" if size >= 10 else f"{value:,.2f}"
-
-
 def more(total: int, shown: int, text: Text) -> str:
     """The count of what a list leaves out; empty where it leaves nothing out."""
     return f'<span class="tc-meta">{escape(text("ahead.more", n=total - shown))}</span>' if total > shown else ""

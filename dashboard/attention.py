@@ -9,13 +9,12 @@ import streamlit as st
 from tocsin.client.models import GpuState
 from tocsin.client.models_now import Attention, AttentionItem
 from tocsin.dashboard import link, style
-from tocsin.dashboard.format import chance, eta_text, markdown_safe, seconds_between, without_label
+from tocsin.dashboard.format import chance, eta_text, gpu_at, markdown_safe, money, seconds_between, without_label
 from tocsin.dashboard.text import Text
 from tocsin.domain.subject import SubjectKind
 
 SHOWN = 20
 """Items that are asked for: about two screens of the list."""
-GPU_PAGE = "page_gpu.py"
 _NAME_WIDTH = 152
 _REPEATED = 60
 """A sentence that begins like the prediction is that of a rule on predictions: it tells nothing more."""
@@ -25,9 +24,7 @@ def label_of(item: AttentionItem, text: Text) -> str:
     """What the item is about: host and index of a GPU, a host, a pool or the fleet."""
     subject = item.subject
     if subject.kind is SubjectKind.GPU:
-        return (
-            f"{subject.host} · GPU {item.index}" if item.index is not None else f"{subject.host} · {subject.name[-8:]}"
-        )
+        return gpu_at(subject.host, item.index, subject.name)
     if subject.kind is SubjectKind.HOST:
         return subject.name
     return text(f"subject.{subject.kind.value}", name=subject.name)
@@ -36,7 +33,7 @@ def label_of(item: AttentionItem, text: Text) -> str:
 def cost_text(item: AttentionItem, text: Text) -> str:
     """What waiting costs: money where a price is set, else GPU-hours; empty where nobody knows."""
     if item.cost_money is not None:
-        return f"{item.cost_money:,.0f} {item.currency}".strip()
+        return money(item.cost_money, item.currency)
     if item.cost_gpu_hours is None:
         return ""
     hours = item.cost_gpu_hours
@@ -62,7 +59,7 @@ def body(item: AttentionItem, now: str, text: Text) -> str:
     """The item in HTML: what is, what is expected, and a line of figures."""
     label = label_of(item, text)
     lines = []
-    ahead = item.prediction_zh if text.language == "zh" and item.prediction_zh else item.prediction
+    ahead = text.said(item.prediction, item.prediction_zh)
     found = _sentence(item, text)
     repeated = without_label(item.prediction, label)[:_REPEATED]
     if found and not (repeated and without_label(found, label).startswith(repeated)):
@@ -94,7 +91,7 @@ def _item(item: AttentionItem, now: str, text: Text) -> None:
         uuid = item.subject.name if item.subject.kind is SubjectKind.GPU else ""
         if host or uuid:
             st.page_link(
-                GPU_PAGE,
+                link.GPU_PAGE,
                 label=markdown_safe(label),
                 query_params=link.target(gpu=uuid, host=host),
                 width=_NAME_WIDTH,

@@ -12,17 +12,19 @@ from tocsin.client.client import Client
 from tocsin.client.models import FleetSummary, VerificationOut
 from tocsin.client.models_journal import ExportForm, JournalPage, JournalQuery
 from tocsin.dashboard import link, style
-from tocsin.dashboard.access import api, connect
+from tocsin.dashboard.access import api, client_with, connect, current_token, show_problem
 from tocsin.dashboard.audit_words import SERVICE, details, in_words
 from tocsin.dashboard.format import clock
 from tocsin.dashboard.frame import current_text
 from tocsin.dashboard.text import Text
 from tocsin.domain.clock import DAY, HOUR, from_iso
+from tocsin.domain.errors import TocsinError
 
 PAGE = 20
 """Entries on one page: what fits a screen of 900 pixels."""
 QUICK_CHECK = 100_000
 """Longest journal that is checked without being asked for, in entries: about a second (own choice)."""
+_UNCHECKED = "chain_problem"
 _MEMORY = 8 * 2**20
 """Bytes of an export that are held in memory; the rest goes to a temporary file."""
 VIEWS: dict[str, tuple[str, ...]] = {
@@ -75,7 +77,7 @@ def _query(summary: FleetSummary, known: tuple[str, ...], text: Text) -> Journal
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
         view = link.pick("view", text("page.audit"), list(VIEWS), "everything", lambda one: text(f"audit.{one}"))
         st.space("stretch")
-        span = link.pick("span", text("audit.span"), list(SPANS), "ever", lambda one: text(f"audit.{one}"))
+        span = link.pick("since", text("audit.span"), list(SPANS), "ever", lambda one: text(f"audit.{one}"))
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
         words = _typed("q", text("audit.search"))
         actor = _typed("actor", text("audit.actor"))
@@ -107,20 +109,28 @@ def _turn(before: int | None) -> None:
     link.write("before", str(before) if before else "")
 
 
-def _check(head: int, text: Text) -> None:
-    """Ask whether the chain holds and keep the answer for this session."""
-    with api(text) as client:
-        st.session_state["chain"] = (client.verify_journal(), head, client.summary().now)
+def _check() -> None:
+    """Ask whether the chain holds and keep the answer for this session; that nobody answers is told once."""
+    try:
+        with connect() as client:
+            st.session_state["chain"] = (client.verify_journal(), client.summary().now)
+    except TocsinError as error:
+        st.session_state["chain"] = (None, "")
+        st.session_state[_UNCHECKED] = error
 
 
 def _chain(head: int, text: Text) -> None:
     """The state of the chain, with the button that checks it."""
     if "chain" not in st.session_state and head <= QUICK_CHECK:
-        _check(head, text)
-    known: tuple[VerificationOut, int, str] | None = st.session_state.get("chain")
+        _check()
+    found: VerificationOut | None
+    found, at = st.session_state.get("chain", (None, ""))
+    problem = st.session_state.pop(_UNCHECKED, None)
+    if problem is not None:
+        show_problem(problem, text)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.html(chain_words(known[0] if known else None, known[2] if known else "", text))
-        st.button(text("audit.check"), key="check", icon=":material/link:", on_click=_check, args=(head, text))
+        st.html(chain_words(found, at, text))
+        st.button(text("audit.check"), key="check", icon=":material/link:", on_click=_check)
         for form in ("jsonl", "cef"):
             _download(form, text)
 
@@ -136,9 +146,10 @@ def chain_words(found: VerificationOut | None, at: str, text: Text) -> str:
 
 def _download(form: ExportForm, text: Text) -> None:
     wanted: JournalQuery = st.session_state.get("export", JournalQuery())
+    token = current_token()
     st.download_button(
         text(f"audit.export.{form}"),
-        data=lambda: exported(form, wanted),
+        data=lambda: exported(form, wanted, token),
         file_name=f"tocsin-journal.{form}",
         mime="application/x-ndjson" if form == "jsonl" else "text/plain",
         key=f"export-{form}",
@@ -148,10 +159,13 @@ def _download(form: ExportForm, text: Text) -> None:
     )
 
 
-def exported(form: ExportForm, query: JournalQuery) -> BinaryIO:
-    """The journal as the API sends it, in a file that takes little memory."""
+def exported(form: ExportForm, query: JournalQuery, token: str) -> BinaryIO:
+    """The journal as the API sends it to the holder of `token`, in a file that takes little memory.
+
+    Streamlit asks for it outside of any run of the script, where nobody is logged in.
+    """
     into = tempfile.SpooledTemporaryFile(max_size=_MEMORY)  # noqa: SIM115  # Streamlit reads it after this returns
-    with connect() as client:
+    with client_with(token) as client:
         for piece in client.export_journal(form, query):
             into.write(piece)
     into.seek(0)
@@ -189,7 +203,7 @@ def _page(client: Client, query: JournalQuery) -> JournalPage:
 def render() -> None:
     """Draw the page; it looks again when asked to."""
     text = current_text()
-    with api(text) as client:
+    with api(text, whole=True) as client:
         summary, newest = client.summary(), client.journal_page(limit=1)
         _chain(newest.head, text)
         query = _query(summary, tuple(newest.kinds), text)

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from html import escape
 
 from tocsin.client.models import JournalEntryOut
-from tocsin.dashboard.decision_story import plain_sentence
-from tocsin.dashboard.format import readable
+from tocsin.dashboard.format import plain_sentence, readable
 from tocsin.dashboard.text import Text
 from tocsin.dashboard.words import STRINGS
 

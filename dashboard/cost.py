@@ -12,9 +12,9 @@ import streamlit as st
 from tocsin.client.models_cost import CostOut, EarlyOut, GroupOut, HourOut, MoneyOut
 from tocsin.dashboard import cost_chart, link, style
 from tocsin.dashboard.access import REFRESH_SECONDS, api
-from tocsin.dashboard.ahead_pieces import gpu_link, more, number, style_sheet
+from tocsin.dashboard.ahead_pieces import gpu_link, more, style_sheet
 from tocsin.dashboard.charts import show
-from tocsin.dashboard.format import percent, readable
+from tocsin.dashboard.format import effect_words, gpu_at, money, number, percent, readable
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import Palette
 from tocsin.dashboard.text import Text
@@ -31,11 +31,6 @@ pue = 1.3"""
 COLUMNS = tuple(name for name in HourOut.model_fields if name not in {"at", "sampled"})
 
 
-def money_text(value: float | None, currency: str) -> str:
-    """An amount with its currency; empty where there is no price."""
-    return "" if value is None else f"{number(value)} {currency}".strip()
-
-
 def _figures(found: CostOut, text: Text) -> str:
     usage, paid = found.usage, found.money
 
@@ -45,12 +40,12 @@ def _figures(found: CostOut, text: Text) -> str:
         note = " · ".join(filter(None, (share, text(f"cost.{key}.note"))))
         bare = sum(getattr(one, use) for one in found.groups if one.gpu_hour is None)
         # A sum that leaves all of it out says nothing, and one that leaves a part out says so.
-        figure = "" if value and bare >= value else money_text(cost, paid.currency)
+        figure = "" if value and bare >= value else money(cost, paid.currency)
         if figure and bare:
             note += " · " + text("cost.bare", n=number(bare))
         return style.kpi(text(f"cost.{key}"), figure or hours, f"{hours} · {note}" if figure else note, edge="line")
 
-    sums = money_text(paid.energy, paid.currency)
+    sums = money(paid.energy, paid.currency)
     idle = text("cost.energy.note", idle=f"{number(usage.idle_kwh)} kWh")
     unmetered = text("cost.unmetered", n=number(usage.unmetered)) if usage.unmetered else ""
     known = f"{number(usage.kwh)} kWh"
@@ -108,8 +103,8 @@ def _group(one: GroupOut, currency: str) -> list[str]:
         number(one.gpu_hours),
         number(round(idle, 1)),
         number(round(one.kwh, 1)),
-        escape("–" if one.gpu_hour is None else money_text(one.gpu_hour, "")),
-        escape(money_text(one.idle_cost, currency) or "–"),
+        escape("–" if one.gpu_hour is None else money(one.gpu_hour, "")),
+        escape(money(one.idle_cost, currency) or "–"),
     ]
 
 
@@ -136,7 +131,7 @@ def _paid(found: CostOut, text: Text) -> str:
         lines.append(text("cost.unpriced", n=number(paid.unpriced)))
     if paid.energy is not None and paid.kwh_price is not None:
         values = {"kwh": number(found.usage.kwh), "pue": f"{paid.pue:g}", "price": f"{paid.kwh_price:g}"}
-        total = money_text(paid.energy, paid.currency)
+        total = money(paid.energy, paid.currency)
         lines.append(text("cost.energy.price", **values, currency=paid.currency, sum=total))
     return "".join(style.note(line) for line in lines)
 
@@ -149,12 +144,12 @@ def _early(one: EarlyOut, text: Text) -> str:
     facts = [] if one.idle is None else [text("cost.early.idle" if one.idle else "cost.early.busy")]
     if one.effect:
         measured = ", ".join(
-            f"{name.replace('_', ' ')} {number(value)}" for name, value in list(one.effect.items())[:3]
+            " ".join(effect_words(name, value, text)).strip() for name, value in list(one.effect.items())[:3]
         )
         facts.append(text("cost.effect", effect=measured))
     badge = f"{style.chip(text('simulated'), 'tc-sim')} " if one.simulated else ""
     meta = f'<div class="tc-meta">{badge}{escape(" · ".join(facts))}</div>' if facts or badge else ""
-    name = gpu_link(one.gpu, f"{one.host} · {one.gpu[-8:]}")
+    name = gpu_link(one.gpu, gpu_at(one.host, None, one.gpu))
     return style.row('<span class="tc-sign">✓</span>', f"{name} {escape(words)}{meta}")
 
 

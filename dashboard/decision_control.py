@@ -11,13 +11,12 @@ from tocsin.client.client import Client
 from tocsin.client.models import FleetSummary, Whoami
 from tocsin.client.models_decisions import TimelineItem
 from tocsin.dashboard import style
-from tocsin.dashboard.access import connect, show_problem
+from tocsin.dashboard.access import DECIDERS, connect, lacking, show_problem
 from tocsin.dashboard.format import markdown_safe, readable
 from tocsin.dashboard.text import Text
 from tocsin.domain.errors import TocsinError
 
 _PROBLEM, _NEWS = "decision_problem", "decision_news"
-_RANK = ("agent", "viewer", "operator", "admin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +28,7 @@ class Hand:
 
     def closed(self, needed: str) -> str | None:
         """Why a control that needs role `needed` is closed; None where it is open."""
-        if _RANK.index(self.who.role) >= _RANK.index(needed):
-            return None
-        return self.text("decision.role", needed=needed, role=self.who.role)
+        return lacking(self.who, self.text, *(DECIDERS if needed == "operator" else ("admin",))) or None
 
     def limits(self) -> str:
         """What the role is limited to, in words; empty where it is not."""
@@ -140,7 +137,7 @@ def fleet_buttons(summary: FleetSummary, hand: Hand) -> None:
             key="resume",
             icon=":material/play_arrow:",
             disabled=closed is not None,
-            help=closed or text("control.paused", who=who, reason=why),
+            help=closed or markdown_safe(text("control.paused", who=who, reason=why)),
             on_click=_send,
             args=(lambda client: client.resume(), text("control.done")),
         )

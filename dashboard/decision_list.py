@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from html import escape
+
 import plotly.graph_objects as go
 import streamlit as st
 
@@ -12,8 +14,8 @@ from tocsin.client.models_decisions import DecisionStory, Timeline, TimelineItem
 from tocsin.dashboard import charts, link, style
 from tocsin.dashboard.access import REFRESH_SECONDS, api
 from tocsin.dashboard.decision_control import Hand, fleet_buttons, forget_news, show_news
-from tocsin.dashboard.decision_story import plain_sentence, show
-from tocsin.dashboard.format import markdown_safe, seconds_between
+from tocsin.dashboard.decision_story import show
+from tocsin.dashboard.format import markdown_safe, plain_sentence, seconds_between
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import SEVERITY_STATES, SYMBOLS, Palette
 from tocsin.dashboard.text import Text
@@ -22,6 +24,7 @@ from tocsin.domain.finding import ActionKind
 
 PAGE = 10
 """Decisions on one page of the list: what fits a screen of 900 pixels."""
+_SHOWN = "decision_shown"
 _LABEL = 100
 """Most characters of a sentence in the list."""
 VIEWS: dict[str, tuple[DecisionState, ...]] = {
@@ -110,12 +113,17 @@ def _view(timeline: Timeline, text: Text) -> str:
 
 def _colour(state: DecisionState, palette: Palette) -> str:
     if state is DecisionState.HELD:
-        return palette.states[GpuState.WARNING]
+        return palette.words[GpuState.WARNING]
     if state is DecisionState.FAILED:
-        return palette.states[GpuState.CRITICAL]
+        return palette.words[GpuState.CRITICAL]
     if state in (DecisionState.REJECTED, DecisionState.EXPIRED):
         return palette.muted
     return palette.line
+
+
+def _short(sentence: str) -> str:
+    plain = plain_sentence(sentence)
+    return plain if len(plain) <= _LABEL else f"{plain[:_LABEL].rstrip()}…"
 
 
 def _over_time(marks: list[TimelineMark], chosen: str, text: Text, palette: Palette) -> go.Figure:
@@ -129,7 +137,7 @@ def _over_time(marks: list[TimelineMark], chosen: str, text: Text, palette: Pale
             x=[mark.at for mark in mine],
             y=[text.name("action", mark.action.value) for mark in mine],
             customdata=[mark.id for mark in mine],
-            text=[plain_sentence(mark.sentence)[:_LABEL] for mark in mine],
+            text=[escape(_short(mark.sentence)) for mark in mine],
             mode="markers",
             name=f"{text.name('decision_state', state.value)}",
             hovertemplate="%{text}<extra>%{x|%H:%M}</extra>",
@@ -175,11 +183,9 @@ def _row(item: TimelineItem, now: str, chosen: str, text: Text) -> None:
     sign = SIGNS[item.state][0]
     state = text("decisions.waiting") if item.approvable else text.name("decision_state", item.state.value)
     age = text("decision.made", age=text.duration(max(0.0, seconds_between(item.at, now))))
-    sentence = plain_sentence(item.sentence)
-    short = sentence if len(sentence) <= _LABEL else f"{sentence[:_LABEL].rstrip()}…"
     mark = SYMBOLS[SEVERITY_STATES[item.severity]]
     st.button(
-        f"{mark} {markdown_safe(short)} :gray[{sign} {markdown_safe(state)} · {age}]",
+        f"{mark} {markdown_safe(_short(item.sentence))} :gray[{sign} {markdown_safe(state)} · {age}]",
         key=f"row-{item.id}",
         type="secondary" if item.id == chosen else "tertiary",
         width="stretch",
@@ -211,11 +217,18 @@ def _offset() -> int:
     return int(asked) // PAGE * PAGE if asked.isdecimal() and len(asked) < 7 else 0
 
 
-def _story(client: Client, timeline: Timeline, text: Text) -> DecisionStory | None:
-    """The decision of the URL, else the first of the list; None where there is none."""
-    asked = link.read("decision")
-    if not asked and timeline.items:
+def _story(client: Client, timeline: Timeline, query: TimelineQuery, text: Text) -> DecisionStory | None:
+    """The decision of the URL, else the first of the list; None where there is none.
+
+    A decision that is shown stays until a person chooses another or other filters: what is new in the list, or has
+    left it, must not put another decision under the button that somebody is about to press.
+    """
+    asked, before = link.read("decision"), st.session_state.get(_SHOWN)
+    if not asked and before is not None and before[0] == query:
+        asked = before[1]
+    elif not asked and timeline.items:
         asked = timeline.items[0].id
+    st.session_state[_SHOWN] = (query, asked) if asked else None
     if not asked:
         return None
     try:
@@ -223,6 +236,7 @@ def _story(client: Client, timeline: Timeline, text: Text) -> DecisionStory | No
     except NotFound:
         st.warning(text("decisions.gone", id=markdown_safe(asked)))
         link.write("decision", "")
+        st.session_state[_SHOWN] = None
         return None
 
 
@@ -246,7 +260,7 @@ def render() -> None:
             st.info(text("decisions.none"))
         query = _query(view, everything, text)
         timeline = client.timeline(query, _offset(), PAGE)
-        story = _story(client, timeline, text)
+        story = _story(client, timeline, query, text)
     chosen = story.decision.id if story else ""
     left, right = st.columns([5, 6], gap="medium")
     with left:

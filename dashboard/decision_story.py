@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from html import escape
 
@@ -12,8 +11,7 @@ from tocsin.client.models import JournalEntryOut, VerdictOut
 from tocsin.client.models_decisions import DecisionStory, TimelineItem
 from tocsin.dashboard import link, style
 from tocsin.dashboard.decision_control import Hand, decide_buttons
-from tocsin.dashboard.format import clock, metric_label, quantity, readable, seconds_between, short_clock
-from tocsin.dashboard.overview import GPU_PAGE
+from tocsin.dashboard.format import clock, effect_words, plain_sentence, readable, seconds_between, short_clock
 from tocsin.dashboard.palette import RULING_SYMBOLS, SEVERITY_STATES, Palette
 from tocsin.dashboard.text import Text
 from tocsin.domain.clock import SECOND, from_iso, to_iso
@@ -21,10 +19,6 @@ from tocsin.domain.decision import DecisionState, Mode, Ruling
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.subject import SubjectKind
 
-_BOUGHT = "celsius_bought_per_watt"
-_CHANGE = "_change"
-_GPU_TWICE = re.compile(r"GPU-[0-9a-f]{8}… on (\S+): \1 GPU (\d+)\b")
-_TWICE = re.compile(r"\b((?:pool|host) \S+): \1\b")
 _STEPS = frozenset(
     {
         "decision",
@@ -38,7 +32,6 @@ _STEPS = frozenset(
     }
 )
 """Kinds of entries that the table of words has a line for."""
-DECISIONS_PAGE = "page_decisions.py"
 
 
 def show(story: DecisionStory, now: str, hand: Hand, palette: Palette) -> None:
@@ -54,11 +47,6 @@ def show(story: DecisionStory, now: str, hand: Hand, palette: Palette) -> None:
         parts = (_obstacles(story, now, text, palette), _effect(story, text), _weighed(item, text), steps)
         st.html('<div class="tc-gap"></div>'.join(part for part in parts if part))
         _guards(story, text, palette)
-
-
-def plain_sentence(sentence: str) -> str:
-    """A decision's sentence, `readable`, that names its subject once: the cause begins with the name again."""
-    return _TWICE.sub(r"\1", _GPU_TWICE.sub(r"\1 GPU \2", readable(sentence)))
 
 
 def _facts(item: TimelineItem, now: str, text: Text) -> str:
@@ -131,11 +119,13 @@ def _links(item: TimelineItem, text: Text) -> None:
         if item.subject.kind is SubjectKind.GPU:
             parameters = link.target(gpu=item.subject.name)
             st.page_link(
-                GPU_PAGE, label=text("decision.show_gpu"), icon=":material/arrow_forward:", query_params=parameters
+                link.GPU_PAGE, label=text("decision.show_gpu"), icon=":material/arrow_forward:", query_params=parameters
             )
         if item.undone_by:
             parameters = link.target(decision=item.undone_by)
-            st.page_link(DECISIONS_PAGE, label=text("decision.other"), icon=":material/undo:", query_params=parameters)
+            st.page_link(
+                link.DECISIONS_PAGE, label=text("decision.other"), icon=":material/undo:", query_params=parameters
+            )
 
 
 def _runbook(base: str, kind: str, name: str, text: Text) -> str:
@@ -212,12 +202,7 @@ def _effect(story: DecisionStory, text: Text) -> str:
 
 
 def _measured(name: str, value: float, text: Text) -> str:
-    if name == _BOUGHT:
-        return style.kpi(text(f"effect.{_BOUGHT}"), f"{value:.3g}", "°C / W", edge="line")
-    metric = name.removesuffix(_CHANGE)
-    number, unit = quantity(metric, value)
-    label = text("effect.change", what=metric_label(metric)) if name.endswith(_CHANGE) else name
-    return style.kpi(label, f"{'+' if value > 0 else ''}{number}".replace("-", "\N{MINUS SIGN}"), unit)
+    return style.kpi(*effect_words(name, value, text))
 
 
 def _steps(entries: Sequence[JournalEntryOut], now: str, text: Text) -> str:

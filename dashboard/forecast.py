@@ -10,9 +10,9 @@ import streamlit as st
 from tocsin.client.models_forecast import FillingOut, ForecastOut, HostRiskOut, RecordOut, RiskCalendar, RiskOut
 from tocsin.dashboard import link, style
 from tocsin.dashboard.access import REFRESH_SECONDS, api
-from tocsin.dashboard.ahead_pieces import gpu_link, heat_cell, heat_table, more, number, risk_text, style_sheet, where
+from tocsin.dashboard.ahead_pieces import gpu_link, heat_cell, heat_table, more, risk_text, style_sheet
 from tocsin.dashboard.forecast_capacity import capacity
-from tocsin.dashboard.format import chance, eta_text, percent
+from tocsin.dashboard.format import chance, eta_text, gpu_at, number, percent
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import Palette
 from tocsin.dashboard.text import Text
@@ -95,7 +95,7 @@ def _name(label: str, note: str) -> str:
 
 def _gpu_row(one: RiskOut, record: Sequence[RecordOut], text: Text, palette: Palette) -> list[str]:
     part = text.name("ahead.class", one.classes[0][0]) if one.classes else "–"
-    name = _name(gpu_link(one.gpu, where(one.host, one.index, one.gpu)), one.pool)
+    name = _name(gpu_link(one.gpu, gpu_at(one.host, one.index, one.gpu)), one.pool)
     if one.status is PredictionStatus.LIKELY:
         name = name.replace("<td>", '<td><span class="tc-forecast">↗</span> ', 1)
     cells = [heat_cell(share, palette) for _, share in one.curve]
@@ -103,7 +103,7 @@ def _gpu_row(one: RiskOut, record: Sequence[RecordOut], text: Text, palette: Pal
 
 
 def _host_row(one: HostRiskOut, text: Text, palette: Palette) -> list[str]:
-    label = where(one.host, one.worst_index, one.worst).partition(" · ")[2]
+    label = gpu_at(one.host, one.worst_index, one.worst).partition(" · ")[2]
     cells = [heat_cell(share, palette) for _, share in one.curve]
     note = f"{one.pool} · {text('frag.gpus', n=one.gpus)}"
     return [_name(escape(one.host), note), *cells, f"<td>{gpu_link(one.worst, label)}</td>"]
@@ -149,7 +149,7 @@ def _meaning(risk: RiskCalendar, by: str, text: Text) -> str:
 
 def _filling(one: FillingOut, now: str, text: Text) -> str:
     said = one.prediction
-    label = gpu_link(said.subject.name, where(said.subject.host, one.index, said.subject.name))
+    label = gpu_link(said.subject.name, gpu_at(said.subject.host, one.index, said.subject.name))
     sure = "" if said.probability is None else f"{chance(said.probability)} · "
     when = eta_text(text, now, said.eta, said.eta_low, said.eta_high) or text("ahead.soon")
     owners = ", ".join(one.owners) or text("ahead.unowned")

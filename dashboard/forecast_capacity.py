@@ -9,9 +9,8 @@ import streamlit as st
 from tocsin.client.models_forecast import CapacityOut, CourseOut, PoolOutlook
 from tocsin.dashboard import course_chart, link, style
 from tocsin.dashboard.access import REFRESH_SECONDS, api
-from tocsin.dashboard.ahead_pieces import number
 from tocsin.dashboard.charts import show
-from tocsin.dashboard.format import clock, percent
+from tocsin.dashboard.format import clock, number, percent
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import Palette
 from tocsin.dashboard.text import Text
@@ -36,7 +35,7 @@ def _lines(one: PoolOutlook, text: Text) -> list[str]:
     """What is said below the chart: the peak, warnings, and GPUs that work waits for."""
     lines = [_peak(one.utilisation, one.gpus, one.in_service, text)]
     warned = [said for said in one.statements if said.status is PredictionStatus.CROSSING]
-    lines += [said.sentence_zh if text.language == "zh" and said.sentence_zh else said.sentence for said in warned]
+    lines += [text.said(one.sentence, one.sentence_zh) for one in warned]
     if one.waiting is not None and (place := course_chart.peak(one.waiting)) is not None:
         most = one.waiting.expected[place] or 0.0
         if most >= 1:
@@ -90,7 +89,7 @@ def capacity() -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         st.html(style.title(text("ahead.capacity")), width="content")
         if len(names) > AT_ONCE:
-            names = link.pick_many("pools", text("ahead.pool"), names)[:AT_ONCE] or names
+            names = link.pick_many("pool", text("ahead.pool"), names)[:AT_ONCE] or names
     shown = [one for one in found.pools if one.pool in names][:AT_ONCE]
     columns = st.columns(AT_ONCE + 1, gap="small")
     for column, one in zip(columns, shown, strict=False):

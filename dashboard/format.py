@@ -15,6 +15,10 @@ NOTHING = "–"
 _UUID = re.compile(r"\b((?:GPU|MIG)-[0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _INSTANT = re.compile(r"\b(\d{4}-\d{2}-\d{2})T(\d{2}:\d{2}):\d{2}(?:\.\d+)?Z")
 _METRIC = re.compile(r"\b[a-z]+_[a-z0-9_]+\b")
+_GPU_TWICE = re.compile(r"GPU-[0-9a-f]{8}… on (\S+): \1 GPU (\d+)\b")
+_TWICE = re.compile(r"\b((?:pool|host) \S+): \1\b")
+_BOUGHT = "celsius_bought_per_watt"
+_CHANGE = "_change"
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SYMBOLS = {"celsius": "°C", "watts": "W", "hertz": "Hz", "bytes": "B", "bytes/s": "B/s", "seconds": "s", "joules": "J"}
 
@@ -36,6 +40,19 @@ def chance(probability: float) -> str:
     if probability > 0.99:
         return "> 99 %"
     return "< 1 %" if probability < 0.01 else percent(probability)
+
+
+def number(value: float) -> str:
+    """A quantity with as many digits as tell."""
+    size = abs(value)
+    if size >= 100 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:,.1f}" if size >= 10 else f"{value:,.2f}"
+
+
+def money(value: float | None, currency: str) -> str:
+    """An amount with its currency; empty where there is no price."""
+    return "" if value is None else f"{number(value)} {currency}".strip()
 
 
 def degrees(value: float | None) -> str:
@@ -94,6 +111,17 @@ def metric_words(name: str, text: Text) -> str:
     return metric_label(name) if known == plain else known + (f" {variant}" if variant else "")
 
 
+def effect_words(name: str, value: float, text: Text) -> tuple[str, str, str]:
+    """One figure of what an action did: what it is, the number with its sign, and its unit."""
+    if name == _BOUGHT:
+        return text(f"effect.{_BOUGHT}"), f"{value:.3g}", "°C / W"
+    metric = name.removesuffix(_CHANGE)
+    label, (number, unit) = metric_words(metric, text), quantity(metric, value)
+    if name.endswith(_CHANGE):
+        label = text("effect.change", what=label)
+    return label, f"{'+' if value > 0 else ''}{number}".replace("-", "\N{MINUS SIGN}"), unit
+
+
 def chart_unit(name: str) -> tuple[str, float]:
     """The unit in which metric `name` is drawn, and the factor to it."""
     spec = METRICS.get(split_variant(name)[0])
@@ -118,9 +146,14 @@ def short_clock(at: str, now: str) -> str:
     return at[11:16] if at[:10] == now[:10] else clock(at)
 
 
-def gpu_label(gpu: GpuSummary) -> str:
+def gpu_at(host: str, index: int | None, uuid: str) -> str:
     """Where a GPU sits: host and index, or the end of its UUID where the index is unknown."""
-    return f"{gpu.host} · GPU {gpu.index}" if gpu.index is not None else f"{gpu.host} · {gpu.uuid[-8:]}"
+    return f"{host} · GPU {index}" if index is not None else f"{host} · {uuid[-8:]}"
+
+
+def gpu_label(gpu: GpuSummary) -> str:
+    """Where a GPU sits, as `gpu_at` has it."""
+    return gpu_at(gpu.host, gpu.index, gpu.uuid)
 
 
 def readable(sentence: str) -> str:
@@ -128,6 +161,11 @@ def readable(sentence: str) -> str:
     sentence = _UUID.sub(r"\1…", sentence)
     sentence = _INSTANT.sub(r"\1 \2 UTC", sentence)
     return _METRIC.sub(lambda found: metric_label(found[0]).lower() if found[0] in METRICS else found[0], sentence)
+
+
+def plain_sentence(sentence: str) -> str:
+    """A decision's sentence, `readable`, that names its subject once: the cause begins with the name again."""
+    return _TWICE.sub(r"\1", _GPU_TWICE.sub(r"\1 GPU \2", readable(sentence)))
 
 
 def without_label(sentence: str, label: str) -> str:

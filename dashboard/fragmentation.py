@@ -11,9 +11,9 @@ import streamlit as st
 from tocsin.client.models_fragmentation import FragmentationOut, HostFragment, TaskOut
 from tocsin.dashboard import mig_map, style
 from tocsin.dashboard.access import REFRESH_SECONDS, api
-from tocsin.dashboard.ahead_pieces import more, number, style_sheet
+from tocsin.dashboard.ahead_pieces import more, style_sheet
 from tocsin.dashboard.charts import plain, show
-from tocsin.dashboard.format import percent
+from tocsin.dashboard.format import number, percent
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import Palette
 from tocsin.dashboard.plan_view import plan

@@ -13,7 +13,7 @@ from tocsin.client.models_now import STATE_RANKS, FleetMap, PeerBand, PeerGroup
 from tocsin.dashboard import charts, gpu_said, link, style, throttle, timeline
 from tocsin.dashboard.access import REFRESH_SECONDS, api
 from tocsin.dashboard.fleet_data import MAPS
-from tocsin.dashboard.format import clock, degrees, gpu_label, metric_words, percent, quantity, watts
+from tocsin.dashboard.format import clock, degrees, gpu_label, markdown_safe, metric_words, percent, quantity, watts
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import SYMBOLS
 from tocsin.dashboard.text import Text
@@ -29,6 +29,7 @@ DEFAULT_METRICS = (
 SPANS = {"1h": HOUR, "6h": 6 * HOUR, "24h": 24 * HOUR, "7d": 168 * HOUR, "30d": 720 * HOUR}
 DEFAULT_SPAN = "6h"
 NOBODY = "none"
+_GONE = "gpu.gone"
 _POINTS = 600
 _PEER_POINTS = 120
 _NOT_DRAWN = {"gpu_xid_last_code"}
@@ -48,11 +49,15 @@ def worst_of(fleet: FleetMap, host: str = "") -> str:
 def _asked(fleet: FleetMap, text: Text) -> str:
     """The GPU of the URL, else the worst of the URL's host, else of the fleet."""
     asked = link.read("gpu")
-    if asked in fleet.uuid:
-        return asked
-    if asked:
-        st.warning(text("gpu.unknown", uuid=asked))
-    return worst_of(fleet, st.query_params.get("host", ""))
+    gone, instead = st.session_state.get(_GONE, ("", ""))
+    if asked not in fleet.uuid:
+        gone, instead = asked, worst_of(fleet, st.query_params.get("host", ""))
+        st.session_state[_GONE] = (gone, instead)
+        asked = instead
+    if gone and instead == asked:
+        # It stays until a person chooses: nobody should take another GPU for the one that they looked at.
+        st.warning(text("gpu.unknown", uuid=markdown_safe(gone)))
+    return asked
 
 
 def _choose(fleet: FleetMap, text: Text) -> str:
@@ -68,9 +73,11 @@ def _choose(fleet: FleetMap, text: Text) -> str:
     uuids = list(names)
 
     def other_host() -> None:
+        st.session_state.pop(_GONE, None)
         link.write("gpu", worst_of(fleet, st.session_state["chosen_host"]))
 
     def other_gpu() -> None:
+        st.session_state.pop(_GONE, None)
         link.write("gpu", st.session_state["chosen_gpu"])
 
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):

@@ -14,7 +14,8 @@ from tocsin.dashboard.format import (
     clock,
     eta_text,
     gpu_label,
-    metric_label,
+    metric_words,
+    plain_sentence,
     readable,
     seconds_between,
     without_label,
@@ -54,7 +55,7 @@ def finding_row(finding: FindingOut, label: str, now: str, text: Text) -> str:
 
 def prediction_row(prediction: PredictionOut, label: str, now: str, text: Text) -> str:
     """A prediction that warns: probability, instant with its interval, sentence, model."""
-    said = prediction.sentence_zh if text.language == "zh" and prediction.sentence_zh else prediction.sentence
+    said = text.said(prediction.sentence, prediction.sentence_zh)
     parts = ["" if prediction.probability is None else chance(prediction.probability)]
     parts.append(eta_text(text, now, prediction.eta, prediction.eta_low, prediction.eta_high))
     head = " · ".join(part for part in parts if part)
@@ -66,13 +67,17 @@ def prediction_row(prediction: PredictionOut, label: str, now: str, text: Text) 
     return style.row('<span class="tc-sign tc-forecast">↗</span>', what)
 
 
+def _about(prediction: PredictionOut, text: Text) -> str:
+    return metric_words(prediction.metric, text) if prediction.metric else text.name("target", prediction.target)
+
+
 def quiet_rows(predictions: Sequence[PredictionOut], text: Text) -> list[str]:
     """One line for all predictions of a status that warns of nothing; the reason why, where data are lacking."""
     lines = []
     for status in _QUIET:
         found = [prediction for prediction in predictions if prediction.status is status]
         if found:
-            about = ", ".join(dict.fromkeys(metric_label(p.metric) if p.metric else p.target for p in found))
+            about = ", ".join(dict.fromkeys(_about(p, text) for p in found))
             reason = f" ({found[0].reason})" if found[0].reason else ""
             what = f"{text.name('prediction', status.value)}: {about}{reason}"
             lines.append(style.row('<span class="tc-sign tc-muted">○</span>', _muted(what)))
@@ -106,13 +111,13 @@ def _predictions(detail: GpuDetail, now: str, text: Text) -> None:
     warned = [p for p in detail.predictions if p.status in (PredictionStatus.CROSSING, PredictionStatus.LIKELY)]
     rows = [prediction_row(p, label, now, text) for p in warned] + quiet_rows(detail.predictions, text)
     _section(text("gpu.predictions"), rows, text("gpu.predictions.none"))
-    _evidence([(one.target, one.evidence) for one in warned], text("gpu.evidence.predictions"))
+    _evidence([(_about(one, text), one.evidence) for one in warned], text("gpu.evidence.predictions"))
 
 
 def _diagnoses(diagnoses: Sequence[DiagnosisOut], text: Text) -> None:
     rows = []
     for one in sorted(diagnoses, key=lambda each: (each.verdict in _FINE, -each.score))[:_SHOWN]:
-        said = one.sentence_zh if text.language == "zh" else one.sentence
+        said = text.said(one.sentence, one.sentence_zh)
         remedy = f'<br><span class="tc-muted">{escape(one.remedy)}</span>' if one.remedy else ""
         mark = "○" if one.verdict in _FINE else "!"
         rows.append(style.row(f'<span class="tc-sign">{mark}</span>', escape(readable(said)) + remedy))
@@ -136,7 +141,7 @@ def _decisions(detail: GpuDetail, text: Text) -> None:
     rows = [
         style.row(
             '<span class="tc-sign">›</span>',
-            escape(readable(decision.sentence)),
+            escape(plain_sentence(decision.sentence)),
             text.name("decision_state", decision.state.value),
         )
         for decision in detail.decisions[:_SHOWN]

@@ -183,38 +183,54 @@ def drawing(fleet: FleetMap, chosen: Chosen, choice: str, text: Text, palette: P
     else:
         values = getattr(fleet, measure.column)
         shades, colours = [measure.shade(values[gpu]) for gpu in chosen.gpus], measure.shades(palette)
+    return (
+        _values(fleet, chosen)
+        | _look(text, palette)
+        | {
+            "hosts": names,
+            "short": [name[shared:] for name in names],
+            "racks": racks,
+            "column": layout.column,
+            "band": layout.band,
+            "columns": layout.columns,
+            "bands": layout.bands,
+            "rows": rows,
+            "labels": layout.labels,
+            "node": chosen.node,
+            "slot": chosen.slot,
+            "index": [fleet.index[gpu] for gpu in chosen.gpus],
+            "state": states,
+            "shade": shades,
+            "numbers": _numbers(fleet, chosen, measure),
+            "colours": colours,
+            "inks": [ink(colour) for colour in colours],
+            "label": label,
+        }
+    )
+
+
+def _values(fleet: FleetMap, chosen: Chosen) -> dict[str, Any]:
+    """What is told of a cell; -1 where there is no value."""
     return {
-        "hosts": names,
-        "short": [name[shared:] for name in names],
-        "racks": racks,
-        "column": layout.column,
-        "band": layout.band,
-        "columns": layout.columns,
-        "bands": layout.bands,
-        "rows": rows,
-        "labels": layout.labels,
-        "node": chosen.node,
-        "slot": chosen.slot,
-        "index": [fleet.index[gpu] for gpu in chosen.gpus],
-        "state": states,
-        "shade": shades,
-        "numbers": _numbers(fleet, chosen, measure),
         "temperature": [-1 if (t := fleet.temperature[gpu]) is None else round(t) for gpu in chosen.gpus],
         "utilization": _percent(fleet.utilization, chosen),
         "memory": _percent(fleet.memory, chosen),
         "risk": _percent(fleet.risk, chosen),
-        "colours": colours,
-        "inks": [ink(colour) for colour in colours],
-        "marks": [palette.states[state] for state in STATE_RANKS],
+    }
+
+
+def _look(text: Text, palette: Palette) -> dict[str, Any]:
+    """Words, symbols and colours, whatever is shown."""
+    return {
+        # Symbols on the background, beside cells that are too small for them.
+        "marks": [palette.words[state] for state in STATE_RANKS],
         "symbols": [SYMBOLS[state] for state in STATE_RANKS],
         "names": [text.name("state", state.value) for state in STATE_RANKS],
         "words": {name: text(f"colour.{name}") for name in MEASURES},
         "text": palette.text,
         "muted": palette.muted,
-        "empty": palette.grid,
         "focus": palette.line,
         "ground": palette.background,
-        "label": label,
     }
 
 

@@ -17,6 +17,8 @@ from typing import Any
 
 import streamlit as st
 
+GPU_PAGE, DECISIONS_PAGE = "page_gpu.py", "page_decisions.py"
+"""Pages that others lead to."""
 _SEPARATOR = ","
 
 
@@ -30,7 +32,9 @@ def read(name: str, default: str = "", options: Collection[str] | None = None) -
     if asked is None:
         asked = str(st.session_state.get(_memory(name), default))
     if options is not None and asked not in options:
-        asked = default
+        # Another page may offer it: it is not forgotten.
+        st.query_params.pop(name, None)
+        return default
     write(name, asked, default)
     return asked
 

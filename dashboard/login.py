@@ -12,6 +12,7 @@ from tocsin.client.device import DeviceCode, DeviceLogin, LoginRefused
 from tocsin.client.errors import Denied
 from tocsin.client.models import LoginMethods, OidcMethod
 from tocsin.dashboard import access, style
+from tocsin.dashboard.format import markdown_safe
 from tocsin.dashboard.server_names import SESSION_PATH, TICKET_HEADER
 from tocsin.dashboard.sessions import SESSIONS, Login, login_of
 from tocsin.dashboard.text import Text
@@ -69,7 +70,7 @@ def _form(found: LoginMethods, text: Text) -> None:
         if access.login_ended():
             st.info(text("login.ended"), icon=":material/schedule:")
         if problem := st.session_state.get(_PROBLEM):
-            st.error(problem)
+            st.error(markdown_safe(problem))
         if found.password:
             _password(text)
         if found.oidc is not None:

@@ -8,6 +8,7 @@ from itertools import groupby
 
 from tocsin.client.models_fragmentation import MigChange, MigGpuOut, MigInstanceOut
 from tocsin.dashboard.ahead_pieces import gpu_link
+from tocsin.dashboard.format import gpu_at
 from tocsin.dashboard.palette import Palette, ink, mix
 from tocsin.dashboard.text import Text
 from tocsin.domain.fragmentation import FOUR_SLICE, SEVEN_SLICE
@@ -95,7 +96,7 @@ def change(one: MigChange, text: Text, palette: Palette) -> str:
     def row(layout: Sequence[tuple[str, int]]) -> str:
         return strip(one.slices, [(name, start, _length(name, one.slices)) for name, start in layout], "open", palette)
 
-    label = gpu_link(one.gpu, f"{one.host} · {one.gpu[-8:]}")
+    label = gpu_link(one.gpu, gpu_at(one.host, None, one.gpu))
     before, after = escape(text("frag.plan.before")), escape(text("frag.plan.after"))
     return (
         f'<span class="tc-node">{label}</span><span class="tc-muted">{before}</span>{row(one.before)}<span></span>'

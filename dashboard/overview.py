@@ -15,9 +15,6 @@ from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import SYMBOLS, Palette
 from tocsin.dashboard.text import Text
 
-GPU_PAGE = "page_gpu.py"
-DECISION_PAGE = "page_decisions.py"
-
 
 def _states(summary: FleetSummary, text: Text) -> list[str]:
     def count(which: GpuState) -> int:
@@ -92,7 +89,7 @@ def _open(fleet: FleetMap, opened: tuple[str, int]) -> None:
         place = fleet.hosts.index(host)
         here = [gpu for gpu, other in enumerate(fleet.host) if other == place]
         if slot < len(here):
-            st.switch_page(GPU_PAGE, query_params=link.target(gpu=fleet.uuid[here[slot]]))
+            st.switch_page(link.GPU_PAGE, query_params=link.target(gpu=fleet.uuid[here[slot]]))
 
 
 def _map(fleet: FleetMap, text: Text, palette: Palette) -> None:
@@ -114,7 +111,7 @@ def _heading(summary: FleetSummary, text: Text) -> None:
         st.html(style.title(text("attention")), width="content")
         if summary.decisions_approvable:
             st.page_link(
-                DECISION_PAGE,
+                link.DECISIONS_PAGE,
                 label=text("attention.decisions", n=summary.decisions_approvable),
                 icon=":material/gavel:",
                 query_params=link.target(),

@@ -10,8 +10,8 @@ import streamlit as st
 from tocsin.client.models_fragmentation import HostChange, Planner, PlanOut, PlansOut
 from tocsin.dashboard import link, mig_map, style
 from tocsin.dashboard.access import REFRESH_SECONDS, api
-from tocsin.dashboard.ahead_pieces import number, page_link
-from tocsin.dashboard.format import seconds_between
+from tocsin.dashboard.ahead_pieces import page_link
+from tocsin.dashboard.format import number, seconds_between
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import Palette
 from tocsin.dashboard.text import Text

@@ -18,7 +18,8 @@ FEW_ONSETS = 30
 
 def named(one: HazardScore, text: Text) -> str:
     """Model, version, target and horizon in one line."""
-    return f"{one.model} {one.model_version} · {one.target} · {text.duration(one.horizon_s)}".replace("  ", " ")
+    model = f"{one.model} {one.model_version}".strip()
+    return f"{model} · {text.name('target', one.target)} · {text.duration(one.horizon_s)}"
 
 
 def hazards(scores: Sequence[HazardScore], text: Text, palette: Palette) -> None:

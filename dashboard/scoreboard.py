@@ -12,7 +12,7 @@ import streamlit as st
 from tocsin.client.models import ActionScore, PredictionScore, RuleScore, Scoreboard
 from tocsin.dashboard import charts, link, score_charts, style
 from tocsin.dashboard.access import api
-from tocsin.dashboard.format import NOTHING, clock, metric_label, percent, quantity
+from tocsin.dashboard.format import NOTHING, clock, effect_words, percent
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import Palette
 from tocsin.dashboard.score_hazards import hazards
@@ -84,14 +84,7 @@ def _actions_table(actions: Sequence[ActionScore], text: Text) -> str:
 
 
 def _effects(effects: Mapping[str, float], text: Text) -> str:
-    parts = []
-    for name, value in effects.items():
-        if name == "celsius_bought_per_watt":
-            parts.append(f"{text(f'effect.{name}')} {value:.3g} °C/W")
-            continue
-        number, unit = quantity(name.removesuffix("_change"), value)
-        parts.append(f"{metric_label(name.removesuffix('_change'))} {'+' if value > 0 else ''}{number} {unit}".strip())
-    return ", ".join(parts)
+    return ", ".join(" ".join(effect_words(name, value, text)).strip() for name, value in effects.items())
 
 
 def _chart(heading: str, chart: go.Figure | None, empty: str, key: str) -> None:

@@ -26,6 +26,10 @@ class Text:
         row = STRINGS.get(f"{group}.{value}")
         return row[self._column] if row else value
 
+    def said(self, english: str, chinese: str) -> str:
+        """What the brain says, in Chinese where that is the language and the brain has it."""
+        return chinese if self.language == "zh" and chinese else english
+
     def duration(self, seconds: float) -> str:
         """`seconds` in the largest unit that leaves a number above one: 42 s, 18 min, 2.6 h, 3.1 d."""
         size = abs(seconds)

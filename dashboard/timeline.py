@@ -239,6 +239,7 @@ def _prediction(canvas: Canvas, prediction: PredictionOut) -> None:
         )
     if prediction.value is None:
         return
+    said = text.said(prediction.sentence, prediction.sentence_zh)
     canvas.chart.add_trace(
         go.Scatter(
             x=[prediction.at, prediction.eta],
@@ -247,7 +248,7 @@ def _prediction(canvas: Canvas, prediction: PredictionOut) -> None:
             line={"color": palette.forecast, "width": 2, "dash": "dot"},
             marker={"size": [0, 9], "symbol": "diamond", "color": palette.forecast},
             name=text("chart.forecast"),
-            hovertext=escape(prediction.sentence),
+            hovertext=escape(said),
             hoverinfo="text",
             showlegend=False,
         ),

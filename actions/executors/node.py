@@ -10,7 +10,7 @@ from tocsin.actions.executors.registry import Means, executor
 from tocsin.actions.node.board import WITHDRAWN, OrderBoard, Standing
 from tocsin.actions.node.ranks import RANKS, Rank, ranks_of, read, unseen_hosts, untold
 from tocsin.actions.node.reset import DRAINED
-from tocsin.actions.node.throttle import CLOCK_MHZ, LEAD, LIMIT_WATTS
+from tocsin.actions.node.throttle import FIXED, LEAD, OF, kind_of
 from tocsin.actions.recovery import inverse_of
 from tocsin.actions.verification import seen_in
 from tocsin.actions.view import FleetView, NodeState
@@ -29,8 +29,6 @@ SUPPORTED = frozenset(
         ActionKind.DEFRAGMENT,
     }
 )
-PASSED_ON = frozenset({LIMIT_WATTS, CLOCK_MHZ})
-"""Parameters of a decision that go into its orders."""
 EFFECTS = ("limit_lowered_watts", "celsius_per_watt", "processes_done", "slowest_seconds")
 GRACE_MS = 15 * MINUTE
 """How long an order that its agent has taken may go on beyond its expiry before it is given up (own choice)."""
@@ -77,7 +75,7 @@ class NodeAgents:
 
     def _check_job(self, decision: Decision, ranks: Sequence[Rank], view: FleetView) -> Verdict:
         named = set(_ranks(decision))
-        single = not named and bool(PASSED_ON & decision.parameters.keys())
+        single = not named and bool(FIXED & decision.parameters.keys())
         if ranks and not single and (named or {ranks[0]}) != set(ranks):
             said = "the job on this GPU has changed since the decision was made"
             return Verdict(PRE_CHECK, Ruling.DENY, said, view.now_ms)
@@ -102,7 +100,9 @@ class NodeAgents:
             return ExecutionResult(False, f"{_host(decision)} takes work again; its GPU was not reset", lasting=False)
         if decision.action is ActionKind.RESTORE and not self._dry_run:
             for order in orders:
-                self._board.close(each.order.key for each in self._board.on_gpu(order.gpu, ActionKind.THROTTLE))
+                kind = order.parameters.get(OF, "")
+                standing = self._board.on_gpu(order.gpu, ActionKind.THROTTLE)
+                self._board.close(s.order.key for s in standing if kind in ("", kind_of(s.order.parameters)))
         self._board.post(orders)
         standing = [found for order in orders if (found := self._board.standing(order.key)) is not None]
         now_ms = self._clock.now_ms()
@@ -166,10 +166,12 @@ class NodeAgents:
 
     def _orders(self, decision: Decision) -> list[Order]:
         ranks = _ranks(decision) or (Rank(_host(decision), decision.subject.name),)
-        leads = decision.action is ActionKind.THROTTLE and not PASSED_ON & decision.parameters.keys()
-        passed = {name: decision.parameters[name] for name in PASSED_ON if name in decision.parameters}
+        leads = decision.action is ActionKind.THROTTLE and not FIXED & decision.parameters.keys()
+        passed = {name: decision.parameters[name] for name in FIXED if name in decision.parameters}
         if decision.key in self._drained:
             passed[DRAINED] = "true"
+        if decision.action is ActionKind.RESTORE and "undoes" in decision.parameters:
+            passed = {OF: kind_of(decision.parameters)}
         if self._dry_run:
             passed[DRY_RUN] = "true"
         lead = _key(decision, ranks[0])

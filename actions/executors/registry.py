@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from tocsin.config.settings import Settings
 from tocsin.domain.clock import Clock, SystemClock
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind
+from tocsin.sim.jobs import SimulatedJob
 from tocsin.telemetry.metrics import OwnMetrics
 
 
@@ -30,6 +31,9 @@ class SimulatedPort(Protocol):
 
     def gpu_on(self, host: str) -> str:
         """One GPU of a host; empty where there is no such host."""
+
+    def jobs(self) -> Sequence[SimulatedJob]:
+        """The jobs that run now."""
 
 
 @dataclass(frozen=True, slots=True)

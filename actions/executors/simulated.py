@@ -6,6 +6,10 @@ from collections.abc import Mapping
 
 from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.executors.registry import Means, SimulatedPort, executor
+from tocsin.actions.node.ranks import RANKS, read
+from tocsin.actions.node.throttle import kind_of
+from tocsin.actions.planning.build import work_id
+from tocsin.actions.planning.facts import WorkFacts, WorkSeen
 from tocsin.actions.recovery import inverse_of
 from tocsin.actions.verification import seen_in
 from tocsin.actions.view import FleetView, NodeState
@@ -16,6 +20,7 @@ from tocsin.domain.subject import SubjectKind
 
 REMEMBERED = 1000
 """Keys whose result is kept: one that comes again has no second effect."""
+_BY_JOB = frozenset({ActionKind.THROTTLE, ActionKind.RESTORE})
 _BY_PEOPLE = frozenset({ActionKind.NOTIFY, ActionKind.RMA_TICKET})
 
 
@@ -29,6 +34,7 @@ class Simulated:
         self._fleet = fleet
         self._dry_run = dry_run
         self._done: dict[str, ExecutionResult] = {}
+        self._standing: dict[str, dict[str, Mapping[str, str]]] = {}
 
     def supports(self, action: ActionKind) -> bool:
         return action not in _BY_PEOPLE
@@ -54,12 +60,25 @@ class Simulated:
             said = f"dry run: would do {decision.action} to {target or 'nothing'} of the simulated fleet"
             return ExecutionResult(bool(target), said, lasting=False)
         try:
-            done = self._fleet.apply(decision.action, target, decision.parameters)
+            done = [self._apply(decision, each) for each in _all(decision, target)]
         except InputError as error:
             return ExecutionResult(False, str(error), lasting=False)
-        if not done:
+        if not any(done):
             return ExecutionResult(False, f"the simulated {decision.subject.kind} does not answer", lasting=False)
         return ExecutionResult(True, "done in the simulated fleet")
+
+    def _apply(self, decision: Decision, target: str) -> bool:
+        """Do it to one target. What is given back of two throttles leaves the other in force."""
+        action, parameters = decision.action, decision.parameters
+        standing = self._standing.setdefault(target, {})
+        done = self._fleet.apply(action, target, parameters)
+        if action is ActionKind.THROTTLE and done:
+            standing[kind_of(parameters)] = parameters
+        elif action is ActionKind.RESTORE:
+            standing.pop(kind_of(parameters), None)
+            for other in standing.values() if "undoes" in parameters else ():
+                self._fleet.apply(ActionKind.THROTTLE, target, other)
+        return done
 
     def _target(self, decision: Decision) -> str:
         if decision.subject.kind is SubjectKind.HOST:
@@ -75,6 +94,23 @@ class Simulated:
     def nodes(self) -> Mapping[str, NodeState]:
         """Every host of the simulated fleet."""
         return {host: NodeState(host, takes) for host, takes in self._fleet.schedulable().items()}
+
+    def work(self) -> WorkSeen:
+        """Every job of the simulated fleet; it has no disruption budgets, and CPUs and memory are not counted."""
+        return WorkSeen(
+            {
+                work_id(job.owner): WorkFacts(
+                    lost_s=job.lost_s, checkpoint_every_s=job.checkpoint_every_s, ends_in_s=job.ends_in_s
+                )
+                for job in self._fleet.jobs()
+            }
+        )
+
+
+def _all(decision: Decision, target: str) -> list[str]:
+    """What a decision is done to: power limits of a job are those of all its GPUs, anything else has one target."""
+    ranks = read(decision.parameters.get(RANKS, "")) if decision.action in _BY_JOB else ()
+    return [rank.gpu for rank in ranks] or [target]
 
 
 @executor("simulated")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tocsin.actions.catalogue import is_disruptive
 from tocsin.actions.guards.registry import Answer, Applies, deny, guard, hold
+from tocsin.actions.node.throttle import HEAT, kind_of
 from tocsin.actions.policy import milliseconds
-from tocsin.actions.reach import base_key, hosts_of
+from tocsin.actions.reach import base_key, hosts_of, slot_of
 from tocsin.actions.view import FleetView
 from tocsin.domain.clock import DAY, to_iso
 from tocsin.domain.decision import Decision
@@ -13,18 +14,21 @@ from tocsin.domain.finding import ActionKind
 
 
 def _starts(decision: Decision, view: FleetView) -> tuple[int, ...]:
-    return view.controls.attempts.get((base_key(decision.subject), decision.action), ())
+    return view.controls.attempts.get(slot_of(decision), ())
 
 
 @guard("not_done", 50, Applies.EVERYTHING)
 def not_done(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
-    """Has nothing run under this key, and does nothing else run on the subject now."""
+    """Has nothing run under this key, and does nothing else run on the subject now. Heat waits for no fixed cap."""
     started_ms = view.controls.started.get(decision.key)
     if started_ms is not None:
         return deny(f"already started at {to_iso(started_ms)}")
     if decision.action is ActionKind.NOTIFY:
         return None
-    other = view.controls.busy.get(base_key(decision.subject))
+    key = base_key(decision.subject)
+    if decision.action is ActionKind.THROTTLE and kind_of(decision.parameters) == HEAT and key in view.controls.capping:
+        return None
+    other = view.controls.busy.get(key)
     return hold(f"{other} runs on the subject") if other is not None else None
 
 

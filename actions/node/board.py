@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tocsin.actions.node.throttle import LEAD, LIMIT_SHARE
+from tocsin.actions.node.throttle import LEAD, LIMIT_SHARE, OF, kind_of
 from tocsin.actions.view import NodeState
 from tocsin.domain.clock import SECOND, Clock
 from tocsin.domain.finding import ActionKind
@@ -100,7 +100,7 @@ class OrderBoard:
         if standing is None or standing.state.ended or standing.closed:
             return
         self._standing[key] = replace(standing, closed=True)
-        now_ms = self._clock.now_ms()
+        now_ms, given = self._clock.now_ms(), standing.order.parameters
         back = replace(
             standing.order,
             key=f"{key}{WITHDRAWN}",
@@ -108,7 +108,7 @@ class OrderBoard:
             issued_ms=now_ms,
             expires_ms=now_ms + self._hold_ms,
             lease_seconds=0.0,
-            parameters={name: value for name, value in standing.order.parameters.items() if name == DRY_RUN},
+            parameters={OF: kind_of(given)} | {name: value for name, value in given.items() if name == DRY_RUN},
         )
         self._standing[back.key] = Standing(back)
 

@@ -1,7 +1,8 @@
 """Writing limits so that they can always be given back.
 
 Before a limit is changed, what it was lies in a marker file; after it is changed, the driver is asked what is in force.
-A limit never rises above the one that was found, and one that somebody else has changed meanwhile is theirs.
+A limit never rises above the one that was found, and one that somebody else has changed meanwhile is theirs. Where
+several orders hold a limit of one GPU the lowest is in force, and what was found comes back with the end of the last.
 """
 
 from __future__ import annotations
@@ -61,11 +62,22 @@ class LimitKeeper:
         self._boot = boot
         self._told = told
         self._markers = {marker.gpu: marker for marker in folder.all()}
+        self._asked: dict[str, dict[str, int]] = {}
+        self._locked_by: dict[str, str] = {}
 
     @property
     def held(self) -> tuple[str, ...]:
         """UUIDs of the GPUs whose limits are changed, or may be."""
         return tuple(self._markers)
+
+    def holds(self, order: Order) -> bool:
+        """Whether a limit or a lock of `order` stands."""
+        return order.key in self._asked.get(order.gpu, {}) or self._locked_by.get(order.gpu) == order.key
+
+    def cap(self, order: Order) -> int | None:
+        """The lowest limit, in milliwatts, that other orders hold on the GPU of `order`; None where none does."""
+        asked = self._asked.get(order.gpu, {})
+        return min((milliwatts for key, milliwatts in asked.items() if key != order.key), default=None)
 
     def found(self, gpu: str) -> PowerLimits:
         """The limits with `current_mw` as it was before the first change. Raises LimitFailure."""
@@ -74,20 +86,21 @@ class LimitKeeper:
         return limits if prior is None else replace(limits, current_mw=prior)
 
     def hold(self, order: Order, milliwatts: int) -> Write:
-        """Hold the GPU's power limit at `milliwatts`, as far as its range and the limit found before allow.
+        """Hold the GPU's power limit at `milliwatts` or less, as far as its range and the limit found before allow.
 
-        Raises LimitFailure where it is not in force afterwards; what was there before the call is then back, or the
-        marker stays for another attempt.
+        Raises LimitFailure where it is not in force afterwards; what holds without this order is then back, or the
+        marker stays for another attempt. One that somebody else has set ends what every order holds of the GPU's power.
         """
         before = self._port.limits(order.gpu)
+        cap = self.cap(order)
         marker = self._marker(order)
         if marker.prior_mw is None:
             marker = replace(marker, prior_mw=before.current_mw)
         elif not any(near(before.current_mw, ours) for ours in marker.ours_mw):
-            self._drop(order.gpu)
+            self._disown(order.gpu)
             raise self._failed(_overruled(order.gpu, before), before)
-        prior = before.current_mw if marker.prior_mw is None else marker.prior_mw
-        target = min(max(milliwatts, before.min_mw), before.max_mw, prior)
+        self._asked.get(order.gpu, {}).pop(order.key, None)
+        target = _target(milliwatts if cap is None else min(milliwatts, cap), marker.prior_mw, before)
         self._remember(replace(marker, ours_mw=(before.current_mw, target)))
         try:
             self._port.set_limit(order.gpu, target)
@@ -100,6 +113,7 @@ class LimitKeeper:
             self._back_out(order.gpu)
             raise self._failed(_ignored(order.gpu, target, after), before, after)
         self._remember(replace(marker, ours_mw=(after.current_mw,)))
+        self._asked.setdefault(order.gpu, {})[order.key] = _target(milliwatts, marker.prior_mw, before)
         return self._done(Write(order.gpu, "written", f"limit {_watts(after.current_mw)}", before, after))
 
     def lock(self, order: Order, high_mhz: int) -> Write:
@@ -116,19 +130,31 @@ class LimitKeeper:
         except LimitFailure as failure:
             self._back_out(order.gpu)
             raise self._failed(failure, None) from None
+        self._locked_by[order.gpu] = order.key
         return self._done(Write(order.gpu, "written", f"SM clock locked to {clocks.low_mhz} to {top} MHz"))
 
-    def restore(self, gpu: str) -> Write | None:
-        """Give back what was changed; None where nothing was. Raises LimitFailure; the marker then stays."""
+    def release(self, order: Order) -> None:
+        """`order` holds nothing any more; `settle` is to follow."""
+        self._asked.get(order.gpu, {}).pop(order.key, None)
+        if self._locked_by.get(order.gpu) == order.key:
+            del self._locked_by[order.gpu]
+
+    def settle(self, gpu: str) -> Write | None:
+        """Give back what no order holds any more; None where there is none. Raises LimitFailure; its marker stays."""
         marker = self._markers.get(gpu)
         if marker is None:
             return None
         try:
-            write = self._forgotten(marker) or self._give_back(marker)
-            self._forget(gpu)
+            write = self._settle(marker)
         except LimitFailure as failure:
             raise self._failed(failure, None) from None
         return self._done(write)
+
+    def restore(self, gpu: str) -> Write | None:
+        """`settle` with no order left: all that was changed is given back."""
+        self._asked.pop(gpu, None)
+        self._locked_by.pop(gpu, None)
+        return self.settle(gpu)
 
     def restore_all(self) -> tuple[str, ...]:
         """Give back everything; UUIDs of what could not be given back now, whose markers stay."""
@@ -139,6 +165,47 @@ class LimitKeeper:
             except LimitFailure:
                 left.append(gpu)
         return tuple(left)
+
+    def _settle(self, marker: Marker) -> Write:
+        if not self._asked.get(marker.gpu) and marker.gpu not in self._locked_by:
+            write = self._forgotten(marker) or self._give_back(marker)
+            self._forget(marker.gpu)
+            return write
+        if marker.clocks_mhz is not None and marker.gpu not in self._locked_by:
+            self._port.unlock_clocks(marker.gpu)
+            marker = replace(marker, clocks_mhz=None)
+            self._remember(marker)
+        return self._fall_back(marker)
+
+    def _fall_back(self, marker: Marker) -> Write:
+        """Set the power limit to what the orders that are left hold. Raises LimitFailure."""
+        gpu, asked = marker.gpu, self._asked.get(marker.gpu, {})
+        if marker.prior_mw is None:
+            return Write(gpu, "kept", "other orders hold what they held")
+        before = self._port.limits(gpu)
+        if not any(near(before.current_mw, ours) for ours in marker.ours_mw):
+            self._disown(gpu)
+            return Write(gpu, "overruled", f"limit {_watts(before.current_mw)} is somebody else's and stays", before)
+        target = _target(min(asked.values()), marker.prior_mw, before) if asked else marker.prior_mw
+        if before.current_mw != target:
+            self._remember(replace(marker, ours_mw=(before.current_mw, target)))
+            self._port.set_limit(gpu, target)
+        after = self._port.limits(gpu)
+        if not near(after.current_mw, target):
+            raise _ignored(gpu, target, after)
+        if asked:
+            self._remember(replace(marker, ours_mw=(after.current_mw,)))
+        else:
+            self._remember(replace(marker, prior_mw=None, ours_mw=()))
+        return Write(gpu, "written", f"limit {_watts(after.current_mw)}, as other orders have it", before, after)
+
+    def _disown(self, gpu: str) -> None:
+        """The power limit is somebody else's now: no order holds it. A lock of the clocks stays."""
+        self._asked.pop(gpu, None)
+        if gpu not in self._locked_by:
+            self._drop(gpu)
+            return
+        self._remember(replace(self._markers[gpu], prior_mw=None, ours_mw=()))
 
     def _forgotten(self, marker: Marker) -> Write | None:
         """The marker of an earlier boot, where the driver has none of its limits any more."""
@@ -168,8 +235,11 @@ class LimitKeeper:
         return Write(marker.gpu, "restored", f"limit {_watts(after.current_mw)} as before", before, after)
 
     def _back_out(self, gpu: str) -> None:
-        """Undo a half-made change; where even that fails the marker stays, and the next restore tries again."""
+        """Undo a half-made change; where even that fails the marker stays, and the next attempt is due again."""
         try:
+            if self._asked.get(gpu) or gpu in self._locked_by:
+                self._settle(self._markers[gpu])
+                return
             self._give_back(self._markers[gpu])
         except LimitFailure as failure:
             _log.error("a limit could not be given back yet", gpu=gpu, problem=str(failure))
@@ -227,6 +297,10 @@ def _numbers(write: Write) -> dict[str, int]:
         if limits is not None:
             found |= {f"requested_{name}_mw": limits.current_mw, f"enforced_{name}_mw": limits.enforced_mw}
     return found
+
+
+def _target(milliwatts: int, prior_mw: int | None, now: PowerLimits) -> int:
+    return min(max(milliwatts, now.min_mw), now.max_mw, now.current_mw if prior_mw is None else prior_mw)
 
 
 def _watts(milliwatts: int) -> str:

@@ -58,6 +58,9 @@ class ThermalController:
     falls below the floor, which is the larger of the GPU's least limit and a share of its default. An episode goes
     down, may go up once where the GPU stays cool under load, and where that was too much goes down for good: it turns
     twice at most before it ends.
+
+    `cap_mw` is a limit that another order holds meanwhile, None where there is none: steps are taken from it where it
+    is the lower, and what the GPU does under it proves nothing about a higher one.
     """
 
     def __init__(self, found: PowerLimits, settings: ThermalSettings) -> None:
@@ -67,6 +70,7 @@ class ThermalController:
         self._floor = min(floor, self._ceiling)
         self._step = max(1, round(settings.step_share * found.default_mw))
         self.limit_mw = self._ceiling
+        self.cap_mw: int | None = None
         self._hot = self._drawn_mw = 0
         self._stepped_s: float | None = None
         self._cool_since_s: float | None = None
@@ -100,7 +104,8 @@ class ThermalController:
             self._hot, self._drawn_mw, self._cool_since_s = 0, 0, None
             return self.limit_mw
         self._note_heat(margin, heat)
-        if margin < self._settings.release_margin_c or not self._loaded(heat):
+        capped = self._in_force < self.limit_mw
+        if margin < self._settings.release_margin_c or capped or not self._loaded(heat):
             self._cool_since_s = None
         elif self._cool_since_s is None:
             self._cool_since_s = now_s
@@ -117,15 +122,19 @@ class ThermalController:
         self._hot += 1
         self._drawn_mw = max(self._drawn_mw, round((heat.power_w or 0.0) * 1000.0))
 
+    @property
+    def _in_force(self) -> int:
+        return self.limit_mw if self.cap_mw is None else min(self.limit_mw, self.cap_mw)
+
     def _loaded(self, heat: Heat) -> bool:
-        return heat.power_w is not None and heat.power_w * 1000.0 >= UNDER_LOAD * self.limit_mw
+        return heat.power_w is not None and heat.power_w * 1000.0 >= UNDER_LOAD * self._in_force
 
     def _rested(self, now_s: float, seconds: float) -> bool:
         return self._stepped_s is None or now_s - self._stepped_s >= seconds
 
     def _lower(self, now_s: float) -> None:
         # A limit above what is drawn cools nothing: the step is taken from the draw.
-        base = min(self.limit_mw, self._drawn_mw or self.limit_mw)
+        base = min(self._in_force, self._drawn_mw or self._in_force)
         lower = max(self._floor, base - self._step)
         if lower < self.limit_mw:
             self.limit_mw, self._stepped_s = lower, now_s

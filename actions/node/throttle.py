@@ -16,6 +16,11 @@ LIMIT_WATTS = "power_limit_watts"
 CLOCK_MHZ = "sm_clock_max_mhz"
 LEAD = "lead"
 """Parameters of an order: a power limit in watts, a highest SM clock in MHz, the order whose limit this one follows."""
+FIXED = frozenset({LIMIT_WATTS, CLOCK_MHZ})
+"""What makes an order a fixed cap; without it heat decides, that of the GPU or of its lead."""
+OF = "of"
+"""Parameter of a restore: which kind of order it ends, as `kind_of` names it. Without it all are ended."""
+HEAT, CAP = "heat", "cap"
 LIMIT_SHARE = "limit_share"
 """Share of the default limit that the lead of a job is at; the board adds it to the orders that follow."""
 CLOCK_SETTLES_SECONDS = 5.0
@@ -23,6 +28,11 @@ CLOCK_SETTLES_SECONDS = 5.0
 CLOCK_TOLERANCE_MHZ = 30
 SAMPLE_SECONDS = 1.0
 """Time between two samples of the controller."""
+
+
+def kind_of(parameters: Mapping[str, str]) -> str:
+    """`CAP` or `HEAT`: a GPU can be under one order of each kind. A restore has the parameters of what it undoes."""
+    return CAP if any(parameters.get(name) for name in FIXED) else HEAT
 
 
 def number(parameters: Mapping[str, str], name: str) -> float | None:
@@ -65,6 +75,17 @@ class Throttle:
     _sampled_s: float = -1e18
     _locked_s: float | None = None
     _wanted_mw: int | None = None
+    _asked_mw: int | None = None
+
+    @property
+    def kind(self) -> str:
+        """`HEAT` or `CAP`."""
+        return kind_of(self.order.parameters)
+
+    @property
+    def limits(self) -> bool:
+        """Whether it has set a power limit that, as far as it knows, still holds."""
+        return self._asked_mw is not None
 
     @property
     def thermal(self) -> bool:
@@ -143,6 +164,7 @@ class Throttle:
         if CLOCK_MHZ in self.order.parameters:
             return self._lock(now_s, port, keeper)
         if self._controller is not None:
+            self._controller.cap_mw = keeper.cap(self.order)
             self._wanted_mw = self._controller.sample(now_s, heat)
             if self._wanted_mw >= self._controller.ceiling_mw and self.state is OrderState.PENDING:
                 return None
@@ -151,17 +173,23 @@ class Throttle:
         return self._write(keeper)
 
     def _write(self, keeper: LimitKeeper) -> Write | None:
-        wanted, now = self._wanted_mw, self.now
-        assert now is not None
-        if wanted is None or (wanted == now.current_mw and self.state is OrderState.APPLIED):
+        wanted = self._wanted_mw
+        if wanted is None or wanted == self._asked_mw:
             return None
+        self._asked_mw = None
         write = keeper.hold(self.order, wanted)
-        self.now = write.after
+        self._asked_mw = wanted
         self.state = OrderState.APPLIED
         if write.after is not None:
-            self.least_mw = min(self.least_mw, write.after.current_mw)
-            self.detail = f"limit {write.after.current_mw / 1000:g} W, {write.after.enforced_mw / 1000:g} W in force"
+            self.see(write.after)
         return write
+
+    def see(self, now: PowerLimits) -> None:
+        """The limits are `now`, by this order or by another of the same GPU."""
+        self.now = now
+        if self._asked_mw is not None:
+            self.least_mw = min(self.least_mw, now.current_mw)
+            self.detail = f"limit {now.current_mw / 1000:g} W, {now.enforced_mw / 1000:g} W in force"
 
     def _lock(self, now_s: float, port: PowerPort, keeper: LimitKeeper) -> Write | None:
         highest = number(self.order.parameters, CLOCK_MHZ) or 0.0

@@ -16,7 +16,7 @@ from tocsin.actions.node.ports import HookPort, PowerPort, ResetPort
 from tocsin.actions.node.requests import Request
 from tocsin.actions.node.reset import DRAINED, ResetResult, run_reset
 from tocsin.actions.node.thermal import ThermalSettings
-from tocsin.actions.node.throttle import CLOCK_MHZ, Throttle
+from tocsin.actions.node.throttle import CLOCK_MHZ, OF, Throttle, kind_of
 from tocsin.domain.clock import Clock
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind
@@ -122,7 +122,8 @@ class NodeWorker:
         """Do what is due now."""
         now_s = self._clock.monotonic()
         for throttle in list(self._throttles.values()):
-            self._sample(throttle, now_s)
+            if throttle.order.key in self._throttles:
+                self._sample(throttle, now_s)
         for request in list(self._requests.values()):
             self._look_at(request)
         for order, future in list(self._resets.values()):
@@ -135,8 +136,8 @@ class NodeWorker:
 
     def close(self) -> None:
         """Give everything back; what cannot be given back now is left to the next process. Safe to repeat."""
-        for throttle in list(self._throttles.values()):
-            self._release(throttle, OrderState.RESTORED, "the agent ends")
+        while self._throttles:
+            self._release(next(iter(self._throttles.values())), OrderState.RESTORED, "the agent ends")
         self._left = self._keeper.restore_all()
         self._ports.power.release()
 
@@ -215,11 +216,15 @@ class NodeWorker:
             return OrderState.REFUSED, str(failure)
 
     def _taken_already(self, order: Order) -> str:
-        """Why the GPU cannot be under `order` as well; empty where it can."""
-        other = next((each.order for each in self._throttles.values() if each.order.gpu == order.gpu), None)
+        """Why the GPU cannot be under `order` as well; empty where it can. Heat and a fixed cap go together."""
+        other = next(iter(self._on(order.gpu, kind_of(order.parameters))), None)
         if other is not None:
-            return f"the GPU is under another order already ({other.key})"
+            return f"the GPU is under another order already ({other.order.key})"
         return "an earlier limit of this GPU could not be given back yet" if order.gpu in self._left else ""
+
+    def _on(self, gpu: str, kind: str = "") -> list[Throttle]:
+        """The throttles of a GPU, those of one kind where it is named."""
+        return [each for each in self._throttles.values() if each.order.gpu == gpu and kind in ("", each.kind)]
 
     def _outranked(self, order: Order) -> str:
         heard = f"epoch {order.epoch}, this node has heard of {self._epoch}"
@@ -242,20 +247,25 @@ class NodeWorker:
         self._say(throttle)
 
     def _restore(self, order: Order) -> None:
-        """Give back what any order holds on this GPU; a restore of nothing is done at once."""
-        for throttle in list(self._throttles.values()):
-            if throttle.order.gpu == order.gpu:
-                figures = throttle.report(OrderState.RESTORED, "", 0, None).figures
-                self._release(throttle, OrderState.RESTORED, "withdrawn by the brain")
-                if order.gpu in self._left:
-                    self._end(order, OrderState.FAILED, "the limit could not be given back yet; it is tried again")
-                else:
-                    self._end(order, OrderState.RESTORED, "the limit is as it was", figures=figures)
-                return
-        self._give_back(order.gpu)
-        failed = order.gpu in self._left
-        state = OrderState.FAILED if failed else OrderState.RESTORED
-        self._end(order, state, "the limit could not be given back yet" if failed else "nothing was changed any more")
+        """Give back what orders of the named kind hold on this GPU, or any; a restore of nothing is done at once."""
+        ended = self._on(order.gpu, order.parameters.get(OF, ""))
+        figures: dict[str, float] = {}
+        for throttle in ended:
+            if throttle.order.key not in self._throttles:
+                continue
+            figures |= throttle.report(OrderState.RESTORED, "", 0, None).figures
+            self._release(throttle, OrderState.RESTORED, "withdrawn by the brain")
+        if not ended:
+            self._give_back(order.gpu)
+        others = self._on(order.gpu)
+        said = "the limit is as it was" if ended else "nothing was changed any more"
+        if others:
+            said = f"it holds nothing any more; the GPU stays under another order ({others[0].order.key})"
+        if order.gpu in self._left:
+            again = "; it is tried again" if ended else ""
+            self._end(order, OrderState.FAILED, f"the limit could not be given back yet{again}")
+        else:
+            self._end(order, OrderState.RESTORED, said, figures=figures)
 
     def _ask(self, order: Order) -> None:
         request = Request(order, self._clock.monotonic())
@@ -275,15 +285,24 @@ class NodeWorker:
             return
         before = throttle.state, throttle.detail
         try:
-            throttle.sample(now_s, self._ports.power, self._keeper)
+            write = throttle.sample(now_s, self._ports.power, self._keeper)
         except LimitFailure as failure:
             if failure.obstacle.passes and throttle.state is OrderState.APPLIED and not self._gone_long(throttle):
                 return
             self._release(throttle, OrderState.FAILED, str(failure))
             return
+        if write is not None and write.after is not None:
+            self._see(throttle.order.gpu, write.after)
         again = now_s - self._told_s.get(throttle.order.key, -1e18) >= REPORT_SECONDS
         if again or before != (throttle.state, throttle.detail):
             self._say(throttle)
+
+    def _see(self, gpu: str, now: PowerLimits) -> None:
+        """Every order of a GPU reports the limit that is set, whichever has set it."""
+        for each in self._on(gpu):
+            if each.now != now and each.state is OrderState.APPLIED:
+                each.see(now)
+                self._say(each)
 
     def _gone_long(self, throttle: Throttle) -> bool:
         return throttle.lapsed(self._clock.monotonic()) != ""
@@ -311,22 +330,28 @@ class NodeWorker:
     def _release(self, throttle: Throttle, state: OrderState, detail: str) -> None:
         order = throttle.order
         self._throttles.pop(order.key, None)
+        self._keeper.release(order)
         problem = self._give_back(order.gpu)
         if problem:
             detail += f"; its limit could not be given back for good yet ({problem}), which is tried again"
         self._end(order, state, detail, throttle)
+        for other in self._on(order.gpu):
+            if other.limits and not self._keeper.holds(other.order):
+                self._release(other, OrderState.FAILED, f"its limit does not hold any more ({detail})")
         if not self._throttles and not self._left:
             self._ports.power.release()
 
     def _give_back(self, gpu: str) -> str:
         """Why it is to be tried again; empty where it is done."""
         try:
-            self._keeper.restore(gpu)
+            write = self._keeper.settle(gpu)
         except LimitFailure as failure:
             if gpu not in self._left:
                 self._left = (*self._left, gpu)
             return str(failure)
         self._left = tuple(other for other in self._left if other != gpu)
+        if write is not None and write.after is not None:
+            self._see(gpu, write.after)
         return ""
 
     def _end(

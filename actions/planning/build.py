@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from tocsin.actions.executors.protocol import NodeState
 from tocsin.actions.planning.facts import Room, WorkFacts
 from tocsin.actions.planning.layouts import Layout, is_divided, is_unread, template_of
-from tocsin.actions.planning.state import Budget, FleetState, GpuMode, Hold, LeftOut, Node, Pool, Slot, Work
+from tocsin.actions.planning.state import Budget, FleetState, GpuMode, Hold, LeftOut, Node, Pool, Slot, Work, share_of
 from tocsin.domain.fragmentation import Placement
 from tocsin.domain.fragmentation_fleet import Task
 from tocsin.domain.identity import Gpu
@@ -286,7 +286,8 @@ def _pools(
         size[nodes[slot.host].pool] += 1
     for work in works.values():
         for hold in work.holds:
-            held[nodes[slots[hold.gpu].host].pool] += hold.share
+            slot = slots[hold.gpu]
+            held[nodes[slot.host].pool] += share_of(slot, work, hold)
     waiting = {one.name: one.pending_gpus for one in told}
     return {
         name: replace(pool, waiting_gpus=waiting.get(name), utilisation=held[name] / size[name])

@@ -31,8 +31,8 @@ class Stage:
 
     The laws: no GPU, CPU or memory is given twice; mode, model and pool match; a gang moves whole and never to more
     fabrics than it had; over all steps no disruption budget loses more than it allows; no step that takes nodes out of
-    service leaves a pool below its floor; a node that is drained or removed is empty, and none is that has work of which
-    nobody knows whose it is; a power limit lies between the least that the board takes and the limit that was found.
+    service leaves a pool below its floor; a node that is drained or removed is empty, and none is on which something
+    stays; a power limit lies between the least that the board takes and the limit that was found.
     """
 
     def __init__(self, state: FleetState, most_risk: float = 1.0) -> None:

@@ -135,6 +135,14 @@ class Work:
         return f"gang {self.gang}" if self.gang else self.id
 
 
+def share_of(slot: Slot, work: Work, hold: Hold) -> float:
+    """The share of the GPU `slot` that `hold` of `work` is, 0 to 1; of MIG instances that of the memory slices."""
+    if not work.profile:
+        return hold.share
+    template = TEMPLATES[slot.template]
+    return template.profiles[work.profile].memory_slices / template.memory_slices
+
+
 @with_config(STRICT)
 @dataclass(frozen=True, slots=True)
 class Budget:
@@ -245,10 +253,7 @@ class FleetState:
 
     def share_of(self, work: Work, hold: Hold) -> float:
         """The share of the GPU that `hold` is, 0 to 1."""
-        if not work.profile:
-            return hold.share
-        template = TEMPLATES[self.gpus[hold.gpu].template]
-        return template.profiles[work.profile].memory_slices / template.memory_slices
+        return share_of(self.gpus[hold.gpu], work, hold)
 
     def held_gpus(self, work: Work) -> float:
         """GPUs that `work` holds, shares added up."""

@@ -46,6 +46,7 @@ STRINGS: dict[str, tuple[str, str]] = {
     "event.driver_reload": ("Driver reload", "驱动重载"),
     "event.allocator_oom": ("Out of GPU memory", "显存不足"),
     "event.maintenance_notice": ("Maintenance notice", "维护通知"),
+    "target.hardware_fault": ("hardware fault", "硬件故障"),
     "missing.unsupported": ("not supported here", "不支持"),
     "missing.denied": ("privilege is missing", "权限不足"),
     "missing.lost": ("GPU does not answer", "GPU 无响应"),

@@ -39,10 +39,6 @@ STRINGS: dict[str, tuple[str, str]] = {
         "Being undone: {sentence} It runs once every guard allows it.",
         "正在撤销：{sentence} 各守卫放行后执行。",
     ),
-    "decision.role": (
-        "This needs role {needed}; you are {role}. Log in with a role that may.",
-        "需要 {needed} 角色；当前为 {role}。请以有权限的角色登录。",
-    ),
     "decision.scopes": (
         "Your role is limited to {scopes}; elsewhere the API refuses.",
         "您的权限仅限 {scopes}，其他操作将被拒绝。",

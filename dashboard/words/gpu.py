@@ -4,7 +4,7 @@ from __future__ import annotations
 
 STRINGS: dict[str, tuple[str, str]] = {
     "gpu.choose": ("GPU", "GPU"),
-    "gpu.unknown": ("No GPU {uuid} has been read; choose one.", "没有 GPU {uuid} 的读数；请选择其他 GPU。"),
+    "gpu.unknown": ("No GPU {uuid} has been read; another one is shown.", "没有 GPU {uuid} 的读数；现显示另一个 GPU。"),
     "gpu.host": ("Host", "主机"),
     "gpu.earlier": ("Half a span earlier", "向前半个范围"),
     "gpu.later": ("Half a span later", "向后半个范围"),

@@ -85,7 +85,8 @@ def grown(metric: str, over: str, where: str = "") -> str:
 
 def only_metric(expr: str, table: Container[str]) -> str:
     """The one metric of `table` that `expr` names; raises ValueError where it names none, or several."""
-    (found,) = {word for word in re.findall(r"\w+", expr) if word in table}
+    words: list[str] = re.findall(r"\w+", expr)
+    (found,) = {word for word in words if word in table}
     return found
 
 

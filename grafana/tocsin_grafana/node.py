@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tocsin_grafana import flux, prom
-from tocsin_grafana.parts import THROTTLES, fullness, heat, lines, margin, rates, shares
+from tocsin_grafana.parts import THROTTLES, fullness, heat, lines, margin, rates, shares, told
 from tocsin_grafana.spec import Board, Panel, Query, Row, help_of
 
 _TABLE = {
@@ -56,18 +56,52 @@ def _host_load() -> Panel:
 
 
 def _agent() -> Panel:
-    return Panel(
+    on_host = f"max by (instance) (sgn({prom.of('gpu_memory_total_bytes', prom.HOST)}))"
+    return told(
         "The agent's readings",
         help_of("tocsin_missing_readings") + " The agent of the host is found by its GPUs' target.",
-        "timeseries",
+        {"{{reason}}": f"sum by (reason) (tocsin_missing_readings * on (instance) group_left () {on_host})"},
+        12,
+    )
+
+
+def _work() -> Row:
+    return Row(
+        "Work",
         (
-            Query(
-                "sum by (reason) (tocsin_missing_readings * on (instance) group_left () "
-                f"max by (instance) (sgn({prom.of('gpu_memory_total_bytes', prom.HOST)})))",
-                "{{reason}}",
-            ),
+            lines("gpu_utilization_ratio", "Utilisation", "host", 8, least=0, most=1),
+            lines("gpu_sm_active_ratio", "SMs at work", "host", 8, least=0, most=1),
+            lines("gpu_memory_used_ratio", "Memory in use", "host", 8, steps=fullness(), least=0, most=1),
         ),
-        least=0,
+    )
+
+
+def _heat() -> Row:
+    held = "Share of the time in which the GPU that is worst off was held down, by what held it."
+    return Row(
+        "Heat and power",
+        (
+            lines("gpu_temperature_celsius", "Core temperature", "host", 8, steps=heat()),
+            lines("gpu_memory_temperature_celsius", "Memory temperature", "host", 8),
+            lines("gpu_thermal_margin_celsius", "Thermal margin", "host", 8, steps=margin()),
+            lines("gpu_power_watts", "Power", "host", 8, least=0),
+            lines("gpu_sm_clock_hertz", "SM clock", "host", 8, least=0),
+            shares("Time below full clocks", held, "host", THROTTLES, 8),
+        ),
+    )
+
+
+def _links() -> Row:
+    return Row(
+        "Links",
+        (
+            lines("gpu_pcie_receive_bytes_per_second", "PCIe received", "host", 8, least=0),
+            lines("gpu_pcie_transmit_bytes_per_second", "PCIe sent", "host", 8, least=0),
+            rates("gpu_pcie_replay_total", "PCIe replays", "host", 8),
+            rates("gpu_nvlink_receive_bytes_total", "NVLink received", "host", 8),
+            rates("gpu_nvlink_transmit_bytes_total", "NVLink sent", "host", 8),
+            rates("gpu_nvlink_recovery_errors_total", "NVLink recoveries", "host", 8),
+        ),
     )
 
 
@@ -78,44 +112,5 @@ def board() -> Board:
         "Node",
         "The GPUs of one host side by side: what differs from its neighbours is what to look at.",
         "host",
-        (
-            Row("GPUs", (_gpus(),)),
-            Row(
-                "Work",
-                (
-                    lines("gpu_utilization_ratio", "Utilisation", "host", 8, least=0, most=1),
-                    lines("gpu_sm_active_ratio", "SMs at work", "host", 8, least=0, most=1),
-                    lines("gpu_memory_used_ratio", "Memory in use", "host", 8, steps=fullness(), least=0, most=1),
-                ),
-            ),
-            Row(
-                "Heat and power",
-                (
-                    lines("gpu_temperature_celsius", "Core temperature", "host", 8, steps=heat()),
-                    lines("gpu_memory_temperature_celsius", "Memory temperature", "host", 8),
-                    lines("gpu_thermal_margin_celsius", "Thermal margin", "host", 8, steps=margin()),
-                    lines("gpu_power_watts", "Power", "host", 8, least=0),
-                    lines("gpu_sm_clock_hertz", "SM clock", "host", 8, least=0),
-                    shares(
-                        "Time below full clocks",
-                        "Share of the time in which the GPU that is worst off was held down, by what held it.",
-                        "host",
-                        THROTTLES,
-                        8,
-                    ),
-                ),
-            ),
-            Row(
-                "Links",
-                (
-                    lines("gpu_pcie_receive_bytes_per_second", "PCIe received", "host", 8, least=0),
-                    lines("gpu_pcie_transmit_bytes_per_second", "PCIe sent", "host", 8, least=0),
-                    rates("gpu_pcie_replay_total", "PCIe replays", "host", 8),
-                    rates("gpu_nvlink_receive_bytes_total", "NVLink received", "host", 8),
-                    rates("gpu_nvlink_transmit_bytes_total", "NVLink sent", "host", 8),
-                    rates("gpu_nvlink_recovery_errors_total", "NVLink recoveries", "host", 8),
-                ),
-            ),
-            Row("Host and agent", (_host_load(), _agent())),
-        ),
+        (Row("GPUs", (_gpus(),)), _work(), _heat(), _links(), Row("Host and agent", (_host_load(), _agent()))),
     )

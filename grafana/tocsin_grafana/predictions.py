@@ -87,6 +87,10 @@ def _stored() -> Panel:
     )
 
 
+def _own(metric: str, title: str, width: int = 6, line: str = "", **more: object) -> Panel:
+    return told(title, help_of(metric), {line or title: f"max({metric})"}, width, **more)
+
+
 def _course() -> Row:
     soonest = f'bottomk(10, {_LEAD}{{{prom.POOL},bound="expected"}})'
     return Row(
@@ -105,10 +109,6 @@ def _course() -> Row:
             _own("tocsin_predictions_unlisted", "Without series of their own", 8, line="unlisted"),
         ),
     )
-
-
-def _own(metric: str, title: str, width: int = 6, line: str = "", **more: object) -> Panel:
-    return told(title, help_of(metric), {line or title: f"max({metric})"}, width, **more)
 
 
 def _model() -> Row:

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
-from tocsin.domain.metrics import BY_DCGM_NAME
+from tocsin.domain.metrics import BY_DCGM_NAME, METRICS
 from tocsin.rules.xid import xid
-from tocsin_grafana.alert import filled
+from tocsin_grafana.alert import filled, only_metric
 from tocsin_grafana.alerts_xid import codes
 from tocsin_grafana.rulebook import level
 from tocsin_grafana.rules_yaml import files
+from tocsin_grafana.variables import ANCHOR
 from tocsin_testing.dashboards import ROOT, labels_of, series_in
 
 FOLDER = ROOT / "grafana" / "alerts"
@@ -128,3 +129,10 @@ def test_levels_are_those_of_the_rules() -> None:
 def test_words_are_filled_in_as_prometheus_does() -> None:
     text = "{{ $labels.host }} GPU {{ $labels.gpu_index }}: {{ $value | humanize }} °C{{ $labels.none }}."
     assert filled(text, {"host": "n1", "gpu_index": "3"}, "88") == "n1 GPU 3: 88 °C."
+
+
+@pytest.mark.parametrize("expr", ["up == 1", "gpu_power_watts > gpu_power_limit_default_watts"])
+def test_an_alert_on_one_metric_names_exactly_one(expr: str) -> None:
+    assert only_metric(f"increase({ANCHOR}[5m]) > 0 or {ANCHOR} > 0", METRICS) == ANCHOR
+    with pytest.raises(ValueError, match="values to unpack"):
+        only_metric(expr, METRICS)

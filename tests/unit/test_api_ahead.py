@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from tocsin.actions.planning.state import GpuMode
 from tocsin.api.app import create_app
 from tocsin.client.client import Client
 from tocsin.config.access import ApiSettings
@@ -134,10 +135,10 @@ def test_a_brain_plans_without_taking_busy_gpus_for_free(demo: Demo) -> None:
         found = demo.service.plan(planner)  # type: ignore[arg-type]
         assert found.planner == planner
         assert found.plans[0].simulated
-    # Planners leave out GPUs in MIG mode whose layout nobody tells, and give nothing to one that is failing.
+    # GPUs in MIG mode have a plan of their own, and one that is failing gets nothing.
     gpus, readings = live_state(demo.brain, demo.service.now_ms()).gpus, demo.brain.memory.latest()
     free = [one.gpu.uuid for one, yes in zip(readings, free_now(readings).tolist(), strict=True) if yes]
-    able = [uuid for uuid in free if uuid in gpus and gpus[uuid].healthy]
+    able = [uuid for uuid in free if gpus[uuid].healthy and gpus[uuid].mode is not GpuMode.MIG]
     before = demo.service.plan("defragment").plans[0].before
     assert 0 < before["free_gpus"] == len(able) < 64
     assert before["fragmented_gpus"] > 0

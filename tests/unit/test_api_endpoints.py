@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 from tocsin.api.app import create_app
 from tocsin.client.models import ErrorOut
 from tocsin.config.access import ApiSettings
-from tocsin.domain.clock import HOUR, to_iso
+from tocsin.domain.clock import DAY, HOUR, to_iso
 from tocsin_testing import fake_fleet as fleet
 from tocsin_testing.fake_service import FakeService
 
@@ -68,6 +68,8 @@ def test_a_series_covers_the_span_that_is_asked_for(http: TestClient) -> None:
         ({"metric": "gpu_power_watts", "start": "0001-01-01T00:00:00+23:59"}, 400, "start"),
         ({"metric": "gpu_power_watts", "end": "1969-12-31T23:59:59Z"}, 400, "outside the years"),
         ({"metric": "gpu_power_watts", "start": "2030-01-01", "end": "2029-01-01"}, 400, "not before end"),
+        ({"metric": "gpu_power_watts", "start": "2026-01-01T00:00:00Z"}, 400, "more than 35 days before end = now"),
+        ({"metric": "gpu_power_watts", "start": "2026-10-16T11:59:59Z", "end": "2026-11-20T12:00:00Z"}, 400, "start"),
         ({"metric": "gpu_power_watts", "max_points": 3}, 422, "query.max_points"),
         ({}, 422, "query.metric: Field required"),
     ],
@@ -76,6 +78,13 @@ def test_a_bad_series_query_is_named(http: TestClient, query: dict[str, str], st
     answer = http.get(f"/v1/gpus/{HOT}/series", params=query)
     assert error_of(answer)[0] == status
     assert says in answer.json()["error"]["message"]
+
+
+def test_the_longest_series_is_five_weeks(http: TestClient) -> None:
+    query = {"metric": "gpu_power_watts", "end": to_iso(fleet.NOW_MS), "start": to_iso(fleet.NOW_MS - 35 * DAY)}
+    assert http.get(f"/v1/gpus/{HOT}/series", params=query).status_code == 200
+    said = http.get(f"/v1/gpus/{HOT}/series", params=query | {"start": to_iso(fleet.NOW_MS - 35 * DAY - 1)}).json()
+    assert "give a later start, or ask for one part after the other" in said["error"]["message"]
 
 
 def test_decisions_can_be_filtered_and_limited(http: TestClient) -> None:

@@ -12,7 +12,7 @@ from tocsin.client.client import Client
 from tocsin.client.errors import BadRequest, NotFound
 from tocsin.client.models_now import FleetMap, PeerGroup
 from tocsin.config.access import ApiSettings
-from tocsin.domain.clock import HOUR
+from tocsin.domain.clock import DAY, HOUR
 from tocsin_testing import fake_fleet as fleet
 from tocsin_testing.fake_service import FakeService, serving
 
@@ -95,6 +95,9 @@ def test_what_cannot_be_asked_is_said(client: Client) -> None:
         client.peers(HOT, ["gpu_power_wats"])
     with pytest.raises(BadRequest, match="start"):
         client.peers(HOT, ["gpu_power_watts"], PeerGroup.NODE, 2_000, 1_000)
+    with pytest.raises(BadRequest, match=r"start.*more than 35 days before end"):
+        client.peers(HOT, ["gpu_power_watts"], PeerGroup.NODE, fleet.NOW_MS - 35 * DAY - 1, fleet.NOW_MS)
+    assert client.peers(HOT, ["gpu_power_watts"], PeerGroup.NODE, fleet.NOW_MS - 35 * DAY, fleet.NOW_MS, 30).peers == 7
 
 
 @pytest.mark.parametrize("query", ["by=rack", "points=5", "points=1001", "metric="])

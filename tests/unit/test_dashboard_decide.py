@@ -20,8 +20,8 @@ from tocsin.dashboard.audit import VIEWS as AUDIT_VIEWS
 from tocsin.dashboard.audit import chain_words, exported
 from tocsin.dashboard.audit_words import in_words
 from tocsin.dashboard.decision_list import PAGE, SIGNS, VIEWS
-from tocsin.dashboard.decision_story import plain_sentence, standing
-from tocsin.dashboard.format import markdown_safe
+from tocsin.dashboard.decision_story import standing
+from tocsin.dashboard.format import markdown_safe, plain_sentence
 from tocsin.dashboard.palette import LIGHT
 from tocsin.dashboard.score_charts import FLOOR, reliability
 from tocsin.dashboard.scoreboard import right
@@ -271,7 +271,7 @@ def test_a_viewer_sees_controls_that_say_why_they_are_closed(
     as_role: Callable[..., None], service: FakeService
 ) -> None:
     as_role(Role.VIEWER)
-    why = TEXT("decision.role", needed="operator", role="viewer")
+    why = TEXT("role.lacks", role="viewer", needed="operator or admin")
     app = opened("decisions")
     mine = [b for b in app.button if str(b.key).startswith(("approve-", "reject-"))]
     assert len(mine) == 2
@@ -506,9 +506,9 @@ def test_an_entry_of_any_kind_and_any_payload_reads(kind: EntryKind, language: s
 
 def test_an_export_is_the_journal_as_the_api_sends_it(url: str, service: FakeService) -> None:
     service.pause("ann", "works")
-    with exported("jsonl", JournalQuery()) as lines:
+    with exported("jsonl", JournalQuery(), "") as lines:
         assert [json.loads(line)["kind"] for line in lines] == ["service_started", "pause"]
-    with exported("cef", JournalQuery(kinds=("pause",))) as lines:
+    with exported("cef", JournalQuery(kinds=("pause",)), "") as lines:
         assert lines.read().startswith(b"CEF:0|Tocsin|")
 
 

@@ -398,7 +398,7 @@ def test_what_a_dry_run_takes_back_is_a_dry_run_too(desk: Desk) -> None:
     late = desk.executor.execute(decision)
     assert (late.ok, late.certain, "took no order in time" in late.detail) == (False, True, True)
     (back,) = desk.board.for_host("node-0")
-    assert (back.action, back.parameters) == (ActionKind.RESTORE, {"dry_run": "true"})
+    assert (back.action, back.parameters) == (ActionKind.RESTORE, {"of": "heat", "dry_run": "true"})
 
 
 def test_an_order_that_a_node_puts_behind_a_newer_brain_waits_for_its_own_to_act_again(tmp_path: Path) -> None:

@@ -248,9 +248,10 @@ def test_an_order_that_comes_again_is_answered_and_not_done_again(node: Node) ->
     assert node.state(order) is OrderState.REFUSED
 
 
-def test_two_orders_never_share_a_gpu(node: Node) -> None:
-    node.worker.receive([node.order()])
-    second = node.order(key="second")
+@pytest.mark.parametrize("parameters", [{}, {"power_limit_watts": "500"}])
+def test_two_orders_of_one_kind_never_share_a_gpu(node: Node, parameters: dict[str, str]) -> None:
+    node.worker.receive([node.order(**parameters)])
+    second = node.order(key="second", **parameters)
     node.worker.receive([second])
     assert "under another order" in node.report(second).detail
 

@@ -11,6 +11,7 @@ from tocsin.actions.executors.protocol import NodeState
 from tocsin.actions.planning import rehearsal
 from tocsin.actions.planning.build import Knowledge, WorkFacts, fleet_state_from, host_risk, work_id
 from tocsin.actions.planning.defragment import defragment
+from tocsin.actions.planning.layouts import Layout
 from tocsin.actions.planning.state import Budget, GpuMode, Hold, Pool
 from tocsin.actions.planning.statefile import parse_state, read_state, state_json
 from tocsin.actions.planning.units import Limits
@@ -153,12 +154,17 @@ def test_a_job_that_shares_some_gpus_is_one_gang() -> None:
 def test_mig_needs_to_know_where_instances_begin() -> None:
     readings = [reading("g", "n0"), reading("MIG-1", "n0", POD, parent="g"), reading("MIG-2", "n0", parent="g")]
     assert fleet_state_from(readings, [], [], T0).gpus == {}
-    layouts = {"g": {"MIG-1": ("3g", 0), "MIG-2": ("1g", 4)}}
+    layouts = {"g": Layout({"MIG-1": ("3g", 0), "MIG-2": ("1g", 4)})}
     state = fleet_state_from(readings, [], [], T0, Knowledge(layouts=layouts))
     assert state.gpus["g"].mode is GpuMode.MIG
     assert state.gpus["g"].instances == (("1g", 4), ("3g", 0))
     assert state.layout("g") == (("3g", 0),), "nobody uses the other"
     assert state.works["pod/web/serve"].holds == (Hold("g", 1.0, 0),)
+    known = Knowledge(layouts=layouts, at_work=frozenset({"g", "MIG-1", "MIG-2"}), pools={"p": Pool("p", node_gpus=1)})
+    state = fleet_state_from(readings, [], [], T0, known)
+    assert state.layout("g") == (("1g", 4), ("3g", 0))
+    assert state.works["unseen/MIG-2"].holds == (Hold("g", 1.0, 4),)
+    assert state.pools["p"].utilisation == 5 / 8
 
 
 def risk(kind: SubjectKind, name: str, probability: float | None, **more: object) -> Prediction:

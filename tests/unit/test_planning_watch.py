@@ -33,12 +33,7 @@ def demo(folder: Path, **planning: Any) -> Demo:
 
 
 def watts(made: Demo) -> float:
-    return sum(one.values.get("gpu_power_limit_watts", 0.0) for one in _plannable(made))
-
-
-def _plannable(made: Demo) -> list[Any]:
-    """GPUs in MIG mode are not planned for: where simulated instances begin is not told."""
-    return [one for one in made.brain.memory.latest() if "gpu_mig_fragmentation_ratio" not in one.values]
+    return sum(one.values.get("gpu_power_limit_watts", 0.0) for one in made.brain.memory.latest())
 
 
 @pytest.fixture

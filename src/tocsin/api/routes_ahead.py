@@ -10,14 +10,11 @@ from fastapi import Path as PathParameter
 from tocsin.api.auth import Viewer
 from tocsin.api.errors import documented, refuse_unknown_parameters
 from tocsin.api.routes_ops import Brain
-from tocsin.api.routes_read import instant_of
+from tocsin.api.routes_read import span_of
 from tocsin.client.models_cost import CostOut
 from tocsin.client.models_forecast import CapacityOut, ForecastOut
 from tocsin.client.models_fragmentation import FragmentationOut, Planner, PlansOut
 from tocsin.domain.clock import DAY, HOUR
-from tocsin.domain.errors import InputError
-
-LONGEST_MS = 35 * DAY
 
 router = APIRouter(
     prefix="/v1",
@@ -63,10 +60,5 @@ def cost(
     end: Annotated[str | None, Query(description="RFC 3339. Default: the brain's clock.")] = None,
 ) -> CostOut:
     """What GPUs were used for, energy and faults, in the whole hours that `start` and `end` touch, at most 35 days."""
-    end_ms = instant_of("end", end, service.now_ms())
-    start_ms = instant_of("start", start, max(0, end_ms - DAY + HOUR))
-    if start_ms >= end_ms:
-        raise InputError("start", start, f"not before end = {end or 'now'}", "give an earlier start")
-    if end_ms - start_ms > LONGEST_MS:
-        raise InputError("start", start, "more than 35 days before the end", "ask for a shorter period")
+    start_ms, end_ms = span_of(start, end, service.now_ms(), DAY - HOUR)
     return service.cost(start_ms, end_ms)

@@ -11,9 +11,8 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from tocsin.api.auth import Viewer
 from tocsin.api.errors import documented, refuse_unknown_parameters
 from tocsin.api.routes_ops import Brain
-from tocsin.api.routes_read import DEFAULT_SPAN_MS, Uuid, check_metrics, instant_of
+from tocsin.api.routes_read import DEFAULT_SPAN_MS, Uuid, check_metrics, span_of
 from tocsin.client.models_now import Attention, FleetMap, PeerBand, PeerGroup
-from tocsin.domain.errors import InputError
 
 router = APIRouter(
     prefix="/v1",
@@ -84,10 +83,7 @@ def peers(
     end: Annotated[str | None, Query(description="RFC 3339. Default: the brain's clock.")] = None,
     points: Annotated[int, Query(ge=10, le=1_000)] = 120,
 ) -> PeerBand:
-    """The 10th, 50th and 90th percentile of some metrics over the peers of a GPU in [`start`, `end`)."""
+    """The 10th, 50th and 90th percentile of some metrics over a GPU's peers in [`start`, `end`), 35 days at most."""
     check_metrics(metric)
-    end_ms = instant_of("end", end, service.now_ms() + 1)
-    start_ms = instant_of("start", start, max(0, end_ms - DEFAULT_SPAN_MS))
-    if start_ms >= end_ms:
-        raise InputError("start", start, f"not before end = {end or 'now'}", "give an earlier start")
+    start_ms, end_ms = span_of(start, end, service.now_ms() + 1, DEFAULT_SPAN_MS)
     return service.peers(uuid, by, list(dict.fromkeys(metric)), start_ms, end_ms, points)

@@ -24,12 +24,14 @@ from tocsin.client.models import (
     VerificationOut,
     Whoami,
 )
-from tocsin.domain.clock import HOUR, from_iso
+from tocsin.domain.clock import DAY, HOUR, from_iso
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.errors import InputError
 from tocsin.domain.metrics import nearest, spec_of
 
 DEFAULT_SPAN_MS = 6 * HOUR
+LONGEST_DAYS = 35
+"""Longest period of one request about the past: the days of a month and some more (own choice)."""
 END_OF_TIME_MS = 253_402_300_800_000
 """Year 10,000: RFC 3339 has four digits for the year."""
 
@@ -82,6 +84,21 @@ def instant_of(field: str, text: str | None, default: int) -> int:
     return at_ms
 
 
+def span_of(start: str | None, end: str | None, now_ms: int, default_ms: int) -> tuple[int, int]:
+    """First and last instant of [`start`, `end`) in milliseconds; `default_ms` up to `now_ms` where they are not given.
+
+    Raises InputError for a span that is empty, or longer than `LONGEST_DAYS`.
+    """
+    end_ms = instant_of("end", end, now_ms)
+    start_ms = instant_of("start", start, max(0, end_ms - default_ms))
+    if start_ms >= end_ms:
+        raise InputError("start", start, f"not before end = {end or 'now'}", "give an earlier start")
+    if end_ms - start_ms > LONGEST_DAYS * DAY:
+        problem = f"more than {LONGEST_DAYS} days before end = {end or 'now'}"
+        raise InputError("start", start, problem, "give a later start, or ask for one part after the other")
+    return start_ms, end_ms
+
+
 def check_metrics(metrics: list[str]) -> None:
     """Raise InputError for a name that the metric table lacks."""
     for name in metrics:
@@ -99,12 +116,9 @@ def series(
     end: Annotated[str | None, Query(description="RFC 3339. Default: the brain's clock.")] = None,
     max_points: Annotated[int, Query(ge=10, le=10_000)] = 600,
 ) -> SeriesResponse:
-    """Values of some metrics of one GPU in [`start`, `end`), thinned to `max_points`."""
+    """Values of some metrics of one GPU in [`start`, `end`), 35 days at most, thinned to `max_points`."""
     check_metrics(metric)
-    end_ms = instant_of("end", end, service.now_ms() + 1)
-    start_ms = instant_of("start", start, max(0, end_ms - DEFAULT_SPAN_MS))
-    if start_ms >= end_ms:
-        raise InputError("start", start, f"not before end = {end or 'now'}", "give an earlier start")
+    start_ms, end_ms = span_of(start, end, service.now_ms() + 1, DEFAULT_SPAN_MS)
     return service.series(uuid, list(dict.fromkeys(metric)), start_ms, end_ms, max_points)
 
 

@@ -18,34 +18,28 @@ from tocsin.actions.view import Confirmations, FleetView, GpuView
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock
-from tocsin.domain.errors import Conflict, TocsinError
+from tocsin.domain.errors import Conflict
 from tocsin.domain.finding import Category, Finding, Incident, Severity
 from tocsin.domain.fragmentation_fleet import Task
 from tocsin.domain.identity import Gpu
 from tocsin.domain.missing import Missing
 from tocsin.domain.pool import PoolState
-from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
-from tocsin.domain.subject import Subject
 from tocsin.forecaster.capacity import PoolPast
-from tocsin.forecaster.filling import PAST, STEP_MS
-from tocsin.forecaster.filling_watch import NAME as FILLING
-from tocsin.forecaster.filling_watch import RECALLED, FillingWatch
 from tocsin.forecaster.lifecycle.shelf import Shelf
 from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
 from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.incidents import collapse
 from tocsin.rules.schema import RuleSet
+from tocsin.runtime.expectations import Expectations
 from tocsin.runtime.forecasts import Forecasts
 from tocsin.runtime.lease import Lease
 from tocsin.runtime.managers import Managers
 from tocsin.runtime.memory import FleetMemory, Snapshot
 from tocsin.runtime.model_watch import ModelWatch
 from tocsin.runtime.orders import OrderDesk, open_board
-from tocsin.runtime.pool_past import PoolPasts
 from tocsin.runtime.recorder import Recorder
-from tocsin.runtime.scoreboard import is_ahead
 from tocsin.runtime.task_mix import mix_of
 from tocsin.runtime.works import works
 from tocsin.store.port import Store, StoreUnavailable
@@ -64,7 +58,6 @@ EVENT_MEMORY_MS = DAY
 """How far back events are given to the rules again at start, and how long they explain incidents."""
 FORGET_MS = DAY
 """A GPU without a reading for this long has left the fleet."""
-WARNINGS = (PredictionStatus.CROSSING, PredictionStatus.LIKELY)
 DELIVERIES = {"notified": "delivered", "notification_tries_failed": "retried", "notifications_lost": "failed"}
 """Counts of the action loop to the outcomes of ``tocsin_deliveries_total``."""
 
@@ -102,13 +95,8 @@ class Brain:
         self.evaluated = False
         self.evaluated_at = clock.monotonic()
         self._unsaved: list[Finding] = []
-        self._failed_before = 0
-        self._models = ModelWatch(Shelf(settings.forecast.models), store, journal, metrics)
-        self._filling = FillingWatch()
-        self._filled_minute = 0
-        self._pool_pasts = PoolPasts()
-        self._pasts: list[PoolPast] = []
-        self._pools_recalled = False
+        models = ModelWatch(Shelf(settings.forecast.models), store, journal, metrics)
+        self._expected = Expectations(forecasts, models, store, journal, metrics, clock)
         self._deliveries = dict.fromkeys(DELIVERIES, 0)
         self._guard = threading.Lock()
         self.managers = Managers((), clock, metrics)
@@ -126,9 +114,7 @@ class Brain:
         events = self.store.events(now - EVENT_MEMORY_MS, now + 1)
         self.memory.put(Batch(readings=self.store.latest(now - FORGET_MS), events=events))
         self._engine.warm(_history(self._past(now), round(self.settings.rules.evaluate_seconds * SECOND)))
-        self.forecasts.recall(now)
-        columns = self.store.columns(RECALLED, now - PAST * STEP_MS, now + 1)
-        self._filling.recall(columns, self.gpus, now)
+        self._expected.recall(self.gpus, now)
 
     def _past(self, now_ms: int) -> Iterator[Reading]:
         for start in range(now_ms - EVENT_MEMORY_MS, now_ms - WARM_UP_MS, SAMPLE_MS):
@@ -153,7 +139,7 @@ class Brain:
         """Keep readings and events: durable on return. Raises StoreUnavailable or StoreRejected."""
         self.store.write(batch)
         self.memory.put(batch)
-        self._filling.take(batch.readings, self.clock.now_ms())
+        self._expected.take(batch.readings, self.clock.now_ms())
         if batch.events:
             self.on_event()
         self.metrics.count("tocsin_store_writes_total", store=self.settings.store.kind)
@@ -164,7 +150,7 @@ class Brain:
         with self._guard:
             now = self.clock.now_ms()
             self.memory.forget(now - FORGET_MS)
-            self._look_at_filling(now)
+            self._expected.look_at_filling(now)
             snapshot = self.memory.take()
             predictions = self.forecasts.current(now)
             evaluation = self._engine.step(
@@ -274,58 +260,13 @@ class Brain:
         """Forecast the fleet if it is due; blocks while models run, so it has a thread of its own."""
         now = self.clock.now_ms()
         if self.forecasts.due(now):
-            gpus = [reading.gpu for reading in self.memory.latest() if not is_lost(reading)]
-            before = self._ahead(now)
-            begun = self.clock.monotonic()
-            made = [
-                *self.forecasts.run_risk(gpus, now),
-                *self.forecasts.run(gpus, now),
-                *self.forecasts.run_pools(self._observe_pools(now), now),
-            ]
-            self.metrics.observe("tocsin_forecast_seconds", self.clock.monotonic() - begun, model="all")
-            self.metrics.count("tocsin_forecast_failures_total", self.forecasts.failed - self._failed_before)
-            self._failed_before = self.forecasts.failed
-            self._tell(made, before)
-            self._models.look(made, now)
-
-    def _look_at_filling(self, now_ms: int) -> None:
-        """What fills up, once a minute; whatever goes wrong with it holds up no rule."""
-        if now_ms // MINUTE == self._filled_minute:
-            return
-        self._filled_minute = now_ms // MINUTE
-        before = self._ahead(now_ms)
-        made = self._filling.predictions(now_ms)
-        try:
-            self.forecasts.put(made, FILLING)
-            self._tell(made, before)
-        except TocsinError as error:
-            self.metrics.count("tocsin_forecast_failures_total")
-            log.warning("what fills up was not put on record", error=str(error))
-
-    def _ahead(self, now_ms: int) -> set[tuple[Subject, str]]:
-        return {(p.subject, p.target) for p in self.forecasts.current(now_ms) if _warns(p)}
-
-    def _tell(self, made: Sequence[Prediction], before: set[tuple[Subject, str]]) -> None:
-        """Put on record what was not expected before."""
-        for prediction in made:
-            self.metrics.count("tocsin_predictions_total", status=prediction.status)
-        fresh = [p for p in made if _warns(p) and (p.subject, p.target) not in before]
-        self.journal.append_many([(EntryKind.PREDICTION, _told(p), p.simulated) for p in fresh])
-
-    def _observe_pools(self, now_ms: int) -> list[PoolPast]:
-        if not self._pools_recalled:
-            try:
-                self._pool_pasts.recall(self.store, now_ms)
-                self._pools_recalled = True
-            except StoreUnavailable as error:
-                log.warning("the past of the pools waits for the store", error=str(error))
-        self._pool_pasts.observe(self.memory.latest(), self._pools(), now_ms)
-        self._pasts = self._pool_pasts.take()
-        return self._pasts
+            readings = self.memory.latest()
+            gpus = [reading.gpu for reading in readings if not is_lost(reading)]
+            self._expected.forecast(gpus, readings, self._pools(), now)
 
     def pool_pasts(self) -> Sequence[PoolPast]:
         """The hourly past of every pool, as of the last forecast."""
-        return self._pasts
+        return self._expected.pool_pasts()
 
     def prune(self) -> None:
         """Look after the store: compact, roll up and remove what is due."""
@@ -353,23 +294,6 @@ class Brain:
     def gpus(self) -> list[Gpu]:
         """The GPUs of the fleet, by UUID."""
         return [reading.gpu for reading in self.memory.latest()]
-
-
-def _warns(prediction: Prediction) -> bool:
-    """Whether it tells of something still to come, with or without an instant."""
-    return is_ahead(prediction) or (prediction.status in WARNINGS and prediction.eta_ms is None)
-
-
-def _told(prediction: Prediction) -> dict[str, object]:
-    return {
-        "id": prediction.id,
-        "subject": prediction.subject.key,
-        "target": prediction.target,
-        "sentence": prediction.sentence,
-        "probability": prediction.probability,
-        "eta_ms": prediction.eta_ms,
-        "model": f"{prediction.model} {prediction.model_version}",
-    }
 
 
 def is_lost(reading: Reading) -> bool:

@@ -20,7 +20,8 @@ from tocsin.domain.identity import Gpu
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
 from tocsin.domain.subject import Subject, SubjectKind
-from tocsin.runtime.brain import WARNINGS, Brain
+from tocsin.runtime.brain import Brain
+from tocsin.runtime.expectations import WARNINGS
 from tocsin.runtime.views import decision_out, gpu_state
 from tocsin.telemetry.metrics import OWN_METRICS, PREDICTION_LABELS
 

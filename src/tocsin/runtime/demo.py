@@ -133,6 +133,8 @@ class Demo:
         self.exporter.update("simulated", batch.readings)
         self.brain.accept(batch)
         self.brain.managers.look()
+        # Work is forgotten by the fleet's clock, which runs ahead of that by which planners look.
+        self.brain.managers.look_at_work()
         self.brain.tick()
 
     def _inject(self, kind: str, gpu: str) -> None:

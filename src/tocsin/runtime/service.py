@@ -53,6 +53,7 @@ from tocsin.runtime.ahead import Ahead
 from tocsin.runtime.brain import Brain
 from tocsin.runtime.diagnose import diagnose_fleet
 from tocsin.runtime.fleet_map import FleetBoards
+from tocsin.runtime.kept import Kept
 from tocsin.runtime.peers import peer_band
 from tocsin.runtime.planning import state_document
 from tocsin.runtime.scoreboard import is_ahead, score_crossings, scoreboard
@@ -80,6 +81,8 @@ class BrainService(Ahead):
         super().__init__(brain, lambda: self.scoreboard().hazards)
         self._injector = injector
         self._boards = FleetBoards(brain)
+        # It reads all predictions that are stored, which is much for one who only looks, and every open page asks.
+        self._scored = Kept(self._wall.monotonic, self._score)
 
     def now_ms(self) -> int:
         return self._brain.clock.now_ms()
@@ -247,6 +250,9 @@ class BrainService(Ahead):
         return VerificationOut(ok=result.ok, events=result.events, problem=result.problem)
 
     def scoreboard(self) -> Scoreboard:
+        return self._scored.get()
+
+    def _score(self) -> Scoreboard:
         brain, now = self._brain, self.now_ms()
         since = now - int(brain.settings.store.minute_days * DAY)
         made = brain.store.predictions(since, now + 1)

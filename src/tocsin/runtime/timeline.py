@@ -22,12 +22,12 @@ from tocsin.client.models_decisions import (
     UndoOut,
 )
 from tocsin.domain.clock import to_iso
-from tocsin.domain.decision import DecisionState, Mode
+from tocsin.domain.decision import DecisionState
 from tocsin.domain.finding import ActionKind
 from tocsin.journal.page import read_numbered
 from tocsin.runtime.brain import Brain
 from tocsin.runtime.convert import entry_out
-from tocsin.runtime.views import decision_out
+from tocsin.runtime.views import approvable, decision_out
 
 MARKS = 400
 """Most marks on the axis of time (own choice: more cannot be told apart on a screen)."""
@@ -47,7 +47,7 @@ def timeline(brain: Brain, query: TimelineQuery, offset: int, limit: int) -> Tim
         items=[_item(status, controls, undone) for status in found[offset : offset + limit]],
         marks=[_mark(status) for status in found[:MARKS]],
         states=dict(Counter(status.state for status in actions)),
-        waiting=sum(_waits(status) for status in actions),
+        waiting=sum(approvable(status) for status in actions),
         actions=sorted({status.decision.action for status in statuses}, key=list(ActionKind).index),
         rules=sorted({status.decision.rule for status in statuses}),
         pools=sorted({status.decision.subject.pool for status in statuses} - {""}),
@@ -73,14 +73,10 @@ def undone(brain: Brain, identity: str, by: str) -> UndoOut:
     return UndoOut(undone=identity, by=_item(status, brain.actions.controls(), _undone(statuses)))
 
 
-def _waits(status: DecisionStatus) -> bool:
-    return status.state is DecisionState.HELD and status.decision.mode is Mode.PROPOSE
-
-
 def _fits(status: DecisionStatus, query: TimelineQuery) -> bool:
     decision = status.decision
     subject = decision.subject
-    if not query.wants(status.state, decision.action, decision.rule, subject.pool, _waits(status)):
+    if not query.wants(status.state, decision.action, decision.rule, subject.pool, approvable(status)):
         return False
     return query.found_in((decision.sentence, decision.rule, subject.name, subject.host, decision.id))
 

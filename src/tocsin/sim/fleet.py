@@ -15,7 +15,7 @@ from tocsin.domain.finding import ActionKind
 from tocsin.domain.identity import Gpu
 from tocsin.domain.pool import PoolState
 from tocsin.domain.reading import Reading
-from tocsin.sim import columns, inventory, load, memory, pools, state, thermal, traffic
+from tocsin.sim import columns, inventory, jobs, load, memory, pools, state, thermal, traffic
 from tocsin.sim.actions import Hands, pool_named
 from tocsin.sim.arrays import Floats, Stream, generator
 from tocsin.sim.background import Background
@@ -82,6 +82,11 @@ class SimulatedFleet:
         """What each pool's scheduler says now."""
         with self._lock:
             return pools.states(self._state, self._inventory)
+
+    def jobs(self) -> list[jobs.SimulatedJob]:
+        """What schedulers tell of the jobs that run now."""
+        with self._lock:
+            return jobs.jobs(self._state, self._inventory)
 
     def step(self, interval_ms: int | None = None) -> Batch:
         """Move on by the spec's interval, or by `interval_ms`: one reading of each GPU, and the events of the span.

@@ -18,6 +18,7 @@ from tocsin.domain.reading import Reading
 from tocsin.sim import mig
 from tocsin.sim.arrays import Floats, Ints
 from tocsin.sim.inventory import Inventory
+from tocsin.sim.jobs import Owners
 from tocsin.sim.load import Demand
 from tocsin.sim.memory import Memory
 from tocsin.sim.models import GpuModel
@@ -73,6 +74,7 @@ class Renderer:
         modelled = {split_variant(name)[0] for name in names} | _NOT_OF_EVERY_READING
         self._not_modelled = [name for name in METRICS if name in GPU_METRICS and name not in modelled]
         self._groups = self._grouped()
+        self._owners = Owners(inventory)
         self._keys: dict[int, tuple[int, tuple[str, ...]]] = {}
         self._instances: dict[int, tuple[tuple[Placement, ...], dict[str, float], tuple[str, ...]]] = {}
 
@@ -100,11 +102,12 @@ class Renderer:
         matrix = np.array([columns[name] for name in self._names])
         found: list[Reading | None] = [None] * len(self._inventory)
         at_ms = state.now_ms
-        gpus = self._inventory.gpus
+        gpus, owners = self._inventory.gpus, self._owners.now(state, load)
         for group in self._groups:
             rows = matrix[np.ix_(group.rows, group.members)].T.tolist()
             for number, row in zip(group.members.tolist(), rows, strict=True):
-                found[number] = Reading(gpus[number], at_ms, dict(zip(group.names, row, strict=True)), group.missing)
+                values = dict(zip(group.names, row, strict=True))
+                found[number] = Reading(gpus[number], at_ms, values, group.missing, owners[number])
         readings = [reading for reading in found if reading is not None]
         self._add_processes(readings, load, memory, state)
         self._add_instances(readings, state, memory)
@@ -114,7 +117,7 @@ class Renderer:
         if stale:
             for number in np.flatnonzero(state.frozen & ~state.lost).tolist():
                 old = stale[number]
-                readings[number] = Reading(gpus[number], at_ms, old.values, old.missing)
+                readings[number] = Reading(gpus[number], at_ms, old.values, old.missing, old.owners)
         return readings
 
     def _process_keys(self, number: int, pid: int) -> tuple[str, ...]:

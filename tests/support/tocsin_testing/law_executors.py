@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,7 @@ from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind
 from tocsin.hook.wire import DONE
 from tocsin.sim.fleet import SimulatedFleet
+from tocsin.sim.jobs import SimulatedJob
 from tocsin.sim.pools import POOLS
 from tocsin.sim.spec import FleetSpec
 from tocsin_testing.action_world import FakeExecutor, World
@@ -150,6 +151,9 @@ class NamedFleet:
 
     def gpu_on(self, host: str) -> str:
         return self._fleet.gpu_on(host)
+
+    def jobs(self) -> Sequence[SimulatedJob]:
+        return self._fleet.jobs()
 
 
 def _simulated(folder: Path, url: str, dry_run: bool) -> Iterator[LawSite]:
