@@ -16,7 +16,8 @@ help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
 demo: $(VENV)/.demo  ## Run a simulated fleet with dashboard; Ctrl-C ends it
-	$(BIN)/tocsin demo $(DEMO_ARGS)
+	@echo "starting; the first start takes longer than the next"
+	@$(BIN)/tocsin demo $(DEMO_ARGS)
 
 setup: $(VENV)/.setup  ## Install everything that the tests need into .venv
 
@@ -70,8 +71,10 @@ $(VENV)/bin/python:
 	@bash .ci/make-venv.sh $(PYTHON) $(VENV)
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) install --quiet -c constraints.txt -e ".[brain,dashboard,terminal]"
-	touch $@
+	@echo "installing into $(VENV), once: some minutes and about 1 GB"
+	@$(PIP) install --quiet -c constraints.txt -e ".[brain,dashboard,terminal]" 2> $(VENV)/install.log \
+		|| { cat $(VENV)/install.log; exit 1; }
+	@touch $@
 
 $(VENV)/.setup: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) install --quiet -c constraints.txt setuptools wheel

@@ -92,7 +92,8 @@ class Ledger:
         return {base_key(decision.subject): str(decision.action) for decision in self._running()}
 
     def _capping(self) -> frozenset[str]:
-        caps, others = set(), set()
+        caps: set[str] = set()
+        others: set[str] = set()
         for decision in self._running():
             is_cap = decision.action is ActionKind.THROTTLE and kind_of(decision.parameters) == CAP
             (caps if is_cap else others).add(base_key(decision.subject))

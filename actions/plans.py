@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from tocsin.actions.planning.intent import RULES, work_of
 from tocsin.actions.planning.placement import assign
 from tocsin.actions.planning.plan import Plan, Step
-from tocsin.actions.planning.state import FleetState, Slot, Work
+from tocsin.actions.planning.state import UNSEEN, FleetState, Slot, Work
 from tocsin.actions.planning.units import Limits, pinned, price
 from tocsin.domain.finding import ActionKind, Finding, Incident
 from tocsin.domain.subject import Subject, SubjectKind
@@ -71,6 +71,7 @@ def _places(state: FleetState, subject: Subject, limits: Limits) -> Told:
         hosts, words = _place(now, members, limits)
         found.append((work_of(members[0]), hosts))
         said.append(words)
+    said = list(dict.fromkeys(said))
     more = f" and {len(said) - MOST_NAMED} more" if len(said) > MOST_NAMED else ""
     parameters = {"work": ",".join(name for name, _ in found), "to_host": ",".join(hosts for _, hosts in found)}
     return Told(parameters, f"{', '.join(said[:MOST_NAMED])}{more}")
@@ -84,7 +85,7 @@ def _place(state: FleetState, works: list[Work], limits: Limits) -> tuple[str, s
         (why for one in alone if (why := pinned(_open(state, one), [one], replace(limits, patience_s=-1.0)))), ""
     )
     if reason:
-        return "", f"{name} has to stay: {reason}"
+        return "", f"{'what runs there' if works[0].stays == UNSEEN else name} has to stay: {reason}"
     without = state.with_works([replace(work, holds=()) for work in works])
     places = assign(without, [replace(work, holds=()) for work in works], limits)
     if places is None:

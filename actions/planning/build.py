@@ -9,7 +9,21 @@ from dataclasses import dataclass, field, replace
 from tocsin.actions.executors.protocol import NodeState
 from tocsin.actions.planning.facts import Room, WorkFacts
 from tocsin.actions.planning.layouts import Layout, is_divided, is_unread, template_of
-from tocsin.actions.planning.state import Budget, FleetState, GpuMode, Hold, LeftOut, Node, Pool, Slot, Work, share_of
+from tocsin.actions.planning.state import (
+    GUESSED,
+    UNMANAGED,
+    UNSEEN,
+    Budget,
+    FleetState,
+    GpuMode,
+    Hold,
+    LeftOut,
+    Node,
+    Pool,
+    Slot,
+    Work,
+    share_of,
+)
 from tocsin.domain.fragmentation import Placement
 from tocsin.domain.fragmentation_fleet import Task
 from tocsin.domain.identity import Gpu
@@ -18,10 +32,6 @@ from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
 from tocsin.domain.subject import SubjectKind
-
-UNMANAGED = "nothing manages its process"
-UNSEEN = "nobody knows whose work it is"
-GUESSED = "nobody knows which MIG instance it has"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,11 @@ STRICT = ConfigDict(extra="forbid")
 SHARE_EPSILON = 1e-9
 """Shares are sums of decimal fractions; what is missing by less is not missing."""
 
+UNMANAGED = "nothing manages its process"
+UNSEEN = "nobody knows whose work it is"
+GUESSED = "nobody knows which MIG instance it has"
+"""Why work stays."""
+
 
 class GpuMode(StrEnum):
     """How a GPU is given to work."""

@@ -65,7 +65,7 @@ def test_a_newcomer_sees_a_finding_a_prediction_and_a_held_action_within_a_minut
     assert done.returncode == 0, done.stderr[-3000:]
     lines = done.stderr.splitlines()
     assert lines[0] == "simulating 64 GPUs; everything shown is simulated"
-    for start in ("dashboard: http://", "  found: ", "  predicted: ", "  hold: "):
+    for start in ("dashboard: http://", "journal: ", "  found: ", "  predicted: ", "  hold: "):
         assert any(line.startswith(start) for line in lines), start
     holds = [line for line in lines if line.startswith("  hold: ")]
     names = "|".join([*(guard.name for guard in GUARDS), SELECTION, PRE_CHECK])
@@ -78,14 +78,16 @@ def test_two_demos_beside_each_other_and_an_end_by_ctrl_c_without_a_child_left()
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
         for _ in range(2)
     ]
-    urls = []
+    urls, hints = [], []
     for demo in demos:
         assert demo.stderr is not None
         for line in demo.stderr:
             urls += [line.split()[1]] if line.startswith(("api:", "dashboard:")) else []
+            hints += [line] if "TOCSIN_DASHBOARD__API_URL=" in line else []
             if line.startswith("dashboard:"):
                 break
     assert len(set(urls)) == 4
+    assert any("export" in line and line.split("=")[1].strip() in urls for line in hints), "one has not the usual port"
     for demo in demos:
         os.kill(demo.pid, signal.SIGINT)
     ended = [(demo, demo.communicate(timeout=60)[1]) for demo in demos]

@@ -25,6 +25,13 @@ def demo(tmp_path: Path) -> Demo:
     return Demo(demo_settings(wanted, tmp_path), T0)
 
 
+def test_a_decision_waits_a_quarter_of_an_hour_of_wall_time(tmp_path: Path) -> None:
+    wanted = Settings.model_validate({"simulation": {"speed": 60.0}, "actions": {"time_box_seconds": 60.0}})
+    assert demo_settings(wanted, tmp_path).actions.time_box_seconds == 15 * 60 * 60.0
+    longer = Settings.model_validate({"simulation": {"speed": 1.0}, "actions": {"time_box_seconds": 7200.0}})
+    assert demo_settings(longer, tmp_path).actions.time_box_seconds == 7200.0
+
+
 def test_an_approved_action_happens_in_the_simulated_fleet_and_is_verified(demo: Demo) -> None:
     before = {gpu.uuid: _limit(demo, gpu.uuid) for gpu in demo.fleet.gpus}
     demo.service.inject("fan_failure", "9", "ann")

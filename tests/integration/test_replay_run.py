@@ -123,6 +123,13 @@ def test_a_log_that_cannot_be_used_is_said_before_the_recording_is_read(tmp_path
         run_replay([tmp_path / "missing.csv"], log, load_rules(None))
 
 
+def test_incidents_with_too_little_telemetry_before_them_are_told(tmp_path: Path) -> None:
+    log = tmp_path / "incidents.csv"
+    log.write_text("node,incidentDate\nnode_df3724dfcace,2024-01-01\n")
+    told = run_replay([EXCERPT], log, load_rules(None)).as_text()
+    assert "1 incident not scored: telemetry at fewer than 100 instants of the 48 h before" in told
+
+
 def test_the_log_that_the_documentation_shows_is_understood(tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "docs" / "replay.md").read_text(encoding="utf-8")
     lines = [line.strip() for line in text.splitlines()]

@@ -57,7 +57,7 @@ def capped() -> Capped:
 
 def test_heat_waits_neither_for_a_cap_that_runs_nor_for_its_rest(capped: Capped) -> None:
     controls = capped.world.loop.controls()
-    assert (controls.busy, controls.capping) == ({f"gpu:{HOT}": "throttle"}, {f"gpu:{HOT}"})
+    assert (controls.busy, controls.capping) == ({f"gpu:{HOT}": "throttle"}, frozenset({f"gpu:{HOT}"}))
     capped.heat()
     capped.steps(4)
     assert [each.rule for each in capped.effects] == ["plan_power", "hot"]

@@ -84,10 +84,14 @@ def test_a_wrong_token(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     with serving(FakeService(), settings) as url:
         ended, line = failure(monkeypatch, capsys, "status", "--api-url", url, "--token", "wrong-wrong-wrong")
         assert ended == 5
-        assert "token" in line
+        assert line.startswith("tocsin: the token is none of api.tokens; give --token TOKEN, set dashboard.api_token")
+        ended, line = failure(monkeypatch, capsys, "status", "--api-url", url)
+        assert ended == 5
+        assert "`tocsin login`" in line
         ended, line = failure(monkeypatch, capsys, "pause", "why", "--api-url", url, "--token", token["secret"])
         assert ended == 5
         assert "viewer" in line
+        assert "--token" not in line, "another token of the same role would not help"
 
 
 def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

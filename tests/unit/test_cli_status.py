@@ -11,6 +11,7 @@ from tocsin.cli.main import cli
 from tocsin.cli.service_health import health_lines, needs_a_look, own_metrics
 from tocsin.client.client import Client
 from tocsin.client.models import Readiness
+from tocsin_testing.fake_fleet import PREDICTIONS
 from tocsin_testing.fake_service import FakeService, serving
 
 
@@ -34,6 +35,17 @@ def test_what_is_predicted_has_its_lead_and_what_is_held_its_reason() -> None:
     assert "    held by capacity: pool inference would keep 16 of 24 GPUs in service" in told
     assert "breaker tripped (3 root causes within 1 h); tocsin breaker reset" in told
     assert "brain: ready" in told
+
+
+def test_a_threshold_that_is_reached_already_is_no_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+    reached = PREDICTIONS[0].model_copy(update={"eta": FakeService().summary().now, "sentence": "has reached 93 °C"})
+    monkeypatch.setattr(FakeService, "predictions", lambda _self: [reached, *PREDICTIONS[1:]])
+    with serving(FakeService()) as url:
+        told = CliRunner().invoke(cli, ["status", "--api-url", url], catch_exceptions=False).output
+        ahead = json.loads(CliRunner().invoke(cli, ["status", "--json", "--api-url", url]).output)["ahead"]
+    assert "has reached" not in told
+    assert PREDICTIONS[1].sentence in told
+    assert [one["sentence"] for one in ahead] == [p.sentence for p in PREDICTIONS[1:] if p.eta]
 
 
 def test_json_is_the_whole_summary_and_what_it_counts() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -12,23 +14,26 @@ from streamlit.testing.v1 import AppTest
 
 import tocsin.dashboard
 from tocsin.client.models import HazardScore, JournalEntryOut, RuleScore, VerificationOut
-from tocsin.client.models_decisions import DecisionStory
+from tocsin.client.models_decisions import DecisionStory, TimelineMark
 from tocsin.client.models_journal import JournalQuery
 from tocsin.config.access import AccessScope, ApiSettings, Role, Token
+from tocsin.dashboard import access, audit
 from tocsin.dashboard.access import TOKEN_VARIABLE, URL_VARIABLE
 from tocsin.dashboard.audit import VIEWS as AUDIT_VIEWS
 from tocsin.dashboard.audit import chain_words, exported
 from tocsin.dashboard.audit_words import in_words
-from tocsin.dashboard.decision_list import PAGE, SIGNS, VIEWS
+from tocsin.dashboard.decision_list import PAGE, SIGNS, VIEWS, _over_time
 from tocsin.dashboard.decision_story import standing
 from tocsin.dashboard.format import markdown_safe, plain_sentence
 from tocsin.dashboard.palette import LIGHT
 from tocsin.dashboard.score_charts import FLOOR, reliability
 from tocsin.dashboard.scoreboard import right
+from tocsin.dashboard.sessions import Login
 from tocsin.dashboard.text import LANGUAGES, Text
 from tocsin.dashboard.words import STRINGS
 from tocsin.domain.clock import MINUTE, to_iso
 from tocsin.domain.decision import DecisionState, Mode
+from tocsin.domain.errors import Unavailable
 from tocsin.domain.finding import ActionKind
 from tocsin.journal.kinds import EntryKind
 from tocsin_testing import fake_fleet as fleet
@@ -422,7 +427,7 @@ def test_crossings_are_told_by_model_and_version(url: str) -> None:
 def test_what_came_of_actions_is_shown(url: str) -> None:
     shown = said(opened("scoreboard"))
     assert "6 / 7" in shown
-    assert "Degrees won per watt 0.065 °C/W" in shown
+    assert "Degrees won per watt 0.065 °C / W" in shown
     assert "17 of 26 (65 %)" in shown
 
 
@@ -517,3 +522,84 @@ def test_what_a_journal_holds_cannot_become_markup(url: str, service: FakeServic
     shown = said(opened("audit"))
     assert "<script>alert" not in shown
     assert "<img" not in shown
+
+
+def test_an_export_is_asked_for_as_whoever_is_logged_in(
+    as_role: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Streamlit calls it in a thread of its own, where there is neither session nor cookie."""
+    as_role(Role.VIEWER)
+    monkeypatch.setenv(TOKEN_VARIABLE, "of-nobody-0123456789")
+    monkeypatch.setattr(access, "current_login", lambda: Login(SECRET, "ann", "viewer", 2**62))
+    drawn: dict[str, Any] = {}
+    monkeypatch.setattr(audit.st, "download_button", lambda label, data, **_: drawn.update({label: data}))
+    audit._download("jsonl", TEXT)
+    monkeypatch.setattr(access, "current_login", lambda: None)
+    with ThreadPoolExecutor(1) as pool, pool.submit(drawn[TEXT("audit.export.jsonl")]).result() as lines:
+        assert json.loads(lines.readline())["kind"] == "service_started"
+
+
+def test_the_audit_without_an_api_says_so_and_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(URL_VARIABLE, "http://127.0.0.1:9")
+    asked: list[bool] = []
+    monkeypatch.setattr(access, "_look_again", lambda: asked.append(True))
+    app = opened("audit")
+    assert TEXT("problem.down") in app.error[0].value
+    assert asked
+
+
+def test_a_chain_that_cannot_be_checked_leaves_the_page_as_it_is(
+    url: str, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> VerificationOut:
+        raise Unavailable("the disk is slow")
+
+    monkeypatch.setattr(service, "verify_journal", fail)
+    app = opened("audit")
+    assert "the disk is slow" in app.error[0].value
+    assert TEXT("audit.chain.unchecked") in said(app)
+    assert not app.button(key="check").disabled
+    assert "#1" in said(app)
+    assert not app.run().error
+
+
+def test_a_new_decision_does_not_come_under_the_button_of_the_one_that_is_shown(url: str, service: FakeService) -> None:
+    app = opened("decisions")
+    shown = next(str(b.key) for b in app.button if str(b.key).startswith("approve-"))
+    first = service._decisions[shown.removeprefix("approve-")]
+    new = first.model_copy(update={"id": "f" * 16, "at": "2026-12-31T00:00:00.000Z", "sentence": "Drain node 99"})
+    service._decisions = {new.id: new, **service._decisions}
+    app.run()
+    assert "Drain node 99" in rows(app)[0]
+    assert [str(b.key) for b in app.button if str(b.key).startswith("approve-")] == [shown]
+    app.button(key=shown).click().run()
+    assert not [b for b in app.button if str(b.key).startswith("approve-")]
+    app.button(key=f"row-{new.id}").click().run()
+    assert [str(b.key) for b in app.button if str(b.key).startswith("approve-")] == [f"approve-{new.id}"]
+
+
+def test_words_under_the_mouse_cannot_become_markup(service: FakeService) -> None:
+    first = next(iter(service._decisions.values()))
+    mark = TimelineMark(
+        id=first.id,
+        at=first.at,
+        action=first.action,
+        state=first.state,
+        severity=first.severity,
+        sentence="<b>node</b>",
+    )
+    chart = _over_time([mark], "", TEXT, LIGHT)
+    assert list(chart.data[0].text) == ["&lt;b&gt;node&lt;/b&gt;"]
+    assert chart.data[0].marker.color not in LIGHT.states.values()
+
+
+def test_an_error_ends_neither_its_own_frame_nor_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(access.st, "error", lambda words, **_: told.append(words))
+    access.show_problem(Unavailable("a`` ![x](http://evil/)\n\n# b"), TEXT)
+    assert told[0].endswith("``a'' ![x](http://evil/) # b``")
+
+
+def test_the_reason_of_a_pause_is_shown_as_it_was_typed(url: str, service: FakeService) -> None:
+    service.pause("ann", "![x](http://evil/)")
+    assert opened("decisions").button(key="resume").help.endswith(r"!\[x\](http\://evil/)")

@@ -64,3 +64,13 @@ def test_what_was_chosen_is_remembered_where_a_page_comes_without_parameters() -
 def test_a_target_carries_the_language_and_nothing_empty() -> None:
     assert '"lang": "zh"' in opened().json[0].value.replace('":"', '": "')
     assert "host" not in opened().json[0].value
+
+
+def test_what_one_page_lacks_another_still_remembers() -> None:
+    app = opened(pool="c")
+    assert app.text[0].value == "state c"
+    app.session_state["link.colour"] = "sound"
+    app.query_params.clear()
+    app.run()
+    assert app.text[0].value == "state c"
+    assert app.session_state["link.colour"] == "sound"

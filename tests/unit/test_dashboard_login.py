@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pytest_httpserver import HTTPServer
@@ -212,6 +213,22 @@ def test_a_log_in_that_is_over_leads_back_to_the_form(guarded: str, kept: Sessio
         kept._logins[key] = Login(known.token, known.name, known.role, SystemClock().now_ms() + SECOND)
     app.run()
     assert app.info[0].value == "Your log-in has ended; log in again."
+
+
+def test_a_log_in_of_the_cookie_that_ends_leads_back_to_the_form_too(
+    kept: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = SystemClock().now_ms()
+    login_ = Login("tocsin-mine", "ldap:anna", "operator", now_ms + HOUR)
+    name = kept.open(login_)
+    state: dict[str, object] = {}
+    page = SimpleNamespace(session_state=state, context=SimpleNamespace(cookies={COOKIE: name}))
+    monkeypatch.setattr(access, "st", page)
+    assert access.current_login() == login_
+    assert not access.login_ended()
+    kept.close(name)
+    assert access.current_login() is None
+    assert access.login_ended()
 
 
 def test_roles_that_are_too_low_are_explained(guarded: str, monkeypatch: pytest.MonkeyPatch) -> None:

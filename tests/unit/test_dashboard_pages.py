@@ -134,9 +134,19 @@ def test_choosing_a_gpu_is_kept_in_the_url(url: str) -> None:
     assert "memory-high" in said(app)
 
 
-def test_an_unknown_gpu_in_the_url_is_said(url: str) -> None:
+def test_an_unknown_gpu_in_the_url_is_said_until_another_is_chosen(url: str) -> None:
     app = opened("gpu", gpu="GPU-none")
-    assert [w.value for w in app.warning] == ["No GPU GPU-none has been read; choose one."]
+    told = ["No GPU GPU-none has been read; another one is shown."]
+    assert [w.value for w in app.warning] == told
+    app.run()
+    assert [w.value for w in app.warning] == told
+    app.selectbox(key="chosen_host").set_value("gpu-node-02").run()
+    assert not app.warning
+
+
+def test_a_gpu_of_the_url_cannot_become_markup(url: str) -> None:
+    app = opened("gpu", gpu="![x](http://evil/)")
+    assert r"!\[x\](http\://evil/)" in app.warning[0].value
 
 
 def test_a_lost_gpu_says_why_it_has_no_values(url: str) -> None:

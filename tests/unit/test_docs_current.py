@@ -22,6 +22,16 @@ def test_a_reference_page_is_what_the_code_says(name: str) -> None:
     assert written == PAGES[name](), f"run: tocsin reference {name} > docs/{name}.md"
 
 
+def test_every_picture_is_there() -> None:
+    lost = [
+        f"{path.relative_to(ROOT)}: {target}"
+        for path in DOCUMENTS
+        for target in re.findall(r"!\[[^]]*\]\(([^):]+)\)", path.read_text())
+        if not (path.parent / target).exists()
+    ]
+    assert lost == []
+
+
 def test_every_default_rule_is_documented() -> None:
     text = (ROOT / "docs" / "rules.md").read_text()
     assert [rule.name for rule in load_rules(None).rules if f"`{rule.name}`" not in text] == []

@@ -36,6 +36,12 @@ def test_the_rules_and_settings_are_sound(page: str, tmp_path: Path) -> None:
             assert len(parse_rules(text, page)) > 1
 
 
+def test_the_alert_of_the_rule_tells_the_value_that_it_is_about() -> None:
+    (text, *_) = blocks("write-a-rule.md", "toml")
+    (rule,) = tomllib.loads(text)["rules"]
+    assert rule["all"][0]["metric"] == "gpu_power_watts", "{value} and {threshold} are those of the first condition"
+
+
 def test_the_source_reads_and_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (code,) = blocks("write-a-source.md", "python")
     module = ModuleType("bmc")

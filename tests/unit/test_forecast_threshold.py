@@ -64,7 +64,7 @@ def test_remapped_rows_count_from_the_last_reset_of_the_counter() -> None:
 def test_what_is_there_already_is_said_to_be() -> None:
     found = one({TEMPERATURE: rising(88, 0.0, 0.2)}, TEMPERATURE)
     assert (found.status, found.eta_ms, found.probability) == (PredictionStatus.CROSSING, T0, 1.0)
-    assert "has reached 85" in found.sentence
+    assert "has reached 85 °C" in found.sentence
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
 
 def test_the_sentence_names_host_gpu_metric_instant_and_interval() -> None:
     found = one({TEMPERATURE: rising(66, 1.0, 0.3)}, TEMPERATURE)
-    assert found.sentence.startswith("node-1 GPU 0: gpu_temperature_celsius is expected to reach 85 in ")
+    assert found.sentence.startswith("node-1 GPU 0: gpu_temperature_celsius is expected to reach 85 °C in ")
     assert "(80% interval " in found.sentence
     assert found.evidence[0].text.startswith("rises ")
 

@@ -95,6 +95,8 @@ _EXTRAS = {
     "rich": "terminal",
 }
 """Libraries that a plain installation goes without, and the extra that brings each."""
+_NOT_KNOWN = {"token_required", "token_unknown"}
+_LOG_IN = "; give --token TOKEN, set dashboard.api_token, or use `tocsin login` where people log in"
 
 
 def main() -> None:
@@ -108,7 +110,7 @@ def main() -> None:
             raise
         _fail(f"{name} is not installed; run pip install 'tocsin[{extra}]'", Unavailable.exit_code)
     except TocsinError as error:
-        _fail(str(error), error.exit_code)
+        _fail(f"{error}{_LOG_IN if getattr(error, 'code', '') in _NOT_KNOWN else ''}", error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         sys.exit(error.exit_code)

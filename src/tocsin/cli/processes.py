@@ -101,9 +101,10 @@ def _agent_line(row: dict[str, object]) -> str:
 @pass_context
 def brain(context: Context) -> None:
     """Judge, decide and act for one fleet, and serve the API."""
+    # Before the import, which takes seconds: a mistake in the file is told at once.
+    settings = context.settings
     from tocsin.runtime.brain_process import run_brain
 
-    settings = context.settings
     configure_logging(settings.log.level, settings.log.format)
     with stop_on_signal() as stop:
         run_brain(settings, SystemClock(), stop, announce=lambda text: click.echo(text, err=True))
@@ -161,13 +162,16 @@ def demo(
         raise InputError(
             "--json", True, "prints at the end, and this demo has none", "add --for, for example --for 60s"
         )
+    from tocsin.terminal.text import plain
+
     with stop_on_signal() as stop:
         report = run_demo(
             settings,
             stop,
             duration=duration,
             dashboard=not no_dashboard,
-            announce=lambda text: click.echo(text, err=True),
+            # What happened is indented, and read by people; addresses and paths stay as they are.
+            announce=lambda text: click.echo(f"  {plain(text)}" if text.startswith(" ") else text, err=True),
         )
     if as_json:
         dump(report)

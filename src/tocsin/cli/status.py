@@ -33,7 +33,7 @@ def status(context: Context, check: bool, api_url: str | None, token: str | None
         incidents, predictions, decisions = client.incidents(), client.predictions(), client.decisions()
         service = own_metrics(client.metrics())
     waiting = [decision for decision in decisions if decision.approvable]
-    ahead = [prediction for prediction in predictions if prediction.eta is not None]
+    ahead = [prediction for prediction in predictions if prediction.eta is not None and prediction.eta > summary.now]
     if as_json:
         whole = {
             "ready": ready.model_dump(mode="json"),

@@ -39,7 +39,7 @@ def _error_of(response: httpx2.Response) -> TocsinError:
         return ServerFault(f"{response.request.url} answers {response.status_code}, which is not of this API")
     status, message = response.status_code, error.message
     if status in {401, 403}:
-        return Denied(message)
+        return Denied(message, error.code)
     if status == 404:
         return NotFound(message)
     if status == 409:

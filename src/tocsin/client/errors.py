@@ -13,9 +13,13 @@ class NotFound(TocsinError):
 
 
 class Denied(TocsinError):
-    """No token, a wrong token (401), or one whose role does not reach (403)."""
+    """No token, a wrong token (401), or one whose role does not reach (403); `code` says which."""
 
     exit_code = 5
+
+    def __init__(self, message: str, code: str = "") -> None:
+        self.code = code
+        super().__init__(message)
 
 
 class BadRequest(TocsinError):

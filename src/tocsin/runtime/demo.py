@@ -37,6 +37,8 @@ EXPORT_INTERVALS = 3
 """A simulated GPU leaves `/metrics` after this many intervals without a reading."""
 HISTORY_STEPS = 400
 """Most intervals of simulated past: enough for a risk, which needs six hours."""
+PATIENCE_SECONDS = 900.0
+"""Wall time that a decision of the demo waits for a person; at its speed the usual hour would be over in a minute."""
 BREAKER_CAUSES = 20
 """Root causes that trip the demo's breaker: the failures that it injects itself are no mistake of the fleet's."""
 SCRIPT: Sequence[tuple[int, str]] = (
@@ -75,6 +77,7 @@ def demo_settings(settings: Settings, folder: Path) -> Settings:
         update={
             "mode": mode,
             "fresh_seconds": max(120.0, 3 * interval),
+            "time_box_seconds": max(settings.actions.time_box_seconds, PATIENCE_SECONDS * settings.simulation.speed),
             "executors": ["simulated"] if executors == ["journal_only"] else executors,
             "managed_pools": settings.actions.managed_pools or list(POOLS),
             "breaker_root_causes": max(settings.actions.breaker_root_causes, BREAKER_CAUSES),
@@ -200,6 +203,9 @@ def _api(demo: Demo, announce: Announce) -> Iterator[str]:
     url = server.url
     announce(f"api: {url}")
     announce(f"metrics: {url}/metrics")
+    if url != demo.settings.dashboard.api_url:
+        announce(f"in a second shell, for the other commands to find it: export TOCSIN_DASHBOARD__API_URL={url}")
+    announce(f"journal: {demo.settings.journal.path}")
     try:
         yield url
     finally:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tocsin.domain.clock import HOUR, to_iso
 from tocsin.domain.words import counted
-from tocsin.forecaster.ticket_clock import Alert, Found, TicketScore
+from tocsin.forecaster.ticket_clock import SCORABLE_INSTANTS, Alert, Found, TicketScore
 from tocsin.forecaster.ticket_nulls import SKILL_FIGURE, NullAlert, Nulls, figures, figures_above, skilful
 
 BIAS = (
@@ -196,6 +196,9 @@ def _ticket_lines(ticket: TicketResult) -> list[str]:
             f"{_lead(one.lead_ms):>8} {_lead(one.fresh_lead_ms):>8}  {rule}".rstrip()
         )
     precision = "none" if score.precision is None else f"{score.precision:.2f}"
+    if ticket.unscorable:
+        left_out = counted(ticket.unscorable, "incident")
+        lines.append(f"{left_out} not scored: telemetry at fewer than {SCORABLE_INSTANTS} instants of the 48 h before")
     lines += [
         "",
         f"{score.count()} of {len(score.found)} found; {counted(score.starts, 'start')}, {score.followed} followed: "

@@ -222,7 +222,7 @@ class BrainService(Ahead):
         for status in self._brain.statuses():
             if status.decision.id == decision_id:
                 return status
-        raise NotFound(f"no decision {decision_id}; GET /v1/decisions lists them")
+        raise NotFound(f"no decision {decision_id}; tocsin status or GET /v1/decisions lists them")
 
     def journal(self, after: int, limit: int, kinds: Collection[str] | None = None) -> list[JournalEntryOut]:
         wanted = journal_views.kinds_of(kinds) if kinds else None

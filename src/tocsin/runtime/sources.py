@@ -62,7 +62,8 @@ def _auto(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
     except Unavailable as error:
         raise Unavailable(
             "no NVML library loads (libnvidia-ml.so.1): install the NVIDIA driver, or give the container the driver "
-            f"with NVIDIA_DRIVER_CAPABILITIES=utility; nor is there an nvidia-smi to stand in for it: {error}"
+            f"with NVIDIA_DRIVER_CAPABILITIES=utility; nor is there an nvidia-smi to stand in for it: {error}; "
+            "to try it without a GPU: --source simulated"
         ) from None
     _log.warning("no NVML library loads: reading by nvidia-smi, which is slower and sees less")
     return source
