@@ -102,7 +102,8 @@ class People:
         if record.notice:
             raise Conflict(f"decision {identity} only notifies: nothing to say yes or no to")
         if not record.waiting:
-            raise Conflict(f"decision {identity} is already {record.state}")
+            why = f": {record.reason}" if record.reason else ""
+            raise Conflict(f"decision {identity} is already {record.state}{why}; tocsin status lists those that wait")
         return record
 
     def _hold_off(self, key: str, actor: str, reason: str, **more: list[str]) -> None:

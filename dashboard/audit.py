@@ -115,7 +115,7 @@ def _check() -> None:
         with connect() as client:
             st.session_state["chain"] = (client.verify_journal(), client.summary().now)
     except TocsinError as error:
-        st.session_state["chain"] = (None, "")
+        st.session_state.setdefault("chain", (None, ""))
         st.session_state[_UNCHECKED] = error
 
 

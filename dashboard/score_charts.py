@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from tocsin.client.models import GpuState, ReliabilityBin, RuleScore
 from tocsin.dashboard.charts import plain
 from tocsin.dashboard.format import share
-from tocsin.dashboard.palette import Palette
+from tocsin.dashboard.palette import Palette, ink
 from tocsin.dashboard.text import Text
 
 _BAR = 26
@@ -45,8 +45,9 @@ def by_rule(rules: Sequence[RuleScore], text: Text, palette: Palette) -> go.Figu
                 name=text(key),
                 marker={
                     "color": colour,
-                    "pattern": {"shape": shape, "fillmode": "overlay", "fgopacity": 0.35, "size": 6},
+                    "pattern": {"shape": shape, "fillmode": "overlay", "fgopacity": 0.2, "size": 6},
                 },
+                insidetextfont={"size": 12, "color": ink(colour)},
                 text=[str(count) if count else "" for count in counts],
                 textposition="inside",
                 insidetextanchor="middle",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tocsin.actions.catalogue import is_disruptive
 from tocsin.actions.guards.registry import Answer, Applies, deny, guard, hold
+from tocsin.actions.node.ranks import RANKS, read
 from tocsin.actions.node.throttle import HEAT, kind_of
 from tocsin.actions.policy import milliseconds
 from tocsin.actions.reach import base_key, hosts_of, slot_of
@@ -11,10 +12,25 @@ from tocsin.actions.view import FleetView
 from tocsin.domain.clock import DAY, to_iso
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind
+from tocsin.domain.subject import SubjectKind
 
 
 def _starts(decision: Decision, view: FleetView) -> tuple[int, ...]:
     return view.controls.attempts.get(slot_of(decision), ())
+
+
+def _throttled_with_its_job(decision: Decision, view: FleetView) -> Decision | None:
+    """The throttle of the same kind for another rank of the job, in effect on this GPU as well."""
+    if decision.action is not ActionKind.THROTTLE or decision.subject.kind is not SubjectKind.GPU:
+        return None
+    kind = kind_of(decision.parameters)
+    for other in view.controls.effects.values():
+        alike = other.action is ActionKind.THROTTLE and kind_of(other.parameters) == kind
+        if alike and base_key(other.subject) != base_key(decision.subject):
+            ranks = read(other.parameters.get(RANKS, ""))
+            if decision.subject.name in {rank.gpu for rank in ranks}:
+                return other
+    return None
 
 
 @guard("not_done", 50, Applies.EVERYTHING)
@@ -26,6 +42,9 @@ def not_done(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
     if decision.action is ActionKind.NOTIFY:
         return None
     key = base_key(decision.subject)
+    with_its_job = _throttled_with_its_job(decision, view)
+    if with_its_job is not None:
+        return hold(f"throttled with its job already, by decision {with_its_job.id}")
     if decision.action is ActionKind.THROTTLE and kind_of(decision.parameters) == HEAT and key in view.controls.capping:
         return None
     other = view.controls.busy.get(key)

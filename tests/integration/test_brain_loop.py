@@ -100,7 +100,7 @@ def test_a_hot_gpu_is_found_decided_held_approved_and_done(fleet: Fleet) -> None
     after = fleet.service.decision(decision.id)
     assert after.approved_by == "anna"
     assert after.state in (DecisionState.VERIFYING, DecisionState.DONE)
-    with pytest.raises(Conflict):
+    with pytest.raises(Conflict, match=r"tocsin status lists those that wait$"):
         fleet.service.approve(decision.id, "anna")
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tocsin.actions.guards.stages import evaluate, worst
+from tocsin.actions.node.ranks import RANKS, Rank, written
 from tocsin.actions.view import Confirmations, FleetView, GpuView
 from tocsin.domain.clock import HOUR, MINUTE, SECOND
 from tocsin.domain.decision import Decision, DecisionState, Ruling, Verdict
@@ -170,6 +171,26 @@ def test_a_key_that_has_been_started_is_denied(world: World) -> None:
     assert _says("not_done", decision, started) == Verdict(
         "not_done", Ruling.DENY, "already started at 2026-11-18T11:06:40.000Z"
     )
+
+
+@pytest.mark.parametrize(
+    ("cap", "ranks", "ruling"),
+    [
+        ({}, ("GPU-0-0", "GPU-0-1"), Ruling.HOLD),
+        ({"power_limit_watts": "500"}, ("GPU-0-0", "GPU-0-1"), Ruling.ALLOW),
+        ({}, ("GPU-0-1", "GPU-0-2"), Ruling.ALLOW),
+    ],
+)
+def test_a_gpu_that_is_throttled_with_its_job_is_not_throttled_again(
+    world: World, cap: dict[str, str], ranks: tuple[str, str], ruling: Ruling
+) -> None:
+    view, decision = _case(world)
+    mine = replace(decision, action=ActionKind.THROTTLE)
+    named = {RANKS: written(tuple(Rank("node-0", uuid) for uuid in ranks))}
+    about = replace(decision.subject, name="GPU-0-1")
+    other = replace(mine, id="other", key="other", subject=about, parameters=cap | named)
+    standing = replace(view, controls=replace(view.controls, effects={other.key: other}))
+    assert _says("not_done", mine, standing).ruling is ruling
 
 
 def test_worst_is_deny_before_hold_before_allow() -> None:
