@@ -188,7 +188,7 @@ def test_a_gpu_that_is_throttled_with_its_job_is_not_throttled_again(
     mine = replace(decision, action=ActionKind.THROTTLE)
     named = {RANKS: written(tuple(Rank("node-0", uuid) for uuid in ranks))}
     about = replace(decision.subject, name="GPU-0-1")
-    other = replace(mine, id="other", key="other", subject=about, parameters=cap | named)
+    other = replace(mine, key="other", subject=about, parameters=cap | named)
     standing = replace(view, controls=replace(view.controls, effects={other.key: other}))
     assert _says("not_done", mine, standing).ruling is ruling
 
