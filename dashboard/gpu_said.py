@@ -111,7 +111,7 @@ def _predictions(detail: GpuDetail, now: str, text: Text) -> None:
     warned = [p for p in detail.predictions if p.status in (PredictionStatus.CROSSING, PredictionStatus.LIKELY)]
     rows = [prediction_row(p, label, now, text) for p in warned] + quiet_rows(detail.predictions, text)
     _section(text("gpu.predictions"), rows, text("gpu.predictions.none"))
-    _evidence([(_about(one, text), one.evidence) for one in warned], text("gpu.evidence.predictions"))
+    _evidence([(text.name("target", one.target), one.evidence) for one in warned], text("gpu.evidence.predictions"))
 
 
 def _diagnoses(diagnoses: Sequence[DiagnosisOut], text: Text) -> None:

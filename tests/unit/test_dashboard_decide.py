@@ -532,7 +532,7 @@ def test_an_export_is_asked_for_as_whoever_is_logged_in(
     monkeypatch.setenv(TOKEN_VARIABLE, "of-nobody-0123456789")
     monkeypatch.setattr(access, "current_login", lambda: Login(SECRET, "ann", "viewer", 2**62))
     drawn: dict[str, Any] = {}
-    monkeypatch.setattr(audit.st, "download_button", lambda label, data, **_: drawn.update({label: data}))
+    monkeypatch.setattr("streamlit.download_button", lambda label, data, **_: drawn.update({label: data}))
     audit._download("jsonl", TEXT)
     monkeypatch.setattr(access, "current_login", lambda: None)
     with ThreadPoolExecutor(1) as pool, pool.submit(drawn[TEXT("audit.export.jsonl")]).result() as lines:
@@ -595,7 +595,7 @@ def test_words_under_the_mouse_cannot_become_markup(service: FakeService) -> Non
 
 def test_an_error_ends_neither_its_own_frame_nor_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    monkeypatch.setattr(access.st, "error", lambda words, **_: told.append(words))
+    monkeypatch.setattr("streamlit.error", lambda words, **_: told.append(words))
     access.show_problem(Unavailable("a`` ![x](http://evil/)\n\n# b"), TEXT)
     assert told[0].endswith("``a'' ![x](http://evil/) # b``")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -49,13 +49,13 @@ def test_what_is_quick_is_made_anew_each_time() -> None:
 
 
 def test_a_failure_is_told_and_not_kept() -> None:
-    answers = iter([Unavailable("the store rests"), 7])
+    answers: Iterator[Unavailable | int] = iter([Unavailable("the store rests"), 7])
 
     def make() -> int:
         answer = next(answers)
-        if isinstance(answer, Exception):
+        if isinstance(answer, Unavailable):
             raise answer
-        return int(answer)
+        return answer
 
     kept = Kept(Hand(), make)
     with pytest.raises(Unavailable):
