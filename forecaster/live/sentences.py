@@ -43,7 +43,13 @@ def _count(value: float) -> str:
     return f"{value:,.1f}" if value < 10 and abs(value - round(value)) >= 0.05 else f"{value:,.0f}"
 
 
+_SURE = 0.995
+"""From here on rounding would say 100 %, which no model can know."""
+
+
 def _share(chance: float) -> str:
+    if chance >= _SURE:
+        return "> 99%"
     return f"{chance:.0%}" if chance >= 0.1 else f"{chance:.2%}"
 
 

@@ -281,6 +281,7 @@ def test_counts_are_said_as_counts() -> None:
     english, chinese = likely_sentence("n GPU 1", 0.6, 48 * HOUR, [], None, [("nvlink", 0.21), ("memory", 0.2)])
     assert english == "n GPU 1: a hardware fault within 48 h has a probability of 60%, most likely of NVLink (21%)."
     assert "60%，最可能是 NVLink 故障（21%）" in chinese
+    assert "a probability of > 99%" in likely_sentence("n GPU 1", 0.9961, 48 * HOUR, [], None)[0]
     english, chinese = likely_sentence("n GPU 1", 0.034, 48 * HOUR, [one], None)
     assert english == (
         "n GPU 1: a hardware fault within 48 h has a probability of 3.40%, "
