@@ -46,8 +46,8 @@ def joined(*parts: str) -> str:
 
 
 def eta_clause(prediction: Prediction | None, now_ms: int) -> str:
-    """When the crossing is expected, with its interval; empty without a prediction."""
-    if prediction is None or prediction.eta_ms is None:
+    """When the crossing is expected, with its interval; empty without a prediction and where it is there already."""
+    if prediction is None or prediction.eta_ms is None or prediction.eta_ms <= now_ms:
         return ""
     text = f"crossing expected in {duration(prediction.eta_ms - now_ms)}"
     if prediction.eta_low_ms is None or prediction.coverage is None:

@@ -129,6 +129,7 @@ def test_a_prediction_of_the_same_metric_is_said_in_the_sentence() -> None:
         {"metric": "gpu_power_watts"},
         {"status": PredictionStatus.NOT_ENOUGH_DATA, "eta_ms": None},
         {"status": PredictionStatus.NO_CROSSING},
+        {"eta_ms": T0},
     ],
 )
 def test_other_predictions_are_not(more: dict[str, object]) -> None:

@@ -77,6 +77,8 @@ class Forecasts:
 
     def run_pools(self, pools: Sequence[PoolPast], now_ms: int) -> list[Prediction]:
         """Forecast the capacity of `pools` as of `now_ms`; blocks as `run` does."""
+        if self._stopping.is_set():
+            return []
         try:
             return self._keep(self._worker.submit_pools(pools, now_ms).result())
         except TocsinError as error:
