@@ -11,8 +11,9 @@ from tocsin_testing.browsing import Shown, dashboard, launch
 from tocsin_testing.fake_service import FakeService, serving
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
+    """One for all browser tests, and gone before any other test: Playwright keeps an event loop running meanwhile."""
     with sync_playwright() as playwright:
         started = launch(playwright)
         yield started

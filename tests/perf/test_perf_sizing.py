@@ -150,8 +150,10 @@ def test_what_a_value_is_in_victoriametrics(benchmark: BenchmarkFixture, say: Sa
         values = benchmark.pedantic(write, args=(url,), rounds=1)
         in_files(url, values)
         size = gauge(url, "vm_data_size_bytes")
-    say(f"a value in VictoriaMetrics: {size / values:.2f} bytes on disk, index and reasons for what is missing with it")
-    assert size > 0
+    assert values > 0
+    if benchmark.enabled:  # an hour's tenth is still in memory
+        say(f"a value in VictoriaMetrics: {size / values:.2f} bytes on disk, index and reasons for what is missing too")
+        assert size > 0
 
 
 EVALUATED_SECONDS = 60.0
