@@ -25,11 +25,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import skops.io
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
-from skops.io.exceptions import UntrustedTypesFoundException
 
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.scorer import Scorer, State
@@ -100,7 +98,10 @@ def _content(state: State, card: Card) -> dict[str, bytes]:
     about = {"format": FORMAT, "settings": state.settings, "estimators": names}
     arrays = {key: np.ascontiguousarray(value) for key, value in state.arrays.items()}
     content = {CARD: _json(asdict(card)), STATE: _json(about), ARRAYS: save_arrays(arrays)}
-    content |= {name: skops.io.dumps(state.estimators[key]) for key, name in names.items()}
+    if names:
+        import skops.io
+
+        content |= {name: skops.io.dumps(state.estimators[key]) for key, name in names.items()}
     content[SUMS] = _json({name: hashlib.sha256(data).hexdigest() for name, data in content.items()})
     return content
 
@@ -192,6 +193,10 @@ def _arrays(content: Mapping[str, bytes], folder: Path) -> dict[str, npt.NDArray
 
 
 def _estimator(content: Mapping[str, bytes], folder: Path, name: str) -> object:
+    # Where torch is installed skops loads it, for seconds: not at the start of a brain, which only looks for models.
+    import skops.io
+    from skops.io.exceptions import UntrustedTypesFoundException
+
     path = str(folder / name)
     try:
         return skops.io.loads(content[name], trusted=list(TRUSTED))

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from sklearn.isotonic import IsotonicRegression
 
 from tocsin.forecaster.examples import Floats, Mask
 from tocsin.forecaster.scorers.curves import logistic
@@ -62,6 +61,8 @@ def fit_map(probability: Floats, onset: Mask, weight: Floats, method: Method = "
 def _isotonic(probability: Floats, onset: Mask, weight: Floats) -> tuple[Floats, Floats]:
     """Knots at the centre of each step of the isotonic curve (Oron and Flournoy 2017), so that the map rises between
     them instead of jumping."""
+    from sklearn.isotonic import IsotonicRegression  # takes seconds to load, and only those who fit need it
+
     model = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")
     level = model.fit(probability, onset.astype(np.float64), sample_weight=weight).predict(probability)
     levels, step = np.unique(level, return_inverse=True)
