@@ -147,8 +147,9 @@ def test_a_bad_node_is_drained_its_work_runs_elsewhere_and_it_is_given_back_afte
     assert state.reason.startswith("tocsin: Drain ")
     assert "DRAIN" in cluster.field("node", "gpu-n1", "State")
     assert cluster.until("the job runs elsewhere", lambda: running_on(cluster, job)) == "gpu-n2"
-    cluster.until("it goes on", lambda: (cluster.folder / f"{job}.resumed").exists())
-    assert (cluster.folder / f"{job}.resumed").read_text() == (cluster.folder / f"{job}.checkpoint").read_text()
+    resumed = cluster.folder / f"{job}.resumed"
+    cluster.until("it goes on", lambda: resumed.exists() and resumed.read_text())
+    assert resumed.read_text() == (cluster.folder / f"{job}.checkpoint").read_text()
     (drained,) = [s for s in world.loop.statuses() if s.decision.action is ActionKind.DRAIN]
     assert drained.outcome is not None
     assert drained.outcome.effect["jobs_requeued"] == 1.0

@@ -1,4 +1,4 @@
-"""One browser for all browser tests, and a dashboard for each size of fleet."""
+"""One browser for all browser tests, and a dashboard for each size of fleet; none outlives the tests of this folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     """64 GPUs."""
     service = FakeService()
@@ -28,7 +28,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
         yield Shown(url, service)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     """10,000 GPUs on 1,250 hosts."""
     service = FakeService(hosts=1_250)

@@ -129,7 +129,7 @@ def test_newest_instants_are_grouped_by_time() -> None:
 @pytest.mark.parametrize(
     ("write", "query", "error"),
     [
-        (204, '{"status":"success"}', None),
+        (204, '{"status":"success","data":{"resultType":"vector","result":[]}}', None),
         (204, "<html>a proxy</html>", StoreUnavailable),
         (503, "", StoreUnavailable),
         (400, "", StoreRejected),
