@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from tocsin.collector.hook import bare, pids_on
 from tocsin.collector.listeners import behind_port
+from tocsin.collector.training_hook.companion import bare, pids_on
 from tocsin.collector.vllm_page import FULLEST, NAMES, read_page
 from tocsin.config.settings import AgentSettings
 from tocsin.domain.batch import Batch

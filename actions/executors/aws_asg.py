@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from tocsin.actions.cloud.asg import Scaling
 from tocsin.actions.cloud.aws import Activity, AutoScaling, AwsProblem, Group
-from tocsin.actions.cloud.aws_door import open_boto
+from tocsin.actions.cloud.aws_client import open_boto
 from tocsin.actions.cloud.wanted import nodes_wanted, pool_of
 from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.executors.registry import Means, executor
-from tocsin.actions.reach import named_host
-from tocsin.actions.recovery import inverse_of
-from tocsin.actions.view import FleetView, GpuView
+from tocsin.actions.model.recovery import inverse_of
+from tocsin.actions.model.scope import named_host
+from tocsin.actions.model.view import FleetView, GpuView
 from tocsin.config.cloud import AwsSettings
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, Ruling, Verdict

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.executors.registry import Means, executor
-from tocsin.actions.recovery import inverse_of
-from tocsin.actions.view import FleetView
+from tocsin.actions.model.recovery import inverse_of
+from tocsin.actions.model.view import FleetView
 from tocsin.domain.decision import Decision, Ruling, Verdict
 from tocsin.domain.finding import ActionKind
 

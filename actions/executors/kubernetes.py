@@ -7,18 +7,18 @@ from dataclasses import replace
 
 from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor, NodeState
 from tocsin.actions.executors.registry import Means, executor
-from tocsin.actions.kube import sight
-from tocsin.actions.kube.cluster import Cluster
-from tocsin.actions.kube.door import open_door
-from tocsin.actions.kube.drain import Rounds
-from tocsin.actions.kube.eviction import Round
-from tocsin.actions.kube.hands import MIG_CONFIG, Hands, host_of, pods_of, pool_of, wish_of
-from tocsin.actions.kube.port import KubeError
-from tocsin.actions.kube.rights import Need, needed
-from tocsin.actions.kube.work import work_seen
+from tocsin.actions.kubernetes import observe as sight
+from tocsin.actions.kubernetes.actions import MIG_CONFIG, Hands, host_of, pods_of, pool_of, wish_of
+from tocsin.actions.kubernetes.client import open_door
+from tocsin.actions.kubernetes.cluster import Cluster
+from tocsin.actions.kubernetes.drain import Rounds
+from tocsin.actions.kubernetes.eviction import Round
+from tocsin.actions.kubernetes.port import KubeError
+from tocsin.actions.kubernetes.rights import Need, needed
+from tocsin.actions.kubernetes.workloads import work_seen
+from tocsin.actions.model.recovery import inverse_of
+from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.facts import WorkSeen
-from tocsin.actions.recovery import inverse_of
-from tocsin.actions.view import FleetView
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.domain.clock import MINUTE, Clock
 from tocsin.domain.decision import Decision, Ruling, Verdict

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.executors.registry import Means, executor
-from tocsin.actions.node.board import WITHDRAWN, OrderBoard, Standing
+from tocsin.actions.executors.verification import seen_in
+from tocsin.actions.model.recovery import inverse_of
+from tocsin.actions.model.view import FleetView, NodeState
+from tocsin.actions.node.order_queue import WITHDRAWN, OrderBoard, Standing
 from tocsin.actions.node.ranks import RANKS, Rank, ranks_of, read, unseen_hosts, untold
 from tocsin.actions.node.reset import DRAINED
 from tocsin.actions.node.throttle import FIXED, LEAD, OF, kind_of
-from tocsin.actions.recovery import inverse_of
-from tocsin.actions.verification import seen_in
-from tocsin.actions.view import FleetView, NodeState
 from tocsin.domain.clock import MINUTE, Clock
 from tocsin.domain.decision import Decision, Ruling, Verdict
 from tocsin.domain.finding import ActionKind

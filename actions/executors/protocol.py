@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from tocsin.actions.model.view import FleetView, NodeState
 from tocsin.actions.planning.facts import WorkSeen
-from tocsin.actions.view import FleetView, NodeState
 from tocsin.domain.decision import Decision, Verdict
 from tocsin.domain.errors import TocsinError
 from tocsin.domain.finding import ActionKind

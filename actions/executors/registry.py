@@ -10,8 +10,8 @@ from typing import Protocol
 
 import tocsin.actions.executors as package
 from tocsin.actions.executors.protocol import Executor
-from tocsin.actions.node.board import OrderBoard
-from tocsin.actions.sender import WebhookSender
+from tocsin.actions.node.order_queue import OrderBoard
+from tocsin.actions.notifications.sender import WebhookSender
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import Clock, SystemClock
 from tocsin.domain.errors import InputError

@@ -7,10 +7,10 @@ from dataclasses import replace
 from tocsin.actions.cloud.wanted import gpus_wanted, pool_of
 from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.executors.registry import Means, executor
-from tocsin.actions.recovery import inverse_of
-from tocsin.actions.sender import WebhookSender
-from tocsin.actions.verification import seen_in
-from tocsin.actions.view import FleetView
+from tocsin.actions.executors.verification import seen_in
+from tocsin.actions.model.recovery import inverse_of
+from tocsin.actions.model.view import FleetView
+from tocsin.actions.notifications.sender import WebhookSender
 from tocsin.config.cloud import ScaleBounds, ScaleWebhookSettings
 from tocsin.config.settings import WebhookSettings
 from tocsin.domain.decision import Decision, Ruling, Verdict

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.executors.registry import Means, SimulatedPort, executor
+from tocsin.actions.executors.verification import seen_in
+from tocsin.actions.model.recovery import inverse_of
+from tocsin.actions.model.view import FleetView, NodeState
 from tocsin.actions.node.ranks import RANKS, read
 from tocsin.actions.node.throttle import kind_of
 from tocsin.actions.planning.build import work_id
 from tocsin.actions.planning.facts import WorkFacts, WorkSeen
-from tocsin.actions.recovery import inverse_of
-from tocsin.actions.verification import seen_in
-from tocsin.actions.view import FleetView, NodeState
 from tocsin.domain.decision import Decision, Ruling, Verdict
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind

@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING
 from tocsin.actions.cloud.wanted import pool_of
 from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor, ManagerUnavailable, NodeState
 from tocsin.actions.executors.registry import Means, executor
+from tocsin.actions.model.recovery import inverse_of
+from tocsin.actions.model.scope import named_host
+from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.facts import WorkSeen
-from tocsin.actions.reach import named_host
-from tocsin.actions.recovery import inverse_of
-from tocsin.actions.slurm import marks, nodes
+from tocsin.actions.slurm import comments as marks
+from tocsin.actions.slurm import nodes
 from tocsin.actions.slurm.client import Slurm
 from tocsin.actions.slurm.moving import CHECKPOINT, REQUEUE, Errand, Mover
 from tocsin.actions.slurm.power import DOWN, UP, Power, none_idle
 from tocsin.actions.slurm.runner import CommandRunner, Runner, SlurmProblem
 from tocsin.actions.slurm.state import SlurmJob, SlurmNode, Snapshot
-from tocsin.actions.slurm.work import work_seen
-from tocsin.actions.view import FleetView
+from tocsin.actions.slurm.workloads import work_seen
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, Ruling, Verdict

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.executors.registry import Means, executor
-from tocsin.actions.messages import REQUESTED
-from tocsin.actions.recovery import inverse_of
-from tocsin.actions.sender import WebhookSender
-from tocsin.actions.verification import seen_in
-from tocsin.actions.view import FleetView
+from tocsin.actions.executors.verification import seen_in
+from tocsin.actions.model.recovery import inverse_of
+from tocsin.actions.model.view import FleetView
+from tocsin.actions.notifications.messages import REQUESTED
+from tocsin.actions.notifications.sender import WebhookSender
 from tocsin.domain.decision import Decision, Ruling, Verdict
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind

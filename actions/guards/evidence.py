@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tocsin.actions.catalogue import is_recovery
 from tocsin.actions.guards.registry import Answer, Applies, deny, guard, hold
-from tocsin.actions.reach import affected, base_key, gpus_of
-from tocsin.actions.recovery import is_asked
-from tocsin.actions.view import FleetView
+from tocsin.actions.model.catalogue import is_recovery
+from tocsin.actions.model.recovery import is_asked
+from tocsin.actions.model.scope import affected, base_key, gpus_of
+from tocsin.actions.model.view import FleetView
 from tocsin.domain.clock import SECOND, to_iso
 from tocsin.domain.decision import Decision
 from tocsin.domain.metrics import MetricKind, spec_of

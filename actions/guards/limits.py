@@ -5,8 +5,17 @@ from __future__ import annotations
 import math
 
 from tocsin.actions.guards.registry import Answer, Applies, guard, hold
-from tocsin.actions.reach import available, base_key, hosts_of, occupied, out_of_service, racks_of, reach, surely_out
-from tocsin.actions.view import FleetView
+from tocsin.actions.model.scope import (
+    available,
+    base_key,
+    hosts_of,
+    occupied,
+    out_of_service,
+    racks_of,
+    reach,
+    surely_out,
+)
+from tocsin.actions.model.view import FleetView
 from tocsin.domain.decision import Decision
 
 _ROUNDING = 1e-9

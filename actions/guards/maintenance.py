@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tocsin.actions.guards.registry import Answer, Applies, guard, hold
-from tocsin.actions.view import FleetView
+from tocsin.actions.model.view import FleetView
 from tocsin.config.settings import MaintenanceWindow
 from tocsin.domain.clock import DAY, MINUTE
 from tocsin.domain.decision import Decision

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tocsin.actions.catalogue import ACTIONS, Scope
 from tocsin.actions.guards.registry import Answer, Applies, deny, guard, hold
-from tocsin.actions.policy import least
-from tocsin.actions.reach import affected, base_key, hosts_of, named_host
-from tocsin.actions.view import FleetView
+from tocsin.actions.model.catalogue import ACTIONS, Scope
+from tocsin.actions.model.policy import least
+from tocsin.actions.model.scope import affected, base_key, hosts_of, named_host
+from tocsin.actions.model.view import FleetView
 from tocsin.domain.clock import to_iso
 from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.finding import ActionKind

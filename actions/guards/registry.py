@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tocsin.actions.catalogue import is_disruptive, is_recovery
-from tocsin.actions.view import FleetView
+from tocsin.actions.model.catalogue import is_disruptive, is_recovery
+from tocsin.actions.model.view import FleetView
 from tocsin.domain.decision import Decision, Ruling, Verdict
 from tocsin.domain.finding import ActionKind
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import tocsin.actions.guards as package
 from tocsin.actions.guards.registry import REGISTER, Guard
-from tocsin.actions.view import FleetView
+from tocsin.actions.model.view import FleetView
 from tocsin.domain.decision import Decision, Ruling, Verdict
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tocsin.actions.node.keeper import LimitKeeper, Write
+from tocsin.actions.node.limit_writer import LimitKeeper, Write
 from tocsin.actions.node.ports import PowerPort
 from tocsin.actions.node.thermal import Phase, ThermalController, ThermalSettings
 from tocsin.domain.order import Order, OrderReport, OrderState

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from tocsin.actions.node.keeper import LimitKeeper
+from tocsin.actions.node.limit_writer import LimitKeeper
 from tocsin.actions.node.markers import MarkerFolder
 from tocsin.actions.node.ports import HookPort, PowerPort, ResetPort
 from tocsin.actions.node.requests import Request

@@ -7,7 +7,7 @@ import random
 from bisect import insort
 from collections.abc import Hashable, Iterator
 
-from tocsin.actions.planning.board import Board, Place
+from tocsin.actions.planning.bins import Board, Place
 from tocsin.actions.planning.state import FleetState
 from tocsin.actions.planning.units import Limits
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable, Iterator
 
 from tocsin.actions.planning.arrangement import EPSILON, Arrangement, Spot
-from tocsin.actions.planning.board import Board
+from tocsin.actions.planning.bins import Board
 from tocsin.actions.planning.state import FleetState
 from tocsin.actions.planning.units import Limits
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable, Iterable
 
 from tocsin.actions.planning.arrangement import EPSILON
-from tocsin.actions.planning.board import Board, HostClass, HostState, MigClass, MigKind, Place
+from tocsin.actions.planning.bins import Board, HostClass, HostState, MigClass, MigKind, Place
 from tocsin.actions.planning.state import TEMPLATES
 
 MOST_STATES = 60_000

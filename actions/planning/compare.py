@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tocsin.actions.planning import rehearsal
 from tocsin.actions.planning.baseline import greedy
-from tocsin.actions.planning.board import Board, FleetBoard, MigBoard
+from tocsin.actions.planning.bins import Board, FleetBoard, MigBoard
 from tocsin.actions.planning.bound import least_cost
 from tocsin.actions.planning.defragment import WHOLE_MODES, defragment, figures, outside, repack_mig
 from tocsin.actions.planning.plan import Plan

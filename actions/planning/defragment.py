@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tocsin.actions.planning.arrangement import Spot
-from tocsin.actions.planning.board import Board, FleetBoard, MigBoard
+from tocsin.actions.planning.bins import Board, FleetBoard, MigBoard
 from tocsin.actions.planning.measures import fleet_figures, mig_figures
 from tocsin.actions.planning.plan import Plan, Refusal, Step
 from tocsin.actions.planning.schedule import schedule
 from tocsin.actions.planning.search import improve, search
-from tocsin.actions.planning.stage import Stage
+from tocsin.actions.planning.simulation import Stage
 from tocsin.actions.planning.state import FleetState, GpuMode
 from tocsin.actions.planning.units import Limits, units_of
 from tocsin.domain.words import counted

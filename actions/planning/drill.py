@@ -15,7 +15,7 @@ from enum import StrEnum
 from tocsin.actions.planning.placement import evacuate
 from tocsin.actions.planning.plan import Step, StepKind
 from tocsin.actions.planning.scaling import replace_before_drain
-from tocsin.actions.planning.stage import PlanBroken, Stage
+from tocsin.actions.planning.simulation import PlanBroken, Stage
 from tocsin.actions.planning.state import FleetState, Hold, Node, Pool, Slot, Work
 from tocsin.actions.planning.units import Limits
 

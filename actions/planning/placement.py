@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from tocsin.actions.planning.measures import fleet_figures, mig_unusable
 from tocsin.actions.planning.plan import Move, Plan, Refusal, Step, StepKind
-from tocsin.actions.planning.stage import Stage, misfit
+from tocsin.actions.planning.simulation import Stage, misfit
 from tocsin.actions.planning.state import SHARE_EPSILON, TEMPLATES, FleetState, GpuMode, Hold, Node, Slot, Work
 from tocsin.actions.planning.units import HOUR_S, Limits, pinned, price
 from tocsin.domain.fragmentation import free_slices

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tocsin.actions.planning.plan import Plan, Refusal, Step, StepKind
-from tocsin.actions.planning.stage import Stage
+from tocsin.actions.planning.simulation import Stage
 from tocsin.actions.planning.state import FleetState, Slot, Work
 from tocsin.domain.words import counted
 

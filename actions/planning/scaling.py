@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from tocsin.actions.planning.placement import evacuate
 from tocsin.actions.planning.plan import Plan, Refusal, Step, StepKind
-from tocsin.actions.planning.stage import PlanBroken, Stage
+from tocsin.actions.planning.simulation import PlanBroken, Stage
 from tocsin.actions.planning.state import FleetState, Node, Pool
 from tocsin.actions.planning.units import Limits, price
 from tocsin.domain.clock import SECOND

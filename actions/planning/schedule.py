@@ -8,9 +8,9 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
 from tocsin.actions.planning.arrangement import EPSILON, Arrangement, Spot
-from tocsin.actions.planning.board import Board
+from tocsin.actions.planning.bins import Board
 from tocsin.actions.planning.plan import Move, Refusal, Step, StepKind
-from tocsin.actions.planning.stage import Stage
+from tocsin.actions.planning.simulation import Stage
 from tocsin.actions.planning.state import FleetState, GpuMode, Hold
 from tocsin.actions.planning.units import HOUR_S, Limits, Unit
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
 from tocsin.actions.planning.arrangement import EPSILON, Arrangement, Spot
-from tocsin.actions.planning.board import Board
+from tocsin.actions.planning.bins import Board
 from tocsin.actions.planning.state import FleetState
 from tocsin.actions.planning.units import Limits
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tocsin.actions.planning.stage import whole_request
+from tocsin.actions.planning.simulation import whole_request
 from tocsin.actions.planning.state import TEMPLATES, Budget, FleetState, GpuMode, LeftOut, Node, Pool, Slot, Work
 from tocsin.domain.clock import from_iso, to_iso
 from tocsin.domain.errors import InputError

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from tocsin.actions.slurm import marks
+from tocsin.actions.slurm import comments as marks
 from tocsin.actions.slurm.client import Slurm
-from tocsin.actions.slurm.marks import Mark
+from tocsin.actions.slurm.comments import Mark
 from tocsin.actions.slurm.runner import SlurmProblem, Trouble
 from tocsin.actions.slurm.state import SlurmJob, Snapshot
 from tocsin.config.slurm import SlurmSettings

@@ -6,9 +6,9 @@ import re
 from typing import Final
 
 from tocsin.actions.executors.protocol import ExecutionResult
-from tocsin.actions.slurm import marks
+from tocsin.actions.slurm import comments as marks
 from tocsin.actions.slurm.client import Slurm
-from tocsin.actions.slurm.marks import Mark
+from tocsin.actions.slurm.comments import Mark
 from tocsin.actions.slurm.state import SlurmNode
 from tocsin.domain.clock import SECOND
 from tocsin.domain.decision import Decision

@@ -7,10 +7,10 @@ from typing import Final
 
 from tocsin.actions.cloud.wanted import nodes_wanted
 from tocsin.actions.executors.protocol import ExecutionResult
-from tocsin.actions.slurm import marks
+from tocsin.actions.slurm import comments as marks
 from tocsin.actions.slurm.client import Slurm
+from tocsin.actions.slurm.comments import Mark
 from tocsin.actions.slurm.hostlist import expand
-from tocsin.actions.slurm.marks import Mark
 from tocsin.actions.slurm.state import SlurmNode, Snapshot
 from tocsin.domain.clock import SECOND
 from tocsin.domain.decision import Decision

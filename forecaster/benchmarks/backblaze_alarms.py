@@ -9,7 +9,7 @@ import numpy as np
 from tocsin.domain.clock import HOUR
 from tocsin.forecaster.benchmarks.backblaze_models import HORIZON_MS
 from tocsin.forecaster.evaluation.bootstrap import clusters, ratio
-from tocsin.forecaster.examples import NEVER, Examples, Floats, Ints, Mask
+from tocsin.forecaster.features.examples import NEVER, Examples, Floats, Ints, Mask
 
 LEADS_H = (24, 48)
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.examples import NEVER, Codes, Floats, Ints, Mask, Singles
+from tocsin.forecaster.features.examples import NEVER, Codes, Floats, Ints, Mask, Singles
 
 if TYPE_CHECKING:
     import polars as pl

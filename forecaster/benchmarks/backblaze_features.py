@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tocsin.forecaster.benchmarks.backblaze_drives import ATTRIBUTES, HOURS_PER_DAY, Drives
 from tocsin.forecaster.benchmarks.backblaze_record import Record
-from tocsin.forecaster.examples import Codes, Floats, Ints, Mask, Singles
+from tocsin.forecaster.features.examples import Codes, Floats, Ints, Mask, Singles
 
 CHANGE_DAYS = (1, 3, 7, 14, 30, 90)
 """Spans over which a counter's change is taken."""

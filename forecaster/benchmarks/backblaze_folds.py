@@ -23,7 +23,7 @@ from tocsin.forecaster.benchmarks.backblaze_snapshots import (
     snapshots,
 )
 from tocsin.forecaster.evaluation.split import Kind, check_parts
-from tocsin.forecaster.examples import Examples, Floats, Ints, Mask
+from tocsin.forecaster.features.examples import Examples, Floats, Ints, Mask
 
 LEARNED_SHARE = 0.7
 """Share of the observed days before the cut (own choice, as the number of folds)."""

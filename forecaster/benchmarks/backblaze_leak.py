@@ -11,8 +11,8 @@ from tocsin.forecaster.benchmarks.backblaze_snapshots import Sampling, examples,
 from tocsin.forecaster.benchmarks.result import Request, Section
 from tocsin.forecaster.evaluation.leak import Fit, leak_factor
 from tocsin.forecaster.evaluation.split import by_time_and_device
-from tocsin.forecaster.examples import Examples, Floats
-from tocsin.forecaster.scorers import registry
+from tocsin.forecaster.features.examples import Examples, Floats
+from tocsin.forecaster.hazard import registry
 
 SETTINGS: dict[str, object] = {
     "balance": 0.0,

@@ -12,11 +12,11 @@ from tocsin.forecaster.benchmarks.backblaze_folds import Parts, Sizes
 from tocsin.forecaster.benchmarks.backblaze_snapshots import HORIZON_H
 from tocsin.forecaster.benchmarks.backblaze_strata import Unweighted
 from tocsin.forecaster.evaluation.ranking import BUDGETS, budget_threshold
-from tocsin.forecaster.examples import Examples, Floats
-from tocsin.forecaster.scorer import Scorer, State
-from tocsin.forecaster.scorers import registry
-from tocsin.forecaster.scorers.scorer_ensemble import Ensemble
-from tocsin.forecaster.scorers.scorer_ensemble import Settings as EnsembleSettings
+from tocsin.forecaster.features.examples import Examples, Floats
+from tocsin.forecaster.hazard import registry
+from tocsin.forecaster.hazard.scorer import Scorer, State
+from tocsin.forecaster.hazard.scorer_ensemble import Ensemble
+from tocsin.forecaster.hazard.scorer_ensemble import Settings as EnsembleSettings
 
 HORIZON_MS = HORIZON_H * HOUR
 SINGLE = ("hazard", "boosting", "lstm")

@@ -12,7 +12,7 @@ from tocsin.domain.clock import DAY
 from tocsin.forecaster.benchmarks.backblaze_folds import Fold, Parts
 from tocsin.forecaster.benchmarks.backblaze_models import HORIZON_MS, MODELS, Judged
 from tocsin.forecaster.evaluation.trivial import ALWAYS_HEALTHY, BASE_RATES, RECENCY, always_healthy, base_rates
-from tocsin.forecaster.examples import Codes, Examples, Floats, Mask
+from tocsin.forecaster.features.examples import Codes, Examples, Floats, Mask
 
 TRIVIAL_RANKS = (RECENCY,)
 """Scores that are no probabilities."""

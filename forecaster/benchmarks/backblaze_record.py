@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tocsin.forecaster.benchmarks.backblaze_drives import Drives
-from tocsin.forecaster.examples import Floats, Singles
+from tocsin.forecaster.features.examples import Floats, Singles
 
 PRIOR_DAYS = 50_000.0
 """Drive-days at the overall rate that each model starts with (own choice): about three failures' worth."""

@@ -15,7 +15,7 @@ from tocsin.forecaster.evaluation.curves import precision_recall
 from tocsin.forecaster.evaluation.figures import Panel, alarm_figures, population, with_bars
 from tocsin.forecaster.evaluation.ranking import budget_name
 from tocsin.forecaster.evaluation.reliability import reliability_curve, reliability_table
-from tocsin.forecaster.examples import Floats, Mask
+from tocsin.forecaster.features.examples import Floats, Mask
 
 BARS = {"roc_auc": 0.89, "auprc_x_base": 330.0, "recall_at_1pct": 0.51}
 """What the ensemble must reach."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from tocsin.forecaster.benchmarks.backblaze_drives import ATTRIBUTES, HOURS_PER_DAY
 from tocsin.forecaster.benchmarks.backblaze_features import Ledger
-from tocsin.forecaster.examples import Codes, Ints, Singles
+from tocsin.forecaster.features.examples import Codes, Ints, Singles
 
 STEPS = 30
 """Days of past."""

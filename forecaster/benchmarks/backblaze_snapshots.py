@@ -16,7 +16,7 @@ from tocsin.forecaster.benchmarks.backblaze_drives import ATTRIBUTES, HOURS_PER_
 from tocsin.forecaster.benchmarks.backblaze_features import DEFECTS, Ledger, features, ledger, names
 from tocsin.forecaster.benchmarks.backblaze_record import Record
 from tocsin.forecaster.benchmarks.backblaze_sequences import DriveSequences
-from tocsin.forecaster.examples import NEVER, Codes, Examples, Floats, Ints, Mask
+from tocsin.forecaster.features.examples import NEVER, Codes, Examples, Floats, Ints, Mask
 
 HORIZON_H = 48
 """Hours ahead that the label looks."""

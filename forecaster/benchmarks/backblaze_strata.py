@@ -12,9 +12,9 @@ from dataclasses import replace
 import numpy as np
 
 from tocsin.forecaster.benchmarks.backblaze_snapshots import stratum
-from tocsin.forecaster.examples import Examples, Floats
-from tocsin.forecaster.scorer import Scorer, State
-from tocsin.forecaster.scorers.calibration import log_odds
+from tocsin.forecaster.features.examples import Examples, Floats
+from tocsin.forecaster.hazard.calibration import log_odds
+from tocsin.forecaster.hazard.scorer import Scorer, State
 
 STRATA = 3
 

@@ -28,9 +28,9 @@ from tocsin.forecaster.benchmarks.gwdg_ticket import (
 )
 from tocsin.forecaster.benchmarks.gwdg_tidy import Telemetry, read_folder
 from tocsin.forecaster.benchmarks.result import Figure, Request, Result, Section, Table
-from tocsin.forecaster.scorer import NotEnoughData
-from tocsin.forecaster.ticket_clock import Instants, LoggedIncident, score
-from tocsin.forecaster.ticket_nulls import DRAWS
+from tocsin.forecaster.evaluation.ticket_clock import Instants, LoggedIncident, score
+from tocsin.forecaster.evaluation.ticket_nulls import DRAWS
+from tocsin.forecaster.hazard.scorer import NotEnoughData
 
 QUICK_FILES = 3
 QUICK_DRAWS = 100

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tocsin.forecaster.alarm_level import watch
-from tocsin.forecaster.anomaly import Settings
+from tocsin.forecaster.anomaly.alarm_level import watch
+from tocsin.forecaster.anomaly.detector import Settings
 from tocsin.forecaster.benchmarks.gwdg_ticket import Node
-from tocsin.forecaster.examples import Floats, Mask
-from tocsin.forecaster.scorer import NotEnoughData
-from tocsin.forecaster.ticket_clock import Instants
+from tocsin.forecaster.evaluation.ticket_clock import Instants
+from tocsin.forecaster.features.examples import Floats, Mask
+from tocsin.forecaster.hazard.scorer import NotEnoughData
 
 PER_DAY = 0.1
 """Alarm episodes a day on the other nodes: half of the starts that are allowed."""

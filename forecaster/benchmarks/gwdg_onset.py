@@ -11,19 +11,19 @@ import numpy.typing as npt
 
 from tocsin.domain.clock import HOUR
 from tocsin.domain.identity import Gpu
+from tocsin.forecaster.anomaly.structural import NodeRecord, Settings, code_onsets
 from tocsin.forecaster.benchmarks.gwdg_tidy import canonical
 from tocsin.forecaster.benchmarks.result import Figure, Section
 from tocsin.forecaster.evaluation.figures import standard
 from tocsin.forecaster.evaluation.leak import leak_factor
 from tocsin.forecaster.evaluation.split import Kind, Split
 from tocsin.forecaster.evaluation.trivial import RECENCY, recency
-from tocsin.forecaster.examples import NEVER, Examples, Floats
+from tocsin.forecaster.features.examples import NEVER, Examples, Floats
+from tocsin.forecaster.features.onsets import onsets_of
 from tocsin.forecaster.features.plan import Plan
 from tocsin.forecaster.features.walk import Part, Rules, Span, Walk
-from tocsin.forecaster.onsets import onsets_of
-from tocsin.forecaster.scorer import NotEnoughData
-from tocsin.forecaster.scorers.registry import build
-from tocsin.forecaster.structural import NodeRecord, Settings, code_onsets
+from tocsin.forecaster.hazard.registry import build
+from tocsin.forecaster.hazard.scorer import NotEnoughData
 from tocsin.store.port import Columns
 
 HORIZON_MS = 48 * HOUR

@@ -19,8 +19,8 @@ from tocsin.forecaster.benchmarks.gwdg_ticket import (
     start_rows,
 )
 from tocsin.forecaster.benchmarks.result import Figure, Table
-from tocsin.forecaster.ticket_clock import AFTER_MS, BEFORE_MS, LoggedIncident, TicketScore, episode_starts
-from tocsin.forecaster.ticket_nulls import BAR_PER_NODE_DAY, figures, figures_above, nulls
+from tocsin.forecaster.evaluation.ticket_clock import AFTER_MS, BEFORE_MS, LoggedIncident, TicketScore, episode_starts
+from tocsin.forecaster.evaluation.ticket_nulls import BAR_PER_NODE_DAY, figures, figures_above, nulls
 
 NULL_HEAD = (
     "figure",

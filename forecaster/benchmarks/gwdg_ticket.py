@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tocsin.domain.clock import HOUR
-from tocsin.forecaster.examples import Mask
-from tocsin.forecaster.structural import FROZEN, LOST, SILENT, XID, NodeRecord, signs
-from tocsin.forecaster.ticket_clock import Instants, LoggedIncident, TicketScore, episode_starts, score
-from tocsin.forecaster.ticket_nulls import BAR_PER_NODE_DAY
+from tocsin.forecaster.anomaly.structural import FROZEN, LOST, SILENT, XID, NodeRecord, signs
+from tocsin.forecaster.evaluation.ticket_clock import Instants, LoggedIncident, TicketScore, episode_starts, score
+from tocsin.forecaster.evaluation.ticket_nulls import BAR_PER_NODE_DAY
+from tocsin.forecaster.features.examples import Mask
 
 Union = tuple[str, ...]
 

@@ -20,8 +20,8 @@ from tocsin.forecaster.evaluation.ranking import budget_threshold
 from tocsin.forecaster.evaluation.reliability import reliability_curve, reliability_table
 from tocsin.forecaster.evaluation.split import Kind, by_time, check_parts
 from tocsin.forecaster.evaluation.trivial import BASE_RATES, RECENCY, base_rates
-from tocsin.forecaster.examples import Examples, Floats, Mask
-from tocsin.forecaster.scorers import registry
+from tocsin.forecaster.features.examples import Examples, Floats, Mask
+from tocsin.forecaster.hazard import registry
 
 RATE, HAZARD, BOOSTING = "rate", "hazard", "boosting"
 BARS = {ANY.name: {"roc_auc": 0.58}, GPU.name: {"roc_auc": 0.69}}

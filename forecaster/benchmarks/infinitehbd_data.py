@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from tocsin.domain.clock import DAY
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.examples import NEVER, Codes, Ints, Mask
+from tocsin.forecaster.features.examples import NEVER, Codes, Ints, Mask
 
 POPULATION = 400
 """Nodes of the cluster's sample, those that never fail and are never named among them."""

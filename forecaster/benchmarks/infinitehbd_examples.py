@@ -10,7 +10,7 @@ from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.benchmarks.infinitehbd_data import Cluster
 from tocsin.forecaster.benchmarks.tally import Tally
-from tocsin.forecaster.examples import NEVER, Examples, Floats, Ints, Mask
+from tocsin.forecaster.features.examples import NEVER, Examples, Floats, Ints, Mask
 
 HORIZON_MS = 48 * HOUR
 WEEK = 7

@@ -13,8 +13,8 @@ from tocsin.forecaster.benchmarks.result import Figure, Request, Result, Section
 from tocsin.forecaster.deep.pinball import SHARES
 from tocsin.forecaster.deep.quantiles import LstmQuantiles, QuantileSettings, Windows
 from tocsin.forecaster.evaluation.bootstrap import clusters, figure, ratio
-from tocsin.forecaster.examples import Floats, Ints, Singles
-from tocsin.forecaster.smoothing import quantiles
+from tocsin.forecaster.features.examples import Floats, Ints, Singles
+from tocsin.forecaster.trend.smoothing import quantiles
 
 START_MS = 1_750_032_000_000
 """2025-06-16T00:00:00Z, a Monday."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from tocsin.domain.clock import DAY, MINUTE
 from tocsin.forecaster.deep.quantiles import Windows
-from tocsin.forecaster.examples import Ints, Singles
+from tocsin.forecaster.features.examples import Ints, Singles
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.spec import FleetSpec
 

@@ -16,8 +16,8 @@ from tocsin.forecaster.benchmarks.simulator_single import Single, single_table, 
 from tocsin.forecaster.evaluation.figures import population, standard, with_bars
 from tocsin.forecaster.evaluation.reliability import reliability_curve, reliability_table
 from tocsin.forecaster.evaluation.trivial import BASE_RATES, RECENCY, base_rates, recency
-from tocsin.forecaster.examples import Floats
-from tocsin.forecaster.scorer import Scorer
+from tocsin.forecaster.features.examples import Floats
+from tocsin.forecaster.hazard.scorer import Scorer
 from tocsin.sim.scenario import Scenario, scenario_of
 
 SOURCE = "Made up by the simulated fleet (docs/simulation.md) from a scenario file; nothing in it was measured."

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.forecaster.benchmarks.result import Figure, Section, Table
 from tocsin.forecaster.benchmarks.simulator_fleet import START_MS
-from tocsin.forecaster.filling import HOLES, INSTANCE, LAYOUT, MEMORY, PAST, outlook, stepped_up
+from tocsin.forecaster.capacity.filling import HOLES, INSTANCE, LAYOUT, MEMORY, PAST, outlook, stepped_up
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.scenario import Scenario
 from tocsin.sim.spec import FleetSpec

@@ -9,10 +9,10 @@ import numpy as np
 
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.progress import work
-from tocsin.forecaster.examples import NEVER, Examples, Mask
+from tocsin.forecaster.features.examples import NEVER, Examples, Mask
+from tocsin.forecaster.features.onsets import Onset
 from tocsin.forecaster.features.plan import Plan
 from tocsin.forecaster.features.walk import Part, Rules, Span, Walk
-from tocsin.forecaster.onsets import Onset
 from tocsin.sim.faults import fault_kinds
 from tocsin.sim.faults.base import FaultClass
 from tocsin.sim.fleet import SimulatedFleet

@@ -9,9 +9,9 @@ import numpy as np
 
 from tocsin.domain.clock import HOUR
 from tocsin.forecaster.benchmarks.simulator_fleet import Simulated
-from tocsin.forecaster.examples import Examples, Floats, Mask
-from tocsin.forecaster.scorer import Scorer
-from tocsin.forecaster.scorers import registry, scorer_calibrated, scorer_ensemble
+from tocsin.forecaster.features.examples import Examples, Floats, Mask
+from tocsin.forecaster.hazard import registry, scorer_calibrated, scorer_ensemble
+from tocsin.forecaster.hazard.scorer import Scorer
 
 HORIZON_MS = 48 * HOUR
 HORIZONS_MS = (24 * HOUR, HORIZON_MS)

@@ -8,7 +8,7 @@ import numpy as np
 
 from tocsin.forecaster.benchmarks.result import Table
 from tocsin.forecaster.benchmarks.simulator_models import HORIZON_MS, best_threshold
-from tocsin.forecaster.examples import Examples, Floats, Mask
+from tocsin.forecaster.features.examples import Examples, Floats, Mask
 
 MOST_QUIET = 30_000
 """Quiet rows on which a threshold is tuned."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.examples import Floats, Mask
+from tocsin.forecaster.features.examples import Floats, Mask
 
 SMD, ASD = "SMD", "ASD"
 STEP_MS = {SMD: MINUTE, ASD: 5 * MINUTE}

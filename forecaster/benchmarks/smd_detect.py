@@ -8,11 +8,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from tocsin.forecaster.alarm_level import FOLDS, alarm_level, held_out
-from tocsin.forecaster.anomaly import Scores, Settings, exponential_mean, learn
+from tocsin.forecaster.anomaly.alarm_level import FOLDS, alarm_level, held_out
+from tocsin.forecaster.anomaly.detector import Scores, Settings, exponential_mean, learn
 from tocsin.forecaster.benchmarks.smd_data import Machine
 from tocsin.forecaster.benchmarks.smd_events import Outcome, average_precision, outcome
-from tocsin.forecaster.examples import Floats, Mask
+from tocsin.forecaster.features.examples import Floats, Mask
 
 DETECTOR, LEVEL, FOREST = "detector", "largest deviation", "isolation forest"
 BUDGETS = (1.0, 1.5, 2.0)

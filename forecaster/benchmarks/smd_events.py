@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tocsin.domain.clock import DAY
-from tocsin.forecaster.alarm_level import MERGE_MS, episodes
-from tocsin.forecaster.examples import Floats, Mask
+from tocsin.forecaster.anomaly.alarm_level import MERGE_MS, episodes
+from tocsin.forecaster.features.examples import Floats, Mask
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import numpy as np
 from tocsin.forecaster.benchmarks.result import Table
 from tocsin.forecaster.benchmarks.smd_data import Machine
 from tocsin.forecaster.benchmarks.smd_events import Sums, outcome, sums
-from tocsin.forecaster.examples import Mask
+from tocsin.forecaster.features.examples import Mask
 
 DRAWS = 1_000
 QUANTILE = 95.0

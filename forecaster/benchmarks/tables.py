@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tocsin.forecaster.examples import Examples
+from tocsin.forecaster.features.examples import Examples
 
 
 def joined(parts: Sequence[Examples]) -> Examples:

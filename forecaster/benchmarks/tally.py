@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tocsin.domain.clock import DAY
-from tocsin.forecaster.examples import Floats, Ints
+from tocsin.forecaster.features.examples import Floats, Ints
 
 Numbers = npt.NDArray[np.integer]
 

@@ -22,7 +22,7 @@ from tocsin.forecaster.evaluation.figures import population, standard, with_bars
 from tocsin.forecaster.evaluation.leak import leak_factor
 from tocsin.forecaster.evaluation.reliability import reliability_curve, reliability_table
 from tocsin.forecaster.evaluation.split import Kind, Split, by_time, check_parts
-from tocsin.forecaster.examples import Examples, Floats, Mask
+from tocsin.forecaster.features.examples import Examples, Floats, Mask
 
 TIME_BARS = {"roc_auc": 0.84, "auprc_x_base": 8.0}
 DEVICE_BARS = {"roc_auc": 0.82, "auprc_x_base": 7.0}

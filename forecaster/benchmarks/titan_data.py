@@ -19,7 +19,7 @@ import polars as pl
 from tocsin.domain.clock import DAY
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.benchmarks.tally import Numbers
-from tocsin.forecaster.examples import NEVER, Codes, Ints, Mask
+from tocsin.forecaster.features.examples import NEVER, Codes, Ints, Mask
 
 COLUMNS = ("SN", "location", "insert", "remove", "event")
 EVENTS = ("DBE", "OTB")

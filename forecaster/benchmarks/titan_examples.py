@@ -10,7 +10,7 @@ from tocsin.forecaster.benchmarks.titan_data import EVENTS, PLACE_PARTS, Fleet
 from tocsin.forecaster.benchmarks.titan_own import own_rate
 from tocsin.forecaster.benchmarks.titan_snapshots import HORIZON_MS, Snapshots, blades
 from tocsin.forecaster.benchmarks.titan_walk import Pace, walk
-from tocsin.forecaster.examples import NEVER, Examples, Floats, Ints, Mask
+from tocsin.forecaster.features.examples import NEVER, Examples, Floats, Ints, Mask
 
 LEAST_RATE = 1e-12
 """Onsets per day, where a logarithm of none would be needed."""

@@ -10,9 +10,9 @@ from tocsin.domain.clock import DAY, HOUR
 from tocsin.forecaster.benchmarks.titan_snapshots import HORIZON_MS
 from tocsin.forecaster.evaluation.ranking import budget_threshold
 from tocsin.forecaster.evaluation.trivial import BASE_RATES, RECENCY, base_rates
-from tocsin.forecaster.examples import Examples, Floats
-from tocsin.forecaster.scorer import Scorer
-from tocsin.forecaster.scorers import registry
+from tocsin.forecaster.features.examples import Examples, Floats
+from tocsin.forecaster.hazard import registry
+from tocsin.forecaster.hazard.scorer import Scorer
 
 RATE, COUNTED, HAZARD, BOOSTING, AGE = "rate", "rate, uncorrected", "hazard", "boosting", "age only"
 RANKS = (RECENCY, AGE)

@@ -11,7 +11,7 @@ import numpy as np
 from tocsin.domain.clock import DAY
 from tocsin.forecaster.benchmarks.tally import Tally, pairs
 from tocsin.forecaster.benchmarks.titan_data import BURST_MS, EVENTS, Fleet
-from tocsin.forecaster.examples import Floats, Ints, Mask
+from tocsin.forecaster.features.examples import Floats, Ints, Mask
 
 EDGES_DAYS = (30.0, 120.0)
 MEMORY_DAYS = 365.0

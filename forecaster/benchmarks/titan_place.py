@@ -18,7 +18,7 @@ import numpy.typing as npt
 from tocsin.domain.clock import DAY
 from tocsin.forecaster.benchmarks.tally import Tally, numbered
 from tocsin.forecaster.benchmarks.titan_data import PLACE_PARTS, Fleet
-from tocsin.forecaster.examples import Floats, Ints, Mask
+from tocsin.forecaster.features.examples import Floats, Ints, Mask
 
 CELLS = (("cage",), ("node",), ("row",), ("column",), ("blade",), ("cage", "node"), ("row", "cage"), ("year",))
 ALONE, TOGETHER = 1.0, 5.0

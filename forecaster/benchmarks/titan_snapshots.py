@@ -14,7 +14,7 @@ from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.benchmarks.tally import Tally, numbered, pairs
 from tocsin.forecaster.benchmarks.titan_data import BURST_MS, Fleet
-from tocsin.forecaster.examples import NEVER, Floats, Ints, Mask
+from tocsin.forecaster.features.examples import NEVER, Floats, Ints, Mask
 
 HORIZON_MS = 48 * HOUR
 BEFORE_DAYS = 7

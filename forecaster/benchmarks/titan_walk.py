@@ -17,7 +17,7 @@ from tocsin.forecaster.benchmarks.tally import numbered
 from tocsin.forecaster.benchmarks.titan_data import Fleet
 from tocsin.forecaster.benchmarks.titan_place import Past, fit, past_of
 from tocsin.forecaster.benchmarks.titan_snapshots import blades
-from tocsin.forecaster.examples import Floats, Ints, Mask
+from tocsin.forecaster.features.examples import Floats, Ints, Mask
 
 FLEET_DAYS, FLEET_ONSETS = 30.0, 3.0
 """Memory and prior of the fleet's own ratio: faster than the place effects, for the level rises within weeks."""

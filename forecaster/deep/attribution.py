@@ -12,7 +12,7 @@ from torch import Tensor
 from tocsin.forecaster.deep.inputs import Encoder
 from tocsin.forecaster.deep.network import Network, Past, past_of
 from tocsin.forecaster.deep.survival import log_odds
-from tocsin.forecaster.examples import Floats
+from tocsin.forecaster.features.examples import Floats
 
 
 @dataclass(frozen=True, slots=True)

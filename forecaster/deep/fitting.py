@@ -13,7 +13,7 @@ from tocsin.forecaster.deep.network import Network, Shape, past_of
 from tocsin.forecaster.deep.sampling import course
 from tocsin.forecaster.deep.survival import Outcome, base_logits, log_likelihood
 from tocsin.forecaster.deep.training import Loss, Progress, Recipe, train
-from tocsin.forecaster.examples import Examples, Floats, Ints, Mask, Singles
+from tocsin.forecaster.features.examples import Examples, Floats, Ints, Mask, Singles
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tocsin.forecaster.examples import Examples, Ints, Sequences, Singles
-from tocsin.forecaster.scorers.prepare import Preparation, prepare
-from tocsin.forecaster.scorers.rows import aligned
+from tocsin.forecaster.features.examples import Examples, Ints, Sequences, Singles
+from tocsin.forecaster.hazard.prepare import Preparation, prepare
+from tocsin.forecaster.hazard.rows import aligned
 
 SCALE_ROWS = 1024
 """Windows from which the scale of the channels is learned."""

@@ -18,9 +18,9 @@ from tocsin.forecaster.deep.network import Network, Shape, past_of
 from tocsin.forecaster.deep.pinball import SHARES, ordered, pinball, start
 from tocsin.forecaster.deep.stored import encoder_from, encoder_parts, network_from, network_parts
 from tocsin.forecaster.deep.training import Loss, Progress, Recipe, train
-from tocsin.forecaster.examples import Codes, Floats, HeldSequences, Ints, Mask, Singles
-from tocsin.forecaster.scorer import NotEnoughData, State
-from tocsin.forecaster.scorers.tabular import check_state
+from tocsin.forecaster.features.examples import Codes, Floats, HeldSequences, Ints, Mask, Singles
+from tocsin.forecaster.hazard.scorer import NotEnoughData, State
+from tocsin.forecaster.hazard.tabular import check_state
 
 LEAST_WINDOWS = 200
 _HOUR_OF_DAY = ("sin_of_day", "cos_of_day")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tocsin.forecaster.examples import Floats, Ints, Mask
+from tocsin.forecaster.features.examples import Floats, Ints, Mask
 
 MOST_REPEATS = 20
 

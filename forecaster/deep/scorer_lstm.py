@@ -19,11 +19,11 @@ from tocsin.forecaster.deep.sampling import choose
 from tocsin.forecaster.deep.stored import encoder_from, encoder_parts, network_from, network_parts
 from tocsin.forecaster.deep.survival import Outcome, outcome, probabilities
 from tocsin.forecaster.deep.training import Progress, Recipe
-from tocsin.forecaster.examples import Examples, Floats, Ints
-from tocsin.forecaster.scorer import NotEnoughData, State
-from tocsin.forecaster.scorers.rows import Rows, aligned, chosen_names, device_folds, require, too_short
-from tocsin.forecaster.scorers.settings import Common, as_json, make
-from tocsin.forecaster.scorers.tabular import check_state
+from tocsin.forecaster.features.examples import Examples, Floats, Ints
+from tocsin.forecaster.hazard.rows import Rows, aligned, chosen_names, device_folds, require, too_short
+from tocsin.forecaster.hazard.scorer import NotEnoughData, State
+from tocsin.forecaster.hazard.settings import Common, as_json, make
+from tocsin.forecaster.hazard.tabular import check_state
 
 PATCHES = 24
 """An LSTM runs over at most about so many patches; longer pasts get patches of several steps. Own choice: the time of

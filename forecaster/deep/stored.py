@@ -12,8 +12,8 @@ import torch
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.deep.inputs import Encoder
 from tocsin.forecaster.deep.network import Network, Shape
-from tocsin.forecaster.scorer import Json, State
-from tocsin.forecaster.scorers.prepare import from_arrays
+from tocsin.forecaster.hazard.prepare import from_arrays
+from tocsin.forecaster.hazard.scorer import Json, State
 
 Arrays = dict[str, npt.NDArray[np.generic]]
 

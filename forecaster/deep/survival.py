@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tocsin.forecaster.examples import NEVER, Examples, Floats, Ints, Mask
+from tocsin.forecaster.features.examples import NEVER, Examples, Floats, Ints, Mask
 
 _TINY = 1e-12
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tocsin.forecaster.examples import Ints
+from tocsin.forecaster.features.examples import Ints
 
 FINAL_RATE = 0.05
 """The learning rate ends at this share of where it began."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.benchmarks.result import Figure
-from tocsin.forecaster.examples import Floats
+from tocsin.forecaster.features.examples import Floats
 
 Draws = Mapping[str, Floats]
 """Figures by name: float64[1 + draws], the sample's own value first."""

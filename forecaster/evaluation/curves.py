@@ -10,7 +10,7 @@ from tocsin.domain.clock import DAY, HOUR
 from tocsin.forecaster.benchmarks.result import Curve
 from tocsin.forecaster.evaluation.leads import LOOKBACK_MS, warned
 from tocsin.forecaster.evaluation.ranking import budget_threshold
-from tocsin.forecaster.examples import Examples, Floats, Mask
+from tocsin.forecaster.features.examples import Examples, Floats, Mask
 
 POINTS = 200
 """Points of a line: more cannot be seen."""

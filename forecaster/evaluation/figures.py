@@ -31,7 +31,7 @@ from tocsin.forecaster.evaluation.leads import LOOKBACK_MS, cadence_ms, lead_fig
 from tocsin.forecaster.evaluation.ranking import BUDGETS, order_figures
 from tocsin.forecaster.evaluation.reliability import calibration_figures, is_probability
 from tocsin.forecaster.evaluation.trivial import ALWAYS_HEALTHY, always_healthy
-from tocsin.forecaster.examples import Examples, Floats, Mask
+from tocsin.forecaster.features.examples import Examples, Floats, Mask
 
 DRAWS = 200
 

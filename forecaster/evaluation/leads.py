@@ -9,7 +9,7 @@ import numpy as np
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.forecaster.benchmarks.result import Table
 from tocsin.forecaster.evaluation.bootstrap import Clusters, ratio
-from tocsin.forecaster.examples import NEVER, Codes, Examples, Floats, Ints, Mask
+from tocsin.forecaster.features.examples import NEVER, Codes, Examples, Floats, Ints, Mask
 
 LOOKBACK_MS = 7 * DAY
 """An alarm is about an onset of the same device within this; earlier ones are about nothing."""

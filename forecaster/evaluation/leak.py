@@ -13,7 +13,7 @@ from tocsin.domain.errors import InputError
 from tocsin.forecaster.benchmarks.result import Figure, Section
 from tocsin.forecaster.evaluation.figures import standard
 from tocsin.forecaster.evaluation.split import Split
-from tocsin.forecaster.examples import Examples, Floats, Ints
+from tocsin.forecaster.features.examples import Examples, Floats, Ints
 
 Fit = Callable[[Examples, Examples], Floats]
 """(train, test) to scores float64[n of test]: fit on the one, score the other."""

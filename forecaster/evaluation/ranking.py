@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tocsin.forecaster.evaluation.bootstrap import Clusters, ratio
-from tocsin.forecaster.examples import Floats, Mask
+from tocsin.forecaster.features.examples import Floats, Mask
 
 BUDGETS = (0.001, 0.01)
 """Shares of all device-windows that may carry an alert."""

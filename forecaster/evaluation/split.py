@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tocsin.domain.clock import HOUR, to_iso
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.examples import NEVER, Examples, Ints, Mask
+from tocsin.forecaster.features.examples import NEVER, Examples, Ints, Mask
 
 REMEDY = "split by time with a gap of the horizon, by device, or by both"
 

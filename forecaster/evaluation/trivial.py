@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tocsin.domain.clock import HOUR
-from tocsin.forecaster.examples import NEVER, Examples, Floats
+from tocsin.forecaster.features.examples import NEVER, Examples, Floats
 
 PRIOR_WINDOWS = 1000.0
 """Windows at the overall rate that each group of a base-rate table starts with (own choice), so that a group seen

@@ -9,9 +9,9 @@ import numpy as np
 from tocsin.domain.clock import DAY
 from tocsin.forecaster.features import peers
 from tocsin.forecaster.features.arrays import Floats, Ints
+from tocsin.forecaster.features.onsets import FAULT_CLASSES
 from tocsin.forecaster.features.parts import Parts
 from tocsin.forecaster.features.rings import Span
-from tocsin.forecaster.onsets import FAULT_CLASSES
 
 Column = tuple[str, Floats]
 

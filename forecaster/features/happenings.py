@@ -9,7 +9,7 @@ import numpy as np
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.event import Event, EventKind
 from tocsin.forecaster.features.arrays import NOT_YET, Arrays, Floats, Ints
-from tocsin.forecaster.onsets import EVENT_CLASSES, FAULT_CLASSES, event_class, is_return
+from tocsin.forecaster.features.onsets import EVENT_CLASSES, FAULT_CLASSES, event_class, is_return
 
 DECAYS_MS = (DAY, 14 * DAY)
 """Time constants of the decay (own choice): the recent, and the inclined."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tocsin.forecaster.examples import NEVER, Examples, HeldSequences
 from tocsin.forecaster.features.builder import FeatureBuilder
+from tocsin.forecaster.features.examples import NEVER, Examples, HeldSequences
 from tocsin.forecaster.features.walk import groups_of, host_of
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from tocsin.domain.clock import HOUR
 from tocsin.forecaster.features.arrays import NOT_YET, Arrays, Bools, Floats, Ints, Rows
 from tocsin.forecaster.features.layout import FAMILIES, LIVELY, Layout
-from tocsin.forecaster.resample import FROZEN_MS, FROZEN_SAMPLES
+from tocsin.forecaster.trend.resample import FROZEN_MS, FROZEN_SAMPLES
 
 POWER, ENERGY = 0, 1
 """Places in `LIVELY`."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tocsin.forecaster.examples import Codes, Ints, Singles
 from tocsin.forecaster.features.channels import OWN_CHANNELS
+from tocsin.forecaster.features.examples import Codes, Ints, Singles
 from tocsin.forecaster.features.plan import Plan
 from tocsin.forecaster.features.rings import Rings
 from tocsin.forecaster.features.sequence import shown_values

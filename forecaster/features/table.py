@@ -14,10 +14,10 @@ from tocsin.forecaster.features.channels import FROZEN, HARDWARE_EVENTS, OTHER_E
 from tocsin.forecaster.features.compared import against_peers, heat, neighbours
 from tocsin.forecaster.features.happenings import burst, hours_since
 from tocsin.forecaster.features.layout import FAMILIES
+from tocsin.forecaster.features.onsets import EVENT_CLASSES
 from tocsin.forecaster.features.parts import Parts, parts_of
 from tocsin.forecaster.features.plan import Plan
 from tocsin.forecaster.features.rings import Span
-from tocsin.forecaster.onsets import EVENT_CLASSES
 
 Column = tuple[str, Floats]
 DECAYS = ("recent", "inclined")

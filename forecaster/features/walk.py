@@ -16,14 +16,14 @@ from tocsin.domain.event import Event
 from tocsin.domain.identity import Gpu
 from tocsin.domain.progress import work
 from tocsin.domain.reading import Reading
-from tocsin.forecaster.examples import Codes, Examples, Ints, Mask, Singles
 from tocsin.forecaster.features.builder import FeatureBuilder
+from tocsin.forecaster.features.examples import Codes, Examples, Ints, Mask, Singles
 from tocsin.forecaster.features.feed import Source, chunk_of
+from tocsin.forecaster.features.labels import GAP_MS, label
+from tocsin.forecaster.features.onsets import QUIET_MS, Onset, onsets_of
 from tocsin.forecaster.features.plan import Plan
 from tocsin.forecaster.features.readings import Condenser, jobs_of
 from tocsin.forecaster.features.recording import RecordedSequences, Recording
-from tocsin.forecaster.labels import GAP_MS, label
-from tocsin.forecaster.onsets import QUIET_MS, Onset, onsets_of
 from tocsin.store.port import Columns
 
 
@@ -48,7 +48,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How a walk is labelled: see `tocsin.forecaster.onsets` and `labels`."""
+    """How a walk is labelled: see `tocsin.forecaster.features.onsets` and `labels`."""
 
     gap_ms: int = GAP_MS
     quiet_ms: int = QUIET_MS

@@ -12,8 +12,8 @@ from safetensors.numpy import load_file, save_file
 
 from tocsin.domain.errors import InputError
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.forecaster.examples import Examples, Floats, Singles
-from tocsin.forecaster.onsets import Onset
+from tocsin.forecaster.features.examples import Examples, Floats, Singles
+from tocsin.forecaster.features.onsets import Onset
 
 BINS = 10
 SHIFTED = 0.25

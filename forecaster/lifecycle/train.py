@@ -11,12 +11,12 @@ import numpy as np
 
 from tocsin import __version__
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.artefact import Card
-from tocsin.forecaster.engine import Engine
 from tocsin.forecaster.evaluation.report_json import to_json
-from tocsin.forecaster.examples import NEVER, Examples, HeldSequences
+from tocsin.forecaster.features.examples import NEVER, Examples, HeldSequences
+from tocsin.forecaster.hazard.artefact import Card
 from tocsin.forecaster.lifecycle.drift import Reference
-from tocsin.forecaster.lifecycle.shelf import Shelf, Shelved
+from tocsin.forecaster.lifecycle.engine import Engine
+from tocsin.forecaster.lifecycle.model_registry import Shelf, Shelved
 from tocsin.forecaster.lifecycle.trial import LEADING, Recipe, Trial, hold
 from tocsin.forecaster.live.cases import CaseBook
 from tocsin.forecaster.live.kinds import FaultKinds

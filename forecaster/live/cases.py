@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from tocsin.domain.clock import HOUR
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.examples import Examples, Floats, Ints, Singles
+from tocsin.forecaster.features.examples import Examples, Floats, Ints, Singles
 
 MOST_FAULTS, MOST_QUIET, MOST_FEATURES = 500, 1_500, 64
 NEIGHBOURS = 10

@@ -17,9 +17,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.examples import Examples, Floats, Ints
-from tocsin.forecaster.scorers.prepare import Preparation, from_arrays, prepare
-from tocsin.forecaster.scorers.rows import aligned, chosen_names
+from tocsin.forecaster.features.examples import Examples, Floats, Ints
+from tocsin.forecaster.hazard.prepare import Preparation, from_arrays, prepare
+from tocsin.forecaster.hazard.rows import aligned, chosen_names
 
 STRENGTHS = (0.0001, 0.001, 0.01, 0.1)
 """Candidates for the inverse penalty of a coefficient, as in the hazard; beside them the shares of the past alone."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tocsin.forecaster.examples import Examples, Floats, HeldSequences, Ints, Singles
-from tocsin.forecaster.scorer import Scorer
+from tocsin.forecaster.features.examples import Examples, Floats, HeldSequences, Ints, Singles
+from tocsin.forecaster.hazard.scorer import Scorer
 
 LEAST = 0.1
 """Log-odds below which a reason is none."""

@@ -11,16 +11,16 @@ from tocsin.domain.finding import Evidence
 from tocsin.domain.identity import Gpu
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.subject import Subject, SubjectKind
-from tocsin.forecaster.artefact import Card
-from tocsin.forecaster.examples import Examples, Floats, Ints
 from tocsin.forecaster.features import FeatureBuilder, examples_now
+from tocsin.forecaster.features.examples import Examples, Floats, Ints
+from tocsin.forecaster.hazard.artefact import Card
+from tocsin.forecaster.hazard.scorer import short_history
+from tocsin.forecaster.hazard.scorer_calibrated import Calibrated
 from tocsin.forecaster.lifecycle.drift import ALARM_SHARE, LEAST_GPUS, Shift, feature_shift
-from tocsin.forecaster.lifecycle.shelf import Shelved
+from tocsin.forecaster.lifecycle.model_registry import Shelved
 from tocsin.forecaster.live.cases import Likeness
 from tocsin.forecaster.live.reasons import Reason, reasons
 from tocsin.forecaster.live.sentences import likely_sentence, unlikely_sentence, why
-from tocsin.forecaster.scorer import short_history
-from tocsin.forecaster.scorers.scorer_calibrated import Calibrated
 
 TARGET, DRIFT = "hardware_fault", "model_drift"
 EXPLAINED = 50

@@ -15,7 +15,7 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.identity import Gpu
 from tocsin.domain.prediction import Prediction
 from tocsin.forecaster.features import FeatureBuilder, Feed, Plan, restore, save
-from tocsin.forecaster.lifecycle.shelf import Shelf
+from tocsin.forecaster.lifecycle.model_registry import Shelf
 from tocsin.forecaster.live.place import RiskPlace
 from tocsin.forecaster.live.risk import RiskModel
 from tocsin.store.factory import open_store

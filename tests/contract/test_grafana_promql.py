@@ -23,9 +23,9 @@ from tocsin.collector.simulated import from_settings
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.metrics import METRICS, variant
 from tocsin.domain.reading import Reading
+from tocsin.queries.views import decision_out
 from tocsin.runtime.agent import Agent
 from tocsin.runtime.demo import Demo, demo_settings
-from tocsin.runtime.views import decision_out
 from tocsin.telemetry.metrics import COLLECTED, OWN_METRICS, OwnMetrics
 from tocsin_testing import needs, servers
 from tocsin_testing.builders import T0, gpu

@@ -10,7 +10,7 @@ import pytest
 
 from tocsin.config.settings import StoreKind, StoreSettings
 from tocsin.domain.batch import Batch
-from tocsin.store.influx import InfluxStore
+from tocsin.store.influx.store import InfluxStore
 from tocsin.store.port import StoreMisconfigured
 from tocsin_testing import servers
 from tocsin_testing.builders import reading, xid

@@ -9,7 +9,7 @@ import pytest
 
 from tocsin.actions.executors.kubernetes import Kubernetes
 from tocsin.actions.executors.protocol import ExecutionResult, SeesNodes
-from tocsin.actions.recovery import inverse_of
+from tocsin.actions.model.recovery import inverse_of
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind

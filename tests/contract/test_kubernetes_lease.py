@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.actions.kube.cluster import Cluster
+from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.domain.clock import HOUR, SECOND, ManualClock
 from tocsin.runtime.lease import KubernetesLease
 from tocsin_testing.builders import T0

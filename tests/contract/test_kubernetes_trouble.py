@@ -12,9 +12,9 @@ import pytest
 import trustme
 
 from tocsin.actions.executors.protocol import ManagerUnavailable
-from tocsin.actions.kube.cluster import Cluster
-from tocsin.actions.kube.door import open_door
-from tocsin.actions.kube.port import KubeError
+from tocsin.actions.kubernetes.client import open_door
+from tocsin.actions.kubernetes.cluster import Cluster
+from tocsin.actions.kubernetes.port import KubeError
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.errors import InputError
@@ -207,7 +207,7 @@ def test_the_wait_that_the_server_asks_for_is_kept(site: Site, clock: ManualCloc
 
 
 def test_a_list_that_grew_too_old_begins_anew(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tocsin.actions.kube.cluster.PAGE", 2)
+    monkeypatch.setattr("tocsin.actions.kubernetes.cluster.PAGE", 2)
     node = site.node()
     for index in range(5):
         site.pod(f"train-{index}", node)

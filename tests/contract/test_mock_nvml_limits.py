@@ -13,9 +13,9 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from tocsin.collector.nvml_library import PynvmlLibrary
-from tocsin.collector.nvml_limits import NvmlLimits
-from tocsin.collector.nvml_reset import standing
+from tocsin.collector.nvml.library import PynvmlLibrary
+from tocsin.collector.nvml.limits import NvmlLimits
+from tocsin.collector.nvml.reset import standing
 from tocsin.domain.power import LimitFailure, Obstacle
 from tocsin_testing.mock_gpus import a100, h100, split
 from tocsin_testing.mock_nvml import MockFleet
@@ -206,10 +206,10 @@ def test_a_list_of_processes_that_cannot_be_had_counts_as_one(tmp_path: Path) ->
 HANDS = """
 import sys
 from pathlib import Path
-from tocsin.actions.node.keeper import LimitKeeper
+from tocsin.actions.node.limit_writer import LimitKeeper
 from tocsin.actions.node.markers import MarkerFolder
-from tocsin.collector.nvml_library import PynvmlLibrary
-from tocsin.collector.nvml_limits import NvmlLimits
+from tocsin.collector.nvml.library import PynvmlLibrary
+from tocsin.collector.nvml.limits import NvmlLimits
 from tocsin.domain.clock import SystemClock
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.order import Order

@@ -11,9 +11,9 @@ import pynvml
 import pytest
 
 import tocsin
-from tocsin.collector.nvml import NvmlSource
-from tocsin.collector.nvml_device import Place
-from tocsin.collector.nvml_library import PynvmlLibrary
+from tocsin.collector.nvml.device import Place
+from tocsin.collector.nvml.library import PynvmlLibrary
+from tocsin.collector.nvml.source import NvmlSource
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading, sanitise
 from tocsin_testing.builders import T0

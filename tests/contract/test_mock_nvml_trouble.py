@@ -12,9 +12,9 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from tocsin.collector.nvml import NvmlSource
-from tocsin.collector.nvml_device import Place
-from tocsin.collector.nvml_library import PynvmlLibrary
+from tocsin.collector.nvml.device import Place
+from tocsin.collector.nvml.library import PynvmlLibrary
+from tocsin.collector.nvml.source import NvmlSource
 from tocsin.domain.batch import Batch
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.event import Event, EventKind
@@ -65,9 +65,9 @@ def lost(reading: Reading) -> bool:
 
 def test_without_a_library_the_remedy_names_the_driver() -> None:
     program = (
-        "from tocsin.collector.nvml import NvmlSource\n"
-        "from tocsin.collector.nvml_device import Place\n"
-        "from tocsin.collector.nvml_library import PynvmlLibrary\n"
+        "from tocsin.collector.nvml.source import NvmlSource\n"
+        "from tocsin.collector.nvml.device import Place\n"
+        "from tocsin.collector.nvml.library import PynvmlLibrary\n"
         "from tocsin.domain.errors import Unavailable\n"
         "try: NvmlSource(PynvmlLibrary(), Place('node-1'))\n"
         "except Unavailable as problem: print(problem)\n"

@@ -12,15 +12,15 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tocsin.collector.prometheus_history_http import HistoryClient
-from tocsin.collector.replay import read_recording
+from tocsin.collector.prometheus_history.http import HistoryClient
+from tocsin.collector.replay.source import read_recording
 from tocsin.domain.clock import HOUR, MINUTE, SystemClock
 from tocsin.domain.errors import InputError
 from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading
+from tocsin.offline.import_history import ImportReport, Wanted, import_to_file, import_to_store
+from tocsin.offline.replay import run_replay
 from tocsin.rules.load import load_rules
-from tocsin.runtime.import_history import ImportReport, Wanted, import_to_file, import_to_store
-from tocsin.runtime.replay import run_replay
 from tocsin.store.memory import MemoryStore
 from tocsin_testing import needs, servers
 from tocsin_testing.dcgm_site import HOURS, INTERVAL, Point, openmetrics, site

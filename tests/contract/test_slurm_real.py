@@ -12,13 +12,13 @@ import pytest
 
 from tocsin.actions.executors.protocol import ExecutionResult
 from tocsin.actions.executors.slurm import SlurmExecutor
-from tocsin.actions.loop import ActionLoop
-from tocsin.actions.policy import Policy
-from tocsin.actions.recovery import inverse_of
+from tocsin.actions.loop.loop import ActionLoop
+from tocsin.actions.model.policy import Policy
+from tocsin.actions.model.recovery import inverse_of
+from tocsin.actions.model.view import Confirmations, FleetView, GpuView
 from tocsin.actions.slurm.client import Slurm
 from tocsin.actions.slurm.hostlist import expand
 from tocsin.actions.slurm.runner import CommandRunner, SlurmProblem, Trouble
-from tocsin.actions.view import Confirmations, FleetView, GpuView
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import HOUR, SystemClock
 from tocsin.domain.decision import Decision, DecisionState, Mode

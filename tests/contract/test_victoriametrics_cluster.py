@@ -17,7 +17,7 @@ from tocsin.config.settings import StoreKind, StoreSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE, SystemClock
 from tocsin.store.port import StoreUnavailable
-from tocsin.store.victoriametrics import VictoriaMetricsStore
+from tocsin.store.victoriametrics.store import VictoriaMetricsStore
 from tocsin_testing import servers
 from tocsin_testing.builders import gpu, reading
 

@@ -14,9 +14,9 @@ from tocsin.config.settings import StoreKind, StoreSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, MINUTE, SystemClock
 from tocsin.domain.missing import Missing
-from tocsin.store.lineprotocol import encode
+from tocsin.store.line_protocol.codec import encode
 from tocsin.store.port import StoreUnavailable
-from tocsin.store.victoriametrics import VictoriaMetricsStore
+from tocsin.store.victoriametrics.store import VictoriaMetricsStore
 from tocsin_testing import servers
 from tocsin_testing.builders import gpu, reading, xid
 

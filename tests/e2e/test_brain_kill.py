@@ -13,7 +13,7 @@ import pytest
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
-from tocsin.actions.messages import REQUESTED
+from tocsin.actions.notifications.messages import REQUESTED
 from tocsin.client.client import Client
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
@@ -21,8 +21,8 @@ from tocsin.domain.clock import HOUR, SystemClock
 from tocsin.domain.reading import Reading
 from tocsin.journal.reader import read_entries
 from tocsin.journal.verify import verify
-from tocsin.store.lineprotocol import encode
-from tocsin.store.sqlite import SqliteStore
+from tocsin.store.embedded.store import SqliteStore
+from tocsin.store.line_protocol.codec import encode
 from tocsin_testing.brain_child import start_brain
 from tocsin_testing.builders import gpu
 

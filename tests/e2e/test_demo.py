@@ -15,7 +15,7 @@ import pytest
 
 from tocsin.actions.executors.protocol import PRE_CHECK
 from tocsin.actions.guards.stages import GUARDS
-from tocsin.actions.judging import SELECTION
+from tocsin.actions.loop.guard_evaluation import SELECTION
 
 pytestmark = pytest.mark.xdist_group("demo")
 

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 from tocsin.domain.clock import DAY, MINUTE
-from tocsin.store.sqlite import SqliteStore
+from tocsin.store.embedded.store import SqliteStore
 
 KILLS = 20
 START = 1_795_000_000_000 // DAY * DAY
@@ -23,7 +23,7 @@ from tocsin.domain.clock import DAY, MINUTE
 from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import variant
 from tocsin.domain.reading import Reading
-from tocsin.store.sqlite import SqliteStore
+from tocsin.store.embedded.store import SqliteStore
 from tocsin.store.upkeep import Retention
 
 store, number, start = SqliteStore(Path(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.actions.messages import NOTIFIED, REQUESTED, encode
-from tocsin.actions.signature import sign
+from tocsin.actions.notifications.messages import NOTIFIED, REQUESTED, encode
+from tocsin.actions.notifications.signature import sign
 from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.finding import ActionKind, Category, Severity
 from tocsin.domain.subject import Subject, SubjectKind

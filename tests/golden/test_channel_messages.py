@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.actions.channels.mail import compose
-from tocsin.actions.channels.posted import PostedChannel
-from tocsin.actions.channels.protocol import Message, Phase, message_of
-from tocsin.actions.channels.registry import build_channel
-from tocsin.actions.channels.trial import marked_message
+from tocsin.actions.notifications.mail import compose
+from tocsin.actions.notifications.posted import PostedChannel
+from tocsin.actions.notifications.protocol import Message, Phase, message_of
+from tocsin.actions.notifications.registry import build_channel
+from tocsin.actions.notifications.trial import marked_message
 from tocsin.domain.finding import Severity
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin_testing.builders import T0

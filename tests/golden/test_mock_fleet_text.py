@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from tocsin.collector.nvml import NvmlSource
-from tocsin.collector.nvml_device import Place
-from tocsin.collector.nvml_library import PynvmlLibrary
+from tocsin.collector.nvml.device import Place
+from tocsin.collector.nvml.library import PynvmlLibrary
+from tocsin.collector.nvml.source import NvmlSource
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.reading import Reading
 from tocsin.runtime.agent import Agent
-from tocsin.store.lineprotocol import decode, encode
+from tocsin.store.line_protocol.codec import decode, encode
 from tocsin_testing.builders import T0
 from tocsin_testing.mock_gpus import a100, h100, split
 from tocsin_testing.mock_nvml import MockFleet

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.collector.nvml import NvmlSource
-from tocsin.collector.nvml_device import Place
-from tocsin.collector.nvml_library import PynvmlLibrary
+from tocsin.collector.nvml.device import Place
+from tocsin.collector.nvml.library import PynvmlLibrary
+from tocsin.collector.nvml.source import NvmlSource
 from tocsin.domain.clock import SECOND, SystemClock
 from tocsin.domain.metrics import METRICS, MetricKind, spec_of
 from tocsin.domain.missing import Missing

@@ -12,9 +12,9 @@ import structlog
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from tocsin.actions.controls import Breaker
 from tocsin.actions.executors.journal_only import JournalOnly
 from tocsin.actions.executors.protocol import ExecutionResult
+from tocsin.actions.model.controls import Breaker
 from tocsin.api.app import create_app
 from tocsin.api.directory import Directory
 from tocsin.api.principal import Principal, simple
@@ -25,8 +25,8 @@ from tocsin.domain.clock import MINUTE, ManualClock
 from tocsin.journal.chain import Entry
 from tocsin.journal.kinds import EntryKind
 from tocsin.journal.reader import read_entries
+from tocsin.queries.service import BrainService
 from tocsin.runtime.assembly import RunningBrain, open_brain
-from tocsin.runtime.service import BrainService
 from tocsin.telemetry.log import configure_logging
 from tocsin_testing.builders import T0, gpu, reading
 

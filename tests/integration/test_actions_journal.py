@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tocsin.actions.loop import ActionLoop
+from tocsin.actions.loop.loop import ActionLoop
 from tocsin.domain.decision import DecisionState
 from tocsin.journal.journal import Journal
 from tocsin.journal.verify import verify

@@ -11,9 +11,9 @@ from tocsin.client.models_now import PeerGroup
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, MINUTE, ManualClock
+from tocsin.queries.service import BrainService
 from tocsin.runtime.assembly import open_brain
 from tocsin.runtime.brain import Brain
-from tocsin.runtime.service import BrainService
 from tocsin_testing.builders import T0, gpu, reading
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tocsin.actions.view import NodeState
+from tocsin.actions.model.view import NodeState
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE, ManualClock
 from tocsin.domain.identity import Gpu
 from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading
+from tocsin.queries.service import BrainService
 from tocsin.runtime.assembly import open_brain
 from tocsin.runtime.managers import Managers
-from tocsin.runtime.service import BrainService
 from tocsin_testing.action_world import FakeExecutor
 from tocsin_testing.builders import T0
 

@@ -10,7 +10,7 @@ from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, ManualClock, SystemClock
 from tocsin.runtime.assembly import open_brain
-from tocsin.store.sqlite import SqliteStore
+from tocsin.store.embedded.store import SqliteStore
 from tocsin_testing.builders import T0, reading
 
 HOUR0 = T0 // HOUR * HOUR

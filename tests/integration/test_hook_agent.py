@@ -16,7 +16,7 @@ from tocsin.domain.identity import Gpu
 from tocsin.domain.reading import Reading
 from tocsin.hook.wire import pack
 from tocsin.runtime.agent import Agent
-from tocsin.store.lineprotocol import decode, encode
+from tocsin.store.line_protocol.codec import decode, encode
 from tocsin_testing.builders import gpu
 
 PAGE = Path(__file__).parents[1] / "data" / "vllm" / "metrics_v1.txt"

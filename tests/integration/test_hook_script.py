@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.collector.hook_peers import ProcessState
-from tocsin.collector.hook_server import HookServer
+from tocsin.collector.training_hook.peers import ProcessState
+from tocsin.collector.training_hook.server import HookServer
 from tocsin.domain.clock import MINUTE, SystemClock
 from tocsin.telemetry.metrics import OwnMetrics
 

@@ -13,7 +13,7 @@ import pytest
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
-from tocsin.collector.replay import read_recording
+from tocsin.collector.replay.source import read_recording
 from tocsin.domain.clock import HOUR, to_iso
 from tocsin_testing.builders import T0
 from tocsin_testing.dcgm_site import HOURS, site

@@ -18,10 +18,10 @@ from tocsin.cli.main import cli
 from tocsin.domain.clock import SystemClock, to_iso
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import Category, Severity
-from tocsin.forecaster.ticket_log import read_incidents
+from tocsin.forecaster.evaluation.ticket_log import read_incidents
+from tocsin.offline.replay import run_replay
+from tocsin.offline.replay_report import SHOWN_OPENINGS
 from tocsin.rules.load import load_rules
-from tocsin.runtime.replay import run_replay
-from tocsin.runtime.replay_report import SHOWN_OPENINGS
 from tocsin_testing import needs
 
 FOLDER = Path(__file__).parents[1] / "data" / "gwdg"
@@ -191,7 +191,7 @@ import os, re, sys
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 from pathlib import Path
 from tocsin.rules.load import load_rules
-from tocsin.runtime.replay import run_replay
+from tocsin.offline.replay import run_replay
 import json
 report = run_replay([Path(p) for p in sys.argv[2:]], Path(sys.argv[1]), load_rules(None)).as_json()
 # Not ru_maxrss: exec hands the parent's peak on to its child there.

@@ -21,9 +21,9 @@ from tocsin.domain.errors import InputError
 from tocsin.journal import files as journal_files
 from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
-from tocsin.store import sqlite_schema
-from tocsin.store.lineprotocol import decode
-from tocsin.store.sqlite import SqliteStore
+from tocsin.store.embedded import sqlite_schema
+from tocsin.store.embedded.store import SqliteStore
+from tocsin.store.line_protocol.codec import decode
 from tocsin_testing.builders import T0, gpu, reading
 
 PAGE = Path(__file__).parents[2] / "docs" / "upgrade.md"

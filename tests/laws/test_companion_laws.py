@@ -18,13 +18,13 @@ import pytest
 from tocsin.collector.attribution import Attribution, AttributionCompanion
 from tocsin.collector.companion import Companion
 from tocsin.collector.frozen import FrozenValues
-from tocsin.collector.hook import HookCompanion
-from tocsin.collector.hook_server import HookServer
 from tocsin.collector.host_load import HostLoad
-from tocsin.collector.kernel_log import KernelLogCompanion
-from tocsin.collector.kernel_log_readers import KmsgReader
-from tocsin.collector.notices import NoticeCompanion
-from tocsin.collector.notices_clouds import Azure
+from tocsin.collector.kernel_log.companion import KernelLogCompanion
+from tocsin.collector.kernel_log.readers import KmsgReader
+from tocsin.collector.spot import NoticeCompanion
+from tocsin.collector.spot_clouds import Azure
+from tocsin.collector.training_hook.companion import HookCompanion
+from tocsin.collector.training_hook.server import HookServer
 from tocsin.collector.vllm import VllmCompanion, parse_entry
 from tocsin.config.cloud import CloudSettings
 from tocsin.domain.batch import Batch

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from pytest_httpserver import HTTPServer
 
-from tocsin.actions.catalogue import ACTIONS, is_recovery
 from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor, SeesNodes
 from tocsin.actions.executors.registry import Means, build_executor, executors
-from tocsin.actions.sender import WebhookSender
-from tocsin.actions.view import FleetView
+from tocsin.actions.model.catalogue import ACTIONS, is_recovery
+from tocsin.actions.model.view import FleetView
+from tocsin.actions.notifications.sender import WebhookSender
 from tocsin.config.settings import Settings, WebhookSettings
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, ManualClock
 from tocsin.domain.decision import Decision, DecisionState, Mode, OutcomeStatus, Ruling, Verdict

@@ -10,11 +10,11 @@ import pytest
 
 from tocsin.domain.clock import HOUR
 from tocsin.domain.errors import Conflict, InputError
-from tocsin.forecaster.artefact import Card, load, save
-from tocsin.forecaster.examples import NEVER, Examples, HeldSequences
-from tocsin.forecaster.scorer import NotEnoughData, Scorer, State, short_history
-from tocsin.forecaster.scorers.conformal import quiet
-from tocsin.forecaster.scorers.registry import build, names
+from tocsin.forecaster.features.examples import NEVER, Examples, HeldSequences
+from tocsin.forecaster.hazard.artefact import Card, load, save
+from tocsin.forecaster.hazard.conformal import quiet
+from tocsin.forecaster.hazard.registry import build, names
+from tocsin.forecaster.hazard.scorer import NotEnoughData, Scorer, State, short_history
 from tocsin_testing.builders import T0
 from tocsin_testing.scored import SMALL, fleet, frozen, healthy
 

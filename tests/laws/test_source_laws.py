@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.collector.dcgm_exporter import Site
-from tocsin.collector.dcgmi import DcgmiSource
-from tocsin.collector.nvml import NvmlSource
-from tocsin.collector.nvml_device import Place
-from tocsin.collector.nvml_library import Code
-from tocsin.collector.replay import ReplaySource, read_recording
+from tocsin.collector.dcgm.dcgmi import DcgmiSource
+from tocsin.collector.dcgm.exporter import Site
+from tocsin.collector.nvml.device import Place
+from tocsin.collector.nvml.library import Code
+from tocsin.collector.nvml.source import NvmlSource
+from tocsin.collector.replay.source import ReplaySource, read_recording
 from tocsin.collector.simulated import from_settings
 from tocsin.collector.source import Source
 from tocsin.config.settings import SimulationSettings

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tocsin.forecaster.filling import PAST, outlook
+from tocsin.forecaster.capacity.filling import PAST, outlook
 
 GROUP = "a look at memory and fragmentation ahead"
 

@@ -21,14 +21,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from tocsin.collector.nvml import NvmlSource
-from tocsin.collector.nvml_device import Place
-from tocsin.collector.nvml_library import PynvmlLibrary
+from tocsin.collector.nvml.device import Place
+from tocsin.collector.nvml.library import PynvmlLibrary
+from tocsin.collector.nvml.source import NvmlSource
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import MINUTE, SECOND, ManualClock
 from tocsin.domain.reading import Reading, sanitise
 from tocsin.runtime.agent import Agent
-from tocsin.store.lineprotocol import encode
+from tocsin.store.line_protocol.codec import encode
 from tocsin_testing.builders import T0
 from tocsin_testing.mock_gpus import h100
 from tocsin_testing.mock_nvml import MockFleet

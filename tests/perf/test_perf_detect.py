@@ -24,17 +24,17 @@ from werkzeug import Request, Response
 
 from tocsin.api.app import create_app
 from tocsin.api.server import ApiServer
-from tocsin.collector.kernel_log import KernelLogCompanion
-from tocsin.collector.kernel_log_readers import KmsgReader
+from tocsin.collector.kernel_log.companion import KernelLogCompanion
+from tocsin.collector.kernel_log.readers import KmsgReader
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import SystemClock
 from tocsin.domain.identity import Gpu
 from tocsin.domain.reading import Reading
+from tocsin.queries.service import BrainService
 from tocsin.runtime.agent import Agent
 from tocsin.runtime.assembly import RunningBrain, open_brain
 from tocsin.runtime.companions import Around
-from tocsin.runtime.service import BrainService
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.scale import fleet
 

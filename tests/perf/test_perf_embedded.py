@@ -29,7 +29,7 @@ from tocsin.domain.clock import DAY, HOUR, SECOND
 from tocsin.domain.reading import Reading
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.spec import FleetSpec
-from tocsin.store.sqlite import SqliteStore
+from tocsin.store.embedded.store import SqliteStore
 from tocsin.store.upkeep import Retention
 from tocsin_testing.builders import T0, gpu
 
@@ -109,7 +109,7 @@ def telemetry(request: pytest.FixtureRequest) -> Telemetry:
 READER = """
 import random, sys, time
 from pathlib import Path
-from tocsin.store.sqlite import SqliteStore
+from tocsin.store.embedded.store import SqliteStore
 store, names = SqliteStore(Path(sys.argv[1])), sys.argv[2].split(",")
 times = []
 for line in sys.stdin:

@@ -20,8 +20,8 @@ from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import METRICS, MetricKind
 from tocsin.domain.reading import Reading
 from tocsin.forecaster.features import FeatureBuilder, Feed, Plan, examples_now
+from tocsin.store.embedded.store import SqliteStore
 from tocsin.store.port import Columns
-from tocsin.store.sqlite import SqliteStore
 from tocsin_testing.scale import fleet, matrix
 
 Say = Callable[[str], None]

@@ -23,9 +23,9 @@ from tocsin.dashboard.access import URL_VARIABLE
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.reading import Reading
+from tocsin.queries.service import BrainService
 from tocsin.runtime.assembly import open_brain
 from tocsin.runtime.brain import Brain
-from tocsin.runtime.service import BrainService
 from tocsin_testing import scale
 from tocsin_testing.builders import T0
 

@@ -18,15 +18,15 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.identity import Gpu
 from tocsin.domain.reading import Reading
-from tocsin.forecaster.artefact import Card
-from tocsin.forecaster.examples import HORIZONS_MS, NEVER, Examples, HeldSequences
 from tocsin.forecaster.features import Plan
+from tocsin.forecaster.features.examples import HORIZONS_MS, NEVER, Examples, HeldSequences
 from tocsin.forecaster.features.table import names_of
-from tocsin.forecaster.lifecycle.shelf import Shelf, Shelved
+from tocsin.forecaster.hazard import registry
+from tocsin.forecaster.hazard.artefact import Card
+from tocsin.forecaster.lifecycle.model_registry import Shelf, Shelved
 from tocsin.forecaster.live.place import RiskPlace
 from tocsin.forecaster.live.watch import RiskWatch
-from tocsin.forecaster.scorers import registry
-from tocsin.store.sqlite import SqliteStore
+from tocsin.store.embedded.store import SqliteStore
 from tocsin_testing.scale import fleet, matrix
 
 Say = Callable[[str], None]

@@ -14,7 +14,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from tocsin.domain.clock import HOUR
 from tocsin.forecaster.deep.compute import settled
 from tocsin.forecaster.deep.scorer_lstm import LstmScorer, Settings, build
-from tocsin.forecaster.examples import NEVER, Examples, HeldSequences
+from tocsin.forecaster.features.examples import NEVER, Examples, HeldSequences
 
 STEPS, CHANNELS, FEATURES, HIDDEN = 96, 40, 120, 64
 WINDOWS, FLEET, LEARNED = 2048, 8000, 2000

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tocsin.collector.replay import read_recording
+from tocsin.collector.replay.source import read_recording
 from tocsin.domain.clock import MINUTE, from_iso, to_iso
 from tocsin.domain.metrics import BY_DCGM_NAME
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from tocsin.forecaster.examples import Examples
-from tocsin.forecaster.scorers import registry
+from tocsin.forecaster.features.examples import Examples
+from tocsin.forecaster.hazard import registry
 from tocsin_testing.scored import fleet
 
 ROWS, FEATURES = 8000, 300

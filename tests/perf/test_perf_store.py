@@ -13,7 +13,7 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import SECOND
 from tocsin.domain.metrics import METRICS
 from tocsin.domain.reading import Reading
-from tocsin.store.sqlite import SqliteStore
+from tocsin.store.embedded.store import SqliteStore
 from tocsin_testing.builders import T0, gpu
 
 GPUS = 200

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tocsin.actions.node.thermal import ThermalSettings
-from tocsin.runtime.rehearsal import Rehearsal, rehearse, turns
+from tocsin.offline.rehearsal import Rehearsal, rehearse, turns
 from tocsin.telemetry.log import configure_logging
 
 CASES = 1000

@@ -14,9 +14,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tocsin.actions.catalogue import ACTIONS, Scope, is_disruptive, is_recovery
 from tocsin.actions.executors.protocol import ExecutionResult
-from tocsin.actions.sender import Delivery
+from tocsin.actions.model.catalogue import ACTIONS, Scope, is_disruptive, is_recovery
+from tocsin.actions.notifications.sender import Delivery
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.decision import Decision, DecisionState, Mode
 from tocsin.domain.errors import TocsinError

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tocsin.actions.channels.mail import compose
-from tocsin.actions.channels.pagerduty import SUMMARY_LIMIT
-from tocsin.actions.channels.post import Request
-from tocsin.actions.channels.posted import PostedChannel
-from tocsin.actions.channels.protocol import Message, Phase, message_of
-from tocsin.actions.channels.registry import build_channel
-from tocsin.actions.channels.slack import HEADER_LIMIT, SECTION_LIMIT
-from tocsin.actions.channels.text import clean, clip, clip_bytes, text_of
+from tocsin.actions.notifications.mail import compose
+from tocsin.actions.notifications.pagerduty import SUMMARY_LIMIT
+from tocsin.actions.notifications.post import Request
+from tocsin.actions.notifications.posted import PostedChannel
+from tocsin.actions.notifications.protocol import Message, Phase, message_of
+from tocsin.actions.notifications.registry import build_channel
+from tocsin.actions.notifications.slack import HEADER_LIMIT, SECTION_LIMIT
+from tocsin.actions.notifications.text import clean, clip, clip_bytes, text_of
 from tocsin.domain.decision import Decision
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin_testing.notify_world import DECISION, LINKS, channel_settings, means

@@ -15,11 +15,11 @@ from tocsin.domain.metrics import METRICS, variant
 from tocsin.domain.missing import Missing
 from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading
-from tocsin.store import segments
-from tocsin.store.hot_block import Block, merge
-from tocsin.store.hot_codec import COLUMNS, chunks_of, pack, unpack
-from tocsin.store.hot_gather import Gatherer, readings_of
-from tocsin.store.segments_encode import decode, encode
+from tocsin.store.embedded import segments
+from tocsin.store.embedded.hot_block import Block, merge
+from tocsin.store.embedded.hot_codec import COLUMNS, chunks_of, pack, unpack
+from tocsin.store.embedded.hot_gather import Gatherer, readings_of
+from tocsin.store.embedded.segments_encode import decode, encode
 from tocsin_testing.builders import T0, gpu
 
 names = st.one_of(

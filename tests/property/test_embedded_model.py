@@ -16,8 +16,8 @@ from tocsin.domain.metrics import variant
 from tocsin.domain.missing import Missing
 from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading
+from tocsin.store.embedded.store import SqliteStore
 from tocsin.store.memory import MemoryStore
-from tocsin.store.sqlite import SqliteStore
 from tocsin.store.upkeep import Retention
 from tocsin_testing.builders import gpu, xid
 

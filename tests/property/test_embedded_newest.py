@@ -15,9 +15,9 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.metrics import variant
 from tocsin.domain.reading import Reading
-from tocsin.store import embedded_newest
+from tocsin.store.embedded import newest as embedded_newest
+from tocsin.store.embedded.store import SqliteStore
 from tocsin.store.port import Columns, StoreRejected
-from tocsin.store.sqlite import SqliteStore
 from tocsin.store.upkeep import Retention
 from tocsin_testing.builders import gpu, xid
 

@@ -12,7 +12,7 @@ from tocsin.domain.errors import InputError
 from tocsin.forecaster.evaluation.bootstrap import clusters
 from tocsin.forecaster.evaluation.ranking import order_figures
 from tocsin.forecaster.evaluation.split import Kind, Split, by_device, by_time, check, fold_numbers, walk_forward
-from tocsin.forecaster.examples import Examples
+from tocsin.forecaster.features.examples import Examples
 from tocsin_testing.eval_data import START, rows
 
 MANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

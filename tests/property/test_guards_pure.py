@@ -7,10 +7,10 @@ import copy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tocsin.actions.controls import Breaker, Controls, HoldOff, Note
 from tocsin.actions.guards.stages import GUARDS, evaluate
-from tocsin.actions.policy import Policy
-from tocsin.actions.view import FleetView, GpuView
+from tocsin.actions.model.controls import Breaker, Controls, HoldOff, Note
+from tocsin.actions.model.policy import Policy
+from tocsin.actions.model.view import FleetView, GpuView
 from tocsin.config.settings import ActionSettings
 from tocsin.domain.clock import DAY
 from tocsin.domain.decision import Decision, Mode, Ruling

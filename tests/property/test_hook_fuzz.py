@@ -11,9 +11,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tocsin.collector.hook import HookCompanion
-from tocsin.collector.hook_protocol import FIGURES, parse
-from tocsin.collector.hook_server import HookServer
+from tocsin.collector.training_hook.companion import HookCompanion
+from tocsin.collector.training_hook.protocol import FIGURES, parse
+from tocsin.collector.training_hook.server import HookServer
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.identity import Gpu

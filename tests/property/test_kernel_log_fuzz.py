@@ -7,9 +7,9 @@ import json
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tocsin.collector.kernel_log_lines import parse_line
-from tocsin.collector.kernel_log_parser import KernelLogParser
-from tocsin.collector.kernel_log_records import (
+from tocsin.collector.kernel_log.lines import parse_line
+from tocsin.collector.kernel_log.parser import KernelLogParser
+from tocsin.collector.kernel_log.records import (
     KernelRecord,
     decode_any,
     decode_journal,
@@ -17,7 +17,7 @@ from tocsin.collector.kernel_log_records import (
     decode_text,
     kmsg_sequence,
 )
-from tocsin.collector.kernel_log_stream import LineStream
+from tocsin.collector.kernel_log.stream import LineStream
 from tocsin.domain.event import EventKind
 from tocsin.domain.identity import normalise_pci_bus_id
 from tocsin.rules.xid_nvlink import decode

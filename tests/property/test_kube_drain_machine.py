@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tocsin.actions.executors.kubernetes import Kubernetes
 from tocsin.actions.executors.protocol import ExecutionResult
-from tocsin.actions.kube.cluster import Cluster
-from tocsin.actions.kube.port import Json
+from tocsin.actions.kubernetes.cluster import Cluster
+from tocsin.actions.kubernetes.port import Json
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.finding import ActionKind

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.actions.kube import marks
-from tocsin.actions.kube.objects import Node
+from tocsin.actions.kubernetes import patches as marks
+from tocsin.actions.kubernetes.objects import Node
 from tocsin_testing.kube_state import merge
 
 WORDS = st.text("abcdefgh-", min_size=1, max_size=6)

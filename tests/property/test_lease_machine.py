@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tocsin.actions.kube.cluster import Cluster
+from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.runtime.lease import KubernetesLease
 from tocsin_testing.builders import T0

@@ -10,11 +10,11 @@ import pynvml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.collector.nvml_answers import Answers, GpuLost
-from tocsin.collector.nvml_asker import Fields
-from tocsin.collector.nvml_library import Code, Nvml, NvmlFailure
-from tocsin.collector.nvml_marshal import FieldBatch, FieldReplies
-from tocsin.collector.nvml_probes import FIELDS
+from tocsin.collector.nvml.answers import Answers, GpuLost
+from tocsin.collector.nvml.asker import Fields
+from tocsin.collector.nvml.library import Code, Nvml, NvmlFailure
+from tocsin.collector.nvml.marshal import FieldBatch, FieldReplies
+from tocsin.collector.nvml.probes import FIELDS
 from tocsin.domain.reading import Reading, sanitise
 from tocsin_testing.builders import T0, gpu
 

@@ -15,7 +15,7 @@ from tocsin.actions.planning.placement import place
 from tocsin.actions.planning.plan import Plan, Step, StepKind
 from tocsin.actions.planning.power import FLOOR_SHARE, PowerBudget, power_caps
 from tocsin.actions.planning.scaling import Demand, ScalingPolicy, follow_demand, replace_before_drain, scale_in
-from tocsin.actions.planning.stage import PlanBroken, Stage
+from tocsin.actions.planning.simulation import PlanBroken, Stage
 from tocsin.actions.planning.state import Budget, FleetState, GpuMode, Hold, Node, Pool, Slot, Work
 from tocsin.actions.planning.units import Limits
 from tocsin.domain.fragmentation import SEVEN_SLICE, Placement, mig_capacity

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tocsin.domain.clock import DAY
-from tocsin.forecaster.scorer import Scorer
-from tocsin.forecaster.scorers import registry
-from tocsin.forecaster.scorers.calibration import fit_map
-from tocsin.forecaster.scorers.conformal import quiet
-from tocsin.forecaster.scorers.curves import Curves
-from tocsin.forecaster.scorers.prepare import prepare
-from tocsin.forecaster.scorers.ranks import rank_table
+from tocsin.forecaster.hazard import registry
+from tocsin.forecaster.hazard.calibration import fit_map
+from tocsin.forecaster.hazard.conformal import quiet
+from tocsin.forecaster.hazard.curves import Curves
+from tocsin.forecaster.hazard.prepare import prepare
+from tocsin.forecaster.hazard.ranks import rank_table
+from tocsin.forecaster.hazard.scorer import Scorer
 from tocsin_testing.scored import SMALL, fleet
 
 FINITE = st.floats(-1e6, 1e6, allow_subnormal=False)

@@ -9,9 +9,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.actions.slurm import marks, parse_json, parse_text
+from tocsin.actions.slurm import comments as marks
+from tocsin.actions.slurm import parse_json, parse_text
+from tocsin.actions.slurm.comments import Mark
 from tocsin.actions.slurm.hostlist import expand
-from tocsin.actions.slurm.marks import Mark
 from tocsin.actions.slurm.state import BASES, split_state
 
 DATA = Path(__file__).parent.parent / "data" / "slurm"

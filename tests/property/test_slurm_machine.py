@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tocsin.actions.executors.slurm import SlurmExecutor
-from tocsin.actions.recovery import inverse_of
-from tocsin.actions.slurm import marks
+from tocsin.actions.model.recovery import inverse_of
+from tocsin.actions.slurm import comments as marks
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import HOUR, ManualClock
 from tocsin.domain.decision import Decision, Mode

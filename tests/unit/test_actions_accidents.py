@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.actions.decide import chosen_action
 from tocsin.actions.executors.protocol import ExecutionResult
-from tocsin.actions.reach import available, out_of_service
-from tocsin.actions.view import Confirmations, NodeState
-from tocsin.actions.watching import OUTSIDE
+from tocsin.actions.loop.decide import chosen_action
+from tocsin.actions.loop.watching import OUTSIDE
+from tocsin.actions.model.scope import available, out_of_service
+from tocsin.actions.model.view import Confirmations, NodeState
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.decision import DecisionState, OutcomeStatus, Ruling
 from tocsin.domain.event import Event, EventKind

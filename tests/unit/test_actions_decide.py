@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from tocsin.actions.catalogue import ACTIONS, CONDEMNING, DRIVER_VERDICTS
-from tocsin.actions.decide import chosen_action, decide
-from tocsin.actions.policy import Policy
-from tocsin.actions.sentences import action_sentence
-from tocsin.actions.view import FleetView
+from tocsin.actions.loop.decide import chosen_action, decide
+from tocsin.actions.model.catalogue import ACTIONS, CONDEMNING, DRIVER_VERDICTS
+from tocsin.actions.model.policy import Policy
+from tocsin.actions.model.sentences import action_sentence
+from tocsin.actions.model.view import FleetView
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.finding import ActionKind, Category, Finding, Severity

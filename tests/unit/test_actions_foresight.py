@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tocsin.actions.decide import decide
+from tocsin.actions.loop.decide import decide
+from tocsin.actions.model.plans import Foresight, alone
+from tocsin.actions.model.policy import Policy
+from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.defragment import defragment
 from tocsin.actions.planning.state import FleetState
 from tocsin.actions.planning.units import Limits
-from tocsin.actions.plans import Foresight, alone
-from tocsin.actions.policy import Policy
-from tocsin.actions.view import FleetView
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind, Category, Finding
 from tocsin.domain.subject import Subject, SubjectKind

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.actions.cost import Stake, cheapest, prices
-from tocsin.actions.decide import choose
 from tocsin.actions.executors.protocol import ExecutionResult
-from tocsin.actions.experience import Tally
-from tocsin.actions.ladder import LADDERS
-from tocsin.actions.view import NodeState
+from tocsin.actions.loop.decide import choose
+from tocsin.actions.model.cost import Stake, cheapest, prices
+from tocsin.actions.model.experience import Tally
+from tocsin.actions.model.ladder import LADDERS
+from tocsin.actions.model.view import NodeState
 from tocsin.config.settings import CostSettings
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.finding import PREDICTION_EVIDENCE, ActionKind, Category, Evidence, Finding

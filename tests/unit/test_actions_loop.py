@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tocsin.actions.execution import INTERRUPTED
 from tocsin.actions.executors.protocol import ExecutionResult
-from tocsin.actions.ledger import KEEP_FINAL, Ledger
-from tocsin.actions.loop import ActionLoop
-from tocsin.actions.view import FleetView
+from tocsin.actions.loop.execution import INTERRUPTED
+from tocsin.actions.loop.loop import ActionLoop
+from tocsin.actions.model.ledger import KEEP_FINAL, Ledger
+from tocsin.actions.model.view import FleetView
 from tocsin.domain.clock import HOUR
 from tocsin.domain.decision import Decision, DecisionState, OutcomeStatus, Ruling, Verdict
 from tocsin.domain.finding import ActionKind, Category, Severity

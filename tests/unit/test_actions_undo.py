@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tocsin.actions.loop import ActionLoop
+from tocsin.actions.loop.loop import ActionLoop
 from tocsin.domain.clock import HOUR
 from tocsin.domain.decision import DecisionState, Mode, OutcomeStatus
 from tocsin.domain.errors import Conflict, InputError

@@ -27,7 +27,7 @@ from tocsin.domain.reading import Reading
 from tocsin.runtime import agent as module
 from tocsin.runtime.agent import Agent, once, serve
 from tocsin.runtime.sources import SOURCES, open_source
-from tocsin.store.lineprotocol import decode
+from tocsin.store.line_protocol.codec import decode
 from tocsin_testing.builders import T0, gpu, reading, xid
 
 HEAVY = (
@@ -388,7 +388,7 @@ def test_an_unknown_source_is_named_with_the_nearest() -> None:
 
 
 def test_nvml_without_a_library_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tocsin.collector.nvml_library import Code, NvmlFailure, PynvmlLibrary
+    from tocsin.collector.nvml.library import Code, NvmlFailure, PynvmlLibrary
 
     def missing(_: PynvmlLibrary) -> None:
         raise NvmlFailure(Code.LIBRARY_NOT_FOUND, "NVML Shared Library Not Found")

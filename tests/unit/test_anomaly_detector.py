@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.alarm_level import LEAST, alarm_level, episodes, held_out, watch
-from tocsin.forecaster.anomaly import Settings, from_state, learn
-from tocsin.forecaster.scorer import NotEnoughData, State
+from tocsin.forecaster.anomaly.alarm_level import LEAST, alarm_level, episodes, held_out, watch
+from tocsin.forecaster.anomaly.detector import Settings, from_state, learn
+from tocsin.forecaster.hazard.scorer import NotEnoughData, State
 
 ROWS, METRICS = 4_000, 8
 

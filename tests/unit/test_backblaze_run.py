@@ -15,7 +15,7 @@ from tocsin.forecaster.benchmarks.backblaze_folds import cut_day, given_fold, ow
 from tocsin.forecaster.benchmarks.backblaze_models import MODELS, QUICK_SIZES
 from tocsin.forecaster.benchmarks.backblaze_sections import BARS
 from tocsin.forecaster.benchmarks.result import Request, Result
-from tocsin.forecaster.examples import NEVER, Examples
+from tocsin.forecaster.features.examples import NEVER, Examples
 from tocsin_testing import drive_data, needs
 
 CUT = drive_data.FIRST_DAY + 250.0

@@ -12,8 +12,8 @@ from tocsin.forecaster.benchmarks.backblaze_folds import starts
 from tocsin.forecaster.benchmarks.backblaze_record import record
 from tocsin.forecaster.benchmarks.backblaze_snapshots import Sampling, examples, snapshots, stratum
 from tocsin.forecaster.benchmarks.backblaze_strata import Unweighted
-from tocsin.forecaster.examples import Examples
-from tocsin.forecaster.scorers import registry
+from tocsin.forecaster.features.examples import Examples
+from tocsin.forecaster.hazard import registry
 from tocsin_testing import drive_data
 
 HORIZON_MS = 48 * HOUR

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from tocsin.cli.main import cli
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.benchmarks.result import Request
-from tocsin.runtime import backtest
+from tocsin.offline import backtest
 from tocsin_testing import eval_result
 
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tocsin.collector.replay import read_recording
+from tocsin.collector.replay.source import read_recording
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, ManualClock, to_iso
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.evaluation.forward import Forward, forward
 from tocsin.forecaster.evaluation.leak import HONEST, LEAK
 from tocsin.forecaster.evaluation.trivial import ALWAYS_HEALTHY, BASE_RATES, RECENCY
-from tocsin.forecaster.scorer import NotEnoughData
-from tocsin.runtime.backtest_fleet import Past, batches, over_files, over_store
+from tocsin.forecaster.hazard.scorer import NotEnoughData
+from tocsin.offline.backtest_fleet import Past, batches, over_files, over_store
 from tocsin.store.memory import MemoryStore
 from tocsin_testing.eval_data import START, fleet, rows
 

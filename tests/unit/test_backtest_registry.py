@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tocsin.runtime.backtest import datasets
+from tocsin.offline.backtest import datasets
 
 
 def test_every_benchmark_has_run_and_parts_are_none() -> None:

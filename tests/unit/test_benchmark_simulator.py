@@ -16,7 +16,7 @@ from tocsin.forecaster.benchmarks.simulator import HEADLINE, SINGLE, run
 from tocsin.forecaster.benchmarks.simulator_fleet import OF_DAYS_MS, Recipe, Simulated, lasts_days, sicker, simulate
 from tocsin.forecaster.benchmarks.simulator_models import HORIZON_MS, best_threshold, lessons
 from tocsin.forecaster.benchmarks.simulator_single import balanced_accuracy, single_thresholds
-from tocsin.forecaster.examples import NEVER
+from tocsin.forecaster.features.examples import NEVER
 from tocsin.sim.faults import fault_kinds
 from tocsin.sim.scenario import default_scenario
 

@@ -12,9 +12,9 @@ from tocsin.domain.clock import HOUR
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.journal.kinds import EntryKind
+from tocsin.queries.views import decision_out
 from tocsin.runtime.brain_page import LISTED, BrainPage, labels_of, urgency
 from tocsin.runtime.demo import Demo, demo_settings
-from tocsin.runtime.views import decision_out
 from tocsin.telemetry.metrics import BRAIN_PAGE, PREDICTION_LABELS
 from tocsin_testing.builders import T0, gpu
 from tocsin_testing.dashboards import small

@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
-from tocsin.actions.channels.fanout import FanOut, build_notifier
-from tocsin.actions.channels.line import Line, portions, wants
-from tocsin.actions.channels.protocol import Phase
-from tocsin.actions.channels.text import text_of
-from tocsin.actions.notices import UNWANTED
-from tocsin.actions.sender import Delivery, WebhookSender
+from tocsin.actions.loop.notifications import UNWANTED
+from tocsin.actions.notifications.fanout import FanOut, build_notifier
+from tocsin.actions.notifications.line import Line, portions, wants
+from tocsin.actions.notifications.protocol import Phase
+from tocsin.actions.notifications.sender import Delivery, WebhookSender
+from tocsin.actions.notifications.text import text_of
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, ManualClock
 from tocsin.domain.decision import DecisionState, OutcomeStatus

@@ -17,14 +17,14 @@ import trustme
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
-from tocsin.actions.channels import dingtalk, feishu
-from tocsin.actions.channels.alertmanager import PATH, alertname, labels_of
-from tocsin.actions.channels.cloudevents import RESOLVED, SUMMARISED
-from tocsin.actions.channels.post import LONGEST_REST_SECONDS
-from tocsin.actions.channels.protocol import Message, Phase, message_of
-from tocsin.actions.channels.registry import ChannelMeans, build_channel, channels
-from tocsin.actions.sender import Delivery
-from tocsin.actions.signature import HEADER, is_valid
+from tocsin.actions.notifications import dingtalk, feishu
+from tocsin.actions.notifications.alertmanager import PATH, alertname, labels_of
+from tocsin.actions.notifications.cloudevents import RESOLVED, SUMMARISED
+from tocsin.actions.notifications.post import LONGEST_REST_SECONDS
+from tocsin.actions.notifications.protocol import Message, Phase, message_of
+from tocsin.actions.notifications.registry import ChannelMeans, build_channel, channels
+from tocsin.actions.notifications.sender import Delivery
+from tocsin.actions.notifications.signature import HEADER, is_valid
 from tocsin.domain.clock import MINUTE, ManualClock
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import Severity

@@ -16,7 +16,7 @@ else:
 from botocore.stub import ANY, Stubber
 
 from tocsin.actions.cloud.aws import TAG, AwsProblem
-from tocsin.actions.cloud.aws_door import Boto, open_boto
+from tocsin.actions.cloud.aws_client import Boto, open_boto
 from tocsin.actions.executors.aws_asg import AwsAsg
 from tocsin.config.cloud import AwsSettings
 from tocsin.domain.clock import HOUR, ManualClock

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
-from tocsin.actions.decide import decide
 from tocsin.actions.executors.slurm import SlurmExecutor
-from tocsin.actions.policy import Policy
-from tocsin.collector.notices import AZURE_TAG, REPEAT_MS, NoticeCompanion, detect, open_notices
-from tocsin.collector.notices_clouds import Aws, Gcp, Notice, open_cloud
+from tocsin.actions.loop.decide import decide
+from tocsin.actions.model.policy import Policy
+from tocsin.collector.spot import AZURE_TAG, REPEAT_MS, NoticeCompanion, detect, open_notices
+from tocsin.collector.spot_clouds import Aws, Gcp, Notice, open_cloud
 from tocsin.config.cloud import CloudSettings
 from tocsin.config.settings import Settings
 from tocsin.config.slurm import SlurmSettings

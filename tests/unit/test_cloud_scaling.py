@@ -13,8 +13,8 @@ from tocsin.actions.cloud.aws import TAG, Group, Instance
 from tocsin.actions.cloud.wanted import gpus_wanted, nodes_wanted
 from tocsin.actions.executors.aws_asg import AwsAsg
 from tocsin.actions.executors.registry import Means, build_executor
-from tocsin.actions.signature import HEADER
-from tocsin.actions.view import FleetView
+from tocsin.actions.model.view import FleetView
+from tocsin.actions.notifications.signature import HEADER
 from tocsin.config.cloud import AwsSettings
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import HOUR, SECOND, ManualClock

@@ -7,8 +7,8 @@ import pytest
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, MINUTE, ManualClock
 from tocsin.domain.identity import Gpu
-from tocsin.runtime import cost_book
-from tocsin.runtime.cost_book import CostBook
+from tocsin.queries import cost_hours as cost_book
+from tocsin.queries.cost_hours import CostBook
 from tocsin.store.memory import MemoryStore
 from tocsin_testing.builders import T0, gpu, reading
 

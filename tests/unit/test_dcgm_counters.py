@@ -8,11 +8,11 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from tocsin.cli.main import cli
-from tocsin.collector.dcgm_counters import counters_csv
-from tocsin.collector.dcgm_dmon import listed_fields
-from tocsin.collector.dcgm_exporter import Site, read_page
-from tocsin.collector.dcgm_fields import XID_COUNT, field_named, names_numbered, readable_ids
-from tocsin.collector.dcgm_lines import Heads
+from tocsin.collector.dcgm.counters import counters_csv
+from tocsin.collector.dcgm.dmon import listed_fields
+from tocsin.collector.dcgm.exporter import Site, read_page
+from tocsin.collector.dcgm.fields import XID_COUNT, field_named, names_numbered, readable_ids
+from tocsin.collector.dcgm.lines import Heads
 from tocsin.domain.metrics import BY_DCGM_NAME
 from tocsin_testing.dcgm_pages import DATA
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 
-from tocsin.collector.dcgm_exporter import LOST_MS, Site, checked_url, open_dcgm_exporter
-from tocsin.collector.dcgm_http import MAX_BYTES
+from tocsin.collector.dcgm.exporter import LOST_MS, Site, checked_url, open_dcgm_exporter
+from tocsin.collector.dcgm.http import MAX_BYTES
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.errors import InputError

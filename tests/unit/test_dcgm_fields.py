@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tocsin.collector.dcgm_fields import (
+from tocsin.collector.dcgm.fields import (
     NOT_OURS,
     blank_number,
     blank_text,

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tocsin import __version__
-from tocsin.actions.kube.rights import FEATURES, needed
+from tocsin.actions.kubernetes.rights import FEATURES, needed
 from tocsin.cli.main import cli
 from tocsin.config.access import Role
 from tocsin.config.address import split_address

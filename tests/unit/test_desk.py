@@ -10,7 +10,7 @@ import pytest
 
 from tocsin.domain.clock import ManualClock, SystemClock
 from tocsin.domain.errors import InputError, Unavailable
-from tocsin.runtime.desk import Desk
+from tocsin.queries.background import Desk
 from tocsin_testing.builders import T0
 
 

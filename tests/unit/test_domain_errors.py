@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tocsin.domain.errors import Conflict, InputError, TocsinError, Unavailable
-from tocsin.forecaster.scorer import NotEnoughData
+from tocsin.forecaster.hazard.scorer import NotEnoughData
 from tocsin.store.port import StoreRejected, StoreUnavailable
 
 

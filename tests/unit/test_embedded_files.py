@@ -11,12 +11,12 @@ import pytest
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import InputError
-from tocsin.store import embedded_migrate
-from tocsin.store.embedded_chunks import Ask
-from tocsin.store.embedded_files import make_folder
-from tocsin.store.embedded_segments import Gone, Segments
+from tocsin.store.embedded import migrate as embedded_migrate
+from tocsin.store.embedded.chunks import Ask
+from tocsin.store.embedded.files import make_folder
+from tocsin.store.embedded.segment_index import Gone, Segments
+from tocsin.store.embedded.store import SqliteStore, restore
 from tocsin.store.port import StoreUnavailable
-from tocsin.store.sqlite import SqliteStore, restore
 from tocsin.store.upkeep import Retention
 from tocsin_testing.builders import gpu, reading
 
@@ -166,10 +166,10 @@ def test_opening_that_failed_midway_leaves_nothing_behind(tmp_path: Path, monkey
         db.execute("ROLLBACK")  # type: ignore[attr-defined]
         db.execute("SELECT * FROM no_such_table")  # type: ignore[attr-defined]
 
-    monkeypatch.setattr("tocsin.store.sqlite.bring_over", fails)
+    monkeypatch.setattr("tocsin.store.embedded.store.bring_over", fails)
     with pytest.raises(StoreUnavailable, match="no_such_table"):
         store.init()
-    monkeypatch.setattr("tocsin.store.sqlite.bring_over", real)
+    monkeypatch.setattr("tocsin.store.embedded.store.bring_over", real)
     store.write(Batch([reading(gpu(1), DAY0, temperature_celsius=40)]))
     store.write(Batch([reading(gpu(0), DAY0, power_watts=2)]))
     assert [dict(r.values) for r in store.latest(0)] == [{POWER: 2.0}, {"gpu_temperature_celsius": 40.0}]

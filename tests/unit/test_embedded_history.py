@@ -22,9 +22,9 @@ from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.metrics import variant
 from tocsin.domain.reading import Reading
-from tocsin.store import segments
+from tocsin.store.embedded import segments
+from tocsin.store.embedded.store import SqliteStore, restore
 from tocsin.store.port import StoreUnavailable
-from tocsin.store.sqlite import SqliteStore, restore
 from tocsin.store.upkeep import Retention, interrupt
 from tocsin_testing.builders import gpu, reading
 
@@ -267,7 +267,7 @@ def test_readers_see_all_and_each_once_while_upkeep_runs(store: SqliteStore) -> 
 READ = """
 import sys
 from pathlib import Path
-from tocsin.store.sqlite import SqliteStore
+from tocsin.store.embedded.store import SqliteStore
 store = SqliteStore(Path(sys.argv[1]))
 seen = 0
 while seen < int(sys.argv[2]):

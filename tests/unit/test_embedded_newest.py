@@ -13,8 +13,8 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.metrics import variant
 from tocsin.domain.reading import Reading
-from tocsin.store.embedded_chunks import Chunks
-from tocsin.store.sqlite import SqliteStore
+from tocsin.store.embedded.chunks import Chunks
+from tocsin.store.embedded.store import SqliteStore
 from tocsin.store.upkeep import Retention
 from tocsin_testing.builders import T0, gpu, reading
 

@@ -20,7 +20,7 @@ from tocsin.forecaster.evaluation.split import (
     until,
     walk_forward,
 )
-from tocsin.forecaster.examples import NEVER, Examples, Floats
+from tocsin.forecaster.features.examples import NEVER, Examples, Floats
 from tocsin_testing.eval_data import HORIZON, START, fleet, rows
 
 

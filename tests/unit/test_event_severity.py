@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.collector.kernel_log_parser import KernelEvent, KernelLogParser
-from tocsin.collector.kernel_log_records import KernelRecord
+from tocsin.collector.kernel_log.parser import KernelEvent, KernelLogParser
+from tocsin.collector.kernel_log.records import KernelRecord
 from tocsin.domain.batch import Batch
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Finding, Severity
 from tocsin.domain.subject import SubjectKind
+from tocsin.queries.convert import event_out
+from tocsin.queries.scoreboard import is_hardware
 from tocsin.rules import Inputs, RuleEngine, RuleSet, collapse, load_rules
 from tocsin.rules.xid_nvlink import SubCode, decode, sub_codes
-from tocsin.runtime.convert import event_out
-from tocsin.runtime.scoreboard import is_hardware
-from tocsin.store.sqlite import SqliteStore
-from tocsin.store.sqlite_schema import MIGRATIONS
+from tocsin.store.embedded.sqlite_schema import MIGRATIONS
+from tocsin.store.embedded.store import SqliteStore
 from tocsin_testing.builders import T0, gpu, xid
 from tocsin_testing.rule_runs import rules
 

@@ -12,10 +12,10 @@ from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
 from tocsin.actions.executors.registry import Means, build_executor, executors
-from tocsin.actions.messages import CLOUDEVENTS_TYPE, NOTIFIED, REQUESTED, SLACK_TYPE
-from tocsin.actions.notifier import JournalNotifier, WebhookNotifier, notifier_for
-from tocsin.actions.sender import LONGEST_PAUSE_SECONDS, WebhookSender, pause_seconds
-from tocsin.actions.signature import HEADER, is_valid, sign
+from tocsin.actions.notifications.messages import CLOUDEVENTS_TYPE, NOTIFIED, REQUESTED, SLACK_TYPE
+from tocsin.actions.notifications.notifier import JournalNotifier, WebhookNotifier, notifier_for
+from tocsin.actions.notifications.sender import LONGEST_PAUSE_SECONDS, WebhookSender, pause_seconds
+from tocsin.actions.notifications.signature import HEADER, is_valid, sign
 from tocsin.config.settings import WebhookSettings
 from tocsin.domain.clock import MINUTE, ManualClock
 from tocsin.domain.decision import Decision, DecisionState, Mode

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from tocsin.actions.executors.registry import executors
-from tocsin.actions.ladder import LADDERS
+from tocsin.actions.model.ladder import LADDERS
 from tocsin.domain.finding import ActionKind
 
 TEXT = (Path(__file__).parents[2] / "docs" / "executors.md").read_text(encoding="utf-8")

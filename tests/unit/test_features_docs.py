@@ -10,8 +10,8 @@ from tocsin.forecaster.features import Kind, Plan
 from tocsin.forecaster.features.channels import CHANNELS
 from tocsin.forecaster.features.compared import ALIKE, ERRORS, GAUGES, NEIGHBOURS
 from tocsin.forecaster.features.layout import FAMILIES
+from tocsin.forecaster.features.onsets import EVENT_CLASSES
 from tocsin.forecaster.features.table import names_of
-from tocsin.forecaster.onsets import EVENT_CLASSES
 
 DOCS = Path(__file__).parents[2] / "docs" / "features.md"
 MEMBERS = {

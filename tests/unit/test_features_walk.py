@@ -15,7 +15,6 @@ from tocsin.domain.event import Event, EventKind
 from tocsin.domain.metrics import variant
 from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading
-from tocsin.forecaster.examples import NEVER, Examples
 from tocsin.forecaster.features import (
     Condenser,
     FeatureBuilder,
@@ -30,9 +29,10 @@ from tocsin.forecaster.features import (
     warm,
 )
 from tocsin.forecaster.features.channels import SEQUENCE
+from tocsin.forecaster.features.examples import NEVER, Examples
+from tocsin.forecaster.features.labels import of_class
+from tocsin.forecaster.features.onsets import Onset
 from tocsin.forecaster.features.readings import jobs_of
-from tocsin.forecaster.labels import of_class
-from tocsin.forecaster.onsets import Onset
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.spec import FleetSpec
 from tocsin.store.memory import MemoryStore

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tocsin.forecaster.filling import HOLES, MEMORY, outlook, stepped_up
-from tocsin.forecaster.filling import Floats as Values
+from tocsin.forecaster.capacity.filling import HOLES, MEMORY, outlook, stepped_up
+from tocsin.forecaster.capacity.filling import Floats as Values
 
 
 def noise(count: int, length: int, seed: int = 1, width: float = 0.001) -> Values:

@@ -13,9 +13,16 @@ from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.subject import SubjectKind
-from tocsin.forecaster.capacity import LIMITS, PENDING, UTILISATION, CapacityForecaster, PoolPast, first_sustained
-from tocsin.forecaster.seasonal import TooShort, outlook
-from tocsin.forecaster.worker import ForecastWorker
+from tocsin.forecaster.capacity.capacity import (
+    LIMITS,
+    PENDING,
+    UTILISATION,
+    CapacityForecaster,
+    PoolPast,
+    first_sustained,
+)
+from tocsin.forecaster.live.worker import ForecastWorker
+from tocsin.forecaster.trend.seasonal import TooShort, outlook
 from tocsin.runtime.pool_past import PoolPasts
 from tocsin.store.factory import open_store
 from tocsin_testing.builders import T0, gpu, reading

@@ -14,8 +14,8 @@ import pytest
 from tocsin.config.settings import ForecastSettings, StoreKind, StoreSettings
 from tocsin.domain.errors import InputError, Unavailable
 from tocsin.forecaster.live.place import RiskPlace
-from tocsin.forecaster.protocol import History
-from tocsin.forecaster.worker import ForecastFailed, ForecastWorker
+from tocsin.forecaster.live.worker import ForecastFailed, ForecastWorker
+from tocsin.forecaster.trend.protocol import History
 from tocsin_testing.builders import T0, gpu
 from tocsin_testing.histories import TEMPERATURE, history, noise
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from tocsin.collector.frozen import ACTIVITY, ENERGY, LIVE, POWER, UTILISATION, FrozenValues
-from tocsin.collector.replay import read_recording
+from tocsin.collector.replay.source import read_recording
 from tocsin.collector.simulated import from_settings
 from tocsin.config.settings import SimulationSettings
 from tocsin.domain.batch import Batch

@@ -14,16 +14,16 @@ from werkzeug import Request, Response
 
 from tocsin.config.grafana import GrafanaSettings
 from tocsin.config.load import load_settings
+from tocsin.domain.annotation import Mark
 from tocsin.domain.clock import MINUTE, ManualClock
 from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.finding import ActionKind, Category, Severity
-from tocsin.domain.mark import Mark
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
+from tocsin.runtime.annotation_spans import MARKED
+from tocsin.runtime.annotation_targets import GrafanaPlace, Place, StorePlace, annotation
 from tocsin.runtime.annotations import Annotations
-from tocsin.runtime.mark_places import GrafanaPlace, Place, StorePlace, annotation
-from tocsin.runtime.marks import MARKED
 from tocsin.store.port import StoreRejected, StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0

@@ -19,18 +19,18 @@ import httpx2
 import pytest
 
 from tocsin.config.settings import SimulationSettings, StoreSettings
+from tocsin.domain.annotation import Mark
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, ManualClock, to_iso
 from tocsin.domain.finding import ActionKind, Category, Finding, Severity
-from tocsin.domain.mark import Mark
 from tocsin.domain.metrics import BY_FIELD, METRICS, variant
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.spec import FleetSpec
-from tocsin.store.influx import InfluxStore
-from tocsin.store.marks import KeepsMarks, mark_point
+from tocsin.store.annotations import KeepsMarks, mark_point
+from tocsin.store.influx.store import InfluxStore
 from tocsin.store.points import event_point, finding_point, info_point, prediction_point
 from tocsin_grafana.flux import field
 from tocsin_grafana.variables import ANCHOR

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from tocsin.actions.decide import decide
 from tocsin.actions.executors.protocol import ExecutionResult
 from tocsin.actions.guards.maintenance import is_open, next_start
-from tocsin.actions.reach import reach
+from tocsin.actions.loop.decide import decide
+from tocsin.actions.model.scope import reach
 from tocsin.config.settings import MaintenanceWindow
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.decision import Ruling, Verdict

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tocsin.actions.decide import decide
 from tocsin.actions.guards.registry import REGISTER
+from tocsin.actions.loop.decide import decide
 from tocsin.domain.clock import HOUR
 from tocsin.domain.decision import DecisionState, Mode, Ruling
 from tocsin.domain.errors import Conflict, InputError

@@ -11,14 +11,14 @@ import pytest
 
 from tocsin.domain.clock import DAY, HOUR, MINUTE, from_iso, to_iso
 from tocsin.domain.errors import InputError
+from tocsin.forecaster.anomaly.structural import LOST, SILENT, XID
 from tocsin.forecaster.benchmarks import gwdg
 from tocsin.forecaster.benchmarks.gwdg_onset import HORIZON_MS, examples_of, node_events, node_splits
 from tocsin.forecaster.benchmarks.gwdg_ticket import UNIONS, choose, judged, nodes_of
 from tocsin.forecaster.benchmarks.gwdg_tidy import read_folder
 from tocsin.forecaster.benchmarks.result import Request, Result
-from tocsin.forecaster.examples import NEVER
-from tocsin.forecaster.structural import LOST, SILENT, XID
-from tocsin.forecaster.ticket_clock import LoggedIncident
+from tocsin.forecaster.evaluation.ticket_clock import LoggedIncident
+from tocsin.forecaster.features.examples import NEVER
 from tocsin_testing.needs import data
 
 DAY0 = from_iso("2025-03-01")

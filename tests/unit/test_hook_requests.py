@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.collector.hook_server import OUTCOMES_KEPT
+from tocsin.collector.training_hook.server import OUTCOMES_KEPT
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import SECOND
 from tocsin.domain.errors import Conflict, InputError, Unavailable

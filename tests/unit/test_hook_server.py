@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from tocsin.collector import hook_server
-from tocsin.collector.hook import OOM_REST_MS, find, open_hook
-from tocsin.collector.hook_peers import BURST, FLOOD, MIN_STALE_SECONDS, USER_BURST
-from tocsin.collector.hook_protocol import Device
-from tocsin.collector.hook_server import HookServer
+from tocsin.collector.training_hook import server as hook_server
+from tocsin.collector.training_hook.companion import OOM_REST_MS, find, open_hook
+from tocsin.collector.training_hook.peers import BURST, FLOOD, MIN_STALE_SECONDS, USER_BURST
+from tocsin.collector.training_hook.protocol import Device
+from tocsin.collector.training_hook.server import HookServer
 from tocsin.config.settings import AgentSettings, Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import ManualClock
@@ -86,7 +86,7 @@ class Agent:
 
 
 def hook_companion(agent: Agent) -> Any:
-    from tocsin.collector.hook import HookCompanion
+    from tocsin.collector.training_hook.companion import HookCompanion
 
     return HookCompanion(agent.server, agent.own)
 

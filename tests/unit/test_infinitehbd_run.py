@@ -11,7 +11,7 @@ from tocsin.forecaster.benchmarks.infinitehbd import run
 from tocsin.forecaster.benchmarks.infinitehbd_data import Cluster, cluster_of, read_trace
 from tocsin.forecaster.benchmarks.infinitehbd_examples import ANY, GPU, HORIZON_MS, Target, examples
 from tocsin.forecaster.benchmarks.result import Request, Result
-from tocsin.forecaster.examples import NEVER, Examples
+from tocsin.forecaster.features.examples import NEVER, Examples
 from tocsin_testing import event_sets, needs
 
 Entries = list[dict[str, object]]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tocsin.domain.errors import Unavailable
-from tocsin.runtime.kept import QUICK_S, TIMES, Kept
+from tocsin.queries.cache import QUICK_S, TIMES, Kept
 
 
 class Hand:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.collector import kernel_log
-from tocsin.collector.kernel_log import KernelLogCompanion, driver_version, open_kernel_log
-from tocsin.collector.kernel_log_position import Position, load_position
-from tocsin.collector.kernel_log_readers import Chunk, KmsgReader
-from tocsin.collector.kernel_log_records import KernelRecord
+from tocsin.collector.kernel_log import companion as kernel_log
+from tocsin.collector.kernel_log.companion import KernelLogCompanion, driver_version, open_kernel_log
+from tocsin.collector.kernel_log.position import Position, load_position
+from tocsin.collector.kernel_log.readers import Chunk, KmsgReader
+from tocsin.collector.kernel_log.records import KernelRecord
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, ManualClock, SystemClock
@@ -400,7 +400,7 @@ def test_the_driver_is_read_where_it_is_loaded(tmp_path: Path) -> None:
 
 def test_it_does_not_load_what_only_the_brain_needs() -> None:
     heavy = ("numpy", "polars", "pyarrow", "tocsin.rules.engine")
-    code = f"import sys, tocsin.collector.kernel_log; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, tocsin.collector.kernel_log.companion; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.collector.kernel_log_parser import KernelEvent, KernelLogParser
-from tocsin.collector.kernel_log_records import KernelRecord, decode_any
+from tocsin.collector.kernel_log.parser import KernelEvent, KernelLogParser
+from tocsin.collector.kernel_log.records import KernelRecord, decode_any
 from tocsin.domain.event import EventKind
 from tocsin_testing.builders import T0
 

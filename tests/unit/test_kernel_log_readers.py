@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.collector import kernel_log_stream
-from tocsin.collector.kernel_log_position import Position, boot_instant, load_position, save_position
-from tocsin.collector.kernel_log_readers import BOOT_ID, KMSG, Chunk, JournalReader, KmsgReader
-from tocsin.collector.kernel_log_records import KernelRecord
-from tocsin.collector.kernel_log_stream import Bell, LineStream
+from tocsin.collector.kernel_log import stream as kernel_log_stream
+from tocsin.collector.kernel_log.position import Position, boot_instant, load_position, save_position
+from tocsin.collector.kernel_log.readers import BOOT_ID, KMSG, Chunk, JournalReader, KmsgReader
+from tocsin.collector.kernel_log.records import KernelRecord
+from tocsin.collector.kernel_log.stream import Bell, LineStream
 from tocsin.domain.clock import ManualClock, SystemClock
 from tocsin.domain.errors import Unavailable
 from tocsin_testing.builders import T0

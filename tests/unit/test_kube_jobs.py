@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from tocsin.actions.decide import decide
 from tocsin.actions.executors.node import NodeAgents
-from tocsin.actions.kube.cluster import Cluster
-from tocsin.actions.kube.jobs import job_of_pod
-from tocsin.actions.kube.objects import Pod
-from tocsin.actions.kube.sight import node_states
-from tocsin.actions.node.board import OrderBoard
+from tocsin.actions.kubernetes.cluster import Cluster
+from tocsin.actions.kubernetes.jobs import job_of_pod
+from tocsin.actions.kubernetes.objects import Pod
+from tocsin.actions.kubernetes.observe import node_states
+from tocsin.actions.loop.decide import decide
+from tocsin.actions.model.view import GpuView, NodeState
+from tocsin.actions.node.order_queue import OrderBoard
 from tocsin.actions.node.ranks import Rank, read, work_on
-from tocsin.actions.view import GpuView, NodeState
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.decision import Ruling
 from tocsin.domain.finding import ActionKind

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tocsin.actions.kube.rights import FEATURES, Right, needed
+from tocsin.actions.kubernetes.rights import FEATURES, Right, needed
 from tocsin.config.kubernetes import KubernetesSettings
 
 MANIFEST = Path(__file__).parents[2] / "deploy" / "kubernetes" / "rbac.yaml"

@@ -10,8 +10,9 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from tocsin.actions.kube import marks, objects, scaling
-from tocsin.actions.kube.rights import FEATURES
+from tocsin.actions.kubernetes import objects, scaling
+from tocsin.actions.kubernetes import patches as marks
+from tocsin.actions.kubernetes.rights import FEATURES
 from tocsin.cli import act
 from tocsin.cli.main import cli
 from tocsin.config.kubernetes import KubernetesSettings

@@ -14,11 +14,11 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, ManualClock
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.subject import Subject, SubjectKind
-from tocsin.forecaster.artefact import Card
-from tocsin.forecaster.lifecycle.shelf import Shelf, Shelved
+from tocsin.forecaster.hazard import registry
+from tocsin.forecaster.hazard.artefact import Card
+from tocsin.forecaster.hazard.scorer import NotEnoughData
+from tocsin.forecaster.lifecycle.model_registry import Shelf, Shelved
 from tocsin.forecaster.live import risk
-from tocsin.forecaster.scorer import NotEnoughData
-from tocsin.forecaster.scorers import registry
 from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
 from tocsin.runtime import model_watch
@@ -173,7 +173,7 @@ def invoke(*words: str) -> Result:
 
 
 def test_the_commands_list_promote_and_roll_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tocsin.forecaster.lifecycle.shelf.shipped", lambda: None)
+    monkeypatch.setattr("tocsin.forecaster.lifecycle.model_registry.shipped", lambda: None)
     folder = ["--models", str(tmp_path)]
     assert invoke("models", "list", *folder).output == "no model yet: run tocsin train\n"
     shelve(tmp_path, "a", "b")

@@ -12,13 +12,13 @@ from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.subject import Subject, SubjectKind
-from tocsin.forecaster.examples import HORIZONS_MS, NEVER, HeldSequences
+from tocsin.forecaster.features.examples import HORIZONS_MS, NEVER, HeldSequences
+from tocsin.forecaster.features.onsets import Onset
+from tocsin.forecaster.hazard.scorer import NotEnoughData
 from tocsin.forecaster.lifecycle.drift import Reference, calibration, feature_shift
-from tocsin.forecaster.lifecycle.shelf import Shelf
+from tocsin.forecaster.lifecycle.model_registry import Shelf
 from tocsin.forecaster.lifecycle.train import data_hash, joined, put_before, train
 from tocsin.forecaster.lifecycle.trial import INCUMBENT, RULES, Recipe, hold
-from tocsin.forecaster.onsets import Onset
-from tocsin.forecaster.scorer import NotEnoughData
 from tocsin_testing.announced import START, fleet
 
 QUICK = Recipe(draws=60, folds=2)

@@ -9,7 +9,7 @@ import pytest
 
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.examples import NEVER, Examples
+from tocsin.forecaster.features.examples import NEVER, Examples
 from tocsin.forecaster.live.kinds import FaultKinds
 
 NAMES = ("ecc.24h", "replay.24h", "heat")

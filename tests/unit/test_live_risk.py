@@ -13,11 +13,13 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.forecaster.artefact import Card
-from tocsin.forecaster.examples import NEVER, Examples, Floats
 from tocsin.forecaster.features import Plan
+from tocsin.forecaster.features.examples import NEVER, Examples, Floats
 from tocsin.forecaster.features.table import names_of
-from tocsin.forecaster.lifecycle.shelf import CASES, MODEL, PRIOR, Shelf, Shelved
+from tocsin.forecaster.hazard import registry
+from tocsin.forecaster.hazard.artefact import Card
+from tocsin.forecaster.hazard.scorer import Scorer
+from tocsin.forecaster.lifecycle.model_registry import CASES, MODEL, PRIOR, Shelf, Shelved
 from tocsin.forecaster.live.cases import CaseBook
 from tocsin.forecaster.live.place import RiskPlace
 from tocsin.forecaster.live.reasons import Reason, reasons
@@ -25,9 +27,7 @@ from tocsin.forecaster.live.risk import TARGET, RiskModel
 from tocsin.forecaster.live.sentences import likely_sentence, why
 from tocsin.forecaster.live.watch import RiskWatch
 from tocsin.forecaster.live.words import CHANNELS
-from tocsin.forecaster.scorer import Scorer
-from tocsin.forecaster.scorers import registry
-from tocsin.forecaster.worker import ForecastWorker
+from tocsin.forecaster.live.worker import ForecastWorker
 from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.load import load_rules
 from tocsin.store.factory import open_store
@@ -205,7 +205,7 @@ def test_a_turn_later_only_what_is_new_is_read_and_a_restart_goes_on_from_the_st
 def test_a_promotion_is_seen_at_the_next_turn_and_no_model_says_nothing(
     tmp_path: Path, fitted: Scorer, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tocsin.forecaster.lifecycle.shelf.shipped", lambda: None)
+    monkeypatch.setattr("tocsin.forecaster.lifecycle.model_registry.shipped", lambda: None)
     watch = RiskWatch(place(tmp_path), store)
     assert watch.predict(GPUS, NOW - HOUR) == []
     shelf = shelve(tmp_path, fitted, None)
@@ -349,7 +349,7 @@ class TestShelf:
     def test_each_rollback_goes_one_further_back(
         self, tmp_path: Path, fitted: Scorer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("tocsin.forecaster.lifecycle.shelf.shipped", lambda: None)
+        monkeypatch.setattr("tocsin.forecaster.lifecycle.model_registry.shipped", lambda: None)
         shelf = Shelf(tmp_path / "models")
         for at_ms, version in enumerate("abc"):
             shelf.add(Shelved(version, fitted, card(version), None))
@@ -362,7 +362,7 @@ class TestShelf:
         assert shelf.rollback(14, "ann") == ("c", "a")
 
     def test_what_is_not_there_is_named(self, tmp_path: Path, fitted: Scorer, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("tocsin.forecaster.lifecycle.shelf.shipped", lambda: None)
+        monkeypatch.setattr("tocsin.forecaster.lifecycle.model_registry.shipped", lambda: None)
         shelf = Shelf(tmp_path / "models")
         with pytest.raises(InputError, match="run tocsin train"):
             shelf.load("a")

@@ -17,8 +17,8 @@ from tocsin.forecaster.deep.network import past_of
 from tocsin.forecaster.deep.sampling import choose, course
 from tocsin.forecaster.deep.survival import Outcome, base_logits, log_likelihood, log_odds, outcome, probabilities
 from tocsin.forecaster.deep.training import Recipe, train
-from tocsin.forecaster.examples import NEVER, Examples, HeldSequences, Ints
-from tocsin.forecaster.scorers.prepare import prepare
+from tocsin.forecaster.features.examples import NEVER, Examples, HeldSequences, Ints
+from tocsin.forecaster.hazard.prepare import prepare
 
 HORIZONS = (1 * HOUR, 6 * HOUR, 24 * HOUR)
 

@@ -13,8 +13,8 @@ from tocsin.forecaster.benchmarks import quantiles as benchmark
 from tocsin.forecaster.benchmarks.quantiles_series import AHEAD, METRICS, PAST, TARGETS, windows
 from tocsin.forecaster.deep.pinball import SHARES, ordered, pinball, start
 from tocsin.forecaster.deep.quantiles import LstmQuantiles, Windows, build
-from tocsin.forecaster.scorer import NotEnoughData, State
-from tocsin.forecaster.smoothing import quantiles
+from tocsin.forecaster.hazard.scorer import NotEnoughData, State
+from tocsin.forecaster.trend.smoothing import quantiles
 
 SMALL = {"targets": ["a", "b"], "ahead": [2, 8], "hidden": 16, "patch": 4, "epochs": 15, "dropout": 0.0}
 

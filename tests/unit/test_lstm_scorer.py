@@ -13,8 +13,8 @@ from sklearn.metrics import roc_auc_score
 from tocsin.domain.clock import HOUR
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.forecaster.deep.scorer_lstm import LstmScorer, build
-from tocsin.forecaster.examples import NEVER, Examples, HeldSequences
-from tocsin.forecaster.scorer import NotEnoughData, State
+from tocsin.forecaster.features.examples import NEVER, Examples, HeldSequences
+from tocsin.forecaster.hazard.scorer import NotEnoughData, State
 from tocsin_testing.failing_devices import CHANNELS, failing_devices
 
 SMALL = {"hidden": 16, "epochs": 12, "dropout": 0.0}

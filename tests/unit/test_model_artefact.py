@@ -14,9 +14,9 @@ import skops.io
 from sklearn.neighbors import KNeighborsClassifier
 
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.artefact import Card, digest, load, read_card, save
-from tocsin.forecaster.scorer import Scorer, State
-from tocsin.forecaster.scorers import registry
+from tocsin.forecaster.hazard import registry
+from tocsin.forecaster.hazard.artefact import Card, digest, load, read_card, save
+from tocsin.forecaster.hazard.scorer import Scorer, State
 from tocsin_testing.builders import T0
 from tocsin_testing.scored import SMALL, fleet
 
@@ -80,7 +80,7 @@ def test_a_save_that_is_cut_off_leaves_nothing(tmp_path: Path, scorer: Scorer, m
         path.write_bytes(data[:10])
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("tocsin.forecaster.artefact._write", full)
+    monkeypatch.setattr("tocsin.forecaster.hazard.artefact._write", full)
     with pytest.raises(OSError, match="no space"):
         save(tmp_path / "one", scorer, card())
     assert list(tmp_path.iterdir()) == []

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.forecaster.scorers.registry import names
-from tocsin.forecaster.scorers.settings import Common
+from tocsin.forecaster.hazard.registry import names
+from tocsin.forecaster.hazard.settings import Common
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 OWN_PAGE = ("lstm", "rate")
@@ -31,7 +31,7 @@ def test_the_page_has_every_family() -> None:
 def test_the_page_has_every_setting_with_its_default(name: str) -> None:
     text = PAGE.read_text(encoding="utf-8")
     row = [line for line in text.splitlines() if line.startswith(f"| `{name}` |")][-1]
-    module = importlib.import_module(f"tocsin.forecaster.scorers.scorer_{name}")
+    module = importlib.import_module(f"tocsin.forecaster.hazard.scorer_{name}")
     shared = {one.name for one in fields(Common)}
     for one in fields(module.Settings):
         if one.name in shared:

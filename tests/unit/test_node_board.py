@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tocsin.actions.executors.node import NodeAgents
-from tocsin.actions.node import board as board_module
-from tocsin.actions.node.board import OrderBoard
+from tocsin.actions.model.policy import Policy
+from tocsin.actions.model.view import FleetView, GpuView, NodeState
+from tocsin.actions.node import order_queue as board_module
+from tocsin.actions.node.order_queue import OrderBoard
 from tocsin.actions.node.ranks import RANKS, Rank, Work, ranks_of, read, work_on, written
-from tocsin.actions.policy import Policy
-from tocsin.actions.view import FleetView, GpuView, NodeState
 from tocsin.config.node import NodeSettings
 from tocsin.domain.clock import HOUR, MINUTE, ManualClock
 from tocsin.domain.decision import Decision, Mode, Ruling

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tocsin.actions.node.reset import run_reset
-from tocsin.collector.nvml_library import Code, NvmlFailure, PynvmlLibrary
-from tocsin.collector.nvml_limits import NvmlLimits
-from tocsin.collector.nvml_reset import _LISTS, HOPPER, Standing, standing
+from tocsin.collector.nvml.library import Code, NvmlFailure, PynvmlLibrary
+from tocsin.collector.nvml.limits import NvmlLimits
+from tocsin.collector.nvml.reset import _LISTS, HOPPER, Standing, standing
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import SystemClock
 from tocsin.domain.errors import InputError, Unavailable

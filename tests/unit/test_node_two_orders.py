@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.actions.node.board import OrderBoard
+from tocsin.actions.node.order_queue import OrderBoard
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.order import Order, OrderState
 from tocsin.domain.power import Obstacle

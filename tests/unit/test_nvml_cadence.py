@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tocsin.collector import nvml_events
-from tocsin.collector.nvml import NvmlSource
-from tocsin.collector.nvml_device import Place
-from tocsin.collector.nvml_library import Code
-from tocsin.collector.nvml_probes import Tier
+from tocsin.collector.nvml import events as nvml_events
+from tocsin.collector.nvml.device import Place
+from tocsin.collector.nvml.library import Code
+from tocsin.collector.nvml.probes import Tier
+from tocsin.collector.nvml.source import NvmlSource
 from tocsin.domain.clock import MINUTE, SECOND
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tocsin.collector.nvml import NvmlSource
-from tocsin.collector.nvml_device import Place
-from tocsin.collector.nvml_library import PynvmlLibrary
-from tocsin.collector.nvml_stuck import FIRST_RETRY_MS, Stuck
+from tocsin.collector.nvml.device import Place
+from tocsin.collector.nvml.library import PynvmlLibrary
+from tocsin.collector.nvml.source import NvmlSource
+from tocsin.collector.nvml.stuck import FIRST_RETRY_MS, Stuck
 from tocsin.domain.clock import HOUR, SECOND
 from tocsin_testing.builders import T0
 from tocsin_testing.mock_gpus import h100

@@ -13,11 +13,11 @@ from typing import Any
 import pynvml
 import pytest
 
-from tocsin.collector.nvml import NvmlSource
-from tocsin.collector.nvml_device import Place
-from tocsin.collector.nvml_library import Code, DeviceEvent, NvmlFailure, PynvmlLibrary
-from tocsin.collector.nvml_marshal import FieldBatch, FieldReplies, FieldValue
-from tocsin.collector.nvml_remedies import unavailable
+from tocsin.collector.nvml.device import Place
+from tocsin.collector.nvml.library import Code, DeviceEvent, NvmlFailure, PynvmlLibrary
+from tocsin.collector.nvml.marshal import FieldBatch, FieldReplies, FieldValue
+from tocsin.collector.nvml.remedies import unavailable
+from tocsin.collector.nvml.source import NvmlSource
 from tocsin.domain.missing import Missing
 from tocsin_testing.builders import T0
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tocsin.collector import nvml_events
-from tocsin.collector.nvml import ENUMERATE_MS, NvmlSource
-from tocsin.collector.nvml_device import Place
-from tocsin.collector.nvml_library import XID_EVENTS, Code, DeviceEvent, EventType
+from tocsin.collector.nvml import events as nvml_events
+from tocsin.collector.nvml.device import Place
+from tocsin.collector.nvml.library import XID_EVENTS, Code, DeviceEvent, EventType
+from tocsin.collector.nvml.source import ENUMERATE_MS, NvmlSource
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.event import EventKind
 from tocsin.domain.missing import Missing

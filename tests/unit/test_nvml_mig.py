@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tocsin.collector import nvml_events
-from tocsin.collector.nvml import NvmlSource
-from tocsin.collector.nvml_device import Place
-from tocsin.collector.nvml_library import Code
+from tocsin.collector.nvml import events as nvml_events
+from tocsin.collector.nvml.device import Place
+from tocsin.collector.nvml.library import Code
+from tocsin.collector.nvml.source import NvmlSource
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.fragmentation import SEVEN_SLICE, mig_capacity, mig_fragmentation
 from tocsin.domain.identity import MIG_START

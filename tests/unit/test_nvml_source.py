@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from tocsin.collector import nvml_events
-from tocsin.collector.nvml import ENUMERATE_MS, NvmlSource
-from tocsin.collector.nvml_device import Place
-from tocsin.collector.nvml_library import Code
-from tocsin.collector.nvml_links import PROBED
-from tocsin.collector.nvml_probes import CALLS
+from tocsin.collector.nvml import events as nvml_events
+from tocsin.collector.nvml.device import Place
+from tocsin.collector.nvml.library import Code
+from tocsin.collector.nvml.links import PROBED
+from tocsin.collector.nvml.probes import CALLS
+from tocsin.collector.nvml.source import ENUMERATE_MS, NvmlSource
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.event import EventKind
@@ -413,9 +413,9 @@ def test_driver_not_loaded_is_said_in_one_line() -> None:
 
 
 _OPEN_FOR_REAL = """
-from tocsin.collector.nvml import NvmlSource
-from tocsin.collector.nvml_device import Place
-from tocsin.collector.nvml_library import PynvmlLibrary
+from tocsin.collector.nvml.source import NvmlSource
+from tocsin.collector.nvml.device import Place
+from tocsin.collector.nvml.library import PynvmlLibrary
 from tocsin.domain.errors import Unavailable
 try:
     NvmlSource(PynvmlLibrary(), Place("node-1")).close()

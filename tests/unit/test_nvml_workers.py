@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tocsin.collector import nvml_events
-from tocsin.collector.nvml import ENUMERATE_MS, NvmlSource
-from tocsin.collector.nvml_device import Place
-from tocsin.collector.nvml_library import Code
-from tocsin.collector.nvml_stuck import FIRST_RETRY_MS, MAX_RETRY_MS, Stuck
-from tocsin.collector.nvml_workers import Workers
+from tocsin.collector.nvml import events as nvml_events
+from tocsin.collector.nvml.device import Place
+from tocsin.collector.nvml.library import Code
+from tocsin.collector.nvml.source import ENUMERATE_MS, NvmlSource
+from tocsin.collector.nvml.stuck import FIRST_RETRY_MS, MAX_RETRY_MS, Stuck
+from tocsin.collector.nvml.workers import Workers
 from tocsin.collector.source import HasReaders
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.errors import Unavailable
@@ -244,7 +244,7 @@ def test_the_library_is_not_closed_under_a_call_that_hangs() -> None:
 
 
 def test_a_library_that_does_not_open_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tocsin.collector.nvml.OPEN_SECONDS", 0.05)
+    monkeypatch.setattr("tocsin.collector.nvml.source.OPEN_SECONDS", 0.05)
     library = RecordedNvml(devices("h100-healthy"))
     library.hung[0] = gate = threading.Event()
     with pytest.raises(Unavailable, match=r"did not open: no answer within 0\.05 s; see whether `nvidia-smi` hangs"):

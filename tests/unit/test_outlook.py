@@ -12,8 +12,8 @@ from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.subject import Subject, SubjectKind
-from tocsin.forecaster.courses import CourseAsk, Figure, courses
-from tocsin.runtime.outlook import Remembered, course_out, forecast_out, record_of, wilson
+from tocsin.forecaster.capacity.courses import CourseAsk, Figure, courses
+from tocsin.queries.outlook import Remembered, course_out, forecast_out, record_of, wilson
 from tocsin_testing.builders import T0, gpu, reading
 
 GPUS = [gpu(n, host=f"node-{n // 2}") for n in range(6)]

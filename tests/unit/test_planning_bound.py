@@ -9,7 +9,7 @@ import pytest
 
 from tocsin.actions.planning import rehearsal
 from tocsin.actions.planning.arrangement import Arrangement
-from tocsin.actions.planning.board import Board, FleetBoard, MigBoard
+from tocsin.actions.planning.bins import Board, FleetBoard, MigBoard
 from tocsin.actions.planning.bound import least_cost
 from tocsin.actions.planning.compare import UNBOUNDED, yardstick
 from tocsin.actions.planning.defragment import WHOLE_MODES, defragment, repack_mig

@@ -10,13 +10,13 @@ import pytest
 
 from tocsin.actions.planning import rehearsal
 from tocsin.actions.planning.baseline import greedy
-from tocsin.actions.planning.board import FleetBoard, MigBoard
+from tocsin.actions.planning.bins import FleetBoard, MigBoard
 from tocsin.actions.planning.compare import compare, yardstick
 from tocsin.actions.planning.defragment import WHOLE_MODES, defragment, repack_mig
 from tocsin.actions.planning.measures import fleet_figures, mig_unusable
 from tocsin.actions.planning.plan import Move, Step, StepKind
 from tocsin.actions.planning.schedule import schedule
-from tocsin.actions.planning.stage import PlanBroken, Stage
+from tocsin.actions.planning.simulation import PlanBroken, Stage
 from tocsin.actions.planning.state import FleetState, GpuMode, Hold, Work
 from tocsin.actions.planning.units import Limits, price, units_of
 from tocsin.domain.fragmentation_fleet import Node, Task, expected_unusable

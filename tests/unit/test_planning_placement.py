@@ -8,7 +8,7 @@ import pytest
 
 from tocsin.actions.planning.placement import candidates, evacuate, place
 from tocsin.actions.planning.plan import StepKind
-from tocsin.actions.planning.stage import Stage
+from tocsin.actions.planning.simulation import Stage
 from tocsin.actions.planning.state import FleetState, GpuMode, Hold, Work
 from tocsin.actions.planning.units import Limits
 from tocsin_testing.planning import MODEL, budgets, fleet, mig_fleet, on, work

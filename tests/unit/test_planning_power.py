@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tocsin.actions.planning.power import PowerBudget, power_caps
-from tocsin.actions.planning.stage import Stage
+from tocsin.actions.planning.simulation import Stage
 from tocsin.actions.planning.state import FleetState, Work
 from tocsin_testing.planning import fleet, on, work
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tocsin.actions.planning.plan import Move, Step, StepKind
-from tocsin.actions.planning.stage import PlanBroken, Stage
+from tocsin.actions.planning.simulation import PlanBroken, Stage
 from tocsin.actions.planning.state import FleetState, GpuMode, Hold, Pool, Work
 from tocsin_testing.planning import budgets, fleet, mig_fleet, on, work
 

@@ -17,7 +17,7 @@ from tocsin.domain.fragmentation_fleet import Task
 from tocsin.domain.identity import Gpu
 from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading
-from tocsin.runtime.idle_gpus import at_work
+from tocsin.queries.idle_gpus import at_work
 from tocsin.runtime.plan_watch import Planner, Sight
 from tocsin_testing.builders import T0
 

@@ -10,9 +10,9 @@ import pytest
 
 from tocsin.actions.executors.protocol import ManagerUnavailable, SeesWork
 from tocsin.actions.executors.slurm import SlurmExecutor
-from tocsin.actions.kube.cluster import Cluster
-from tocsin.actions.kube.objects import Pod, quantity
-from tocsin.actions.kube.work import covers, work_seen
+from tocsin.actions.kubernetes.cluster import Cluster
+from tocsin.actions.kubernetes.objects import Pod, quantity
+from tocsin.actions.kubernetes.workloads import covers, work_seen
 from tocsin.actions.planning.build import Knowledge, fleet_state_from
 from tocsin.actions.planning.facts import WorkSeen
 from tocsin.actions.planning.state import GpuMode

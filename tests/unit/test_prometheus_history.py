@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import stamina
 
-from tocsin.collector.prometheus_history import MAX_POINTS, History, inner_selector, sampled
-from tocsin.collector.prometheus_history_batches import Batches
-from tocsin.collector.prometheus_history_http import ATTEMPTS, MAX_ANSWER_BYTES, HistoryClient, TooMuch
-from tocsin.collector.prometheus_history_matrix import Line, NotAnAnswer, parse_matrix
-from tocsin.collector.replay import read_recording
+from tocsin.collector.prometheus_history.batches import Batches
+from tocsin.collector.prometheus_history.history import MAX_POINTS, History, inner_selector, sampled
+from tocsin.collector.prometheus_history.http import ATTEMPTS, MAX_ANSWER_BYTES, HistoryClient, TooMuch
+from tocsin.collector.prometheus_history.matrix import Line, NotAnAnswer, parse_matrix
+from tocsin.collector.replay.source import read_recording
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, ManualClock, to_iso
 from tocsin.domain.errors import InputError, Unavailable
-from tocsin.runtime.import_history import ImportReport, Wanted, import_to_file, import_to_store, instant, span_ms
+from tocsin.offline.import_history import ImportReport, Wanted, import_to_file, import_to_store, instant, span_ms
 from tocsin.store.memory import MemoryStore
 from tocsin_testing.builders import T0
 from tocsin_testing.dcgm_site import HOURS, INTERVAL, Point, labels_of, site

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tocsin.collector import replay_bytes
-from tocsin.collector.replay import read_recording
-from tocsin.collector.replay_recording import Recording, Track
+from tocsin.collector.replay import bytes as replay_bytes
+from tocsin.collector.replay.recording import Recording, Track
+from tocsin.collector.replay.source import read_recording
 from tocsin.domain.clock import HOUR, MINUTE, from_iso
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import EventKind

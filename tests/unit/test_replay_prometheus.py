@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.collector.replay import read_recording
-from tocsin.collector.replay_prometheus import INTERVAL_MS, instant_of_name
-from tocsin.collector.replay_recording import Recording
+from tocsin.collector.replay.prometheus import INTERVAL_MS, instant_of_name
+from tocsin.collector.replay.recording import Recording
+from tocsin.collector.replay.source import read_recording
 from tocsin.domain.clock import MINUTE, from_iso
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading

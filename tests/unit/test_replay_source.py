@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.collector.replay import ReplaySource, read_recording
-from tocsin.collector.replay_recording import Recording
+from tocsin.collector.replay.recording import Recording
+from tocsin.collector.replay.source import ReplaySource, read_recording
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, ManualClock, ScaledClock
 from tocsin.domain.errors import InputError
 from tocsin_testing.builders import T0

@@ -13,7 +13,7 @@ import pytest
 
 from tocsin.actions.executors.protocol import PRE_CHECK
 from tocsin.actions.guards.stages import GUARDS
-from tocsin.actions.judging import SELECTION
+from tocsin.actions.loop.guard_evaluation import SELECTION
 from tocsin.cli.main import cli
 from tocsin.config.load import describe
 from tocsin.config.settings import Settings

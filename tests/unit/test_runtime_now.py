@@ -18,9 +18,9 @@ from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.domain.usage import Prices
-from tocsin.runtime.attention import attention, gpu_hours_at_risk
-from tocsin.runtime.fleet_map import Board, board_of
-from tocsin.runtime.peers import MOST_PEERS, MOST_PEERS_LONG, group_of, peer_band
+from tocsin.queries.attention import attention, gpu_hours_at_risk
+from tocsin.queries.fleet_map import Board, board_of
+from tocsin.queries.peers import MOST_PEERS, MOST_PEERS_LONG, group_of, peer_band
 from tocsin.store.port import Columns
 from tocsin_testing.builders import T0, gpu, reading
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from tocsin.actions.status import DecisionStatus
+from tocsin.actions.model.status import DecisionStatus
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.decision import Decision, DecisionState, Mode, Ruling, Verdict
 from tocsin.domain.event import Event
 from tocsin.domain.finding import ActionKind, Category, Severity
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.subject import Subject, SubjectKind
-from tocsin.runtime.scoreboard import is_hardware, score_predictions, scoreboard
+from tocsin.queries.scoreboard import is_hardware, score_predictions, scoreboard
 from tocsin.store.port import Series
 from tocsin_testing.builders import T0, gpu, xid
 

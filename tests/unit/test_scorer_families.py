@@ -10,25 +10,25 @@ import pytest
 
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import Conflict, InputError, Unavailable
-from tocsin.forecaster.examples import Examples
+from tocsin.forecaster.features.examples import Examples
 from tocsin.forecaster.features.plan import Plan
 from tocsin.forecaster.features.table import names_of
-from tocsin.forecaster.scorer import NotEnoughData
-from tocsin.forecaster.scorers import registry
-from tocsin.forecaster.scorers.calibration import log_odds
-from tocsin.forecaster.scorers.explained import strongest
-from tocsin.forecaster.scorers.scorer_boosting import BoostingScorer
-from tocsin.forecaster.scorers.scorer_boosting import build as boosting
-from tocsin.forecaster.scorers.scorer_calibrated import Calibrated, fit_with_calibration
-from tocsin.forecaster.scorers.scorer_ensemble import Ensemble
-from tocsin.forecaster.scorers.scorer_ensemble import Settings as EnsembleSettings
-from tocsin.forecaster.scorers.scorer_ensemble import build as ensemble
-from tocsin.forecaster.scorers.scorer_hazard import build as hazard
-from tocsin.forecaster.scorers.scorer_isolation import IsolationScorer
-from tocsin.forecaster.scorers.scorer_isolation import build as forest
-from tocsin.forecaster.scorers.scorer_reconstruction import build as reconstruction
-from tocsin.forecaster.scorers.scorer_rules import RulesScorer, shipped_terms
-from tocsin.forecaster.scorers.scorer_rules import build as rules
+from tocsin.forecaster.hazard import registry
+from tocsin.forecaster.hazard.calibration import log_odds
+from tocsin.forecaster.hazard.explained import strongest
+from tocsin.forecaster.hazard.scorer import NotEnoughData
+from tocsin.forecaster.hazard.scorer_boosting import BoostingScorer
+from tocsin.forecaster.hazard.scorer_boosting import build as boosting
+from tocsin.forecaster.hazard.scorer_calibrated import Calibrated, fit_with_calibration
+from tocsin.forecaster.hazard.scorer_ensemble import Ensemble
+from tocsin.forecaster.hazard.scorer_ensemble import Settings as EnsembleSettings
+from tocsin.forecaster.hazard.scorer_ensemble import build as ensemble
+from tocsin.forecaster.hazard.scorer_hazard import build as hazard
+from tocsin.forecaster.hazard.scorer_isolation import IsolationScorer
+from tocsin.forecaster.hazard.scorer_isolation import build as forest
+from tocsin.forecaster.hazard.scorer_reconstruction import build as reconstruction
+from tocsin.forecaster.hazard.scorer_rules import RulesScorer, shipped_terms
+from tocsin.forecaster.hazard.scorer_rules import build as rules
 from tocsin_testing.scored import SMALL, fleet, healthy
 
 PAST = fleet(seed=1)

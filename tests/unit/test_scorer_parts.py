@@ -9,27 +9,19 @@ import pytest
 
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.examples import NEVER
-from tocsin.forecaster.scorer import NotEnoughData
-from tocsin.forecaster.scorers.bins import edges, numbered
-from tocsin.forecaster.scorers.calibration import fit_map
-from tocsin.forecaster.scorers.conformal import quiet
-from tocsin.forecaster.scorers.curves import at_risk, fit_curves
-from tocsin.forecaster.scorers.later_slice import later_slice
-from tocsin.forecaster.scorers.peers import apart, companies
-from tocsin.forecaster.scorers.prepare import prepare
-from tocsin.forecaster.scorers.ranks import rank_table
-from tocsin.forecaster.scorers.reconstruct import reconstruction, strangest
-from tocsin.forecaster.scorers.rows import (
-    Rows,
-    balanced,
-    chosen_names,
-    device_folds,
-    known_rows,
-    settled,
-    thin,
-)
-from tocsin.forecaster.scorers.settings import Common, make
+from tocsin.forecaster.features.examples import NEVER
+from tocsin.forecaster.hazard.bins import edges, numbered
+from tocsin.forecaster.hazard.calibration import fit_map
+from tocsin.forecaster.hazard.conformal import quiet
+from tocsin.forecaster.hazard.curves import at_risk, fit_curves
+from tocsin.forecaster.hazard.later_slice import later_slice
+from tocsin.forecaster.hazard.peers import apart, companies
+from tocsin.forecaster.hazard.prepare import prepare
+from tocsin.forecaster.hazard.ranks import rank_table
+from tocsin.forecaster.hazard.reconstruct import reconstruction, strangest
+from tocsin.forecaster.hazard.rows import Rows, balanced, chosen_names, device_folds, known_rows, settled, thin
+from tocsin.forecaster.hazard.scorer import NotEnoughData
+from tocsin.forecaster.hazard.settings import Common, make
 from tocsin_testing.builders import T0
 from tocsin_testing.scored import fleet
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from tocsin.domain.clock import DAY, HOUR
-from tocsin.forecaster.artefact import Card, load, save
-from tocsin.forecaster.examples import NEVER, Examples
-from tocsin.forecaster.scorer import NotEnoughData
-from tocsin.forecaster.scorers import registry
+from tocsin.forecaster.features.examples import NEVER, Examples
+from tocsin.forecaster.hazard import registry
+from tocsin.forecaster.hazard.artefact import Card, load, save
+from tocsin.forecaster.hazard.scorer import NotEnoughData
 
 HORIZONS = (24 * HOUR, 48 * HOUR)
 

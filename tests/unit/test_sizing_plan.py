@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from tocsin.cli.main import cli
 from tocsin.config.settings import StoreKind, StoreSettings
 from tocsin.domain.errors import InputError
-from tocsin.runtime.sizing import MONTH_S, Plan, Prices, constants, largest_brain, size
+from tocsin.offline.sizing import MONTH_S, Plan, Prices, constants, largest_brain, size
 
 PERF = Path(__file__).parents[1] / "perf"
 DAY_S = 86_400

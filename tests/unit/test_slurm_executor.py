@@ -12,9 +12,9 @@ import pytest
 
 from tocsin.actions.executors.protocol import ManagerUnavailable
 from tocsin.actions.executors.slurm import SlurmExecutor
+from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.node.ranks import work_on
-from tocsin.actions.recovery import inverse_of
-from tocsin.actions.slurm import marks
+from tocsin.actions.slurm import comments as marks
 from tocsin.actions.slurm.runner import Answer, SlurmProblem, Trouble
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import HOUR, SECOND, ManualClock

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.actions.slurm import marks, parse_json, parse_text
+from tocsin.actions.slurm import comments as marks
+from tocsin.actions.slurm import parse_json, parse_text
+from tocsin.actions.slurm.comments import Mark
 from tocsin.actions.slurm.hostlist import expand
-from tocsin.actions.slurm.marks import Mark
 from tocsin.actions.slurm.nodes import foreign, is_ours
 from tocsin.actions.slurm.runner import Answer, CommandRunner, Trouble, trouble_of
 from tocsin.actions.slurm.state import SlurmNode, split_state

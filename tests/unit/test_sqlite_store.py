@@ -18,8 +18,8 @@ from tocsin.domain.identity import Gpu
 from tocsin.domain.missing import Missing
 from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading
+from tocsin.store.embedded.store import SqliteStore, restore
 from tocsin.store.port import StoreRejected, StoreUnavailable
-from tocsin.store.sqlite import SqliteStore, restore
 from tocsin_testing.builders import T0, gpu, reading, xid
 
 
@@ -111,7 +111,7 @@ def test_a_full_disk_loses_nothing_that_was_accepted(path: Path) -> None:
 def test_another_process_reads_while_this_one_writes(path: Path) -> None:
     store = filled(path)
     code = (
-        "import sys; from pathlib import Path; from tocsin.store.sqlite import SqliteStore\n"
+        "import sys; from pathlib import Path; from tocsin.store.embedded.store import SqliteStore\n"
         "s = SqliteStore(Path(sys.argv[1])); print(len(s.latest(0))); s.close()"
     )
     store.write(Batch(readings=[reading(gpu(3))]))

@@ -14,11 +14,12 @@ from pytest_httpserver import HTTPServer
 from tocsin.config.settings import StoreKind, StoreSettings
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.metrics import variant
-from tocsin.store import flux, vm_export
 from tocsin.store.grid import Grid, by_gpu, columns_of
-from tocsin.store.influx_setup import Buckets
+from tocsin.store.influx import flux
+from tocsin.store.influx.setup import Buckets
 from tocsin.store.port import StoreRejected, StoreUnavailable
-from tocsin.store.victoriametrics import VictoriaMetricsStore
+from tocsin.store.victoriametrics import export as vm_export
+from tocsin.store.victoriametrics.store import VictoriaMetricsStore
 from tocsin_testing.builders import T0, gpu, reading
 
 POWER = "gpu_power_watts"

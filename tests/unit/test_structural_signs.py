@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 
 from tocsin.domain.clock import DAY, HOUR, MINUTE, from_iso
-from tocsin.forecaster.structural import FROZEN, LOST, SIGNS, SILENT, XID, NodeRecord, code_onsets, is_hardware, signs
+from tocsin.forecaster.anomaly.structural import (
+    FROZEN,
+    LOST,
+    SIGNS,
+    SILENT,
+    XID,
+    NodeRecord,
+    code_onsets,
+    is_hardware,
+    signs,
+)
 
 T0 = from_iso("2025-03-01")
 STEP = 10 * MINUTE

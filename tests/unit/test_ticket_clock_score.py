@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tocsin.domain.clock import DAY, HOUR, MINUTE, from_iso
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.ticket_clock import (
+from tocsin.forecaster.evaluation.ticket_clock import (
     MERGE_MS,
     Alert,
     LoggedIncident,
@@ -22,8 +22,8 @@ from tocsin.forecaster.ticket_clock import (
     scorable,
     score,
 )
-from tocsin.forecaster.ticket_log import parse_day, read_incidents
-from tocsin.forecaster.ticket_nulls import figures, figures_above, nulls, skilful
+from tocsin.forecaster.evaluation.ticket_log import parse_day, read_incidents
+from tocsin.forecaster.evaluation.ticket_nulls import figures, figures_above, nulls, skilful
 
 DAY0 = from_iso("2025-03-01")
 STEP = 10 * MINUTE

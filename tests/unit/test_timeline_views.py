@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.actions.cost import LOSSES, read_losses, written_losses
+from tocsin.actions.model.cost import LOSSES, read_losses, written_losses
 from tocsin.client.models_decisions import TimelineQuery
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.finding import PREDICTION_EVIDENCE, ActionKind, Category, Evidence
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.subject import Subject, SubjectKind
-from tocsin.runtime.scoreboard import score_crossings
-from tocsin.runtime.scoreboard_hazards import Followed, score_hazards, wilson
+from tocsin.queries.scoreboard import score_crossings
+from tocsin.queries.scoreboard_hazards import Followed, score_hazards, wilson
 from tocsin.store.port import Series
 from tocsin_testing.action_world import World, settings
 from tocsin_testing.builders import T0, gpu, xid

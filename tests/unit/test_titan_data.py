@@ -8,7 +8,7 @@ import pytest
 from tocsin.domain.clock import DAY, from_iso
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.benchmarks.titan_data import COLUMNS, fleet_of, read_lives
-from tocsin.forecaster.examples import NEVER
+from tocsin.forecaster.features.examples import NEVER
 
 HEAD = ",".join(COLUMNS)
 LIVES = (

@@ -14,7 +14,7 @@ from tocsin.forecaster.benchmarks.titan_own import FIRST_RATE, own_rate
 from tocsin.forecaster.benchmarks.titan_place import fit, past_of
 from tocsin.forecaster.benchmarks.titan_snapshots import HORIZON_MS, Snapshots, snapshots
 from tocsin.forecaster.benchmarks.titan_walk import Pace, walk
-from tocsin.forecaster.examples import NEVER, Mask
+from tocsin.forecaster.features.examples import NEVER, Mask
 from tocsin_testing import event_sets
 
 START, CUT = from_iso("2014-03-01"), from_iso("2016-01-01")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tocsin.api.principal import Principal
 from tocsin.client.models import RejectedLine
-from tocsin.store.lp_line import LineError, cut_head, parse_head
+from tocsin.store.line_protocol.line import LineError, cut_head, parse_head
 
 _TELEMETRY = frozenset({"gpu", "gpu_missing", "gpu_info", "gpu_owner", "gpu_event"})
 

@@ -27,8 +27,8 @@ from tocsin.domain.subject import Subject, SubjectKind
 
 if TYPE_CHECKING:
     from tocsin.actions.executors.kubernetes import Kubernetes
-    from tocsin.actions.kube.cluster import Cluster
-    from tocsin.actions.kube.door import KubeDoor
+    from tocsin.actions.kubernetes.client import KubeDoor
+    from tocsin.actions.kubernetes.cluster import Cluster
 
 LOOK_SECONDS = 2.0
 """Rest between two looks at an action that goes on."""
@@ -79,8 +79,8 @@ class Person:
     def open(self, **more: Any) -> tuple[KubeDoor, Cluster, Kubernetes]:
         """The cluster, which has answered, and the executor over it with the settings changed by `more`."""
         from tocsin.actions.executors.kubernetes import Kubernetes
-        from tocsin.actions.kube.cluster import Cluster
-        from tocsin.actions.kube.door import open_door
+        from tocsin.actions.kubernetes.client import open_door
+        from tocsin.actions.kubernetes.cluster import Cluster
 
         settings = self.settings.model_copy(update={"dry_run": self.dry_run} | more)
         door = open_door(settings)
@@ -263,7 +263,7 @@ def scale(person: Person, target: str, replicas: int) -> int:
     """Set TARGET (NAMESPACE/KIND/NAME) to REPLICAS, unless an autoscaler owns it."""
     from pydantic import ValidationError
 
-    from tocsin.actions.kube.place import place_of
+    from tocsin.actions.kubernetes.place import place_of
 
     person.allow()
     try:
@@ -287,7 +287,7 @@ def scale(person: Person, target: str, replicas: int) -> int:
 @pass_person
 def label(person: Person, node: str, labels: Sequence[str]) -> int:
     """Set or remove LABELS of NODE: NAME=VALUE sets one, NAME- removes it."""
-    from tocsin.actions.kube import marks
+    from tocsin.actions.kubernetes import patches as marks
 
     person.allow()
     changes = dict(_label(one) for one in labels)

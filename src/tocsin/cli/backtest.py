@@ -21,7 +21,7 @@ from tocsin.domain.errors import InputError
 if TYPE_CHECKING:
     from tocsin.forecaster.benchmarks.result import Result
     from tocsin.forecaster.evaluation.forward import Forward
-    from tocsin.runtime.backtest_fleet import Past
+    from tocsin.offline.backtest_fleet import Past
 
 folder = click.Path(path_type=Path)
 DATA_DIR = "TOCSIN_DATA_DIR"
@@ -102,7 +102,7 @@ def _fitting(options: Mapping[str, object], dataset: bool) -> None:
 
 def _dataset(name: str, options: Mapping[str, object]) -> Result:
     from tocsin.forecaster.benchmarks.result import Request
-    from tocsin.runtime.backtest import MADE, run_dataset
+    from tocsin.offline.backtest import MADE, run_dataset
 
     train = options["train"]
     if train is None and name not in MADE:
@@ -113,8 +113,8 @@ def _dataset(name: str, options: Mapping[str, object]) -> Result:
 
 
 def _fleet(context: Context, paths: tuple[Path, ...], options: Mapping[str, object]) -> Result:
-    from tocsin.forecaster.engine import engine
-    from tocsin.runtime.backtest_fleet import over_files, over_store
+    from tocsin.forecaster.lifecycle.engine import engine
+    from tocsin.offline.backtest_fleet import over_files, over_store
     from tocsin.store.factory import open_store
 
     clock = SystemClock()
@@ -127,8 +127,8 @@ def _fleet(context: Context, paths: tuple[Path, ...], options: Mapping[str, obje
 
 
 def _past(options: Mapping[str, object], now_ms: int) -> Past:
-    from tocsin.runtime.backtest_fleet import Past
-    from tocsin.runtime.import_history import instant
+    from tocsin.offline.backtest_fleet import Past
+    from tocsin.offline.import_history import instant
 
     start_ms, end_ms = (
         instant(str(options[name]), now_ms, option) if options[name] else None

@@ -128,7 +128,7 @@ def store_prune(context: Context, as_json: bool) -> None:
 @pass_context
 def store_backup(context: Context, target: Path, as_json: bool) -> None:
     """Copy the embedded store to TARGET while it may be in use."""
-    from tocsin.store.sqlite import SqliteStore
+    from tocsin.store.embedded.store import SqliteStore
 
     source = SqliteStore(_embedded(context))
     source.init()
@@ -143,7 +143,7 @@ def store_backup(context: Context, target: Path, as_json: bool) -> None:
 @pass_context
 def store_restore(context: Context, source: Path, as_json: bool) -> None:
     """Put the backup SOURCE in place of the embedded store; the brain must not run."""
-    from tocsin.store.sqlite import restore
+    from tocsin.store.embedded.store import restore
 
     restore(source, _embedded(context))
     path = str(context.settings.store.path)
@@ -165,8 +165,8 @@ def _embedded(context: Context) -> Path:
 @with_bars
 def replay(context: Context, paths: tuple[Path, ...], incidents: Path | None, as_json: bool) -> None:
     """Run the rules over recorded telemetry (PATHS) at full speed and score their alerts by the ticket clock."""
+    from tocsin.offline.replay import run_replay
     from tocsin.rules.load import load_rules
-    from tocsin.runtime.replay import run_replay
 
     settings = context.settings.rules
     report = run_replay(paths, incidents, load_rules(settings.path, settings.xid_overrides))

@@ -15,8 +15,8 @@ from tocsin.domain.errors import InputError
 if TYPE_CHECKING:
     from stamina.instrumentation import RetryDetails
 
-    from tocsin.collector.prometheus_history_http import HistoryClient
-    from tocsin.runtime.import_history import ImportReport, Wanted
+    from tocsin.collector.prometheus_history.http import HistoryClient
+    from tocsin.offline.import_history import ImportReport, Wanted
 
 
 @click.group("import")
@@ -73,8 +73,8 @@ def prometheus(
     as_json: bool,
 ) -> None:
     """Import the history of dcgm-exporter from a Prometheus, VictoriaMetrics, Thanos or Mimir at URL."""
-    from tocsin.collector.prometheus_history_http import HistoryClient
-    from tocsin.runtime.import_history import Wanted, instant, span_ms
+    from tocsin.collector.prometheus_history.http import HistoryClient
+    from tocsin.offline.import_history import Wanted, instant, span_ms
 
     now_ms = SystemClock().now_ms()
     start_ms, end_ms = instant(since, now_ms, "--since"), instant(until, now_ms, "--until")
@@ -93,7 +93,7 @@ def prometheus(
 def _import(context: Context, client: HistoryClient, wanted: Wanted, to: str) -> ImportReport:
     from stamina.instrumentation import set_on_retry_hooks
 
-    from tocsin.runtime.import_history import import_to_file, import_to_store
+    from tocsin.offline.import_history import import_to_file, import_to_store
     from tocsin.store.factory import open_store
 
     # The hooks of stamina's own choice write to standard output, where the summary goes.

@@ -16,8 +16,8 @@ from tocsin.cli.progress import with_bars
 from tocsin.domain.clock import SECOND, SystemClock, to_iso
 
 if TYPE_CHECKING:
-    from tocsin.forecaster.lifecycle.shelf import Shelf
-    from tocsin.runtime.train import Outcome, Wanted
+    from tocsin.forecaster.lifecycle.model_registry import Shelf
+    from tocsin.offline.train import Outcome, Wanted
 
 folder = click.Path(path_type=Path)
 
@@ -61,7 +61,7 @@ def train(context: Context, /, paths: tuple[Path, ...], out: Path | None, as_jso
     It is tried on hosts and days that it has not learned from, put on the shelf with its report, and goes into service
     only with --promote, and only if it wins.
     """
-    from tocsin.runtime.train import run_training
+    from tocsin.offline.train import run_training
 
     clock = SystemClock()
     outcome = run_training(context.settings, _wanted(paths, options, clock.now_ms()), clock, out)
@@ -74,8 +74,8 @@ def train(context: Context, /, paths: tuple[Path, ...], out: Path | None, as_jso
 
 def _wanted(paths: tuple[Path, ...], options: dict[str, object], now_ms: int) -> Wanted:
     from tocsin.forecaster.lifecycle.trial import Recipe
-    from tocsin.runtime.import_history import instant
-    from tocsin.runtime.train import Wanted
+    from tocsin.offline.import_history import instant
+    from tocsin.offline.train import Wanted
 
     seed, folds, draws = (int(str(options[name])) for name in ("seed", "folds", "draws"))
     family = str(options["model"])
@@ -145,7 +145,7 @@ def models() -> None:
 
 
 def _shelf(context: Context, out: Path | None) -> Shelf:
-    from tocsin.forecaster.lifecycle.shelf import Shelf
+    from tocsin.forecaster.lifecycle.model_registry import Shelf
 
     return Shelf(out or context.settings.forecast.models)
 
@@ -159,7 +159,7 @@ _folder = click.option("--models", "out", type=folder, help="Folder of models; d
 @pass_context
 def models_list(context: Context, out: Path | None, as_json: bool) -> None:
     """List every version, what it learned from and which one serves."""
-    from tocsin.forecaster.lifecycle.shelf import PRIOR, shipped
+    from tocsin.forecaster.lifecycle.model_registry import PRIOR, shipped
 
     shelf = _shelf(context, out)
     serving = shelf.in_service

@@ -10,7 +10,7 @@ from tocsin.cli.common import Context, dump, json_option, pass_context
 from tocsin.domain.errors import InputError
 
 if TYPE_CHECKING:
-    from tocsin.actions.channels.trial import Trial
+    from tocsin.actions.notifications.trial import Trial
 
 
 @click.group()
@@ -28,7 +28,7 @@ def try_out(context: Context, click_context: click.Context, names: tuple[str, ..
 
     Exit status 1 where one failed.
     """
-    from tocsin.actions.channels.trial import trials
+    from tocsin.actions.notifications.trial import trials
     from tocsin.domain.clock import SystemClock
 
     done = trials(context.settings, SystemClock(), names)

@@ -14,7 +14,7 @@ from tocsin.domain.progress import work
 from tocsin.telemetry.log import configure_logging
 
 if TYPE_CHECKING:
-    from tocsin.runtime.rehearsal import ArmResult, Rehearsal
+    from tocsin.offline.rehearsal import ArmResult, Rehearsal
 
 
 @click.group()
@@ -39,8 +39,8 @@ def thermal(
     context: Context, cases: int, hours: float, seed: int, lead_hours: tuple[float, float] | None, as_json: bool
 ) -> None:
     """Let the thermal controller meet GPUs whose cooling gets worse; side by side with no action and a fixed cap."""
+    from tocsin.offline.rehearsal import rehearse as run
     from tocsin.runtime.actuator import thermal_settings
-    from tocsin.runtime.rehearsal import rehearse as run
 
     configure_logging("error", context.settings.log.format)
     wanted = thermal_settings(context.settings.node)

@@ -10,7 +10,7 @@ from tocsin.cli.common import Context, dump, json_option, pass_context
 from tocsin.config.settings import StoreKind
 
 if TYPE_CHECKING:
-    from tocsin.runtime.sizing import Part, Size
+    from tocsin.offline.sizing import Part, Size
 
 _STEPS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 _PRICE = click.FloatRange(min=0)
@@ -64,7 +64,7 @@ def size(
 
     Retention is that of the settings.
     """
-    from tocsin.runtime import sizing
+    from tocsin.offline import sizing
 
     settings = context.settings
     every = settings.agent.interval_seconds if interval is None else interval

@@ -67,13 +67,13 @@ def _sources() -> Named:
 
 
 def _scorers() -> Named:
-    from tocsin.forecaster.scorers import registry
+    from tocsin.forecaster.hazard import registry
 
     return registry.names()
 
 
 def _datasets() -> Named:
-    from tocsin.runtime.backtest import datasets
+    from tocsin.offline.backtest import datasets
 
     return datasets()
 
@@ -101,7 +101,7 @@ def _released(ctx: click.Context, parameter: click.Parameter, incomplete: str) -
 
 
 def _versions(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from tocsin.forecaster.lifecycle.shelf import Shelf
+    from tocsin.forecaster.lifecycle.model_registry import Shelf
 
     root = ctx.find_root().params
     try:

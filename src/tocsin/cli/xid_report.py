@@ -9,8 +9,8 @@ from typing import BinaryIO
 import click
 
 from tocsin.cli.common import dump
-from tocsin.collector.kernel_log_parser import VERDICT_CODE, KernelEvent, KernelLogParser, verdict_of
-from tocsin.collector.kernel_log_records import decode_any
+from tocsin.collector.kernel_log.parser import VERDICT_CODE, KernelEvent, KernelLogParser, verdict_of
+from tocsin.collector.kernel_log.records import decode_any
 from tocsin.domain.clock import to_iso
 from tocsin.domain.event import EventKind
 from tocsin.domain.finding import Severity

@@ -11,8 +11,8 @@ from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Category, Finding, Incident
 from tocsin.domain.subject import SubjectKind
 from tocsin.rules.causes import code_of, is_nvlink, is_verdict, root_order
+from tocsin.rules.episodes import BURST_EVIDENCE, QUIET_MS
 from tocsin.rules.render import RACK_EVIDENCE
-from tocsin.rules.spells import BURST_EVIDENCE, QUIET_MS
 from tocsin.rules.units import show_duration
 
 BURST_MS = 60 * SECOND

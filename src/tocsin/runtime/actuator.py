@@ -10,16 +10,16 @@ from pathlib import Path
 
 import httpx2
 
-from tocsin.actions.node.keeper import LimitKeeper, Write
+from tocsin.actions.node.limit_writer import LimitKeeper, Write
 from tocsin.actions.node.markers import MarkerFolder
 from tocsin.actions.node.ports import Asked, HookPort, PowerPort, ResetPort
 from tocsin.actions.node.thermal import ThermalSettings
 from tocsin.actions.node.worker import NodeRules, NodeWorker, Ports
 from tocsin.client.agent import OrderLink
 from tocsin.client.tls import ClientTls
-from tocsin.collector.hook import HookCompanion
-from tocsin.collector.nvml_library import PynvmlLibrary
-from tocsin.collector.nvml_limits import NvmlLimits
+from tocsin.collector.nvml.library import PynvmlLibrary
+from tocsin.collector.nvml.limits import NvmlLimits
+from tocsin.collector.training_hook.companion import HookCompanion
 from tocsin.config.node import NodeSettings
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import SECOND, Clock

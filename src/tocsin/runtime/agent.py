@@ -26,7 +26,7 @@ from tocsin.domain.reading import Reading, sanitise
 from tocsin.runtime.companions import COMPANIONS, Around, Companions, Opener
 from tocsin.runtime.service_manager import ServiceManager, Stop, Watched
 from tocsin.runtime.sources import open_source
-from tocsin.store.lineprotocol import encode
+from tocsin.store.line_protocol.codec import encode
 from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics
 

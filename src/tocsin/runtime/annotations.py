@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import structlog
 
-from tocsin.actions.sender import pause_seconds
+from tocsin.actions.notifications.sender import pause_seconds
 from tocsin.domain.clock import Clock
 from tocsin.journal.chain import Entry
 from tocsin.journal.journal import Journal
-from tocsin.runtime.mark_places import Place
-from tocsin.runtime.marks import MARKED, DecisionOf, Marker, SubjectOf
+from tocsin.runtime.annotation_spans import MARKED, DecisionOf, Marker, SubjectOf
+from tocsin.runtime.annotation_targets import Place
 from tocsin.telemetry.metrics import OwnMetrics
 
 log = structlog.get_logger()

@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tocsin.actions.channels.fanout import build_notifier
 from tocsin.actions.executors.registry import Means, SimulatedPort, build_executor
-from tocsin.actions.loop import ActionLoop
-from tocsin.actions.plans import PLANNED
-from tocsin.actions.policy import Policy
-from tocsin.actions.routing import build_routing
-from tocsin.actions.sender import WebhookSender
-from tocsin.actions.workers import Threads
+from tocsin.actions.loop.loop import ActionLoop
+from tocsin.actions.loop.routing import build_routing
+from tocsin.actions.loop.workers import Threads
+from tocsin.actions.model.plans import PLANNED
+from tocsin.actions.model.policy import Policy
+from tocsin.actions.notifications.fanout import build_notifier
+from tocsin.actions.notifications.sender import WebhookSender
 from tocsin.config.settings import Settings, StoreKind
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.subject import Subject
 from tocsin.forecaster.live.place import RiskPlace
-from tocsin.forecaster.worker import ForecastWorker
+from tocsin.forecaster.live.worker import ForecastWorker
 from tocsin.journal.chain import Entry
 from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
 from tocsin.rules.load import load_rules
+from tocsin.runtime.annotation_targets import GrafanaPlace, Place, StorePlace
 from tocsin.runtime.annotations import LOOK_SECONDS as LOOK_SECONDS_MARKS
 from tocsin.runtime.annotations import Annotations
 from tocsin.runtime.brain import Brain
@@ -30,13 +31,12 @@ from tocsin.runtime.brain_page import BrainPage
 from tocsin.runtime.forecasts import Forecasts
 from tocsin.runtime.lease import LEASE_LOOK_SECONDS, open_lease
 from tocsin.runtime.managers import LOOK_SECONDS, TIDY_SECONDS, Managers
-from tocsin.runtime.mark_places import GrafanaPlace, Place, StorePlace
 from tocsin.runtime.orders import OrderDesk, open_board
 from tocsin.runtime.plan_watch import PlanWatch
 from tocsin.runtime.retrain import Retrainer
 from tocsin.runtime.runner import Periodic
+from tocsin.store.annotations import KeepsMarks
 from tocsin.store.factory import open_store
-from tocsin.store.marks import KeepsMarks
 from tocsin.store.upkeep import interrupt
 from tocsin.telemetry.metrics import OwnMetrics
 

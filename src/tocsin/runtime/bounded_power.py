@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tocsin.collector.nvml_library import Nvml
-from tocsin.collector.nvml_limits import NvmlLimits
-from tocsin.collector.nvml_workers import Workers
+from tocsin.collector.nvml.library import Nvml
+from tocsin.collector.nvml.limits import NvmlLimits
+from tocsin.collector.nvml.workers import Workers
 from tocsin.domain.power import ClockRange, Heat, LimitFailure, Obstacle, PowerLimits
 
 T = TypeVar("T")

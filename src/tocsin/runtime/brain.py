@@ -11,10 +11,10 @@ from itertools import groupby
 
 import structlog
 
-from tocsin.actions.loop import ActionLoop
-from tocsin.actions.plans import Proposals, alone
-from tocsin.actions.status import DecisionStatus, StepReport
-from tocsin.actions.view import Confirmations, FleetView, GpuView
+from tocsin.actions.loop.loop import ActionLoop
+from tocsin.actions.model.plans import Proposals, alone
+from tocsin.actions.model.status import DecisionStatus, StepReport
+from tocsin.actions.model.view import Confirmations, FleetView, GpuView
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock
@@ -25,10 +25,12 @@ from tocsin.domain.identity import Gpu
 from tocsin.domain.missing import Missing
 from tocsin.domain.pool import PoolState
 from tocsin.domain.reading import Reading
-from tocsin.forecaster.capacity import PoolPast
-from tocsin.forecaster.lifecycle.shelf import Shelf
+from tocsin.forecaster.capacity.capacity import PoolPast
+from tocsin.forecaster.lifecycle.model_registry import Shelf
 from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
+from tocsin.queries.task_mix import mix_of
+from tocsin.queries.workloads import works
 from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.incidents import collapse
 from tocsin.rules.schema import RuleSet
@@ -40,8 +42,6 @@ from tocsin.runtime.memory import FleetMemory, Snapshot
 from tocsin.runtime.model_watch import ModelWatch
 from tocsin.runtime.orders import OrderDesk, open_board
 from tocsin.runtime.recorder import Recorder
-from tocsin.runtime.task_mix import mix_of
-from tocsin.runtime.works import works
 from tocsin.store.port import Store, StoreUnavailable
 from tocsin.store.upkeep import look_after
 from tocsin.telemetry.metrics import OwnMetrics

@@ -53,7 +53,7 @@ def _frozen(around: Around) -> Companion:
 def _kernel_log(around: Around) -> Companion | None:
     if not around.is_this_node or around.settings.agent.kernel_log == "off":
         return None
-    from tocsin.collector.kernel_log import open_kernel_log
+    from tocsin.collector.kernel_log.companion import open_kernel_log
 
     return open_kernel_log(around.settings, around.clock, around.own, around.alarm)
 
@@ -61,7 +61,7 @@ def _kernel_log(around: Around) -> Companion | None:
 def _hook(around: Around) -> Companion | None:
     if not around.is_this_node or not around.settings.agent.hook_socket:
         return None
-    from tocsin.collector.hook import open_hook
+    from tocsin.collector.training_hook.companion import open_hook
 
     return open_hook(around.settings.agent, around.clock, around.own)
 
@@ -95,7 +95,7 @@ def _attribution(around: Around) -> Companion | None:
 def _notices(around: Around) -> Companion | None:
     if not around.is_this_node or around.settings.cloud.notices == "off":
         return None
-    from tocsin.collector.notices import open_notices
+    from tocsin.collector.spot import open_notices
 
     return open_notices(around.settings, around.clock, around.own, around.alarm)
 

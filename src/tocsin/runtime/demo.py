@@ -21,10 +21,10 @@ from tocsin.domain.clock import SECOND, Clock, ManualClock, SystemClock
 from tocsin.domain.decision import Mode, Ruling
 from tocsin.domain.errors import Conflict
 from tocsin.journal.verify import verify
+from tocsin.queries.scoreboard import is_ahead
+from tocsin.queries.service import BrainService
 from tocsin.runtime.assembly import RunningBrain, open_brain
 from tocsin.runtime.dashboard_process import prepare_dashboard
-from tocsin.runtime.scoreboard import is_ahead
-from tocsin.runtime.service import BrainService
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.pools import POOLS
 from tocsin.sim.scenario import scenario_of

@@ -13,16 +13,16 @@ from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
 from tocsin.domain.subject import Subject
-from tocsin.forecaster.capacity import PoolPast
-from tocsin.forecaster.filling import PAST, STEP_MS
-from tocsin.forecaster.filling_watch import NAME as FILLING
-from tocsin.forecaster.filling_watch import RECALLED, FillingWatch
+from tocsin.forecaster.capacity.capacity import PoolPast
+from tocsin.forecaster.capacity.filling import PAST, STEP_MS
+from tocsin.forecaster.capacity.filling_watch import NAME as FILLING
+from tocsin.forecaster.capacity.filling_watch import RECALLED, FillingWatch
 from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
+from tocsin.queries.scoreboard import is_ahead
 from tocsin.runtime.forecasts import Forecasts
 from tocsin.runtime.model_watch import ModelWatch
 from tocsin.runtime.pool_past import PoolPasts
-from tocsin.runtime.scoreboard import is_ahead
 from tocsin.store.port import Store, StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics
 

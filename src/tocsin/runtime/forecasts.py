@@ -13,10 +13,10 @@ from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND
 from tocsin.domain.errors import TocsinError
 from tocsin.domain.identity import Gpu
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.forecaster.capacity import PoolPast
+from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.evaluation.reliability import bin_of
-from tocsin.forecaster.protocol import History
-from tocsin.forecaster.worker import ForecastWorker
+from tocsin.forecaster.live.worker import ForecastWorker
+from tocsin.forecaster.trend.protocol import History
 from tocsin.store.grid import by_gpu
 from tocsin.store.port import Store
 

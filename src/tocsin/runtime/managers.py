@@ -9,8 +9,8 @@ from dataclasses import replace
 import structlog
 
 from tocsin.actions.executors.protocol import Executor, LooksAfter, ManagerUnavailable, SeesNodes, SeesWork
+from tocsin.actions.model.view import NodeState
 from tocsin.actions.planning.facts import WorkSeen
-from tocsin.actions.view import NodeState
 from tocsin.domain.clock import Clock
 from tocsin.telemetry.metrics import OwnMetrics
 

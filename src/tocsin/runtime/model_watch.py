@@ -9,9 +9,9 @@ import structlog
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import InputError
 from tocsin.domain.prediction import Prediction
+from tocsin.forecaster.features.onsets import onsets_of
 from tocsin.forecaster.lifecycle.drift import calibration, silent
-from tocsin.forecaster.lifecycle.shelf import PRIOR, Shelf
-from tocsin.forecaster.onsets import onsets_of
+from tocsin.forecaster.lifecycle.model_registry import PRIOR, Shelf
 from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
 from tocsin.store.port import Store, StoreUnavailable

@@ -18,15 +18,15 @@ from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding, Incident
 from tocsin.domain.reading import Reading, sanitise
 from tocsin.domain.subject import SubjectKind
+from tocsin.offline.node_scan import BESIDE, apart, recent
+from tocsin.offline.scan import at_once
+from tocsin.queries import views
+from tocsin.queries.convert import incident_out
 from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.load import load_rules
 from tocsin.rules.schema import RuleSet
-from tocsin.runtime import views
 from tocsin.runtime.agent_page import AgentPage
 from tocsin.runtime.companions import COMPANIONS, Around, Companions
-from tocsin.runtime.convert import incident_out
-from tocsin.runtime.node_scan import BESIDE, apart, recent
-from tocsin.runtime.scan import at_once
 from tocsin.runtime.sources import open_source
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin.terminal.api_feed import CHARTED

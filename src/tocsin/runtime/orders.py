@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tocsin.actions.node.board import OrderBoard
+from tocsin.actions.node.order_queue import OrderBoard
 from tocsin.client.orders import OrderOut, OrderReportIn, OrderTaken, order_out, report_in
 from tocsin.config.node import NodeSettings
 from tocsin.domain.clock import Clock

@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tocsin.actions.controls import Controls
+from tocsin.actions.model.controls import Controls
+from tocsin.actions.model.plans import PLANNED, Foresight
+from tocsin.actions.model.scope import base_key
 from tocsin.actions.node.ranks import RANKS, read
 from tocsin.actions.planning.build import work_id
 from tocsin.actions.planning.follow import Means, Past, follow
@@ -16,8 +18,6 @@ from tocsin.actions.planning.power import PowerBudget
 from tocsin.actions.planning.scaling import Demand, ScalingPolicy, demand_of
 from tocsin.actions.planning.state import FleetState
 from tocsin.actions.planning.units import Limits
-from tocsin.actions.plans import PLANNED, Foresight
-from tocsin.actions.reach import base_key
 from tocsin.config.planning import PlanningSettings
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind, Finding

@@ -14,9 +14,9 @@ from tocsin.actions.planning.statefile import state_json
 from tocsin.config.planning import PlanningSettings
 from tocsin.domain.finding import Category, Severity
 from tocsin.domain.reading import Reading
+from tocsin.queries.idle_gpus import at_work
+from tocsin.queries.task_mix import mix_of
 from tocsin.runtime.brain import Brain, is_lost
-from tocsin.runtime.idle_gpus import at_work
-from tocsin.runtime.task_mix import mix_of
 
 
 def live_state(brain: Brain, now_ms: int, readings: Sequence[Reading] | None = None) -> FleetState:

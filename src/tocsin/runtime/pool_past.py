@@ -11,7 +11,7 @@ from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.identity import Gpu
 from tocsin.domain.pool import PoolState
 from tocsin.domain.reading import Reading
-from tocsin.forecaster.capacity import PoolPast
+from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.store.port import Store
 
 KEPT_MS = 35 * DAY

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tocsin.actions.node.ports import ResetFacts
-from tocsin.collector.nvml_library import Nvml
-from tocsin.collector.nvml_reset import standing
+from tocsin.collector.nvml.library import Nvml
+from tocsin.collector.nvml.reset import standing
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import Clock
 from tocsin.domain.errors import InputError, Unavailable

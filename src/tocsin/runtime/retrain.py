@@ -14,7 +14,7 @@ import structlog
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import DAY, HOUR, Clock, SystemClock, to_iso
 from tocsin.domain.errors import TocsinError
-from tocsin.forecaster.lifecycle.shelf import Shelf
+from tocsin.forecaster.lifecycle.model_registry import Shelf
 from tocsin.telemetry.metrics import OwnMetrics
 
 log = structlog.get_logger()
@@ -34,7 +34,7 @@ class Told:
 def train_once(settings: Settings, version: str, start_ms: int, end_ms: int) -> Told:
     """Train on the store's past in [`start_ms`, `end_ms`), and put the model into service if it wins."""
     from tocsin.forecaster.lifecycle.trial import Recipe
-    from tocsin.runtime.train import Wanted, run_training
+    from tocsin.offline.train import Wanted, run_training
 
     recipe = Recipe(settings.forecast.retrain_model)
     wanted = Wanted(recipe, version, start_ms=start_ms, end_ms=end_ms, promote=True, actor=ACTOR)

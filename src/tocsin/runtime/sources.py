@@ -16,21 +16,21 @@ from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics
 
 if TYPE_CHECKING:
-    from tocsin.collector.nvml_device import Place
+    from tocsin.collector.nvml.device import Place
 
 _log = logger("sources")
 
 
 def _place(settings: Settings) -> Place:
-    from tocsin.collector.nvml_device import Place
+    from tocsin.collector.nvml.device import Place
 
     wanted = settings.agent
     return Place(wanted.host or socket.gethostname(), wanted.pool, wanted.rack, wanted.labels)
 
 
 def _nvml(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
-    from tocsin.collector.nvml import DEADLINE_SECONDS, NvmlSource
-    from tocsin.collector.nvml_library import PynvmlLibrary
+    from tocsin.collector.nvml.library import PynvmlLibrary
+    from tocsin.collector.nvml.source import DEADLINE_SECONDS, NvmlSource
     from tocsin.collector.release import ReleaseRequest
 
     deadline = min(DEADLINE_SECONDS, settings.agent.interval_seconds)
@@ -39,7 +39,7 @@ def _nvml(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
 
 
 def _nvidia_smi(settings: Settings, _clock: Clock, _own: OwnMetrics) -> Source:
-    from tocsin.collector.nvidia_smi import NvidiaSmiSource, SmiProgram
+    from tocsin.collector.nvidia_smi.source import NvidiaSmiSource, SmiProgram
 
     return NvidiaSmiSource(SmiProgram(settings.agent.nvidia_smi_command), _place(settings))
 
@@ -70,13 +70,13 @@ def _auto(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
 
 
 def _dcgm_exporter(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
-    from tocsin.collector.dcgm_exporter import open_dcgm_exporter
+    from tocsin.collector.dcgm.exporter import open_dcgm_exporter
 
     return open_dcgm_exporter(settings, clock, own)
 
 
 def _dcgmi(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
-    from tocsin.collector.dcgmi import open_dcgmi
+    from tocsin.collector.dcgm.dcgmi import open_dcgmi
 
     return open_dcgmi(settings, clock, own)
 
@@ -88,7 +88,7 @@ def _simulated(settings: Settings, clock: Clock, _own: OwnMetrics) -> Source:
 
 
 def _replay(settings: Settings, clock: Clock, _own: OwnMetrics) -> Source:
-    from tocsin.collector.replay import ReplaySource, read_recording
+    from tocsin.collector.replay.source import ReplaySource, read_recording
 
     paths = settings.agent.replay
     if not paths:

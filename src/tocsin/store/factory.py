@@ -15,19 +15,19 @@ def _memory(_settings: StoreSettings) -> Store:
 
 
 def _sqlite(settings: StoreSettings) -> Store:
-    from tocsin.store.sqlite import SqliteStore
+    from tocsin.store.embedded.store import SqliteStore
 
     return SqliteStore(settings.path)
 
 
 def _influxdb(settings: StoreSettings) -> Store:
-    from tocsin.store.influx import InfluxStore
+    from tocsin.store.influx.store import InfluxStore
 
     return InfluxStore(settings)
 
 
 def _victoriametrics(settings: StoreSettings) -> Store:
-    from tocsin.store.victoriametrics import VictoriaMetricsStore
+    from tocsin.store.victoriametrics.store import VictoriaMetricsStore
 
     return VictoriaMetricsStore(settings)
 

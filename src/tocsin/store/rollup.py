@@ -24,8 +24,8 @@ import numpy.typing as npt
 
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.metrics import METRICS, MetricKind, split_variant
-from tocsin.store.hot_block import Block, Extra, Flags, Floats, windows
-from tocsin.store.segments_encode import unit_of
+from tocsin.store.embedded.hot_block import Block, Extra, Flags, Floats, windows
+from tocsin.store.embedded.segments_encode import unit_of
 
 STEPS = (0, MINUTE, 10 * MINUTE)
 """Widths of the windows that history is kept in, in ms; 0 is readings as they were taken."""

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult
-from tocsin.actions.loop import ActionLoop
-from tocsin.actions.policy import Policy
-from tocsin.actions.recovery import inverse_of
-from tocsin.actions.sender import Delivery
-from tocsin.actions.status import DecisionStatus, StepReport
-from tocsin.actions.view import Confirmations, FleetView, GpuView, NodeState
+from tocsin.actions.loop.loop import ActionLoop
+from tocsin.actions.model.policy import Policy
+from tocsin.actions.model.recovery import inverse_of
+from tocsin.actions.model.status import DecisionStatus, StepReport
+from tocsin.actions.model.view import Confirmations, FleetView, GpuView, NodeState
+from tocsin.actions.notifications.sender import Delivery
 from tocsin.config.settings import ActionSettings
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.decision import Decision, Mode, Ruling, Verdict

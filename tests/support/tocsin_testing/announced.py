@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tocsin.domain.clock import DAY, HOUR
-from tocsin.forecaster.examples import NEVER, Examples
+from tocsin.forecaster.features.examples import NEVER, Examples
 from tocsin_testing.builders import T0
 
 START = T0 // DAY * DAY

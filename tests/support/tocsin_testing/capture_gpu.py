@@ -22,9 +22,9 @@ from typing import Any
 
 import pynvml
 
-from tocsin.collector.nvml import NvmlSource
-from tocsin.collector.nvml_device import Place
-from tocsin.collector.nvml_library import ALL_LINKS, MEMORY_V2, NvmlFailure, PynvmlLibrary
+from tocsin.collector.nvml.device import Place
+from tocsin.collector.nvml.library import ALL_LINKS, MEMORY_V2, NvmlFailure, PynvmlLibrary
+from tocsin.collector.nvml.source import NvmlSource
 from tocsin.domain.clock import SystemClock
 
 ROUNDS = 5

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx2
 
-from tocsin.collector.dcgm_exporter import DcgmExporterSource, Site
+from tocsin.collector.dcgm.exporter import DcgmExporterSource, Site
 from tocsin.domain.clock import Clock, ManualClock
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0

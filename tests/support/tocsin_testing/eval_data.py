@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tocsin.domain.clock import DAY, HOUR
-from tocsin.forecaster.examples import NEVER, Examples
+from tocsin.forecaster.features.examples import NEVER, Examples
 
 START = 1_735_689_600_000
 HORIZON = 48 * HOUR

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tocsin.domain.clock import HOUR
-from tocsin.forecaster.examples import NEVER, Examples, HeldSequences
+from tocsin.forecaster.features.examples import NEVER, Examples, HeldSequences
 
 CHANNELS = ("heat", "load", "noise")
 FEATURES = ("age", "repairs")

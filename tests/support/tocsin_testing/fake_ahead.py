@@ -40,10 +40,10 @@ from tocsin.domain.prediction import PredictionStatus
 from tocsin.domain.reading import Reading
 from tocsin.domain.usage import Prices, Usage
 from tocsin.forecaster.diagnosis.account import Account
-from tocsin.runtime.cost import cost_out
-from tocsin.runtime.cost_book import Hour, Pages
-from tocsin.runtime.fragmented import fragmentation_out
-from tocsin.runtime.plans import plan_out
+from tocsin.queries.cost import cost_out
+from tocsin.queries.cost_hours import Hour, Pages
+from tocsin.queries.fragmentation import fragmentation_out
+from tocsin.queries.plans import plan_out
 from tocsin_testing import fake_fleet as fleet
 
 HORIZONS_H = (1, 6, 24, 48)

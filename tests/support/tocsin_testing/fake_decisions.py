@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 
-from tocsin.actions.catalogue import ACTIONS
+from tocsin.actions.model.catalogue import ACTIONS
 from tocsin.client.models import DecisionOut, JournalEntryOut
 from tocsin.client.models_decisions import (
     Alternative,

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 import httpx2
 
-from tocsin.collector.prometheus_history import AT_LABEL
-from tocsin.collector.prometheus_history_http import HistoryClient
+from tocsin.collector.prometheus_history.history import AT_LABEL
+from tocsin.collector.prometheus_history.http import HistoryClient
 from tocsin.domain.clock import MINUTE
 from tocsin_testing.dcgm_site import Point
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from tocsin.actions.node.board import OrderBoard
+from tocsin.actions.node.order_queue import OrderBoard
 from tocsin.api.app import create_app
 from tocsin.api.server import ApiServer
 from tocsin.api.service import Detail

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.identity import Gpu
-from tocsin.forecaster.protocol import History
+from tocsin.forecaster.trend.protocol import History
 from tocsin.store.port import Series
 from tocsin_testing.builders import T0, gpu
 

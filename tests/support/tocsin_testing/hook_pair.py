@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tocsin.collector.hook import HookCompanion
-from tocsin.collector.hook_server import HookServer
+from tocsin.collector.training_hook.companion import HookCompanion
+from tocsin.collector.training_hook.server import HookServer
 from tocsin.domain.clock import ManualClock
 from tocsin.hook.watch import Watch
 from tocsin.telemetry.metrics import OwnMetrics

@@ -33,7 +33,7 @@ _STREAM = re.compile(
     r"  \|> filter\(fn: \(r\) => (?P<where>.*)\)"
     r"(?:\n  \|> (?P<pick>first|last)\(\))?"
 )
-"""One stream of a query, as `tocsin.store.flux` writes it."""
+"""One stream of a query, as `tocsin.store.influx.flux` writes it."""
 
 
 @dataclass

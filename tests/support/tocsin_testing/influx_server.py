@@ -13,7 +13,7 @@ from werkzeug import Request
 
 from tocsin.config.settings import StoreKind, StoreSettings
 from tocsin.domain.clock import ManualClock
-from tocsin.store.influx import InfluxStore
+from tocsin.store.influx.store import InfluxStore
 
 ANSWERS = Path(__file__).parents[2] / "data" / "influxdb2"
 HEADERS = {"Authorization": "Token secret"}

@@ -20,9 +20,9 @@ from typing import Any, Protocol
 from tocsin.actions.executors.kubernetes import Kubernetes
 from tocsin.actions.executors.protocol import Executor
 from tocsin.actions.executors.registry import Means, build_executor
-from tocsin.actions.kube.cluster import Cluster
-from tocsin.actions.kube.door import judge, open_door
-from tocsin.actions.kube.port import MERGE, PLAIN, STRATEGIC, Door, Json, KubeError
+from tocsin.actions.kubernetes.client import judge, open_door
+from tocsin.actions.kubernetes.cluster import Cluster
+from tocsin.actions.kubernetes.port import MERGE, PLAIN, STRATEGIC, Door, Json, KubeError
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import Clock, ManualClock

@@ -16,10 +16,10 @@ from tocsin.actions.executors.protocol import ExecutionResult, Executor
 from tocsin.actions.executors.registry import Means, build_executor
 from tocsin.actions.executors.simulated import Simulated
 from tocsin.actions.executors.slurm import SlurmExecutor
-from tocsin.actions.node.board import OrderBoard
+from tocsin.actions.model.view import FleetView, NodeState
+from tocsin.actions.node.order_queue import OrderBoard
 from tocsin.actions.node.ports import Asked
-from tocsin.actions.sender import WebhookSender
-from tocsin.actions.view import FleetView, NodeState
+from tocsin.actions.notifications.sender import WebhookSender
 from tocsin.config.cloud import AwsSettings
 from tocsin.config.settings import Settings, WebhookSettings
 from tocsin.config.slurm import SlurmSettings

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
-from tocsin.actions.node.keeper import LimitKeeper, Write
+from tocsin.actions.node.limit_writer import LimitKeeper, Write
 from tocsin.actions.node.markers import MarkerFolder
 from tocsin.actions.node.ports import Asked, ResetFacts
 from tocsin.actions.node.reset import ResetResult

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tocsin.actions.channels.fanout import FanOut
-from tocsin.actions.channels.line import Line
-from tocsin.actions.channels.protocol import Message, Phase
-from tocsin.actions.channels.registry import ChannelMeans
-from tocsin.actions.channels.text import Links
-from tocsin.actions.sender import Delivery
+from tocsin.actions.notifications.fanout import FanOut
+from tocsin.actions.notifications.line import Line
+from tocsin.actions.notifications.protocol import Message, Phase
+from tocsin.actions.notifications.registry import ChannelMeans
+from tocsin.actions.notifications.sender import Delivery
+from tocsin.actions.notifications.text import Links
 from tocsin.config.notify import ChannelSettings, NotifySettings
 from tocsin.domain.clock import HOUR, MINUTE, Clock, ManualClock
 from tocsin.domain.decision import Decision, Mode

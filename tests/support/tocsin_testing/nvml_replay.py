@@ -13,8 +13,8 @@ from typing import Any
 
 import pynvml
 
-from tocsin.collector.nvml_library import XID_EVENTS, Code, DeviceEvent, Gpm, NvmlFailure, coded
-from tocsin.collector.nvml_marshal import FieldReplies
+from tocsin.collector.nvml.library import XID_EVENTS, Code, DeviceEvent, Gpm, NvmlFailure, coded
+from tocsin.collector.nvml.marshal import FieldReplies
 
 DUMPS = Path(__file__).parents[2] / "data" / "nvml"
 
@@ -40,7 +40,7 @@ class Handle:
 
 
 class RecordedNvml:
-    """Implements `tocsin.collector.nvml_library.Nvml`. Fields are counted in `batches`, calls by name in `calls`.
+    """Implements `tocsin.collector.nvml.library.Nvml`. Fields are counted in `batches`, calls by name in `calls`.
 
     GPM answers by device from `gpm_values`, in the driver's units by metric id; a device that is not there has none.
     """

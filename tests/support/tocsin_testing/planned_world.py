@@ -6,17 +6,17 @@ from collections import Counter
 from dataclasses import replace
 
 from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult
-from tocsin.actions.loop import ActionLoop
+from tocsin.actions.executors.verification import seen_in
+from tocsin.actions.loop.loop import ActionLoop
+from tocsin.actions.model.plans import alone
+from tocsin.actions.model.policy import Policy
+from tocsin.actions.model.recovery import inverse_of
+from tocsin.actions.model.status import DecisionStatus, StepReport
+from tocsin.actions.model.view import Confirmations, FleetView, GpuView
 from tocsin.actions.planning.plan import Move, Step, StepKind
 from tocsin.actions.planning.scaling import Demand, new_names
-from tocsin.actions.planning.stage import PlanBroken, Stage
+from tocsin.actions.planning.simulation import PlanBroken, Stage
 from tocsin.actions.planning.state import FleetState, Hold
-from tocsin.actions.plans import alone
-from tocsin.actions.policy import Policy
-from tocsin.actions.recovery import inverse_of
-from tocsin.actions.status import DecisionStatus, StepReport
-from tocsin.actions.verification import seen_in
-from tocsin.actions.view import Confirmations, FleetView, GpuView
 from tocsin.config.planning import PlanningSettings
 from tocsin.config.settings import ActionSettings
 from tocsin.domain.clock import MINUTE, SECOND, ManualClock

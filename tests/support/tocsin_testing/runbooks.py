@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tocsin.actions.catalogue import ACTIONS, is_recovery
-from tocsin.actions.recovery import inverse_of
-from tocsin.actions.sentences import action_sentence, notice_sentence
+from tocsin.actions.model.catalogue import ACTIONS, is_recovery
+from tocsin.actions.model.recovery import inverse_of
+from tocsin.actions.model.sentences import action_sentence, notice_sentence
 from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.finding import ActionKind, Category, Severity
 from tocsin.domain.subject import Subject, SubjectKind

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from tocsin.domain.clock import DAY, HOUR
-from tocsin.forecaster.examples import NEVER, Examples, HeldSequences
+from tocsin.forecaster.features.examples import NEVER, Examples, HeldSequences
 from tocsin_testing.builders import T0
 
 NAMES = ("heat", "errors", "age", "load", "noise", "constant")

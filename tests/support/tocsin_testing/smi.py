@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tocsin.collector.nvidia_smi import Answer
+from tocsin.collector.nvidia_smi.source import Answer
 
 FOLDER = Path(__file__).parents[2] / "data" / "nvidia_smi"
 

@@ -11,8 +11,8 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Evidence
 from tocsin.rules.conditions.base import Condition, Duration, Probe, Report, World
-from tocsin.rules.spell_probe import SpellProbe
-from tocsin.rules.spells import MOST_EVENTS, Spells, burst_evidence, ended_by
+from tocsin.rules.episode_probe import SpellProbe
+from tocsin.rules.episodes import MOST_EVENTS, Spells, burst_evidence, ended_by
 from tocsin.rules.units import show_duration
 from tocsin.rules.xid import XidSpec
 

@@ -12,8 +12,8 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Evidence, Severity
 from tocsin.rules.conditions.base import Condition, Duration, Probe, Report, World
-from tocsin.rules.spell_probe import SpellProbe
-from tocsin.rules.spells import Spell, Spells, burst_evidence, ended_by
+from tocsin.rules.episode_probe import SpellProbe
+from tocsin.rules.episodes import Spell, Spells, burst_evidence, ended_by
 from tocsin.rules.xid import XidCatalogue, XidSpec
 
 XID_METRIC = "gpu_xid_last_code"

@@ -1,0 +1,257 @@
+"""Each action as requests to the cluster. Every method looks at the world, does the next thing and says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tocsin.actions.executors.protocol import ExecutionResult
+from tocsin.actions.kubernetes import patches as marks
+from tocsin.actions.kubernetes.cluster import Cluster
+from tocsin.actions.kubernetes.drain import Drainer, Task
+from tocsin.actions.kubernetes.eviction import Round, ask_for_checkpoint
+from tocsin.actions.kubernetes.objects import CHECKPOINT_DONE, Node, Pod
+from tocsin.actions.kubernetes.patches import Mark, Standing
+from tocsin.actions.kubernetes.port import Json, KubeError
+from tocsin.actions.kubernetes.scaling import Scaler, Wish
+from tocsin.config.kubernetes import KubernetesSettings
+from tocsin.domain.clock import SECOND, Clock, to_iso
+from tocsin.domain.decision import Decision
+from tocsin.domain.finding import ActionKind
+from tocsin.domain.subject import SubjectKind
+
+PODS = "pods"
+"""Parameter of a decision: ``namespace/name`` of the pods that hold the GPU, separated by commas."""
+REPLICAS = "replicas"
+"""Parameter of a decision: how many replicas there shall be."""
+MIG_CONFIG = "mig_config"
+"""Parameter of a decision: name of a mig-parted configuration, or ``previous`` for the one before Tocsin's last."""
+
+
+def host_of(decision: Decision) -> str:
+    """The node that the decision is about; empty for a pool or the fleet."""
+    subject = decision.subject
+    return subject.name if subject.kind is SubjectKind.HOST else subject.host
+
+
+def pool_of(decision: Decision) -> str:
+    """The pool that the decision is about."""
+    subject = decision.subject
+    return subject.name if subject.kind is SubjectKind.POOL else subject.pool
+
+
+def pods_of(decision: Decision) -> frozenset[str]:
+    """The pods that the decision names."""
+    return frozenset(name.strip() for name in decision.parameters.get(PODS, "").split(",") if name.strip())
+
+
+def wish_of(decision: Decision) -> Wish:
+    """The replicas that the decision asks for; raises ValueError where it names no number."""
+    asked = decision.parameters.get(REPLICAS)
+    direction = 1 if decision.action is ActionKind.SCALE_OUT else -1
+    return Wish(decision.id, direction, None if asked is None else int(asked))
+
+
+class Hands:
+    """Carries out single actions; raises KubeError where the server refuses or does not answer."""
+
+    def __init__(self, cluster: Cluster, settings: KubernetesSettings, clock: Clock) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._clock = clock
+        self._drainer = Drainer(cluster, settings, clock)
+        self.scaler = Scaler(cluster, move_minimum=settings.autoscaled == "raise_minimum")
+        self._ways: dict[ActionKind, Callable[[Decision, Round], ExecutionResult]] = {
+            ActionKind.CORDON: self._cordon,
+            ActionKind.UNCORDON: self._uncordon,
+            ActionKind.DRAIN: self._drain,
+            ActionKind.MIGRATE: self._migrate,
+            ActionKind.CHECKPOINT: self._checkpoint,
+            ActionKind.PLACE_ELSEWHERE: self._avoid,
+            ActionKind.DEFRAGMENT: self._repartition,
+            ActionKind.SCALE_OUT: self._scale,
+            ActionKind.SCALE_IN: self._scale,
+        }
+
+    @property
+    def actions(self) -> frozenset[ActionKind]:
+        """What can be carried out."""
+        return frozenset(self._ways)
+
+    def carry_out(self, decision: Decision, state: Round) -> ExecutionResult:
+        """The next step of `decision`, whose action is one of `actions`."""
+        return self._ways[decision.action](decision, state)
+
+    def release(self, node: str) -> bool:
+        """Take back the mark that steers work away from `node`; False where there is none."""
+        return self._cluster.change_node(node, marks.no_longer_avoid)
+
+    def strip(self, node: str) -> bool:
+        """Take the marks of a cordon off a node that a person gave back; False where there are none."""
+        return self._cluster.change_node(node, lambda fresh: marks.strip(fresh, self._settings.fault_taint))
+
+    def _cordon(self, decision: Decision, state: Round) -> ExecutionResult:
+        host = host_of(decision)
+        stands = self._take(host, self._mark(decision), state)
+        if stands is Standing.UNDONE:
+            return ExecutionResult(False, f"somebody made {host} schedulable again; it is left so")
+        if stands is Standing.FOREIGN:
+            return ExecutionResult(True, f"{host} is cordoned by somebody else; it is left so", lasting=False)
+        words = f"cordoned {host}" if stands is Standing.FREE else f"{host} is cordoned already"
+        return ExecutionResult(True, words + self._tell(host, decision, healthy=False))
+
+    def _take(self, host: str, mark: Mark, state: Round) -> Standing:
+        """Cordon `host` unless it is, or unless that was undone; how it stood before."""
+        stood = [Standing.FREE]
+
+        def change(node: Node) -> Json | None:
+            stood[0] = marks.standing(node, mark.key)
+            if state.begun and node.schedulable:
+                stood[0] = Standing.UNDONE
+                return None
+            return marks.cordon(node, mark)
+
+        self._cluster.change_node(host, change)
+        state.begun = not self._cluster.dry_run
+        return stood[0]
+
+    def _uncordon(self, decision: Decision, state: Round) -> ExecutionResult:
+        host = host_of(decision)
+        foreign = [False]
+
+        def change(node: Node) -> Json | None:
+            foreign[0] = not node.schedulable and not marks.is_ours(node)
+            return marks.uncordon(node, self._settings.fault_taint)
+
+        if self._cluster.change_node(host, change) and not foreign[0]:
+            return ExecutionResult(True, f"uncordoned {host}" + self._tell(host, decision, healthy=True))
+        if foreign[0]:
+            return ExecutionResult(False, f"{host} was cordoned by somebody else, who has to give it back")
+        return ExecutionResult(True, f"{host} carries no mark of Tocsin's", lasting=False)
+
+    def _drain(self, decision: Decision, state: Round) -> ExecutionResult:
+        host, mark = host_of(decision), self._mark(decision)
+        before = state.begun
+        try:
+            stands = self._take(host, mark, state)
+        except KubeError as error:
+            if error.status != 404 or not before:
+                raise
+            return ExecutionResult(
+                True, f"{host} was deleted while it was drained; nothing is left to do", lasting=False
+            )
+        if stands is Standing.UNDONE:
+            return ExecutionResult(False, f"somebody made {host} schedulable again; the drain ends there")
+        said = "" if before else self._tell(host, decision, healthy=False)
+        result = self._drainer.drain(Task(host, mark), state)
+        return replace(result, detail=result.detail + said, lasting=result.lasting and stands is not Standing.FOREIGN)
+
+    def _migrate(self, decision: Decision, state: Round) -> ExecutionResult:
+        host, wanted = host_of(decision), pods_of(decision)
+        if not wanted:
+            return ExecutionResult(False, f"no pods are named that hold {decision.subject.name}")
+        if not state.begun:
+            self._steer_away(host, decision.id)
+            state.begun = not self._cluster.dry_run
+        return self._drainer.migrate(Task(host, self._mark(decision), wanted), state)
+
+    def _checkpoint(self, decision: Decision, state: Round) -> ExecutionResult:
+        host, wanted = host_of(decision), pods_of(decision)
+        here = [pod for pod in self._cluster.pods_on(host) if not pod.finished and not pod.terminating]
+        asked = [pod for pod in here if pod.checkpoints and (pod.title in wanted if wanted else pod.gpus)]
+        if not asked:
+            return ExecutionResult(False, f"no pod on {host} takes checkpoints on request")
+        for pod in asked:
+            ask_for_checkpoint(self._cluster, pod, decision.id)
+        waits = [pod.title for pod in asked if not _saved(pod, decision.id)]
+        took = self._clock.monotonic() - state.since
+        effect = {"checkpoint_seconds": took, "checkpoints_taken": float(len(asked) - len(waits))}
+        if not waits:
+            return ExecutionResult(True, f"{len(asked)} checkpoints are safe", effect=effect)
+        words = f"no checkpoint yet of {', '.join(waits)}"
+        if self._cluster.dry_run:
+            return ExecutionResult(True, f"dry run: would ask {', '.join(waits)}", effect=effect)
+        late = took >= self._settings.checkpoint_seconds
+        return ExecutionResult(not late, words, pending=not late, effect=effect)
+
+    def _avoid(self, decision: Decision, state: Round) -> ExecutionResult:
+        host = host_of(decision)
+        until = self._steer_away(host, decision.id)
+        if not until:
+            return ExecutionResult(True, f"new work was steered away from {host} before", lasting=False)
+        return ExecutionResult(True, f"new work goes elsewhere than to {host} until {until}")
+
+    def _steer_away(self, host: str, key: str) -> str:
+        """Until when, empty where that was done before under `key`."""
+        until = to_iso(self._clock.now_ms() + round(self._settings.avoid_seconds * SECOND))
+        by_taint = self._settings.avoid_with == "taint"
+        done = self._cluster.change_node(host, lambda node: marks.avoid(node, until, key, by_taint=by_taint))
+        return until if done else ""
+
+    def _repartition(self, decision: Decision, state: Round) -> ExecutionResult:
+        host = host_of(decision)
+        node = self._cluster.node(host)
+        if node.annotations.get(marks.MIG_KEY) == decision.id:
+            return self._repartitioned(node, state)
+        wanted = decision.parameters.get(MIG_CONFIG, "")
+        config = node.annotations.get(marks.MIG_BEFORE, "") if wanted == "previous" else wanted
+        if not config:
+            return ExecutionResult(False, f"no MIG configuration is named for {host}")
+        if node.labels.get(marks.MIG_CONFIG) == config and node.labels.get(marks.MIG_STATE) == "success":
+            return ExecutionResult(True, f"{host} is partitioned as {config} already", lasting=False)
+        busy = sorted(pod.title for pod in self._cluster.pods_on(host) if _holds_gpu(pod))
+        if busy:
+            return ExecutionResult(False, f"{', '.join(busy)} hold GPUs of {host}; drain it before it is repartitioned")
+        self._cluster.change_node(host, lambda fresh: marks.repartition(fresh, config, decision.id))
+        return ExecutionResult(True, f"asked mig-manager for {config} on {host}", pending=True)
+
+    def _repartitioned(self, node: Node, state: Round) -> ExecutionResult:
+        answer, config = node.labels.get(marks.MIG_STATE, ""), node.labels.get(marks.MIG_CONFIG, "")
+        took = self._clock.monotonic() - state.since
+        effect = {"repartition_seconds": took}
+        before = node.annotations.get(marks.MIG_BEFORE, "") or "none"
+        if answer == "success":
+            return ExecutionResult(True, f"{node.name} is partitioned as {config}, before as {before}", effect=effect)
+        if answer == "failed":
+            return ExecutionResult(False, f"mig-manager failed on {node.name}; it was {before} before", effect=effect)
+        if took < self._settings.mig_seconds:
+            return ExecutionResult(True, f"mig-manager on {node.name}: {answer}", pending=True, effect=effect)
+        words = f"mig-manager on {node.name} still says {answer} after {self._settings.mig_seconds:.0f} s"
+        return ExecutionResult(False, words, certain=False, effect=effect)
+
+    def _scale(self, decision: Decision, state: Round) -> ExecutionResult:
+        workload = self._settings.workloads[pool_of(decision)]
+        try:
+            wish = wish_of(decision)
+        except ValueError:
+            return ExecutionResult(False, f"{decision.parameters[REPLICAS]!r} is no number of replicas")
+        return self.scaler.apply(workload, wish)
+
+    def _mark(self, decision: Decision) -> Mark:
+        reason = f"{decision.rule}: {decision.sentence}"
+        return Mark(decision.id, reason, to_iso(self._clock.now_ms()), self._settings.fault_taint)
+
+    def _tell(self, host: str, decision: Decision, *, healthy: bool) -> str:
+        """Write the node condition; what went wrong with that, in words: the action itself has succeeded."""
+        kind = self._settings.node_condition
+        if not kind:
+            return ""
+        reason = "GivenBack" if healthy else f"Tocsin{decision.action.value.title().replace('_', '')}"
+        at = to_iso(self._clock.now_ms())[:19] + "Z"
+        try:
+            body = marks.condition(
+                self._cluster.node(host), kind, healthy=healthy, reason=reason, message=decision.sentence, at=at
+            )
+            if body is not None:
+                self._cluster.set_condition(host, body)
+        except KubeError as error:
+            return f" (condition {kind} was not written: {error})"
+        return ""
+
+
+def _saved(pod: Pod, key: str) -> bool:
+    return pod.annotations.get(CHECKPOINT_DONE) == key
+
+
+def _holds_gpu(pod: Pod) -> bool:
+    return bool(pod.gpus) and not pod.finished and not pod.of_daemon

@@ -1,0 +1,133 @@
+"""The one module that knows the official Kubernetes client.
+
+Answers are read as plain JSON: the client's models refuse an object of a newer server over a field they do not know,
+and nothing here needs them. The client's own retries are off, because they would sleep for as long as a server asks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from tocsin.actions.kubernetes.port import PLAIN, Json, KubeError
+from tocsin.config.kubernetes import KubernetesSettings
+from tocsin.domain.errors import InputError
+
+_LACKING = "the kubernetes library is not installed"
+
+
+class KubeDoor:
+    """An API server by the official client; calls may come from several threads."""
+
+    def __init__(self, client: Any, timeout_seconds: float) -> None:
+        self._client = client
+        self._timeout = timeout_seconds
+
+    @property
+    def server(self) -> str:
+        """URL of the API server."""
+        return str(self._client.configuration.host)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+        content_type: str = PLAIN,
+    ) -> Json:
+        from kubernetes.client.exceptions import ApiException
+        from kubernetes.config import ConfigException
+        from urllib3.exceptions import HTTPError
+
+        headers = {"Accept": PLAIN} | ({} if body is None else {"Content-Type": content_type})
+        try:
+            request = self._client.param_serialize(
+                method=method,
+                resource_path=path,
+                query_params=list((query or {}).items()),
+                header_params=headers,
+                body=body,
+                auth_settings=["BearerToken"],
+            )
+        except (ConfigException, OSError) as error:
+            raise KubeError(0, f"no valid credentials: {error}") from error
+        try:
+            answer = self._client.call_api(*request, _request_timeout=self._timeout)
+            content = answer.read()
+        except ApiException as error:
+            raise KubeError(0, f"no secure connection: {error.reason}") from error
+        except (HTTPError, OSError) as error:
+            raise _no_answer(error) from error
+        return judge(answer.status, answer.headers, content)
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def open_door(settings: KubernetesSettings) -> KubeDoor:
+    """A door to the cluster that `settings` name; nothing is asked of it yet.
+
+    Raises InputError where the library is not installed or the credentials cannot be read.
+    """
+    try:
+        from kubernetes import client, config
+        from yaml import YAMLError
+    except ModuleNotFoundError as error:
+        raise InputError("executor", "kubernetes", _LACKING, "run pip install 'tocsin[kubernetes]'") from error
+    configuration = client.Configuration()
+    configuration.retries = False
+    shown = str(settings.kubeconfig or "")
+    load: Any = config
+    try:
+        if settings.kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ:
+            load.load_incluster_config(client_configuration=configuration)
+        else:
+            load.load_kube_config(
+                config_file=shown or None,
+                context=settings.context or None,
+                client_configuration=configuration,
+                persist_config=False,
+            )
+    except (config.ConfigException, YAMLError, OSError, ValueError, TypeError, AttributeError) as error:
+        why = f"the cluster's credentials cannot be read: {' '.join(str(error).split())}"
+        raise InputError("kubernetes.kubeconfig", shown, why, "name a kubeconfig") from error
+    return KubeDoor(client.ApiClient(configuration), settings.timeout_seconds)
+
+
+def _no_answer(error: Exception) -> KubeError:
+    from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
+
+    if isinstance(error, NewConnectionError | ConnectTimeoutError):
+        return KubeError(0, f"cannot connect: {_words(error)}")
+    return KubeError(0, f"no answer: {_words(error)}", certain=False)
+
+
+def _words(error: Exception) -> str:
+    return str(error).rpartition("): ")[2] or type(error).__name__
+
+
+def judge(status: int, headers: Mapping[str, str], content: bytes) -> Json:
+    """The body of an answer; raises KubeError for anything but 2xx, with what the server said."""
+    try:
+        body = json.loads(content) if content else {}
+    except ValueError:
+        body = {"message": content.decode(errors="replace").strip()[:200]}
+    if not isinstance(body, dict):
+        raise KubeError(0, f"an answer {status} that is no object", certain=False)
+    if 200 <= status < 300:
+        return body
+    details = body.get("details") or {}
+    causes = tuple(str(cause.get("message", "")) for cause in details.get("causes") or ())
+    wait = headers.get("Retry-After") or details.get("retryAfterSeconds")
+    raise KubeError(
+        status,
+        str(body.get("message") or "no reason given"),
+        reason=str(body.get("reason") or ""),
+        causes=causes,
+        retry_after=float(wait) if wait is not None and str(wait).isdecimal() else None,
+        certain=status < 500,
+    )

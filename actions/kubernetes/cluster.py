@@ -1,0 +1,211 @@
+"""The calls that Tocsin makes to an API server, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from tocsin.actions.kubernetes.objects import Node, Pod
+from tocsin.actions.kubernetes.port import MERGE, STRATEGIC, Door, Json, KubeError
+from tocsin.actions.kubernetes.rights import Right
+
+PAGE = 500
+"""Objects in one answer, as kubectl asks for."""
+TRIES = 5
+"""Fresh reads for one change that others keep changing under it."""
+_MANAGER = "tocsin"
+
+
+class Cluster:
+    """One API server.
+
+    With `dry_run` every write carries ``dryRun=All``: the server checks it and stores nothing. All methods raise
+    KubeError.
+    """
+
+    def __init__(self, door: Door, *, dry_run: bool = False) -> None:
+        self._door = door
+        self.dry_run = dry_run
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._door.close()
+
+    def node(self, name: str) -> Node:
+        """The node; 404 where there is none."""
+        return Node(self._door.ask("GET", f"/api/v1/nodes/{_in_path(name)}"))
+
+    def nodes(self) -> list[Node]:
+        """All nodes, from the server's cache."""
+        return [Node(item) for item in self._all("/api/v1/nodes", {"resourceVersion": "0"})]
+
+    def pods_on(self, node: str) -> list[Pod]:
+        """The pods that are bound to `node`, finished ones too."""
+        return [Pod(item) for item in self._all("/api/v1/pods", {"fieldSelector": f"spec.nodeName={node}"})]
+
+    def placed_pods(self) -> list[Pod]:
+        """The pods of all nodes that have not finished, from the server's cache."""
+        chosen = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+        return [Pod(item) for item in self._all("/api/v1/pods", {"fieldSelector": chosen, "resourceVersion": "0"})]
+
+    def budgets(self) -> list[Json]:
+        """The PodDisruptionBudgets of all namespaces."""
+        return self._all("/apis/policy/v1/poddisruptionbudgets", {"resourceVersion": "0"})
+
+    def change_node(self, name: str, change: Callable[[Node], Json | None]) -> bool:
+        """Apply the merge patch that `change` makes of the node as it is now; False where that is None.
+
+        A change by somebody else in between is seen as 409, and `change` is asked again with a fresh read.
+        """
+        for left in reversed(range(TRIES)):
+            node = self.node(name)
+            patch = change(node)
+            if patch is None:
+                return False
+            patch = patch | {"metadata": patch.get("metadata", {}) | {"resourceVersion": node.version}}
+            try:
+                self._write("PATCH", f"/api/v1/nodes/{_in_path(name)}", patch, MERGE)
+                return True
+            except KubeError as error:
+                if error.status != 409 or not left:
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    def set_condition(self, name: str, condition: Json) -> None:
+        """Write one condition of a node; others stay."""
+        body = {"status": {"conditions": [condition]}}
+        self._write("PATCH", f"/api/v1/nodes/{_in_path(name)}/status", body, STRATEGIC)
+
+    def annotate_pod(self, pod: Pod, annotations: Mapping[str, str]) -> None:
+        """Merge `annotations` into the pod's; 409 where another pod has its name by now."""
+        body = {"metadata": {"uid": pod.uid, "annotations": dict(annotations)}}
+        self._write("PATCH", _pod_path(pod), body, MERGE)
+
+    def evict(self, pod: Pod, grace_seconds: int | None = None) -> None:
+        """Ask for the eviction of this very pod: 429 where a budget forbids it, 409 where another has its name."""
+        options: Json = {"preconditions": {"uid": pod.uid}}
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod.name, "namespace": pod.namespace},
+            "deleteOptions": options,
+        }
+        self._write("POST", f"{_pod_path(pod)}/eviction", body)
+
+    def delete_pod(self, pod: Pod) -> None:
+        """Delete this very pod, whatever budget protects it."""
+        self._write("DELETE", _pod_path(pod), {"preconditions": {"uid": pod.uid}})
+
+    def workload(self, path: str) -> Json:
+        """The workload whose API path is `path`."""
+        return self._door.ask("GET", path)
+
+    def scale(self, path: str) -> Json:
+        """The scale of the workload whose API path is `path`."""
+        return self._door.ask("GET", f"{path}/scale")
+
+    def set_replicas(self, path: str, replicas: int, version: str, manager: str) -> None:
+        """Ask for `replicas`, as field manager `manager`; 409 where the workload is not of `version` any more."""
+        body = {"metadata": {"resourceVersion": version}, "spec": {"replicas": replicas}}
+        self._write("PATCH", f"{path}/scale", body, MERGE, {"fieldManager": manager})
+
+    def autoscalers(self, namespace: str) -> list[Json]:
+        """The HorizontalPodAutoscalers of `namespace`."""
+        return self._all(_hpa_path(namespace), {})
+
+    def scaled_objects(self, namespace: str) -> list[Json]:
+        """The ScaledObjects of `namespace`; none where KEDA is not installed."""
+        try:
+            return self._all(_keda_path(namespace), {})
+        except KubeError as error:
+            if error.status == 404:
+                return []
+            raise
+
+    def patch_autoscaler(self, namespace: str, name: str, body: Json) -> None:
+        """Merge `body` into a HorizontalPodAutoscaler."""
+        self._write("PATCH", f"{_hpa_path(namespace)}/{_in_path(name)}", body, MERGE)
+
+    def patch_scaled_object(self, namespace: str, name: str, body: Json) -> None:
+        """Merge `body` into a ScaledObject."""
+        self._write("PATCH", f"{_keda_path(namespace)}/{_in_path(name)}", body, MERGE)
+
+    def lease(self, namespace: str, name: str) -> Json:
+        """The lease; 404 where there is none."""
+        return self._door.ask("GET", f"{_lease_path(namespace)}/{_in_path(name)}")
+
+    def create_lease(self, namespace: str, name: str, spec: Json) -> Json:
+        """Create the lease; 409 where another was first."""
+        body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}, "spec": spec}
+        return self._write("POST", _lease_path(namespace), body)
+
+    def update_lease(self, namespace: str, lease: Json, spec: Json) -> Json:
+        """Replace the spec of `lease` as it was read; 409 where it has changed since."""
+        body = lease | {"spec": spec}
+        return self._write("PUT", f"{_lease_path(namespace)}/{_in_path(lease['metadata']['name'])}", body)
+
+    def may(self, right: Right, namespace: str = "") -> bool:
+        """Whether the server would allow `right`, in all namespaces where none is named."""
+        resource, _, subresource = right.resource.partition("/")
+        attributes = {"group": right.group, "resource": resource, "subresource": subresource, "verb": right.verb}
+        attributes["namespace"] = namespace
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {key: value for key, value in attributes.items() if value}},
+        }
+        answer = self._door.ask("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=body)
+        return bool(answer.get("status", {}).get("allowed"))
+
+    def _write(
+        self, method: str, path: str, body: Json, content_type: str = "", query: Mapping[str, str] | None = None
+    ) -> Json:
+        asked = dict(query or {"fieldManager": _MANAGER} if method == "PATCH" else {})
+        asked |= {"dryRun": "All"} if self.dry_run else {}
+        more: dict[str, Any] = {"content_type": content_type} if content_type else {}
+        return self._door.ask(method, path, query=asked, body=body, **more)
+
+    def _all(self, path: str, query: Mapping[str, str]) -> list[Json]:
+        """Every item of a list, page by page; a list that grew too old on the way (410) begins anew."""
+        for left in reversed(range(TRIES)):
+            try:
+                return self._pages(path, query)
+            except KubeError as error:
+                if error.status != 410 or not left:
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    def _pages(self, path: str, query: Mapping[str, str]) -> list[Json]:
+        items: list[Json] = []
+        asked = dict(query) | {"limit": str(PAGE)}
+        while True:
+            answer = self._door.ask("GET", path, query=asked)
+            items += answer.get("items") or []
+            token = answer.get("metadata", {}).get("continue")
+            if not token:
+                return items
+            asked = {key: value for key, value in query.items() if key != "resourceVersion"}
+            asked |= {"limit": str(PAGE), "continue": token}
+
+
+def _in_path(name: str) -> str:
+    return quote(name, safe="")
+
+
+def _pod_path(pod: Pod) -> str:
+    return f"/api/v1/namespaces/{_in_path(pod.namespace)}/pods/{_in_path(pod.name)}"
+
+
+def _hpa_path(namespace: str) -> str:
+    return f"/apis/autoscaling/v2/namespaces/{_in_path(namespace)}/horizontalpodautoscalers"
+
+
+def _keda_path(namespace: str) -> str:
+    return f"/apis/keda.sh/v1alpha1/namespaces/{_in_path(namespace)}/scaledobjects"
+
+
+def _lease_path(namespace: str) -> str:
+    return f"/apis/coordination.k8s.io/v1/namespaces/{_in_path(namespace)}/leases"

@@ -1,0 +1,198 @@
+"""Nodes and pods, as far as Tocsin reads them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from functools import cached_property
+from typing import Any
+
+from tocsin.actions.kubernetes.port import Json
+
+_GPU_RESOURCE = re.compile(r"nvidia\.com/(gpu(\..+)?|mig-.+)")
+"""Resources that GPUs, shares of them (``gpu.shared``) and MIG instances are asked for by (device plugin of NVIDIA);
+other plugins count memory or cores under the same prefix."""
+_QUANTITY = re.compile(r"(\d{1,18}\.?\d{0,9}|\.\d{1,9})(?:([numkMGTPE]|[KMGTPE]i)|[eE]([-+]?\d{1,2}))?")
+"""A quantity of Kubernetes (api/resource, Quantity): decimal with a suffix of either table, or with an exponent."""
+_SCALES = {
+    **{
+        suffix: Decimal(1000) ** power
+        for power, suffix in enumerate(("n", "u", "m", "", "k", "M", "G", "T", "P", "E"), -3)
+    },
+    **{suffix: Decimal(1024) ** power for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
+}
+MIRROR = "kubernetes.io/config.mirror"
+CHECKPOINT = "tocsin.io/checkpoint"
+"""Pod annotation ``"true"``: the program takes a checkpoint on request."""
+CHECKPOINT_REQUESTED = "tocsin.io/checkpoint-requested"
+"""Pod annotation that Tocsin sets to the id of the decision."""
+CHECKPOINT_DONE = "tocsin.io/checkpoint-done"
+"""Pod annotation that the program sets to the same id once the checkpoint is safe."""
+
+
+class _Object:
+    def __init__(self, raw: Json) -> None:
+        self.raw = raw
+
+    @property
+    def _metadata(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.raw.get("metadata") or {}
+        return found
+
+    @property
+    def _spec(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.raw.get("spec") or {}
+        return found
+
+    @property
+    def name(self) -> str:
+        return str(self._metadata.get("name", ""))
+
+    @property
+    def version(self) -> str:
+        """Resource version: changes with every write."""
+        return str(self._metadata.get("resourceVersion", ""))
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self._metadata.get("labels") or {}
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        return self._metadata.get("annotations") or {}
+
+
+class Node(_Object):
+    """One node."""
+
+    @property
+    def schedulable(self) -> bool:
+        """False while it is cordoned, by whomever."""
+        return not self._spec.get("unschedulable", False)
+
+    @property
+    def cordon_writers(self) -> frozenset[str]:
+        """Field managers that last set ``spec.unschedulable``; empty where the server tells none."""
+        entries = self._metadata.get("managedFields") or []
+        return frozenset(
+            str(each.get("manager", ""))
+            for each in entries
+            if "f:unschedulable" in ((each.get("fieldsV1") or {}).get("f:spec") or {})
+        )
+
+    @property
+    def taints(self) -> list[Json]:
+        return list(self._spec.get("taints") or [])
+
+    @property
+    def ready(self) -> bool:
+        """Whether its kubelet says so."""
+        return self.condition("Ready").get("status") == "True"
+
+    def condition(self, kind: str) -> Mapping[str, Any]:
+        """The condition of type `kind`; empty where there is none."""
+        found = (self.raw.get("status") or {}).get("conditions") or []
+        return next((each for each in found if each.get("type") == kind), {})
+
+
+class Pod(_Object):
+    """One pod."""
+
+    @property
+    def namespace(self) -> str:
+        return str(self._metadata.get("namespace", ""))
+
+    @property
+    def uid(self) -> str:
+        return str(self._metadata.get("uid", ""))
+
+    @property
+    def title(self) -> str:
+        """``namespace/name``."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def node(self) -> str:
+        """The node it is bound to; empty while it waits."""
+        return str(self._spec.get("nodeName") or "")
+
+    @property
+    def terminating(self) -> bool:
+        return bool(self._metadata.get("deletionTimestamp"))
+
+    @property
+    def finished(self) -> bool:
+        """Whether all its containers have ended for good."""
+        return (self.raw.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
+
+    @property
+    def mirror(self) -> bool:
+        """Whether the kubelet made it of a file: the server takes its eviction, and the kubelet makes it anew."""
+        return MIRROR in self.annotations
+
+    @property
+    def owner(self) -> Mapping[str, Any]:
+        """The controller that makes it anew; empty where there is none."""
+        owners = self._metadata.get("ownerReferences") or []
+        return next((owner for owner in owners if owner.get("controller")), {})
+
+    @property
+    def of_daemon(self) -> bool:
+        return self.owner.get("kind") == "DaemonSet"
+
+    @property
+    def keeps_files(self) -> bool:
+        """Whether files of it are lost with it: an ``emptyDir`` volume on disk."""
+        volumes = self._spec.get("volumes") or []
+        return any("emptyDir" in each and (each["emptyDir"] or {}).get("medium") != "Memory" for each in volumes)
+
+    @cached_property
+    def gpus(self) -> int:
+        """GPUs and MIG instances that it asks for."""
+        return sum(_gpus_of(container) for container in self._spec.get("containers") or ())
+
+    @property
+    def containers(self) -> list[Json]:
+        return list(self._spec.get("containers") or ())
+
+    @property
+    def priority(self) -> int:
+        """That of its priority class, 0 without one."""
+        found = self._spec.get("priority")
+        return found if isinstance(found, int) else 0
+
+    @property
+    def started(self) -> str:
+        """When its kubelet took it, ISO 8601; empty before."""
+        return str((self.raw.get("status") or {}).get("startTime") or "")
+
+    @property
+    def checkpoints(self) -> bool:
+        """Whether it takes checkpoints on request."""
+        return self.annotations.get(CHECKPOINT, "").lower() == "true"
+
+
+def _gpus_of(container: Mapping[str, Any]) -> int:
+    resources = container.get("resources") or {}
+    asked = (resources.get("limits") or {}) | (resources.get("requests") or {})
+    return sum(whole(amount) for name, amount in asked.items() if _GPU_RESOURCE.fullmatch(name))
+
+
+def quantity(amount: object) -> float:
+    """A quantity such as ``500m`` or ``16Gi`` as a number; 0 where it is none."""
+    found = _QUANTITY.fullmatch(str(amount).strip())
+    if found is None:
+        return 0.0
+    number, suffix, exponent = found.groups()
+    return float(Decimal(number) * (_SCALES[suffix or ""] if exponent is None else Decimal(10) ** int(exponent)))
+
+
+def whole(amount: object) -> int:
+    """A quantity such as ``2``, ``3k`` or ``500m``, rounded up; 1 where it is none: something is asked for."""
+    found = _QUANTITY.fullmatch(str(amount).strip())
+    if found is None:
+        return 1
+    number, suffix, exponent = found.groups()
+    return math.ceil(Decimal(number) * (_SCALES[suffix or ""] if exponent is None else Decimal(10) ** int(exponent)))

@@ -1,0 +1,220 @@
+"""What Tocsin writes on nodes, as merge patches made from the node as it was read. Pure functions.
+
+Every mark carries the prefix ``tocsin.io/``, so that what was put can be told from what others put, by a person too.
+Taints are a list that a merge patch replaces as a whole: each patch here goes out with the resource version that it
+was made from, so that a taint which somebody else adds in between is never lost.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tocsin.actions.kubernetes.objects import Node
+from tocsin.actions.kubernetes.port import Json
+
+OWNER = "tocsin"
+"""Value of the label, and the field manager of everything that Tocsin writes on nodes."""
+CORDONED_BY = "tocsin.io/cordoned-by"
+"""Label, so that ``kubectl get nodes -l`` finds them; its value is ``tocsin``."""
+CORDON_REASON = "tocsin.io/cordon-reason"
+CORDON_KEY = "tocsin.io/cordon-key"
+"""Annotation: id of the decision."""
+CORDON_AT = "tocsin.io/cordon-at"
+AVOID = "tocsin.io/avoid"
+"""Taint or label that steers new work elsewhere."""
+AVOID_UNTIL = "tocsin.io/avoid-until"
+AVOID_KEY = "tocsin.io/avoid-key"
+"""Annotation: id of the decision that steers away."""
+MIGRATED = "tocsin.io/migrate-"
+"""Annotation, followed by the decision's id: UIDs of the pods that it moves."""
+MIG_CONFIG = "nvidia.com/mig.config"
+"""Label that mig-manager of NVIDIA's GPU operator follows."""
+MIG_STATE = "nvidia.com/mig.config.state"
+"""Label in which it answers: ``pending``, ``rebooting``, ``success`` or ``failed``."""
+MIG_BEFORE = "tocsin.io/mig-config-before"
+MIG_KEY = "tocsin.io/mig-key"
+CLOSED, RATHER_NOT = "NoSchedule", "PreferNoSchedule"
+"""Effects of the taints of a cordon and of steering away: others may have taints of the same key and another effect."""
+LONGEST_REASON = 1024
+"""Characters of a reason that are kept: own choice, a node's annotations may hold 256 KiB in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Who cordons, why and when: `key` is the decision's id, `at` an RFC 3339 instant, `taint` a key or empty."""
+
+    key: str
+    reason: str
+    at: str
+    taint: str = ""
+
+
+class Standing(StrEnum):
+    """How a node stands towards a cordon of Tocsin's."""
+
+    FREE = "free"
+    """It takes work, and nothing says that this decision cordoned it before."""
+    OURS = "ours"
+    """Tocsin cordoned it."""
+    FOREIGN = "foreign"
+    """Somebody else cordoned it."""
+    UNDONE = "undone"
+    """This decision cordoned it, and somebody has made it schedulable since."""
+
+
+def is_marked(node: Node) -> bool:
+    """Whether the node carries Tocsin's mark of a cordon; it stays when a person gives the node back."""
+    return node.labels.get(CORDONED_BY) == OWNER
+
+
+def is_ours(node: Node) -> bool:
+    """Whether the node carries the mark, and nobody else has cordoned it since, as far as the server tells."""
+    writers = node.cordon_writers
+    return is_marked(node) and (node.schedulable or not writers or OWNER in writers)
+
+
+def standing(node: Node, key: str) -> Standing:
+    """How `node` stands towards the decision `key`."""
+    if node.schedulable:
+        return Standing.UNDONE if node.annotations.get(CORDON_KEY) == key else Standing.FREE
+    return Standing.OURS if is_ours(node) else Standing.FOREIGN
+
+
+def cordon(node: Node, mark: Mark) -> Json | None:
+    """Make it unschedulable with Tocsin's mark; None where that is done, or is not Tocsin's to do."""
+    stands = standing(node, mark.key)
+    if stands in {Standing.FOREIGN, Standing.UNDONE}:
+        return None
+    if stands is Standing.OURS and node.annotations.get(CORDON_KEY) == mark.key:
+        return None
+    at = node.annotations.get(CORDON_AT, mark.at) if stands is Standing.OURS else mark.at
+    notes = {CORDON_REASON: mark.reason[:LONGEST_REASON], CORDON_KEY: mark.key, CORDON_AT: at}
+    spec: Json = {"unschedulable": True}
+    others = [each for each in node.taints if not _is_fault(node, each, mark.taint)]
+    if mark.taint and not any(_is(each, mark.taint, CLOSED) for each in others):
+        spec["taints"] = [*others, {"key": mark.taint, "value": _value(mark.key), "effect": CLOSED}]
+    return {"metadata": {"labels": {CORDONED_BY: OWNER}, "annotations": notes}, "spec": spec}
+
+
+def uncordon(node: Node, taint: str = "") -> Json | None:
+    """Take back what Tocsin put, and nothing else; None where there is nothing of Tocsin's."""
+    gone = {
+        key: None for key in (CORDON_REASON, CORDON_KEY, CORDON_AT, AVOID_UNTIL, AVOID_KEY) if key in node.annotations
+    }
+    kept = [each for each in _others(node) if not _is_fault(node, each, taint)]
+    labels = {key: None for key in (CORDONED_BY, AVOID) if key in node.labels}
+    spec: Json = {}
+    if is_ours(node) and not node.schedulable:
+        spec["unschedulable"] = None
+    if len(kept) != len(node.taints):
+        spec["taints"] = kept
+    if not (gone or labels or spec):
+        return None
+    return {"metadata": {"labels": labels, "annotations": gone}, "spec": spec}
+
+
+def is_left_over(node: Node) -> bool:
+    """Whether a person gave the node back and Tocsin's marks of the cordon are still there."""
+    return is_marked(node) and node.schedulable
+
+
+def strip(node: Node, taint: str = "") -> Json | None:
+    """Take those marks back, so that a later cordon by a person is that person's; None where there are none.
+
+    The decision's id stays: by it a decision that still goes on knows that it was overruled.
+    """
+    if not is_left_over(node):
+        return None
+    gone = {key: None for key in (CORDON_REASON, CORDON_AT) if key in node.annotations}
+    patch: Json = {"metadata": {"labels": {CORDONED_BY: None}, "annotations": gone}}
+    kept = [each for each in node.taints if not _is_fault(node, each, taint)]
+    if len(kept) != len(node.taints):
+        patch["spec"] = {"taints": kept}
+    return patch
+
+
+def avoid(node: Node, until: str, key: str, *, by_taint: bool) -> Json | None:
+    """Steer new work elsewhere until then; None where this decision has done so, also where somebody undid it since."""
+    if node.annotations.get(AVOID_KEY) == key:
+        return None
+    metadata: Json = {"annotations": {AVOID_UNTIL: until, AVOID_KEY: key}}
+    if not by_taint:
+        return {"metadata": metadata | {"labels": {AVOID: "true"}}}
+    taint = {"key": AVOID, "value": "true", "effect": RATHER_NOT}
+    return {"metadata": metadata, "spec": {"taints": [*_others(node), taint]}}
+
+
+def is_avoided(node: Node) -> bool:
+    """Whether new work is steered elsewhere by Tocsin's mark."""
+    return node.labels.get(AVOID) == "true" or any(_is(each, AVOID, RATHER_NOT) for each in node.taints)
+
+
+def no_longer_avoid(node: Node) -> Json | None:
+    """Take that mark back; None where there is none."""
+    gone = {key: None for key in (AVOID_UNTIL, AVOID_KEY) if key in node.annotations}
+    if not is_avoided(node) and not gone:
+        return None
+    patch: Json = {"metadata": {"annotations": gone}}
+    if AVOID in node.labels:
+        patch["metadata"]["labels"] = {AVOID: None}
+    kept = _others(node)
+    if len(kept) != len(node.taints):
+        patch["spec"] = {"taints": kept}
+    return patch
+
+
+def repartition(node: Node, config: str, key: str) -> Json | None:
+    """Ask mig-manager for `config`; None where this decision has asked already.
+
+    The state is set to ``pending`` with it, as mig-manager itself will: the ``success`` of the time before would be
+    taken for the answer otherwise.
+    """
+    if node.annotations.get(MIG_KEY) == key:
+        return None
+    before = node.labels.get(MIG_CONFIG, "")
+    labels = {MIG_CONFIG: config, MIG_STATE: "pending"}
+    return {"metadata": {"labels": labels, "annotations": {MIG_KEY: key, MIG_BEFORE: before}}}
+
+
+def label(node: Node, changes: dict[str, str | None]) -> Json | None:
+    """Set labels, or remove those that are None; None where they are so already."""
+    due = {key: value for key, value in changes.items() if node.labels.get(key) != value}
+    return {"metadata": {"labels": due}} if due else None
+
+
+def condition(node: Node, kind: str, *, healthy: bool, reason: str, message: str, at: str) -> Json | None:
+    """The condition to write; None where it says so already. `at` is RFC 3339 in whole seconds."""
+    before = node.condition(kind)
+    status = "True" if healthy else "False"
+    if before.get("status") == status and before.get("reason") == reason and before.get("message") == message:
+        return None
+    since = before.get("lastTransitionTime") if before.get("status") == status else None
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": message[:LONGEST_REASON],
+        "lastHeartbeatTime": at,
+        "lastTransitionTime": since or at,
+    }
+
+
+def _others(node: Node) -> list[Json]:
+    """All taints but the one that steers away."""
+    return [each for each in node.taints if not _is(each, AVOID, RATHER_NOT)]
+
+
+def _is(taint: Json, key: str, effect: str) -> bool:
+    return taint.get("key") == key and taint.get("effect") == effect
+
+
+def _is_fault(node: Node, taint: Json, key: str) -> bool:
+    """Whether it is the taint `key` that went with Tocsin's cordon: its value names the decision, as the mark does."""
+    own = is_marked(node) and taint.get("value") == _value(node.annotations.get(CORDON_KEY, ""))
+    return bool(key) and own and _is(taint, key, CLOSED)
+
+
+def _value(key: str) -> str:
+    return re.sub(r"[^-A-Za-z0-9_.]", "-", key)[:63]

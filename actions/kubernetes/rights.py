@@ -1,0 +1,82 @@
+"""What Tocsin must be allowed to do in a cluster, feature by feature; ``deploy/kubernetes/rbac.yaml`` grants it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tocsin.actions.kubernetes.place import place_of
+from tocsin.config.kubernetes import KubernetesSettings
+
+APPS = "apps"
+KEDA = "keda.sh"
+LEASES = "coordination.k8s.io"
+HPA = "autoscaling"
+SCALED_KINDS = ("deployments", "replicasets", "statefulsets")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Right:
+    """One verb on one resource; `group` is empty for the core API, `resource` names a subresource behind a slash."""
+
+    group: str
+    resource: str
+    verb: str
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.resource}" + (f".{self.group}" if self.group else "")
+
+
+def _rights(group: str, resource: str, *verbs: str) -> tuple[Right, ...]:
+    return tuple(Right(group, resource, verb) for verb in verbs)
+
+
+FEATURES: dict[str, tuple[Right, ...]] = {
+    "nodes": (
+        *_rights("", "nodes", "get", "list", "patch"),
+        *_rights("", "nodes/status", "patch"),
+        *_rights("", "pods", "list", "patch"),
+        *_rights("", "pods/eviction", "create"),
+        *_rights("policy", "poddisruptionbudgets", "list"),
+    ),
+    "delete": _rights("", "pods", "delete"),
+    "scale": (
+        *(right for kind in SCALED_KINDS for right in _rights(APPS, kind, "get")),
+        *(right for kind in SCALED_KINDS for right in _rights(APPS, f"{kind}/scale", "get", "patch")),
+        *_rights(HPA, "horizontalpodautoscalers", "list"),
+        *_rights(KEDA, "scaledobjects", "list"),
+    ),
+    "autoscalers": (
+        *_rights(HPA, "horizontalpodautoscalers", "patch"),
+        *_rights(KEDA, "scaledobjects", "patch"),
+    ),
+    "lease": _rights(LEASES, "leases", "get", "create", "update"),
+}
+"""Each feature is one ClusterRole ``tocsin-<feature>`` of the manifest; all but `nodes` are for who uses them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A right, and the namespace that it is needed in; empty for all of them."""
+
+    right: Right
+    namespace: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.right}" + (f" in {self.namespace}" if self.namespace else "")
+
+
+def needed(settings: KubernetesSettings) -> tuple[Need, ...]:
+    """What the features that `settings` turn on need."""
+    needs = [Need(right) for right in FEATURES["nodes"]]
+    if settings.delete_blocked_pods:
+        needs += [Need(right) for right in FEATURES["delete"]]
+    for workload in settings.workloads.values():
+        place = place_of(workload)
+        rights = list(_rights(place.group, place.plural, "get"))
+        rights += _rights(place.group, f"{place.plural}/scale", "get", "patch")
+        rights += [right for right in FEATURES["scale"] if right.group in {HPA, KEDA}]
+        rights += FEATURES["autoscalers"] if settings.autoscaled == "raise_minimum" else ()
+        needs += [Need(right, place.namespace) for right in rights]
+    if settings.lease:
+        needs += [Need(right, settings.lease.partition("/")[0]) for right in FEATURES["lease"]]
+    return tuple(dict.fromkeys(needs))

@@ -1,0 +1,1 @@
+"""From findings to decisions, guards, executions and outcomes."""

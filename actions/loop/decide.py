@@ -1,0 +1,285 @@
+"""From incidents to intentions: what ought to be done, whatever the guards will say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tocsin.actions.guards.limits import shortfall
+from tocsin.actions.model.catalogue import CONDEMNING, DRIVER_VERDICTS, is_disruptive
+from tocsin.actions.model.cost import LOSSES, cheapest, in_words, prices, stake_of, written_losses
+from tocsin.actions.model.ladder import climbed, evidence_of
+from tocsin.actions.model.policy import Policy
+from tocsin.actions.model.scope import base_key
+from tocsin.actions.model.sentences import action_sentence, eta_clause, notice_sentence
+from tocsin.actions.model.view import FleetView
+from tocsin.actions.node.ranks import RANKS, Rank, own_ranks, ranks_of, written
+from tocsin.domain.decision import Decision, Mode
+from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity
+from tocsin.domain.notice import deadline_in
+from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.subject import Subject, SubjectKind
+
+_RECOVERY_METRIC = "gpu_recovery_action"
+_KINDS = list(ActionKind)
+_BY_AGENTS = frozenset({ActionKind.RESET_GPU, ActionKind.CHECKPOINT, ActionKind.DEFRAGMENT})
+
+
+Can = Callable[[ActionKind, str], bool]
+"""Whether anybody carries out an action in a pool."""
+
+
+def _anything(_action: ActionKind, _pool: str) -> bool:
+    return True
+
+
+def decide(
+    incidents: Sequence[Incident],
+    predictions: Sequence[Prediction],
+    view: FleetView,
+    policy: Policy,
+    can: Can = _anything,
+) -> list[Decision]:
+    """The decisions that the present state asks for, most urgent first.
+
+    Each incident of severity warning or above gives one notification, and one action where its root cause calls for
+    one: however many members it has. A subject gets one disruptive decision at most, that of the gravest incident. The
+    same state gives the same keys, also after a restart.
+    """
+    expected = _by_subject(predictions)
+    wanted: list[Decision] = []
+    for incident in sorted(incidents, key=_urgency):
+        choice = choose(incident, view, can)
+        action = choice.action
+        prediction = _matching(incident.root, expected)
+        if incident.root.severity.rank >= Severity.WARNING.rank:
+            wanted.append(_notice(incident, action, prediction, view, policy))
+        if action is not ActionKind.NOTIFY:
+            meant = _action(incident, choice, prediction, view, policy)
+            wanted += [*_replacements(incident, meant, view, policy), meant]
+    return _one_disruptive_each(wanted, view.controls.finished)
+
+
+def chosen_action(incident: Incident) -> ActionKind:
+    """What to do about the root cause: the driver's own verdict on the subject before any table.
+
+    A program's own fault condemns no GPU: such an action becomes a notification.
+    """
+    verdict = _driver_verdict(incident)
+    if verdict is not None:
+        return verdict
+    root = incident.root
+    if root.category is Category.APPLICATION and root.action in CONDEMNING:
+        return ActionKind.NOTIFY
+    return root.action
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What to do about an incident, and in words why this and nothing else; empty where the rule alone says it.
+
+    `priced` has the expected loss of each choice in GPU-hours, where they were compared.
+    """
+
+    action: ActionKind
+    why: str = ""
+    priced: Mapping[ActionKind, float] = field(default_factory=dict)
+
+
+def choose(incident: Incident, view: FleetView, can: Can = _anything) -> Choice:
+    """The driver's verdict or the rule's action, or the rung that these have come to; for a fault to come the cheapest.
+
+    The action of a rule about a fault that is only expected is the furthest that may be done: less is done where less
+    is expected to be lost by it.
+    """
+    action = chosen_action(incident)
+    root = incident.root
+    stake = stake_of(root, view)
+    if stake is not None and action is not ActionKind.NOTIFY and _driver_verdict(incident) is None:
+        priced = prices(stake, view.policy.settings.cost, view.controls.experience)
+        chosen = cheapest(priced, action)
+        return Choice(chosen, in_words(priced, chosen), priced)
+    pool = root.subject.pool or _pool_of_host(root, view)
+    rung = climbed(root, action, view, lambda one: can(one, pool))
+    return Choice(rung, "" if rung is action else f"{str(action).replace('_', ' ')} did not end it")
+
+
+def _driver_verdict(incident: Incident) -> ActionKind | None:
+    key = base_key(incident.root.subject)
+    codes = [
+        int(member.value)
+        for member in incident.members
+        if member.metric == _RECOVERY_METRIC and member.value is not None and base_key(member.subject) == key
+    ]
+    verdicts = [DRIVER_VERDICTS[code] for code in codes if code in DRIVER_VERDICTS]
+    return max(verdicts, key=_KINDS.index, default=None)
+
+
+def _urgency(incident: Incident) -> tuple[int, int, int, str]:
+    root = incident.root
+    return (-root.severity.rank, -_KINDS.index(chosen_action(incident)), root.started_ms, incident.id)
+
+
+def cause_key(finding: Finding, action: ActionKind) -> str:
+    """The first idempotency key of `action` for `finding`."""
+    return f"{finding.rule}|{finding.subject.key}|{action}|{finding.started_ms}"
+
+
+def _key(finding: Finding, action: ActionKind, view: FleetView) -> str:
+    """A decision that ended without having done anything is followed by one with a key of its own."""
+    first = cause_key(finding, action)
+    renewals = view.controls.renewals.get(first, 0)
+    return f"{first}|{renewals + 1}" if renewals else first
+
+
+def _action(
+    incident: Incident, choice: Choice, prediction: Prediction | None, view: FleetView, policy: Policy
+) -> Decision:
+    root, action = incident.root, choice.action
+    eta = eta_clause(prediction, view.now_ms)
+    told = view.foresight.told(root, action)
+    sentence = action_sentence(
+        action, root.subject, incident.sentence, eta, "; ".join(filter(None, (choice.why, told.words)))
+    )
+    parameters = _parameters(root, prediction, view) | dict(told.parameters) | {"cause": cause_key(root, action)}
+    if choice.priced:
+        parameters[LOSSES] = written_losses(choice.priced)
+    if action is ActionKind.RMA_TICKET:
+        parameters["evidence"] = evidence_of(root)
+    ranks = _ranks(action, root.subject, view)
+    if len(ranks) > 1 or (ranks and root.subject.kind is SubjectKind.HOST):
+        parameters[RANKS] = written(ranks)
+    return _decision(incident, action, view, policy, _key(root, action, view), sentence, parameters)
+
+
+def _ranks(action: ActionKind, subject: Subject, view: FleetView) -> tuple[Rank, ...]:
+    """The GPUs that `action` is for, where agents may be asked for it: a throttle is for all ranks of a job."""
+    if action is ActionKind.THROTTLE:
+        return ranks_of(subject, view)
+    return own_ranks(subject, view) if action in _BY_AGENTS else ()
+
+
+def _replacements(incident: Incident, meant: Decision, view: FleetView, policy: Policy) -> list[Decision]:
+    """Scale-outs of elastic pools that would fall below what must stay in service, were `meant` carried out.
+
+    The guards hold `meant` itself until the new GPUs are there.
+    """
+    made = []
+    for pool, lacking in shortfall(meant, view, view.now_ms).items() if is_disruptive(meant.action) else ():
+        if not lacking or pool not in policy.settings.elastic_pools or meant.action is ActionKind.SCALE_IN:
+            continue
+        subject = Subject(SubjectKind.POOL, pool, pool=pool)
+        cause = cause_key(incident.root, ActionKind.SCALE_OUT)
+        why = f"{lacking} GPUs are needed before {meant.sentence[0].lower()}{meant.sentence[1:].rstrip('.')}"
+        one = replace(
+            meant,
+            subject=subject,
+            action=ActionKind.SCALE_OUT,
+            key=_key(incident.root, ActionKind.SCALE_OUT, view),
+            sentence=action_sentence(ActionKind.SCALE_OUT, subject, why, ""),
+            parameters={"pool": pool, "gpus": str(lacking), "cause": cause, "before": meant.key},
+        )
+        made.append(one)
+    return made
+
+
+def _notice(
+    incident: Incident, proposed: ActionKind, prediction: Prediction | None, view: FleetView, policy: Policy
+) -> Decision:
+    root = incident.root
+    eta = eta_clause(prediction, view.now_ms)
+    sentence = notice_sentence(incident.sentence, proposed, root.subject, policy.mode_of(root.rule), eta)
+    parameters = _parameters(root, prediction, view) | {"intended": str(proposed)}
+    if proposed is not ActionKind.NOTIFY and policy.mode_of(root.rule) is Mode.PROPOSE:
+        # So that whoever is told can say yes: the id of the decision that waits for it.
+        parameters["proposes"] = _decision(incident, proposed, view, policy, _key(root, proposed, view), "", {}).id
+    key = cause_key(root, ActionKind.NOTIFY)
+    return _decision(incident, ActionKind.NOTIFY, view, policy, key, sentence, parameters)
+
+
+def _decision(
+    incident: Incident,
+    action: ActionKind,
+    view: FleetView,
+    policy: Policy,
+    key: str,
+    sentence: str,
+    parameters: dict[str, str],
+) -> Decision:
+    root = incident.root
+    return Decision(
+        rule=root.rule,
+        subject=root.subject,
+        action=action,
+        mode=policy.mode_of(root.rule),
+        severity=root.severity,
+        category=root.category,
+        at_ms=view.now_ms,
+        expires_ms=view.now_ms + policy.time_box_ms,
+        key=key,
+        sentence=sentence,
+        findings=(root.id, *(member.id for member in incident.members if member.id != root.id)),
+        incident=incident.id,
+        parameters=parameters,
+        simulated=root.simulated or any(member.simulated for member in incident.members),
+    )
+
+
+def _parameters(root: Finding, prediction: Prediction | None, view: FleetView) -> dict[str, str]:
+    known = {"host": root.subject.host, "pool": root.subject.pool or _pool_of_host(root, view), "metric": root.metric}
+    known |= _work_on(root, view)
+    deadline_ms = deadline_in(root.evidence)
+    known["deadline_ms"] = "" if deadline_ms is None else str(deadline_ms)
+    if prediction is not None:
+        known |= {"prediction": prediction.id, "eta_ms": str(prediction.eta_ms), "forecast_zh": prediction.sentence_zh}
+    return {name: value for name, value in known.items() if value}
+
+
+def _pool_of_host(root: Finding, view: FleetView) -> str:
+    """The pool of all GPUs of the root's host; empty where they are of several or unknown."""
+    pools = {member.gpu.pool for member in view.by_host.get(root.subject.host or root.subject.name, ())}
+    return pools.pop() if len(pools) == 1 else ""
+
+
+def _work_on(root: Finding, view: FleetView) -> dict[str, str]:
+    """Pods and jobs that hold the root's GPU; for a whole host those that its manager lists there."""
+    pods = {f"{owner.namespace}/{owner.pod}" for owner in root.owners if owner.pod and owner.namespace}
+    jobs = {owner.slurm_job.partition(".")[0] for owner in root.owners if owner.slurm_job}
+    node = view.nodes.get(root.subject.name) if root.subject.kind is SubjectKind.HOST else None
+    if node is not None:
+        pods |= {name for name in node.work if "/" in name}
+        jobs |= {name for name in node.work if "/" not in name}
+    return {"pods": ",".join(sorted(pods)), "jobs": ",".join(sorted(jobs))}
+
+
+def _by_subject(predictions: Iterable[Prediction]) -> dict[str, list[Prediction]]:
+    found: dict[str, list[Prediction]] = {}
+    for prediction in predictions:
+        if prediction.status is PredictionStatus.CROSSING and prediction.eta_ms is not None:
+            found.setdefault(base_key(prediction.subject), []).append(prediction)
+    return found
+
+
+def _matching(root: Finding, expected: dict[str, list[Prediction]]) -> Prediction | None:
+    """The newest prediction about the finding's own metric, else about its subject where it names no metric."""
+    same = [p for p in expected.get(base_key(root.subject), ()) if not root.metric or p.metric == root.metric]
+    return max(same, key=lambda p: (p.at_ms, p.id), default=None)
+
+
+def _one_disruptive_each(decisions: list[Decision], finished: frozenset[str]) -> list[Decision]:
+    """`decisions`, without any that would disrupt a subject for which a graver one is there, or repeat a key.
+
+    A graver one that has ended, done or refused, stands in nobody's way.
+    """
+    taken: set[str] = set()
+    keys: set[str] = set()
+    kept = []
+    for decision in decisions:
+        subject = base_key(decision.subject)
+        if decision.key in keys or (is_disruptive(decision.action) and subject in taken):
+            continue
+        keys.add(decision.key)
+        if is_disruptive(decision.action) and decision.key not in finished:
+            taken.add(subject)
+        kept.append(decision)
+    return kept

@@ -1,0 +1,247 @@
+"""Carrying out: begun in the journal before it begins in the world, checked when settled, ended exactly once."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, wait
+from dataclasses import replace
+
+import structlog
+
+from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor
+from tocsin.actions.loop.effects import change, look
+from tocsin.actions.loop.routing import Routing
+from tocsin.actions.loop.workers import Workers
+from tocsin.actions.model.catalogue import ACTIONS, is_recovery
+from tocsin.actions.model.decision_log import Book
+from tocsin.actions.model.ladder import RUNGS
+from tocsin.actions.model.ledger_entry import Record
+from tocsin.actions.model.recovery import inverse_of
+from tocsin.actions.model.view import FleetView
+from tocsin.domain.clock import Clock
+from tocsin.domain.decision import Decision, DecisionState, Outcome, OutcomeStatus, Ruling, Verdict
+from tocsin.journal.kinds import EntryKind
+
+log = structlog.get_logger()
+
+INTERRUPTED = "interrupted: whether it took effect is unknown, it is not done again"
+PROGRESS_SECONDS = 60.0
+"""Least time between two entries about one execution that goes on (own choice)."""
+
+
+class Execution:
+    """Runs decisions through the executor that serves them, beside each other where `workers` are threads.
+
+    What an executor has begun and not ended (`pending`) is called again at each step, after a restart too where the
+    executor is resumable, until it ends or its time is over. While actions are paused nothing is called.
+    """
+
+    def __init__(self, book: Book, routing: Routing, clock: Clock, workers: Workers) -> None:
+        self._book = book
+        self._routing = routing
+        self._clock = clock
+        self._workers = workers
+        self._since: dict[str, float] = {}
+        self._begun: dict[str, float] = {}
+        self._jobs: dict[str, Future[ExecutionResult]] = {}
+        self._checks: dict[str, Future[bool | None]] = {}
+        self._told: dict[str, float] = {}
+        self._concluded: list[str] = []
+
+    def concluded(self) -> tuple[str, ...]:
+        """Ids of the decisions whose outcome was recorded since the last call."""
+        found, self._concluded = tuple(self._concluded), []
+        return found
+
+    def inverse(self, decision: Decision) -> Decision | None:
+        """What undoes `decision`, by the executor that did it or would do it now."""
+        executor = self._routing.executor_for(decision)
+        return inverse_of(decision) if executor is None else executor.inverse(decision)
+
+    def pre_check(self, decision: Decision, view: FleetView) -> Verdict:
+        """The executor's own verdict."""
+        executor = self._routing.executor_for(decision)
+        if executor is None:
+            return Verdict(PRE_CHECK, Ruling.HOLD, f"no executor carries out {decision.action}")
+        try:
+            return executor.check(decision, view)
+        except Exception as error:  # the supervisor of executors: one of them stops no other decision
+            log.exception("an executor's pre-check broke off", executor=executor.name, decision=decision.id)
+            return Verdict(PRE_CHECK, Ruling.HOLD, f"{executor.name} could not check: {_words(error)}")
+
+    def begin(self, record: Record, view: FleetView) -> None:
+        """Record the start. From here on the key is used up, whatever happens to this process."""
+        executor = self._routing.executor_for(record.decision)
+        before = look(record.decision.subject, view)
+        self._book.started(record.decision, "" if executor is None else executor.name, before)
+
+    def carry_out(self, record: Record, view: FleetView) -> None:
+        """Do it, and record what came of it as far as that is known at once."""
+        executor = self._routing.named(record.executor)
+        if executor is not None:
+            self._call(record, executor)
+            self._collect(record, view)
+
+    def advance(self, view: FleetView) -> None:
+        """Take in what has ended, go on with what is pending, end what an earlier process left behind."""
+        for record in self._in(DecisionState.EXECUTING):
+            self._collect(record, view)
+            if record.state is DecisionState.EXECUTING and record.decision.key not in self._jobs:
+                self._go_on(record, view)
+
+    def finish(self, seconds: float) -> None:
+        """Wait that long at most for the calls under way and put their results on record, before the end."""
+        wait(list(self._jobs.values()), timeout=seconds)
+        for record in self._in(DecisionState.EXECUTING):
+            job = self._jobs.get(record.decision.key)
+            if job is not None and job.done() and not job.cancelled() and not job.result().pending:
+                del self._jobs[record.decision.key]
+                self._take(record, job.result())
+
+    def _go_on(self, record: Record, view: FleetView) -> None:
+        executor = self._routing.named(record.executor)
+        known = record.decision.key in self._begun
+        if executor is None or not (known or executor.resumable):
+            self._interrupted(record)
+        elif _may_go_on(record.decision, view):
+            self._call(record, executor)
+            self._collect(record, view)
+
+    def _call(self, record: Record, executor: Executor) -> None:
+        decision = record.decision
+        job = self._workers.submit(lambda: _executed(executor, decision))
+        self._begun.setdefault(decision.key, self._clock.monotonic())
+        self._jobs[decision.key] = job
+
+    def _collect(self, record: Record, view: FleetView) -> None:
+        key = record.decision.key
+        job = self._jobs.get(key)
+        if job is None or not job.done():
+            return
+        del self._jobs[key]
+        begun = self._begun.pop(key)
+        result = job.result()
+        if result.pending:
+            over = self._clock.monotonic() - begun >= view.policy.settings.execution_seconds
+            if not over:
+                self._begun[key] = begun
+                self._tell(record, result.detail)
+                return
+            limit = f"did not end within {view.policy.settings.execution_seconds:g} s: {result.detail}"
+            result = replace(result, ok=False, certain=False, detail=limit)
+        self._told.pop(key, None)
+        self._take(record, result)
+
+    def _tell(self, record: Record, detail: str) -> None:
+        """Put a change of where it stands on record, once a while: a drain counts down for hours."""
+        now = self._clock.monotonic()
+        last = self._told.get(record.decision.key)
+        if detail != record.detail and (last is None or now - last >= PROGRESS_SECONDS):
+            self._told[record.decision.key] = now
+            self._book.about(EntryKind.EXECUTION_GOES_ON, record.decision, detail=detail)
+
+    def _take(self, record: Record, result: ExecutionResult) -> None:
+        lasting = ACTIONS[record.decision.action].lasting
+        if not result.ok:
+            stays = lasting and not result.certain
+            self._end(
+                record, OutcomeStatus.FAILED, result.detail, result.attempts, in_effect=stays, renew=result.certain
+            )
+            return
+        self._since[record.decision.key] = self._clock.monotonic()
+        self._book.about(
+            EntryKind.VERIFICATION,
+            record.decision,
+            phase="due",
+            detail=result.detail,
+            attempts=result.attempts,
+            lasting=result.lasting and lasting,
+            changed=result.lasting,
+            effect=dict(result.effect),
+        )
+
+    def verify_settled(self, view: FleetView) -> None:
+        """Post-check what has had its settle time.
+
+        The time is counted on the monotonic scale of this process: a step of the wall clock does not shorten it, and a
+        restart begins it anew.
+        """
+        for record in self._in(DecisionState.VERIFYING):
+            since = self._since.setdefault(record.decision.key, self._clock.monotonic())
+            if not record.checked and self._clock.monotonic() - since >= view.policy.settings.settle_seconds:
+                self._check(record, view)
+            if record.checked:
+                self._since.pop(record.decision.key, None)
+                self._conclude(record)
+
+    def _check(self, record: Record, view: FleetView) -> None:
+        key, decision = record.decision.key, record.decision
+        executor = self._routing.named(record.executor)
+        if executor is not None and key not in self._checks:
+            self._checks[key] = self._workers.submit(lambda: _verified(executor, decision, view))
+        looking = self._checks.get(key)
+        if looking is not None and not looking.done():
+            return
+        self._checks.pop(key, None)
+        seen = None if looking is None or not record.changed else looking.result()
+        effect = change(record.before, look(record.decision.subject, view))
+        self._book.about(EntryKind.VERIFICATION, record.decision, phase="checked", seen=seen, effect=effect)
+
+    def settle_interrupted(self) -> None:
+        """End what a killed process had begun and nobody can go on with: its effect is unknown, it is not repeated."""
+        for record in self._in(DecisionState.EXECUTING):
+            executor = self._routing.named(record.executor)
+            if record.decision.key not in self._begun and (executor is None or not executor.resumable):
+                self._interrupted(record)
+
+    def _interrupted(self, record: Record) -> None:
+        lasting = ACTIONS[record.decision.action].lasting
+        self._end(record, OutcomeStatus.FAILED, INTERRUPTED, 1, in_effect=lasting, renew=False)
+
+    def _conclude(self, record: Record) -> None:
+        if record.seen is False:
+            detail = f"{record.detail}; its effect is not seen"
+            again = record.decision.action in RUNGS
+            self._end(record, OutcomeStatus.UNVERIFIED, detail, record.attempts, in_effect=record.lasting, renew=again)
+            return
+        status = OutcomeStatus.RESTORED if is_recovery(record.decision.action) else OutcomeStatus.SUCCEEDED
+        detail = f"{record.detail}; " + ("its effect is seen" if record.seen else "its effect cannot be seen from here")
+        self._end(record, status, detail, record.attempts, in_effect=record.lasting)
+
+    def _end(
+        self, record: Record, status: OutcomeStatus, detail: str, attempts: int, *, in_effect: bool, renew: bool = False
+    ) -> None:
+        now_ms = self._clock.now_ms()
+        outcome = Outcome(record.decision.id, status, record.executor, now_ms, detail, attempts, dict(record.effect))
+        self._concluded.append(record.decision.id)
+        self._book.ended(record, outcome, in_effect=in_effect, renew=renew)
+
+    def _in(self, state: DecisionState) -> list[Record]:
+        return [record for record in self._book.records() if record.state is state]
+
+
+def _executed(executor: Executor, decision: Decision) -> ExecutionResult:
+    try:
+        return executor.execute(decision)
+    except Exception as error:  # the supervisor of executors: one of them stops no other decision
+        log.exception("an execution broke off", executor=executor.name, decision=decision.id)
+        return ExecutionResult(False, f"{executor.name} broke off: {_words(error)}", certain=False)
+
+
+def _verified(executor: Executor, decision: Decision, view: FleetView) -> bool | None:
+    try:
+        return executor.verify(decision, view)
+    except Exception:  # the supervisor of executors: one of them stops no other decision
+        log.exception("a post-check broke off", executor=executor.name, decision=decision.id)
+        return None
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _may_go_on(decision: Decision, view: FleetView) -> bool:
+    """A pause, or another active brain, stops also what is under way; a tripped breaker all but what gives back."""
+    controls = view.controls
+    if not view.active:
+        return False
+    return controls.paused is None and (controls.breaker is None or is_recovery(decision.action))

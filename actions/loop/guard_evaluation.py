@@ -1,0 +1,126 @@
+"""Asking the guards, recording what they say, and closing what has no more reason to wait."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tocsin.actions.guards.permission import effective_mode
+from tocsin.actions.guards.stages import evaluate, worst
+from tocsin.actions.loop.execution import Execution
+from tocsin.actions.model.catalogue import is_disruptive, is_recovery
+from tocsin.actions.model.decision_log import Book
+from tocsin.actions.model.ledger_entry import Record
+from tocsin.actions.model.policy import Policy, milliseconds
+from tocsin.actions.model.recovery import is_asked
+from tocsin.actions.model.scope import base_key
+from tocsin.actions.model.view import FleetView
+from tocsin.domain.decision import Decision, DecisionState, Mode, Ruling, Verdict
+from tocsin.domain.finding import ActionKind
+from tocsin.journal.kinds import EntryKind
+
+SELECTION = "selection"
+"""Name of the loop's own verdict: is this what the subject needs most."""
+
+_EARNEST = frozenset(
+    {"mode", "fresh_data", "still_live", "evidence", "boot_grace", "managed", "opt_out", "hold_off", SELECTION}
+)
+"""A disruptive decision that all of these allow would run, were there no limits: its cause counts for the breaker."""
+
+
+class Judge:
+    """Keeps the verdicts of waiting decisions up to date."""
+
+    def __init__(self, book: Book, execution: Execution, policy: Policy) -> None:
+        self._book = book
+        self._execution = execution
+        self._policy = policy
+
+    def judge_all(self, view: FleetView, now_ms: int, wanted: Collection[str]) -> None:
+        """Ask all guards about all waiting decisions."""
+        for record in self._waiting():
+            self.judge(record, view, now_ms, self.own(record.decision, view, wanted))
+
+    def judge(self, record: Record, view: FleetView, now_ms: int, own: tuple[Verdict, ...]) -> None:
+        """Ask all guards about one decision; an entry is made where a ruling changed, a denial ends it.
+
+        `own` are the verdicts of `own`, which may take an executor's time: people are not made to wait for them.
+        """
+        with self._book.lock:
+            if record.waiting:
+                self._judge(record, view, now_ms, own)
+
+    def _judge(self, record: Record, view: FleetView, now_ms: int, own: tuple[Verdict, ...]) -> None:
+        decision = record.decision
+        verdicts = (*evaluate(decision, view, now_ms), *own)
+        overall = worst(verdicts)
+        before = record.rulings()
+        record.verdicts, record.overall = verdicts, overall
+        if record.rulings() != before:
+            cause = "" if record.counted else self._cause(decision, verdicts, view)
+            self._book.judged(record, verdicts, str(overall), cause=cause)
+        denied = [v for v in verdicts if v.ruling is Ruling.DENY and v.guard != "time_box"]
+        reason = "; ".join(v.reason for v in denied)
+        if reason:
+            anew = all(v.until_ms is not None for v in denied)
+            self._book.closed(record, DecisionState.REJECTED, reason, renew=anew)
+
+    def own(self, decision: Decision, view: FleetView, wanted: Collection[str]) -> tuple[Verdict, ...]:
+        """Is it what the subject needs most, and the executor's pre-check; nothing for a notification."""
+        if decision.action is ActionKind.NOTIFY:
+            return ()
+        chosen = decision.key in wanted
+        selection = Verdict(SELECTION, Ruling.ALLOW)
+        if not chosen:
+            selection = Verdict(SELECTION, Ruling.HOLD, "the state asks for something else on this subject now")
+        return selection, self._execution.pre_check(decision, view)
+
+    def _cause(self, decision: Decision, verdicts: tuple[Verdict, ...], view: FleetView) -> str:
+        """The root cause that the breaker counts; empty where the decision is not in earnest."""
+        if not is_disruptive(decision.action) or effective_mode(decision, view) is Mode.OBSERVE:
+            return ""
+        held = any(v.guard in _EARNEST and v.ruling is not Ruling.ALLOW for v in verdicts)
+        return "" if held else f"{decision.rule}|{base_key(decision.subject)}"
+
+    def close_ended(self, view: FleetView, now_ms: int) -> tuple[str, ...]:
+        """Expire waiting decisions whose cause or time has ended; notifications go out all the same."""
+        ended = []
+        for record in self._waiting():
+            reason = "" if record.notice else _end_of(record.decision, view, now_ms)
+            with self._book.lock:
+                if reason and record.waiting:
+                    renew = effective_mode(record.decision, view) is not Mode.OBSERVE
+                    self._book.closed(record, DecisionState.EXPIRED, reason, renew=renew)
+                    ended.append(record.decision.id)
+        return tuple(ended)
+
+    def trip_breaker(self, now_ms: int) -> None:
+        """Latch the breaker where enough distinct root causes fall in its window."""
+        settings = self._policy.settings
+        with self._book.lock:
+            ledger = self._book.ledger
+            start_ms = now_ms - milliseconds(settings.breaker_window_seconds)
+            causes = sorted(cause for cause, at_ms in ledger.causes.items() if at_ms > start_ms)
+            if ledger.controls().breaker is not None or len(causes) < settings.breaker_root_causes:
+                return
+            reason = f"{len(causes)} distinct root causes within {settings.breaker_window_seconds:g} s"
+            self._book.note(EntryKind.BREAKER_TRIPPED, {"causes": causes, "reason": reason})
+
+    def _waiting(self) -> list[Record]:
+        return [record for record in self._book.records() if record.waiting]
+
+
+def _end_of(decision: Decision, view: FleetView, now_ms: int) -> str:
+    """Why the decision ends now, empty where it does not.
+
+    While this brain only watches, a cause that it does not see may be one that it does not see yet.
+    """
+    if now_ms >= decision.expires_ms:
+        return "its time box ended"
+    live = any(identity in view.findings for identity in decision.findings)
+    if is_asked(decision):
+        return "" if decision.parameters.get("undoes") in view.controls.effects else "what it was to undo has ended"
+    if is_recovery(decision.action):
+        return "a cause came back" if live else ""
+    if now_ms < view.started_ms + view.policy.boot_grace_ms:
+        return ""
+    return "" if decision.findings and decision.findings[0] in view.findings else "its cause ended"

@@ -1,0 +1,196 @@
+"""Notifications: they go out in every mode, until delivered, by each channel once as far as this side can know."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from tocsin.actions.model.codec import dump_outcome
+from tocsin.actions.model.decision_log import Book
+from tocsin.actions.model.ledger_entry import Record
+from tocsin.actions.notifications.fanout import FanOut, fan_out_of
+from tocsin.actions.notifications.line import Item, Line, Work
+from tocsin.actions.notifications.notifier import Notifier
+from tocsin.actions.notifications.protocol import Message, Phase, message_of, urgency
+from tocsin.actions.notifications.sender import Delivery
+from tocsin.actions.notifications.told import Done
+from tocsin.domain.clock import Clock
+from tocsin.domain.decision import Decision, Outcome, OutcomeStatus, Ruling
+from tocsin.journal.kinds import EntryKind
+
+UNWANTED = "no channel asks for it: recorded only"
+
+
+class Notices:
+    """Hands waiting notifications to the channels that want them, and tells their ends.
+
+    Each channel has its own order, rests and failures: a dead one delays the others by nothing but the patience of a
+    step. What was told to whom is in the journal, so that a channel hears nothing twice while another is away. A
+    notification that no channel took within the time box ends as failed, and is counted.
+    """
+
+    def __init__(self, book: Book, notifier: Notifier | FanOut, clock: Clock) -> None:
+        self._book = book
+        self._fan = fan_out_of(notifier, clock)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._delivered: list[str] = []
+        self._ended_ms: dict[str, int] = {}
+        self.counts: Counter[str] = Counter()
+
+    def deliver(self, now_ms: int, live: Collection[str] | None = None) -> tuple[str, ...]:
+        """Ids of the notifications that are done with since the last step, delivered to one channel at least.
+
+        `live` are the ids of the findings that hold now; without it nothing is taken for ended.
+        """
+        for line in self._fan.lines:
+            if self._fan.idle(line):
+                work = self._work(line, now_ms, live)
+                if work:
+                    self._fan.begin(line, partial(line.run, work, self))
+        self._fan.settle()
+        self._close_unwanted()
+        with self._lock:
+            delivered, self._delivered = tuple(self._delivered), []
+        return delivered
+
+    def close(self) -> None:
+        """Send nothing any more; what waits goes out after the next start."""
+        self._fan.close()
+
+    def _due(self) -> list[Record]:
+        waiting = [r for r in self._book.records() if r.notice and r.waiting]
+        return sorted((r for r in waiting if r.overall is not Ruling.DENY), key=lambda r: urgency(r.decision))
+
+    def _work(self, line: Line, now_ms: int, live: Collection[str] | None) -> Work:
+        told = self._book.ledger.told
+        work = Work()
+        with self._book.lock:
+            for record in self._due():
+                decision = record.decision
+                if line.wants(decision) and line.name not in told.done(decision.key):
+                    work.fires.append(decision)
+            if line.tells_end:
+                opened = {key: tuple(about.values()) for key, about in told.open.get(line.name, {}).items()}
+                self._follow(line, opened, work, now_ms, live)
+        return work
+
+    def _follow(
+        self,
+        line: Line,
+        opened: Mapping[str, tuple[Decision, ...]],
+        work: Work,
+        now_ms: int,
+        live: Collection[str] | None,
+    ) -> None:
+        """Sort what `line` was told into what has ended and what it must be reminded of."""
+        for key, decisions in opened.items():
+            if live is not None and all(self._over(decision, live, now_ms) for decision in decisions):
+                ended_ms = self._ended_ms.setdefault(f"{line.name}|{key}", now_ms)
+                work.ends.append(_told(key, decisions, Phase.RESOLVED, ended_ms))
+            else:
+                self._ended_ms.pop(f"{line.name}|{key}", None)
+                if line.stale(key):
+                    work.holds.append(_told(key, decisions, Phase.FIRING))
+
+    def _over(self, decision: Decision, live: Collection[str], now_ms: int) -> bool:
+        """Whether what the notification is about has ended: its root cause, the breaker's trip, else its time box."""
+        if decision.findings:
+            return decision.findings[0] not in live
+        breaker = self._book.ledger.controls().breaker
+        if decision.rule == "breaker":
+            return breaker is None or not decision.key.endswith(f"|{breaker.at_ms}")
+        return now_ms >= decision.expires_ms
+
+    def _close_unwanted(self) -> None:
+        with self._book.lock:
+            for record in self._due():
+                if not any(line.wants(record.decision) for line in self._fan.lines):
+                    done = Done(True, UNWANTED, 1)
+                    self._conclude(record.decision, {"journal": done}, channel="journal", ok=True)
+
+    def ended(self, line: Line, items: Sequence[Item], delivery: Delivery) -> None:
+        """A line is done with messages, well or for good without success."""
+        for item in items:
+            if item.ends:
+                self._count_item(line, item, "resolved" if delivery.ok else "unresolved")
+                self._end(line, item, delivery)
+            elif not item.again:
+                several = "summarised" if item.message.summary else "delivered"
+                self._count_item(line, item, several if delivery.ok else "failed")
+                for decision in item.message.decisions:
+                    self._note(line, decision, item.message, delivery)
+
+    def put_off(self, line: Line, items: Sequence[Item], delivery: Delivery) -> None:
+        """A try failed; what is past its time box is given up."""
+        self._fan.count(line.name, "retried")
+        with self._lock:
+            self.counts["notification_tries_failed"] += 1
+        now_ms = self._clock.now_ms()
+        for item in items:
+            over = [d for d in item.message.decisions if now_ms >= d.expires_ms and not item.again]
+            if item.ends:
+                limit_ms = max(d.expires_ms - d.at_ms for d in item.message.decisions)
+                if now_ms >= item.message.at_ms + limit_ms:
+                    self._count_item(line, item, "unresolved")
+                    self._end(line, item, delivery)
+                continue
+            for decision in over:
+                self._fan.count(line.name, "failed")
+                self._note(line, decision, item.message, delivery)
+
+    def _count_item(self, line: Line, item: Item, outcome: str) -> None:
+        self._fan.count(line.name, outcome, len(item.message.decisions))
+
+    def _end(self, line: Line, item: Item, delivery: Delivery) -> None:
+        first = item.message.first
+        with self._book.lock:
+            self._book.note(
+                EntryKind.NOTIFICATION,
+                {"channel": line.name, "ended": list(item.ends), "ok": delivery.ok, "detail": delivery.detail}
+                | {"decision": first.id, "key": first.key},
+                simulated=item.message.simulated,
+            )
+            for key in item.ends:
+                self._ended_ms.pop(f"{line.name}|{key}", None)
+
+    def _note(self, line: Line, decision: Decision, message: Message, delivery: Delivery) -> None:
+        """Write down that `line` is done with `decision`; the last line that wants it concludes it."""
+        with self._book.lock:
+            attempts = line.tries.pop(decision.key, delivery.attempts)
+            payload: dict[str, Any] = {"channel": line.name, "ok": delivery.ok}
+            if delivery.ok and line.tells_end:
+                payload["message"] = message.key
+            done = {**self._book.ledger.told.done(decision.key)}
+            done[line.name] = Done(delivery.ok, delivery.detail, attempts)
+            record = self._book.ledger.records.get(decision.key)
+            waiting = record is not None and record.waiting
+            if waiting and all(each.name in done for each in self._fan.lines if each.wants(decision)):
+                self._conclude(decision, done, **payload)
+            else:
+                details: dict[str, Any] = {"detail": delivery.detail, "attempts": attempts}
+                self._book.about(EntryKind.NOTIFICATION, decision, **payload, **details)
+
+    def _conclude(self, decision: Decision, done: Mapping[str, Done], **payload: Any) -> None:
+        good = any(each.ok for each in done.values())
+        status = OutcomeStatus.SUCCEEDED if good else OutcomeStatus.FAILED
+        detail = next(iter(done.values())).detail
+        if len(done) > 1:
+            detail = "; ".join(f"{name}: {each.detail}" for name, each in sorted(done.items()))
+        attempts = sum(each.attempts for each in done.values())
+        outcome = Outcome(decision.id, status, ",".join(sorted(done)), self._clock.now_ms(), detail, attempts)
+        self._book.about(EntryKind.NOTIFICATION, decision, outcome=dump_outcome(outcome), **payload)
+        with self._lock:
+            if good:
+                self._delivered.append(decision.id)
+            else:
+                self.counts["notifications_lost"] += 1
+
+
+def _told(key: str, decisions: Sequence[Decision], phase: Phase, at_ms: int | None = None) -> Message:
+    """The message as it was told, under the key that it had then."""
+    made = message_of(decisions, phase, at_ms)
+    return Message(key, made.decisions, made.at_ms, phase)

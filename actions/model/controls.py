@@ -1,0 +1,73 @@
+"""What people and earlier actions have laid down: the part of the state that comes from the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tocsin.actions.model.experience import Tally
+from tocsin.domain.decision import Decision
+from tocsin.domain.finding import ActionKind
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Who said something, when and why."""
+
+    actor: str
+    at_ms: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Breaker:
+    """The breaker is tripped since `at_ms`, by `causes` (``rule|subject`` each)."""
+
+    at_ms: int
+    causes: tuple[str, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldOff:
+    """A person undid or rejected an action on a subject: it is left alone until `until_ms`."""
+
+    until_ms: int
+    actor: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """A snapshot.
+
+    `approvals` and `rejections` are by decision id, `hold_offs` by subject key, `started` by idempotency key with the
+    instant of the start. `attempts` has the instants of the starts of an action on a subject, by (subject key, action).
+    `effects` are decisions that run now or whose effect lasts, by key; `busy` names the action that runs now, by
+    subject key without detail. `renewals` counts, by the first key of a cause, the decisions that ended without having
+    done anything, so that the next one gets a key of its own. `cancelled` are findings for which a person stepped in.
+    `finished` are the keys of decisions that have ended, however they did. `doubtful` are the keys of effects whose
+    undoing was begun and never seen to work: what they took may be back in service, or may not. `confirmed` are the
+    keys of effects that a post-check has seen. `capping` are the subject keys of `busy` on which nothing but fixed
+    caps runs.
+    `failures` has the instants at which an action on a subject ran and was not seen to work, by (subject key, action),
+    since it last did. `experience` is what came of each kind of action so far.
+    """
+
+    paused: Note | None = None
+    breaker: Breaker | None = None
+    approvals: Mapping[str, Note] = field(default_factory=dict)
+    rejections: Mapping[str, Note] = field(default_factory=dict)
+    hold_offs: Mapping[str, HoldOff] = field(default_factory=dict)
+    started: Mapping[str, int] = field(default_factory=dict)
+    attempts: Mapping[tuple[str, ActionKind], tuple[int, ...]] = field(default_factory=dict)
+    effects: Mapping[str, Decision] = field(default_factory=dict)
+    busy: Mapping[str, str] = field(default_factory=dict)
+    renewals: Mapping[str, int] = field(default_factory=dict)
+    cancelled: frozenset[str] = frozenset()
+    finished: frozenset[str] = frozenset()
+    doubtful: frozenset[str] = frozenset()
+    confirmed: frozenset[str] = frozenset()
+    failures: Mapping[tuple[str, ActionKind], tuple[int, ...]] = field(default_factory=dict)
+    experience: Mapping[ActionKind, Tally] = field(default_factory=dict)
+    capping: frozenset[str] = frozenset()

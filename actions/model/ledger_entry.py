@@ -1,0 +1,81 @@
+"""One decision in the ledger."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tocsin.actions.model.status import FINAL, WAITING, DecisionStatus
+from tocsin.domain.decision import Decision, DecisionState, Outcome, Ruling, Verdict
+from tocsin.domain.finding import ActionKind
+
+MAX_STEPS = 200
+"""Entries about one decision that are remembered: a drain that goes on for days has more."""
+
+
+@dataclass(slots=True)
+class Record:
+    """The journal's account of a decision; only the ledger changes it.
+
+    `counted` is True once the breaker has counted its cause. `executor`, `detail`, `attempts`, `lasting` and `changed`
+    (anything in the world) are of the execution, `before` is what the subject's readings showed at its start, `effect`
+    what was measured of it. `checked` is True once the post-check has said `seen`. `steps` are the numbers of its
+    entries in the journal, the first `MAX_STEPS` of them.
+    """
+
+    decision: Decision
+    updated_ms: int
+    verdicts: tuple[Verdict, ...] = ()
+    overall: Ruling = Ruling.HOLD
+    state: DecisionState = DecisionState.HELD
+    outcome: Outcome | None = None
+    approved_by: str = ""
+    reason: str = ""
+    counted: bool = False
+    executor: str = ""
+    detail: str = ""
+    attempts: int = 1
+    lasting: bool = False
+    changed: bool = True
+    before: dict[str, float] = field(default_factory=dict)
+    effect: dict[str, float] = field(default_factory=dict)
+    checked: bool = False
+    seen: bool | None = None
+    steps: list[int] = field(default_factory=list)
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing more happens to it."""
+        return self.state in FINAL
+
+    @property
+    def waiting(self) -> bool:
+        """Whether guards are still asked."""
+        return self.state in WAITING
+
+    @property
+    def notice(self) -> bool:
+        """Whether it is a notification."""
+        return self.decision.action is ActionKind.NOTIFY
+
+    def follow(self, seq: int) -> None:
+        """Remember the number of an entry about it."""
+        if len(self.steps) < MAX_STEPS:
+            self.steps.append(seq)
+
+    def rulings(self) -> tuple[tuple[str, Ruling], ...]:
+        """What the verdicts amount to, without their reasons, which may count seconds."""
+        return tuple((verdict.guard, verdict.ruling) for verdict in self.verdicts)
+
+    def status(self) -> DecisionStatus:
+        """A snapshot."""
+        return DecisionStatus(
+            self.decision,
+            self.verdicts,
+            self.overall,
+            self.state,
+            self.outcome,
+            self.approved_by,
+            self.updated_ms,
+            self.reason,
+            tuple(self.steps),
+        )

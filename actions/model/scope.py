@@ -1,0 +1,139 @@
+"""Which GPUs a subject or an action touches, and how many are left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tocsin.actions.model.catalogue import ACTIONS, Scope, is_disruptive
+from tocsin.actions.model.view import FleetView, GpuView
+from tocsin.actions.node.throttle import CAP, kind_of
+from tocsin.domain.decision import Decision
+from tocsin.domain.finding import ActionKind
+from tocsin.domain.subject import Subject, SubjectKind
+
+NODE = "node"
+"""Parameter of a decision to scale in: the host that is to go."""
+
+
+def gpus_of(subject: Subject, view: FleetView) -> tuple[GpuView, ...]:
+    """The whole GPUs that `subject` consists of; empty where none is known."""
+    if subject.kind is SubjectKind.GPU:
+        found = view.whole(subject.name)
+        return () if found is None else (found,)
+    if subject.kind is SubjectKind.HOST:
+        return view.by_host.get(subject.name, ())
+    if subject.kind is SubjectKind.POOL:
+        return view.by_pool.get(subject.name, ())
+    return tuple(view.physical.values())
+
+
+def hosts_of(subject: Subject, view: FleetView) -> frozenset[str]:
+    """The host of a GPU or host subject; empty for pools and the fleet, whose size other limits bound."""
+    if subject.kind is SubjectKind.HOST:
+        return frozenset({subject.name})
+    if subject.kind is not SubjectKind.GPU:
+        return frozenset()
+    hosts = {view.gpu.host for view in gpus_of(subject, view)} or {subject.host}
+    return frozenset(hosts - {""})
+
+
+def racks_of(subject: Subject, view: FleetView) -> frozenset[str]:
+    """The known racks of a GPU or host subject."""
+    hosts = hosts_of(subject, view)
+    return frozenset({member.gpu.rack for host in hosts for member in view.by_host.get(host, ())} - {""})
+
+
+def affected(decision: Decision, view: FleetView) -> tuple[GpuView, ...]:
+    """The whole GPUs that somebody would notice: the subject's, and those of its host for an action on the host."""
+    members = gpus_of(decision.subject, view)
+    if ACTIONS[decision.action].scope is Scope.HOST or decision.action is ActionKind.UNCORDON:
+        hosts = hosts_of(decision.subject, view) or {member.gpu.host for member in members}
+        return tuple(member for host in sorted(hosts) for member in view.by_host.get(host, ()))
+    return members
+
+
+def reach(decision: Decision, view: FleetView) -> frozenset[str]:
+    """UUIDs that the decision takes out of service.
+
+    A pool that is scaled in loses one node. Where the decision names none, the largest that is still in service stands
+    for it.
+    """
+    if not is_disruptive(decision.action):
+        return frozenset()
+    members = affected(decision, view)
+    if decision.action is ActionKind.SCALE_IN and decision.subject.kind is not SubjectKind.GPU:
+        going = named_host(decision)
+        members = view.by_host.get(going, ()) if going else _largest_host(members, view)
+    return frozenset(member.gpu.uuid for member in members)
+
+
+def named_host(decision: Decision) -> str:
+    """The host that is to go when a pool is scaled in; empty where the decision leaves that to the manager."""
+    return decision.parameters.get(NODE, "") if decision.action is ActionKind.SCALE_IN else ""
+
+
+def _largest_host(members: Iterable[GpuView], view: FleetView) -> tuple[GpuView, ...]:
+    hosts: dict[str, list[GpuView]] = {}
+    for member in members:
+        if member.gpu.uuid not in view.flagged:
+            hosts.setdefault(member.gpu.host, []).append(member)
+    return tuple(max(hosts.items(), key=lambda item: (len(item[1]), item[0]))[1]) if hosts else ()
+
+
+def base_key(subject: Subject) -> str:
+    """Key of the subject without its detail: two processes of one GPU are one subject to an action."""
+    return f"{subject.kind}:{subject.name}"
+
+
+def same_kind(one: Decision, other: Decision) -> bool:
+    """Whether neither or both are about a fixed cap: the cap of a budget and the throttle of a hot GPU stand side by
+    side, and each is given back for itself."""
+    return kind_of(one.parameters) == kind_of(other.parameters)
+
+
+def slot_of(decision: Decision) -> tuple[str, ActionKind]:
+    """Under which subject and action the tries of a decision are counted: those of a fixed cap for themselves, so that
+    a budget uses up no try of the heat."""
+    key = base_key(decision.subject)
+    capped = decision.action in (ActionKind.THROTTLE, ActionKind.RESTORE) and kind_of(decision.parameters) == CAP
+    return (f"{key}|{CAP}" if capped else key, decision.action)
+
+
+def effects(view: FleetView) -> list[Decision]:
+    """Disruptive decisions that run now or whose effect lasts."""
+    return [decision for decision in view.controls.effects.values() if is_disruptive(decision.action)]
+
+
+def out_of_service(view: FleetView) -> frozenset[str]:
+    """UUIDs that are out of service now, by Tocsin's doing or by anybody's."""
+    return view.flagged.union(*(reach(decision, view) for decision in effects(view)))
+
+
+def surely_out(view: FleetView) -> frozenset[str]:
+    """`out_of_service` without what an undoing that was begun, and never seen to work, may have given back."""
+    controls = view.controls
+    sure = [decision for key, decision in controls.effects.items() if key not in controls.doubtful]
+    return view.flagged.union(*(reach(decision, view) for decision in sure))
+
+
+def occupied(view: FleetView) -> dict[str, Subject]:
+    """Subjects under a disruptive action now, by key.
+
+    A GPU that others have taken out of service counts as a subject of its own, unless an action of Tocsin covers it.
+    """
+    own = effects(view)
+    covered = frozenset[str]().union(*(reach(decision, view) for decision in own))
+    subjects = {base_key(decision.subject): decision.subject for decision in own}
+    for uuid in view.flagged - covered:
+        gpu = view.physical[uuid].gpu
+        subjects[f"gpu:{uuid}"] = Subject(SubjectKind.GPU, uuid, gpu.host, gpu.pool)
+    return subjects
+
+
+def available(pool: str, view: FleetView, now_ms: int, without: frozenset[str]) -> int:
+    """GPUs of `pool` that are healthy and freshly read and not among `without`."""
+    fresh_ms = view.policy.fresh_ms
+    return sum(
+        member.healthy and member.is_fresh(now_ms, fresh_ms) and member.gpu.uuid not in without
+        for member in view.by_pool.get(pool, ())
+    )

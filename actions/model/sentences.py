@@ -1,0 +1,78 @@
+"""Decisions in words."""
+
+from __future__ import annotations
+
+from tocsin.actions.model.catalogue import ACTIONS
+from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND
+from tocsin.domain.decision import Mode
+from tocsin.domain.finding import ActionKind
+from tocsin.domain.prediction import Prediction
+from tocsin.domain.subject import Subject, SubjectKind
+
+_CONSEQUENCE = {
+    Mode.OBSERVE: "observe mode: it is only recorded",
+    Mode.PROPOSE: "it waits for a person's approval",
+    Mode.ACT: "it runs once every guard allows",
+}
+
+
+def duration(milliseconds: int) -> str:
+    """A span in its two largest units, for example ``3 h 10 min``; a negative one counts as nothing."""
+    rest = max(0, milliseconds)
+    parts: list[str] = []
+    for size, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min"), (SECOND, "s")):
+        count, rest = divmod(rest, size)
+        if count:
+            parts.append(f"{count} {unit}")
+        elif parts:
+            break
+    return " ".join(parts[:2]) or "0 s"
+
+
+def named(subject: Subject) -> str:
+    """The subject as people call it."""
+    if subject.kind is SubjectKind.FLEET:
+        return "the fleet"
+    part = f" ({subject.detail})" if subject.detail else ""
+    if subject.kind is SubjectKind.GPU:
+        return f"{subject.name}{part}" + (f" on {subject.host}" if subject.host else "")
+    return f"{subject.kind} {subject.name}{part}"
+
+
+def joined(*parts: str) -> str:
+    """Clauses as one sentence."""
+    body = "; ".join(part.strip().rstrip(".") for part in parts if part.strip())
+    return body + "."
+
+
+def eta_clause(prediction: Prediction | None, now_ms: int) -> str:
+    """When the crossing is expected, with its interval; empty without a prediction and where it is there already."""
+    if prediction is None or prediction.eta_ms is None or prediction.eta_ms <= now_ms:
+        return ""
+    text = f"crossing expected in {duration(prediction.eta_ms - now_ms)}"
+    if prediction.eta_low_ms is None or prediction.coverage is None:
+        return text
+    low = duration(prediction.eta_low_ms - now_ms)
+    high = "beyond the horizon" if prediction.eta_high_ms is None else duration(prediction.eta_high_ms - now_ms)
+    return f"{text} ({prediction.coverage:.0%} interval: {low} to {high})"
+
+
+def action_sentence(action: ActionKind, subject: Subject, cause: str, eta: str, why: str = "") -> str:
+    """What is to be done to what, why, by when, and why this. `cause` may begin with the name of `subject`."""
+    return joined(f"{ACTIONS[action].verb} {_named_once(subject, cause.strip().rstrip('.'))}", eta, why)
+
+
+def _named_once(subject: Subject, cause: str) -> str:
+    """Subject and cause; a cause that names its GPU by host and index, as people do, needs no UUID before it."""
+    if subject.kind is SubjectKind.GPU and subject.host and cause.startswith(f"{subject.host} GPU "):
+        return cause
+    for name in (named(subject), subject.name):
+        cause = cause.removeprefix(f"{name}: ")
+    return f"{named(subject)}: {cause}"
+
+
+def notice_sentence(cause: str, proposed: ActionKind, subject: Subject, mode: Mode, eta: str) -> str:
+    """What happened, what is intended, and how far the mode lets it go."""
+    if proposed is ActionKind.NOTIFY:
+        return joined(cause, eta)
+    return joined(cause, eta, f"intended: {ACTIONS[proposed].verb.lower()} {named(subject)}, {_CONSEQUENCE[mode]}")

@@ -1,0 +1,162 @@
+"""The whole state that decisions and guards look at, at one instant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from tocsin.actions.model.controls import Controls
+from tocsin.actions.model.plans import Foresight
+from tocsin.actions.model.policy import Policy
+from tocsin.domain.finding import Finding, Incident
+from tocsin.domain.identity import Gpu
+from tocsin.domain.pool import PoolState
+from tocsin.domain.reading import MAX_FUTURE_MS
+
+
+@dataclass(frozen=True, slots=True)
+class GpuView:
+    """One GPU as the brain knows it.
+
+    `last_reading_ms` is None where no reading has arrived. `healthy` is False while a hardware finding is active or the
+    GPU is lost. `under_action` is True where the world shows it out of service, a scheduler for example, whoever did
+    that. It must not be derived from decisions: the loop counts its own, and looks here for their effect. `values` are
+    those of the newest reading. `job` names the work on it, alike on all GPUs of one job; empty where none is known.
+    `told` is False where the manager of that work has not told yet what else belongs to its job.
+    """
+
+    gpu: Gpu
+    last_reading_ms: int | None
+    healthy: bool = True
+    under_action: bool = False
+    values: Mapping[str, float] = field(default_factory=dict)
+    job: str = ""
+    told: bool = True
+
+    def is_fresh(self, now_ms: int, fresh_ms: int) -> bool:
+        """Whether its newest reading is at most `fresh_ms` old and not dated ahead of the clock's tolerance."""
+        return self.last_reading_ms is not None and -MAX_FUTURE_MS <= now_ms - self.last_reading_ms <= fresh_ms
+
+    def has_label(self, label: str) -> bool:
+        """Whether the GPU carries `label` with the value ``true``."""
+        return self.gpu.labels.get(label, "").strip().lower() == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """A node as its manager (Kubernetes, Slurm) shows it.
+
+    `schedulable` says whether it takes new work, `ready` whether it can run any, `ours` whether the manager carries
+    Tocsin's own mark that Tocsin took it out of service. `reason` is the manager's, `work` names what holds GPUs there:
+    ``namespace/pod`` or a job id. `jobs` has, for every pod on the node by UID and by ``namespace/name``, the job that
+    it belongs to, empty where it runs by itself; None where the manager knows no pods. `held_by` are the jobs that hold
+    GPUs of the node, named as in `GpuView.job`.
+    """
+
+    host: str
+    schedulable: bool
+    ready: bool = True
+    ours: bool = False
+    reason: str = ""
+    work: tuple[str, ...] = ()
+    jobs: Mapping[str, str] | None = None
+    held_by: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class FleetView:
+    """The state at `now_ms`.
+
+    `started_ms` is the start of this brain. `gpus` are by UUID, MIG instances among them. `findings` are the active
+    ones by id, `incidents` what they collapse to. `confirmations` counts by finding id the consecutive evaluations that
+    saw it. `pools` are by name. `nodes` are those of the managers (Kubernetes, Slurm) by host, as they were last
+    seen; empty where none is asked. `foresight` is the last look of the planners. `blind` says that a manager has not
+    answered lately. `active` is False while another brain acts for the fleet. `controls` and `policy` are filled in by
+    the loop, from the journal and the settings.
+    """
+
+    now_ms: int
+    started_ms: int
+    gpus: Mapping[str, GpuView] = field(default_factory=dict)
+    findings: Mapping[str, Finding] = field(default_factory=dict)
+    incidents: tuple[Incident, ...] = ()
+    confirmations: Mapping[str, int] = field(default_factory=dict)
+    pools: Mapping[str, PoolState] = field(default_factory=dict)
+    nodes: Mapping[str, NodeState] = field(default_factory=dict)
+    blind: bool = False
+    active: bool = True
+    foresight: Foresight = field(default_factory=Foresight)
+    controls: Controls = field(default_factory=Controls)
+    policy: Policy = field(default_factory=Policy)
+
+    @cached_property
+    def physical(self) -> Mapping[str, GpuView]:
+        """Whole GPUs by UUID; a MIG instance counts only where its parent is unknown."""
+        return {
+            uuid: view for uuid, view in self.gpus.items() if not view.gpu.is_mig or view.gpu.parent not in self.gpus
+        }
+
+    @cached_property
+    def by_host(self) -> Mapping[str, tuple[GpuView, ...]]:
+        """Whole GPUs by host."""
+        return _group(self.physical.values(), "host")
+
+    @cached_property
+    def parts_by_host(self) -> Mapping[str, tuple[GpuView, ...]]:
+        """Whole GPUs and MIG instances by host."""
+        return _group(self.gpus.values(), "host")
+
+    @cached_property
+    def by_pool(self) -> Mapping[str, tuple[GpuView, ...]]:
+        """Whole GPUs by pool."""
+        return _group(self.physical.values(), "pool")
+
+    @cached_property
+    def flagged(self) -> frozenset[str]:
+        """UUIDs of whole GPUs that something has out of service."""
+        return frozenset(uuid for uuid, view in self.physical.items() if view.under_action)
+
+    @cached_property
+    def managed(self) -> frozenset[str]:
+        """UUIDs of whole GPUs that the operator has opted in, by pool or by label."""
+        settings = self.policy.settings
+        return frozenset(
+            uuid
+            for uuid, view in self.physical.items()
+            if view.gpu.pool in settings.managed_pools or view.has_label(settings.managed_label)
+        )
+
+    def whole(self, uuid: str) -> GpuView | None:
+        """The physical GPU that `uuid` is, or is a part of; None where it is unknown."""
+        view = self.gpus.get(uuid)
+        if view is None or uuid in self.physical:
+            return view
+        return self.gpus[view.gpu.parent]
+
+
+def _group(views: Iterable[GpuView], attribute: str) -> dict[str, tuple[GpuView, ...]]:
+    groups: dict[str, list[GpuView]] = {}
+    for view in views:
+        groups.setdefault(getattr(view.gpu, attribute), []).append(view)
+    return {name: tuple(members) for name, members in groups.items()}
+
+
+class Confirmations:
+    """Counts for how many consecutive evaluations each finding has been active.
+
+    Evaluations that are less than `least_ms` apart count as one: they look at the same readings.
+    """
+
+    def __init__(self, least_ms: int = 1) -> None:
+        self._least_ms = least_ms
+        self._counts: dict[str, int] = {}
+        self._last_ms: int | None = None
+
+    def update(self, findings: Iterable[Finding], now_ms: int) -> Mapping[str, int]:
+        """The counts after the evaluation at `now_ms`; an evaluation that comes twice counts once."""
+        repeated = self._last_ms is not None and 0 <= now_ms - self._last_ms < self._least_ms
+        if not repeated:
+            self._last_ms = now_ms
+        self._counts = {f.id: max(1, self._counts.get(f.id, 0) + (0 if repeated else 1)) for f in findings}
+        return dict(self._counts)

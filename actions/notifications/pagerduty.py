@@ -1,0 +1,62 @@
+"""PagerDuty's Events API v2.
+
+https://developer.pagerduty.com/docs/events-api-v2-overview: 202 is accepted, 429 and 5xx are tried again, 400 is final;
+a dedup_key has at most 255 characters, a summary 1,024.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tocsin.actions.notifications.post import Request, to_json
+from tocsin.actions.notifications.posted import PostedChannel
+from tocsin.actions.notifications.protocol import Channel, Message
+from tocsin.actions.notifications.registry import ChannelMeans, channel
+from tocsin.actions.notifications.text import clean, clip
+from tocsin.domain.clock import to_iso
+from tocsin.domain.finding import Severity
+
+SUMMARY_LIMIT = 1_024
+_SEVERITIES = {Severity.INFO: "info", Severity.WARNING: "warning", Severity.CRITICAL: "critical"}
+
+
+class PagerDuty(PostedChannel):
+    """Its deduplication key is made from the message's: a second try opens no second incident."""
+
+    keyed = True
+
+    def encode(self, messages: Sequence[Message]) -> Request:
+        (message,) = messages
+        event: dict[str, Any] = {
+            "routing_key": self.settings.key,
+            "event_action": "resolve" if message.resolved else "trigger",
+            "dedup_key": f"tocsin-{message.id}",
+        }
+        if not message.resolved:
+            event |= {"payload": self._payload(message), "client": "Tocsin", "links": self._links(message)}
+            if self.links.console:
+                event["client_url"] = self.links.console
+        return Request(to_json(event))
+
+    def _payload(self, message: Message) -> dict[str, Any]:
+        text = self.text(message)
+        subject = message.first.subject
+        where = "fleet" if message.summary else subject.host or subject.name
+        payload = {
+            "summary": clip(f"{text.title}: {text.body}".replace("\n", "; "), SUMMARY_LIMIT),
+            "source": clip(clean(where), 255) or "tocsin",
+            "severity": _SEVERITIES[message.severity],
+            "timestamp": to_iso(message.at_ms),
+            "class": clip(clean(message.first.rule), 255),
+            "custom_details": dict(text.facts) | {"sentence": text.body},
+        }
+        return payload if message.summary else payload | {"group": clip(clean(subject.pool), 255) or "fleet"}
+
+    def _links(self, message: Message) -> list[dict[str, str]]:
+        return [{"href": url, "text": label} for label, url in self.text(message).links]
+
+
+@channel("pagerduty")
+def _build(means: ChannelMeans) -> Channel:
+    return PagerDuty(means)

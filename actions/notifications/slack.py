@@ -1,0 +1,55 @@
+"""Slack incoming webhooks, and rooms that take the same format (Mattermost, Rocket.Chat).
+
+https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks and
+https://docs.slack.dev/reference/block-kit/blocks: a header takes 150 characters, a section 3,000.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tocsin.actions.notifications.post import Request, to_json
+from tocsin.actions.notifications.posted import PostedChannel
+from tocsin.actions.notifications.protocol import Channel, Message
+from tocsin.actions.notifications.registry import ChannelMeans, channel
+from tocsin.actions.notifications.text import Text, clip, no_mention
+
+HEADER_LIMIT = 150
+SECTION_LIMIT = 3_000
+TEXT_LIMIT = 3_000
+"""Of the line that notifications on a phone show; Slack cuts it at 40,000."""
+
+
+class Slack(PostedChannel):
+    """Sentences go as plain text blocks, in which Slack reads no markup; `text` beside them is escaped."""
+
+    def encode(self, messages: Sequence[Message]) -> Request:
+        (message,) = messages
+        return Request(to_json(payload(self.text(message))))
+
+
+def payload(text: Text) -> dict[str, Any]:
+    """The message's JSON."""
+    facts = "\n".join(f"{label}: {value}" for label, value in text.facts)
+    blocks: list[dict[str, Any]] = [{"type": "header", "text": _plain(text.title, HEADER_LIMIT)}]
+    blocks += [{"type": "section", "text": _plain(part, SECTION_LIMIT)} for part in (text.body, facts) if part]
+    if text.links:
+        links = " · ".join(f"<{url}|{label}>" for label, url in text.links)
+        blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": links}]})
+    line = escape(clip(no_mention(f"{text.title}: {text.body}"), TEXT_LIMIT))
+    return {"text": line, "blocks": blocks, "unfurl_links": False, "unfurl_media": False}
+
+
+def escape(text: str) -> str:
+    """The three characters with a meaning in Slack's text; without them it knows no mention and no link."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _plain(text: str, limit: int) -> dict[str, Any]:
+    return {"type": "plain_text", "text": clip(no_mention(text), limit), "emoji": False}
+
+
+@channel("slack")
+def _build(means: ChannelMeans) -> Channel:
+    return Slack(means)

@@ -1,0 +1,196 @@
+"""Messages in words: cleaned of everything that is not text, clipped, in English or with Chinese labels."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tocsin.actions.model.sentences import named
+from tocsin.actions.notifications.protocol import Message
+from tocsin.domain.clock import to_iso
+from tocsin.domain.decision import Decision
+from tocsin.domain.finding import ActionKind, Severity
+
+MOST_RULES = 10
+"""Rules that a summary names; own choice."""
+MOST_SUBJECTS = 5
+"""Subjects that it names for each rule; own choice."""
+SENTENCE_LIMIT = 2_500
+"""Characters of a sentence: below the 3,000 of a Slack section, room for the label."""
+
+_WORDS = {
+    "en": {
+        Severity.INFO: "INFO",
+        Severity.WARNING: "WARNING",
+        Severity.CRITICAL: "CRITICAL",
+        "resolved": "RESOLVED",
+        "test": "TEST",
+        "simulated": "simulated",
+        "more": "{} more notifications",
+        "ended": "{} notifications",
+        "rule": "rule",
+        "subject": "subject",
+        "pool": "pool",
+        "intended": "intended",
+        "approve": "to approve",
+        "decision": "notification",
+        "at": "at",
+        "runbook": "runbook",
+        "console": "dashboard",
+        "severities": "severities",
+        "and": "and {} more",
+    },
+    "zh": {
+        Severity.INFO: "提示",
+        Severity.WARNING: "警告",
+        Severity.CRITICAL: "严重",
+        "resolved": "已恢复",
+        "test": "测试",
+        "simulated": "模拟",
+        "more": "另有 {} 条通知",
+        "ended": "{} 条通知",
+        "rule": "规则",
+        "subject": "对象",
+        "pool": "资源池",
+        "intended": "拟执行",
+        "approve": "批准",
+        "decision": "通知",
+        "at": "时间",
+        "runbook": "运维手册",
+        "console": "控制台",
+        "severities": "级别",
+        "and": "等另外 {} 个",
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Base URLs of the runbooks and of the dashboard; empty: none."""
+
+    runbooks: str = ""
+    console: str = ""
+
+    def runbook(self, decision: Decision) -> str:
+        """The page about what is intended, or about the breaker; empty without a base."""
+        intended = decision.parameters.get("intended", "")
+        action = intended if intended in list(ActionKind) else ActionKind.NOTIFY
+        page = "guards/breaker.md" if decision.rule == "breaker" else f"actions/{action}.md"
+        return f"{self.runbooks.rstrip('/')}/{page}" if self.runbooks else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A message for people, on its way to a receiver's format. `facts` and `links` are (label, value)."""
+
+    title: str
+    body: str
+    facts: tuple[tuple[str, str], ...]
+    links: tuple[tuple[str, str], ...]
+
+    def plain(self) -> str:
+        """All of it, a line each."""
+        facts = " · ".join(f"{label}: {value}" for label, value in self.facts)
+        return "\n".join(filter(None, (self.title, self.body, facts, *(f"{name}: {url}" for name, url in self.links))))
+
+
+def clean(text: str) -> str:
+    """`text` without what is no text, on one line.
+
+    Control characters and line ends become a space, invisible and direction marks vanish, half a surrogate pair becomes
+    the replacement character.
+    """
+    kept = text if text.isprintable() else "".join(_kept(letter) for letter in text)
+    return " ".join(kept.split())
+
+
+def _kept(letter: str) -> str:
+    kind = unicodedata.category(letter)
+    if kind in {"Cc", "Zl", "Zp"}:
+        return " "
+    if kind == "Cf":
+        return ""
+    return "\ufffd" if kind in {"Cs", "Cn"} else letter
+
+
+def clip(text: str, limit: int) -> str:
+    """At most `limit` characters of `text`; what was cut off is shown as three dots."""
+    return text if len(text) <= limit else text[: max(0, limit - 3)].rstrip() + "..."
+
+
+def clip_bytes(text: str, limit: int) -> str:
+    """The same for `limit` bytes of UTF-8, never within a character."""
+    raw = text.encode()
+    if len(raw) <= limit:
+        return text
+    return raw[: max(0, limit - 3)].decode(errors="ignore").rstrip() + "..."
+
+
+def no_mention(text: str) -> str:
+    """`text` in which no chat room finds a person or a crowd to call."""
+    return text.replace("@", "\uff20")
+
+
+def text_of(message: Message, links: Links, language: str) -> Text:
+    """`message` in words."""
+    words = _WORDS[language]
+    mark = f"[{words['simulated']}] " if message.simulated else ""
+    sign = words[message.severity]
+    if message.resolved:
+        sign = words["resolved"]
+    if message.test:
+        sign = words["test"]
+    found = [(words["console"], links.console)] if links.console else []
+    runbook = links.runbook(message.first)
+    if runbook and not message.summary:
+        found.insert(0, (words["runbook"], runbook))
+    if message.summary:
+        about, body, facts = _several(message, language)
+    else:
+        about, body, facts = _single(message, language)
+    return Text(clip(clean(f"{mark}Tocsin {sign}: {about}"), 150), body, facts, tuple(found))
+
+
+def _single(message: Message, language: str) -> tuple[str, str, tuple[tuple[str, str], ...]]:
+    decision = message.first
+    words = _WORDS[language]
+    proposed = decision.parameters.get("proposes", "")
+    known = {
+        "rule": decision.rule,
+        "subject": named(decision.subject),
+        "pool": decision.subject.pool,
+        "intended": decision.parameters.get("intended", ""),
+        "approve": f"tocsin approve {proposed}" if proposed and not message.resolved else "",
+        "decision": decision.id,
+        "at": to_iso(message.at_ms),
+    }
+    facts = tuple((words[name], clip(clean(value), 200)) for name, value in known.items() if value)
+    forecast = decision.parameters.get("forecast_zh", "") if language == "zh" else ""
+    body = clip(clean(f"{decision.sentence} {forecast}"), SENTENCE_LIMIT)
+    return f"{decision.rule}, {named(decision.subject)}", body, facts
+
+
+def _several(message: Message, language: str) -> tuple[str, str, tuple[tuple[str, str], ...]]:
+    words = _WORDS[language]
+    count = words["ended" if message.resolved else "more"].format(len(message.decisions))
+    severities = Counter(decision.severity for decision in message.decisions)
+    split = ", ".join(f"{severities[one]} {words[one]}" for one in reversed(Severity) if severities[one])
+    rules: dict[str, list[str]] = {}
+    for decision in message.decisions:
+        rules.setdefault(decision.rule, []).append(named(decision.subject))
+    lines = [
+        f"{clip(clean(rule), 100)}: {len(subjects)} ({_listed(subjects, MOST_SUBJECTS, language)})"
+        for rule, subjects in list(rules.items())[:MOST_RULES]
+    ]
+    if len(rules) > MOST_RULES:
+        lines.append(words["and"].format(len(rules) - MOST_RULES))
+    body = clip("\n".join(lines), SENTENCE_LIMIT)
+    return count, body, ((words["severities"], split), (words["at"], to_iso(message.at_ms)))
+
+
+def _listed(names: Iterable[str], most: int, language: str) -> str:
+    every = [clip(clean(name), 80) for name in names]
+    rest = [_WORDS[language]["and"].format(len(every) - most)] if len(every) > most else []
+    return ", ".join([*every[:most], *rest])

@@ -1,0 +1,87 @@
+"""A test message by each channel of the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from tocsin.actions.notifications.fanout import build_notifier
+from tocsin.actions.notifications.line import Line, PlainChannel
+from tocsin.actions.notifications.protocol import Message, Phase
+from tocsin.actions.notifications.sender import Delivery, WebhookSender
+from tocsin.config.settings import Settings
+from tocsin.domain.clock import HOUR, Clock
+from tocsin.domain.decision import Decision, Mode
+from tocsin.domain.errors import InputError
+from tocsin.domain.finding import ActionKind, Category, Severity
+from tocsin.domain.subject import Subject, SubjectKind
+
+WEBHOOK = "webhook"
+"""Name and kind of the receiver that section `[webhook]` sets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What one channel answered; `ended` is None where it hears of no ends, or where nothing was taken."""
+
+    name: str
+    kind: str
+    sent: Delivery
+    ended: Delivery | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether all of it was taken."""
+        return self.sent.ok and (self.ended is None or self.ended.ok)
+
+    def as_dict(self) -> dict[str, object]:
+        """For output as JSON."""
+        end = None if self.ended is None else self.ended.detail
+        return {"channel": self.name, "kind": self.kind, "ok": self.ok, "answer": self.sent.detail, "end": end}
+
+
+def marked_message(channel: str, now_ms: int) -> Message:
+    """Nothing is wrong, and it says so."""
+    sentence = f"Test of channel {channel} by `tocsin notify test`: nothing is wrong and nothing is to be done."
+    decision = Decision(
+        rule="notify_test",
+        subject=Subject(SubjectKind.FLEET, "fleet"),
+        action=ActionKind.NOTIFY,
+        mode=Mode.OBSERVE,
+        severity=Severity.INFO,
+        category=Category.TELEMETRY,
+        at_ms=now_ms,
+        expires_ms=now_ms + HOUR,
+        key=f"notify_test|{channel}|{now_ms}",
+        sentence=sentence,
+    )
+    return Message(decision.key, (decision,), now_ms, test=True)
+
+
+def trials(settings: Settings, clock: Clock, names: Collection[str] = ()) -> list[Trial]:
+    """Send to each channel, or to those of `names`; raises InputError where one of these is no channel."""
+    kinds = {channel.name: str(channel.kind) for channel in settings.notify.channels}
+    if settings.webhook.url:
+        kinds[WEBHOOK] = WEBHOOK
+    for name in names:
+        if name not in kinds:
+            remedy = f"use one of {', '.join(sorted(kinds))}" if kinds else "set one under [[notify.channels]]"
+            raise InputError("--channel", name, "no channel has this name", remedy)
+    sender = WebhookSender(settings.webhook, clock) if settings.webhook.url else None
+    fan = build_notifier(settings, sender, clock)
+    try:
+        chosen = [line for line in fan.lines if line.name in kinds and (not names or line.name in names)]
+        return [_try(line, kinds[line.name], clock) for line in chosen]
+    finally:
+        fan.close()
+        if sender is not None:
+            sender.close()
+
+
+def _try(line: Line, kind: str, clock: Clock) -> Trial:
+    message = marked_message(line.name, clock.now_ms())
+    sent = line.channel.send([message])
+    ended = None
+    if sent.ok and line.tells_end and not isinstance(line.channel, PlainChannel):
+        ended = line.channel.send([replace(message, phase=Phase.RESOLVED)])
+    return Trial(line.name, kind, sent, ended)

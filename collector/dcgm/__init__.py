@@ -1,0 +1,1 @@
+"""The sources over DCGM: the exporter's page and the program dcgmi."""

@@ -1,0 +1,320 @@
+"""GPUs through one `dcgmi dmon` that runs on, for nodes that have a DCGM host engine and no dcgm-exporter."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from tocsin.collector.dcgm.dcgmi_child import Backoff, Child, ask
+from tocsin.collector.dcgm.dmon import (
+    GPU,
+    GPU_INSTANCE,
+    DmonRow,
+    ListedGpu,
+    discovered,
+    dmon_arguments,
+    dmon_row,
+    instances,
+    is_heading,
+    listed_fields,
+)
+from tocsin.collector.dcgm.exporter import Site
+from tocsin.collector.dcgm.fields import Field, field_numbered, readable_ids
+from tocsin.collector.dcgm.rows import XID, Row, absent
+from tocsin.collector.dcgm.xid import Look, XidOnsets
+from tocsin.collector.transitions import Transitions
+from tocsin.config.settings import Settings
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import MINUTE, SECOND, Clock
+from tocsin.domain.errors import Unavailable
+from tocsin.domain.identity import Gpu
+from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Reading
+from tocsin.telemetry.log import logger
+from tocsin.telemetry.metrics import OwnMetrics
+
+_log = logger("dcgmi")
+
+NAME = "dcgmi"
+ASK_SECONDS = 5.0
+"""How long a `dcgmi` that is to end by itself may take; one reading waits for at most one that does not."""
+SILENT_SECONDS = 10.0
+"""How long `dmon` may be silent at least, and three of its delays, before it counts as stuck."""
+FIRST_SECONDS = 10.0
+"""How long the first row is waited for at the start."""
+ENUMERATE_SECONDS = 5 * MINUTE / SECOND
+LINK_STATE = 1508
+"""The link state belongs to link entities, which a `dmon` over GPUs does not show."""
+PROFILING = range(1001, 1100)
+_PROFILING_TROUBLE = re.compile(r"profiling", re.IGNORECASE)
+_LOST = re.compile(r"GPU is lost", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class _Known:
+    """One GPU or instance. `row` is what `dmon` said last, at `row_s` on the monotonic scale."""
+
+    gpu: Gpu
+    names: dict[str, None]
+    row: Row | None = None
+    row_s: float = 0.0
+    lost: bool = False
+    answered: bool = False
+
+
+@dataclass(slots=True)
+class _Entities:
+    """GPUs by DCGM's number, instances by DCGM's entity id."""
+
+    gpus: dict[int, _Known] = field(default_factory=dict)
+    instances: dict[int, _Known] = field(default_factory=dict)
+
+    def all(self) -> Iterable[_Known]:
+        """Every one, GPUs first."""
+        return (*self.gpus.values(), *self.instances.values())
+
+    def alive(self) -> tuple[int, ...]:
+        """Numbers of the GPUs that DCGM still knows."""
+        return tuple(number for number, known in self.gpus.items() if not known.lost)
+
+
+class DcgmiSource:
+    """A `Source` over one `dcgmi dmon`.
+
+    A value is at most two delays of `dmon` old; older ones give way to a reason (timed out). A child that ends is
+    started again after a growing pause, one that falls silent is ended first; both are counted. A GPU that fell off
+    the bus keeps a whole `dmon` from starting: it is left out, reported as lost, and the others go on. Raises
+    Unavailable where the program is not installed.
+    """
+
+    name = NAME
+
+    def __init__(
+        self, command: Sequence[str], site: Site, clock: Clock, own: OwnMetrics, *, interval_seconds: float = 10.0
+    ) -> None:
+        self._command = tuple(command)
+        self._site = site
+        self._clock = clock
+        self._own = own
+        self._delay = min(max(interval_seconds / 2, 1.0), 10.0)
+        self._entities = _Entities()
+        self._ids: tuple[int, ...] = ()
+        self._fields: tuple[Field, ...] = ()
+        self._left_out: frozenset[int] = frozenset()
+        self._child: Child | None = None
+        self._grouped: tuple[int, ...] = ()
+        self._backoff = Backoff(clock)
+        self._reason = "first"
+        self._heard_s = self._listed_s = clock.monotonic()
+        self._problem = ""
+        self._words: deque[str] = deque(maxlen=4)
+        self._xids = XidOnsets(NAME)
+        self._transitions = Transitions(NAME)
+        self._start()
+        self._await_first()
+
+    def gpus(self) -> list[Gpu]:
+        return [known.gpu for known in self._entities.all()]
+
+    def read(self, now_ms: int) -> Batch:
+        self._supervise()
+        self._drain()
+        readings = [self._reading(known, now_ms) for known in self._entities.all()]
+        events = self._transitions.note([reading for reading in readings if not reading.gpu.is_mig], now_ms)
+        for known, reading in zip(self._entities.all(), readings, strict=True):
+            code = reading.values.get(XID)
+            if code is not None:
+                events += self._xids.note(Look(known.gpu, int(code)), now_ms)
+        return Batch(readings, events)
+
+    def close(self) -> None:
+        if self._child is not None:
+            self._child.stop()
+            self._child = None
+
+    def _ask(self, *arguments: str) -> str | None:
+        try:
+            answer = ask(self._command, arguments, ASK_SECONDS)
+        except OSError as error:
+            raise Unavailable(
+                f"{self._command[0]} cannot be run: {error.strerror}; install DCGM or choose another source"
+            ) from None
+        if answer is None:
+            self._say(f"`{' '.join((*self._command, *arguments))}` did not end within {ASK_SECONDS:g} s")
+        return answer
+
+    def _say(self, problem: str) -> None:
+        if problem != self._problem:
+            self._problem = problem
+            _log.warning("dcgmi (said once per problem)", problem=problem)
+
+    def _start(self) -> None:
+        """List GPUs and fields, then start `dmon`."""
+        if not self._enumerate() or not self._learn_fields():
+            self._backoff.failed()
+            return
+        ids = tuple(n for n in self._ids if n not in self._left_out)
+        self._fields = tuple(f for n in ids if (f := field_numbered(n)) is not None)
+        for known in self._entities.gpus.values():
+            known.names = dict.fromkeys(f.key() for f in self._fields)
+        alive = self._entities.alive()
+        self._grouped = alive if len(alive) < len(self._entities.gpus) else ()
+        if not alive:
+            self._backoff.failed()
+            return
+        arguments = dmon_arguments(ids, round(self._delay * SECOND), self._grouped)
+        self._child = Child([*self._command, *arguments])
+        self._heard_s = self._clock.monotonic()
+        self._own.count("tocsin_child_starts_total", source=NAME, reason=self._reason)
+
+    def _learn_fields(self) -> bool:
+        """Ask once which fields this DCGM knows: one unknown id keeps `dmon` from starting."""
+        if not self._ids:
+            supported = listed_fields(self._ask("dmon", "-l") or "")
+            self._ids = tuple(n for n in readable_ids() if n in supported and n != LINK_STATE)
+        return bool(self._ids)
+
+    def _enumerate(self) -> bool:
+        """List GPUs and instances; whether the host engine answered."""
+        self._listed_s = self._clock.monotonic()
+        text = self._ask("discovery", "-l")
+        listing = discovered(text or "")
+        if not listing:
+            if text is not None:
+                self._say("`dcgmi discovery -l` shows no GPU: is the host engine running?")
+            return False
+        self._entities.gpus = {one.number: self._listed(one) for one in listing}
+        hierarchy = instances(self._ask("discovery", "-c") or "")
+        self._entities.instances = {
+            number: self._entities.instances.get(number) or self._instance(gpu, instance)
+            for number, (gpu, instance) in hierarchy.items()
+            if gpu in self._entities.gpus
+        }
+        return True
+
+    def _listed(self, one: ListedGpu) -> _Known:
+        """What is known of a GPU; one that lost its UUID keeps the one from before."""
+        before = self._entities.gpus.get(one.number)
+        lost = not one.uuid
+        if before is not None and (lost or before.gpu.uuid == one.uuid):
+            before.lost = lost
+            return before
+        known = Gpu(one.uuid or f"/gpu{one.number}", "", one.number, one.model, pci_bus_id=one.pci_bus_id)
+        return _Known(self._site.dress(known), {}, lost=lost)
+
+    def _instance(self, number: int, instance: int) -> _Known:
+        parent = self._entities.gpus[number].gpu
+        gpu = Gpu(f"{parent.uuid}/gi{instance}", parent.host, number, parent.model, parent=parent.uuid)
+        return _Known(self._site.dress(gpu), {})
+
+    def _await_first(self) -> None:
+        until = self._clock.monotonic() + FIRST_SECONDS
+        while self._child is not None and not any(known.row for known in self._entities.all()):
+            left = until - self._clock.monotonic()
+            if left <= 0 or self._child.ended or not self._child.wait_for_output(left):
+                return
+            self._drain()
+            self._mend()
+
+    def _supervise(self) -> None:
+        now = self._clock.monotonic()
+        if self._child is not None:
+            self._drain()
+            silent = now - self._heard_s
+            if not self._child.ended and silent > max(3 * self._delay, SILENT_SECONDS):
+                self._end(f"dmon has been silent for {silent:.0f} s", "stuck")
+            elif now - self._listed_s > ENUMERATE_SECONDS:
+                self._enumerate()
+                if self._grouped and self._entities.alive() != self._grouped:
+                    self._end("the GPUs that answer changed", "regrouped")
+        self._mend()
+        if self._child is None and self._backoff.is_due():
+            self._start()
+
+    def _mend(self) -> None:
+        """After the child's end: leave out what kept it from working, or begin a pause."""
+        if self._child is None or not self._child.ended:
+            return
+        problem = "; ".join(word for word in self._words if word)
+        self._words.clear()
+        self._end(f"dmon ended: {problem}", "ended")
+        if _PROFILING_TROUBLE.search(problem) and not self._left_out:
+            self._left_out = frozenset(PROFILING)
+        elif not (_LOST.search(problem) and self._lost_more()):
+            return
+        self._reason = "regrouped"
+        self._start()
+
+    def _lost_more(self) -> bool:
+        before = self._entities.alive()
+        return self._enumerate() and self._entities.alive() != before
+
+    def _end(self, problem: str, reason: str) -> None:
+        self._say(problem)
+        if self._child is not None:
+            self._child.stop()
+        self._child, self._reason = None, reason
+        self._backoff.failed()
+        # A host engine that was started anew shows codes that may be old.
+        for known in self._entities.all():
+            self._xids.forget(known.gpu)
+
+    def _drain(self) -> None:
+        if self._child is None:
+            return
+        for line in self._child.lines():
+            row = dmon_row(line, len(self._fields))
+            if row is not None:
+                self._take(row)
+            elif not is_heading(line):
+                self._own.count("tocsin_dcgm_lines_total", outcome="malformed")
+                self._words.append(line.strip()[:200])
+
+    def _take(self, line: DmonRow) -> None:
+        self._heard_s = self._clock.monotonic()
+        self._backoff.worked()
+        entities = {GPU: self._entities.gpus, GPU_INSTANCE: self._entities.instances}.get(line.entity, {})
+        known = entities.get(line.number)
+        if known is None:
+            self._own.count("tocsin_dcgm_lines_total", outcome="other_entity")
+            return
+        self._own.count("tocsin_dcgm_lines_total", outcome="used")
+        row = Row(known.gpu) if not line.link or known.row is None else known.row
+        for which, cell in zip(self._fields, line.values, strict=True):
+            if line.link and (isinstance(cell, Missing) or not which.of_links()):
+                continue
+            blank = cell if isinstance(cell, Missing) else None
+            row.add(which, which.key(line.link), 0.0 if blank is not None else float(cell), blank)
+        known.row, known.row_s = row, self._heard_s
+        if not line.link:
+            self._judge(known, row)
+
+    def _judge(self, known: _Known, row: Row) -> None:
+        """A GPU of which only the latched XID is left may be lost; the listing knows."""
+        answers = any(name != XID for name in row.values)
+        if answers:
+            known.answered, known.lost = True, False
+        elif known.answered and not known.lost and not known.gpu.is_mig:
+            known.answered = False
+            self._enumerate()
+
+    def _reading(self, known: _Known, now_ms: int) -> Reading:
+        if known.lost:
+            return absent(known.gpu, now_ms, known.names, Missing.LOST)
+        if known.row is None or self._clock.monotonic() - known.row_s > 2 * self._delay:
+            return absent(known.gpu, now_ms, known.names, Missing.TIMED_OUT)
+        reading = known.row.reading(now_ms, known.names)
+        known.names.update(dict.fromkeys(reading.values))
+        return reading
+
+
+def open_dcgmi(settings: Settings, clock: Clock, own: OwnMetrics) -> DcgmiSource:
+    """The source `dcgmi` of the settings. A host engine that does not answer yet is tried again at later readings.
+
+    Raises Unavailable where the program cannot be run.
+    """
+    wanted = settings.agent
+    site = Site(wanted.host, wanted.pool, wanted.rack, wanted.labels)
+    return DcgmiSource(wanted.dcgmi_command, site, clock, own, interval_seconds=wanted.interval_seconds)

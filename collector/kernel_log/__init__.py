@@ -1,0 +1,1 @@
+"""The companion that reads the kernel log."""

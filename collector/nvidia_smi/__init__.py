@@ -1,0 +1,1 @@
+"""The source over the program nvidia-smi."""

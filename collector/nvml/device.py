@@ -1,0 +1,265 @@
+"""One GPU as NVML shows it, with its MIG instances."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tocsin.collector.nvml.answers import GpuLost
+from tocsin.collector.nvml.asker import Tiered
+from tocsin.collector.nvml.gpm import Activity
+from tocsin.collector.nvml.library import Code, Nvml, NvmlFailure, attempt, text
+from tocsin.collector.nvml.links import PROBED, metric_of
+from tocsin.collector.nvml.probes import GPM, INSTANCE_CALLS, INSTANCE_GPM, PROCESS_METRICS, THROUGHPUT, Tier
+from tocsin.collector.nvml.processes import Processes
+from tocsin.collector.nvml.rates import Counters, Rates
+from tocsin.collector.nvml.tiers import Plan, Standing
+from tocsin.domain.identity import MIG_START, Gpu, normalise_pci_bus_id
+from tocsin.domain.metrics import variant
+from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Reading
+
+_PROFILE = re.compile(r"MIG (\S+)\s*$")
+_MICROSECONDS = 1e6
+_LATENCY = "gpu_driver_latency_seconds"
+_INSTANCE_RATIO = "gpu_mig_instance_memory_used_ratio"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the operator says of this node's GPUs."""
+
+    host: str
+    pool: str = "default"
+    rack: str = ""
+    labels: Mapping[str, str] | None = None
+
+    def gpu(self, uuid: str, **known: Any) -> Gpu:
+        """A GPU here."""
+        return Gpu(uuid, self.host, pool=self.pool, rack=self.rack, labels=dict(self.labels or {}), **known)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One GPU at one instant: its own values and reasons, and the readings of its MIG instances."""
+
+    values: dict[str, float]
+    missing: dict[str, Missing]
+    instances: Sequence[Reading]
+
+
+class Device:
+    """Reads one GPU: what is due at its cadence, and with it the last values of what is not.
+
+    A value of a slow tier stands for its period and is then read anew, so none in a reading is older than its period
+    and one interval. Static values, and what the GPU does not have, are kept until the next enumeration, which makes a
+    new `Device`; `before`, of the enumeration before, hands over the rates' counters and its samples of activity.
+    """
+
+    def __init__(
+        self, library: Nvml, handle: Any, gpu: Gpu, instances: Sequence[Instance], before: Device | None = None
+    ) -> None:
+        self.gpu = gpu
+        self.instances = tuple(instances)
+        self.handle = handle
+        self._library = library
+        self._plan: Plan | None = None
+        self._rates = Rates((), None if before is None else before.counters)
+        same = before is not None and library.key(before.handle) == library.key(handle)
+        self._activity: Activity = before._activity if before and same else Activity(library, handle, GPM, None)
+        self._throughput: Tiered | None = None
+        self._told: tuple[object, ...] = ()
+        self._missing: dict[str, Missing] = {}
+
+    @property
+    def activities(self) -> list[Activity]:
+        """The samples that hold memory of the library: the GPU's, then its instances'."""
+        return [self._activity, *(instance.activity for instance in self.instances)]
+
+    @property
+    def counters(self) -> Counters | None:
+        """The counters behind the rates."""
+        return self._rates.last
+
+    def read(self, at_ms: int, steady_ms: int) -> Look | None:
+        """What the GPU says at `at_ms`; None where it is lost. Raises NvmlFailure where the library itself is gone.
+
+        `steady_ms` is the same instant on a scale that nobody sets: rates are growth over its milliseconds.
+        """
+        try:
+            return self._read(at_ms, steady_ms)
+        except GpuLost:
+            return None
+        except NvmlFailure as failure:
+            if failure.code == Code.GPU_IS_LOST:
+                return None
+            raise
+
+    def absent(self, at_ms: int, reason: Missing) -> list[Reading]:
+        """Readings without any value, for one reason."""
+        own = Reading(self.gpu, at_ms, {}, dict.fromkeys(PROBED, reason))
+        return [own, *(instance.absent(at_ms, reason) for instance in self.instances)]
+
+    def hurry(self) -> None:
+        """Read the slow tiers with the next reading: something happened to the GPU."""
+        if self._plan is not None:
+            self._plan.standing.hurry()
+
+    def _read(self, at_ms: int, steady_ms: int) -> Look:
+        plan = self._plan
+        if plan is None:
+            plan = self._plan = self._first()
+        else:
+            plan.fast.read()
+        fast = plan.fast
+        fresh = plan.standing.refresh(at_ms)
+        values = {**plan.standing.values, **fast.values}
+        if fast.fields.latency_us is not None:
+            values[_LATENCY] = fast.fields.latency_us / _MICROSECONDS
+        values.update(self._activity.read(steady_ms))
+        unrated = self._rates.read(values, steady_ms, fast.missing)
+        missing = self._reasons(plan, values, unrated, bool(fresh))
+        self._fall_back(values, missing, Tier.SLOW in fresh)
+        instances = [instance.read(at_ms, steady_ms) for instance in self.instances]
+        self._add_instances(values, missing, instances)
+        return Look(values, missing, instances)
+
+    def _first(self) -> Plan:
+        numbers = [instance.number for instance in self.instances if instance.number is not None]
+        plan = Plan(self._library, self.handle, self.gpu.index or 0, numbers)
+        self._rates = Rates(plan.by_link, self._rates.last)
+        return plan
+
+    def _reasons(
+        self, plan: Plan, values: Mapping[str, float], unrated: dict[str, Missing], fresh: bool
+    ) -> dict[str, Missing]:
+        told = (plan.fast.missing, self._activity.missing, unrated, tuple(values))
+        if fresh or told != self._told:
+            idle = self._activity.missing
+            merged = {**plan.standing.reasons, **plan.fast.missing, **idle, **unrated}
+            # What GPM can tell from the next reading on is not unsupported for want of a counter.
+            merged.update((key, reason) for key, reason in idle.items() if reason is Missing.NOT_DUE)
+            if _LATENCY not in values:
+                merged[_LATENCY] = Missing.UNSUPPORTED
+            self._missing = {key: reason for key, reason in merged.items() if key not in values}
+            self._told = told
+        return dict(self._missing)
+
+    def _fall_back(self, values: dict[str, float], missing: dict[str, Missing], fresh: bool) -> None:
+        """Measure what neither counters nor GPM tell; the measurement stands for a slow period."""
+        if fresh:
+            wanted = [row for row in THROUGHPUT if missing.get(row.metrics[0]) is Missing.UNSUPPORTED]
+            self._throughput = Tiered(self._library, self.handle, calls=wanted) if wanted else None
+            if self._throughput is not None:
+                self._throughput.read()
+        if self._throughput is not None:
+            for key, value in self._throughput.values.items():
+                if key not in values:
+                    values[key] = value
+                    missing.pop(key, None)
+
+    def _add_instances(
+        self, values: dict[str, float], missing: dict[str, Missing], instances: Sequence[Reading]
+    ) -> None:
+        for profile, count in Counter(reading.gpu.mig_profile for reading in instances).items():
+            values[variant("gpu_mig_instances", "profile", profile)] = float(count)
+        for reading in instances:
+            key = variant(_INSTANCE_RATIO, "instance", reading.gpu.uuid)
+            used = reading.values.get("gpu_memory_used_ratio")
+            if used is None:
+                missing[key] = reading.missing.get("gpu_memory_used_ratio", Missing.BLANK)
+            else:
+                values[key] = used
+
+
+class Instance:
+    """One MIG instance of a GPU; `number` is the id of its GPU instance on `parent`, None where it is not told."""
+
+    def __init__(self, library: Nvml, handle: Any, gpu: Gpu, parent: Any, number: int | None) -> None:
+        self.gpu = gpu
+        self.activity = Activity(library, parent, INSTANCE_GPM, number)
+        self.number = number
+        self._fast = Tiered(library, handle, calls=INSTANCE_CALLS)
+        processes = Tiered(library, handle, parts=[Processes(library, handle, utilization=False)])
+        self._standing = Standing(None, [(Tier.PROCESSES, processes)], gpu.index or 0)
+
+    def read(self, at_ms: int, steady_ms: int) -> Reading:
+        """What the instance's own handle answers, and its share of the GPU's counters. Raises GpuLost, NvmlFailure."""
+        self._standing.refresh(at_ms)
+        self._fast.read()
+        values = {**self._standing.values, **self._fast.values}
+        missing = {**self._standing.reasons, **self._fast.missing}
+        if self.number is not None:
+            values.update(self.activity.read(steady_ms))
+            missing.update(self.activity.missing)
+        return Reading(self.gpu, at_ms, values, missing)
+
+    def absent(self, at_ms: int, reason: Missing) -> Reading:
+        """A reading without any value."""
+        names = [metric for call in INSTANCE_CALLS for metric in call.metrics]
+        names += [*PROCESS_METRICS, *(metric_of(key) for key, _ in INSTANCE_GPM.values())]
+        return Reading(self.gpu, at_ms, {}, dict.fromkeys(names, reason))
+
+
+def open_device(library: Nvml, index: int, place: Place, before: Mapping[str, Device]) -> Device:
+    """The GPU at `index`, with its MIG instances; `before` has the devices of the enumeration before, by UUID.
+
+    Raises NvmlFailure where its handle or UUID cannot be had.
+    """
+    handle = library.call("nvmlDeviceGetHandleByIndex", index)
+    uuid = text(library.call("nvmlDeviceGetUUID", handle))
+    gpu = place.gpu(
+        uuid,
+        index=index,
+        model=text(attempt(library, "nvmlDeviceGetName", handle)),
+        serial=text(attempt(library, "nvmlDeviceGetSerial", handle)),
+        pci_bus_id=normalise_pci_bus_id(text(getattr(attempt(library, "nvmlDeviceGetPciInfo", handle), "busId", ""))),
+    )
+    return Device(library, handle, gpu, _instances(library, handle, gpu, place), before.get(uuid))
+
+
+def _instances(library: Nvml, handle: Any, parent: Gpu, place: Place) -> list[Instance]:
+    mode = attempt(library, "nvmlDeviceGetMigMode", handle)
+    if not mode or mode[0] != 1:
+        return []
+    found: list[Instance] = []
+    for number in range(attempt(library, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
+        instance = attempt(library, "nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
+        uuid = text(attempt(library, "nvmlDeviceGetUUID", instance)) if instance is not None else ""
+        if uuid:
+            gpu = place.gpu(
+                uuid,
+                index=parent.index,
+                model=parent.model,
+                serial=parent.serial,
+                pci_bus_id=parent.pci_bus_id,
+                parent=parent.uuid,
+                mig_profile=_profile(library, instance),
+            )
+            number_on_gpu = attempt(library, "nvmlDeviceGetGpuInstanceId", instance)
+            found.append(
+                Instance(library, instance, _placed(library, gpu, handle, number_on_gpu), handle, number_on_gpu)
+            )
+    return found
+
+
+def _placed(library: Nvml, gpu: Gpu, parent: Any, number: int | None) -> Gpu:
+    """The instance with the label that tells where on its GPU it begins, as far as that may be asked."""
+    handle = attempt(library, "nvmlDeviceGetGpuInstanceById", parent, number) if number is not None else None
+    info = attempt(library, "nvmlGpuInstanceGetInfo", handle) if handle is not None else None
+    if info is None:
+        return gpu
+    return replace(gpu, labels={**gpu.labels, MIG_START: str(int(info.placement.start))})
+
+
+def _profile(library: Nvml, instance: Any) -> str:
+    named = _PROFILE.search(text(attempt(library, "nvmlDeviceGetName", instance)))
+    if named is not None:
+        return named.group(1)
+    attributes = attempt(library, "nvmlDeviceGetAttributes_v2", instance)
+    if attributes is None:
+        return ""
+    return f"{attributes.gpuInstanceSliceCount}g.{round(attributes.memorySizeMB / 1024)}gb"

@@ -1,0 +1,1 @@
+"""A site's own past, read from Prometheus by range queries."""

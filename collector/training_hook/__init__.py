@@ -1,0 +1,1 @@
+"""The agent's end of the hook in training processes."""

@@ -1,0 +1,1 @@
+"""Anomalies without labels."""

@@ -1,0 +1,90 @@
+"""Where to set an alarm on an unlabelled past: by how many episodes of alarm a day that past may hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from tocsin.domain.clock import DAY, HOUR
+from tocsin.forecaster.anomaly.detector import Detector, Scores, Settings, learn
+from tocsin.forecaster.features.examples import Floats, Ints, Mask
+
+MERGE_MS = HOUR
+"""Alarms at most so far apart are one episode."""
+HIGHEST = 0.2
+"""An alarm is never set so low that a greater share of the past lies above it (own choice)."""
+TRIED = 400
+"""Levels that are tried, closer together where alarms are rare."""
+LEAST = 1.0
+"""Lowest alarm, in usual scores: below it all is as usual."""
+FOLDS = 4
+
+
+def episodes(alarm: Mask, step_ms: int, merge_ms: int = MERGE_MS) -> list[tuple[int, int]]:
+    """First and last row of each episode of `alarm` [n] on an even grid."""
+    rows = np.flatnonzero(alarm)
+    if rows.size == 0:
+        return []
+    cut = np.flatnonzero(np.diff(rows) * step_ms > merge_ms)
+    first, last = np.append(0, cut + 1), np.append(cut, rows.size - 1)
+    return list(zip(rows[first].tolist(), rows[last].tolist(), strict=True))
+
+
+def alarm_level(score: Floats, step_ms: int, per_day: float) -> float:
+    """The lowest level above which `score` [n] has at most `per_day` episodes a day, going down from its maximum until
+    that is exceeded for the first time: far below, episodes run together and their number means nothing. NaN is no
+    alarm. A past without any variation gives `LEAST`, which is also the least."""
+    known = score[np.isfinite(score)]
+    if known.size == 0:
+        return LEAST
+    falling = np.sort(known)[::-1]
+    level = float(falling[0])
+    days = score.size * step_ms / DAY
+    above = np.nan_to_num(score, nan=-np.inf)
+    for place in _places(falling.size):
+        if len(episodes(above > falling[place], step_ms)) > per_day * days:
+            break
+        level = float(falling[place])
+    return max(level, LEAST)
+
+
+def _places(size: int) -> Ints:
+    last = max(1, int(size * HIGHEST))
+    return np.unique(np.geomspace(1, last, TRIED).astype(np.int64)) - 1
+
+
+def held_out(values: Floats, step_ms: int, settings: Settings | None = None, folds: int = FOLDS) -> Scores:
+    """Score each of `folds` stretches of `values` [n, m] by a detector that learnt from the others, so that the level
+    of an alarm is set on what was not learnt. Raises NotEnoughData for a past that is too short for it."""
+    edges = np.linspace(0, len(values), folds + 1).astype(int)
+    parts: list[Scores] = []
+    for first, last in pairwise(edges):
+        rest = np.concatenate([values[:first], values[last:]])
+        parts.append(learn(rest, step_ms, settings).score(values[first:last]))
+    return Scores(_joined([part.pulse for part in parts]), _joined([part.state for part in parts]))
+
+
+def _joined(parts: Sequence[Floats]) -> Floats:
+    return np.concatenate(parts)
+
+
+class Watch:
+    """A detector and the level at which it alarms."""
+
+    def __init__(self, detector: Detector, level: float) -> None:
+        self.detector, self.level = detector, level
+
+    def alarm(self, values: Floats) -> Mask:
+        """Whether each row of float64[n, m] `values` is an alarm."""
+        return np.asarray(np.nan_to_num(self.detector.score(values).pulse, nan=-np.inf) > self.level)
+
+
+def watch(values: Floats, step_ms: int, per_day: float, settings: Settings | None = None) -> Watch:
+    """Learn from `values` [n, m] and alarm at the level that would have given at most `per_day` episodes a day there.
+
+    Part of those are true: a past of a fleet is seldom free of faults. Raises NotEnoughData for a short past.
+    """
+    level = alarm_level(held_out(values, step_ms, settings).pulse, step_ms, per_day)
+    return Watch(learn(values, step_ms, settings), level)

@@ -1,0 +1,1 @@
+"""Forecasts of pools and of what fills up."""

@@ -1,0 +1,191 @@
+"""When a pool will be too small or too large, up to a week ahead: utilisation, and GPUs that work waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tocsin.domain.clock import DAY, HOUR, to_iso
+from tocsin.domain.finding import Evidence
+from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.forecaster.trend.resample import Floats, Instants
+from tocsin.forecaster.trend.seasonal import Outlook, TooShort, outlook
+from tocsin.forecaster.trend.statements import hours as in_words
+
+UTILISATION, PENDING = "pool_utilization_ratio", "pool_pending_gpus"
+HORIZON_MS = 7 * DAY
+SUSTAINED_HOURS = 2
+"""Hours in a row beyond the limit that count as sustained: one busy hour needs no new node."""
+LIKELY = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """`rising`: reached from below. `target` names the prediction, `words` what happens, in English and Chinese."""
+
+    target: str
+    metric: str
+    value: float
+    rising: bool
+    words: str
+    words_zh: str
+
+
+LIMITS = (
+    Limit(f"time_to_threshold:{UTILISATION}", UTILISATION, 0.9, True, "is busier than", "利用率持续高于"),
+    Limit(f"time_below:{UTILISATION}", UTILISATION, 0.3, False, "is less busy than", "利用率持续低于"),
+    Limit(f"time_to_threshold:{PENDING}", PENDING, 1.0, True, "has more GPUs waited for than", "等待的 GPU 多于"),
+)
+"""Where the shipped rules scale out and in (utilisation above 0.9, below 0.3), and where work begins to wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPast:
+    """Hourly means of one pool, NaN where unknown: `at_ms` int64[n] is the start of each hour, even steps."""
+
+    pool: str
+    at_ms: Instants
+    utilisation: Floats
+    pending: Floats
+    simulated: bool = False
+
+
+class CapacityForecaster:
+    """Says for each pool when a limit will be passed for `SUSTAINED_HOURS` hours on end, with an interval."""
+
+    name = "capacity"
+    version = "1"
+
+    def __init__(self, coverage: float = 0.8) -> None:
+        self._coverage = coverage
+
+    def predict(self, pools: Sequence[PoolPast], now_ms: int) -> list[Prediction]:
+        """One statement per pool and limit; hours that had not ended at `now_ms` are not looked at."""
+        return [made for one in pools for made in self._pool(one, now_ms)]
+
+    def _pool(self, past: PoolPast, now_ms: int) -> list[Prediction]:
+        ended = past.at_ms + HOUR <= now_ms
+        at_ms = past.at_ms[ended]
+        made = []
+        for metric, values in ((UTILISATION, past.utilisation[ended]), (PENDING, past.pending[ended])):
+            limits = [limit for limit in LIMITS if limit.metric == metric]
+            if metric == PENDING and not np.isfinite(values).any():
+                continue  # no scheduler tells
+            known = np.flatnonzero(np.isfinite(values))
+            if not known.size:
+                made += [self._unknown(past, limit, now_ms, "no hour of history") for limit in limits]
+                continue
+            values, instants = values[known[0] : known[-1] + 1], at_ms[known[0] : known[-1] + 1]
+            try:
+                ahead = outlook(values, round((now_ms + HORIZON_MS - int(instants[-1])) / HOUR))
+            except TooShort as error:
+                made += [self._unknown(past, limit, now_ms, str(error)) for limit in limits]
+                continue
+            made += [self._judge(past, limit, ahead, float(values[-1]), int(instants[-1]), now_ms) for limit in limits]
+        return made
+
+    def _blank(self, past: PoolPast, limit: Limit, now_ms: int) -> Prediction:
+        return Prediction(
+            subject=Subject(SubjectKind.POOL, past.pool),
+            target=limit.target,
+            at_ms=now_ms,
+            horizon_ms=HORIZON_MS,
+            status=PredictionStatus.NO_CROSSING,
+            model=self.name,
+            model_version=self.version,
+            sentence="",
+            metric=limit.metric,
+            threshold=limit.value,
+            simulated=past.simulated,
+        )
+
+    def _unknown(self, past: PoolPast, limit: Limit, now_ms: int, reason: str) -> Prediction:
+        return replace(
+            self._blank(past, limit, now_ms),
+            status=PredictionStatus.NOT_ENOUGH_DATA,
+            reason=reason,
+            sentence=f"Pool {past.pool}: not enough data for a forecast: {reason}.",
+            sentence_zh=f"资源池 {past.pool}：数据不足，无法预测（{reason}）。",
+        )
+
+    def _judge(
+        self, past: PoolPast, limit: Limit, ahead: Outlook, value: float, last_ms: int, now_ms: int
+    ) -> Prediction:
+        starts = last_ms + HOUR * (1 + np.arange(len(ahead.paths)))
+        first = first_sustained(ahead.paths, limit)
+        eta = np.where(np.isfinite(first), first, np.inf)
+        chance = float(np.isfinite(eta).mean())
+        blank = replace(
+            self._blank(past, limit, now_ms),
+            value=value,
+            probability=chance,
+            curve=_curve(eta, starts, now_ms),
+            evidence=(_extreme(limit, ahead, starts),),
+        )
+        if chance < LIKELY:
+            far = in_words(HORIZON_MS)
+            return replace(
+                blank,
+                sentence=f"Pool {past.pool} is not expected to pass {limit.value:g} within {far} (now {value:.3g}).",
+                sentence_zh=f"资源池 {past.pool}：{far} 内预计不会越过 {limit.value:g}（当前 {value:.3g}）。",
+            )
+        return self._crossing(blank, past, limit, tuple(_instant(eta, starts, share) for share in self._shares()))
+
+    def _crossing(
+        self, blank: Prediction, past: PoolPast, limit: Limit, instants: tuple[int | None, ...]
+    ) -> Prediction:
+        low, mid, high = instants
+        value, now_ms, chance = blank.value, blank.at_ms, blank.probability
+        return replace(
+            blank,
+            status=PredictionStatus.CROSSING,
+            eta_ms=max(now_ms, mid or now_ms),
+            eta_low_ms=max(now_ms, low or now_ms),
+            eta_high_ms=high,
+            coverage=self._coverage,
+            sentence=(
+                f"Pool {past.pool} {limit.words} {limit.value:g} from {to_iso(mid or now_ms)} on, "
+                f"in {in_words(max(0, (mid or now_ms) - now_ms))} (probability {chance:.0%}, now {value:.3g})."
+            ),
+            sentence_zh=(
+                f"资源池 {past.pool} 预计从 {to_iso(mid or now_ms)} 起{limit.words_zh} {limit.value:g}"
+                f"(概率 {chance:.0%},当前 {value:.3g})。"
+            ),
+        )
+
+    def _shares(self) -> tuple[float, float, float]:
+        return (1 - self._coverage) / 2, 0.5, (1 + self._coverage) / 2
+
+
+def _extreme(limit: Limit, ahead: Outlook, starts: Instants) -> Evidence:
+    """The peak, or the low, that is most likely, and when."""
+    middle = ahead.quantile(0.5)
+    at = int(middle.argmax() if limit.rising else middle.argmin())
+    peak_ms = int(starts[at])
+    said = f"most likely {'peak' if limit.rising else 'low'} at {to_iso(peak_ms)}"
+    return Evidence(limit.metric, said, peak_ms, middle.max() if limit.rising else middle.min())
+
+
+def first_sustained(paths: Floats, limit: Limit) -> Floats:
+    """float64[paths]: the row from which on each path is beyond the limit for `SUSTAINED_HOURS`; infinite: never."""
+    beyond = paths > limit.value if limit.rising else paths < limit.value
+    lasting = beyond.copy()
+    for step in range(1, SUSTAINED_HOURS):
+        lasting[:-step] &= beyond[step:]
+        lasting[-step:] = False
+    return np.where(lasting.any(axis=0), lasting.argmax(axis=0).astype(np.float64), np.inf)
+
+
+def _instant(eta: Floats, starts: Instants, share: float) -> int | None:
+    """When `share` of the paths have arrived; None beyond the horizon."""
+    step = float(np.quantile(eta, share, method="inverted_cdf"))
+    return int(starts[int(step)]) if np.isfinite(step) else None
+
+
+def _curve(eta: Floats, starts: Instants, now_ms: int) -> tuple[tuple[int, float], ...]:
+    """Probability by day of the horizon."""
+    arrival = np.where(np.isfinite(eta), starts[np.where(np.isfinite(eta), eta, 0).astype(np.int64)], np.inf)
+    return tuple((ahead, float((arrival <= now_ms + ahead).mean())) for ahead in range(DAY, HORIZON_MS + 1, DAY))

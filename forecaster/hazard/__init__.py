@@ -1,0 +1,1 @@
+"""Models of failure: one module per family, all behind `tocsin.forecaster.hazard.scorer.Scorer`."""

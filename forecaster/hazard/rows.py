@@ -1,0 +1,145 @@
+"""From examples to the arrays that a model is fitted on: columns by name, rows with a known label, device folds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import numpy as np
+
+from tocsin.forecaster.features.examples import Codes, Examples, Floats, Ints, Mask, Singles
+from tocsin.forecaster.hazard.scorer import NotEnoughData
+from tocsin.forecaster.hazard.settings import Common
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows to learn from: `x` float32[n, f], NaN where missing, the other arrays [n]. `onset` says whether an onset
+    falls within the longest horizon, `end_ms` is the last instant that any device was observed."""
+
+    x: Singles
+    onset: Mask
+    weight: Floats
+    device: Codes
+    group: Codes
+    at_ms: Ints
+    event_ms: Ints
+    until_ms: Ints
+    end_ms: int
+
+    def __len__(self) -> int:
+        return int(self.onset.size)
+
+
+def chosen_names(names: tuple[str, ...], patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """The names that a pattern matches and no pattern with a leading ``!`` does."""
+    wanted = [p for p in patterns if not p.startswith("!")]
+    refused = [p[1:] for p in patterns if p.startswith("!")]
+
+    def is_chosen(name: str) -> bool:
+        return any(fnmatchcase(name, p) for p in wanted) and not any(fnmatchcase(name, p) for p in refused)
+
+    return tuple(name for name in names if is_chosen(name))
+
+
+def aligned(examples: Examples, names: tuple[str, ...]) -> Singles:
+    """float32[n, len(names)]: the features by name, NaN for one that the examples lack and for infinities."""
+    at = {name: i for i, name in enumerate(examples.names)}
+    values = np.full((len(examples), len(names)), np.nan, np.float32)
+    there = [(i, at[name]) for i, name in enumerate(names) if name in at]
+    if there:
+        to, of = zip(*there, strict=True)
+        values[:, to] = examples.features[:, of]
+    values[~np.isfinite(values)] = np.nan
+    return values
+
+
+def too_short(examples: Examples, settings: Common) -> Mask:
+    """Rows whose past is shorter than the scorer needs."""
+    return examples.history_ms < settings.min_history_ms
+
+
+def settled(examples: Examples, horizon_ms: int) -> tuple[Mask, Mask]:
+    """`Examples.label`, without the tail of the observation: there only onsets are known, and none of the quiet rows,
+    so that a rate would come out too high."""
+    onset, known = examples.label(horizon_ms)
+    return onset, known & (examples.at_ms + horizon_ms <= examples.until_ms.max(initial=0))
+
+
+def usable(examples: Examples, settings: Common) -> Ints:
+    """Numbers of the rows with past enough and a known label at the longest horizon."""
+    _, known = settled(examples, settings.horizons_ms[-1])
+    return np.flatnonzero(known & ~too_short(examples, settings) & (examples.weight > 0))
+
+
+def known_rows(examples: Examples, names: tuple[str, ...], settings: Common) -> Rows:
+    """The usable rows with the features `names`."""
+    onset, _ = examples.label(settings.horizons_ms[-1])
+    chosen = usable(examples, settings)
+    return Rows(
+        x=aligned(examples, names)[chosen],
+        onset=onset[chosen],
+        weight=examples.weight[chosen],
+        device=examples.device[chosen],
+        group=examples.group[chosen],
+        at_ms=examples.at_ms[chosen],
+        event_ms=examples.event_ms[chosen],
+        until_ms=examples.until_ms[chosen],
+        end_ms=int(examples.until_ms.max(initial=0)),
+    )
+
+
+def onsets(rows: Rows) -> int:
+    """Different onsets within the longest horizon."""
+    pairs = np.stack([rows.device[rows.onset].astype(np.int64), rows.event_ms[rows.onset]], axis=1)
+    return len(np.unique(pairs, axis=0))
+
+
+def require(name: str, rows: Rows, settings: Common) -> None:
+    """Raises NotEnoughData where too few onsets or no quiet row is there to learn from."""
+    found = onsets(rows)
+    if found < settings.min_onsets:
+        text = f"{found} onsets in {len(rows)} rows of known label, {settings.min_onsets} onsets needed"
+        raise NotEnoughData(f"{name}: {text}")
+    if rows.onset.all():
+        raise NotEnoughData(f"{name}: an onset follows each of {len(rows)} rows, rows without one are needed")
+
+
+def device_folds(rows: Rows, folds: int, seed: int) -> Ints:
+    """int64[n]: a fold for each row, the same for all rows of a device; devices with an onset are dealt evenly.
+
+    With fewer than `folds` devices that had an onset there are only as many folds, but at least two.
+    """
+    devices, of_row = np.unique(rows.device, return_inverse=True)
+    failed = np.zeros(devices.size, np.bool_)
+    failed[of_row[rows.onset]] = True
+    count = max(2, min(folds, int(failed.sum())))
+    order = np.random.default_rng(seed).permutation(devices.size)
+    order = order[np.argsort(~failed[order], kind="stable")]
+    fold = np.empty(devices.size, np.int64)
+    fold[order] = np.arange(devices.size) % count
+    result: Ints = fold[of_row]
+    return result
+
+
+def thin(onset: Mask, weight: Floats, limit: int, seed: int) -> tuple[Ints, Floats]:
+    """Rows to keep, all with an onset and at most `limit` others, and their weights: the sums stay as they were."""
+    quiet = np.flatnonzero(~onset)
+    if quiet.size <= limit:
+        return np.arange(onset.size), weight
+    kept = np.random.default_rng(seed).choice(quiet, limit, replace=False)
+    rows = np.sort(np.concatenate([np.flatnonzero(onset), kept]))
+    thinned = weight[rows].copy()
+    others = ~onset[rows]
+    thinned[others] *= weight[quiet].sum() / thinned[others].sum()
+    return rows, thinned
+
+
+def balanced(onset: Mask, weight: Floats, share: float) -> Floats:
+    """Weights of mean 1 of which rows with an onset have `share`, if that is more than they have anyhow."""
+    has = weight[onset].sum() / weight.sum()
+    if not 0 < has < share:
+        return np.asarray(weight / weight.mean(), np.float64)
+    factor = share / (1 - share) * (1 - has) / has
+    balanced = np.where(onset, weight * factor, weight)
+    return np.asarray(balanced / balanced.mean(), np.float64)

@@ -1,0 +1,119 @@
+"""What the families for the unseen share: they learn from quiet rows, and need no onset at all.
+
+Without onsets a score becomes a probability by its rank among quiet rows alone: the prior rate of onsets times
+(1 - s)(1 - rank)^-s, whose mean over quiet rows is 1, so that the prior is kept on average. Own choice.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from tocsin.domain.clock import DAY
+from tocsin.domain.errors import Conflict, InputError
+from tocsin.forecaster.features.examples import Examples, Floats, Ints, Singles
+from tocsin.forecaster.hazard.curves import Curves
+from tocsin.forecaster.hazard.peers import companies
+from tocsin.forecaster.hazard.ranks import Ranks, rank_table
+from tocsin.forecaster.hazard.rows import Rows, onsets
+from tocsin.forecaster.hazard.scorer import NotEnoughData, State
+from tocsin.forecaster.hazard.settings import Common
+from tocsin.forecaster.hazard.tabular import Arrays, TabularScorer
+
+LIFT = 0.5
+"""The exponent s: the strangest row in ten thousand is 50 times as likely to fail as the prior says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnseenSettings(Common):
+    """`prior_per_day` is the rate of onsets of a device that counts where fewer than `min_onsets` are known; its
+    default is that of 3 GPU faults in a thousand GPU-weeks, own choice. At least `min_rows` quiet rows are needed, of
+    which `max_rows` are used."""
+
+    min_onsets: int = 10
+    prior_per_day: float = 0.0004
+    min_rows: int = 20
+    max_rows: int = 50_000
+
+    def __post_init__(self) -> None:
+        Common.__post_init__(self)
+        if not 0 < self.prior_per_day < 1:
+            raise InputError("prior_per_day", self.prior_per_day, "not between 0 and 1", "give for example 0.0004")
+
+
+UnseenT = TypeVar("UnseenT", bound=UnseenSettings)
+
+
+class UnseenScorer(TabularScorer[UnseenT]):
+    """A scorer of strangeness. Its risk is -log(1 - rank) among quiet rows of devices that it did not learn from."""
+
+    def __init__(self, settings: UnseenT) -> None:
+        super().__init__(settings)
+        self._ranks: Ranks | None = None
+
+    def _require(self, rows: Rows) -> None:
+        quiet = int((~rows.onset).sum())
+        if quiet < self.settings.min_rows:
+            raise NotEnoughData(f"{self.name}: {quiet} rows without an onset, {self.settings.min_rows} needed")
+
+    def _learn(self, rows: Rows) -> Floats:
+        """Half of the devices for the ranks of the other half and the reverse; then all for the model that stays."""
+        company = companies(rows.group, rows.at_ms)
+        devices, of_row = np.unique(rows.device, return_inverse=True)
+        half = np.random.default_rng(self.settings.seed).permutation(devices.size)[of_row] % 2 == 1
+        strange = np.empty(len(rows))
+        for out in (half, ~half):
+            if out.any():
+                learn = ~rows.onset & (~out if (~rows.onset & ~out).any() else out)
+                self._learn_quiet(self._thinned(rows.x[learn]))
+                strange[out] = self._strange(rows.x[out], company[out])
+        self._learn_quiet(self._thinned(rows.x[~rows.onset]))
+        self._ranks = rank_table(strange[~rows.onset], rows.weight[~rows.onset])
+        return self._tail(strange)
+
+    def _thinned(self, x: Singles) -> Singles:
+        return x[:: max(1, -(-len(x) // self.settings.max_rows))]
+
+    def _fit_curves(self, risk: Floats, rows: Rows) -> Curves:
+        if onsets(rows) >= self.settings.min_onsets:
+            return super()._fit_curves(risk, rows)
+        return prior_curves(risk, self.horizons_ms, self.settings.prior_per_day)
+
+    def _tail(self, strange: Floats) -> Floats:
+        if self._ranks is None:
+            raise Conflict(f"{self.name}: not fitted yet")
+        return np.asarray(-np.log1p(-self._ranks.apply(strange)), np.float64)
+
+    def risk(self, examples: Examples) -> Floats:
+        company = companies(examples.group, examples.at_ms)
+        return self._tail(self._strange(self._aligned(examples), company))
+
+    def strangeness(self, examples: Examples) -> Floats:
+        """float64[n]: 1 minus this is the share of quiet rows that are stranger than the row."""
+        return -np.expm1(-self.risk(examples))
+
+    def _parts(self) -> tuple[Arrays, dict[str, object]]:
+        assert self._ranks is not None
+        return {"ranks": np.stack([self._ranks.scores, self._ranks.ranks])}, {}
+
+    def _take_up(self, state: State) -> None:
+        self._ranks = Ranks(*np.asarray(state.arrays["ranks"], np.float64))
+
+    @abstractmethod
+    def _learn_quiet(self, x: Singles) -> None:
+        """Fit to quiet rows."""
+
+    @abstractmethod
+    def _strange(self, x: Singles, company: Ints) -> Floats:
+        """float64[n]: higher is stranger, in any unit; `company` int64[n] numbers those that are seen together."""
+
+
+def prior_curves(risk: Floats, horizons_ms: tuple[int, ...], prior_per_day: float) -> Curves:
+    """Curves that know the prior rate alone."""
+    spans = np.diff(np.array([0, *horizons_ms])) / DAY
+    share = np.minimum(prior_per_day * spans * (1 - LIFT), 0.5)
+    slope = np.full(spans.size, LIFT)
+    return Curves(np.log(share / (1 - share)), slope, float(risk.min()), float(risk.max()))

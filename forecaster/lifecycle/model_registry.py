@@ -1,0 +1,173 @@
+"""The folder of models: every version in a folder of its own, and which one is in service.
+
+``VERSION/model/`` is the artefact (`tocsin.forecaster.hazard.artefact`), ``VERSION/cases.safetensors`` past cases for
+explanations, ``VERSION/kinds.safetensors`` which class a fault will be of, ``VERSION/reference.safetensors`` how
+features were spread in training. ``service.json`` says which version serves, and which served before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tocsin.domain.errors import Conflict, InputError
+from tocsin.forecaster.hazard import artefact
+from tocsin.forecaster.hazard.artefact import Card
+from tocsin.forecaster.hazard.scorer import Scorer
+from tocsin.forecaster.lifecycle.drift import Reference
+from tocsin.forecaster.live.cases import CaseBook
+from tocsin.forecaster.live.kinds import FaultKinds
+
+MODEL, SERVICE = "model", "service.json"
+CASES, REFERENCE, KINDS = "cases.safetensors", "reference.safetensors", "kinds.safetensors"
+PRIOR = "prior"
+"""Name of the version that ships; it lies in the package, not in the folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A version that was put into service at `at_ms` by `actor`; `back` where it was put back by a rollback."""
+
+    version: str
+    at_ms: int
+    actor: str
+    back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Shelved:
+    """A version as it is loaded: scorer, card, past cases, the spread of features, and the classes of faults."""
+
+    version: str
+    scorer: Scorer
+    card: Card
+    cases: CaseBook | None
+    reference: Reference | None = None
+    kinds: FaultKinds | None = None
+
+
+def _trail(history: list[Served]) -> list[str]:
+    """Versions in the order in which they were put into service; each step back has taken the last away."""
+    trail: list[str] = []
+    for one in history:
+        if one.back:
+            trail.pop()
+            trail = trail or [one.version]
+        else:
+            trail.append(one.version)
+    return trail
+
+
+def shipped() -> Path | None:
+    """The folder of the prior that ships with the package; None where this installation has none."""
+    folder = Path(__file__).parents[1] / PRIOR
+    return folder if (folder / MODEL).is_dir() else None
+
+
+class Shelf:
+    """Models below `folder`, which need not exist. One process writes at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def versions(self) -> list[str]:
+        """Every version in the folder, by name."""
+        return sorted(
+            path.parent.name for path in self._folder.glob(f"*/{MODEL}") if not path.parent.name.startswith(".")
+        )
+
+    def place(self, version: str) -> Path:
+        """The folder of a version, the prior among them. Raises InputError for one that is not there."""
+        prior = shipped()
+        if version == PRIOR and prior is not None:
+            return prior
+        if version not in self.versions():
+            known = ", ".join([*self.versions(), *([PRIOR] if prior else [])]) or "there is none; run tocsin train"
+            raise InputError("model", version, f"no such version in {self._folder}", f"use one of: {known}")
+        return self._folder / version
+
+    def card(self, version: str) -> Card:
+        """What a version says of itself. Raises InputError for a damaged one."""
+        return artefact.read_card(self.place(version) / MODEL)
+
+    def load(self, version: str) -> Shelved:
+        """A version ready to score. Raises InputError for a damaged one."""
+        place = self.place(version)
+        scorer, card = artefact.load(place / MODEL)
+        cases = CaseBook.load(place / CASES) if (place / CASES).exists() else None
+        reference = Reference.load(place / REFERENCE) if (place / REFERENCE).exists() else None
+        kinds = FaultKinds.load(place / KINDS) if (place / KINDS).exists() else None
+        return Shelved(version, scorer, card, cases, reference, kinds)
+
+    def add(self, one: Shelved) -> None:
+        """Put a version on the shelf. Raises InputError where the name is taken."""
+        version = one.version
+        if version == PRIOR or (self._folder / version).exists():
+            raise InputError("version", version, "the name is taken", "give the version another name")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{version}-", dir=self._folder) as made:
+            artefact.save(Path(made) / MODEL, one.scorer, one.card)
+            for part, name in ((one.cases, CASES), (one.reference, REFERENCE), (one.kinds, KINDS)):
+                if part is not None:
+                    part.save(Path(made) / name)
+            Path(made).chmod(0o755)
+            Path(made).rename(self._folder / version)
+            Path(made).mkdir()  # what the context removes
+
+    # ------------------------------------------------------------------ service
+
+    def history(self) -> list[Served]:
+        """Who put what into service, oldest first. Raises InputError where the file cannot be read."""
+        path = self._folder / SERVICE
+        if not path.exists():
+            return []
+        try:
+            return [Served(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))["served"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError("models", str(path), f"unreadable: {error}", "promote a version again") from error
+
+    @property
+    def in_service(self) -> str | None:
+        """The version that serves: the last promoted one, else the prior; None where there is neither."""
+        history = self.history()
+        if history:
+            return history[-1].version
+        return PRIOR if shipped() is not None else None
+
+    def promote(self, version: str, at_ms: int, actor: str) -> str | None:
+        """Put `version` into service; returns the one that served before. Raises InputError, or Conflict where it
+        serves already."""
+        self.place(version)
+        before = self.in_service
+        if before == version:
+            raise Conflict(f"{version} is in service already")
+        self._write([*self.history(), Served(version, at_ms, actor)])
+        return before
+
+    def rollback(self, at_ms: int, actor: str) -> tuple[str, str]:
+        """Put back what served before; returns (what serves now, what served until now). Raises Conflict."""
+        history = self.history()
+        if not history:
+            raise Conflict("nothing was promoted, so there is nothing to roll back")
+        now, trail = history[-1].version, _trail(history)
+        back = trail[-2] if len(trail) > 1 else PRIOR
+        if back == now:
+            raise Conflict(f"{now} is what everything began with, so there is nothing to roll back to")
+        if back == PRIOR and shipped() is None:
+            raise Conflict(f"{now} is the first version, and no prior ships with this installation")
+        self.place(back)
+        self._write([*history, Served(back, at_ms, actor, back=True)])
+        return back, now
+
+    def _write(self, history: list[Served]) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"served": [asdict(one) for one in history]}, indent=1) + "\n"
+        handle, name = tempfile.mkstemp(prefix=f".{SERVICE}-", dir=self._folder)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(self._folder / SERVICE)

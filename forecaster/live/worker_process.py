@@ -1,0 +1,89 @@
+"""What runs inside the worker process; imported there, so it stays light until the first forecast."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from tocsin.config.settings import ForecastSettings
+from tocsin.domain.identity import Gpu
+from tocsin.domain.prediction import Prediction
+from tocsin.forecaster.capacity.capacity import CapacityForecaster, PoolPast
+from tocsin.forecaster.live.place import RiskPlace
+from tocsin.forecaster.trend.protocol import Forecaster, History
+from tocsin.forecaster.trend.registry import build_all
+from tocsin.store.port import Store
+
+if TYPE_CHECKING:
+    from tocsin.forecaster.live.watch import RiskWatch
+
+Predictions = list[Prediction]
+Part = TypeVar("Part")
+
+
+class Models:
+    """All model families, or those named in `only`, the capacity of pools and, where a place is given, the risk."""
+
+    def __init__(
+        self,
+        settings: ForecastSettings,
+        only: Sequence[str] | None = None,
+        place: RiskPlace | None = None,
+        store: Store | None = None,
+    ) -> None:
+        self._families: list[Forecaster] = build_all(settings, only)
+        self._capacity = CapacityForecaster(settings.coverage)
+        self._place, self._store = place, store
+        self._watch: RiskWatch | None = None
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Metrics that `predict` looks at."""
+        return tuple(dict.fromkeys(metric for model in self._families for metric in model.metrics))
+
+    def predict(self, history: Sequence[History], now_ms: int) -> Predictions:
+        """Ask every family in turn."""
+        return [prediction for model in self._families for prediction in model.predict(history, now_ms)]
+
+    def predict_pools(self, pools: Sequence[PoolPast], now_ms: int) -> Predictions:
+        """The capacity of every pool."""
+        return self._capacity.predict(pools, now_ms)
+
+    def predict_risk(self, gpus: Sequence[Gpu], now_ms: int) -> Predictions:
+        """The risk of every GPU; nothing where no place was given."""
+        if self._place is None:
+            return []
+        if self._watch is None:
+            from tocsin.forecaster.live.watch import RiskWatch
+
+            self._watch = RiskWatch(self._place, self._store)
+        return self._watch.predict(gpus, now_ms)
+
+
+Work = Callable[[Models, Part, int], Predictions]
+
+_models: list[Models] = []
+
+
+def _follow_parent() -> None:
+    """End this process when its parent is gone: a killed brain leaves no worker behind."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(0)
+
+
+def start(settings: ForecastSettings, only: Sequence[str] | None, place: RiskPlace | None) -> None:
+    """Build the models. Ctrl-C reaches the whole process group; ending is the parent's decision alone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_follow_parent, name="follow-parent", daemon=True).start()
+    _models[:] = [Models(settings, only, place)]
+
+
+def ask(work: Work[Part], part: Part, now_ms: int) -> Predictions:
+    """Do `work` with the models of this process."""
+    return work(_models[0], part, now_ms)

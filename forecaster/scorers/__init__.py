@@ -1,1 +1,0 @@
-"""Models of failure: one module per family, all behind `tocsin.forecaster.scorer.Scorer`."""

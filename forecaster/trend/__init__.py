@@ -1,0 +1,1 @@
+"""Forecasts of levels: trend, smoothing, the time to a threshold."""

@@ -1,0 +1,215 @@
+"""Time to threshold of temperature, thermal margin, memory and row-remap spares, GPU by GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tocsin.config.settings import ForecastSettings
+from tocsin.domain.clock import DAY, HOUR, MINUTE, to_iso
+from tocsin.domain.finding import Evidence
+from tocsin.domain.metrics import METRICS as TABLE
+from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.forecaster.trend.crossing import Passage, screened_probability, simulate
+from tocsin.forecaster.trend.protocol import Forecaster, History
+from tocsin.forecaster.trend.resample import Floats, Grid, Instants, Mask, frozen, resample, since_reset
+from tocsin.forecaster.trend.smoothing import Smoothed, fit
+from tocsin.forecaster.trend.statements import crossing, hours, no_crossing, reached, unknown
+from tocsin.forecaster.trend.thresholds import LIVELY, METRICS, Target, column, targets
+from tocsin.forecaster.trend.trend import Trend, look, may_rise
+
+MIN_POINTS = 12
+"""Fewer samples, or grid points, carry no trend with an interval."""
+MIN_SPAN_MS = 30 * MINUTE
+REACH, REACH_DAY = 1, 2
+"""A past speaks of a future as long as itself, from a whole day on of twice that: a rise within less than a day may be
+the day's own cycle."""
+PARTS = (1, 2, 4, 8, 16, 32)
+"""Shares of the past in which a trend is looked for, the longest first: a trend that began lately shows in none but
+the last ones."""
+STALE_STEPS = 6
+STALE_MS = 15 * MINUTE
+"""The newest sample may be this old, or `STALE_STEPS` of its own cadence if that is more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """Usable samples of one metric, turned so that the limit is reached from below."""
+
+    at_ms: Instants
+    values: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    grid: Grid
+    trend: Trend
+    passage: Passage | None
+
+
+class ThresholdForecaster:
+    """Exponential smoothing towards a fixed limit, behind a robust screen.
+
+    Each metric of each GPU stands alone, so there is nothing to learn from others. `horizon_hours` bounds how far it
+    looks ahead, `coverage` is that of the interval.
+    """
+
+    name = "threshold"
+    version = "1"
+    metrics = METRICS
+
+    def __init__(self, horizon_hours: float = 48.0, coverage: float = 0.8) -> None:
+        self._horizon_ms = int(horizon_hours * HOUR)
+        self._coverage = coverage
+
+    def learn(self, history: Sequence[History]) -> None:
+        """Nothing: the whole model is fitted anew for each prediction."""
+
+    def predict(self, history: Sequence[History], now_ms: int) -> list[Prediction]:
+        return [prediction for one in history for prediction in self._gpu(one, now_ms)]
+
+    def _gpu(self, history: History, now_ms: int) -> list[Prediction]:
+        series = history.series
+        keep = series.at_ms <= now_ms
+        series = replace(series, at_ms=series.at_ms[keep], values=series.values[keep])
+        found = [values for metric in LIVELY if (values := column(series, metric)) is not None]
+        stuck = frozen(series.at_ms, np.column_stack(found)) if found else np.zeros(series.at_ms.size, np.bool_)
+        made = []
+        for target in targets(series):
+            values = column(series, target.metric)
+            if values is None:
+                values = np.full(series.at_ms.size, np.nan)
+            made.append(self._target(history, target, series.at_ms, values, stuck, now_ms))
+        return made
+
+    def _target(
+        self, history: History, target: Target, at_ms: Instants, values: Floats, stuck: Mask, now_ms: int
+    ) -> Prediction:
+        present = np.flatnonzero(np.isfinite(values))
+        blank = self._blank(history, target, now_ms)
+        if present.size == 0:
+            return unknown(blank, "the metric has no value")
+        if stuck[present[-1]]:
+            moved = np.flatnonzero(~stuck[: present[-1]])
+            since = to_iso(int(at_ms[moved[-1]]))
+            return unknown(blank, f"telemetry is frozen: power and energy have not moved since {since}")
+        usable = present[~stuck[present]]
+        past = _Past(at_ms[usable], values[usable] if target.rising else -values[usable])
+        if target.cumulative:
+            first = since_reset(past.values)
+            past = _Past(past.at_ms[first:], past.values[first:])
+        blank = replace(blank, value=float(values[usable][-1]))
+        reason = _lacks(past, now_ms)
+        if reason:
+            return unknown(blank, reason)
+        limit = target.limit if target.rising else -target.limit
+        found = _examine(past, limit)
+        if found is None:
+            return unknown(blank, f"samples too uneven for {MIN_POINTS} even steps")
+        return self._state(blank, target, found, limit, now_ms)
+
+    def _blank(self, history: History, target: Target, now_ms: int) -> Prediction:
+        gpu = history.gpu
+        return Prediction(
+            subject=Subject(SubjectKind.GPU, gpu.uuid, gpu.host, gpu.pool),
+            target=target.name,
+            at_ms=now_ms,
+            horizon_ms=self._horizon_ms,
+            status=PredictionStatus.NO_CROSSING,
+            model=self.name,
+            model_version=self.version,
+            sentence=f"{gpu.host} GPU {'?' if gpu.index is None else gpu.index}: {target.metric}",
+            metric=target.metric,
+            threshold=target.limit,
+            coverage=self._coverage,
+            simulated=gpu.simulated,
+        )
+
+    def _state(self, blank: Prediction, target: Target, found: _Finding, limit: float, now_ms: int) -> Prediction:
+        grid, trend = found.grid, found.trend
+        horizon = min(self._horizon_ms, _reach(grid))
+        text = f"{'rises' if target.rising else 'falls'} {trend.slope * HOUR / grid.step_ms:.3g} {_unit(target)}/h"
+        evidence = Evidence(target.metric, f"{text} over the last {hours(grid.span_ms)}", grid.end_ms, blank.value)
+        made = replace(blank, horizon_ms=horizon, evidence=(evidence,))
+        if grid.values[-1] >= limit:
+            return reached(made, now_ms)
+        age = now_ms - grid.end_ms
+        steps = (horizon + age) / grid.step_ms
+        passage = found.passage
+        chance = passage.probability(steps) if passage else screened_probability(trend, limit, steps)
+        made = replace(made, probability=min(max(chance, 0.0), 1.0))
+        if passage is None or chance < 0.5:
+            return no_crossing(made)
+        low, mid, high = (
+            passage.quantile(share) for share in ((1 - self._coverage) / 2, 0.5, (1 + self._coverage) / 2)
+        )
+        return crossing(
+            made,
+            eta_ms=max(now_ms, _instant(grid, mid)),
+            low_ms=max(now_ms, _instant(grid, low)),
+            high_ms=max(now_ms, _instant(grid, high)) if high <= steps else None,
+        )
+
+
+def _lacks(past: _Past, now_ms: int) -> str:
+    """Why `past` carries no forecast; empty where it does."""
+    if past.at_ms.size < MIN_POINTS:
+        return f"{past.at_ms.size} usable samples, {MIN_POINTS} needed"
+    span = int(past.at_ms[-1] - past.at_ms[0])
+    if span < MIN_SPAN_MS:
+        return f"samples span {hours(span)}, {hours(MIN_SPAN_MS)} needed"
+    allowed = max(STALE_MS, STALE_STEPS * int(np.median(np.diff(past.at_ms))))
+    if now_ms - past.at_ms[-1] > allowed:
+        return f"the newest usable sample is {hours(int(now_ms - past.at_ms[-1]))} old, {hours(allowed)} allowed"
+    return ""
+
+
+def _examine(past: _Past, limit: float) -> _Finding | None:
+    """Look for a trend in the whole past, then in its last half, quarter and so on; fit the first that could arrive.
+
+    Whether a model is fitted does not depend on the horizon, so that a longer one never lowers a probability. None
+    where the samples are too uneven for a grid.
+    """
+    whole: _Finding | None = None
+    span = int(past.at_ms[-1] - past.at_ms[0])
+    for part in PARTS:
+        recent = past.at_ms >= past.at_ms[-1] - span // part
+        if recent.sum() < MIN_POINTS or (part > 1 and span // part < MIN_SPAN_MS):
+            break
+        grid = resample(past.at_ms[recent], past.values[recent])
+        if grid.values.size < MIN_POINTS:
+            break
+        if whole is not None and not may_rise(grid.values):
+            continue
+        trend = look(grid.values)
+        whole = whole or _Finding(grid, trend, None)
+        ahead = _reach(grid) / grid.step_ms
+        if trend.steady and trend.level + (trend.slope + 2 * trend.slope_error) * ahead >= limit:
+            return _Finding(grid, trend, simulate(fit(grid.values) or _straight(trend), trend, limit))
+    return whole
+
+
+def _reach(grid: Grid) -> int:
+    """How far ahead, in milliseconds, the past on `grid` says anything."""
+    return grid.span_ms * (REACH_DAY if grid.span_ms >= DAY - 2 * grid.step_ms else REACH)
+
+
+def _straight(trend: Trend) -> Smoothed:
+    """The robust line as a state, for a series that the fit refuses (one without any noise, for example)."""
+    return Smoothed(trend.level, trend.slope, 0.0, trend.noise, 0.0)
+
+
+def _instant(grid: Grid, steps: float) -> int:
+    return grid.end_ms + round(steps * grid.step_ms)
+
+
+def _unit(target: Target) -> str:
+    return TABLE[target.metric].unit
+
+
+def build(settings: ForecastSettings) -> Forecaster:
+    """The model as the settings want it."""
+    return ThresholdForecaster(settings.horizon_hours, settings.coverage)

@@ -1,0 +1,95 @@
+"""Exponential smoothing with a trend, by statsmodels: the only module that knows the library."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from tocsin.forecaster.trend.resample import Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Smoothed:
+    """State at the last point: `level`, `slope` per step and how far that slope wandered, one-step noise `sigma`,
+    and `alpha`, the share of it that stays in the level."""
+
+    level: float
+    slope: float
+    slope_wander: float
+    sigma: float
+    alpha: float
+
+
+def fit(values: Floats) -> Smoothed | None:
+    """Fit ETS(A, A, N) (Hyndman et al. 2008) by maximum likelihood; `values` float64[n] even samples, n >= 10.
+
+    None where the optimiser finds no finite state; that it stopped early is no reason, the state is usable then.
+    """
+    from statsmodels.tsa.exponential_smoothing.ets import ETSModel
+
+    scale = float(values.std())
+    if scale <= 0.0:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            result = ETSModel((values - values.mean()) / scale, error="add", trend="add").fit(disp=False, maxiter=200)
+        except (ValueError, np.linalg.LinAlgError, FloatingPointError, ZeroDivisionError):
+            return None
+    level, slope = np.asarray(result.level, np.float64), np.asarray(result.slope, np.float64)
+    sigma = math.sqrt(max(float(result.mse), 0.0))
+    state = Smoothed(
+        level=float(level[-1]) * scale + float(values.mean()),
+        slope=float(slope[-1]) * scale,
+        slope_wander=float(slope[slope.size // 2 :].std()) * scale,
+        sigma=sigma * scale,
+        alpha=float(result.smoothing_level),
+    )
+    finite = all(math.isfinite(x) for x in (state.level, state.slope, state.slope_wander, state.sigma, state.alpha))
+    return state if finite else None
+
+
+def quantiles(values: Floats, ahead: Sequence[int], shares: Sequence[float], select: bool = False) -> Floats | None:
+    """float64[len(ahead), len(shares)]: normal quantiles of the sample that many steps after the last one.
+
+    ETS(A, A, N), or with `select` that of ETS(A, N, N), ETS(A, A, N) and ETS(A, Ad, N) with the least corrected Akaike
+    criterion; variances as in Hyndman et al. (2008), chapter 6. `values` float64[n] even samples, n >= 10. A constant
+    series stays what it is. None where no fit comes to a finite state.
+    """
+    scale = float(values.std())
+    if scale <= 0.0:
+        return np.full((len(ahead), len(shares)), values[-1])
+    kinds = ((None, False), ("add", False), ("add", True)) if select else (("add", False),)
+    even = (values - values.mean()) / scale
+    found = [one for one in (_predicted(even, trend, damped, max(ahead)) for trend, damped in kinds) if one is not None]
+    if not found:
+        return None
+    _, mean, spread = min(found, key=lambda one: one[0])
+    at = np.asarray(ahead) - 1
+    width = np.array([NormalDist().inv_cdf(share) for share in shares])
+    return np.asarray((mean[at, None] + spread[at, None] * width) * scale + values.mean(), np.float64)
+
+
+def _predicted(even: Floats, trend: str | None, damped: bool, steps: int) -> tuple[float, Floats, Floats] | None:
+    """Criterion, mean and standard deviation of the next `steps` samples."""
+    import pandas as pd
+    from statsmodels.tsa.exponential_smoothing.ets import ETSModel
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            result = ETSModel(pd.Series(even), error="add", trend=trend, damped_trend=damped).fit(
+                disp=False, maxiter=200
+            )
+            ahead = result.get_prediction(start=even.size, end=even.size + steps - 1)
+        except (ValueError, np.linalg.LinAlgError, FloatingPointError, ZeroDivisionError):
+            return None
+    mean = np.asarray(ahead.predicted_mean, np.float64)
+    spread = np.sqrt(np.maximum(np.asarray(ahead.forecast_variance, np.float64), 0.0))
+    finite = math.isfinite(float(result.aicc)) and bool(np.isfinite(mean).all() and np.isfinite(spread).all())
+    return (float(result.aicc), mean, spread) if finite else None

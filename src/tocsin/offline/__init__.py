@@ -1,0 +1,1 @@
+"""Commands that run beside no service: replay, backtest, training, rehearsal, scan, sizing."""

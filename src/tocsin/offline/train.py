@@ -1,0 +1,191 @@
+"""`tocsin train`: a fleet's past, recordings or a simulated fleet to a model on the shelf."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from tocsin.collector.replay.source import read_recording
+from tocsin.config.settings import Settings
+from tocsin.domain.clock import DAY, HOUR, MINUTE, Clock, to_iso
+from tocsin.domain.errors import InputError
+from tocsin.domain.progress import work
+from tocsin.forecaster.benchmarks.simulator_fleet import WARM_UP_MS, sicker
+from tocsin.forecaster.features import Plan, Rules, Span, examples_from
+from tocsin.forecaster.features.examples import HORIZONS_MS, NEVER, Examples, Mask
+from tocsin.forecaster.features.onsets import onsets_of
+from tocsin.forecaster.features.walk import Part, Walk
+from tocsin.forecaster.lifecycle.engine import engine
+from tocsin.forecaster.lifecycle.model_registry import PRIOR, Shelf, Shelved
+from tocsin.forecaster.lifecycle.train import Trained, joined, put_before, train
+from tocsin.forecaster.lifecycle.trial import Recipe
+from tocsin.offline.backtest_fleet import PAST_MS, batches
+from tocsin.sim.fleet import SimulatedFleet
+from tocsin.sim.scenario import default_scenario, load_scenario
+from tocsin.sim.spec import Fault, FleetSpec
+from tocsin.store.factory import open_store
+
+SIMULATED_START_MS = 20_089 * DAY
+"""2025-01-01T00:00:00Z: the simulated past has no date of its own."""
+SLOWER = 6
+"""A simulated GPU decides this many times more seldom: its precursors last days."""
+SAME_FAULT_MS = 5 * MINUTE
+"""How far the first event of a fault may lie from its onset."""
+QUIET_KEPT = 0.1
+"""Share of the quiet rows that a fit gets, weighted ten times: they are nearly all, and nearly alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to learn from: files, a simulated fleet of `gpus` over `days`, or, where neither is named, the store.
+
+    `also` are recordings that take part in the final fit alone: too few faults to be judged by, or chosen around them.
+    `start_ms` and `end_ms` bound the decisions (None: all of the files, the last 90 days of the store).
+    """
+
+    recipe: Recipe
+    version: str
+    files: Sequence[Path] = ()
+    also: Sequence[Path] = ()
+    gpus: int = 0
+    days: float = 45.0
+    scale: float = 40.0
+    scenario: Path | None = None
+    start_ms: int | None = None
+    end_ms: int | None = None
+    every_ms: int = HOUR
+    engine: str = "local"
+    address: str = ""
+    promote: bool = False
+    actor: str = "tocsin"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of it; `promoted` says whether the version serves now."""
+
+    trained: Trained
+    promoted: bool
+
+
+def run_training(settings: Settings, wanted: Wanted, clock: Clock, folder: Path | None = None) -> Outcome:
+    """Learn, hold the trial, and put the model on the shelf (`folder`, else that of the settings), in service where it
+    won and that was wanted.
+
+    Raises InputError where there is nothing to learn from, NotEnoughData where there are too few onsets.
+    """
+    shelf = Shelf(folder or settings.forecast.models)
+    if wanted.version in (*shelf.versions(), PRIOR):
+        raise InputError("version", wanted.version, "the name is taken", "give the version another name")
+    parts, provenance = _parts(settings, wanted, clock)
+    examples = parts[0] if len(parts) == 1 else joined(parts)
+    if not len(examples):
+        raise InputError("past", provenance, "no GPU has a reading to decide on", "name a past with telemetry")
+    also = None
+    if wanted.also:
+        also = put_before(_recorded(wanted.also, wanted), examples, HORIZONS_MS[-1])
+        provenance += f"; beside it {_names(wanted.also)}, which the trial left out"
+    now = clock.now_ms()
+    with engine(wanted.engine, wanted.address) as running:
+        trained = train(examples, wanted.recipe, wanted.version, now, provenance, _incumbent(shelf), running, also=also)
+    trained.put(shelf)
+    promoted = wanted.promote and trained.trial.wins
+    if promoted:
+        shelf.promote(wanted.version, clock.now_ms(), wanted.actor)
+    return Outcome(trained, promoted)
+
+
+def _incumbent(shelf: Shelf) -> Shelved | None:
+    version = shelf.in_service
+    return None if version is None else shelf.load(version)
+
+
+def _parts(settings: Settings, wanted: Wanted, clock: Clock) -> tuple[list[Examples], str]:
+    parts, words = [], []
+    if wanted.gpus:
+        parts.append(simulated(wanted))
+        words.append(f"a simulated fleet of {wanted.gpus} GPUs over {wanted.days:g} days (abrupt faults left out)")
+    if wanted.files:
+        parts.append(_recorded(wanted.files, wanted))
+        words.append(_names(wanted.files))
+    if not parts:
+        parts.append(_stored(settings, wanted, clock))
+        first, last = (
+            to_iso(at)[:10] for at in (int(parts[0].at_ms.min(initial=0)), int(parts[0].at_ms.max(initial=0)))
+        )
+        words.append(f"the fleet's own store, {first} to {last}")
+    return parts, "; ".join(words)
+
+
+def _names(files: Sequence[Path]) -> str:
+    return f"{len(files)} recorded files: {', '.join(path.name for path in files[:4])}{', ...' if files[4:] else ''}"
+
+
+def _recorded(files: Sequence[Path], wanted: Wanted) -> Examples:
+    recording = read_recording(files)
+    last = max(int(track.at_ms[-1]) for track in recording.tracks)
+    span = Span(wanted.start_ms or recording.start_ms, wanted.end_ms or last, wanted.every_ms)
+    return examples_from(batches(recording), [track.gpu for track in recording.tracks], span)
+
+
+def _stored(settings: Settings, wanted: Wanted, clock: Clock) -> Examples:
+    now = clock.now_ms()
+    store = open_store(settings.store)
+    try:
+        span = Span(wanted.start_ms or now - PAST_MS, wanted.end_ms or now, wanted.every_ms)
+        return examples_from(store, store.gpus(), span)
+    finally:
+        store.close()
+
+
+def simulated(wanted: Wanted) -> Examples:
+    """Rows of a simulated fleet, its hardware faults `scale` times as often as the scenario has them, labelled by its
+    events as a real one.
+
+    Rows before a fault that strikes without a precursor are left out: nothing in them can tell, and the simulation
+    knows that. Most of the quiet rows are left out too. Weights bring back those, and the rate of the scenario itself.
+    """
+    scenario = default_scenario() if wanted.scenario is None else load_scenario(wanted.scenario)
+    plan = Plan()
+    spec = FleetSpec(
+        wanted.gpus, wanted.recipe.seed, SIMULATED_START_MS, plan.step_ms, 1.0, sicker(scenario, wanted.scale)
+    )
+    fleet = SimulatedFleet(spec)
+    end_ms = SIMULATED_START_MS + int(wanted.days * DAY)
+    walk = Walk(plan, fleet.gpus, Span(SIMULATED_START_MS + WARM_UP_MS, end_ms, wanted.every_ms * SLOWER))
+    with work("simulation", (end_ms - fleet.now_ms) // plan.step_ms) as bar:
+        while fleet.now_ms < end_ms:
+            columns, events = fleet.step_columns(plan.metrics)
+            walk.take((fleet.now_ms - 1) // plan.step_ms, Part(columns, events))
+            bar.advance()
+    walk.close()
+    examples = walk.examples(onsets_of(walk.events, fleet.gpus), Rules())
+    return thinned(examples.take(~_before_abrupt(examples, fleet.faults)), wanted.scale, wanted.recipe.seed)
+
+
+def _before_abrupt(examples: Examples, faults: Sequence[Fault]) -> Mask:
+    """Rows whose next onset is that of a fault without a precursor."""
+    number = {uuid: place for place, uuid in enumerate(examples.devices)}
+    sudden = np.array(
+        sorted((number[one.gpu], one.onset_ms) for one in faults if one.abrupt and one.onset_ms is not None),
+        dtype=np.int64,
+    ).reshape(-1, 2)
+    found = np.zeros(len(examples), np.bool_)
+    for device in np.unique(sudden[:, 0]):
+        times = sudden[sudden[:, 0] == device, 1]
+        rows = np.flatnonzero((examples.device == device) & (examples.event_ms != NEVER))
+        away = np.abs(examples.event_ms[rows][:, None] - times[None, :]).min(axis=1, initial=NEVER)
+        found[rows] = away <= SAME_FAULT_MS
+    return found
+
+
+def thinned(examples: Examples, scale: float, seed: int) -> Examples:
+    """All rows before an onset with a `scale`-th of their weight, and `QUIET_KEPT` of the others with as much more."""
+    rng = np.random.default_rng(seed)
+    telling = examples.label(HORIZONS_MS[-1])[0]
+    kept = telling | (rng.random(len(examples)) < QUIET_KEPT)
+    weight = np.where(telling, examples.weight / scale, examples.weight / QUIET_KEPT)
+    return replace(examples, weight=weight).take(kept)

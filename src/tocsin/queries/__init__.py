@@ -1,0 +1,1 @@
+"""What the API serves, read from the running parts."""

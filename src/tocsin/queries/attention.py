@@ -1,0 +1,204 @@
+"""What needs a person's attention now, ranked, each with what waiting may cost."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from tocsin.actions.model.cost import Stake, prices
+from tocsin.actions.model.view import NodeState
+from tocsin.actions.node.ranks import work_on
+from tocsin.client.models import GpuState
+from tocsin.client.models_now import Attention, AttentionItem
+from tocsin.config.settings import CostSettings
+from tocsin.domain.clock import to_iso
+from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity
+from tocsin.domain.prediction import Prediction
+from tocsin.domain.reading import Reading
+from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.usage import Prices
+from tocsin.queries.convert import instant, subject_out
+from tocsin.queries.fleet_map import Board, is_warning
+
+_SEVERITY_STATES = {
+    Severity.INFO: GpuState.OK,
+    Severity.WARNING: GpuState.WARNING,
+    Severity.CRITICAL: GpuState.CRITICAL,
+}
+_URGENT = (GpuState.LOST, GpuState.CRITICAL)
+
+
+def gpu_hours_at_risk(gpus: int, probability: float, hardware: bool, cost: CostSettings) -> float:
+    """Expected loss of going on as before: a restart and half the span since the last checkpoint for each of `gpus`,
+    and what a fault of the hardware costs beside its job, times the `probability`: `tocsin.actions.model.cost`.
+    """
+    going_on = prices(Stake(gpus, probability), cost)[ActionKind.NOTIFY]
+    return going_on if hardware else going_on - probability * cost.fault_gpu_hours
+
+
+def attention(
+    board: Board,
+    nodes: Mapping[str, NodeState],
+    incidents: Sequence[Incident],
+    predictions: Iterable[Prediction],
+    cost: CostSettings,
+    price: Prices,
+    limit: int,
+) -> Attention:
+    """The `limit` worst things of the fleet: open incidents, GPUs that are silent without one, and what is expected.
+
+    `nodes` are by host, as their managers show them. A GPU-hour costs the `price` of the subject's model.
+
+    What is lost or critical comes first, then what is a warning or is expected, then what is merely silent or a hint;
+    among these what costs most to wait for, then the most probable, then the soonest.
+    """
+    maker = _Maker(board, nodes, cost, price)
+    items = [*maker.incidents(incidents), *maker.silent(), *maker.expected(predictions)]
+    items.sort(key=_rank)
+    return Attention(total=len(items), items=items[:limit])
+
+
+def _rank(item: AttentionItem) -> tuple[int, float, float, str, str]:
+    if item.state in _URGENT:
+        group = 0
+    elif item.state is GpuState.WARNING or item.prediction:
+        group = 1
+    else:
+        group = 2
+    return group, -(item.cost_gpu_hours or 0.0), -(item.probability or 0.0), item.eta or "~", item.subject.name
+
+
+class _Maker:
+    """The items over one board; a subject that has been told of once is not told of again."""
+
+    def __init__(self, board: Board, nodes: Mapping[str, NodeState], cost: CostSettings, price: Prices) -> None:
+        self._board = board
+        self._cost = cost
+        self._price = price
+        self._told: set[str] = set()
+        self._readings = {reading.gpu.uuid: reading for reading in board.readings}
+        self._by_host: defaultdict[str, list[Reading]] = defaultdict(list)
+        for reading in board.readings:
+            self._by_host[reading.gpu.host].append(reading)
+        self._jobs = {
+            r.gpu.uuid: work_on(r.gpu.host, r.owners, nodes.get(r.gpu.host)).job for r in board.readings if r.owners
+        }
+        self._ranks = Counter(job for job in self._jobs.values() if job)
+
+    def incidents(self, incidents: Iterable[Incident]) -> list[AttentionItem]:
+        """One item for the incidents whose roots have one subject, about the worst of them."""
+        by_subject: defaultdict[Subject, list[Incident]] = defaultdict(list)
+        for incident in incidents:
+            self._told.update(member.subject.key for member in incident.members)
+            by_subject[incident.root.subject].append(incident)
+        made = []
+        for subject, found in by_subject.items():
+            worst = max(found, key=lambda one: (one.root.severity.rank, -one.opened_ms, one.id))
+            warned = self._board.warnings.get(subject.name, ())
+            item = self._item(subject, worst.root, worst, _most_urgent(warned), self._state(worst.root))
+            made.append(item.model_copy(update={"others": len(found) - 1}))
+        return made
+
+    def _state(self, root: Finding) -> GpuState:
+        told = _SEVERITY_STATES[root.severity]
+        known = self._board.states.get(root.subject.name, GpuState.OK)
+        return GpuState.LOST if known is GpuState.LOST else told
+
+    def silent(self) -> list[AttentionItem]:
+        """GPUs that are lost or stale and that no incident tells of: one item for those of a host in the same state."""
+        groups: defaultdict[tuple[str, GpuState], list[Reading]] = defaultdict(list)
+        for reading in self._board.readings:
+            state, key = self._board.states[reading.gpu.uuid], f"{SubjectKind.GPU}:{reading.gpu.uuid}"
+            if state in (GpuState.LOST, GpuState.STALE) and key not in self._told:
+                groups[reading.gpu.host, state].append(reading)
+        made = []
+        for (host, state), members in groups.items():
+            gpu = members[0].gpu
+            self._told.update(f"{SubjectKind.GPU}:{reading.gpu.uuid}" for reading in members)
+            subject = Subject(SubjectKind.GPU, gpu.uuid, host, gpu.pool)
+            if len(members) > 1:
+                subject = Subject(SubjectKind.HOST, host, host, gpu.pool)
+            item = self._item(subject, None, None, None, state)
+            since = to_iso(min(reading.at_ms for reading in members))
+            made.append(item.model_copy(update={"subjects": len(members), "since": since}))
+        return made
+
+    def expected(self, predictions: Iterable[Prediction]) -> list[AttentionItem]:
+        """What is only predicted: the most urgent prediction of each subject without an incident."""
+        by_subject: defaultdict[Subject, list[Prediction]] = defaultdict(list)
+        for prediction in predictions:
+            if is_warning(prediction) and prediction.subject.key not in self._told:
+                by_subject[prediction.subject].append(prediction)
+        return [
+            self._item(subject, None, None, _most_urgent(found), GpuState.OK) for subject, found in by_subject.items()
+        ]
+
+    def _item(
+        self,
+        subject: Subject,
+        root: Finding | None,
+        incident: Incident | None,
+        ahead: Prediction | None,
+        state: GpuState,
+    ) -> AttentionItem:
+        reading = self._readings.get(subject.name)
+        gpus = self._gpus(subject)
+        lost = self._expected_loss(gpus, root, ahead, state)
+        paid = self._price.of_model(self._on(subject)[0].gpu.model) if self._on(subject) else None
+        money = None if lost is None or paid is None else lost * paid
+        return AttentionItem(
+            subject=subject_out(subject),
+            index=reading.gpu.index if reading is not None else None,
+            state=state,
+            severity=root.severity if root is not None else None,
+            sentence=incident.sentence if incident is not None else "",
+            since=to_iso(incident.opened_ms) if incident is not None else None,
+            subjects=incident.subjects if incident is not None else 1,
+            prediction=ahead.sentence if ahead else "",
+            prediction_zh=ahead.sentence_zh if ahead else "",
+            probability=ahead.probability if ahead else None,
+            eta=instant(ahead.eta_ms) if ahead else None,
+            eta_low=instant(ahead.eta_low_ms) if ahead else None,
+            eta_high=instant(ahead.eta_high_ms) if ahead else None,
+            gpus=gpus,
+            cost_gpu_hours=lost,
+            cost_money=money,
+            currency=self._price.currency if money is not None else "",
+        )
+
+    def _on(self, subject: Subject) -> Sequence[Reading]:
+        """The GPUs that the subject is, or has; of a pool or the fleet none, for they are not all at risk."""
+        if subject.kind is SubjectKind.HOST:
+            return self._by_host[subject.name]
+        own = self._readings.get(subject.name)
+        return [] if own is None else [own]
+
+    def _gpus(self, subject: Subject) -> int:
+        """GPUs of the jobs on the subject: a GPU, or a host with several."""
+        here = self._on(subject)
+        jobs = {self._jobs[reading.gpu.uuid] for reading in here if self._jobs.get(reading.gpu.uuid)}
+        unnamed = sum(not self._jobs.get(reading.gpu.uuid) and _is_busy(reading) for reading in here)
+        return sum(self._ranks[job] for job in jobs) + unnamed
+
+    def _expected_loss(
+        self, gpus: int, root: Finding | None, ahead: Prediction | None, state: GpuState
+    ) -> float | None:
+        """A fault that is there is certain; one that is expected has its prediction's chance; else nobody knows."""
+        there = state is GpuState.LOST or (
+            root is not None and root.severity is Severity.CRITICAL and root.category is Category.HARDWARE
+        )
+        if there:
+            return gpu_hours_at_risk(gpus, 1.0, True, self._cost)
+        if ahead is None or ahead.probability is None:
+            return None
+        return gpu_hours_at_risk(gpus, ahead.probability, not ahead.metric, self._cost)
+
+
+def _is_busy(reading: Reading) -> bool:
+    """Whether something runs there, whoever's it is."""
+    return bool(reading.owners) or reading.values.get("gpu_utilization_ratio", 0.0) > 0.0
+
+
+def _most_urgent(predictions: Iterable[Prediction]) -> Prediction | None:
+    """The soonest, of those without an instant the most probable."""
+    return min(predictions, key=lambda p: (p.eta_ms is None, p.eta_ms or 0, -(p.probability or 0.0)), default=None)

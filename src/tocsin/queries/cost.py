@@ -1,0 +1,169 @@
+"""What the fleet costs, as the API shows it: usage, money, and what faults hit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+import numpy as np
+
+from tocsin.actions.model.status import DecisionStatus
+from tocsin.client.models_cost import CostOut, EarlyOut, GroupOut, HourOut, LostOut, MoneyOut, UsageOut
+from tocsin.config.settings import CostSettings
+from tocsin.domain.clock import HOUR, MINUTE, SECOND, to_iso
+from tocsin.domain.decision import OutcomeStatus
+from tocsin.domain.event import Event
+from tocsin.domain.finding import ActionKind
+from tocsin.domain.subject import SubjectKind
+from tocsin.domain.usage import Group, Prices, Usage, money, total
+from tocsin.forecaster.diagnosis.idle import IDLE_UTILIZATION
+from tocsin.queries.cost_hours import Pages
+from tocsin.queries.scoreboard import HORIZON_MS, is_hardware
+from tocsin.store.port import Store
+
+BEFORE_MS = 15 * MINUTE
+"""The GPU was at work if it was busy on average over so long before its fault."""
+SAME_MS = HOUR
+"""Events of one GPU so close to each other are one fault."""
+LOOKED_AT, SHOWN = 100, 20
+"""Faults whose readings are looked at, the newest ones, and early actions that are shown."""
+EARLY = frozenset(
+    {
+        ActionKind.PLACE_ELSEWHERE,
+        ActionKind.CHECKPOINT,
+        ActionKind.MIGRATE,
+        ActionKind.CORDON,
+        ActionKind.DRAIN,
+    }
+)
+"""Actions that save work where they come before a fault."""
+_WORKED = frozenset({OutcomeStatus.SUCCEEDED, OutcomeStatus.RESTORED})
+
+
+def cost_out(pages: Pages, prices: Prices, lost: LostOut, span: tuple[int, int], now_ms: int) -> CostOut:
+    """Usage of `pages` with its price; `span` is the period that was asked for, whole hours."""
+    groups = _groups(pages)
+    return CostOut(
+        now=to_iso(now_ms),
+        start=to_iso(span[0]),
+        end=to_iso(span[1]),
+        simulated=lost.simulated,
+        hours_wanted=pages.wanted,
+        hours_read=pages.read,
+        hours_empty=pages.empty,
+        usage=usage_out(total(groups.values())),
+        money=_money(groups, prices),
+        groups=sorted((_group(name, one, prices) for name, one in groups.items()), key=lambda one: -one.gpu_hours),
+        hours=[
+            HourOut(at=to_iso(one.at_ms), sampled=one.sampled, **usage_out(one.usage).model_dump())
+            for one in pages.hours
+        ],
+        lost=lost,
+    )
+
+
+def usage_out(usage: Usage) -> UsageOut:
+    """Usage as the API shows it."""
+    return UsageOut(gpu_hours=usage.gpu_hours, **asdict(usage))
+
+
+def _groups(pages: Pages) -> dict[Group, Usage]:
+    groups: dict[Group, Usage] = {}
+    for hour in pages.hours:
+        for name, usage in hour.account.groups.items():
+            groups[name] = groups.get(name, Usage()) + usage
+    return groups
+
+
+def _group(name: Group, usage: Usage, prices: Prices) -> GroupOut:
+    price = prices.of_model(name[1])
+    return GroupOut(
+        pool=name[0],
+        model=name[1],
+        gpu_hour=price,
+        idle_cost=None if price is None else price * usage.idle,
+        **usage_out(usage).model_dump(),
+    )
+
+
+def _money(groups: Mapping[Group, Usage], prices: Prices) -> MoneyOut:
+    return MoneyOut(currency=prices.currency, kwh_price=prices.kwh, pue=prices.pue, **asdict(money(groups, prices)))
+
+
+# ---------------------------------------------------------------------- faults
+
+
+def faults_of(events: Sequence[Event]) -> list[Event]:
+    """Hardware faults, the newest first: of events of one GPU within an hour of each other the first."""
+    last: dict[str, int] = {}
+    found = []
+    for event in sorted(events, key=lambda one: one.at_ms):
+        if is_hardware(event):
+            if event.at_ms - last.get(event.gpu, event.at_ms - SAME_MS) >= SAME_MS:
+                found.append(event)
+            last[event.gpu] = event.at_ms
+    return found[::-1]
+
+
+def lost_out(
+    store: Store,
+    statuses: Sequence[DecisionStatus],
+    span: tuple[int, int],
+    assumed: CostSettings,
+    *,
+    simulated: bool,
+) -> LostOut:
+    """Faults in [`span`), what their GPUs did before, and what had been done about them. Raises StoreUnavailable."""
+    faults = faults_of(store.events(*span))
+    looked = {fault.id: _was_busy(store, fault) for fault in faults[:LOOKED_AT]}
+    early = [one for fault in faults if (one := _early(fault, statuses, looked.get(fault.id))) is not None]
+    return LostOut(
+        faults=len(faults),
+        at_work=sum(busy is True for busy in looked.values()),
+        at_rest=sum(busy is False for busy in looked.values()),
+        untold=sum(busy is None for busy in looked.values()),
+        looked_at=len(looked),
+        hours_each=assumed.checkpoint_interval_hours / 2 + assumed.restart_hours,
+        early=early[:SHOWN],
+        early_total=len(early),
+        simulated=simulated,
+    )
+
+
+def _was_busy(store: Store, fault: Event) -> bool | None:
+    """Whether the GPU did work before its fault; None where no reading tells."""
+    series = store.series(fault.gpu, ["gpu_utilization_ratio"], fault.at_ms - BEFORE_MS, fault.at_ms)
+    known = series.values[np.isfinite(series.values)]
+    return bool(known.mean() >= IDLE_UTILIZATION) if known.size else None
+
+
+def _early(fault: Event, statuses: Sequence[DecisionStatus], busy: bool | None) -> EarlyOut | None:
+    """The last action on the GPU or its host that had worked before the fault came, within the horizon."""
+    acted = [one for one in statuses if _met(one, fault)]
+    if not acted:
+        return None
+    status = max(acted, key=lambda one: one.outcome.at_ms if one.outcome else 0)
+    decision, outcome = status.decision, status.outcome
+    assert outcome is not None
+    return EarlyOut(
+        decision=decision.id,
+        action=decision.action,
+        gpu=fault.gpu,
+        host=fault.host,
+        acted=to_iso(outcome.at_ms),
+        fault=to_iso(fault.at_ms),
+        lead_s=(fault.at_ms - outcome.at_ms) / SECOND,
+        idle=None if busy is None else not busy,
+        sentence=decision.sentence,
+        effect=dict(outcome.effect),
+        simulated=decision.simulated or fault.simulated,
+    )
+
+
+def _met(status: DecisionStatus, fault: Event) -> bool:
+    outcome, subject = status.outcome, status.decision.subject
+    if outcome is None or outcome.status not in _WORKED or status.decision.action not in EARLY:
+        return False
+    if not fault.at_ms - HORIZON_MS <= outcome.at_ms < fault.at_ms:
+        return False
+    return subject.name == (fault.host if subject.kind is SubjectKind.HOST else fault.gpu)

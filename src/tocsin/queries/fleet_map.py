@@ -1,0 +1,135 @@
+"""The fleet in columns, made once for each change and not once for each reader."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from tocsin.client.models import GpuState
+from tocsin.client.models_now import FleetMap
+from tocsin.domain.clock import SECOND
+from tocsin.domain.finding import Finding
+from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.reading import Reading
+from tocsin.domain.subject import SubjectKind
+from tocsin.queries.scoreboard import is_ahead
+from tocsin.queries.views import gpu_state
+from tocsin.runtime.brain import Brain
+
+T = TypeVar("T", Finding, Prediction)
+
+
+@dataclass(frozen=True)
+class Board:
+    """The fleet at one instant. `readings` are by rack, host and index; findings and predictions by GPU."""
+
+    now_ms: int
+    readings: Sequence[Reading]
+    states: Mapping[str, GpuState]
+    findings: Mapping[str, Sequence[Finding]]
+    warnings: Mapping[str, Sequence[Prediction]]
+    map: FleetMap
+    counts: Mapping[GpuState, int] = field(default_factory=dict)
+
+
+class FleetBoards:
+    """The newest board of a brain: remade when something was taken in, judged or forecast, or a second has passed."""
+
+    def __init__(self, brain: Brain) -> None:
+        self._brain = brain
+        self._lock = threading.Lock()
+        self._key: tuple[object, ...] = ()
+        self._active: list[Finding] | None = None
+        self._board: Board | None = None
+
+    def look(self) -> Board:
+        """The fleet now; safe from several threads, of which one does the work."""
+        brain, now = self._brain, self._brain.clock.now_ms()
+        with self._lock:
+            key = (brain.memory.count, brain.forecasts.made, now // SECOND)
+            active = brain.active
+            if self._board is None or key != self._key or active is not self._active:
+                fresh_ms = int(brain.settings.actions.fresh_seconds * SECOND)
+                predictions = brain.forecasts.current(now)
+                board = board_of(brain.memory.latest(), active, predictions, now, fresh_ms)
+                if self._board is not None and board.map == self._board.map:
+                    # The very object of before tells readers that nothing has changed.
+                    board = replace(board, map=self._board.map)
+                self._key, self._active, self._board = key, active, board
+            return self._board
+
+
+def board_of(
+    readings: Iterable[Reading],
+    findings: Iterable[Finding],
+    predictions: Iterable[Prediction],
+    now_ms: int,
+    fresh_ms: int,
+) -> Board:
+    """The board of a fleet at `now_ms`; readings older than `fresh_ms` are stale."""
+    ordered = sorted(readings, key=_place)
+    found, warned = _by_gpu(findings), _by_gpu(p for p in predictions if is_warning(p))
+    states = {r.gpu.uuid: gpu_state(r, found.get(r.gpu.uuid, ()), now_ms, fresh_ms) for r in ordered}
+    made = _columns(ordered, states, warned)
+    return Board(now_ms, ordered, states, found, warned, made, Counter(states.values()))
+
+
+def is_warning(prediction: Prediction) -> bool:
+    """Whether it tells of something still to come, with or without an instant."""
+    return is_ahead(prediction) or prediction.status is PredictionStatus.LIKELY
+
+
+def _place(reading: Reading) -> tuple[str, str, int, str]:
+    gpu = reading.gpu
+    return gpu.rack, gpu.host, -1 if gpu.index is None else gpu.index, gpu.uuid
+
+
+def _by_gpu(items: Iterable[T]) -> Mapping[str, Sequence[T]]:
+    found: defaultdict[str, list[T]] = defaultdict(list)
+    for item in items:
+        if item.subject.kind is SubjectKind.GPU:
+            found[item.subject.name].append(item)
+    return found
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)
+
+
+def _ratio(value: float | None) -> float | None:
+    return None if value is None else round(min(1.0, max(0.0, value)), 3)
+
+
+def _columns(
+    ordered: Sequence[Reading], states: Mapping[str, GpuState], warned: Mapping[str, Sequence[Prediction]]
+) -> FleetMap:
+    hosts: dict[tuple[str, str], int] = {}
+    models: dict[str, int] = {}
+    pools: list[str] = []
+    ranks = {state: state.rank for state in GpuState}
+    for reading in ordered:
+        if hosts.setdefault((reading.gpu.rack, reading.gpu.host), len(hosts)) == len(pools):
+            pools.append(reading.gpu.pool)
+        models.setdefault(reading.gpu.model, len(models))
+    values = [reading.values for reading in ordered]
+    risks = (max((p.probability or 0.0 for p in warned.get(r.gpu.uuid, ())), default=None) for r in ordered)
+    # Not validated: the columns come from here, and a fleet of 10,000 is remade each second.
+    return FleetMap.model_construct(
+        hosts=[host for _, host in hosts],
+        racks=[rack for rack, _ in hosts],
+        pools=pools,
+        models=list(models),
+        uuid=[reading.gpu.uuid for reading in ordered],
+        host=[hosts[reading.gpu.rack, reading.gpu.host] for reading in ordered],
+        model=[models[reading.gpu.model] for reading in ordered],
+        index=[reading.gpu.index for reading in ordered],
+        state=[ranks[states[reading.gpu.uuid]] for reading in ordered],
+        temperature=[_rounded(each.get("gpu_temperature_celsius"), 1) for each in values],
+        utilization=[_ratio(each.get("gpu_utilization_ratio")) for each in values],
+        memory=[_ratio(each.get("gpu_memory_used_ratio")) for each in values],
+        power=[_rounded(each.get("gpu_power_watts"), 0) for each in values],
+        risk=[_ratio(risk) for risk in risks],
+    )

@@ -1,0 +1,133 @@
+"""Plans for people who look: made of the live state, shown, and never carried out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tocsin.actions.planning.defragment import defragment, repack_mig
+from tocsin.actions.planning.placement import place
+from tocsin.actions.planning.plan import Plan, Refusal, Step
+from tocsin.actions.planning.power import PowerBudget, power_caps
+from tocsin.actions.planning.scaling import ScalingPolicy, replace_before_drain, scale_in
+from tocsin.actions.planning.simulation import Stage
+from tocsin.actions.planning.state import TEMPLATES, FleetState, GpuMode
+from tocsin.actions.planning.units import Limits
+from tocsin.client.models_fragmentation import HostChange, MigChange, Planner, PlanOut, RefusalOut, StepOut
+
+STEPS, REASONS, CHANGES = 100, 20, 40
+"""Most steps, reasons, and hosts or GPUs that one plan shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a planner is asked, fit to be sent to another process."""
+
+    planner: Planner
+    state: FleetState
+    limits: Limits
+    policy: ScalingPolicy
+    power: PowerBudget
+
+
+def make_plans(ask: Ask) -> list[PlanOut]:
+    """The plans of one planner; the same as `tocsin plan` makes."""
+    return [plan_out(plan, ask.state, ask.limits) for plan in _plans(ask)]
+
+
+def _plans(ask: Ask) -> list[Plan]:
+    state, limits = ask.state, ask.limits
+    if ask.planner == "defragment":
+        return [defragment(state, limits)]
+    if ask.planner == "mig":
+        return [repack_mig(state, limits)]
+    if ask.planner == "place":
+        return [place(state, limits)]
+    if ask.planner == "power":
+        return [power_caps(state, ask.power)]
+    risky = [node for node in state.nodes.values() if node.schedulable and node.risk > limits.most_risk]
+    hosts = tuple(node.host for node in sorted(risky, key=lambda node: (-node.risk, node.host)))
+    drained = [replace_before_drain(state, hosts, limits)] if hosts else []
+    return [*drained, scale_in(state, ask.policy, limits)]
+
+
+def plan_out(plan: Plan, state: FleetState, limits: Limits) -> PlanOut:
+    """A plan as the API shows it, with what it changes on hosts and MIG GPUs."""
+    after = Stage(state, limits.most_risk).run(plan.steps)
+    touched = _touched(plan.steps)
+    return PlanOut(
+        kind=plan.kind,
+        sentence=plan.sentence,
+        steps=[_step_out(step) for step in plan.steps[:STEPS]],
+        steps_total=len(plan.steps),
+        refused=refusals(plan.refused),
+        before=_finite(plan.before),
+        after=_finite(plan.after),
+        gain_gpu_hours=plan.gain_gpu_hours,
+        cost_gpu_hours=plan.cost_gpu_hours,
+        horizon_h=plan.horizon_h,
+        hosts=_hosts(touched, state, after),
+        mig=_mig(touched, state, after),
+        simulated=plan.simulated,
+    )
+
+
+def _step_out(step: Step) -> StepOut:
+    return StepOut(
+        kind=step.kind.value,
+        subject=step.subject,
+        sentence=step.sentence,
+        wait_s=step.wait_s,
+        asks=step.asks,
+        gain_gpu_hours=step.gain_gpu_hours,
+        cost_gpu_hours=step.cost_gpu_hours,
+    )
+
+
+def refusals(refused: Iterable[Refusal]) -> list[RefusalOut]:
+    """By reason, the commonest first."""
+    counts: Counter[str] = Counter()
+    first: dict[str, str] = {}
+    for one in refused:
+        counts[one.reason] += 1
+        first.setdefault(one.reason, one.subject)
+    return [RefusalOut(reason=why, first=first[why], count=count) for why, count in counts.most_common(REASONS)]
+
+
+def _finite(figures: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in figures.items() if abs(value) != float("inf")}
+
+
+def _touched(steps: Sequence[Step]) -> list[str]:
+    """GPUs that work leaves or comes to, in order."""
+    moves = [move for step in steps for move in step.moves]
+    return list(dict.fromkeys(hold.gpu for move in moves for hold in (*move.source, *move.target)))
+
+
+def _hosts(touched: Iterable[str], state: FleetState, after: FleetState) -> list[HostChange]:
+    both = [uuid for uuid in touched if uuid in state.gpus and uuid in after.gpus]
+    hosts = dict.fromkeys(state.gpus[uuid].host for uuid in both if state.gpus[uuid].mode is not GpuMode.MIG)
+    return [
+        HostChange(
+            host=host,
+            gpus=len(state.by_host[host]),
+            free_before=sum(state.free_node(host).free),
+            free_after=sum(after.free_node(host).free),
+        )
+        for host in list(hosts)[:CHANGES]
+    ]
+
+
+def _mig(touched: Iterable[str], state: FleetState, after: FleetState) -> list[MigChange]:
+    gpus = [uuid for uuid in touched if uuid in state.gpus and state.gpus[uuid].mode is GpuMode.MIG]
+    return [
+        MigChange(
+            gpu=uuid,
+            host=state.gpus[uuid].host,
+            slices=TEMPLATES[state.gpus[uuid].template].memory_slices,
+            before=list(state.layout(uuid)),
+            after=list(after.layout(uuid)),
+        )
+        for uuid in gpus[:CHANGES]
+    ]

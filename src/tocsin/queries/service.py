@@ -1,0 +1,393 @@
+"""What the API serves, over a brain."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, Literal, Protocol
+
+from prometheus_client import generate_latest
+
+from tocsin import __version__
+from tocsin.actions.model.scope import base_key
+from tocsin.actions.model.status import DecisionStatus
+from tocsin.api.service import Detail
+from tocsin.client.errors import NotFound
+from tocsin.client.models import (
+    ControlState,
+    DecisionOut,
+    DiagnosisOut,
+    FindingOut,
+    FleetSummary,
+    GpuDetail,
+    GpuSummary,
+    IncidentOut,
+    IngestResult,
+    InjectionOut,
+    JournalEntryOut,
+    PredictionOut,
+    Readiness,
+    RejectedLine,
+    ReleaseOut,
+    Scoreboard,
+    SeriesResponse,
+    VerificationOut,
+)
+from tocsin.client.models_decisions import DecisionStory, Timeline, TimelineQuery, UndoOut
+from tocsin.client.models_journal import ExportForm, JournalPage, JournalQuery
+from tocsin.client.models_manual import ManualAction, ManualActionOut
+from tocsin.client.models_now import Attention, FleetMap, PeerBand, PeerGroup
+from tocsin.client.orders import OrderOut, OrderReportIn, OrderTaken
+from tocsin.domain.clock import DAY, SECOND, to_iso
+from tocsin.domain.decision import DecisionState
+from tocsin.domain.errors import Conflict, InputError
+from tocsin.domain.finding import Finding
+from tocsin.domain.metrics import nearest, spec_of
+from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.reading import Reading
+from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.journal.kinds import EntryKind
+from tocsin.journal.verify import verify
+from tocsin.queries import attention, convert, journal_views, timeline, views
+from tocsin.queries.ahead import Ahead
+from tocsin.queries.cache import Kept
+from tocsin.queries.diagnose import diagnose_fleet
+from tocsin.queries.fleet_map import FleetBoards
+from tocsin.queries.peers import peer_band
+from tocsin.queries.scoreboard import is_ahead, score_crossings, scoreboard
+from tocsin.queries.scoreboard_hazards import Followed, score_hazards
+from tocsin.queries.workloads import same_jobs
+from tocsin.runtime.brain import Brain
+from tocsin.runtime.planning import state_document
+from tocsin.store.line_protocol.codec import decode
+from tocsin.store.port import Series
+
+EVENTS_SHOWN_MS = 7 * DAY
+"""How far back a GPU's page shows events and findings."""
+
+
+class Injector(Protocol):
+    """What can make a simulated GPU fail."""
+
+    def inject(self, kind: str, gpu: str) -> tuple[str, int, str]:
+        """Start a failure; returns the GPU's UUID, the instant and a sentence. Raises InputError."""
+        ...
+
+
+class BrainService(Ahead):
+    """Implements `tocsin.api.service.Service`."""
+
+    def __init__(self, brain: Brain, injector: Injector | None = None) -> None:
+        super().__init__(brain, lambda: self.scoreboard().hazards)
+        self._injector = injector
+        self._boards = FleetBoards(brain)
+        # It reads all predictions that are stored, which is much for one who only looks, and every open page asks.
+        self._scored = Kept(self._wall.monotonic, self._score)
+
+    def now_ms(self) -> int:
+        return self._brain.clock.now_ms()
+
+    def ready(self) -> Readiness:
+        reasons = [] if self._brain.evaluated else ["the first evaluation has not finished"]
+        return Readiness(ready=not reasons, reasons=reasons)
+
+    # ------------------------------------------------------------------ reading
+
+    def summary(self) -> FleetSummary:
+        brain, board = self._brain, self._boards.look()
+        now, seen = board.now_ms, board.readings
+        statuses = brain.statuses()
+        control = self._control()
+        newest = max((reading.at_ms for reading in seen), default=None)
+        return FleetSummary(
+            version=__version__,
+            now=to_iso(now),
+            simulated=any(reading.gpu.simulated for reading in seen),
+            mode=brain.settings.actions.mode,
+            executor=", ".join(brain.settings.actions.executors),
+            paused=control.paused,
+            paused_by=control.paused_by,
+            paused_reason=control.paused_reason,
+            breaker=control.breaker,
+            gpus=len(seen),
+            hosts=len({reading.gpu.host for reading in seen}),
+            pools=len({reading.gpu.pool for reading in seen}),
+            states=dict(board.counts),
+            readings=brain.memory.count,
+            last_reading=convert.instant(newest),
+            last_reading_age_s=None if newest is None else max(0.0, (now - newest) / SECOND),
+            utilization_ratio=views.mean(board.map.utilization),
+            memory_used_ratio=views.mean(board.map.memory),
+            power_watts=sum(watts or 0.0 for watts in board.map.power) if seen else None,
+            findings=dict(Counter(finding.severity for finding in brain.active)),
+            incidents=len(brain.incidents),
+            predictions=sum(is_ahead(p) for p in brain.forecasts.current(now)),
+            decisions=len(statuses),
+            decisions_held=sum(status.state is DecisionState.HELD for status in statuses),
+            decisions_approvable=sum(views.approvable(status) for status in statuses),
+        )
+
+    def fleet_map(self) -> FleetMap:
+        return self._boards.look().map
+
+    def attention(self, limit: int) -> Attention:
+        brain, board = self._brain, self._boards.look()
+        settings, nodes = brain.settings, brain.managers.nodes()
+        predictions, prices = brain.forecasts.current(board.now_ms), settings.prices.prices()
+        return attention.attention(board, nodes, brain.incidents, predictions, settings.actions.cost, prices, limit)
+
+    def peers(
+        self, uuid: str, by: PeerGroup, metrics: Sequence[str], start_ms: int, end_ms: int, points: int
+    ) -> PeerBand:
+        brain, reading = self._brain, self._reading(uuid)
+        latest, nodes = brain.memory.latest(), brain.managers.nodes()
+        return peer_band(brain.store, reading, latest, nodes, by, metrics, start_ms, end_ms, points)
+
+    def gpus(self) -> list[GpuSummary]:
+        brain, now = self._brain, self.now_ms()
+        findings = _by_gpu(brain.active)
+        predictions = _by_gpu(brain.forecasts.current(now))
+        fresh_ms = int(brain.settings.actions.fresh_seconds * SECOND)
+        found = [
+            views.gpu_summary(reading, findings[uuid], predictions[uuid], now, fresh_ms)
+            for reading in brain.memory.latest()
+            for uuid in (reading.gpu.uuid,)
+        ]
+        return sorted(found, key=lambda gpu: (gpu.host, -1 if gpu.index is None else gpu.index, gpu.uuid))
+
+    def gpu(self, uuid: str) -> GpuDetail:
+        brain, now = self._brain, self.now_ms()
+        reading = self._reading(uuid)
+        active = _by_gpu(brain.active)[uuid]
+        ids = {finding.id for finding in active}
+        past = [f for f in brain.store.findings(now - EVENTS_SHOWN_MS, now + 1) if f.subject.name == uuid]
+        predictions = _by_gpu(brain.forecasts.current(now))[uuid]
+        fresh_ms = int(brain.settings.actions.fresh_seconds * SECOND)
+        return GpuDetail(
+            summary=views.gpu_summary(reading, active, predictions, now, fresh_ms),
+            serial=reading.gpu.serial,
+            pci_bus_id=reading.gpu.pci_bus_id,
+            labels=dict(reading.gpu.labels),
+            values=dict(reading.values),
+            missing={name: reason.label for name, reason in reading.missing.items()},
+            owners=[convert.owner_out(owner) for owner in reading.owners],
+            events=[convert.event_out(event) for event in brain.store.events(now - EVENTS_SHOWN_MS, now + 1, uuid)],
+            findings=[convert.finding_out(finding) for finding in active]
+            + [convert.finding_out(finding, active=False) for finding in past if finding.id not in ids],
+            predictions=[convert.prediction_out(prediction) for prediction in predictions],
+            decisions=[
+                views.decision_out(status) for status in brain.statuses() if status.decision.subject.name == uuid
+            ],
+        )
+
+    def _reading(self, uuid: str) -> Reading:
+        reading = self._brain.memory.reading(uuid)
+        if reading is None:
+            raise NotFound(f"no GPU {uuid}; GET /v1/gpus lists them")
+        return reading
+
+    def series(self, uuid: str, metrics: Sequence[str], start_ms: int, end_ms: int, max_points: int) -> SeriesResponse:
+        self._reading(uuid)
+        for name in metrics:
+            if spec_of(name) is None:
+                raise InputError("metrics", name, "is not in the metric table", f"did you mean {nearest(name)}?")
+        found = self._brain.store.series(uuid, metrics, start_ms, end_ms)
+        return views.series_out(found, start_ms, end_ms, max_points)
+
+    def findings(self) -> list[FindingOut]:
+        active = sorted(self._brain.active, key=lambda f: (-f.severity.rank, f.started_ms, f.id))
+        return [convert.finding_out(finding) for finding in active]
+
+    def incidents(self) -> list[IncidentOut]:
+        found = sorted(self._brain.incidents, key=lambda i: (-i.root.severity.rank, i.opened_ms, i.id))
+        return [convert.incident_out(incident) for incident in found]
+
+    def predictions(self) -> list[PredictionOut]:
+        rank = list(PredictionStatus).index
+        found = sorted(
+            self._brain.forecasts.current(self.now_ms()),
+            key=lambda p: (rank(p.status), p.eta_ms or p.at_ms, p.subject.key, p.target),
+        )
+        return [convert.prediction_out(prediction) for prediction in found]
+
+    def decisions(self, limit: int, state: DecisionState | None = None) -> list[DecisionOut]:
+        found = [status for status in self._brain.statuses() if state is None or status.state is state]
+        found.sort(key=lambda status: (-status.decision.at_ms, status.decision.id))
+        return [views.decision_out(status) for status in found[:limit]]
+
+    def decision(self, decision_id: str) -> DecisionOut:
+        return views.decision_out(self._status(decision_id))
+
+    def _status(self, decision_id: str) -> DecisionStatus:
+        for status in self._brain.statuses():
+            if status.decision.id == decision_id:
+                return status
+        raise NotFound(f"no decision {decision_id}; tocsin status or GET /v1/decisions lists them")
+
+    def journal(self, after: int, limit: int, kinds: Collection[str] | None = None) -> list[JournalEntryOut]:
+        wanted = journal_views.kinds_of(kinds) if kinds else None
+        entries = self._brain.journal.entries(after=after, kinds=wanted, limit=limit)
+        return [convert.entry_out(entry) for entry in entries]
+
+    def timeline(self, query: TimelineQuery, offset: int, limit: int) -> Timeline:
+        return timeline.timeline(self._brain, query, offset, limit)
+
+    def story(self, decision_id: str) -> DecisionStory:
+        return timeline.story(self._brain, self._status(decision_id))
+
+    def undo(self, decision_id: str, actor: str, reason: str) -> UndoOut:
+        self._status(decision_id)
+        return timeline.undone(self._brain, decision_id, self._brain.actions.undo(decision_id, actor, reason))
+
+    def journal_page(self, query: JournalQuery, before: int | None, limit: int) -> JournalPage:
+        return journal_views.page(self._brain.journal.path, query, before, limit)
+
+    def export_journal(self, form: ExportForm, query: JournalQuery, after: int) -> Iterator[str]:
+        return journal_views.lines(self._brain.journal.path, form, query, after)
+
+    def verify_journal(self) -> VerificationOut:
+        result = verify(self._brain.journal.path)
+        return VerificationOut(ok=result.ok, events=result.events, problem=result.problem)
+
+    def scoreboard(self) -> Scoreboard:
+        return self._scored.get()
+
+    def _score(self) -> Scoreboard:
+        brain, now = self._brain, self.now_ms()
+        since = now - int(brain.settings.store.minute_days * DAY)
+        made = brain.store.predictions(since, now + 1)
+        statuses, events = brain.statuses(), brain.store.events(since, now + 1)
+        # A GPU that has left was last observed when something was last said of it.
+        observed = {p.subject.name: p.at_ms for p in sorted(made, key=lambda p: p.at_ms)}
+        observed |= {reading.gpu.uuid: reading.at_ms for reading in brain.memory.latest()}
+        crossings, by_model = score_crossings(made, self._one_series, now)
+        return scoreboard(
+            statuses,
+            events,
+            crossings,
+            crossings=by_model,
+            hazards=score_hazards(made, Followed(events, statuses, brain.store.gpus(), observed, now)),
+            experience=brain.actions.controls().experience,
+            mode=brain.settings.actions.mode,
+            simulated=any(gpu.simulated for gpu in brain.gpus),
+            since_ms=min((status.decision.at_ms for status in statuses), default=now),
+            now_ms=now,
+        )
+
+    def _one_series(self, gpu: str, metric: str, start_ms: int, end_ms: int) -> Series:
+        return self._brain.store.series(gpu, [metric], start_ms, end_ms)
+
+    def diagnoses(self, host: str = "") -> list[DiagnosisOut]:
+        now = self.now_ms()
+        found = diagnose_fleet(self._brain.store, self._brain.memory.latest(), now, host)
+        return [convert.diagnosis_out(diagnosis) for diagnosis in found]
+
+    def planning_state(self) -> dict[str, Any]:
+        return state_document(self._brain, self.now_ms())
+
+    def metrics(self) -> bytes:
+        return generate_latest(self._brain.metrics.registry)
+
+    # ------------------------------------------------------------------ control
+
+    def _control(self) -> ControlState:
+        controls = self._brain.actions.controls()
+        return convert.control_out(controls, self._brain.settings.actions.breaker_root_causes)
+
+    def approve(self, decision_id: str, actor: str) -> DecisionOut:
+        self._status(decision_id)
+        self._brain.actions.approve(decision_id, actor)
+        return self.decision(decision_id)
+
+    def reject(self, decision_id: str, actor: str, reason: str) -> DecisionOut:
+        self._status(decision_id)
+        self._brain.actions.reject(decision_id, actor, reason)
+        return self.decision(decision_id)
+
+    def release(self, kind: Literal["host", "gpu"], name: str, actor: str, reason: str) -> ReleaseOut:
+        subject = self._subject(kind, name)
+        self._brain.actions.release(subject, actor, reason)
+        until_ms = self._brain.actions.controls().hold_offs[base_key(subject)].until_ms
+        return ReleaseOut(subject=convert.subject_out(subject), held_off_until=to_iso(until_ms))
+
+    def _subject(self, kind: Literal["host", "gpu"], name: str) -> Subject:
+        if kind == "gpu":
+            found = self._reading(name).gpu
+            return Subject(SubjectKind.GPU, name, found.host, found.pool)
+        pools = {gpu.pool for gpu in self._brain.gpus if gpu.host == name}
+        if not pools:
+            raise NotFound(f"no host {name}; GET /v1/gpus lists them")
+        return Subject(SubjectKind.HOST, name, name, pools.pop() if len(pools) == 1 else "")
+
+    def record_manual(self, deed: ManualAction, actor: str) -> ManualActionOut:
+        payload = deed.model_dump(mode="json")
+        return ManualActionOut(seq=self._brain.journal.append(EntryKind.MANUAL_ACTION, payload, actor=actor).seq)
+
+    def pause(self, actor: str, reason: str) -> ControlState:
+        self._brain.actions.pause(actor, reason)
+        return self._control()
+
+    def resume(self, actor: str) -> ControlState:
+        self._brain.actions.resume(actor)
+        return self._control()
+
+    def reset_breaker(self, actor: str) -> ControlState:
+        self._brain.actions.reset_breaker(actor)
+        return self._control()
+
+    # ------------------------------------------------------------------ access
+
+    def same_jobs(self, gpus: Collection[str]) -> set[str]:
+        return same_jobs(self._brain.memory.latest(), self._brain.managers, gpus)
+
+    def host_of(self, gpu: str) -> str:
+        reading = self._brain.memory.reading(gpu)
+        fresh_ms = int(self._brain.settings.actions.fresh_seconds * SECOND)
+        return reading.gpu.host if reading is not None and self.now_ms() - reading.at_ms <= fresh_ms else ""
+
+    def record_access(self, event: Literal["login", "logout", "login_locked"], actor: str, detail: Detail) -> None:
+        self._brain.journal.append(EntryKind(event), detail, actor=actor)
+
+    def refused(self, reason: str) -> None:
+        self._brain.metrics.count("tocsin_api_refused_total", reason=reason)
+
+    # ------------------------------------------------------------------ writing
+
+    def orders(self, host: str) -> list[OrderOut]:
+        return self._brain.desk.orders(host)
+
+    def report_order(self, order_id: str, sent: OrderReportIn) -> OrderTaken:
+        return self._brain.desk.report(order_id, sent)
+
+    def ingest(self, text: str, precision: str) -> IngestResult:
+        decoded = decode(text, precision=precision, now_ms=self.now_ms())
+        batch = decoded.batch
+        self._brain.accept(batch)
+        self._brain.metrics.count("tocsin_api_lines_total", len(decoded.rejected), outcome="rejected")
+        self._brain.metrics.count("tocsin_api_lines_total", len(batch), outcome="accepted")
+        return IngestResult(
+            readings=len(batch.readings),
+            events=len(batch.events),
+            findings=len(batch.findings),
+            predictions=len(batch.predictions),
+            rejected=[RejectedLine(number=line.number, problem=line.problem) for line in decoded.rejected],
+            warnings=list(decoded.warnings),
+        )
+
+    def inject(self, kind: str, gpu: str, actor: str) -> InjectionOut:
+        if self._injector is None:
+            raise Conflict(
+                "a failure can be injected only into a fleet that the service itself simulates (tocsin demo)"
+            )
+        uuid, at_ms, sentence = self._injector.inject(kind, gpu)
+        self._brain.journal.append(
+            EntryKind.INJECTION, {"kind": kind, "gpu": uuid, "at_ms": at_ms}, actor=actor, simulated=True
+        )
+        return InjectionOut(kind=kind, gpu=uuid, at=to_iso(at_ms), sentence=sentence)
+
+
+def _by_gpu(items: Iterable[Finding] | Iterable[Prediction]) -> defaultdict[str, list]:  # type: ignore[type-arg]
+    found: defaultdict[str, list] = defaultdict(list)  # type: ignore[type-arg]
+    for item in items:
+        found[item.subject.name].append(item)
+    return found

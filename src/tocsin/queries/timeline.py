@@ -1,0 +1,127 @@
+"""Decisions over time as the API shows them: filtered, in pages, with what is needed to understand each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from tocsin.actions.loop.undo import problem_of
+from tocsin.actions.model.catalogue import ACTIONS
+from tocsin.actions.model.controls import Controls
+from tocsin.actions.model.cost import LOSSES, read_losses
+from tocsin.actions.model.recovery import ASKED_BY
+from tocsin.actions.model.status import WAITING, DecisionStatus
+from tocsin.client.models import JournalEntryOut
+from tocsin.client.models_decisions import (
+    Alternative,
+    DecisionStory,
+    Timeline,
+    TimelineItem,
+    TimelineMark,
+    TimelineQuery,
+    UndoOut,
+)
+from tocsin.domain.clock import to_iso
+from tocsin.domain.decision import DecisionState
+from tocsin.domain.finding import ActionKind
+from tocsin.journal.page import read_numbered
+from tocsin.queries.convert import entry_out
+from tocsin.queries.views import approvable, decision_out
+from tocsin.runtime.brain import Brain
+
+MARKS = 400
+"""Most marks on the axis of time (own choice: more cannot be told apart on a screen)."""
+_OPEN = WAITING | {DecisionState.EXECUTING, DecisionState.VERIFYING}
+
+
+def timeline(brain: Brain, query: TimelineQuery, offset: int, limit: int) -> Timeline:
+    """Decisions that fit `query`, newest first, from `offset` on."""
+    statuses, controls = brain.statuses(), brain.actions.controls()
+    found = [status for status in statuses if _fits(status, query)]
+    found.sort(key=lambda status: (-status.decision.at_ms, status.decision.id))
+    actions = [status for status in statuses if status.decision.action is not ActionKind.NOTIFY]
+    undone = _undone(statuses)
+    return Timeline(
+        total=len(found),
+        offset=offset,
+        items=[_item(status, controls, undone) for status in found[offset : offset + limit]],
+        marks=[_mark(status) for status in found[:MARKS]],
+        states=dict(Counter(status.state for status in actions)),
+        waiting=sum(approvable(status) for status in actions),
+        actions=sorted({status.decision.action for status in statuses}, key=list(ActionKind).index),
+        rules=sorted({status.decision.rule for status in statuses}),
+        pools=sorted({status.decision.subject.pool for status in statuses} - {""}),
+    )
+
+
+def story(brain: Brain, status: DecisionStatus) -> DecisionStory:
+    """One decision with its entries of the journal."""
+    entries: list[JournalEntryOut] = [entry_out(one) for one in read_numbered(brain.journal.path, status.steps)]
+    item = _item(status, brain.actions.controls(), _undone(brain.statuses()))
+    return DecisionStory(
+        decision=item,
+        entries=entries,
+        settle_s=brain.settings.actions.settle_seconds,
+        runbooks_url=brain.settings.notify.runbooks_url,
+    )
+
+
+def undone(brain: Brain, identity: str, by: str) -> UndoOut:
+    """The answer to an undoing of decision `identity` by decision `by`."""
+    statuses = brain.statuses()
+    status = next(one for one in statuses if one.decision.id == by)
+    return UndoOut(undone=identity, by=_item(status, brain.actions.controls(), _undone(statuses)))
+
+
+def _fits(status: DecisionStatus, query: TimelineQuery) -> bool:
+    decision = status.decision
+    subject = decision.subject
+    if not query.wants(status.state, decision.action, decision.rule, subject.pool, approvable(status)):
+        return False
+    return query.found_in((decision.sentence, decision.rule, subject.name, subject.host, decision.id))
+
+
+def _undone(statuses: Sequence[DecisionStatus]) -> dict[str, str]:
+    """Ids of decisions that undo one, by the key of that one, as long as they wait or run."""
+    return {
+        undoes: status.decision.id
+        for status in statuses
+        if status.state in _OPEN and (undoes := status.decision.parameters.get("undoes", ""))
+    }
+
+
+def _mark(status: DecisionStatus) -> TimelineMark:
+    decision = status.decision
+    return TimelineMark(
+        id=decision.id,
+        at=to_iso(decision.at_ms),
+        action=decision.action,
+        state=status.state,
+        severity=decision.severity,
+        sentence=decision.sentence,
+    )
+
+
+def _item(status: DecisionStatus, controls: Controls, undone_by: Mapping[str, str]) -> TimelineItem:
+    decision = status.decision
+    rejected = controls.rejections.get(decision.id)
+    plain = decision_out(status).model_dump()
+    reason = status.reason if status.outcome is None else ""
+    return TimelineItem.model_validate(
+        plain
+        | {
+            "rejected_by": rejected.actor if rejected else "",
+            "updated": to_iso(status.updated_ms),
+            "reason": rejected.reason if rejected else reason,
+            "asked_by": decision.parameters.get(ASKED_BY, ""),
+            "inverse": ACTIONS[decision.action].inverse,
+            "undo_problem": problem_of(status, controls),
+            "undone_by": undone_by.get(decision.key, ""),
+            "alternatives": _alternatives(decision.parameters.get(LOSSES, ""), decision.action),
+        }
+    )
+
+
+def _alternatives(losses: str, chosen: ActionKind) -> list[Alternative]:
+    ordered = sorted(read_losses(losses).items(), key=lambda one: (one[1], one[0]))
+    return [Alternative(action=action, gpu_hours=loss, chosen=action is chosen) for action, loss in ordered]

@@ -1,0 +1,1 @@
+"""The embedded store: a hot window in SQLite, older hours in segments."""

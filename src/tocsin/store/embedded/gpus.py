@@ -1,0 +1,149 @@
+"""The GPUs of the embedded store: their numbers, their attributes, and the instant of the newest reading of each."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tocsin.domain.identity import Gpu
+from tocsin.domain.reading import Reading
+from tocsin.store.embedded import sqlite_rows as rows
+from tocsin.store.embedded.hot_block import Flags, Index, Ints
+from tocsin.store.identity import Known, is_bare
+
+_COLUMNS = rows.GPU_COLUMNS.replace(" ", "").split(",")
+_UPSERT = (
+    f"INSERT INTO gpu ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))}) ON CONFLICT (uuid) "
+    f"DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _COLUMNS[1:])} RETURNING id"
+)
+
+
+class Numbers:
+    """Number and attributes of every GPU as the writer knows them. Used under the writer's lock alone."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[int, Known]] = {}
+
+    def load(self, db: sqlite3.Connection) -> None:
+        """Take up what the file says; what a transaction that was undone said is not in it."""
+        found = {}
+        for row in db.execute(f"SELECT id, last_ms, {rows.GPU_COLUMNS} FROM gpu"):
+            gpu = rows.read_gpu(row[2:])
+            # Who told the attributes is not kept: the newest reading is the latest that it can have been.
+            found[gpu.uuid] = (int(row[0]), Known(gpu, None if is_bare(gpu) else row[1]))
+        self._known = found
+
+    def of(self, db: sqlite3.Connection, readings: Sequence[Reading]) -> Index:
+        """The number of each reading's GPU, int32[n]; new GPUs and changed attributes are written."""
+        return np.fromiter((self._one(db, reading) for reading in readings), np.int32, len(readings))
+
+    def _one(self, db: sqlite3.Connection, reading: Reading) -> int:
+        gpu = reading.gpu
+        found = self._known.get(gpu.uuid)
+        if found is not None:
+            number, known = found
+            before = known.gpu
+            if not known.learn(gpu, reading.at_ms) or before is gpu or _alike(before, gpu):
+                return number
+        number = int(db.execute(_UPSERT, tuple(rows.gpu_row(gpu))).fetchone()[0])
+        if found is None:
+            known = Known(gpu)
+            known.learn(gpu, reading.at_ms)
+            self._known[gpu.uuid] = (number, known)
+        return number
+
+
+def _alike(one: Gpu, other: Gpu) -> bool:
+    """Whether all attributes are the same; `Gpu` itself compares by UUID. Asked for every reading of a write."""
+    return (
+        one.host == other.host
+        and one.index == other.index
+        and one.model == other.model
+        and one.serial == other.serial
+        and one.pci_bus_id == other.pci_bus_id
+        and one.parent == other.parent
+        and one.mig_profile == other.mig_profile
+        and one.pool == other.pool
+        and one.rack == other.rack
+        and one.labels == other.labels
+        and one.simulated is other.simulated
+    )
+
+
+def note_newest(db: sqlite3.Connection, gpu: Index, at_ms: Ints) -> None:
+    """Keep the newest instant of each GPU number."""
+    order = np.lexsort((at_ms, gpu))
+    last = order[np.append(gpu[order][1:] != gpu[order][:-1], True)] if len(order) else order
+    pairs = zip(at_ms[last].tolist(), gpu[last].tolist(), strict=True)
+    db.executemany("UPDATE gpu SET last_ms = ?1 WHERE id = ?2 AND (last_ms IS NULL OR last_ms < ?1)", pairs)
+
+
+def newest(db: sqlite3.Connection, since_ms: int) -> tuple[Index, Ints]:
+    """Number and newest instant of each GPU that has a reading at or after `since_ms`."""
+    since_ms = max(-(2**63), min(since_ms, 2**63 - 1))
+    found = db.execute("SELECT id, last_ms FROM gpu WHERE last_ms >= ?", (since_ms,)).fetchall()
+    table = np.array(found, dtype=np.int64).reshape(-1, 2)
+    return table[:, 0].astype(np.int32), table[:, 1]
+
+
+def known_gpus(db: sqlite3.Connection, numbers: Collection[int] | None = None) -> dict[int, Gpu]:
+    """GPUs by number; of `numbers` alone where they are given."""
+    query = f"SELECT id, {rows.GPU_COLUMNS} FROM gpu"
+    if numbers is None:
+        found = db.execute(query)
+    else:
+        found = db.execute(f"{query} WHERE id IN (SELECT value FROM json_each(?))", (json.dumps([*numbers]),))
+    return {int(row[0]): rows.read_gpu(row[1:]) for row in found}
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """Every GPU: `uuids` by number, and `rank`, int32 by number, the place of its UUID in their order."""
+
+    uuids: Mapping[int, str]
+    rank: Index
+
+    def sorted(self, gpu: Index) -> Index:
+        """The different ones of `gpu`, numbers of GPUs, by UUID."""
+        some = np.unique(gpu)
+        return some[np.argsort(self.rank[some])]
+
+
+class Rosters:
+    """The newest roster: a GPU keeps its number for ever, so it is read again only when there are new ones."""
+
+    def __init__(self) -> None:
+        self._newest = Roster({}, np.zeros(1, np.int32))
+
+    def at(self, db: sqlite3.Connection) -> Roster:
+        """A roster with at least the GPUs that `db` has now."""
+        newest = self._newest
+        (count,) = db.execute("SELECT COUNT(*) FROM gpu").fetchone()
+        if count > len(newest.uuids):
+            uuids = dict(db.execute("SELECT id, uuid FROM gpu"))
+            self._newest = newest = Roster(uuids, _ranks(uuids))
+        return newest
+
+
+def flags(db: sqlite3.Connection, gpus: Collection[str]) -> Flags:
+    """bool by number: whether the GPU is one of `gpus`."""
+    query = "SELECT id FROM gpu WHERE uuid IN (SELECT value FROM json_each(?))"
+    return flags_of([number for (number,) in db.execute(query, (json.dumps(sorted(set(gpus))),))])
+
+
+def flags_of(numbers: Sequence[int]) -> Flags:
+    """bool by number: whether it is one of `numbers`."""
+    flags = np.zeros(max(numbers, default=0) + 1, dtype=np.bool_)
+    flags[numbers] = True
+    return flags
+
+
+def _ranks(uuids: Mapping[int, str]) -> Index:
+    ranks = np.zeros(max(uuids, default=0) + 1, np.int32)
+    ordered = sorted(uuids, key=uuids.__getitem__)
+    ranks[ordered] = np.arange(len(ordered), dtype=np.int32)
+    return ranks

@@ -1,0 +1,161 @@
+"""Table ``segment``: which files hold the history, and setting aside those that cannot be read."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import structlog
+
+from tocsin.store.embedded import segments
+from tocsin.store.embedded.chunks import Ask
+from tocsin.store.embedded.database import Database
+from tocsin.store.embedded.hot_block import Block
+from tocsin.store.embedded.newest import changed
+from tocsin.store.port import StoreUnavailable
+
+log = structlog.get_logger()
+
+_SPANS = "step_ms, start_ms, end_ms, first_ms, last_ms, first_gpu, last_gpu"
+_COLUMNS = f"id, name, {_SPANS}, height, variants, size, newest, problem"
+_LIVE = "retired_ms IS NULL AND problem IS NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A row of table ``segment``: a file with `height` rows of the GPUs numbered `first_gpu` to `last_gpu`.
+
+    It belongs to the span [`start_ms`, `end_ms`), an hour or a day; its instants lie in [`first_ms`, `last_ms`].
+    `step_ms` is the width of its windows, 0 for readings as they were taken; `variants` counts values of variants.
+    `newest` is the number of the newest chunk in it: what it says outranks what a segment of older chunks says.
+    """
+
+    id: int
+    name: str
+    step_ms: int
+    start_ms: int
+    end_ms: int
+    first_ms: int
+    last_ms: int
+    first_gpu: int
+    last_gpu: int
+    height: int
+    variants: int
+    size: int
+    newest: int
+    problem: str | None = None
+
+
+class Gone(Exception):
+    """A file is not there any more: it was replaced after the list of segments was read."""
+
+
+class Segments:
+    """The folder of segments beside the SQLite file, and the table that says which of its files count."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        path = database.path
+        self.folder = path.with_name(path.name + ".segments")
+
+    def path(self, segment: Segment) -> Path:
+        """The segment's file."""
+        return self.folder / segment.name
+
+    def found(self, db: sqlite3.Connection, ask: Ask) -> list[Segment]:
+        """The segments that may have wanted rows, oldest first; one whose file could not be read is left out."""
+        first, last = ask.span
+        query = (
+            f"SELECT {_COLUMNS} FROM segment WHERE {_LIVE} AND last_ms >= ? AND first_ms < ? "
+            "AND last_gpu >= ? AND first_gpu <= ? ORDER BY newest, id"
+        )
+        bounds = (max(ask.start_ms, -(2**63)), min(ask.end_ms, 2**63 - 1))
+        rows = [Segment(*row) for row in db.execute(query, (*bounds, first, last))]
+        return [segment for segment in rows if ask.touches(segment.first_ms, segment.last_ms)]
+
+    def of_span(self, db: sqlite3.Connection, start_ms: int, end_ms: int) -> list[Segment]:
+        """The segments that belong to spans within [`start_ms`, `end_ms`), oldest first."""
+        query = f"SELECT {_COLUMNS} FROM segment WHERE {_LIVE} AND start_ms >= ? AND end_ms <= ? ORDER BY newest, id"
+        return [Segment(*row) for row in db.execute(query, (start_ms, end_ms))]
+
+    def read(self, segment: Segment, ask: Ask, *, last_try: bool = False) -> Block | None:
+        """The wanted rows of a segment; None where its file is damaged, which is logged and remembered.
+
+        Raises Gone where the file is not there, unless this is the `last_try` and it should be there, and
+        StoreUnavailable where the machine and not the file is at fault.
+        """
+        try:
+            return segments.read(
+                self.path(segment),
+                ask.start_ms,
+                ask.end_ms,
+                ask.gpus,
+                ask.names,
+                whole=ask.whole,
+                variants=bool(ask.variants and segment.variants),
+            )
+        except FileNotFoundError as error:
+            if not last_try or not self._counts(segment):
+                raise Gone(segment.name) from None
+            problem = str(error)
+        except OSError as error:
+            # Arrow reports a damaged page as an error without a number, or as one of reading.
+            if error.errno not in (None, errno.EIO):
+                raise StoreUnavailable(f"segment {self.path(segment)}: {error}") from None
+            problem = str(error)
+        except pa.ArrowMemoryError as error:
+            raise StoreUnavailable(f"segment {self.path(segment)}: {error}") from None
+        except (pa.ArrowException, segments.BadSegment) as error:
+            problem = f"{type(error).__name__}: {error}"
+        self._set_aside(segment, problem)
+        return None
+
+    def _counts(self, segment: Segment) -> bool:
+        with self._database.reading() as db:
+            found = db.execute("SELECT 1 FROM segment WHERE id = ? AND retired_ms IS NULL", (segment.id,)).fetchone()
+        return found is not None
+
+    def _set_aside(self, segment: Segment, problem: str) -> None:
+        log.error("segment set aside", segment=str(self.path(segment)), rows=segment.height, problem=problem[:300])
+        with self._database.writing() as db:
+            db.execute("UPDATE segment SET problem = ? WHERE id = ?", (problem[:300], segment.id))
+            changed(db)
+
+    def damaged(self) -> list[tuple[str, str]]:
+        """Name and problem of each segment that could not be read."""
+        with self._database.reading() as db:
+            return db.execute("SELECT name, problem FROM segment WHERE problem IS NOT NULL ORDER BY id").fetchall()
+
+    def add(self, db: sqlite3.Connection, made: Sequence[Segment]) -> None:
+        """Let new segments count; their own numbers are not used."""
+        columns = _COLUMNS.removeprefix("id, ")
+        marks = ", ".join("?" * len(columns.split(",")))
+        rows = [(s.name, s.step_ms, s.start_ms, s.end_ms, s.first_ms, s.last_ms, s.first_gpu, s.last_gpu) for s in made]
+        more = [(s.height, s.variants, s.size, s.newest, s.problem) for s in made]
+        values = [row + rest for row, rest in zip(rows, more, strict=True)]
+        db.executemany(f"INSERT INTO segment ({columns}) VALUES ({marks})", values)
+
+    def retire(self, db: sqlite3.Connection, gone: Sequence[Segment], now_ms: int) -> None:
+        """Let segments no longer count; `sweep` removes their files once readers have had time to finish."""
+        db.executemany("UPDATE segment SET retired_ms = ? WHERE id = ?", [(now_ms, segment.id) for segment in gone])
+
+    def sweep(self, retired_before_ms: int) -> int:
+        """Remove files that belong to no segment, and segments retired before that instant; returns how many files.
+
+        Whoever calls holds the upkeep lock: nobody else is writing a segment.
+        """
+        with self._database.writing() as db:
+            db.execute("DELETE FROM segment WHERE retired_ms < ?", (retired_before_ms,))
+            named = {name for (name,) in db.execute("SELECT name FROM segment")}
+        if not self.folder.is_dir():
+            return 0
+        kept = named | {segments.variants_of(Path(name)).name for name in named}
+        ours = [path for path in self.folder.iterdir() if path.name.endswith((segments.SUFFIX, segments.TEMPORARY))]
+        orphans = [path for path in ours if path.name not in kept]
+        for path in orphans:
+            path.unlink(missing_ok=True)
+        return len(orphans)

@@ -1,0 +1,254 @@
+"""Upkeep of the embedded store: compaction, days from hours, roll-up of what is old, removal of what is too old.
+
+Everything here happens under a lock of its own, one process and thread at a time; writers and readers go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import structlog
+
+from tocsin.domain.clock import DAY, HOUR, MINUTE
+from tocsin.domain.errors import Conflict
+from tocsin.store.embedded.chunks import Ask, Chunks
+from tocsin.store.embedded.database import Database, locked
+from tocsin.store.embedded.hot_block import Block, merge
+from tocsin.store.embedded.newest import changed
+from tocsin.store.embedded.rewrite import MAX_ROWS, Interrupted, Job, Rewriter
+from tocsin.store.embedded.segment_index import Segment, Segments
+from tocsin.store.upkeep import Retention, Upkeep
+
+log = structlog.get_logger()
+
+CLOSED_MS = 5 * MINUTE
+"""How long after its end an hour is compacted: until then its readings may still come."""
+JOIN_MS = 2 * DAY
+"""Age at which the hours of a day become one: the newest days are also read across all GPUs, minutes at a time."""
+RETIRED_MS = 10 * MINUTE
+"""How long the file of a replaced segment stays for those who had begun to read it."""
+_JOIN_ROWS = 32 * MAX_ROWS
+"""Largest day that is joined: of a larger one the segments of each hour are large enough."""
+_JOIN_PARTS = 8
+_TIER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Hot:
+    """The chunks of one hour: newest number, rows, lowest and highest number of a GPU."""
+
+    bucket_ms: int
+    upto: int
+    rows: int
+    first_gpu: int
+    last_gpu: int
+
+
+class Keeper:
+    """Looks after the files of one embedded store."""
+
+    def __init__(self, database: Database, chunks: Chunks, segments: Segments) -> None:
+        self._database = database
+        self._chunks = chunks
+        self._segments = segments
+        self._rewriter = Rewriter(database, chunks, segments)
+        self._lock = threading.Lock()
+        self._before: dict[int, int] = {}
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the upkeep lock. Raises Conflict where another process has it."""
+        with self._lock, locked(self._database.path, ".upkeep", fcntl.LOCK_EX):
+            yield
+
+    def sweep_orphans(self) -> None:
+        """Remove what a killed upkeep left behind, unless one is under way."""
+        try:
+            with self.alone():
+                removed = self._segments.sweep(-(2**62))
+        except Conflict:
+            return
+        if removed:
+            log.info("unfinished segments removed", files=removed)
+
+    def run(self, now_ms: int, retention: Retention) -> Upkeep:
+        """One round of everything that is due at `now_ms`. Raises Conflict, StoreUnavailable."""
+        done = Upkeep()
+        self._rewriter.ending.clear()
+        with self.alone():
+            self._segments.sweep(now_ms - RETIRED_MS)
+            done = replace(done, removed=self._drop(now_ms, retention))
+            try:
+                done = replace(done, rolled=self._roll(now_ms, retention))
+                done = replace(done, compacted=self._compact(now_ms, retention))
+                done = replace(done, joined=self._join(now_ms))
+            except Interrupted as error:
+                log.info("upkeep interrupted", reason=str(error))
+            with self._database.reading() as db:
+                self._before = {hot.bucket_ms: hot.upto for hot in _hot(db)}
+        return replace(done, damaged=len(self._segments.damaged()))
+
+    def interrupt(self) -> None:
+        """Let the round under way end after the piece that it is at."""
+        self._rewriter.ending.set()
+
+    # ------------------------------------------------------------------ steps
+
+    def _drop(self, now_ms: int, retention: Retention) -> int:
+        """Remove whole days that are older than all that is kept, and events, findings and predictions."""
+        before = (now_ms - retention.ten_minute_ms) // DAY * DAY
+        with self._database.writing() as db:
+            old = db.execute("SELECT id, height FROM segment WHERE end_ms <= ? AND retired_ms IS NULL", (before,))
+            gone = old.fetchall()
+            db.executemany("UPDATE segment SET retired_ms = ? WHERE id = ?", [(now_ms, number) for number, _ in gone])
+            query = "SELECT COALESCE(SUM(height), 0) FROM chunk WHERE bucket_ms < ?"
+            removed = sum(int(height) for _, height in gone) + int(db.execute(query, (before,)).fetchone()[0])
+            db.execute("DELETE FROM chunk WHERE bucket_ms < ?", (before,))
+            db.execute("UPDATE gpu SET last_ms = NULL WHERE last_ms < ?", (before,))
+            if removed:
+                changed(db)
+            for table in ("event", "finding"):
+                removed += remove_before(db, table, now_ms - retention.ten_minute_ms)
+            removed += remove_before(db, "prediction", now_ms - retention.minute_ms)
+        return removed
+
+    def _roll(self, now_ms: int, retention: Retention) -> int:
+        """Put days whose readings are too old for their windows into wider ones."""
+        with self._database.reading() as db:
+            days = {hot.bucket_ms // DAY * DAY for hot in _hot(db)}
+            days |= {start // DAY * DAY for (start,) in db.execute("SELECT start_ms FROM segment")}
+        rolled = 0
+        for day in sorted(days):
+            step = retention.step_of(now_ms - day - DAY)
+            if step:
+                rolled += self._roll_day(day, step, now_ms)
+        return rolled
+
+    def _roll_day(self, day: int, step: int, now_ms: int) -> int:
+        with self._database.reading() as db:
+            parts = self._segments.of_span(db, day, day + DAY)
+            hot = _hot(db, day, day + DAY)
+        if any(self._before.get(one.bucket_ms) != one.upto for one in hot):
+            # A past is being brought in: its windows are made once, when no more of it comes.
+            return 0
+        finer = [part for part in parts if part.step_ms < step]
+        if not finer and not hot:
+            return 0
+        fresh = _job(day, day + DAY, step, finer, hot)
+        first, last = fresh.gpus
+        coarse = [p for p in parts if p.step_ms == step and p.first_gpu <= last and p.last_gpu >= first]
+        return self._rewriter.run(_job(day, day + DAY, step, [*finer, *coarse], hot), now_ms)
+
+    def _compact(self, now_ms: int, retention: Retention) -> int:
+        """Put the chunks of each hour that is over into segments, together with small segments of that hour."""
+        with self._database.reading() as db:
+            due = [hot for hot in _hot(db) if hot.bucket_ms + HOUR + CLOSED_MS <= now_ms]
+        compacted = 0
+        for hot in due:
+            start, end = hot.bucket_ms, hot.bucket_ms + HOUR
+            there = self._of_day(start)
+            if retention.step_of(now_ms - start // DAY * DAY - DAY) or any(part.step_ms for part in there):
+                # Its day is rolled up, or is about to be.
+                continue
+            parts = _small([part for part in there if (part.start_ms, part.end_ms) == (start, end)], hot.rows)
+            compacted += self._rewriter.run(_job(start, end, 0, parts, [hot]), now_ms)
+        return compacted
+
+    def _of_day(self, instant: int) -> list[Segment]:
+        day = instant // DAY * DAY
+        with self._database.reading() as db:
+            return self._segments.of_span(db, day, day + DAY)
+
+    def _join(self, now_ms: int) -> int:
+        """Make one segment, or few, of the hours of a day that is long over."""
+        with self._database.reading() as db:
+            query = "SELECT DISTINCT start_ms FROM segment WHERE step_ms = 0 AND retired_ms IS NULL AND end_ms <= ?"
+            days = {start // DAY * DAY for (start,) in db.execute(query, (now_ms - JOIN_MS,))}
+        joined = 0
+        for day in sorted(days):
+            parts = self._of_day(day)
+            hours = [part for part in parts if part.end_ms - part.start_ms < DAY]
+            least = 2 if len(hours) == len(parts) else _JOIN_PARTS
+            if day + DAY + JOIN_MS > now_ms or len(hours) < least or sum(p.height for p in parts) > _JOIN_ROWS:
+                continue
+            if not any(part.step_ms for part in parts):
+                joined += self._rewriter.run(_job(day, day + DAY, 0, parts, []), now_ms)
+        return joined
+
+    # ------------------------------------------------------------------ cutting off
+
+    def cut(self, before_ms: int) -> int:
+        """Remove readings before `before_ms`, in the middle of an hour too; returns how many."""
+        removed = 0
+        with self.alone():
+            with self._database.reading() as db:
+                parts = self._segments.found(db, Ask(-(2**63), before_ms))
+            removed += self._count(before_ms)
+            whole = [part for part in parts if part.last_ms < before_ms]
+            for part in parts:
+                if part.last_ms >= before_ms:
+                    job = Job(part.start_ms, part.end_ms, part.step_ms, [part], floor_ms=before_ms)
+                    self._rewriter.run(job, 0)
+            with self._database.writing() as db:
+                self._segments.retire(db, whole, 0)
+                self._cut_chunks(db, before_ms)
+                db.execute("UPDATE gpu SET last_ms = NULL WHERE last_ms < ?", (before_ms,))
+                changed(db)
+        return removed
+
+    def _cut_chunks(self, db: sqlite3.Connection, before_ms: int) -> None:
+        db.execute("DELETE FROM chunk WHERE last_ms < ?", (before_ms,))
+        for (number,) in db.execute("SELECT id FROM chunk WHERE first_ms < ?", (before_ms,)).fetchall():
+            ask = Ask(before_ms, 2**62, whole=True, variants=True)
+            self._chunks.replace(db, number, self._chunks.one(db, number, ask))
+
+    def _count(self, before_ms: int) -> int:
+        """How many readings there are before an instant; one that is in two places counts once."""
+        ask = Ask(-(2**62), before_ms, names=frozenset())
+        with self._database.reading() as db:
+            parts = self._segments.found(db, ask)
+            blocks: list[Block | None] = list(self._chunks.read(db, ask))
+        blocks += [self._segments.read(part, ask, last_try=True) for part in parts]
+        return len(merge([block for block in blocks if block is not None]))
+
+
+def _hot(db: sqlite3.Connection, start_ms: int = -(2**62), end_ms: int = 2**62) -> list[_Hot]:
+    query = (
+        "SELECT bucket_ms, MAX(id), SUM(height), MIN(first_gpu), MAX(last_gpu) FROM chunk "
+        "WHERE bucket_ms >= ? AND bucket_ms < ? GROUP BY bucket_ms ORDER BY bucket_ms"
+    )
+    return [_Hot(*row) for row in db.execute(query, (start_ms, end_ms))]
+
+
+def _job(start_ms: int, end_ms: int, step_ms: int, parts: Sequence[Segment], hot: Sequence[_Hot]) -> Job:
+    return Job(
+        start_ms,
+        end_ms,
+        step_ms,
+        tuple(parts),
+        upto=max((one.upto for one in hot), default=0),
+        chunk_rows=sum(one.rows for one in hot),
+        first_gpu=min((one.first_gpu for one in hot), default=2**31),
+        last_gpu=max((one.last_gpu for one in hot), default=0),
+    )
+
+
+def _small(parts: Sequence[Segment], rows: int) -> list[Segment]:
+    """The newest of an hour's segments that late readings are worth rewriting for: few rows never rewrite many."""
+    chosen: list[Segment] = []
+    for part in reversed(parts):
+        if part.height > _TIER * rows:
+            break
+        chosen.append(part)
+        rows += part.height
+    return chosen[::-1]
+
+
+def remove_before(db: sqlite3.Connection, table: str, before_ms: int) -> int:
+    """Remove events, findings or predictions that are older; returns how many."""
+    return db.execute(f"DELETE FROM {table} WHERE at_ms < ?", (before_ms,)).rowcount

@@ -1,0 +1,363 @@
+"""Reading line protocol: every usable line is kept, every other is named by its number."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import to_iso
+from tocsin.domain.errors import InputError
+from tocsin.domain.event import Event
+from tocsin.domain.finding import Finding
+from tocsin.domain.metrics import METRICS, nearest, variant
+from tocsin.domain.missing import Missing
+from tocsin.domain.prediction import Prediction
+from tocsin.domain.reading import MAX_FUTURE_MS, Reading, sanitise
+from tocsin.store import points
+from tocsin.store.line_protocol.heads import BOUNDS, GpuHead, fields_of, gpu_head, info_of, reasons_of
+from tocsin.store.line_protocol.line import (
+    NANOSECONDS,
+    LineError,
+    OpenTextError,
+    cut,
+    cut_head,
+    instant,
+    parse_fields,
+    parse_head,
+)
+from tocsin.store.line_protocol.rows import LineRows
+from tocsin.store.points import FieldValue, Point, PointError
+
+MAX_WARNINGS = 100
+"""Warnings that are spelt out; the others are counted in one more."""
+
+_MAX_SUGGESTIONS = 20
+_MAX_TEXT = 256 * 1024
+_MAX_JOINS = 10_000
+_MAX_INSTANTS = 1_000
+_PLAIN = (f"{points.GPU},", f"{points.MISSING},")
+_REASONS = {reason.value: reason for reason in Missing}
+_ESCAPED = re.compile(r"\\.")
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line that was not kept: its number, counted from 1, the line (shortened), and why."""
+
+    number: int
+    line: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What a body of line protocol held.
+
+    `rejected` are the lines that were not kept. `warnings` tell of single values that were not kept although their
+    line was, and `dropped` counts those values: blank ones (kept as `Missing.BLANK`) and ones of unknown fields.
+    """
+
+    batch: Batch
+    rejected: list[BadLine] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    dropped: int = 0
+
+
+class _Decoder:
+    def __init__(self, precision: str, now_ms: int) -> None:
+        if precision not in NANOSECONDS:
+            raise InputError("precision", precision, "is not known", f"use one of {', '.join(NANOSECONDS)}")
+        self._step = NANOSECONDS[precision]
+        self._now_ms = now_ms
+        self._rows = LineRows()
+        self._events: list[Event] = []
+        self._findings: list[Finding] = []
+        self._predictions: list[Prediction] = []
+        self._rejected: list[BadLine] = []
+        self._warnings: Counter[str] = Counter()
+        self._suggested: dict[str, str] = {}
+        self._instants: dict[str, int] = {}
+        self._dropped = 0
+        self._joins = 0
+
+    # ------------------------------------------------------------------ lines
+
+    def run(self, text: str, undecodable: bool) -> None:
+        lines = text.split("\n")
+        at = 0
+        while at < len(lines):
+            line = lines[at].removesuffix("\r")
+            taken = 1
+            try:
+                if line.startswith(_PLAIN) and '"' not in line and not undecodable:
+                    self._plain(line.strip(" "), at + 1)
+                elif line and not line.isspace() and not line.lstrip().startswith("#"):
+                    taken = self._odd(lines, at, line.strip(" "), undecodable)
+            except (LineError, PointError) as error:
+                self._reject(line.strip(" "), at + 1, str(error))
+            at += taken
+
+    def _reject(self, line: str, line_number: int, problem: str) -> None:
+        shown = line.encode("utf-8", "replace").decode()
+        self._rejected.append(BadLine(line_number, shown if len(shown) <= 200 else shown[:197] + "...", problem))
+
+    def _odd(self, lines: list[str], at: int, line: str, undecodable: bool) -> int:
+        """Decode the line at `at`; returns how many physical lines that used up."""
+        if undecodable and not _is_utf8(line):
+            raise LineError("not UTF-8")
+        return self._whole(lines, at, line)
+
+    def _whole(self, lines: list[str], at: int, line: str) -> int:
+        for end in self._ends(lines, at):
+            text = line if end == at else "\n".join(lines[at : end + 1]).removesuffix("\r")
+            try:
+                self._line(text, at + 1)
+            except OpenTextError:
+                continue
+            except (LineError, PointError):
+                if end > at:
+                    break
+                raise
+            return end - at + 1
+        raise OpenTextError("quoted text does not end")
+
+    def _ends(self, lines: list[str], at: int) -> Iterator[int]:
+        """The line itself, then each later one on which its quoted text may end, within bounds."""
+        yield at
+        size = len(lines[at])
+        for end in range(at + 1, len(lines)):
+            size += len(lines[end]) + 1
+            if size > _MAX_TEXT:
+                return
+            if '"' in lines[end] and '"' in _ESCAPED.sub("", lines[end]):
+                self._joins += 1
+                if self._joins > _MAX_JOINS:
+                    return
+                yield end
+
+    def _line(self, line: str, line_number: int) -> None:
+        if line.startswith("gpu_info,"):
+            body, _, stamp = line.rpartition(" ")
+            if stamp.isdigit():
+                self._rows.put_info(info_of(body), self._instant(stamp))
+                return
+        if '"' in line:
+            head, rest = cut_head(line)
+            fields, stamp = parse_fields(rest)
+            self._typed(head, fields, self._instant(stamp), line_number)
+            return
+        if line.startswith(_PLAIN):
+            self._plain(line, line_number)
+            return
+        head, text, stamp = cut(line)
+        self._typed(head, parse_fields(text)[0], self._instant(stamp), line_number)
+
+    def _plain(self, line: str, line_number: int) -> None:
+        """A line about a GPU without quoted text."""
+        head, text, stamp = cut(line)
+        if head.startswith("gpu,"):
+            self._values(gpu_head(head), text, self._instant(stamp), line_number)
+        else:
+            self._reasons(gpu_head(head), text, self._instant(stamp), line_number)
+
+    def _instant(self, stamp: str) -> int:
+        known = self._instants.get(stamp)
+        if known is None:
+            known = self._new_instant(stamp)
+            if len(self._instants) < _MAX_INSTANTS:
+                self._instants[stamp] = known
+        return known
+
+    def _new_instant(self, stamp: str) -> int:
+        at_ms = instant(stamp, self._step, self._now_ms)
+        if at_ms > self._now_ms + MAX_FUTURE_MS:
+            ahead = (at_ms - self._now_ms) / 1000
+            raise LineError(
+                f"dated {ahead:.0f} s in the future ({_shown(at_ms)}); check the sender's clock and the precision"
+            )
+        return at_ms
+
+    # ------------------------------------------------------------------ points
+
+    def _typed(self, head: str, fields: Mapping[str, FieldValue], at_ms: int, line_number: int) -> None:
+        measurement, tags = parse_head(head)
+        if measurement in (points.GPU, points.MISSING):
+            text = [name for name, value in fields.items() if isinstance(value, str)]
+            for name in text:
+                self._drop(f"field {name!r} of {measurement} is text, dropped")
+            rest = {name: value for name, value in fields.items() if name not in text}
+            parsed = gpu_head(head)
+            if measurement == points.MISSING:
+                self._missing(parsed, rest, at_ms, line_number)
+            else:
+                self._take(parsed, rest, at_ms, line_number)
+            return
+        reader = _READERS.get(measurement)
+        if reader is None:
+            raise LineError(f"unknown measurement {measurement[:60]!r}")
+        reader(self, Point(measurement, tags, fields, at_ms))
+
+    def _put(self, head: GpuHead, at_ms: int, values: dict[str, float], missing: dict[str, Missing]) -> None:
+        for name in head.strange:
+            self._warnings[f"tag {name!r} is not known, ignored"] += 1
+        self._rows.put(head.gpu, at_ms, values, missing)
+
+    def _values(self, head: GpuHead, text: str, at_ms: int, line_number: int) -> None:
+        """The fast way, for fields that are all known, in an order seen before, and in their bounds: nearly all."""
+        items = text.replace("=", ",").split(",")
+        known = fields_of(tuple(items[::2]), head.label, head.value)
+        raws = tuple(items[1::2])
+        if known is not None and len(raws) == len(known.keys) and known.form % raws == text:
+            try:
+                values = [*map(float, raws)]
+            except ValueError:
+                values = []
+            # A NaN is in no bounds, and float() takes digit separators, which the format does not have.
+            if values and known.holds(values) and text.count("_") == known.underscores:
+                self._put(head, at_ms, dict(zip(known.keys, values, strict=True)), {})
+                return
+        self._take(head, parse_fields(text)[0], at_ms, line_number)
+
+    def _take(
+        self,
+        head: GpuHead,
+        fields: Mapping[str, FieldValue],
+        at_ms: int,
+        line_number: int,
+    ) -> None:
+        values: dict[str, float] = {}
+        missing: dict[str, Missing] = {}
+        suspects: dict[str, float] = {}
+        for name, value in fields.items():
+            key = self._key(name, head)
+            if key is None:
+                continue
+            low, high = BOUNDS[name][2:]
+            if low <= float(value) <= high:
+                values[key] = float(value)
+            else:
+                suspects[key] = float(value)
+        if suspects:
+            cleaned, problems = sanitise(Reading(head.gpu, at_ms, suspects))
+            missing.update(cleaned.missing)
+            for problem in problems:
+                self._drop(f"line {line_number}: {problem}")
+        self._put(head, at_ms, values, missing)
+
+    def _reasons(self, head: GpuHead, text: str, at_ms: int, line_number: int) -> None:
+        known = reasons_of(text, head.label, head.value)
+        if known is None:
+            self._missing(head, parse_fields(text)[0], at_ms, line_number)
+        else:
+            self._put(head, at_ms, {}, dict(known))
+
+    def _missing(self, head: GpuHead, fields: Mapping[str, FieldValue], at_ms: int, line_number: int) -> None:
+        missing: dict[str, Missing] = {}
+        for name, code in fields.items():
+            key = self._key(name, head)
+            if key is None:
+                continue
+            reason = _REASONS.get(int(code)) if isinstance(code, int | float) and code == code // 1 else None
+            if reason is None:
+                self._drop(f"line {line_number}: {key} = {code!r} is no reason's code, kept as blank")
+            missing[key] = reason or Missing.BLANK
+        self._put(head, at_ms, {}, missing)
+
+    def _key(self, name: str, head: GpuHead) -> str | None:
+        """Canonical name of a field, with the line's label; None, with a warning, where there is no such metric."""
+        spec = BOUNDS.get(name)
+        if spec is None:
+            self._drop(f"field {name!r} is not in the metric table, dropped{self._suggestion(name)}")
+            return None
+        if not head.label:
+            return spec[0]
+        if head.label != spec[1]:
+            self._drop(f"field {name!r} has no label {head.label!r}, dropped")
+            return None
+        return variant(spec[0], head.label, head.value)
+
+    def _suggestion(self, name: str) -> str:
+        if name not in self._suggested and len(self._suggested) < _MAX_SUGGESTIONS:
+            self._suggested[name] = f"; the nearest is {METRICS[nearest('gpu_' + name[:100])].field!r}"
+        return self._suggested.get(name, "")
+
+    def take_info(self, point: Point) -> None:
+        """Attributes of a GPU."""
+        self._rows.put_info(points.read_info(point), point.at_ms)
+
+    def take_owners(self, point: Point) -> None:
+        """The processes on a GPU."""
+        self._rows.put_owners(points.gpu_of_tags(point.tags), point.at_ms, points.owners_of(point))
+
+    def take_event(self, point: Point) -> None:
+        """An event."""
+        self._events.append(points.read_event(point))
+
+    def take_finding(self, point: Point) -> None:
+        """A finding."""
+        self._findings.append(points.read_finding(point))
+
+    def take_prediction(self, point: Point) -> None:
+        """A prediction."""
+        self._predictions.append(points.read_prediction(point))
+
+    # ------------------------------------------------------------------ result
+
+    def _drop(self, text: str) -> None:
+        self._dropped += 1
+        self._warnings[text] += 1
+
+    def result(self) -> Decoded:
+        warnings = [text if count == 1 else f"{text} ({count} times)" for text, count in self._warnings.items()]
+        if len(warnings) > MAX_WARNINGS:
+            warnings[MAX_WARNINGS:] = [f"and {len(warnings) - MAX_WARNINGS} more warnings"]
+        batch = Batch(self._rows.readings(), self._events, self._findings, self._predictions)
+        return Decoded(batch, self._rejected, warnings, self._dropped)
+
+
+_READERS: dict[str, Callable[[_Decoder, Point], None]] = {
+    points.INFO: _Decoder.take_info,
+    points.OWNER: _Decoder.take_owners,
+    points.EVENT: _Decoder.take_event,
+    points.FINDING: _Decoder.take_finding,
+    points.PREDICTION: _Decoder.take_prediction,
+}
+
+
+def _is_utf8(line: str) -> bool:
+    try:
+        line.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _shown(at_ms: int) -> str:
+    try:
+        return to_iso(at_ms)
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms} ms"
+
+
+def decode(text: str | bytes, *, precision: str = "ms", now_ms: int) -> Decoded:
+    """Read line protocol with timestamps in `precision`: ``ns``, ``us``, ``ms`` or ``s``.
+
+    A point without a timestamp is dated `now_ms`. Lines of one GPU and instant become one `Reading`; within it a value
+    outranks a reason for its absence, and of two values the later line's holds. Readings carry the attributes of their
+    own ``gpu_info`` line, else of the GPU's newest one in `text`. A line dated more than `MAX_FUTURE_MS` ahead of
+    `now_ms` is rejected. Raises InputError for an unknown `precision`.
+    """
+    undecodable = False
+    if isinstance(text, bytes):
+        try:
+            body = text.decode()
+        except UnicodeDecodeError:
+            body, undecodable = text.decode("utf-8", "surrogateescape"), True
+    else:
+        body = text
+    decoder = _Decoder(precision, now_ms)
+    decoder.run(body, undecodable)
+    return decoder.result()

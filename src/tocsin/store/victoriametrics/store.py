@@ -1,0 +1,291 @@
+"""VictoriaMetrics as the store of readings, with an embedded file beside it for what it cannot hold.
+
+Its rules, as measured on release 1.79 (see docs/store.md):
+
+- A point becomes one series a field, named ``gpu_`` + field: the exporter's names.
+- Time is kept in milliseconds; finer steps are cut.
+- Whole numbers up to 2**53 and decimals of 12 digits come back as they were; other values keep 12 digits.
+- Two samples of one series at one instant are both kept; which one is read is not defined. The same sample twice does
+  no harm, so a repeated write is idempotent, but a correction of a value already written may not win.
+- Text fields become 0. Attributes and owners of GPUs, events, findings and predictions therefore live in the embedded
+  file `store.path`; the numbers of the last three are sent to the server as well, for charts.
+- An instant query sees five minutes back (look-back) and not the newest seconds (``-search.latencyOffset``). Nothing
+  here depends on either: reads go through ``/api/v1/export``, which gives stored samples as they are.
+- A write that was answered is searchable within about a second, and on disk within about five: a killed server can lose
+  those. The embedded store is durable on return.
+- Retention is the server's own flag ``-retentionPeriod``; `prune` removes from the embedded file alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+import httpx2
+
+from tocsin.config.settings import StoreSettings
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock, SystemClock
+from tocsin.domain.event import Event
+from tocsin.domain.finding import Finding
+from tocsin.domain.identity import Gpu
+from tocsin.domain.prediction import Prediction
+from tocsin.domain.reading import MAX_FUTURE_MS, Reading
+from tocsin.store import points
+from tocsin.store.embedded.store import SqliteStore
+from tocsin.store.grid import Grid
+from tocsin.store.identity import Announcer
+from tocsin.store.line_protocol.encode import encode, head_text, point_line
+from tocsin.store.points import Point
+from tocsin.store.port import Columns, Series, StoreRejected, StoreUnavailable
+from tocsin.store.samples import Rows
+from tocsin.store.upkeep import Retention, Upkeep
+from tocsin.store.victoriametrics import export as vm_export
+from tocsin.store.victoriametrics.export import Exported
+
+_READINGS_PER_REQUEST = 2_000
+_WINDOW = 10 * MINUTE
+_NEWEST_SPAN = MINUTE
+"""GPUs whose newest readings lie this close together are asked for at once."""
+
+_REFUSED = frozenset({400, 413, 422})
+
+
+class VictoriaMetricsStore:
+    """Implements `tocsin.store.port.Store`; safe to use from several threads."""
+
+    name = "victoriametrics"
+
+    def __init__(self, settings: StoreSettings, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        token = settings.token.get_secret_value()
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._writer = httpx2.Client(base_url=settings.url, timeout=settings.timeout_seconds, headers=headers)
+        asked = settings.read_url or settings.url
+        self._reader = httpx2.Client(base_url=asked, timeout=settings.timeout_seconds, headers=headers)
+        self._beside = SqliteStore(settings.path)
+        self._announcer = Announcer(min(DAY, int(settings.raw_days * DAY / 2)))
+
+    def init(self) -> None:
+        """Create the embedded file, then write a sample ``tocsin_ready`` to the server and ask a query.
+
+        A server may be up and yet take no writes, or be none that answers queries, such as vmagent. Raises
+        StoreUnavailable or StoreRejected.
+        """
+        self._beside.init()
+        self._send(point_line(Point("tocsin_ready", {}, {"value": 1.0}, self._clock.now_ms())))
+        self._ask("/api/v1/query", {"query": "vector(1)", "nocache": "1"})
+
+    # ------------------------------------------------------------------ writing
+
+    def write(self, batch: Batch) -> None:
+        for start in range(0, len(batch.readings), _READINGS_PER_REQUEST):
+            part = Batch(readings=batch.readings[start : start + _READINGS_PER_REQUEST])
+            self._send(encode(part, info=False) + _marks(part.readings))
+        self._send("".join(f"{line}\n" for line in _numbers(batch)))
+        due = self._announcer.due(batch.readings)
+        told = [Reading(r.gpu, r.at_ms, {}, {}, r.owners) for r in (*due, *(r for r in batch.readings if r.owners))]
+        self._beside.write(Batch(told, batch.events, batch.findings, batch.predictions))
+        self._announcer.told(due)
+
+    def _send(self, text: str) -> None:
+        if text:
+            self._post(self._writer, "/api/v2/write", params={"precision": "ms"}, content=text.encode())
+
+    def _ask(self, path: str, data: Mapping[str, str | list[str]]) -> Any:
+        """What a query finds. Raises StoreUnavailable where a part of a cluster did not answer: half is no answer."""
+        response = self._post(self._reader, path, data=data)
+        try:
+            answer = response.json()
+            found = answer["data"] if answer.get("status") == "success" else None
+        except (ValueError, AttributeError, KeyError):
+            answer, found = {}, None
+        if found is None or answer.get("isPartial"):
+            problem = "only a part of the cluster answered" if found is not None else "no answer to a query"
+            raise StoreUnavailable(f"VictoriaMetrics at {self._reader.base_url}: {problem}: {response.text[:300]}")
+        return found
+
+    def _post(
+        self,
+        server: httpx2.Client,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        data: Mapping[str, str | list[str]] | None = None,
+        content: bytes | None = None,
+    ) -> httpx2.Response:
+        try:
+            response = server.post(path, params=params, data=data, content=content)
+        except httpx2.HTTPError as error:
+            raise StoreUnavailable(f"VictoriaMetrics at {server.base_url}: {error}") from None
+        if response.status_code >= 400:
+            _refuse(server, response)
+        return response
+
+    # ------------------------------------------------------------------ reading
+
+    def _known(self) -> dict[str, Gpu]:
+        return {gpu.uuid: gpu for gpu in self._beside.gpus()}
+
+    def gpus(self) -> list[Gpu]:
+        found: dict[str, Gpu] = {}
+        for mark in vm_export.MARKS:  # one by one: the server bounds the series of an answer
+            data = {"match[]": f'{{__name__="{mark}"}}', "start": "1"}
+            rows = self._ask("/api/v1/series", data)
+            gpus = (points.gpu_of_tags(labels) for labels in rows if labels.get("gpu_uuid"))
+            found.update((gpu.uuid, gpu) for gpu in gpus)
+        # The file beside knows the GPUs written here, the server also those that agents write to it themselves.
+        known = {**found, **self._known()}
+        return [known[uuid] for uuid in sorted(known)]
+
+    def latest(self, since_ms: int) -> list[Reading]:
+        rows = Rows()
+        for one in self._newest(since_ms, None):
+            rows.add_series(one.gpu, one.key, one.is_reason, one.at_ms.tolist(), one.values.tolist())
+        _own(rows, self._beside.latest(since_ms))
+        last = {reading.gpu.uuid: reading for reading in rows.readings(self._known())}
+        return [last[uuid] for uuid in sorted(last)]
+
+    def latest_columns(self, metrics: Sequence[str], since_ms: int) -> Columns:
+        return _grid(metrics, self._newest(since_ms, metrics)).columns(newest=True)
+
+    def _newest(self, since_ms: int, metrics: Sequence[str] | None) -> Iterator[Exported]:
+        """What the newest readings of all GPUs are among: few instants, however long some GPUs have been silent."""
+        end_ms = max(self._clock.now_ms(), since_ms) + MAX_FUTURE_MS + 1
+        groups = vm_export.clusters(self._extremes("max", "tlast_over_time", since_ms, end_ms), _NEWEST_SPAN)
+        for place, (first, last, members) in enumerate(groups, start=1):
+            newest = place == len(groups)
+            # The very newest samples are in an export before a query sees them, of whichever GPU.
+            yield from self._export(first, end_ms if newest else last + 1, None if newest else members, metrics)
+        if not groups:  # what a query does not see yet was written just now, however old it is
+            yield from self._export(since_ms, end_ms, None, metrics)
+
+    def readings(self, start_ms: int, end_ms: int, gpus: Collection[str] | None = None) -> Iterator[Reading]:
+        if gpus is not None and not gpus:
+            return
+        end_ms = min(end_ms, self._clock.now_ms() + HOUR)
+        known = self._known()
+        for start, end in self._windows(start_ms, end_ms):
+            rows = Rows()
+            for one in self._export(start, end, gpus, None):
+                rows.add_series(one.gpu, one.key, one.is_reason, one.at_ms.tolist(), one.values.tolist())
+            _own(rows, self._beside.readings(start, end, gpus))
+            yield from rows.readings(known)
+
+    def _windows(self, start_ms: int, end_ms: int) -> Iterator[tuple[int, int]]:
+        """Parts of [`start_ms`, `end_ms`) that are short enough to be held, from the first sample on."""
+        first = self._extremes("min", "tfirst_over_time", start_ms, end_ms).values()
+        if not first:
+            # The newest samples are in an export before a query sees them, and here only those can be there: few.
+            yield start_ms, end_ms
+            return
+        for start in range(max(start_ms, min(first)), end_ms, _WINDOW):
+            yield start, min(start + _WINDOW, end_ms)
+
+    def columns(
+        self, metrics: Sequence[str], start_ms: int, end_ms: int, gpus: Collection[str] | None = None
+    ) -> Columns:
+        if gpus is not None and not gpus:
+            return Grid(metrics).columns()
+        return _grid(metrics, self._export(start_ms, end_ms, gpus, metrics)).columns()
+
+    def series(self, gpu: str, metrics: Sequence[str], start_ms: int, end_ms: int) -> Series:
+        found = self.columns(metrics, start_ms, end_ms, [gpu])
+        return Series(gpu, found.metrics, found.at_ms, found.values)
+
+    def _extremes(self, outer: str, inner: str, start_ms: int, end_ms: int) -> dict[str, int]:
+        """An instant, whole milliseconds, for each GPU with samples in [`start_ms`, `end_ms`)."""
+        span = max(end_ms - max(start_ms, DAY), 1)  # an empty answer where it would look back to before 1970
+        query = f"{outer}({inner}({vm_export.ANY_MARK}[{span}ms])) by (gpu_uuid, mig_uuid)"
+        data = {"query": query, "time": f"{(end_ms - 1) / SECOND:.3f}", "nocache": "1"}
+        result = self._ask("/api/v1/query", data)["result"]
+        rows = [(row["metric"], float(row["value"][1])) for row in result if row["metric"].get("gpu_uuid")]
+        return {points.gpu_of_tags(labels).uuid: round(at * SECOND) for labels, at in rows}
+
+    def _export(
+        self, start_ms: int, end_ms: int, gpus: Collection[str] | None, metrics: Sequence[str] | None
+    ) -> Iterator[Exported]:
+        """Series in [`start_ms`, `end_ms`) as they stream in: of `metrics`, or of all that readings have if None."""
+        if end_ms <= start_ms:
+            return
+        chosen = vm_export.every_series(gpus) if metrics is None else vm_export.chosen_series(metrics, gpus)
+        data: dict[str, str | list[str]] = {
+            "match[]": chosen,
+            "start": f"{max(start_ms, 0) / SECOND:.3f}",
+            "end": f"{max(end_ms - 1, 0) / SECOND:.3f}",
+        }
+        try:
+            with self._reader.stream("POST", "/api/v1/export", data=data) as response:
+                if response.status_code >= 400:
+                    response.read()
+                    _refuse(self._reader, response)
+                yield from vm_export.parse(vm_export.lines_of(response.iter_bytes()), gpus)
+        except httpx2.HTTPError as error:
+            raise StoreUnavailable(f"VictoriaMetrics at {self._reader.base_url}: {error}") from None
+
+    def events(self, start_ms: int, end_ms: int, gpu: str | None = None) -> list[Event]:
+        return self._beside.events(start_ms, end_ms, gpu)
+
+    def findings(self, start_ms: int, end_ms: int) -> list[Finding]:
+        return self._beside.findings(start_ms, end_ms)
+
+    def predictions(self, start_ms: int, end_ms: int, gpu: str | None = None) -> list[Prediction]:
+        return self._beside.predictions(start_ms, end_ms, gpu)
+
+    # ------------------------------------------------------------------ keeping
+
+    def prune(self, before_ms: int) -> int:
+        """Remove events, findings, predictions and old attributes; the server removes readings by its own flag."""
+        return self._beside.prune(before_ms)
+
+    def maintain(self, now_ms: int, retention: Retention) -> Upkeep:
+        """Look after the embedded file: events and findings stay in it as long as in the embedded store."""
+        return self._beside.maintain(now_ms, retention)
+
+    def close(self) -> None:
+        self._writer.close()
+        self._reader.close()
+        self._beside.close()
+
+
+def _refuse(server: httpx2.Client, response: httpx2.Response) -> NoReturn:
+    problem = f"VictoriaMetrics at {server.base_url} answers {response.status_code}: {response.text[:600]}"
+    raise (StoreRejected if response.status_code in _REFUSED else StoreUnavailable)(problem)
+
+
+def _grid(metrics: Sequence[str], series: Iterable[Exported]) -> Grid:
+    grid = Grid(metrics)
+    for one in series:
+        if one.is_reason or not one.key:
+            grid.seen(one.gpu.uuid, one.at_ms)
+        else:
+            grid.add(one.gpu.uuid, one.key, one.at_ms, one.values)
+    return grid
+
+
+def _own(rows: Rows, told: Iterable[Reading]) -> None:
+    """Put the owners that the file beside has to the readings of the server."""
+    for reading in told:
+        if reading.owners:
+            rows.add_owners(reading.gpu, reading.at_ms, reading.owners)
+
+
+def _marks(readings: Sequence[Reading]) -> str:
+    """A line with the mark of each reading, which also tells of a reading that has no values."""
+    lines = []
+    for reading in readings:
+        index = -1 if reading.gpu.index is None else reading.gpu.index
+        lines.append(f"{head_text(points.INFO, points.gpu_tags(reading.gpu))} index={index}i {reading.at_ms}\n")
+    return "".join(lines)
+
+
+def _numbers(batch: Batch) -> Iterator[str]:
+    """Lines with the numeric fields of events, findings and predictions."""
+    made: list[Point] = [
+        *map(points.event_point, batch.events),
+        *map(points.finding_point, batch.findings),
+        *map(points.prediction_point, batch.predictions),
+    ]
+    for point in made:
+        fields = {name: value for name, value in point.fields.items() if not isinstance(value, str)}
+        yield point_line(Point(point.measurement, point.tags, fields, point.at_ms))
