@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx2
 
-from tocsin.collector.spot_clouds import Cloud, Notice, open_cloud
+from tocsin.collector.spot_clouds import Cloud, SpotNotice, open_cloud
 from tocsin.config.cloud import CloudSettings
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
@@ -56,7 +56,7 @@ class NoticeCompanion:
         self._host = host
         self._clock = clock
         self._own = own
-        self._standing: tuple[Notice, ...] = ()
+        self._standing: tuple[SpotNotice, ...] = ()
         self._told: dict[NoticeCode, tuple[int | None, int]] = {}
         self._failing = False
         self._closing = threading.Event()
@@ -108,8 +108,8 @@ class NoticeCompanion:
                 self._told[code] = (notice.deadline_ms, now_ms)
         return events
 
-    def _earliest(self, notices: Sequence[Notice], now_ms: int) -> dict[NoticeCode, Notice]:
-        found: dict[NoticeCode, Notice] = {}
+    def _earliest(self, notices: Sequence[SpotNotice], now_ms: int) -> dict[NoticeCode, SpotNotice]:
+        found: dict[NoticeCode, SpotNotice] = {}
         for notice in notices:
             away = notice.deadline_ms is not None and notice.deadline_ms - now_ms > self._settings.lead_seconds * SECOND
             code = NoticeCode.PLANNED if away else notice.code
@@ -140,7 +140,7 @@ class NoticeCompanion:
             self._closing.wait(self._settings.poll_seconds)
 
 
-def _end(notice: Notice) -> float:
+def _end(notice: SpotNotice) -> float:
     return float("inf") if notice.deadline_ms is None else notice.deadline_ms
 
 

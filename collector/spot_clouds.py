@@ -30,7 +30,7 @@ MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class SpotNotice:
     """One announcement; `deadline_ms` is None where it says no time."""
 
     code: NoticeCode
@@ -43,7 +43,7 @@ class Cloud(Protocol):
 
     name: str
 
-    def ask(self, now_ms: int) -> list[Notice]:
+    def ask(self, now_ms: int) -> list[SpotNotice]:
         """What is announced now; raises httpx2.HTTPError where it does not answer, ValueError for nonsense."""
         ...
 
@@ -65,20 +65,22 @@ class Aws:
         self._url = url
         self._token = ""
 
-    def ask(self, now_ms: int) -> list[Notice]:  # noqa: ARG002  # EC2 says every time itself
-        found: list[Notice] = []
+    def ask(self, now_ms: int) -> list[SpotNotice]:  # noqa: ARG002  # EC2 says every time itself
+        found: list[SpotNotice] = []
         spot = self._get("spot/instance-action")
         if spot:
             item = _object(spot)
-            found.append(Notice(NoticeCode.INTERRUPTION, f"EC2 spot: {_text(item, 'action')}", _iso(item.get("time"))))
+            found.append(
+                SpotNotice(NoticeCode.INTERRUPTION, f"EC2 spot: {_text(item, 'action')}", _iso(item.get("time")))
+            )
         hint = self._get("events/recommendations/rebalance")
         if hint:
-            found.append(Notice(NoticeCode.PLANNED, "EC2 recommends to leave: interruption has become likely"))
+            found.append(SpotNotice(NoticeCode.PLANNED, "EC2 recommends to leave: interruption has become likely"))
         for item in _objects(self._get("events/maintenance/scheduled") or "[]"):
             if item.get("State", "active") == "active":
                 code = self._CODES.get(_text(item, "Code"), NoticeCode.PLANNED)
                 said = f"EC2 {_text(item, 'Code')}: {_text(item, 'Description')}"
-                found.append(Notice(code, said, _date(item.get("NotBefore"))))
+                found.append(SpotNotice(code, said, _date(item.get("NotBefore"))))
         return found
 
     def _get(self, path: str) -> str:
@@ -113,7 +115,7 @@ class Gcp:
         self._url = url
         self._since: dict[str, int] = {}
 
-    def ask(self, now_ms: int) -> list[Notice]:
+    def ask(self, now_ms: int) -> list[SpotNotice]:
         told = {path: self._get(path).upper() for path in ("preempted", "maintenance-event")}
         maintenance = told["maintenance-event"]
         ends = maintenance == "TERMINATE_ON_HOST_MAINTENANCE"
@@ -122,15 +124,17 @@ class Gcp:
             for name, holds in (("preempted", told["preempted"] == "TRUE"), ("ends", ends))
             if holds
         }
-        found: list[Notice] = []
+        found: list[SpotNotice] = []
         if "preempted" in self._since:
             deadline = self._since["preempted"] + GCP_PREEMPTION_MS
-            found.append(Notice(NoticeCode.INTERRUPTION, "Compute Engine preempts this machine", deadline))
+            found.append(SpotNotice(NoticeCode.INTERRUPTION, "Compute Engine preempts this machine", deadline))
         if "ends" in self._since:
             deadline = self._since["ends"] + GCP_MAINTENANCE_MS
-            found.append(Notice(NoticeCode.INTERRUPTION, "Compute Engine ends this machine for maintenance", deadline))
+            found.append(
+                SpotNotice(NoticeCode.INTERRUPTION, "Compute Engine ends this machine for maintenance", deadline)
+            )
         elif maintenance.startswith("MIGRATE"):
-            found.append(Notice(NoticeCode.FREEZE, "Compute Engine moves this machine while it runs"))
+            found.append(SpotNotice(NoticeCode.FREEZE, "Compute Engine moves this machine while it runs"))
         return found
 
     def _get(self, path: str) -> str:
@@ -160,7 +164,7 @@ class Azure:
         self._answered = False
         self._started: dict[str, int] = {}
 
-    def ask(self, now_ms: int) -> list[Notice]:
+    def ask(self, now_ms: int) -> list[SpotNotice]:
         if not self._vm:
             self._vm = self._get("instance/compute/name?api-version=2021-02-01&format=text").strip()
         document = _object(self._get("scheduledevents?api-version=2020-07-01", first=not self._answered))
@@ -177,13 +181,13 @@ class Azure:
         resources = item.get("Resources")
         return isinstance(resources, list) and self._vm in resources and item.get("EventStatus") != "Completed"
 
-    def _notice(self, item: Mapping[str, Any]) -> Notice:
+    def _notice(self, item: Mapping[str, Any]) -> SpotNotice:
         code = self._CODES.get(_text(item, "EventType"), NoticeCode.PLANNED)
         said = f"Azure {_text(item, 'EventType')}: {_text(item, 'Description')}"
         # An event that has started says no time: it is when that was first seen.
         begun = self._started[_text(item, "EventId")] if item.get("EventStatus") == "Started" else None
         deadline = _date(item.get("NotBefore")) or begun
-        return Notice(code, said, deadline)
+        return SpotNotice(code, said, deadline)
 
     def _get(self, path: str, *, first: bool = False) -> str:
         more: dict[str, Any] = {"timeout": AZURE_FIRST_SECONDS} if first else {}

@@ -10,7 +10,7 @@ from tocsin.actions.cloud.aws import Activity, AutoScaling, AwsProblem, Group
 from tocsin.actions.cloud.aws_client import open_boto
 from tocsin.actions.cloud.wanted import nodes_wanted, pool_of
 from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor
-from tocsin.actions.executors.registry import Means, executor
+from tocsin.actions.executors.registry import Dependencies, executor
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.scope import named_host
 from tocsin.actions.model.view import FleetView, GpuView
@@ -142,7 +142,7 @@ def _idle_host(view: FleetView, pool: str, named: str = "") -> str:
 
 
 @executor("aws_asg")
-def _build(means: Means) -> Executor:
+def _build(means: Dependencies) -> Executor:
     settings = means.settings.aws
     if means.settings.actions.dry_run:
         settings = settings.model_copy(update={"dry_run": True})

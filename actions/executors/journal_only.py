@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor
-from tocsin.actions.executors.registry import Means, executor
+from tocsin.actions.executors.registry import Dependencies, executor
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.view import FleetView
 from tocsin.domain.decision import Decision, Ruling, Verdict
@@ -36,5 +36,5 @@ class JournalOnly:
 
 
 @executor("journal_only")
-def _build(means: Means) -> Executor:
+def _build(means: Dependencies) -> Executor:
     return JournalOnly()

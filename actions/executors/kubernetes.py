@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor, NodeState
-from tocsin.actions.executors.registry import Means, executor
-from tocsin.actions.kubernetes import observe as sight
-from tocsin.actions.kubernetes.actions import MIG_CONFIG, Hands, host_of, pods_of, pool_of, wish_of
+from tocsin.actions.executors.registry import Dependencies, executor
+from tocsin.actions.kubernetes import observe
+from tocsin.actions.kubernetes.actions import MIG_CONFIG, KubernetesActions, host_of, pods_of, pool_of, wish_of
 from tocsin.actions.kubernetes.client import open_door
 from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.actions.kubernetes.drain import Rounds
@@ -18,7 +18,7 @@ from tocsin.actions.kubernetes.rights import Need, needed
 from tocsin.actions.kubernetes.workloads import work_seen
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.view import FleetView
-from tocsin.actions.planning.facts import WorkSeen
+from tocsin.actions.planning.facts import WorkloadSeen
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.domain.clock import MINUTE, Clock
 from tocsin.domain.decision import Decision, Ruling, Verdict
@@ -43,7 +43,7 @@ class Kubernetes:
         self._cluster = cluster
         self._settings = settings
         self._clock = clock
-        self._hands = Hands(cluster, settings, clock)
+        self._hands = KubernetesActions(cluster, settings, clock)
         self._rounds = Rounds(clock)
         self._owned: dict[str, tuple[str, int]] = {}
 
@@ -93,7 +93,7 @@ class Kubernetes:
         try:
             if decision.action in _SCALING:
                 return self._hands.scaler.seen(self._settings.workloads[pool_of(decision)], wish_of(decision))
-            return sight.seen(decision, self._cluster)
+            return observe.seen(decision, self._cluster)
         except (KubeError, ValueError):
             return None
 
@@ -102,9 +102,9 @@ class Kubernetes:
 
     def nodes(self) -> Mapping[str, NodeState]:
         """Every node of the cluster by name; raises ManagerUnavailable."""
-        return sight.node_states(self._cluster)
+        return observe.node_states(self._cluster)
 
-    def work(self) -> WorkSeen:
+    def work(self) -> WorkloadSeen:
         """Every pod on GPUs, and the disruption budgets; raises ManagerUnavailable."""
         return work_seen(self._cluster, self._settings, self._clock.now_ms())
 
@@ -115,8 +115,8 @@ class Kubernetes:
         Raises ManagerUnavailable.
         """
         nodes = self._cluster.nodes()
-        released = [node for node in sight.overdue(nodes, self._clock.now_ms()) if self._hands.release(node)]
-        return [*released, *(node for node in sight.left_over(nodes) if self._hands.strip(node))]
+        released = [node for node in observe.overdue(nodes, self._clock.now_ms()) if self._hands.release(node)]
+        return [*released, *(node for node in observe.left_over(nodes) if self._hands.strip(node))]
 
     def missing_rights(self) -> list[Need]:
         """What the cluster would not allow, of all that the settings turn on; raises ManagerUnavailable."""
@@ -170,7 +170,7 @@ def _as_rehearsed(result: ExecutionResult) -> ExecutionResult:
 
 
 @executor("kubernetes")
-def _build(means: Means) -> Executor:
+def _build(means: Dependencies) -> Executor:
     settings = means.settings.kubernetes
     if means.settings.actions.dry_run:
         settings = settings.model_copy(update={"dry_run": True})

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor
-from tocsin.actions.executors.registry import Means, executor
+from tocsin.actions.executors.registry import Dependencies, executor
 from tocsin.actions.executors.verification import seen_in
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.view import FleetView, NodeState
-from tocsin.actions.node.order_queue import WITHDRAWN, OrderBoard, Standing
+from tocsin.actions.node.order_queue import WITHDRAWN, OrderQueue, Standing
 from tocsin.actions.node.ranks import RANKS, Rank, ranks_of, read, unseen_hosts, untold
 from tocsin.actions.node.reset import DRAINED
 from tocsin.actions.node.throttle import FIXED, LEAD, OF, kind_of
@@ -44,7 +44,7 @@ class NodeAgents:
     name = "node"
     resumable = True
 
-    def __init__(self, board: OrderBoard, clock: Clock, *, dry_run: bool = False) -> None:
+    def __init__(self, board: OrderQueue, clock: Clock, *, dry_run: bool = False) -> None:
         self._board = board
         self._clock = clock
         self._dry_run = dry_run
@@ -254,6 +254,6 @@ def _result(decision: Decision, standing: Sequence[Standing]) -> ExecutionResult
 
 
 @executor("node")
-def _build(means: Means) -> Executor:
-    board = means.orders or OrderBoard(means.clock)
+def _build(means: Dependencies) -> Executor:
+    board = means.orders or OrderQueue(means.clock)
     return NodeAgents(board, means.clock, dry_run=means.settings.actions.dry_run)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from tocsin.actions.model.view import FleetView, NodeState
-from tocsin.actions.planning.facts import WorkSeen
+from tocsin.actions.planning.facts import WorkloadSeen
 from tocsin.domain.decision import Decision, Verdict
 from tocsin.domain.errors import TocsinError
 from tocsin.domain.finding import ActionKind
@@ -87,10 +87,10 @@ class SeesNodes(Protocol):
 
 
 @runtime_checkable
-class SeesWork(Protocol):
+class SeesWorkloads(Protocol):
     """What an executor also offers where its manager tells of the work on GPUs what planners need."""
 
-    def work(self) -> WorkSeen:
+    def work(self) -> WorkloadSeen:
         """The work that runs now; raises ManagerUnavailable."""
         ...
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import tocsin.actions.executors as package
 from tocsin.actions.executors.protocol import Executor
-from tocsin.actions.node.order_queue import OrderBoard
+from tocsin.actions.node.order_queue import OrderQueue
 from tocsin.actions.notifications.sender import WebhookSender
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import Clock, SystemClock
@@ -37,18 +37,18 @@ class SimulatedPort(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class Dependencies:
     """What executors are built from; `sender` is None where no receiver is set, `orders` where no agent is served."""
 
     sender: WebhookSender | None = None
     settings: Settings = field(default_factory=Settings)
     clock: Clock = field(default_factory=SystemClock)
-    orders: OrderBoard | None = None
+    orders: OrderQueue | None = None
     fleet: SimulatedPort | None = None
     own: OwnMetrics | None = None
 
 
-Factory = Callable[[Means], Executor]
+Factory = Callable[[Dependencies], Executor]
 _REGISTER: dict[str, Factory] = {}
 
 
@@ -70,7 +70,7 @@ def executors() -> dict[str, Factory]:
     return dict(sorted(_REGISTER.items()))
 
 
-def build_executor(name: str, means: Means) -> Executor:
+def build_executor(name: str, means: Dependencies) -> Executor:
     """The executor that settings name; raises InputError where there is none of that name."""
     known = executors()
     if name not in known:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tocsin.actions.cloud.wanted import gpus_wanted, pool_of
 from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor
-from tocsin.actions.executors.registry import Means, executor
+from tocsin.actions.executors.registry import Dependencies, executor
 from tocsin.actions.executors.verification import seen_in
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.view import FleetView
@@ -104,7 +104,7 @@ class ScaleWebhook:
 
 
 @executor("scale_webhook")
-def _build(means: Means) -> Executor:
+def _build(means: Dependencies) -> Executor:
     settings = means.settings.scale_webhook
     receiver = WebhookSettings(
         url=settings.url,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor
-from tocsin.actions.executors.registry import Means, SimulatedPort, executor
+from tocsin.actions.executors.registry import Dependencies, SimulatedPort, executor
 from tocsin.actions.executors.verification import seen_in
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.view import FleetView, NodeState
 from tocsin.actions.node.ranks import RANKS, read
 from tocsin.actions.node.throttle import kind_of
 from tocsin.actions.planning.build import work_id
-from tocsin.actions.planning.facts import WorkFacts, WorkSeen
+from tocsin.actions.planning.facts import WorkloadFacts, WorkloadSeen
 from tocsin.domain.decision import Decision, Ruling, Verdict
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind
@@ -95,11 +95,11 @@ class Simulated:
         """Every host of the simulated fleet."""
         return {host: NodeState(host, takes) for host, takes in self._fleet.schedulable().items()}
 
-    def work(self) -> WorkSeen:
+    def work(self) -> WorkloadSeen:
         """Every job of the simulated fleet; it has no disruption budgets, and CPUs and memory are not counted."""
-        return WorkSeen(
+        return WorkloadSeen(
             {
-                work_id(job.owner): WorkFacts(
+                work_id(job.owner): WorkloadFacts(
                     lost_s=job.lost_s, checkpoint_every_s=job.checkpoint_every_s, ends_in_s=job.ends_in_s
                 )
                 for job in self._fleet.jobs()
@@ -114,7 +114,7 @@ def _all(decision: Decision, target: str) -> list[str]:
 
 
 @executor("simulated")
-def _build(means: Means) -> Executor:
+def _build(means: Dependencies) -> Executor:
     if means.fleet is None:
         problem = "there is no fleet that this process simulates"
         raise InputError("actions.executors", "simulated", problem, "use it with tocsin demo alone")

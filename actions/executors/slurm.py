@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from tocsin.actions.cloud.wanted import pool_of
 from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor, ManagerUnavailable, NodeState
-from tocsin.actions.executors.registry import Means, executor
+from tocsin.actions.executors.registry import Dependencies, executor
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.scope import named_host
 from tocsin.actions.model.view import FleetView
-from tocsin.actions.planning.facts import WorkSeen
-from tocsin.actions.slurm import comments as marks
+from tocsin.actions.planning.facts import WorkloadSeen
+from tocsin.actions.slurm import comments
 from tocsin.actions.slurm import nodes
 from tocsin.actions.slurm.client import Slurm
 from tocsin.actions.slurm.moving import CHECKPOINT, REQUEUE, Errand, Mover
@@ -129,7 +129,7 @@ class SlurmExecutor:
         )
         return {state.host: state for state in states}
 
-    def work(self) -> WorkSeen:
+    def work(self) -> WorkloadSeen:
         try:
             return work_seen(self._slurm, self._clock.now_ms())
         except SlurmProblem as problem:
@@ -212,7 +212,7 @@ class SlurmExecutor:
         return index is not None and index in job.gpus.get(node, frozenset())
 
     def _give_back(self, decision: Decision, slurm: Slurm, node: SlurmNode, seen: Snapshot) -> ExecutionResult:
-        drained = marks.find(node.comment, nodes.DRAIN)
+        drained = comments.find(node.comment, nodes.DRAIN)
         result = nodes.give_back(slurm, node, self._clock.now_ms())
         released = Mover(slurm).release_held(seen, drained.id) if result.ok and drained is not None else []
         if not released:
@@ -257,7 +257,7 @@ def _deadline(decision: Decision) -> int | None:
 
 
 def _marked(job: SlurmJob, identity: str) -> bool:
-    return any(marks.find(job.admin_comment, what, identity) is not None for what in (CHECKPOINT, REQUEUE))
+    return any(comments.find(job.admin_comment, what, identity) is not None for what in (CHECKPOINT, REQUEUE))
 
 
 def _unproved(decision: Decision, view: FleetView) -> str:
@@ -282,10 +282,10 @@ def _seen_on(decision: Decision, node: SlurmNode, seen: Snapshot) -> bool | None
     if action is ActionKind.DRAIN:
         return node.drained and not seen.on(node.name)
     if action is ActionKind.REBOOT_NODE:
-        mark = marks.find(node.comment, nodes.REBOOT, decision.id)
+        mark = comments.find(node.comment, nodes.REBOOT, decision.id)
         return node.ready and mark is not None and node.boot_s * 1000 > mark.at_ms
     what = REQUEUE if action is ActionKind.MIGRATE else CHECKPOINT
-    told = [job for job in seen.jobs if marks.find(job.admin_comment, what, decision.id) is not None]
+    told = [job for job in seen.jobs if comments.find(job.admin_comment, what, decision.id) is not None]
     if not told:
         return None
     return action is ActionKind.CHECKPOINT or not any(job.active and node.name in job.nodes for job in told)
@@ -299,7 +299,7 @@ def _state(node: SlurmNode, host: str, seen: Snapshot) -> NodeState:
 
 
 @executor("slurm")
-def _build(means: Means) -> Executor:
+def _build(means: Dependencies) -> Executor:
     settings = means.settings.slurm
     if means.settings.actions.dry_run:
         settings = settings.model_copy(update={"dry_run": True})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor
-from tocsin.actions.executors.registry import Means, executor
+from tocsin.actions.executors.registry import Dependencies, executor
 from tocsin.actions.executors.verification import seen_in
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.view import FleetView
@@ -50,7 +50,7 @@ class Webhook:
 
 
 @executor("webhook")
-def _build(means: Means) -> Executor:
+def _build(means: Dependencies) -> Executor:
     if means.sender is None:
         raise InputError("webhook.url", "", "executor webhook has no receiver", "set webhook.url or another executor")
     if means.sender.settings.format == "slack":

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tocsin.actions.executors.protocol import ExecutionResult
-from tocsin.actions.kubernetes import patches as marks
+from tocsin.actions.kubernetes import patches
 from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.actions.kubernetes.drain import Drainer, Task
 from tocsin.actions.kubernetes.eviction import Round, ask_for_checkpoint
 from tocsin.actions.kubernetes.objects import CHECKPOINT_DONE, Node, Pod
-from tocsin.actions.kubernetes.patches import Mark, Standing
+from tocsin.actions.kubernetes.patches import CordonNote, Standing
 from tocsin.actions.kubernetes.port import Json, KubeError
 from tocsin.actions.kubernetes.scaling import Scaler, Wish
 from tocsin.config.kubernetes import KubernetesSettings
@@ -52,7 +52,7 @@ def wish_of(decision: Decision) -> Wish:
     return Wish(decision.id, direction, None if asked is None else int(asked))
 
 
-class Hands:
+class KubernetesActions:
     """Carries out single actions; raises KubeError where the server refuses or does not answer."""
 
     def __init__(self, cluster: Cluster, settings: KubernetesSettings, clock: Clock) -> None:
@@ -84,11 +84,11 @@ class Hands:
 
     def release(self, node: str) -> bool:
         """Take back the mark that steers work away from `node`; False where there is none."""
-        return self._cluster.change_node(node, marks.no_longer_avoid)
+        return self._cluster.change_node(node, patches.no_longer_avoid)
 
     def strip(self, node: str) -> bool:
         """Take the marks of a cordon off a node that a person gave back; False where there are none."""
-        return self._cluster.change_node(node, lambda fresh: marks.strip(fresh, self._settings.fault_taint))
+        return self._cluster.change_node(node, lambda fresh: patches.strip(fresh, self._settings.fault_taint))
 
     def _cordon(self, decision: Decision, state: Round) -> ExecutionResult:
         host = host_of(decision)
@@ -100,16 +100,16 @@ class Hands:
         words = f"cordoned {host}" if stands is Standing.FREE else f"{host} is cordoned already"
         return ExecutionResult(True, words + self._tell(host, decision, healthy=False))
 
-    def _take(self, host: str, mark: Mark, state: Round) -> Standing:
+    def _take(self, host: str, mark: CordonNote, state: Round) -> Standing:
         """Cordon `host` unless it is, or unless that was undone; how it stood before."""
         stood = [Standing.FREE]
 
         def change(node: Node) -> Json | None:
-            stood[0] = marks.standing(node, mark.key)
+            stood[0] = patches.standing(node, mark.key)
             if state.begun and node.schedulable:
                 stood[0] = Standing.UNDONE
                 return None
-            return marks.cordon(node, mark)
+            return patches.cordon(node, mark)
 
         self._cluster.change_node(host, change)
         state.begun = not self._cluster.dry_run
@@ -120,8 +120,8 @@ class Hands:
         foreign = [False]
 
         def change(node: Node) -> Json | None:
-            foreign[0] = not node.schedulable and not marks.is_ours(node)
-            return marks.uncordon(node, self._settings.fault_taint)
+            foreign[0] = not node.schedulable and not patches.is_ours(node)
+            return patches.uncordon(node, self._settings.fault_taint)
 
         if self._cluster.change_node(host, change) and not foreign[0]:
             return ExecutionResult(True, f"uncordoned {host}" + self._tell(host, decision, healthy=True))
@@ -185,31 +185,31 @@ class Hands:
         """Until when, empty where that was done before under `key`."""
         until = to_iso(self._clock.now_ms() + round(self._settings.avoid_seconds * SECOND))
         by_taint = self._settings.avoid_with == "taint"
-        done = self._cluster.change_node(host, lambda node: marks.avoid(node, until, key, by_taint=by_taint))
+        done = self._cluster.change_node(host, lambda node: patches.avoid(node, until, key, by_taint=by_taint))
         return until if done else ""
 
     def _repartition(self, decision: Decision, state: Round) -> ExecutionResult:
         host = host_of(decision)
         node = self._cluster.node(host)
-        if node.annotations.get(marks.MIG_KEY) == decision.id:
+        if node.annotations.get(patches.MIG_KEY) == decision.id:
             return self._repartitioned(node, state)
         wanted = decision.parameters.get(MIG_CONFIG, "")
-        config = node.annotations.get(marks.MIG_BEFORE, "") if wanted == "previous" else wanted
+        config = node.annotations.get(patches.MIG_BEFORE, "") if wanted == "previous" else wanted
         if not config:
             return ExecutionResult(False, f"no MIG configuration is named for {host}")
-        if node.labels.get(marks.MIG_CONFIG) == config and node.labels.get(marks.MIG_STATE) == "success":
+        if node.labels.get(patches.MIG_CONFIG) == config and node.labels.get(patches.MIG_STATE) == "success":
             return ExecutionResult(True, f"{host} is partitioned as {config} already", lasting=False)
         busy = sorted(pod.title for pod in self._cluster.pods_on(host) if _holds_gpu(pod))
         if busy:
             return ExecutionResult(False, f"{', '.join(busy)} hold GPUs of {host}; drain it before it is repartitioned")
-        self._cluster.change_node(host, lambda fresh: marks.repartition(fresh, config, decision.id))
+        self._cluster.change_node(host, lambda fresh: patches.repartition(fresh, config, decision.id))
         return ExecutionResult(True, f"asked mig-manager for {config} on {host}", pending=True)
 
     def _repartitioned(self, node: Node, state: Round) -> ExecutionResult:
-        answer, config = node.labels.get(marks.MIG_STATE, ""), node.labels.get(marks.MIG_CONFIG, "")
+        answer, config = node.labels.get(patches.MIG_STATE, ""), node.labels.get(patches.MIG_CONFIG, "")
         took = self._clock.monotonic() - state.since
         effect = {"repartition_seconds": took}
-        before = node.annotations.get(marks.MIG_BEFORE, "") or "none"
+        before = node.annotations.get(patches.MIG_BEFORE, "") or "none"
         if answer == "success":
             return ExecutionResult(True, f"{node.name} is partitioned as {config}, before as {before}", effect=effect)
         if answer == "failed":
@@ -227,9 +227,9 @@ class Hands:
             return ExecutionResult(False, f"{decision.parameters[REPLICAS]!r} is no number of replicas")
         return self.scaler.apply(workload, wish)
 
-    def _mark(self, decision: Decision) -> Mark:
+    def _mark(self, decision: Decision) -> CordonNote:
         reason = f"{decision.rule}: {decision.sentence}"
-        return Mark(decision.id, reason, to_iso(self._clock.now_ms()), self._settings.fault_taint)
+        return CordonNote(decision.id, reason, to_iso(self._clock.now_ms()), self._settings.fault_taint)
 
     def _tell(self, host: str, decision: Decision, *, healthy: bool) -> str:
         """Write the node condition; what went wrong with that, in words: the action itself has succeeded."""
@@ -239,7 +239,7 @@ class Hands:
         reason = "GivenBack" if healthy else f"Tocsin{decision.action.value.title().replace('_', '')}"
         at = to_iso(self._clock.now_ms())[:19] + "Z"
         try:
-            body = marks.condition(
+            body = patches.condition(
                 self._cluster.node(host), kind, healthy=healthy, reason=reason, message=decision.sentence, at=at
             )
             if body is not None:

@@ -18,7 +18,7 @@ from tocsin.domain.errors import InputError
 _LACKING = "the kubernetes library is not installed"
 
 
-class KubeDoor:
+class KubernetesClient:
     """An API server by the official client; calls may come from several threads."""
 
     def __init__(self, client: Any, timeout_seconds: float) -> None:
@@ -68,7 +68,7 @@ class KubeDoor:
         self._client.close()
 
 
-def open_door(settings: KubernetesSettings) -> KubeDoor:
+def open_door(settings: KubernetesSettings) -> KubernetesClient:
     """A door to the cluster that `settings` name; nothing is asked of it yet.
 
     Raises InputError where the library is not installed or the credentials cannot be read.
@@ -95,7 +95,7 @@ def open_door(settings: KubernetesSettings) -> KubeDoor:
     except (config.ConfigException, YAMLError, OSError, ValueError, TypeError, AttributeError) as error:
         why = f"the cluster's credentials cannot be read: {' '.join(str(error).split())}"
         raise InputError("kubernetes.kubeconfig", shown, why, "name a kubeconfig") from error
-    return KubeDoor(client.ApiClient(configuration), settings.timeout_seconds)
+    return KubernetesClient(client.ApiClient(configuration), settings.timeout_seconds)
 
 
 def _no_answer(error: Exception) -> KubeError:

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from tocsin.actions.kubernetes.objects import Node, Pod
-from tocsin.actions.kubernetes.port import MERGE, STRATEGIC, Door, Json, KubeError
+from tocsin.actions.kubernetes.port import MERGE, STRATEGIC, ApiClient, Json, KubeError
 from tocsin.actions.kubernetes.rights import Right
 
 PAGE = 500
@@ -24,7 +24,7 @@ class Cluster:
     KubeError.
     """
 
-    def __init__(self, door: Door, *, dry_run: bool = False) -> None:
+    def __init__(self, door: ApiClient, *, dry_run: bool = False) -> None:
         self._door = door
         self.dry_run = dry_run
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tocsin.actions.executors.protocol import ExecutionResult
-from tocsin.actions.kubernetes import patches as marks
+from tocsin.actions.kubernetes import patches
 from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.actions.kubernetes.eviction import Evictor, Round, Sorted, blockers, sort_pods, stuck
 from tocsin.actions.kubernetes.objects import Node, Pod
@@ -47,7 +47,7 @@ class Task:
     """One drain or migration: `mark` is what is written on the node, `pods` names the ones to move, None for all."""
 
     node: str
-    mark: marks.Mark
+    mark: patches.CordonNote
     pods: frozenset[str] | None = None
 
 
@@ -77,7 +77,7 @@ class Drainer:
 
     def _chosen(self, task: Task, pods: Sequence[Pod]) -> frozenset[str]:
         """UIDs of the pods that the first round found under the wanted names; kept on the node."""
-        note = marks.MIGRATED + task.mark.key
+        note = patches.MIGRATED + task.mark.key
         known = self._cluster.node(task.node).annotations.get(note)
         if known is not None:
             return frozenset(known.split(","))
@@ -115,7 +115,7 @@ class Drainer:
 
 
 def _forget(node: Node, key: str) -> Json | None:
-    note = marks.MIGRATED + key
+    note = patches.MIGRATED + key
     return {"metadata": {"annotations": {note: None}}} if note in node.annotations else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tocsin.actions.executors.protocol import NodeState
-from tocsin.actions.kubernetes import patches as marks
+from tocsin.actions.kubernetes import patches
 from tocsin.actions.kubernetes.actions import MIG_CONFIG, host_of, pods_of
 from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.actions.kubernetes.jobs import job_of_pod, known_as
@@ -35,7 +35,7 @@ def node_states(cluster: Cluster) -> Mapping[str, NodeState]:
 
 
 def _state(node: Node, pods: Sequence[Pod]) -> NodeState:
-    ours = marks.is_ours(node)
+    ours = patches.is_ours(node)
     jobs: dict[str, str] = {}
     for pod in pods:
         jobs.update(known_as(pod))
@@ -45,7 +45,7 @@ def _state(node: Node, pods: Sequence[Pod]) -> NodeState:
         node.schedulable,
         node.ready,
         ours,
-        node.annotations.get(marks.CORDON_REASON, "") if ours else "",
+        node.annotations.get(patches.CORDON_REASON, "") if ours else "",
         tuple(sorted(pod.title for pod in holding)),
         jobs,
         frozenset(named_job(job) for pod in holding if (job := job_of_pod(pod))),
@@ -59,11 +59,11 @@ def overdue(nodes: Sequence[Node], now_ms: int) -> list[str]:
 
 def left_over(nodes: Sequence[Node]) -> list[str]:
     """Nodes that a person gave back and that still carry the marks of Tocsin's cordon."""
-    return [node.name for node in nodes if marks.is_left_over(node)]
+    return [node.name for node in nodes if patches.is_left_over(node)]
 
 
 def _runs_out(node: Node) -> float:
-    until = node.annotations.get(marks.AVOID_UNTIL)
+    until = node.annotations.get(patches.AVOID_UNTIL)
     if until is None:
         return float("inf")
     try:
@@ -87,11 +87,11 @@ def seen(decision: Decision, cluster: Cluster) -> bool | None:
 
 def _on_node(decision: Decision, node: Node, cluster: Cluster) -> bool:
     if decision.action is ActionKind.UNCORDON:
-        return node.schedulable and not marks.is_marked(node)
+        return node.schedulable and not patches.is_marked(node)
     if decision.action is ActionKind.PLACE_ELSEWHERE:
-        return marks.is_avoided(node)
+        return patches.is_avoided(node)
     if decision.action is ActionKind.DEFRAGMENT:
         wanted = decision.parameters.get(MIG_CONFIG, "")
-        right = wanted in {node.labels.get(marks.MIG_CONFIG), "previous"}
-        return right and node.labels.get(marks.MIG_STATE) == "success"
+        right = wanted in {node.labels.get(patches.MIG_CONFIG), "previous"}
+        return right and node.labels.get(patches.MIG_STATE) == "success"
     return not node.schedulable

@@ -42,7 +42,7 @@ LONGEST_REASON = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class CordonNote:
     """Who cordons, why and when: `key` is the decision's id, `at` an RFC 3339 instant, `taint` a key or empty."""
 
     key: str
@@ -82,7 +82,7 @@ def standing(node: Node, key: str) -> Standing:
     return Standing.OURS if is_ours(node) else Standing.FOREIGN
 
 
-def cordon(node: Node, mark: Mark) -> Json | None:
+def cordon(node: Node, mark: CordonNote) -> Json | None:
     """Make it unschedulable with Tocsin's mark; None where that is done, or is not Tocsin's to do."""
     stands = standing(node, mark.key)
     if stands in {Standing.FOREIGN, Standing.UNDONE}:

@@ -54,7 +54,7 @@ class KubeError(ManagerUnavailable):
         return self.status in _PASSING
 
 
-class Door(Protocol):
+class ApiClient(Protocol):
     """An API server."""
 
     def ask(

@@ -10,7 +10,7 @@ from tocsin.actions.kubernetes.eviction import stays
 from tocsin.actions.kubernetes.jobs import job_of_pod
 from tocsin.actions.kubernetes.objects import Node, Pod, quantity
 from tocsin.actions.kubernetes.port import Json
-from tocsin.actions.planning.facts import Room, WorkFacts, WorkSeen
+from tocsin.actions.planning.facts import Room, WorkloadFacts, WorkloadSeen
 from tocsin.actions.planning.state import Budget
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.domain.clock import SECOND, from_iso
@@ -23,11 +23,11 @@ STATELESS = "tocsin.io/stateless"
 """Pod annotation ``"true"``: nothing is lost when it is moved. Replicas of a Deployment are taken as such."""
 
 
-def work_seen(cluster: Cluster, settings: KubernetesSettings, now_ms: int) -> WorkSeen:
+def work_seen(cluster: Cluster, settings: KubernetesSettings, now_ms: int) -> WorkloadSeen:
     """Every pod that holds GPUs, under its UID and under its name; three lists in all. Raises KubeError."""
     pods = cluster.placed_pods()
     budgets = cluster.budgets()
-    facts: dict[str, WorkFacts] = {}
+    facts: dict[str, WorkloadFacts] = {}
     for pod in pods:
         if pod.gpus:
             told = _facts(pod, budgets, settings, now_ms)
@@ -35,13 +35,13 @@ def work_seen(cluster: Cluster, settings: KubernetesSettings, now_ms: int) -> Wo
             if pod.uid:
                 facts[f"pod/{pod.uid}"] = told
     allowed = {name: Budget(name, _allowed(one)) for one in budgets if (name := _name(one))}
-    return WorkSeen(facts, allowed, _rooms(cluster.nodes(), pods))
+    return WorkloadSeen(facts, allowed, _rooms(cluster.nodes(), pods))
 
 
-def _facts(pod: Pod, budgets: Iterable[Json], settings: KubernetesSettings, now_ms: int) -> WorkFacts:
+def _facts(pod: Pod, budgets: Iterable[Json], settings: KubernetesSettings, now_ms: int) -> WorkloadFacts:
     cpus, memory = _requests(pod)
     notes = pod.annotations
-    return WorkFacts(
+    return WorkloadFacts(
         priority=pod.priority,
         budgets=tuple(sorted(_name(one) for one in budgets if covers(one, pod))),
         lost_s=_lost_s(pod, now_ms),

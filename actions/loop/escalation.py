@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tocsin.actions.model.catalogue import ACTIONS
 from tocsin.actions.model.controls import Breaker
-from tocsin.actions.model.ledger_entry import Record
+from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.sentences import joined, named
 from tocsin.actions.model.view import FleetView
@@ -17,7 +17,7 @@ from tocsin.domain.subject import Subject, SubjectKind
 
 
 def escalations(
-    records: Iterable[Record], breaker: Breaker | None, view: FleetView, policy: Policy
+    records: Iterable[LedgerEntry], breaker: Breaker | None, view: FleetView, policy: Policy
 ) -> dict[str, Decision]:
     """Notifications, by key, of failed and unverified actions and of the breaker; same state, same keys."""
     notices = [
@@ -30,7 +30,7 @@ def escalations(
     return {notice.key: notice for notice in notices}
 
 
-def _failed(record: Record, view: FleetView, policy: Policy) -> Decision:
+def _failed(record: LedgerEntry, view: FleetView, policy: Policy) -> Decision:
     decision = record.decision
     status = "failed" if record.outcome is None else record.outcome.status
     verb = ACTIONS[decision.action].verb.lower()

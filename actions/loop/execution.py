@@ -12,9 +12,9 @@ from tocsin.actions.loop.effects import change, look
 from tocsin.actions.loop.routing import Routing
 from tocsin.actions.loop.workers import Workers
 from tocsin.actions.model.catalogue import ACTIONS, is_recovery
-from tocsin.actions.model.decision_log import Book
+from tocsin.actions.model.decision_log import DecisionLog
 from tocsin.actions.model.ladder import RUNGS
-from tocsin.actions.model.ledger_entry import Record
+from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.view import FleetView
 from tocsin.domain.clock import Clock
@@ -35,7 +35,7 @@ class Execution:
     executor is resumable, until it ends or its time is over. While actions are paused nothing is called.
     """
 
-    def __init__(self, book: Book, routing: Routing, clock: Clock, workers: Workers) -> None:
+    def __init__(self, book: DecisionLog, routing: Routing, clock: Clock, workers: Workers) -> None:
         self._book = book
         self._routing = routing
         self._clock = clock
@@ -68,13 +68,13 @@ class Execution:
             log.exception("an executor's pre-check broke off", executor=executor.name, decision=decision.id)
             return Verdict(PRE_CHECK, Ruling.HOLD, f"{executor.name} could not check: {_words(error)}")
 
-    def begin(self, record: Record, view: FleetView) -> None:
+    def begin(self, record: LedgerEntry, view: FleetView) -> None:
         """Record the start. From here on the key is used up, whatever happens to this process."""
         executor = self._routing.executor_for(record.decision)
         before = look(record.decision.subject, view)
         self._book.started(record.decision, "" if executor is None else executor.name, before)
 
-    def carry_out(self, record: Record, view: FleetView) -> None:
+    def carry_out(self, record: LedgerEntry, view: FleetView) -> None:
         """Do it, and record what came of it as far as that is known at once."""
         executor = self._routing.named(record.executor)
         if executor is not None:
@@ -97,7 +97,7 @@ class Execution:
                 del self._jobs[record.decision.key]
                 self._take(record, job.result())
 
-    def _go_on(self, record: Record, view: FleetView) -> None:
+    def _go_on(self, record: LedgerEntry, view: FleetView) -> None:
         executor = self._routing.named(record.executor)
         known = record.decision.key in self._begun
         if executor is None or not (known or executor.resumable):
@@ -106,13 +106,13 @@ class Execution:
             self._call(record, executor)
             self._collect(record, view)
 
-    def _call(self, record: Record, executor: Executor) -> None:
+    def _call(self, record: LedgerEntry, executor: Executor) -> None:
         decision = record.decision
         job = self._workers.submit(lambda: _executed(executor, decision))
         self._begun.setdefault(decision.key, self._clock.monotonic())
         self._jobs[decision.key] = job
 
-    def _collect(self, record: Record, view: FleetView) -> None:
+    def _collect(self, record: LedgerEntry, view: FleetView) -> None:
         key = record.decision.key
         job = self._jobs.get(key)
         if job is None or not job.done():
@@ -131,7 +131,7 @@ class Execution:
         self._told.pop(key, None)
         self._take(record, result)
 
-    def _tell(self, record: Record, detail: str) -> None:
+    def _tell(self, record: LedgerEntry, detail: str) -> None:
         """Put a change of where it stands on record, once a while: a drain counts down for hours."""
         now = self._clock.monotonic()
         last = self._told.get(record.decision.key)
@@ -139,7 +139,7 @@ class Execution:
             self._told[record.decision.key] = now
             self._book.about(EntryKind.EXECUTION_GOES_ON, record.decision, detail=detail)
 
-    def _take(self, record: Record, result: ExecutionResult) -> None:
+    def _take(self, record: LedgerEntry, result: ExecutionResult) -> None:
         lasting = ACTIONS[record.decision.action].lasting
         if not result.ok:
             stays = lasting and not result.certain
@@ -173,7 +173,7 @@ class Execution:
                 self._since.pop(record.decision.key, None)
                 self._conclude(record)
 
-    def _check(self, record: Record, view: FleetView) -> None:
+    def _check(self, record: LedgerEntry, view: FleetView) -> None:
         key, decision = record.decision.key, record.decision
         executor = self._routing.named(record.executor)
         if executor is not None and key not in self._checks:
@@ -193,11 +193,11 @@ class Execution:
             if record.decision.key not in self._begun and (executor is None or not executor.resumable):
                 self._interrupted(record)
 
-    def _interrupted(self, record: Record) -> None:
+    def _interrupted(self, record: LedgerEntry) -> None:
         lasting = ACTIONS[record.decision.action].lasting
         self._end(record, OutcomeStatus.FAILED, INTERRUPTED, 1, in_effect=lasting, renew=False)
 
-    def _conclude(self, record: Record) -> None:
+    def _conclude(self, record: LedgerEntry) -> None:
         if record.seen is False:
             detail = f"{record.detail}; its effect is not seen"
             again = record.decision.action in RUNGS
@@ -208,14 +208,21 @@ class Execution:
         self._end(record, status, detail, record.attempts, in_effect=record.lasting)
 
     def _end(
-        self, record: Record, status: OutcomeStatus, detail: str, attempts: int, *, in_effect: bool, renew: bool = False
+        self,
+        record: LedgerEntry,
+        status: OutcomeStatus,
+        detail: str,
+        attempts: int,
+        *,
+        in_effect: bool,
+        renew: bool = False,
     ) -> None:
         now_ms = self._clock.now_ms()
         outcome = Outcome(record.decision.id, status, record.executor, now_ms, detail, attempts, dict(record.effect))
         self._concluded.append(record.decision.id)
         self._book.ended(record, outcome, in_effect=in_effect, renew=renew)
 
-    def _in(self, state: DecisionState) -> list[Record]:
+    def _in(self, state: DecisionState) -> list[LedgerEntry]:
         return [record for record in self._book.records() if record.state is state]
 
 

@@ -8,8 +8,8 @@ from tocsin.actions.guards.permission import effective_mode
 from tocsin.actions.guards.stages import evaluate, worst
 from tocsin.actions.loop.execution import Execution
 from tocsin.actions.model.catalogue import is_disruptive, is_recovery
-from tocsin.actions.model.decision_log import Book
-from tocsin.actions.model.ledger_entry import Record
+from tocsin.actions.model.decision_log import DecisionLog
+from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.actions.model.policy import Policy, milliseconds
 from tocsin.actions.model.recovery import is_asked
 from tocsin.actions.model.scope import base_key
@@ -27,10 +27,10 @@ _EARNEST = frozenset(
 """A disruptive decision that all of these allow would run, were there no limits: its cause counts for the breaker."""
 
 
-class Judge:
+class GuardEvaluation:
     """Keeps the verdicts of waiting decisions up to date."""
 
-    def __init__(self, book: Book, execution: Execution, policy: Policy) -> None:
+    def __init__(self, book: DecisionLog, execution: Execution, policy: Policy) -> None:
         self._book = book
         self._execution = execution
         self._policy = policy
@@ -40,7 +40,7 @@ class Judge:
         for record in self._waiting():
             self.judge(record, view, now_ms, self.own(record.decision, view, wanted))
 
-    def judge(self, record: Record, view: FleetView, now_ms: int, own: tuple[Verdict, ...]) -> None:
+    def judge(self, record: LedgerEntry, view: FleetView, now_ms: int, own: tuple[Verdict, ...]) -> None:
         """Ask all guards about one decision; an entry is made where a ruling changed, a denial ends it.
 
         `own` are the verdicts of `own`, which may take an executor's time: people are not made to wait for them.
@@ -49,7 +49,7 @@ class Judge:
             if record.waiting:
                 self._judge(record, view, now_ms, own)
 
-    def _judge(self, record: Record, view: FleetView, now_ms: int, own: tuple[Verdict, ...]) -> None:
+    def _judge(self, record: LedgerEntry, view: FleetView, now_ms: int, own: tuple[Verdict, ...]) -> None:
         decision = record.decision
         verdicts = (*evaluate(decision, view, now_ms), *own)
         overall = worst(verdicts)
@@ -105,7 +105,7 @@ class Judge:
             reason = f"{len(causes)} distinct root causes within {settings.breaker_window_seconds:g} s"
             self._book.note(EntryKind.BREAKER_TRIPPED, {"causes": causes, "reason": reason})
 
-    def _waiting(self) -> list[Record]:
+    def _waiting(self) -> list[LedgerEntry]:
         return [record for record in self._book.records() if record.waiting]
 
 

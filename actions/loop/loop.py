@@ -10,15 +10,15 @@ from tocsin.actions.executors.protocol import Executor
 from tocsin.actions.loop.decide import decide
 from tocsin.actions.loop.escalation import escalations
 from tocsin.actions.loop.execution import Execution
-from tocsin.actions.loop.guard_evaluation import Judge
-from tocsin.actions.loop.notifications import Notices
-from tocsin.actions.loop.operator import People, named_person
+from tocsin.actions.loop.guard_evaluation import GuardEvaluation
+from tocsin.actions.loop.notifications import Notifications
+from tocsin.actions.loop.operator import OperatorCalls, named_person
 from tocsin.actions.loop.routing import Routing
 from tocsin.actions.loop.undo import asked, undo
 from tocsin.actions.loop.watching import OUTSIDE, departed, overruled
 from tocsin.actions.loop.workers import Inline, Workers
 from tocsin.actions.model.controls import Controls
-from tocsin.actions.model.decision_log import Book, JournalPort
+from tocsin.actions.model.decision_log import DecisionLog, JournalPort
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.recovery import due_recoveries
 from tocsin.actions.model.scope import base_key
@@ -37,7 +37,7 @@ FINISH_SECONDS = 5.0
 """How long the end waits for calls under way (own choice: a request's time-out)."""
 
 
-class ActionLoop(People):
+class ActionLoop(OperatorCalls):
     """One per fleet. `step` belongs to one thread; what people say may come from others.
 
     Level-triggered: a step that comes twice, late or after a restart does what the state asks for and nothing again.
@@ -54,13 +54,13 @@ class ActionLoop(People):
         notifier: Notifier | FanOut | None = None,
         workers: Workers | None = None,
     ) -> None:
-        super().__init__(Book(journal), clock, policy)
+        super().__init__(DecisionLog(journal), clock, policy)
         routing = executors if isinstance(executors, Routing) else Routing(executors)
         self._routing = routing
         self._workers = workers or Inline()
         self._execution = Execution(self._book, routing, clock, self._workers)
-        self._judge = Judge(self._book, self._execution, policy)
-        self._notices = Notices(self._book, notifier or JournalNotifier(), clock)
+        self._judge = GuardEvaluation(self._book, self._execution, policy)
+        self._notices = Notifications(self._book, notifier or JournalNotifier(), clock)
         self._counts: Counter[str] = Counter()
         self._execution.settle_interrupted()
 

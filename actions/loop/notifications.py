@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any
 
 from tocsin.actions.model.codec import dump_outcome
-from tocsin.actions.model.decision_log import Book
-from tocsin.actions.model.ledger_entry import Record
+from tocsin.actions.model.decision_log import DecisionLog
+from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.actions.notifications.fanout import FanOut, fan_out_of
-from tocsin.actions.notifications.line import Item, Line, Work
+from tocsin.actions.notifications.line import DeliveryJob, Item, Line
 from tocsin.actions.notifications.notifier import Notifier
 from tocsin.actions.notifications.protocol import Message, Phase, message_of, urgency
 from tocsin.actions.notifications.sender import Delivery
@@ -24,7 +24,7 @@ from tocsin.journal.kinds import EntryKind
 UNWANTED = "no channel asks for it: recorded only"
 
 
-class Notices:
+class Notifications:
     """Hands waiting notifications to the channels that want them, and tells their ends.
 
     Each channel has its own order, rests and failures: a dead one delays the others by nothing but the patience of a
@@ -32,7 +32,7 @@ class Notices:
     notification that no channel took within the time box ends as failed, and is counted.
     """
 
-    def __init__(self, book: Book, notifier: Notifier | FanOut, clock: Clock) -> None:
+    def __init__(self, book: DecisionLog, notifier: Notifier | FanOut, clock: Clock) -> None:
         self._book = book
         self._fan = fan_out_of(notifier, clock)
         self._clock = clock
@@ -61,13 +61,13 @@ class Notices:
         """Send nothing any more; what waits goes out after the next start."""
         self._fan.close()
 
-    def _due(self) -> list[Record]:
+    def _due(self) -> list[LedgerEntry]:
         waiting = [r for r in self._book.records() if r.notice and r.waiting]
         return sorted((r for r in waiting if r.overall is not Ruling.DENY), key=lambda r: urgency(r.decision))
 
-    def _work(self, line: Line, now_ms: int, live: Collection[str] | None) -> Work:
+    def _work(self, line: Line, now_ms: int, live: Collection[str] | None) -> DeliveryJob:
         told = self._book.ledger.told
-        work = Work()
+        work = DeliveryJob()
         with self._book.lock:
             for record in self._due():
                 decision = record.decision
@@ -82,7 +82,7 @@ class Notices:
         self,
         line: Line,
         opened: Mapping[str, tuple[Decision, ...]],
-        work: Work,
+        work: DeliveryJob,
         now_ms: int,
         live: Collection[str] | None,
     ) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tocsin.actions.model.catalogue import is_disruptive
 from tocsin.actions.model.controls import Controls
-from tocsin.actions.model.decision_log import Book
-from tocsin.actions.model.ledger_entry import Record
+from tocsin.actions.model.decision_log import DecisionLog
+from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.scope import base_key
 from tocsin.domain.clock import Clock
@@ -22,13 +22,13 @@ def named_person(actor: str) -> str:
     return actor
 
 
-class People:
+class OperatorCalls:
     """Safe to call from other threads than the one that steps.
 
     Each method raises InputError where `actor` names no person, and Conflict where it would change nothing.
     """
 
-    def __init__(self, book: Book, clock: Clock, policy: Policy) -> None:
+    def __init__(self, book: DecisionLog, clock: Clock, policy: Policy) -> None:
         self._book = book
         self._clock = clock
         self.policy = policy
@@ -95,7 +95,7 @@ class People:
                 raise Conflict("the breaker is not tripped")
             self._book.note(EntryKind.BREAKER_RESET, {}, actor=named_person(actor))
 
-    def _waiting(self, identity: str) -> Record:
+    def _waiting(self, identity: str) -> LedgerEntry:
         record = self._book.ledger.by_id(identity)
         if record is None:
             raise Conflict(f"no decision {identity} is known")

@@ -8,8 +8,8 @@ from dataclasses import replace
 from tocsin.actions.model.catalogue import ACTIONS
 from tocsin.actions.model.codec import dump_decision
 from tocsin.actions.model.controls import Controls
-from tocsin.actions.model.decision_log import Book
-from tocsin.actions.model.ledger_entry import Record
+from tocsin.actions.model.decision_log import DecisionLog
+from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.recovery import ASKED_BY, Inverse, is_asked
 from tocsin.actions.model.scope import base_key
@@ -36,18 +36,25 @@ def problem_of(status: DecisionStatus, controls: Controls) -> str:
     return "" if decision.key in controls.effects else f"{action} is in effect no more"
 
 
-def waiting_for(key: str, records: list[Record]) -> Record | None:
+def waiting_for(key: str, records: list[LedgerEntry]) -> LedgerEntry | None:
     """The waiting decision that undoes the one with `key`; None where there is none."""
     return next((one for one in records if one.waiting and one.decision.parameters.get("undoes") == key), None)
 
 
-def asked(records: list[Record]) -> dict[str, Decision]:
+def asked(records: list[LedgerEntry]) -> dict[str, Decision]:
     """Waiting recoveries that people asked for, by key."""
     return {one.decision.key: one.decision for one in records if one.waiting and is_asked(one.decision)}
 
 
 def undo(
-    book: Book, policy: Policy, inverse: Inverse, now_ms: int, identity: str, actor: str, reason: str, say_yes: SayYes
+    book: DecisionLog,
+    policy: Policy,
+    inverse: Inverse,
+    now_ms: int,
+    identity: str,
+    actor: str,
+    reason: str,
+    say_yes: SayYes,
 ) -> str:
     """Enter the recovery that undoes a decision, under the name of `actor`; returns its id.
 
@@ -78,7 +85,7 @@ def undo(
         return wanted.id
 
 
-def _agree(before: Record, identity: str, say_yes: SayYes) -> str:
+def _agree(before: LedgerEntry, identity: str, say_yes: SayYes) -> str:
     held = before.state is DecisionState.HELD and before.decision.mode is Mode.PROPOSE
     if is_asked(before.decision) or not held:
         raise Conflict(f"decision {identity} is being undone already, by decision {before.decision.id}")
@@ -86,7 +93,9 @@ def _agree(before: Record, identity: str, say_yes: SayYes) -> str:
     return before.decision.id
 
 
-def _dated(made: Decision, book: Book, policy: Policy, now_ms: int, actor: str, reason: str, mode: Mode) -> Decision:
+def _dated(
+    made: Decision, book: DecisionLog, policy: Policy, now_ms: int, actor: str, reason: str, mode: Mode
+) -> Decision:
     number = 1
     while f"{made.key}|asked {number}" in book.ledger.known:
         number += 1
@@ -104,7 +113,7 @@ def _dated(made: Decision, book: Book, policy: Policy, now_ms: int, actor: str, 
     )
 
 
-def _leave_alone(book: Book, decision: Decision, until_ms: int, actor: str, reason: str) -> None:
+def _leave_alone(book: DecisionLog, decision: Decision, until_ms: int, actor: str, reason: str) -> None:
     book.note(
         EntryKind.HOLD_OFF,
         {

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from tocsin.actions.model.codec import dump_decision, dump_outcome, dump_verdicts
 from tocsin.actions.model.ledger import LEDGER_KINDS, Ledger
-from tocsin.actions.model.ledger_entry import Record
+from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.actions.model.scope import base_key
 from tocsin.domain.decision import Decision, DecisionState, Outcome, Verdict
 from tocsin.journal.chain import Entry
@@ -31,7 +31,7 @@ class JournalPort(Protocol):
         ...
 
 
-class Book:
+class DecisionLog:
     """Writes what happens to decisions; hold `lock` across a question and the entry that rests on its answer."""
 
     def __init__(self, journal: JournalPort) -> None:
@@ -41,7 +41,7 @@ class Book:
         for entry in journal.entries(kinds=LEDGER_KINDS):
             self.ledger.apply(entry)
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[LedgerEntry]:
         """All listed decisions."""
         with self.lock:
             return list(self.ledger.records.values())
@@ -62,11 +62,11 @@ class Book:
         """A decision, or its new mode."""
         self.note(EntryKind.DECISION, dump_decision(decision), simulated=decision.simulated)
 
-    def judged(self, record: Record, verdicts: tuple[Verdict, ...], overall: str, **more: Any) -> None:
+    def judged(self, record: LedgerEntry, verdicts: tuple[Verdict, ...], overall: str, **more: Any) -> None:
         """What the guards said."""
         self.about(EntryKind.VERDICT, record.decision, overall=overall, verdicts=dump_verdicts(verdicts), **more)
 
-    def closed(self, record: Record, state: DecisionState, reason: str, renew: bool) -> None:
+    def closed(self, record: LedgerEntry, state: DecisionState, reason: str, renew: bool) -> None:
         """A decision ended without having run."""
         self.judged(record, record.verdicts, str(record.overall), state=str(state), reason=reason, renew=renew)
 
@@ -81,7 +81,7 @@ class Book:
             before=dict(before),
         )
 
-    def ended(self, record: Record, outcome: Outcome, *, in_effect: bool, renew: bool = False) -> None:
+    def ended(self, record: LedgerEntry, outcome: Outcome, *, in_effect: bool, renew: bool = False) -> None:
         """How an execution ended; `in_effect` where its effect lasts."""
         content = dump_outcome(outcome)
         self.about(EntryKind.OUTCOME, record.decision, outcome=content, in_effect=in_effect, renew=renew)

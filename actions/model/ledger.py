@@ -9,10 +9,10 @@ from tocsin.actions.model.catalogue import ACTIONS, Scope
 from tocsin.actions.model.codec import load_decision, load_outcome, load_verdicts
 from tocsin.actions.model.controls import Breaker, Controls, HoldOff, Note
 from tocsin.actions.model.experience import Tally
-from tocsin.actions.model.ledger_entry import Record
+from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.actions.model.scope import base_key, same_kind, slot_of
 from tocsin.actions.node.throttle import CAP, kind_of
-from tocsin.actions.notifications.told import Told
+from tocsin.actions.notifications.told import Delivered
 from tocsin.domain.decision import Decision, DecisionState, Outcome, OutcomeStatus, Ruling
 from tocsin.domain.finding import ActionKind
 from tocsin.journal.chain import Entry
@@ -27,11 +27,11 @@ class Ledger:
     """All decisions and controls. `apply` takes entries in the order of the journal; other kinds pass it by."""
 
     def __init__(self) -> None:
-        self.records: dict[str, Record] = {}
+        self.records: dict[str, LedgerEntry] = {}
         self.ended: list[str] = []
         self.known: set[str] = set()
         self.causes: dict[str, int] = {}
-        self.told = Told()
+        self.told = Delivered()
         self._paused: Note | None = None
         self._breaker: Breaker | None = None
         self._approvals: dict[str, Note] = {}
@@ -99,11 +99,11 @@ class Ledger:
             (caps if is_cap else others).add(base_key(decision.subject))
         return frozenset(caps - others)
 
-    def by_id(self, identity: str) -> Record | None:
+    def by_id(self, identity: str) -> LedgerEntry | None:
         """The record of a decision id; None where it is unknown or no longer listed."""
         return next((record for record in self.records.values() if record.decision.id == identity), None)
 
-    def _record(self, payload: Mapping[str, Any]) -> Record | None:
+    def _record(self, payload: Mapping[str, Any]) -> LedgerEntry | None:
         return self.records.get(payload["key"])
 
     def _decision(self, entry: Entry, payload: dict[str, Any]) -> None:
@@ -111,7 +111,7 @@ class Ledger:
         self.known.add(decision.key)
         record = self.records.get(decision.key)
         if record is None:
-            self.records[decision.key] = Record(decision, entry.at_ms)
+            self.records[decision.key] = LedgerEntry(decision, entry.at_ms)
         else:
             record.decision, record.updated_ms = decision, entry.at_ms
 
@@ -127,7 +127,7 @@ class Ledger:
         if payload.get("state"):
             self._end(record, DecisionState(payload["state"]), payload)
 
-    def _end(self, record: Record, state: DecisionState, payload: dict[str, Any]) -> None:
+    def _end(self, record: LedgerEntry, state: DecisionState, payload: dict[str, Any]) -> None:
         record.state, record.reason = state, str(payload.get("reason", ""))
         cause = record.decision.parameters.get("cause", "")
         if payload.get("renew") and cause:
@@ -203,7 +203,7 @@ class Ledger:
             self._failures.pop(slot, None)
         self._conclude(record, outcome, entry, payload)
 
-    def _conclude(self, record: Record, outcome: Outcome, entry: Entry, payload: dict[str, Any]) -> None:
+    def _conclude(self, record: LedgerEntry, outcome: Outcome, entry: Entry, payload: dict[str, Any]) -> None:
         record.outcome, record.updated_ms = outcome, entry.at_ms
         good = outcome.status in (OutcomeStatus.SUCCEEDED, OutcomeStatus.RESTORED)
         self._end(record, DecisionState.DONE if good else DecisionState.FAILED, payload | {"reason": outcome.detail})

@@ -13,7 +13,7 @@ MAX_STEPS = 200
 
 
 @dataclass(slots=True)
-class Record:
+class LedgerEntry:
     """The journal's account of a decision; only the ledger changes it.
 
     `counted` is True once the breaker has counted its cause. `executor`, `detail`, `attempts`, `lasting` and `changed`

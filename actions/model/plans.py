@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from tocsin.actions.planning.intent import RULES, work_of
 from tocsin.actions.planning.placement import assign
 from tocsin.actions.planning.plan import Plan, Step
-from tocsin.actions.planning.state import UNSEEN, FleetState, Slot, Work
+from tocsin.actions.planning.state import UNSEEN, FleetState, Slot, Workload
 from tocsin.actions.planning.units import Limits, pinned, price
 from tocsin.domain.finding import ActionKind, Finding, Incident
 from tocsin.domain.subject import Subject, SubjectKind
@@ -21,14 +21,14 @@ PLANNED = frozenset(RULES.values())
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PlanNote:
     """What a decision is told by a plan: parameters, and a clause of its sentence."""
 
     parameters: Mapping[str, str] = field(default_factory=dict)
     words: str = ""
 
 
-NOTHING = Told()
+NOTHING = PlanNote()
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class Foresight:
     plans: Mapping[str, Plan] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
 
-    def told(self, root: Finding, action: ActionKind) -> Told:
+    def told(self, root: Finding, action: ActionKind) -> PlanNote:
         """What a decision for `action` about `root` should name; nothing where no plan knows anything."""
         if root.rule in PLANNED:
-            return Told(self.steps.get((root.rule, root.subject.key), {}))
+            return PlanNote(self.steps.get((root.rule, root.subject.key), {}))
         if self.state is None:
             return NOTHING
         if action is ActionKind.MIGRATE:
@@ -57,7 +57,7 @@ class Foresight:
         return NOTHING
 
 
-def _places(state: FleetState, subject: Subject, limits: Limits) -> Told:
+def _places(state: FleetState, subject: Subject, limits: Limits) -> PlanNote:
     """Where the work on `subject` would go, each piece for itself, and why it would stay."""
     slots = _slots(state, subject)
     works = {work.id: work for slot in slots for work in state.on_gpu.get(slot.uuid, ())}
@@ -74,10 +74,10 @@ def _places(state: FleetState, subject: Subject, limits: Limits) -> Told:
     said = list(dict.fromkeys(said))
     more = f" and {len(said) - MOST_NAMED} more" if len(said) > MOST_NAMED else ""
     parameters = {"work": ",".join(name for name, _ in found), "to_host": ",".join(hosts for _, hosts in found)}
-    return Told(parameters, f"{', '.join(said[:MOST_NAMED])}{more}")
+    return PlanNote(parameters, f"{', '.join(said[:MOST_NAMED])}{more}")
 
 
-def _place(state: FleetState, works: list[Work], limits: Limits) -> tuple[str, str]:
+def _place(state: FleetState, works: list[Workload], limits: Limits) -> tuple[str, str]:
     """The hosts for these pieces of one unit, and in words; no hosts where they have to stay."""
     name = works[0].unit
     alone = [replace(work, gang="", lost_s=work.lost_s or 0.0) for work in works]
@@ -97,7 +97,7 @@ def _place(state: FleetState, works: list[Work], limits: Limits) -> tuple[str, s
     return hosts, f"{name} to {hosts}{lost}"
 
 
-def _open(state: FleetState, work: Work) -> FleetState:
+def _open(state: FleetState, work: Workload) -> FleetState:
     node = state.nodes[state.host_of(work)]
     return state if node.schedulable else state.with_nodes([replace(node, schedulable=True)])
 
@@ -119,14 +119,16 @@ def _touches(state: FleetState, step: Step, subject: Subject) -> bool:
     return any(subject.name in {slot.uuid, slot.host} for slot in slots)
 
 
-def _repacking(state: FleetState, steps: Sequence[Step]) -> Told:
+def _repacking(state: FleetState, steps: Sequence[Step]) -> PlanNote:
     if not steps:
         return NOTHING
     moves = [(work_of(state.works[move.work]), move) for step in steps for move in step.moves]
     hosts = [state.gpus[move.target[0].gpu].host for _, move in moves]
     said = [step.sentence[0].lower() + step.sentence[1:].rstrip(".") for step in steps[:MOST_NAMED]]
     more = f" and {len(steps) - MOST_NAMED} more" if len(steps) > MOST_NAMED else ""
-    return Told({"work": ",".join(name for name, _ in moves), "to_host": ",".join(hosts)}, f"{', '.join(said)}{more}")
+    return PlanNote(
+        {"work": ",".join(name for name, _ in moves), "to_host": ",".join(hosts)}, f"{', '.join(said)}{more}"
+    )
 
 
 class Proposals:

@@ -41,7 +41,7 @@ def near(one: int, other: int) -> bool:
     return abs(one - other) <= TOLERANCE_MW
 
 
-class LimitKeeper:
+class LimitWriter:
     """Changes and gives back the limits of a node. Belongs to one thread.
 
     `boot` names this boot of the machine; a marker of an earlier one is only removed where the driver forgot the limit.

@@ -41,7 +41,7 @@ class Standing:
         return self.report is not None and self.report.state is not OrderState.OUTRANKED
 
 
-class OrderBoard:
+class OrderQueue:
     """Safe to use from several threads.
 
     An order to throttle stands until it is withdrawn, until its node ends it, or for `hold_seconds` at most: each time

@@ -23,7 +23,7 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class NodeRanks:
     """The one job on a GPU: empty where there is none, or several. `told` is False where its pod's manager has not
     shown that pod yet, so that other pods of the same job may exist unseen."""
 
@@ -31,28 +31,28 @@ class Work:
     told: bool = True
 
 
-def work_on(host: str, owners: Sequence[Owner], node: NodeState | None = None, *, blind: bool = False) -> Work:
+def work_on(host: str, owners: Sequence[Owner], node: NodeState | None = None, *, blind: bool = False) -> NodeRanks:
     """The work of `owners` on a GPU of `host`, which its manager shows as `node`, None where none does.
 
     A Slurm job spans hosts, and so does a job of several pods that the manager knows. Any other pod, a container, and a
     process in none of these stand for themselves. `blind` says that a manager has not answered lately.
     """
     found = {_work(host, owner, node, blind) for owner in owners}
-    return found.pop() if len(found) == 1 else Work()
+    return found.pop() if len(found) == 1 else NodeRanks()
 
 
-def _work(host: str, owner: Owner, node: NodeState | None, blind: bool) -> Work:
+def _work(host: str, owner: Owner, node: NodeState | None, blind: bool) -> NodeRanks:
     if owner.slurm_job:
-        return Work(f"slurm {owner.slurm_job.partition('.')[0]}")
+        return NodeRanks(f"slurm {owner.slurm_job.partition('.')[0]}")
     title = f"{owner.namespace}/{owner.pod}" if owner.pod else ""
     if owner.pod_uid or title:
         known = None if node is None else node.jobs
         job = None if known is None else known.get(owner.pod_uid or title)
         if job:
-            return Work(named_job(job))
+            return NodeRanks(named_job(job))
         unseen = job is None and (known is not None or (node is None and blind))
-        return Work(f"pod {owner.pod_uid or title}", not unseen)
-    return Work(f"{host} container {owner.container}" if owner.container else f"{host} process {owner.pid}")
+        return NodeRanks(f"pod {owner.pod_uid or title}", not unseen)
+    return NodeRanks(f"{host} container {owner.container}" if owner.container else f"{host} process {owner.pid}")
 
 
 def named_job(job: str) -> str:

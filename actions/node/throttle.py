@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tocsin.actions.node.limit_writer import LimitKeeper, Write
+from tocsin.actions.node.limit_writer import LimitWriter, Write
 from tocsin.actions.node.ports import PowerPort
 from tocsin.actions.node.thermal import Phase, ThermalController, ThermalSettings
 from tocsin.domain.order import Order, OrderReport, OrderState
@@ -93,7 +93,7 @@ class Throttle:
         names = (LIMIT_WATTS, CLOCK_MHZ, LEAD)
         return not any(self.order.parameters.get(name) for name in names)
 
-    def begin(self, port: PowerPort, keeper: LimitKeeper) -> None:
+    def begin(self, port: PowerPort, keeper: LimitWriter) -> None:
         """Look at the GPU before anything is done."""
         self.found = self.now = keeper.found(self.order.gpu)
         self.least_mw = self.found.current_mw
@@ -112,7 +112,7 @@ class Throttle:
         self._controller = ThermalController(self.found, self.settings)
         self.detail = f"watches: {margin:g} C are left, it acts at {self.settings.engage_margin_c:g}"
 
-    def rehearse(self, port: PowerPort, keeper: LimitKeeper) -> str:
+    def rehearse(self, port: PowerPort, keeper: LimitWriter) -> str:
         """Look at the GPU as `begin` and the first write do, and say what would be done. Raises LimitFailure."""
         self.begin(port, keeper)
         assert self.found is not None
@@ -154,7 +154,7 @@ class Throttle:
             return "it was not needed: the GPU never came so near to slowing down"
         return ""
 
-    def sample(self, now_s: float, port: PowerPort, keeper: LimitKeeper) -> Write | None:
+    def sample(self, now_s: float, port: PowerPort, keeper: LimitWriter) -> Write | None:
         """Do what is due at `now_s`; the write that was made, None where none was."""
         if now_s - self._sampled_s < SAMPLE_SECONDS:
             return None
@@ -172,7 +172,7 @@ class Throttle:
                 self.detail = "the limit is at its floor and the GPU is still too hot: move its work away"
         return self._write(keeper)
 
-    def _write(self, keeper: LimitKeeper) -> Write | None:
+    def _write(self, keeper: LimitWriter) -> Write | None:
         wanted = self._wanted_mw
         if wanted is None or wanted == self._asked_mw:
             return None
@@ -191,7 +191,7 @@ class Throttle:
             self.least_mw = min(self.least_mw, now.current_mw)
             self.detail = f"limit {now.current_mw / 1000:g} W, {now.enforced_mw / 1000:g} W in force"
 
-    def _lock(self, now_s: float, port: PowerPort, keeper: LimitKeeper) -> Write | None:
+    def _lock(self, now_s: float, port: PowerPort, keeper: LimitWriter) -> Write | None:
         highest = number(self.order.parameters, CLOCK_MHZ) or 0.0
         if self._locked_s is None:
             self._locked_s = now_s

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from tocsin.actions.node.limit_writer import LimitKeeper
+from tocsin.actions.node.limit_writer import LimitWriter
 from tocsin.actions.node.markers import MarkerFolder
 from tocsin.actions.node.ports import HookPort, PowerPort, ResetPort
 from tocsin.actions.node.requests import Request
@@ -69,7 +69,7 @@ class NodeWorker:
     followed whichever brain it is from.
     """
 
-    def __init__(self, rules: NodeRules, ports: Ports, keeper: LimitKeeper, folder: MarkerFolder, clock: Clock) -> None:
+    def __init__(self, rules: NodeRules, ports: Ports, keeper: LimitWriter, folder: MarkerFolder, clock: Clock) -> None:
         self._rules = rules
         self._ports = ports
         self._keeper = keeper

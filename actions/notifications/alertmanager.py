@@ -12,7 +12,7 @@ from typing import Any
 from tocsin.actions.notifications.post import Request, to_json
 from tocsin.actions.notifications.posted import PostedChannel
 from tocsin.actions.notifications.protocol import Channel, Message
-from tocsin.actions.notifications.registry import ChannelMeans, channel
+from tocsin.actions.notifications.registry import ChannelDependencies, channel
 from tocsin.actions.notifications.text import clean, clip
 from tocsin.domain.clock import SECOND, to_iso
 from tocsin.domain.decision import Decision
@@ -31,7 +31,7 @@ class Alertmanager(PostedChannel):
     batch = 200
     keyed = True
 
-    def __init__(self, means: ChannelMeans) -> None:
+    def __init__(self, means: ChannelDependencies) -> None:
         super().__init__(means, means.settings.endpoint.rstrip("/") + PATH)
         self.refresh_seconds = means.settings.refresh_seconds
 
@@ -90,5 +90,5 @@ def alertname(rule: str) -> str:
 
 
 @channel("alertmanager")
-def _build(means: ChannelMeans) -> Channel:
+def _build(means: ChannelDependencies) -> Channel:
     return Alertmanager(means)

@@ -12,7 +12,7 @@ from tocsin.actions.notifications.messages import CLOUDEVENTS_TYPE, NOTIFIED, cl
 from tocsin.actions.notifications.post import Request, to_json
 from tocsin.actions.notifications.posted import PostedChannel
 from tocsin.actions.notifications.protocol import Channel, Message
-from tocsin.actions.notifications.registry import ChannelMeans, channel
+from tocsin.actions.notifications.registry import ChannelDependencies, channel
 from tocsin.actions.notifications.signature import HEADER, sign
 from tocsin.domain.clock import to_iso
 
@@ -74,5 +74,5 @@ def _short(message: Message, index: int) -> dict[str, str]:
 
 
 @channel("cloudevents")
-def _build(means: ChannelMeans) -> Channel:
+def _build(means: ChannelDependencies) -> Channel:
     return CloudEvents(means)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from tocsin.actions.notifications.post import Answer, Request, by_code, to_json
 from tocsin.actions.notifications.posted import PostedChannel
 from tocsin.actions.notifications.protocol import Channel, Message
-from tocsin.actions.notifications.registry import ChannelMeans, channel
+from tocsin.actions.notifications.registry import ChannelDependencies, channel
 from tocsin.actions.notifications.sender import Delivery
 from tocsin.actions.notifications.text import clip_bytes, no_mention
 
@@ -49,5 +49,5 @@ def sign(secret: str, now_ms: int) -> str:
 
 
 @channel("dingtalk")
-def _build(means: ChannelMeans) -> Channel:
+def _build(means: ChannelDependencies) -> Channel:
     return DingTalk(means)

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from tocsin.actions.notifications.line import Line, PlainChannel
 from tocsin.actions.notifications.notifier import JournalNotifier, Notifier, WebhookNotifier
-from tocsin.actions.notifications.registry import ChannelMeans, build_channel
+from tocsin.actions.notifications.registry import ChannelDependencies, build_channel
 from tocsin.actions.notifications.sender import WebhookSender
 from tocsin.actions.notifications.text import Links
 from tocsin.config.settings import Settings
@@ -90,7 +90,7 @@ def build_notifier(
     links = Links(settings.notify.runbooks_url, settings.notify.console_url)
     lines = [Line(PlainChannel(WebhookNotifier(sender)), clock)] if sender is not None else []
     for channel in settings.notify.channels:
-        made = build_channel(ChannelMeans(channel, links, clock))
+        made = build_channel(ChannelDependencies(channel, links, clock))
         lines.append(Line(made, clock, channel))
     if not lines:
         return FanOut([Line(PlainChannel(JournalNotifier()), clock)], metrics, threads=False)

@@ -15,7 +15,7 @@ from typing import Any
 from tocsin.actions.notifications.post import Answer, Request, by_code, to_json
 from tocsin.actions.notifications.posted import PostedChannel
 from tocsin.actions.notifications.protocol import Channel, Message
-from tocsin.actions.notifications.registry import ChannelMeans, channel
+from tocsin.actions.notifications.registry import ChannelDependencies, channel
 from tocsin.actions.notifications.sender import Delivery
 from tocsin.actions.notifications.text import Text, clip_bytes, no_mention
 from tocsin.domain.clock import SECOND
@@ -65,5 +65,5 @@ def _harmless(text: str) -> str:
 
 
 @channel("feishu")
-def _build(means: ChannelMeans) -> Channel:
+def _build(means: ChannelDependencies) -> Channel:
     return Feishu(means)

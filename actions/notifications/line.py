@@ -33,7 +33,7 @@ class Item:
 
 
 @dataclass
-class Work:
+class DeliveryJob:
     """What a channel is to be told in a step: new notifications, ends, and reminders of what still is."""
 
     fires: list[Decision] = field(default_factory=list)
@@ -120,7 +120,7 @@ class Line:
         every = self.channel.refresh_seconds
         return every is not None and self._clock.monotonic() >= self._held.get(key, float("-inf")) + every
 
-    def run(self, work: Work, clerk: Clerk) -> None:
+    def run(self, work: DeliveryJob, clerk: Clerk) -> None:
         """Send what can be sent now."""
         for items in self._requests(work):
             if self._closed or self._clock.monotonic() < self._rest_until:
@@ -164,7 +164,7 @@ class Line:
             self._sent.popleft()
         return max(0, self._settings.per_minute - len(self._sent))
 
-    def _requests(self, work: Work) -> Iterator[list[Item]]:
+    def _requests(self, work: DeliveryJob) -> Iterator[list[Item]]:
         if self.channel.batch > 1:
             ends = [Item(message, (message.key,)) for message in work.ends]
             fires = [Item(message_of([decision], Phase.FIRING)) for decision in work.fires]

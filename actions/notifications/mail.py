@@ -13,7 +13,7 @@ from email.utils import format_datetime
 
 from tocsin.actions.notifications.post import tls_context
 from tocsin.actions.notifications.protocol import Channel, Message
-from tocsin.actions.notifications.registry import ChannelMeans, channel
+from tocsin.actions.notifications.registry import ChannelDependencies, channel
 from tocsin.actions.notifications.sender import Delivery
 from tocsin.actions.notifications.text import Links, clean, clip, text_of
 from tocsin.config.notify import ChannelSettings, MailSettings
@@ -30,7 +30,7 @@ class Mail:
     keyed = False
     refresh_seconds: float | None = None
 
-    def __init__(self, means: ChannelMeans, mail: MailSettings) -> None:
+    def __init__(self, means: ChannelDependencies, mail: MailSettings) -> None:
         self.settings = means.settings
         self.name = means.settings.name
         self._mail = mail
@@ -107,7 +107,7 @@ def _refused(error: smtplib.SMTPException) -> Delivery:
 
 
 @channel("email")
-def _build(means: ChannelMeans) -> Channel:
+def _build(means: ChannelDependencies) -> Channel:
     if means.settings.mail is None:
         raise InputError("notify.channels", means.settings.name, "has no table `mail`", "name its mail server there")
     return Mail(means, means.settings.mail)

@@ -12,7 +12,7 @@ from typing import Any
 from tocsin.actions.notifications.post import Request, to_json
 from tocsin.actions.notifications.posted import PostedChannel
 from tocsin.actions.notifications.protocol import Channel, Message
-from tocsin.actions.notifications.registry import ChannelMeans, channel
+from tocsin.actions.notifications.registry import ChannelDependencies, channel
 from tocsin.actions.notifications.text import clean, clip
 from tocsin.domain.clock import to_iso
 from tocsin.domain.finding import Severity
@@ -58,5 +58,5 @@ class PagerDuty(PostedChannel):
 
 
 @channel("pagerduty")
-def _build(means: ChannelMeans) -> Channel:
+def _build(means: ChannelDependencies) -> Channel:
     return PagerDuty(means)

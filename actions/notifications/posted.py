@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tocsin.actions.notifications.post import Answer, Poster, Request, by_status
 from tocsin.actions.notifications.protocol import Message
-from tocsin.actions.notifications.registry import ChannelMeans
+from tocsin.actions.notifications.registry import ChannelDependencies
 from tocsin.actions.notifications.sender import Delivery
 from tocsin.actions.notifications.text import Text, text_of
 
@@ -18,7 +18,7 @@ class PostedChannel:
     keyed = False
     refresh_seconds: float | None = None
 
-    def __init__(self, means: ChannelMeans, url: str | None = None) -> None:
+    def __init__(self, means: ChannelDependencies, url: str | None = None) -> None:
         self.settings = means.settings
         self.name = means.settings.name
         self.links = means.links

@@ -15,7 +15,7 @@ from tocsin.domain.clock import Clock, SystemClock
 
 
 @dataclass(frozen=True, slots=True)
-class ChannelMeans:
+class ChannelDependencies:
     """What a channel is built from."""
 
     settings: ChannelSettings
@@ -23,7 +23,7 @@ class ChannelMeans:
     clock: Clock = field(default_factory=SystemClock)
 
 
-Factory = Callable[[ChannelMeans], Channel]
+Factory = Callable[[ChannelDependencies], Channel]
 _REGISTER: dict[str, Factory] = {}
 
 
@@ -44,6 +44,6 @@ def channels() -> dict[str, Factory]:
     return dict(sorted(_REGISTER.items()))
 
 
-def build_channel(means: ChannelMeans) -> Channel:
+def build_channel(means: ChannelDependencies) -> Channel:
     """The channel that its settings describe; raises InputError where a file that they name cannot be read."""
     return channels()[means.settings.kind](means)

@@ -12,7 +12,7 @@ from typing import Any
 from tocsin.actions.notifications.post import Request, to_json
 from tocsin.actions.notifications.posted import PostedChannel
 from tocsin.actions.notifications.protocol import Channel, Message
-from tocsin.actions.notifications.registry import ChannelMeans, channel
+from tocsin.actions.notifications.registry import ChannelDependencies, channel
 from tocsin.actions.notifications.text import Text, clip, no_mention
 
 HEADER_LIMIT = 150
@@ -51,5 +51,5 @@ def _plain(text: str, limit: int) -> dict[str, Any]:
 
 
 @channel("slack")
-def _build(means: ChannelMeans) -> Channel:
+def _build(means: ChannelDependencies) -> Channel:
     return Slack(means)

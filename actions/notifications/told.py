@@ -18,7 +18,7 @@ class Done:
     attempts: int
 
 
-class Told:
+class Delivered:
     """Folds entries of kind `notification`; the same entries give the same state.
 
     An entry says which channel was told; the last one about a notification has its outcome as well. `open` is by

@@ -6,12 +6,12 @@ import math
 from collections.abc import Hashable, Iterator
 
 from tocsin.actions.planning.arrangement import EPSILON, Arrangement, Spot
-from tocsin.actions.planning.bins import Board
+from tocsin.actions.planning.bins import Bins
 from tocsin.actions.planning.state import FleetState
 from tocsin.actions.planning.units import Limits
 
 
-def greedy(board: Board, state: FleetState, limits: Limits) -> Arrangement:
+def greedy(board: Bins, state: FleetState, limits: Limits) -> Arrangement:
     """Where steepest descent of F ends. Of equal moves the cheapest is taken; a unit that moves twice is paid once."""
     now = Arrangement(board, state, limits)
     while (step := _steepest(now)) is not None:

@@ -35,7 +35,7 @@ class Bin:
     state: Hashable
 
 
-class Board(Protocol):
+class Bins(Protocol):
     """Bins in the order in which they are preferred, units, and each unit's home as (bin, place)."""
 
     bins: list[Bin]
@@ -89,7 +89,7 @@ class HostClass(NamedTuple):
     model: str
 
 
-class FleetBoard:
+class FleetBins:
     """Hosts as bins; the measure is FGD's F over GPUs that are not in MIG mode."""
 
     def __init__(self, state: FleetState, units: tuple[Unit, ...], limits: Limits) -> None:
@@ -232,7 +232,7 @@ class MigClass(NamedTuple):
     model: str
 
 
-class MigBoard:
+class MigBins:
     """GPUs in MIG mode as bins, their layouts as states; the measure is `mig_unusable` as a share of the GPU."""
 
     def __init__(self, state: FleetState, units: tuple[Unit, ...], limits: Limits) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable, Iterable
 
 from tocsin.actions.planning.arrangement import EPSILON
-from tocsin.actions.planning.bins import Board, HostClass, HostState, MigClass, MigKind, Place
+from tocsin.actions.planning.bins import Bins, HostClass, HostState, MigClass, MigKind, Place
 from tocsin.actions.planning.state import TEMPLATES
 
 MOST_STATES = 60_000
@@ -15,7 +15,7 @@ Front = list[tuple[float, float]]
 """(F, cost): the cheapest cost of each F, falling as F rises."""
 
 
-def least_cost(board: Board, most_f: float, most_states: int = MOST_STATES) -> float | None:
+def least_cost(board: Bins, most_f: float, most_states: int = MOST_STATES) -> float | None:
     """The least cost in GPU-hours of any arrangement whose F is at most `most_f`; None where the fleet is too large.
 
     Every place of every unit is tried, islands of bins between which work moves for themselves. Budgets, memory and the
@@ -31,7 +31,7 @@ def least_cost(board: Board, most_f: float, most_states: int = MOST_STATES) -> f
     return min((cost for f, cost in fronts if f <= most_f + 1e-6), default=math.inf)
 
 
-def _islands(board: Board) -> list[list[int]]:
+def _islands(board: Bins) -> list[list[int]]:
     """Bins grouped so that no unit can go from one group to another."""
     leader = list(range(len(board.bins)))
 
@@ -53,7 +53,7 @@ def _islands(board: Board) -> list[list[int]]:
     return list(groups.values())
 
 
-def _front(board: Board, bins: list[int], most_states: int) -> Front | None:
+def _front(board: Bins, bins: list[int], most_states: int) -> Front | None:
     """Units are lifted and put back one by one; of all ways to one state of the bins the cheapest counts."""
     units = [unit for unit, (home, _) in enumerate(board.homes) if home in bins]
     states = [board.bins[number].state for number in bins]
@@ -72,7 +72,7 @@ def _front(board: Board, bins: list[int], most_states: int) -> Front | None:
 
 
 def _placed(
-    board: Board, bins: list[int], unit: int, costs: dict[tuple[Hashable, ...], float], most_states: int
+    board: Bins, bins: list[int], unit: int, costs: dict[tuple[Hashable, ...], float], most_states: int
 ) -> dict[tuple[Hashable, ...], float] | None:
     """The states after one more unit; None for more than `most_states`."""
     cls, home, price = board.classes[unit], board.homes[unit], board.units[unit].price.gpu_hours

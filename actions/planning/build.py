@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tocsin.actions.executors.protocol import NodeState
-from tocsin.actions.planning.facts import Room, WorkFacts
+from tocsin.actions.planning.facts import Room, WorkloadFacts
 from tocsin.actions.planning.layouts import Layout, is_divided, is_unread, template_of
 from tocsin.actions.planning.state import (
     GUESSED,
@@ -21,7 +21,7 @@ from tocsin.actions.planning.state import (
     Node,
     Pool,
     Slot,
-    Work,
+    Workload,
     share_of,
 )
 from tocsin.domain.fragmentation import Placement
@@ -44,7 +44,7 @@ class Knowledge:
     host. `risk_horizon_ms` is how far ahead a failure counts.
     """
 
-    facts: Mapping[str, WorkFacts] = field(default_factory=dict)
+    facts: Mapping[str, WorkloadFacts] = field(default_factory=dict)
     nodes: Mapping[str, NodeState] = field(default_factory=dict)
     budgets: Mapping[str, Budget] = field(default_factory=dict)
     pools: Mapping[str, Pool] = field(default_factory=dict)
@@ -146,7 +146,7 @@ def _slot(reading: Reading, sharers: int, known: Knowledge) -> Slot:
     )
 
 
-def _works(newest: Mapping[str, Reading], slots: Mapping[str, Slot], known: Knowledge) -> list[Work]:
+def _works(newest: Mapping[str, Reading], slots: Mapping[str, Slot], known: Knowledge) -> list[Workload]:
     held: dict[tuple[str, str], list[tuple[Hold, str]]] = defaultdict(list)
     for uuid, one in newest.items():
         gpu = one.gpu
@@ -175,7 +175,7 @@ def _pieces(
     several: bool,
     slots: Mapping[str, Slot],
     known: Knowledge,
-) -> list[Work]:
+) -> list[Workload]:
     """The work of `name` on one host: one piece for its whole GPUs, one for each share and each instance, as a gang."""
     whole = tuple(hold for hold, profile in found if not profile and hold.share == 1.0)
     parts = [(whole, "")] if whole else []
@@ -187,7 +187,7 @@ def _pieces(
         suffix += f"#{number}" if len(parts) > 1 else ""
         gpus = 1.0 if profile else sum(hold.share for hold in holds)
         model = slots[holds[0].gpu].model
-        told = _told(Work(name + suffix, gpus, holds, profile, gang, model=model), known.facts.get(name), known)
+        told = _told(Workload(name + suffix, gpus, holds, profile, gang, model=model), known.facts.get(name), known)
         pieces.append(replace(told, stays=GUESSED) if profile and _is_guessed(holds[0], known) else told)
     return pieces
 
@@ -197,7 +197,7 @@ def _is_guessed(hold: Hold, known: Knowledge) -> bool:
     return any(start == hold.start for uuid, (_, start) in _placed(known, hold.gpu).items() if uuid in layout.guessed)
 
 
-def _unseen(slots: Mapping[str, Slot], works: Iterable[Work], known: Knowledge) -> list[Work]:
+def _unseen(slots: Mapping[str, Slot], works: Iterable[Workload], known: Knowledge) -> list[Workload]:
     """A piece of work on each GPU and MIG instance that is at work and that no known work holds."""
     held = {(hold.gpu, hold.start) for work in works for hold in work.holds}
     made = []
@@ -212,12 +212,12 @@ def _unseen(slots: Mapping[str, Slot], works: Iterable[Work], known: Knowledge) 
     return made
 
 
-def _nobodys(name: str, hold: Hold, slot: Slot, profile: str = "") -> Work:
-    work = Work(f"unseen/{name}", holds=(hold,), profile=profile, model=slot.model)
+def _nobodys(name: str, hold: Hold, slot: Slot, profile: str = "") -> Workload:
+    work = Workload(f"unseen/{name}", holds=(hold,), profile=profile, model=slot.model)
     return replace(work, movable=False, stays=UNSEEN)
 
 
-def _told(work: Work, facts: WorkFacts | None, known: Knowledge) -> Work:
+def _told(work: Workload, facts: WorkloadFacts | None, known: Knowledge) -> Workload:
     if facts is None:
         lone = work.id.startswith("process/")
         return replace(work, restart_s=known.restart_s, movable=not lone, stays=UNMANAGED if lone else "")
@@ -287,7 +287,7 @@ def _pools(
     told: Iterable[PoolState],
     nodes: Mapping[str, Node],
     slots: Mapping[str, Slot],
-    works: Mapping[str, Work],
+    works: Mapping[str, Workload],
     known: Knowledge,
 ) -> dict[str, Pool]:
     held: dict[str, float] = defaultdict(float)

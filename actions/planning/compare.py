@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tocsin.actions.planning import rehearsal
 from tocsin.actions.planning.baseline import greedy
-from tocsin.actions.planning.bins import Board, FleetBoard, MigBoard
+from tocsin.actions.planning.bins import Bins, FleetBins, MigBins
 from tocsin.actions.planning.bound import least_cost
 from tocsin.actions.planning.defragment import WHOLE_MODES, defragment, figures, outside, repack_mig
 from tocsin.actions.planning.plan import Plan
@@ -109,10 +109,10 @@ def _row(kind: str, gpus: int, seed: int, clock: Callable[[], float], limits: Li
     )
 
 
-def _board(kind: str, state: FleetState, limits: Limits) -> Board:
+def _board(kind: str, state: FleetState, limits: Limits) -> Bins:
     fleet = kind == "defragment"
     units, _ = units_of(state, WHOLE_MODES if fleet else (GpuMode.MIG,), limits)
-    return FleetBoard(state, units, limits) if fleet else MigBoard(state, units, limits)
+    return FleetBins(state, units, limits) if fleet else MigBins(state, units, limits)
 
 
 def _outside(kind: str, state: FleetState, limits: Limits) -> float:

@@ -15,8 +15,8 @@ from enum import StrEnum
 from tocsin.actions.planning.placement import evacuate
 from tocsin.actions.planning.plan import Step, StepKind
 from tocsin.actions.planning.scaling import replace_before_drain
-from tocsin.actions.planning.simulation import PlanBroken, Stage
-from tocsin.actions.planning.state import FleetState, Hold, Node, Pool, Slot, Work
+from tocsin.actions.planning.simulation import PlanBroken, Simulation
+from tocsin.actions.planning.state import FleetState, Hold, Node, Pool, Slot, Workload
 from tocsin.actions.planning.units import Limits
 
 POOL = "train"
@@ -208,7 +208,7 @@ class _Run:
 
     def _carry_out(self, host: str, steps: Iterable[Step]) -> None:
         """Do what can be done. The stage of the drill has no floor of its own: it is counted, not enforced."""
-        stage = Stage(replace(self._state, pools={}), 1.0)
+        stage = Simulation(replace(self._state, pools={}), 1.0)
         for step in steps:
             before = self._ready()
             try:
@@ -228,13 +228,13 @@ class _Run:
 def _pool(rng: random.Random, spec: DrillSpec) -> FleetState:
     nodes = {name: Node(name, POOL) for name in (f"node-{number:02d}" for number in range(spec.nodes))}
     slots = [Slot(f"{host}/{index}", host, "H100") for host in nodes for index in range(GPUS)]
-    works: dict[str, Work] = {}
+    works: dict[str, Workload] = {}
     for host in nodes:
         free = [slot.uuid for slot in slots if slot.host == host]
         for size in rng.choice(((4,), (2, 2), (4, 2), (2, 1), (2, 2, 1))):
             held, free = free[:size], free[size:]
             name = f"{host}-job-{len(works)}"
-            works[name] = Work(name, float(size), tuple(Hold(uuid) for uuid in held), lost_s=600.0, restart_s=300.0)
+            works[name] = Workload(name, float(size), tuple(Hold(uuid) for uuid in held), lost_s=600.0, restart_s=300.0)
     pool = Pool(
         POOL,
         floor_gpus=GPUS * (spec.nodes - spec.spare),

@@ -9,7 +9,7 @@ from tocsin.actions.planning.state import Budget
 
 
 @dataclass(frozen=True, slots=True)
-class WorkFacts:
+class WorkloadFacts:
     """What readings do not tell of a piece of work; see `Work` for the meaning of each.
 
     `gang` names the job that it is a part of, where its manager runs a job as several pieces.
@@ -38,9 +38,9 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkSeen:
+class WorkloadSeen:
     """The work that a manager runs, by id (`tocsin.actions.planning.build.work_id`), its budgets, and room by host."""
 
-    facts: Mapping[str, WorkFacts] = field(default_factory=dict)
+    facts: Mapping[str, WorkloadFacts] = field(default_factory=dict)
     budgets: Mapping[str, Budget] = field(default_factory=dict)
     rooms: Mapping[str, Room] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from tocsin.actions.planning.intent import RULES, Intent, numbers, subject_of_gp
 from tocsin.actions.planning.plan import Plan, Step, StepKind
 from tocsin.actions.planning.power import PowerBudget
 from tocsin.actions.planning.scaling import Demand, ScalingPolicy, follow_demand, scale_in
-from tocsin.actions.planning.simulation import PlanBroken, Stage
+from tocsin.actions.planning.simulation import PlanBroken, Simulation
 from tocsin.actions.planning.state import FleetState, Pool
 from tocsin.actions.planning.units import Limits
 from tocsin.domain.finding import ActionKind
@@ -41,7 +41,7 @@ class Past:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class PlanDependencies:
     """What the planners count with."""
 
     limits: Limits = field(default_factory=Limits)
@@ -58,7 +58,7 @@ class Followed:
     plans: Mapping[str, Plan]
 
 
-def follow(state: FleetState, planners: Iterable[str], means: Means, past: Past) -> Followed:
+def follow(state: FleetState, planners: Iterable[str], means: PlanDependencies, past: Past) -> Followed:
     """Make the plans of `planners` anew and take from each what is to be done now.
 
     A plan is worth it where it gains more than it costs. Of a plan that moves work one step is taken, the one that the
@@ -96,8 +96,8 @@ def _with_scaling(state: FleetState, scaled_ms: Mapping[str, int]) -> FleetState
     return replace(state, pools=changed)
 
 
-def _moves(planner: str) -> Callable[[FleetState, Means, Past], tuple[Plan, list[Intent]]]:
-    def made(state: FleetState, means: Means, past: Past) -> tuple[Plan, list[Intent]]:
+def _moves(planner: str) -> Callable[[FleetState, PlanDependencies, Past], tuple[Plan, list[Intent]]]:
+    def made(state: FleetState, means: PlanDependencies, past: Past) -> tuple[Plan, list[Intent]]:
         plan = (defragment if planner == "defragment" else repack_mig)(state, means.limits)
         rule = RULES[planner]
         if rule in past.running or plan.gain_gpu_hours <= plan.cost_gpu_hours:
@@ -122,7 +122,7 @@ def _first(state: FleetState, steps: Sequence[Step], limits: Limits, rule: str, 
 
 def _can_begin(state: FleetState, step: Step, limits: Limits) -> bool:
     try:
-        Stage(state, limits.most_risk).do(step)
+        Simulation(state, limits.most_risk).do(step)
     except PlanBroken:
         return False
     return True
@@ -158,12 +158,12 @@ def _place(gpu: str, start: int | None) -> str:
     return gpu if start is None else f"{gpu}@{start}"
 
 
-def _scale_in(state: FleetState, means: Means, past: Past) -> tuple[Plan, list[Intent]]:
+def _scale_in(state: FleetState, means: PlanDependencies, past: Past) -> tuple[Plan, list[Intent]]:
     plan = scale_in(state, means.scaling, means.limits)
     return plan, _scaling(RULES["scale_in"], state, plan, means, past)
 
 
-def _demand(state: FleetState, means: Means, past: Past) -> tuple[Plan, list[Intent]]:
+def _demand(state: FleetState, means: PlanDependencies, past: Past) -> tuple[Plan, list[Intent]]:
     """Nodes that were asked for count only once they are there: until then a pool that has grown rests."""
     slow = max((pool.provision_s for pool in state.pools.values()), default=0.0)
     policy = replace(means.scaling, out_rest_s=max(means.scaling.out_rest_s, slow))
@@ -171,7 +171,7 @@ def _demand(state: FleetState, means: Means, past: Past) -> tuple[Plan, list[Int
     return plan, _scaling(RULES["demand"], state, plan, means, past)
 
 
-def _scaling(rule: str, state: FleetState, plan: Plan, means: Means, past: Past) -> list[Intent]:
+def _scaling(rule: str, state: FleetState, plan: Plan, means: PlanDependencies, past: Past) -> list[Intent]:
     found: list[Intent] = []
     for pool, steps in _by_pool(state, plan.steps).items():
         last = steps[-1]
@@ -228,11 +228,11 @@ def _size(rule: str, action: ActionKind, state: FleetState, pool: str, step: Ste
     return Intent(rule, subject, action, step.sentence, parameters, simulated=state.simulated)
 
 
-def _power(state: FleetState, means: Means, past: Past) -> tuple[Plan, list[Intent]]:
+def _power(state: FleetState, means: PlanDependencies, past: Past) -> tuple[Plan, list[Intent]]:
     return follow_power(state, means.power, past.caps, past.held)
 
 
-_FOLLOWERS: Mapping[str, Callable[[FleetState, Means, Past], tuple[Plan, list[Intent]]]] = {
+_FOLLOWERS: Mapping[str, Callable[[FleetState, PlanDependencies, Past], tuple[Plan, list[Intent]]]] = {
     "defragment": _moves("defragment"),
     "mig": _moves("mig"),
     "demand": _demand,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tocsin.actions.planning.state import FleetState, Work
+from tocsin.actions.planning.state import FleetState, Workload
 from tocsin.domain.finding import ActionKind, Category, Finding, Severity
 from tocsin.domain.owner import Owner
 from tocsin.domain.subject import Subject, SubjectKind
@@ -63,7 +63,7 @@ def subject_of_gpu(state: FleetState, uuid: str, detail: str = "") -> Subject:
     return Subject(SubjectKind.GPU, uuid, host, state.nodes[host].pool, detail)
 
 
-def work_of(work: Work) -> str:
+def work_of(work: Workload) -> str:
     """The id under which managers know a piece of work: that of its gang where it is a part of one."""
     return work.gang or work.id
 

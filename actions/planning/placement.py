@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from tocsin.actions.planning.measures import fleet_figures, mig_unusable
 from tocsin.actions.planning.plan import Move, Plan, Refusal, Step, StepKind
-from tocsin.actions.planning.simulation import Stage, misfit
-from tocsin.actions.planning.state import SHARE_EPSILON, TEMPLATES, FleetState, GpuMode, Hold, Node, Slot, Work
+from tocsin.actions.planning.simulation import Simulation, misfit
+from tocsin.actions.planning.state import SHARE_EPSILON, TEMPLATES, FleetState, GpuMode, Hold, Node, Slot, Workload
 from tocsin.actions.planning.units import HOUR_S, Limits, pinned, price
 from tocsin.domain.fragmentation import free_slices
 from tocsin.domain.fragmentation_fleet import Node as FreeNode
@@ -48,7 +48,7 @@ class Candidate:
         return math.fsum(self.terms.values())
 
 
-def candidates(state: FleetState, work: Work, limits: Limits, weights: Weights | None = None) -> list[Candidate]:
+def candidates(state: FleetState, work: Workload, limits: Limits, weights: Weights | None = None) -> list[Candidate]:
     """Every host on which `work` can start now, the best first."""
     weights = weights or Weights()
     found = []
@@ -64,7 +64,7 @@ def candidates(state: FleetState, work: Work, limits: Limits, weights: Weights |
     return sorted(found, key=lambda one: (one.cost, one.host))
 
 
-def _holds(state: FleetState, work: Work, able: Sequence[Slot]) -> tuple[Hold, ...]:
+def _holds(state: FleetState, work: Workload, able: Sequence[Slot]) -> tuple[Hold, ...]:
     if work.profile:
         return _instance(state, work, able)
     if work.gpus < 1:
@@ -75,7 +75,7 @@ def _holds(state: FleetState, work: Work, able: Sequence[Slot]) -> tuple[Hold, .
     return tuple(Hold(uuid) for uuid in whole[: int(work.gpus)]) if len(whole) >= work.gpus else ()
 
 
-def _instance(state: FleetState, work: Work, able: Sequence[Slot]) -> tuple[Hold, ...]:
+def _instance(state: FleetState, work: Workload, able: Sequence[Slot]) -> tuple[Hold, ...]:
     best: tuple[float, str, int] | None = None
     for slot in able:
         template = TEMPLATES[slot.template]
@@ -94,7 +94,7 @@ def _instance(state: FleetState, work: Work, able: Sequence[Slot]) -> tuple[Hold
 
 
 def _terms(
-    state: FleetState, work: Work, node: Node, holds: tuple[Hold, ...], limits: Limits, weights: Weights
+    state: FleetState, work: Workload, node: Node, holds: tuple[Hold, ...], limits: Limits, weights: Weights
 ) -> dict[str, float]:
     held = math.fsum(state.share_of(work, hold) for hold in holds)
     lost_s = work.checkpoint_every_s / 2 if work.checkpoint_every_s else LOSS_S
@@ -109,7 +109,7 @@ def _terms(
     }
 
 
-def _fragmentation(state: FleetState, work: Work, host: str, holds: tuple[Hold, ...]) -> float:
+def _fragmentation(state: FleetState, work: Workload, host: str, holds: tuple[Hold, ...]) -> float:
     """How much F rises, in GPUs, if `work` starts with `holds`."""
     if work.profile:
         slot = state.gpus[holds[0].gpu]
@@ -128,7 +128,7 @@ def _fragmentation(state: FleetState, work: Work, host: str, holds: tuple[Hold, 
     return expected_unusable(after_node, state.mix) - expected_unusable(before, state.mix)
 
 
-def _fetch_s(state: FleetState, work: Work, node: Node, weights: Weights) -> float:
+def _fetch_s(state: FleetState, work: Workload, node: Node, weights: Weights) -> float:
     if not work.data_hosts or node.host in work.data_hosts:
         return 0.0
     racks = {state.nodes[host].rack for host in work.data_hosts if host in state.nodes} - {""}
@@ -137,7 +137,7 @@ def _fetch_s(state: FleetState, work: Work, node: Node, weights: Weights) -> flo
 
 def place(state: FleetState, limits: Limits, weights: Weights | None = None) -> Plan:
     """A place for all work that waits: the highest priority first, then the largest; a gang whole or not at all."""
-    waiting: dict[str, list[Work]] = {}
+    waiting: dict[str, list[Workload]] = {}
     for work in state.works.values():
         if not work.holds:
             waiting.setdefault(work.unit, []).append(work)
@@ -155,7 +155,7 @@ def place(state: FleetState, limits: Limits, weights: Weights | None = None) -> 
             continue
         now = now.with_works([replace(work, holds=one.holds) for work, one in found])
         steps.append(_placing(name, found))
-    after = Stage(state, limits.most_risk).run(steps)
+    after = Simulation(state, limits.most_risk).run(steps)
     placed = counted(sum(len(step.moves) for step in steps), "piece")
     return Plan(
         "place",
@@ -169,14 +169,14 @@ def place(state: FleetState, limits: Limits, weights: Weights | None = None) -> 
     )
 
 
-def _urgency(name: str, works: Sequence[Work]) -> tuple[float, float, str]:
+def _urgency(name: str, works: Sequence[Workload]) -> tuple[float, float, str]:
     return -max(work.priority for work in works), -sum(work.gpus for work in works), name
 
 
-Found = list[tuple[Work, Candidate]]
+Found = list[tuple[Workload, Candidate]]
 
 
-def _together(state: FleetState, works: Sequence[Work], limits: Limits, weights: Weights | None) -> Found | None:
+def _together(state: FleetState, works: Sequence[Workload], limits: Limits, weights: Weights | None) -> Found | None:
     """Places for all of `works`: in one fabric where one has room, else in one rack, else anywhere; None: nowhere."""
     if len(works) == 1:
         found = candidates(state, works[0], limits, weights)
@@ -202,7 +202,7 @@ def _anywhere(_: Node) -> str:
 
 def _in_one(
     state: FleetState,
-    works: Sequence[Work],
+    works: Sequence[Workload],
     narrow: Callable[[Node], str],
     limits: Limits,
     weights: Weights | None,
@@ -222,7 +222,7 @@ def _sum(found: Found) -> float:
 
 def assign(
     state: FleetState,
-    works: Iterable[Work],
+    works: Iterable[Workload],
     limits: Limits,
     weights: Weights | None = None,
     hosts: frozenset[str] | None = None,
@@ -254,7 +254,7 @@ def _placing(name: str, found: Found) -> Step:
     )
 
 
-def _why_not(state: FleetState, work: Work, limits: Limits) -> str:
+def _why_not(state: FleetState, work: Workload, limits: Limits) -> str:
     reasons: dict[str, int] = {}
     for host, node in state.nodes.items():
         problems = [misfit(work, node, (slot,), limits.most_risk) for slot in state.by_host[host]]
@@ -296,15 +296,15 @@ def evacuate(state: FleetState, host: str, limits: Limits) -> tuple[tuple[Step, 
     return tuple(steps), tuple(refused)
 
 
-def _leaving(state: FleetState, host: str) -> dict[str, list[Work]]:
-    found: dict[str, list[Work]] = {}
+def _leaving(state: FleetState, host: str) -> dict[str, list[Workload]]:
+    found: dict[str, list[Workload]] = {}
     for work in sorted(state.on_host.get(host, ()), key=lambda one: (-one.priority, -one.gpus, one.id)):
         if work.movable and not work.stays:
             found.setdefault(work.unit, list(state.gangs.get(work.gang, (work,))))
     return found
 
 
-def _must_stay(state: FleetState, works: list[Work], host: str, limits: Limits, left: Mapping[str, int]) -> str:
+def _must_stay(state: FleetState, works: list[Workload], host: str, limits: Limits, left: Mapping[str, int]) -> str:
     for work in works:
         alone = replace(work, gang="", lost_s=work.lost_s or 0.0)
         node = state.nodes[state.host_of(work)]
@@ -320,7 +320,7 @@ def _must_stay(state: FleetState, works: list[Work], host: str, limits: Limits, 
     return f"disruption budget {short[0]} has nothing left" if short else ""
 
 
-def _elsewhere(state: FleetState, works: list[Work], host: str, limits: Limits) -> Found | None:
+def _elsewhere(state: FleetState, works: list[Workload], host: str, limits: Limits) -> Found | None:
     """Places for the works of a unit that cannot restart where they are; the others restart in place."""
     staying = [work for work in works if _can_restart(state, work, host, limits)]
     leaving = [replace(work, holds=()) for work in works if work not in staying]
@@ -338,13 +338,13 @@ def _elsewhere(state: FleetState, works: list[Work], host: str, limits: Limits) 
     return found + [(work, Candidate(state.host_of(work), work.holds)) for work in staying]
 
 
-def _can_restart(state: FleetState, work: Work, host: str, limits: Limits) -> bool:
+def _can_restart(state: FleetState, work: Workload, host: str, limits: Limits) -> bool:
     node = state.nodes[state.host_of(work)]
     slots = [state.gpus[hold.gpu] for hold in work.holds]
     return node.host != host and not misfit(work, node, slots, limits.most_risk)
 
 
-def _moving(state: FleetState, name: str, works: list[Work], found: Found, host: str, limits: Limits) -> list[Step]:
+def _moving(state: FleetState, name: str, works: list[Workload], found: Found, host: str, limits: Limits) -> list[Step]:
     held = math.fsum(state.held_gpus(work) for work in works)
     asked = [work for work in works if work.checkpoint_s is not None and work.lost_s]
     prices = [price(state, work, replace(limits, patience_s=-1.0)) for work in works]

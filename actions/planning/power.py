@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tocsin.actions.planning.plan import Plan, Refusal, Step, StepKind
-from tocsin.actions.planning.simulation import Stage
-from tocsin.actions.planning.state import FleetState, Slot, Work
+from tocsin.actions.planning.simulation import Simulation
+from tocsin.actions.planning.state import FleetState, Slot, Workload
 from tocsin.domain.words import counted
 
 STEP_SHARE = 0.01
@@ -61,14 +61,14 @@ def power_caps(state: FleetState, budget: PowerBudget) -> Plan:
         for slot in known
         if slot.limit_watts is not None and limits[slot.uuid] < slot.limit_watts - 0.5
     )
-    Stage(state).run(steps)
+    Simulation(state).run(steps)
     return _plan(state, f"Lower the power limit of {counted(len(steps), 'GPU')}.", steps, refused, before)
 
 
 def _plan(
     state: FleetState, sentence: str, steps: tuple[Step, ...], refused: Iterable[Refusal], before: Mapping[str, float]
 ) -> Plan:
-    after = Stage(state).run(steps)
+    after = Simulation(state).run(steps)
     slots = [slot for slot in after.gpus.values() if _range(slot) is not None]
     return Plan("power", sentence, steps, tuple(refused), before, _figures(after, slots), simulated=state.simulated)
 
@@ -120,7 +120,7 @@ def _groups(state: FleetState, slots: Iterable[Slot]) -> list[_Group]:
             uuid = leader[uuid]
         return uuid
 
-    units: dict[str, list[Work]] = {}
+    units: dict[str, list[Workload]] = {}
     for work in state.works.values():
         units.setdefault(work.unit, []).append(work)
     weights: dict[str, float] = {}

@@ -16,7 +16,7 @@ from tocsin.actions.planning.state import (
     Node,
     Pool,
     Slot,
-    Work,
+    Workload,
 )
 from tocsin.domain.fragmentation import Placement, mig_capacity
 from tocsin.domain.fragmentation_fleet import Task
@@ -83,10 +83,12 @@ def with_waiting(state: FleetState, seed: int = 0) -> FleetState:
     for number in range(10):
         kind = _KINDS[number % len(_KINDS)]
         gpus = rng.choice([size for size, _ in kind.sizes if size <= 4])
-        work = Work(f"waits-{number:02d}", gpus, pool=kind.name, model=kind.model, priority=rng.choice((0, 10, 100)))
+        work = Workload(
+            f"waits-{number:02d}", gpus, pool=kind.name, model=kind.model, priority=rng.choice((0, 10, 100))
+        )
         near = (rng.choice(hosts),) if rng.random() < 0.5 else ()
         waiting.append(replace(work, cpus=4.0 * gpus, lost_s=0.0, restart_s=120.0, data_hosts=near))
-    gang = Work("", 8.0, pool="training", gang="waits-gang", priority=100, cpus=64.0, lost_s=0.0, restart_s=600.0)
+    gang = Workload("", 8.0, pool="training", gang="waits-gang", priority=100, cpus=64.0, lost_s=0.0, restart_s=600.0)
     waiting += [replace(gang, id=f"waits-gang-{number}") for number in range(2)]
     return state.with_works(waiting)
 
@@ -126,13 +128,13 @@ class _Churn:
         self._rng = rng
         self._free = dict.fromkeys(state.gpus, 1.0)
         self._cpus = dict.fromkeys(state.nodes, NODE_CPUS)
-        self._running: dict[str, list[list[Work]]] = {kind.name: [] for kind in _KINDS}
+        self._running: dict[str, list[list[Workload]]] = {kind.name: [] for kind in _KINDS}
         self._hosts: dict[str, list[str]] = {kind.name: [] for kind in _KINDS}
         for host, node in state.nodes.items():
             self._hosts[node.pool].append(host)
         self._count = 0
 
-    def run(self) -> dict[str, Work]:
+    def run(self) -> dict[str, Workload]:
         """The works that run in the end, by id."""
         for kind in _KINDS:
             capacity = len(self._hosts[kind.name]) * GPUS_PER_NODE
@@ -175,7 +177,7 @@ class _Churn:
         for work in unit:
             self._hold(work, 1)
 
-    def _hold(self, work: Work, sign: int) -> None:
+    def _hold(self, work: Workload, sign: int) -> None:
         for hold in work.holds:
             self._free[hold.gpu] += sign * hold.share
         self._cpus[self.state.gpus[work.holds[0].gpu].host] += sign * work.cpus
@@ -194,10 +196,10 @@ class _Churn:
                 best = free, tuple(Hold(uuid, min(gpus, 1.0)) for uuid in sorted(wanted))
         return best[1] if best else ()
 
-    def _template(self, kind: _Kind, size: float, name: str) -> Work:
+    def _template(self, kind: _Kind, size: float, name: str) -> Workload:
         rng = self._rng
         per_gpu = rng.choice((4.0, 8.0, 8.0, 10.0))
-        common = Work(
+        common = Workload(
             name,
             pool=kind.name,
             model=kind.model,
@@ -224,7 +226,7 @@ class _Churn:
         )
 
 
-def _pools(state: FleetState, works: dict[str, Work]) -> dict[str, Pool]:
+def _pools(state: FleetState, works: dict[str, Workload]) -> dict[str, Pool]:
     pools = {}
     for kind in _KINDS:
         size = GPUS_PER_NODE * sum(node.pool == kind.name for node in state.nodes.values())
@@ -252,7 +254,7 @@ def mig(gpus: int, seed: int = 0) -> FleetState:
         uuid = f"GPU-{number // GPUS_PER_NODE:04d}-{number % GPUS_PER_NODE}"
         slots[uuid] = Slot(uuid, host, "NVIDIA H100 80GB HBM3", GpuMode.MIG)
     layouts: dict[str, list[Placement]] = {uuid: [] for uuid in slots}
-    works: dict[str, Work] = {}
+    works: dict[str, Workload] = {}
     held = 0
     for count in range(gpus * 8):
         if held > 0.55 * 8 * gpus:
@@ -274,7 +276,7 @@ def _capacity(layout: tuple[Placement, ...]) -> dict[str, int]:
     return mig_capacity(layout)
 
 
-def _end(rng: random.Random, works: dict[str, Work], layouts: dict[str, list[Placement]]) -> int:
+def _end(rng: random.Random, works: dict[str, Workload], layouts: dict[str, list[Placement]]) -> int:
     """Two works end; returns the slices that they had."""
     slices = 0
     for name in rng.sample(sorted(works), min(len(works), 2)):
@@ -286,7 +288,7 @@ def _end(rng: random.Random, works: dict[str, Work], layouts: dict[str, list[Pla
     return slices
 
 
-def _begin(rng: random.Random, name: str, works: dict[str, Work], layouts: dict[str, list[Placement]]) -> int:
+def _begin(rng: random.Random, name: str, works: dict[str, Workload], layouts: dict[str, list[Placement]]) -> int:
     """One work begins where there is room; returns the slices that it takes."""
     profile = rng.choices(list(DEMAND), list(DEMAND.values()))[0]
     uuids = list(layouts)
@@ -304,7 +306,7 @@ def _begin(rng: random.Random, name: str, works: dict[str, Work], layouts: dict[
     start = rng.choice(starts)
     layouts[uuid].append((profile, start))
     stateful = rng.random() < 0.4
-    works[name] = Work(
+    works[name] = Workload(
         name,
         holds=(Hold(uuid, 1.0, start),),
         profile=profile,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from tocsin.actions.planning.placement import evacuate
 from tocsin.actions.planning.plan import Plan, Refusal, Step, StepKind
-from tocsin.actions.planning.simulation import PlanBroken, Stage
+from tocsin.actions.planning.simulation import PlanBroken, Simulation
 from tocsin.actions.planning.state import FleetState, Node, Pool
 from tocsin.actions.planning.units import Limits, price
 from tocsin.domain.clock import SECOND
@@ -55,7 +55,7 @@ def replace_before_drain(state: FleetState, hosts: Sequence[str], limits: Limits
         found, reasons = _replace_one(now, host, state.nodes[host].risk, limits)
         refused += reasons
         if found:
-            now = Stage(now, 1.0).run(found)
+            now = Simulation(now, 1.0).run(found)
             steps += found
     cost = math.fsum(step.cost_gpu_hours for step in steps)
     drained = sum(step.kind is StepKind.DRAIN for step in steps)
@@ -90,7 +90,7 @@ def _replace_one(state: FleetState, host: str, risk: float, limits: Limits) -> t
         why = f" ({risk:.0%} likely to fail)" if risk > 0 else ""
         cordon = Step(StepKind.CORDON, host, f"Stop new work on {host}{why}.")
         try:
-            ready = Stage(state, 1.0).run([*ahead, cordon])
+            ready = Simulation(state, 1.0).run([*ahead, cordon])
         except PlanBroken as broken:
             reason = broken.reason
             continue
@@ -134,7 +134,7 @@ def scale_in(state: FleetState, policy: ScalingPolicy, limits: Limits) -> Plan:
             refused.append(Refusal(name, reason or "no node can be emptied within the laws"))
             continue
         steps += found
-        now = Stage(now, 1.0).run(found)
+        now = Simulation(now, 1.0).run(found)
     removed = sum(step.kind is StepKind.SCALE_IN for step in steps)
     return Plan(
         "scale",
@@ -173,7 +173,7 @@ def _dispensable(state: FleetState, pool: Pool, limits: Limits) -> list[Step] | 
             continue
         cordon = Step(StepKind.CORDON, node.host, f"Stop new work on {node.host}.")
         try:
-            closed = Stage(state, 1.0).run([cordon])
+            closed = Simulation(state, 1.0).run([cordon])
         except PlanBroken:
             continue
         moves, left = evacuate(closed, node.host, limits)
@@ -242,7 +242,7 @@ def follow_demand(state: FleetState, demands: Iterable[Demand], policy: ScalingP
         found, reason = _follow(now, pool, demand, policy, limits)
         if reason:
             refused.append(Refusal(pool.name, reason))
-        now = Stage(now, 1.0).run(found)
+        now = Simulation(now, 1.0).run(found)
         steps += found
     return Plan(
         "scale",

@@ -8,9 +8,9 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
 from tocsin.actions.planning.arrangement import EPSILON, Arrangement, Spot
-from tocsin.actions.planning.bins import Board
+from tocsin.actions.planning.bins import Bins
 from tocsin.actions.planning.plan import Move, Refusal, Step, StepKind
-from tocsin.actions.planning.simulation import Stage
+from tocsin.actions.planning.simulation import Simulation
 from tocsin.actions.planning.state import FleetState, GpuMode, Hold
 from tocsin.actions.planning.units import HOUR_S, Limits, Unit
 
@@ -18,7 +18,7 @@ MINUTE_S = 60.0
 
 
 def schedule(
-    state: FleetState, board: Board, spots: Sequence[Spot], limits: Limits, *, by_worth: bool = False
+    state: FleetState, board: Bins, spots: Sequence[Spot], limits: Limits, *, by_worth: bool = False
 ) -> tuple[tuple[Step, ...], list[int], tuple[Refusal, ...]]:
     """The moves that lead to where `spots` has each unit, with the numbers of the units that they move.
 
@@ -30,7 +30,7 @@ def schedule(
     queue = _Queue(
         Arrangement(board, state, replace(limits, pack_to=0.0, most_moves=len(board.units))), spots, by_worth
     )
-    stage = Stage(state, limits.most_risk)
+    stage = Simulation(state, limits.most_risk)
     steps: list[Step] = []
     order: list[int] = []
     begins_s = 0.0
@@ -115,7 +115,9 @@ class _Queue:
         return before - self._now.fragmented
 
 
-def _step(state: FleetState, stage: Stage, board: Board, unit: int, spot: Spot, gain: float, begins_s: float) -> Step:
+def _step(
+    state: FleetState, stage: Simulation, board: Bins, unit: int, spot: Spot, gain: float, begins_s: float
+) -> Step:
     piece, target = board.units[unit], board.bins[spot[0]]
     moves = _moves(state, stage, piece, target.name, target.host, spot[1])
     cost = piece.price.gpu_hours + _lateness(state, piece, begins_s - piece.price.wait_s)
@@ -160,7 +162,7 @@ def _how(piece: Unit, begins_s: float) -> str:
     return f"{when} once its checkpoint is written" if piece.price.wait_s > 0 else when
 
 
-def _moves(state: FleetState, stage: Stage, piece: Unit, name: str, host: str, place: int) -> tuple[Move, ...]:
+def _moves(state: FleetState, stage: Simulation, piece: Unit, name: str, host: str, place: int) -> tuple[Move, ...]:
     moves: list[Move] = []
     free: list[str] | None = None
     for work in piece.works:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
 from tocsin.actions.planning.arrangement import EPSILON, Arrangement, Spot
-from tocsin.actions.planning.bins import Board
+from tocsin.actions.planning.bins import Bins
 from tocsin.actions.planning.state import FleetState
 from tocsin.actions.planning.units import Limits
 
@@ -37,7 +37,7 @@ _DRAWS = 40
 """Draws for a bin of the kind that is sought."""
 
 
-def search(board: Board, state: FleetState, limits: Limits) -> Arrangement:
+def search(board: Bins, state: FleetState, limits: Limits) -> Arrangement:
     """The best arrangement found; equal input gives an equal answer.
 
     With `pack_to` the horizon is first sought that leads about there, then what is too much or too little is mended.
@@ -55,7 +55,7 @@ def search(board: Board, state: FleetState, limits: Limits) -> Arrangement:
     return now
 
 
-def improve(board: Board, state: FleetState, spots: Iterable[Spot], limits: Limits) -> Arrangement:
+def improve(board: Bins, state: FleetState, spots: Iterable[Spot], limits: Limits) -> Arrangement:
     """What can be made of an arrangement that keeps to the limits; without effort, units that gain nothing go home."""
     now = Arrangement(board, state, limits)
     _go(now, list(spots))

@@ -7,7 +7,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from tocsin.actions.planning.plan import Move, Step, StepKind
-from tocsin.actions.planning.state import SHARE_EPSILON, TEMPLATES, FleetState, GpuMode, Hold, Node, Pool, Slot, Work
+from tocsin.actions.planning.state import (
+    SHARE_EPSILON,
+    TEMPLATES,
+    FleetState,
+    GpuMode,
+    Hold,
+    Node,
+    Pool,
+    Slot,
+    Workload,
+)
 from tocsin.domain.errors import TocsinError
 from tocsin.domain.fragmentation import Placement, free_slices
 
@@ -26,7 +36,7 @@ class _Refused(Exception):
     """Why a step is refused."""
 
 
-class Stage:
+class Simulation:
     """The state after some steps. `most_risk` bounds the risk of nodes that work may come to.
 
     The laws: no GPU, CPU or memory is given twice; mode, model and pool match; a gang moves whole and never to more
@@ -76,7 +86,7 @@ class Stage:
         except _Refused as refused:
             raise PlanBroken(self._steps, step, str(refused)) from None
 
-    def work(self, name: str) -> Work:
+    def work(self, name: str) -> Workload:
         """A piece of work as it is now."""
         return self._works[name]
 
@@ -91,7 +101,7 @@ class Stage:
             and self._taken.get(slot.uuid, 0.0) < SHARE_EPSILON
         ]
 
-    def _hold(self, work: Work, sign: int) -> None:
+    def _hold(self, work: Workload, sign: int) -> None:
         host = self._gpus[work.holds[0].gpu].host
         self._cpus[host] += sign * work.cpus
         self._memory[host] += sign * work.memory_bytes
@@ -119,7 +129,7 @@ class Stage:
         if len(works) > 1 and before and len(after) > len(before):
             raise _Refused(f"the gang would lie in {len(after)} fabrics in place of {len(before)}")
 
-    def _leave(self, move: Move) -> Work:
+    def _leave(self, move: Move) -> Workload:
         work = self._works.get(move.work)
         if work is None or work.holds != move.source:
             raise _Refused(f"{move.work} is not where the step takes it from")
@@ -131,24 +141,24 @@ class Stage:
             raise _Refused(f"no eviction may touch {work.id}")
         return work
 
-    def _whole_gangs(self, works: list[Work]) -> None:
+    def _whole_gangs(self, works: list[Workload]) -> None:
         moving = {work.id for work in works}
         for gang in {work.gang for work in works if work.gang}:
             missing = {work.id for work in self._origin.gangs.get(gang, ())} - moving
             if missing:
                 raise _Refused(f"gang {gang} would be split: {min(missing)} stays")
 
-    def _disturb(self, work: Work) -> None:
+    def _disturb(self, work: Workload) -> None:
         for name in work.budgets:
             budget = self._origin.budgets.get(name)
             self._disturbed[name] += 1
             if budget is None or self._disturbed[name] > budget.allowed:
                 raise _Refused(f"disruption budget {name} does not allow it")
 
-    def _fabric(self, work: Work) -> str:
+    def _fabric(self, work: Workload) -> str:
         return self._nodes[self._gpus[work.holds[0].gpu].host].fabric
 
-    def _arrive(self, work: Work) -> None:
+    def _arrive(self, work: Workload) -> None:
         slots = [self._gpus[hold.gpu] for hold in work.holds if hold.gpu in self._gpus]
         if len(slots) < len(work.holds):
             raise _Refused(f"{work.id} would get a GPU that is not known")
@@ -268,20 +278,20 @@ class Stage:
         return self._nodes[host]
 
 
-_DEEDS: dict[StepKind, Callable[[Stage, Step], None]] = {
-    StepKind.MOVE: Stage._move,
-    StepKind.PLACE: Stage._move,
-    StepKind.SCALE_OUT: Stage._scale_out,
-    StepKind.WAIT_READY: Stage._wait_ready,
-    StepKind.CORDON: Stage._cordon,
-    StepKind.CHECKPOINT: Stage._checkpoint,
-    StepKind.DRAIN: Stage._drain,
-    StepKind.SCALE_IN: Stage._scale_in,
-    StepKind.POWER_LIMIT: Stage._power_limit,
+_DEEDS: dict[StepKind, Callable[[Simulation, Step], None]] = {
+    StepKind.MOVE: Simulation._move,
+    StepKind.PLACE: Simulation._move,
+    StepKind.SCALE_OUT: Simulation._scale_out,
+    StepKind.WAIT_READY: Simulation._wait_ready,
+    StepKind.CORDON: Simulation._cordon,
+    StepKind.CHECKPOINT: Simulation._checkpoint,
+    StepKind.DRAIN: Simulation._drain,
+    StepKind.SCALE_IN: Simulation._scale_in,
+    StepKind.POWER_LIMIT: Simulation._power_limit,
 }
 
 
-def misfit(work: Work, node: Node, slots: Iterable[Slot], most_risk: float) -> str:
+def misfit(work: Workload, node: Node, slots: Iterable[Slot], most_risk: float) -> str:
     """Why `work` may not come to these GPUs of `node`, room apart; empty where it may."""
     if not node.schedulable:
         return f"{node.host} takes no work"
@@ -299,7 +309,7 @@ def misfit(work: Work, node: Node, slots: Iterable[Slot], most_risk: float) -> s
     return ""
 
 
-def whole_request(work: Work, holds: Iterable[Hold]) -> bool:
+def whole_request(work: Workload, holds: Iterable[Hold]) -> bool:
     """Whether `holds` are what `work` asks for: one instance, one share, or so many whole GPUs."""
     found = list(holds)
     if work.profile:

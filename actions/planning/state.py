@@ -94,7 +94,7 @@ class Hold:
 
 @with_config(STRICT)
 @dataclass(frozen=True, slots=True)
-class Work:
+class Workload:
     """One pod or job step, on one host; works with the same `gang` start, stop and move together.
 
     `holds` is empty while it waits. `gpus` is what it asks for: a share of one GPU, whole GPUs, or with `profile` one
@@ -140,7 +140,7 @@ class Work:
         return f"gang {self.gang}" if self.gang else self.id
 
 
-def share_of(slot: Slot, work: Work, hold: Hold) -> float:
+def share_of(slot: Slot, work: Workload, hold: Hold) -> float:
     """The share of the GPU `slot` that `hold` of `work` is, 0 to 1; of MIG instances that of the memory slices."""
     if not work.profile:
         return hold.share
@@ -200,7 +200,7 @@ class FleetState:
     at_ms: int = 0
     nodes: Mapping[str, Node] = field(default_factory=dict)
     gpus: Mapping[str, Slot] = field(default_factory=dict)
-    works: Mapping[str, Work] = field(default_factory=dict)
+    works: Mapping[str, Workload] = field(default_factory=dict)
     budgets: Mapping[str, Budget] = field(default_factory=dict)
     pools: Mapping[str, Pool] = field(default_factory=dict)
     mix: tuple[Task, ...] = ()
@@ -217,27 +217,27 @@ class FleetState:
         return {host: tuple(slots) for host, slots in found.items()}
 
     @cached_property
-    def on_gpu(self) -> Mapping[str, tuple[Work, ...]]:
+    def on_gpu(self) -> Mapping[str, tuple[Workload, ...]]:
         """The works that hold anything of a GPU, by its UUID."""
-        found: dict[str, list[Work]] = {}
+        found: dict[str, list[Workload]] = {}
         for work in self.works.values():
             for hold in work.holds:
                 found.setdefault(hold.gpu, []).append(work)
         return {uuid: tuple(works) for uuid, works in found.items()}
 
     @cached_property
-    def on_host(self) -> Mapping[str, tuple[Work, ...]]:
+    def on_host(self) -> Mapping[str, tuple[Workload, ...]]:
         """The works of each host."""
-        found: dict[str, list[Work]] = {}
+        found: dict[str, list[Workload]] = {}
         for work in self.works.values():
             if work.holds:
                 found.setdefault(self.host_of(work), []).append(work)
         return {host: tuple(works) for host, works in found.items()}
 
     @cached_property
-    def gangs(self) -> Mapping[str, tuple[Work, ...]]:
+    def gangs(self) -> Mapping[str, tuple[Workload, ...]]:
         """Members of each gang."""
-        found: dict[str, list[Work]] = {}
+        found: dict[str, list[Workload]] = {}
         for work in self.works.values():
             if work.gang:
                 found.setdefault(work.gang, []).append(work)
@@ -252,15 +252,15 @@ class FleetState:
                 found[hold.gpu] = found.get(hold.gpu, 0.0) + self.share_of(work, hold)
         return found
 
-    def host_of(self, work: Work) -> str:
+    def host_of(self, work: Workload) -> str:
         """The host that `work` is on; empty while it waits."""
         return self.gpus[work.holds[0].gpu].host if work.holds else ""
 
-    def share_of(self, work: Work, hold: Hold) -> float:
+    def share_of(self, work: Workload, hold: Hold) -> float:
         """The share of the GPU that `hold` is, 0 to 1."""
         return share_of(self.gpus[hold.gpu], work, hold)
 
-    def held_gpus(self, work: Work) -> float:
+    def held_gpus(self, work: Workload) -> float:
         """GPUs that `work` holds, shares added up."""
         return math.fsum(self.share_of(work, hold) for hold in work.holds)
 
@@ -310,7 +310,7 @@ class FleetState:
             for slot in self.gpus.values()
         )
 
-    def with_works(self, works: Iterable[Work]) -> FleetState:
+    def with_works(self, works: Iterable[Workload]) -> FleetState:
         """A copy in which `works` stand for those of the same id."""
         return self._copy(works={**self.works, **{work.id: work for work in works}})
 
@@ -330,7 +330,7 @@ class FleetState:
 
     def _copy(
         self,
-        works: Mapping[str, Work] | None = None,
+        works: Mapping[str, Workload] | None = None,
         nodes: Mapping[str, Node] | None = None,
         gpus: Mapping[str, Slot] | None = None,
     ) -> FleetState:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tocsin.actions.planning.simulation import whole_request
-from tocsin.actions.planning.state import TEMPLATES, Budget, FleetState, GpuMode, LeftOut, Node, Pool, Slot, Work
+from tocsin.actions.planning.state import TEMPLATES, Budget, FleetState, GpuMode, LeftOut, Node, Pool, Slot, Workload
 from tocsin.domain.clock import from_iso, to_iso
 from tocsin.domain.errors import InputError
 from tocsin.domain.fragmentation import free_slices
@@ -36,7 +36,7 @@ class _File(BaseModel):
     at: str = "1970-01-01T00:00:00Z"
     nodes: list[Node]
     gpus: list[Slot]
-    works: list[Work] = Field(default_factory=list)
+    works: list[Workload] = Field(default_factory=list)
     budgets: list[Budget] = Field(default_factory=list)
     pools: list[Pool] = Field(default_factory=list)
     mix: list[_TaskRow] = Field(default_factory=list)
@@ -133,7 +133,7 @@ def _numbers(where: str, values: Mapping[str, Any]) -> None:
             raise InputError(f"{where}.{key}", value, "is negative or no finite number", "give a number from 0 up")
 
 
-def _check_work(state: FleetState, work: Work) -> None:
+def _check_work(state: FleetState, work: Workload) -> None:
     where = f"work {work.id}"
     _numbers(where, asdict(work))
     if not work.profile and (work.gpus <= 0 or (work.gpus > 1 and work.gpus != int(work.gpus))):

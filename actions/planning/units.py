@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from tocsin.actions.planning.plan import Refusal
-from tocsin.actions.planning.state import FleetState, GpuMode, Work
+from tocsin.actions.planning.state import FleetState, GpuMode, Workload
 
 HOUR_S = 3600.0
 
@@ -46,7 +46,7 @@ class Unit:
     """Works that move together from one host to one host. `budgets` counts how many works each budget loses."""
 
     name: str
-    works: tuple[Work, ...]
+    works: tuple[Workload, ...]
     host: str
     price: Price
     budgets: Mapping[str, int]
@@ -61,7 +61,7 @@ class Unit:
         return sum(work.gpus for work in self.works)
 
 
-def price(state: FleetState, work: Work, limits: Limits) -> Price | None:
+def price(state: FleetState, work: Workload, limits: Limits) -> Price | None:
     """The least that moving `work` can lose; None where nobody knows when its last checkpoint was.
 
     GPUs held x (time since the last checkpoint + restart). Work that can be asked loses, in place of what it did since
@@ -86,7 +86,7 @@ def units_of(
 ) -> tuple[tuple[Unit, ...], tuple[Refusal, ...]]:
     """Everything that runs on GPUs of `modes` as units that may move, and the rest with the reason why not."""
     wanted = frozenset(modes)
-    found: dict[str, list[Work]] = {}
+    found: dict[str, list[Workload]] = {}
     for work in state.works.values():
         if work.holds and work.mode in wanted:
             found.setdefault(work.unit, []).append(work)
@@ -100,7 +100,7 @@ def units_of(
     return tuple(units), tuple(refused)
 
 
-def pinned(state: FleetState, works: list[Work], limits: Limits) -> str:
+def pinned(state: FleetState, works: list[Workload], limits: Limits) -> str:
     """Why these works, which move together, stay where they are; empty where they may move."""
     hosts = {state.host_of(work) for work in works}
     if works[0].gang and len(state.gangs[works[0].gang]) != len(works):
@@ -119,7 +119,7 @@ def pinned(state: FleetState, works: list[Work], limits: Limits) -> str:
     return f"budget {short[0]} allows {state.budgets[short[0]].allowed} disruptions now" if short else ""
 
 
-def _pinned(state: FleetState, work: Work, limits: Limits) -> str:
+def _pinned(state: FleetState, work: Workload, limits: Limits) -> str:
     if work.stays:
         return work.stays
     if not work.movable:
@@ -136,11 +136,11 @@ def _pinned(state: FleetState, work: Work, limits: Limits) -> str:
     return ""
 
 
-def _budgets(works: Iterable[Work]) -> Counter[str]:
+def _budgets(works: Iterable[Workload]) -> Counter[str]:
     return Counter(name for work in works for name in work.budgets)
 
 
-def _unit(state: FleetState, name: str, works: tuple[Work, ...], limits: Limits) -> Unit:
+def _unit(state: FleetState, name: str, works: tuple[Workload, ...], limits: Limits) -> Unit:
     prices = [found for work in works if (found := price(state, work, limits)) is not None]
     if len({(one.asks, one.wait_s) for one in prices}) > 1:
         # Members of a gang stop at one instant: what some would wait for, others would have to stand for.

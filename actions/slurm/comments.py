@@ -16,7 +16,7 @@ MAX_REASON = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class CommentTag:
     """`what` (such as ``drain``) was begun at `at_ms` for the decision with `id`."""
 
     what: str
@@ -27,14 +27,14 @@ class Mark:
         return f"tocsin/{self.what}/{self.id}/{self.at_ms}"
 
 
-def find(text: str, what: str, identity: str = "") -> Mark | None:
+def find(text: str, what: str, identity: str = "") -> CommentTag | None:
     """The newest mark of `what` in a comment, of the decision with `identity` where one is given; else None."""
     return max(
         (mark for mark in _all(text, what) if identity in ("", mark.id)), key=lambda mark: mark.at_ms, default=None
     )
 
 
-def put(text: str, mark: Mark) -> str:
+def put(text: str, mark: CommentTag) -> str:
     """`text` with `mark` in place of any of the same kind and decision; the words of others stay.
 
     Of one kind the newest `MOST` marks are kept: two decisions may be about one job, a job may be moved for years.
@@ -49,8 +49,8 @@ def drop(text: str, what: str) -> str:
     return " ".join(_MARK.sub(lambda match: "" if match[1] == what else match[0], text).split())
 
 
-def _all(text: str, what: str) -> list[Mark]:
-    return [Mark(match[1], match[2], int(match[3])) for match in _MARK.finditer(text) if match[1] == what]
+def _all(text: str, what: str) -> list[CommentTag]:
+    return [CommentTag(match[1], match[2], int(match[3])) for match in _MARK.finditer(text) if match[1] == what]
 
 
 def reason(sentence: str, identity: str) -> str:

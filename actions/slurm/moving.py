@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from tocsin.actions.slurm import comments as marks
+from tocsin.actions.slurm import comments
 from tocsin.actions.slurm.client import Slurm
-from tocsin.actions.slurm.comments import Mark
+from tocsin.actions.slurm.comments import CommentTag
 from tocsin.actions.slurm.runner import SlurmProblem, Trouble
 from tocsin.actions.slurm.state import SlurmJob, Snapshot
 from tocsin.config.slurm import SlurmSettings
@@ -105,10 +105,10 @@ class Mover:
         """Release the jobs that were requeued in held state for a drain, and name them."""
         released = []
         for job in _once(job for job in seen.jobs if job.pending):
-            if marks.find(job.admin_comment, HELD, drain_id) is not None:
+            if comments.find(job.admin_comment, HELD, drain_id) is not None:
                 self._slurm.release(job)
                 self._slurm.start_soon(job)
-                self._slurm.mark_job(job, marks.drop(job.admin_comment, HELD))
+                self._slurm.mark_job(job, comments.drop(job.admin_comment, HELD))
                 released.append(job.ref)
         return released
 
@@ -120,7 +120,7 @@ class Mover:
         if why:
             progress.left[job.ref] = why
             return
-        asked = marks.find(job.admin_comment, CHECKPOINT, errand.id) or marks.find(job.admin_comment, CHECKPOINT)
+        asked = comments.find(job.admin_comment, CHECKPOINT, errand.id) or comments.find(job.admin_comment, CHECKPOINT)
         if asked is None or (asked.id != errand.id and now_ms - asked.at_ms > self._wait_ms):
             self._tell(errand, job, now_ms)
             progress.told.append(job.ref)
@@ -161,20 +161,20 @@ class Mover:
     def _tell(self, errand: Errand, job: SlurmJob, now_ms: int) -> None:
         """The signal first: a mark without a signal would lose work, a second signal costs a checkpoint."""
         self._slurm.signal(job)
-        self._slurm.mark_job(job, marks.put(job.admin_comment, Mark(CHECKPOINT, errand.id, now_ms)))
+        self._slurm.mark_job(job, comments.put(job.admin_comment, CommentTag(CHECKPOINT, errand.id, now_ms)))
 
     def _requeue(self, errand: Errand, job: SlurmJob, now_ms: int) -> None:
         held = self._settings.requeue_held
-        comment = marks.put(job.admin_comment, Mark(REQUEUE, errand.id, now_ms))
-        self._slurm.mark_job(job, marks.put(comment, Mark(HELD, errand.id, now_ms)) if held else comment)
+        comment = comments.put(job.admin_comment, CommentTag(REQUEUE, errand.id, now_ms))
+        self._slurm.mark_job(job, comments.put(comment, CommentTag(HELD, errand.id, now_ms)) if held else comment)
         self._slurm.requeue(job, hold=held)
 
     def _follow(self, errand: Errand, job: SlurmJob, progress: Progress) -> None:
         """A requeued job: Slurm lets it wait for two minutes, and forgets a start time set while it still ends."""
-        mark = marks.find(job.admin_comment, REQUEUE, errand.id)
+        mark = comments.find(job.admin_comment, REQUEUE, errand.id)
         if mark is None:
             return
-        asked = marks.find(job.admin_comment, CHECKPOINT, errand.id)
+        asked = comments.find(job.admin_comment, CHECKPOINT, errand.id)
         if asked is not None:
             progress.checkpoint_ms = max(progress.checkpoint_ms, mark.at_ms - asked.at_ms)
         if job.pending and job.reason == "BeginTime":
@@ -187,11 +187,11 @@ class Mover:
     def _wait_ms(self) -> int:
         return round(self._settings.checkpoint_wait_seconds * SECOND)
 
-    def _end_ms(self, errand: Errand, asked: Mark) -> int:
+    def _end_ms(self, errand: Errand, asked: CommentTag) -> int:
         end = asked.at_ms + self._wait_ms
         return end if errand.deadline_ms is None else min(end, errand.deadline_ms - NOTICE_MARGIN_MS)
 
-    def _proof(self, job: SlurmJob, asked: Mark, now_ms: int) -> int | None:
+    def _proof(self, job: SlurmJob, asked: CommentTag, now_ms: int) -> int | None:
         """When the job showed that it has checkpointed since it was asked; None where it has not."""
         if self._settings.checkpoint_proof == "time":
             return asked.at_ms + self._wait_ms if now_ms >= asked.at_ms + self._wait_ms else None

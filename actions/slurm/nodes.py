@@ -6,9 +6,9 @@ import re
 from typing import Final
 
 from tocsin.actions.executors.protocol import ExecutionResult
-from tocsin.actions.slurm import comments as marks
+from tocsin.actions.slurm import comments
 from tocsin.actions.slurm.client import Slurm
-from tocsin.actions.slurm.comments import Mark
+from tocsin.actions.slurm.comments import CommentTag
 from tocsin.actions.slurm.state import SlurmNode
 from tocsin.domain.clock import SECOND
 from tocsin.domain.decision import Decision
@@ -30,7 +30,7 @@ _REBOOTING = frozenset({"REBOOT_REQUESTED", "REBOOT_ISSUED"})
 def foreign(node: SlurmNode) -> str:
     """Who took a node out of service and why, where that was not Tocsin; empty where nobody else did."""
     out = node.drained or "FAIL" in node.flags or node.base == "DOWN"
-    if not out or not node.reason or marks.is_own(node.reason) or _is_slurms_own(node):
+    if not out or not node.reason or comments.is_own(node.reason) or _is_slurms_own(node):
         return ""
     return f"{node.name} was taken out by {node.reason_user or 'someone'}: {node.reason!r}; it is left alone"
 
@@ -41,7 +41,7 @@ def _is_slurms_own(node: SlurmNode) -> bool:
 
 def is_ours(node: SlurmNode) -> bool:
     """Whether Tocsin has it out of service."""
-    return (node.drained or node.base == "DOWN") and marks.is_own(node.reason)
+    return (node.drained or node.base == "DOWN") and comments.is_own(node.reason)
 
 
 def take_out(slurm: Slurm, node: SlurmNode, decision: Decision, now_ms: int) -> ExecutionResult | None:
@@ -51,17 +51,17 @@ def take_out(slurm: Slurm, node: SlurmNode, decision: Decision, now_ms: int) -> 
         return ExecutionResult(False, other, lasting=False)
     if node.drained:
         return None
-    if marks.find(node.comment, DRAIN, decision.id) is not None:
+    if comments.find(node.comment, DRAIN, decision.id) is not None:
         said = f"{node.name} was drained for this and somebody gave it back: it is left alone"
         return ExecutionResult(False, said, lasting=False)
-    comment = marks.put(node.comment, Mark(DRAIN, decision.id, now_ms))
-    slurm.drain(node.name, marks.reason(decision.sentence, decision.id), comment)
+    comment = comments.put(node.comment, CommentTag(DRAIN, decision.id, now_ms))
+    slurm.drain(node.name, comments.reason(decision.sentence, decision.id), comment)
     return None
 
 
 def drain_seconds(node: SlurmNode, now_ms: int) -> dict[str, float]:
     """How long its drain has lasted; empty where it was not Tocsin's."""
-    mark = marks.find(node.comment, DRAIN)
+    mark = comments.find(node.comment, DRAIN)
     return {} if mark is None else {"drain_seconds": max(0, now_ms - mark.at_ms) / SECOND}
 
 
@@ -69,11 +69,11 @@ def give_back(slurm: Slurm, node: SlurmNode, now_ms: int) -> ExecutionResult:
     """Resume what Tocsin drained."""
     if is_ours(node):
         effect = {f"out_of_service_{name}": value for name, value in drain_seconds(node, now_ms).items()}
-        slurm.resume(node.name, marks.drop(node.comment, DRAIN))
+        slurm.resume(node.name, comments.drop(node.comment, DRAIN))
         return ExecutionResult(True, f"{node.name} is given back", effect=effect)
     if node.schedulable:
-        if marks.find(node.comment, DRAIN) is not None:
-            slurm.mark_node(node.name, marks.drop(node.comment, DRAIN))
+        if comments.find(node.comment, DRAIN) is not None:
+            slurm.mark_node(node.name, comments.drop(node.comment, DRAIN))
         return ExecutionResult(True, f"{node.name} was in service already", lasting=False)
     said = foreign(node) or f"{node.name} is {node.base.lower()} ({', '.join(sorted(node.flags)) or 'no flag'})"
     return ExecutionResult(False, f"{said}; it was not Tocsin that took it out", lasting=False)
@@ -87,7 +87,7 @@ def reboot(slurm: Slurm, node: SlurmNode, decision: Decision, now_ms: int, *, be
     other = foreign(node)
     if other:
         return ExecutionResult(False, other, lasting=False)
-    mine = marks.find(node.comment, REBOOT, decision.id)
+    mine = comments.find(node.comment, REBOOT, decision.id)
     if mine is not None and node.boot_s * SECOND > mine.at_ms and _REBOOTING.isdisjoint(node.flags):
         if "NOT_RESPONDING" in node.flags:
             return ExecutionResult(True, f"{node.name} has booted and does not answer yet", pending=True)
@@ -98,7 +98,7 @@ def reboot(slurm: Slurm, node: SlurmNode, decision: Decision, now_ms: int, *, be
     if mine is not None and begun and node.ready:
         return ExecutionResult(False, f"somebody cancelled the reboot of {node.name}", lasting=False)
     if mine is None or not begun:
-        slurm.mark_node(node.name, marks.put(node.comment, Mark(REBOOT, decision.id, now_ms)))
-        why = marks.reason(decision.sentence, decision.id)
+        slurm.mark_node(node.name, comments.put(node.comment, CommentTag(REBOOT, decision.id, now_ms)))
+        why = comments.reason(decision.sentence, decision.id)
         slurm.reboot(node.name, why, give_back=not node.drained and node.base != "DOWN")
     return ExecutionResult(True, f"{node.name} is to reboot once its work has ended", pending=True)

@@ -7,9 +7,9 @@ from typing import Final
 
 from tocsin.actions.cloud.wanted import nodes_wanted
 from tocsin.actions.executors.protocol import ExecutionResult
-from tocsin.actions.slurm import comments as marks
+from tocsin.actions.slurm import comments
 from tocsin.actions.slurm.client import Slurm
-from tocsin.actions.slurm.comments import Mark
+from tocsin.actions.slurm.comments import CommentTag
 from tocsin.actions.slurm.hostlist import expand
 from tocsin.actions.slurm.state import SlurmNode, Snapshot
 from tocsin.domain.clock import SECOND
@@ -60,7 +60,7 @@ class Power:
         wanted = min(self._wanted(decision.parameters, pool, seen), self._settings.max_power_up)
         fresh = [name for name in sleeping if name not in mine][: max(0, wanted - len(mine))]
         for name in fresh:
-            self._ask(name, seen, Mark(UP, decision.id, now_ms), up=True)
+            self._ask(name, seen, CommentTag(UP, decision.id, now_ms), up=True)
         if fresh:
             return ExecutionResult(True, f"powering up {', '.join([*mine, *fresh])}", pending=True)
         if not mine:
@@ -74,7 +74,7 @@ class Power:
         wanted = self._wanted(decision.parameters, pool, seen)
         fresh = self.idle(pool, seen, only)[: max(0, wanted - len(mine))]
         for name in fresh:
-            self._ask(name, seen, Mark(DOWN, decision.id, now_ms), up=False)
+            self._ask(name, seen, CommentTag(DOWN, decision.id, now_ms), up=False)
         names = [*mine, *fresh]
         if not names:
             return ExecutionResult(False, none_idle(self.partition(pool), only), lasting=False)
@@ -90,9 +90,9 @@ class Power:
     def _members(self, pool: str, seen: Snapshot) -> list[SlurmNode]:
         return [node for node in seen.nodes.values() if self.partition(pool) in node.partitions]
 
-    def _ask(self, name: str, seen: Snapshot, mark: Mark, *, up: bool) -> None:
+    def _ask(self, name: str, seen: Snapshot, mark: CommentTag, *, up: bool) -> None:
         known = seen.nodes.get(name)
-        comment = marks.put("" if known is None else known.comment, mark)
+        comment = comments.put("" if known is None else known.comment, mark)
         self._slurm.power(name, up=up, comment=comment)
 
     def _wanted(self, parameters: Mapping[str, str], pool: str, seen: Snapshot) -> int:
@@ -120,7 +120,7 @@ def _arrival(nodes: list[SlurmNode], wanted: int, now_ms: int) -> ExecutionResul
     )
     if coming:
         return ExecutionResult(True, said, pending=True)
-    begun = min(mark.at_ms for node in nodes if (mark := marks.find(node.comment, UP)) is not None)
+    begun = min(mark.at_ms for node in nodes if (mark := comments.find(node.comment, UP)) is not None)
     effect = {"nodes_up": float(len(up)), "scale_out_seconds": (now_ms - begun) / SECOND}
     if len(up) < wanted:
         said = f"{said}; {len(up)} of {wanted} nodes came up"
@@ -128,14 +128,16 @@ def _arrival(nodes: list[SlurmNode], wanted: int, now_ms: int) -> ExecutionResul
 
 
 def _comes(node: SlurmNode, now_ms: int) -> bool:
-    mark = marks.find(node.comment, UP)
+    mark = comments.find(node.comment, UP)
     turning = mark is not None and now_ms - mark.at_ms < TURNING_MS
     return node.coming_up or (node.base != "DOWN" and turning)
 
 
 def _marked(seen: Snapshot, what: str, identity: str) -> dict[str, SlurmNode]:
     return {
-        name: node for name, node in sorted(seen.nodes.items()) if marks.find(node.comment, what, identity) is not None
+        name: node
+        for name, node in sorted(seen.nodes.items())
+        if comments.find(node.comment, what, identity) is not None
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tocsin.actions.planning.facts import WorkFacts, WorkSeen
+from tocsin.actions.planning.facts import WorkloadFacts, WorkloadSeen
 from tocsin.actions.slurm.client import Slurm
 from tocsin.actions.slurm.moving import PROOF_WORD, checkpoint_path
 from tocsin.actions.slurm.state import SlurmJob
@@ -10,16 +10,16 @@ from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import SECOND
 
 
-def work_seen(slurm: Slurm, now_ms: int) -> WorkSeen:
+def work_seen(slurm: Slurm, now_ms: int) -> WorkloadSeen:
     """Every active job under its number, as `slurm` showed it within the last look. Raises SlurmProblem."""
     seen = slurm.snapshot(slurm.settings.snapshot_seconds)
     jobs = [job for job in seen.jobs if job.active]
-    return WorkSeen({f"slurm/{job.number}": _facts(slurm, job, now_ms) for job in jobs})
+    return WorkloadSeen({f"slurm/{job.number}": _facts(slurm, job, now_ms) for job in jobs})
 
 
-def _facts(slurm: Slurm, job: SlurmJob, now_ms: int) -> WorkFacts:
+def _facts(slurm: Slurm, job: SlurmJob, now_ms: int) -> WorkloadFacts:
     settings = slurm.settings
-    return WorkFacts(
+    return WorkloadFacts(
         priority=job.priority,
         lost_s=_lost_s(slurm, job, now_ms),
         checkpoint_s=settings.checkpoint_wait_seconds if _can_be_asked(job, settings) else None,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tocsin.collector.kernel_log.dedup import Twins
+from tocsin.collector.kernel_log.dedup import Deduplicator
 from tocsin.collector.kernel_log.parser import KernelEvent, KernelLogParser
 from tocsin.collector.kernel_log.position import Position, load_position, save_position
 from tocsin.collector.kernel_log.readers import JOURNALCTL, KMSG, JournalReader, KmsgReader, Reader
@@ -70,7 +70,7 @@ class KernelLogCompanion:
         self._host = host
         self._state = state
         self._parser = KernelLogParser(driver)
-        self._twins = Twins(round(interval_seconds * SECOND))
+        self._twins = Deduplicator(round(interval_seconds * SECOND))
         self._bound = queue_events
         self._queue: list[KernelEvent] = []
         self._lock = threading.Lock()

@@ -16,7 +16,7 @@ SLACK_MS = 5 * SECOND
 """What the two may differ by beyond the time between two readings."""
 
 
-class Twins:
+class Deduplicator:
     """Pairs events of the same kind, GPU and code, one with one.
 
     The kernel's is the better one: it has the true instant, the process and the text, while a source dates an event to

@@ -17,7 +17,7 @@ from tocsin.domain.clock import HOUR, MINUTE, SECOND
 from tocsin.domain.identity import Gpu
 from tocsin.domain.usage import Group, Usage
 from tocsin.forecaster.diagnosis.idle import IDLE_UTILIZATION, Mask, free, held_idle, stranded
-from tocsin.forecaster.diagnosis.window import Floats, Means, means
+from tocsin.forecaster.diagnosis.window import Floats, WindowMeans, means
 from tocsin.store.port import Columns
 
 CELL_MS = 15 * MINUTE
@@ -84,15 +84,15 @@ def _cut(columns: Columns, start_ms: int, end_ms: int) -> Columns:
     return Columns(columns.gpus, columns.metrics, columns.gpu[rows], columns.at_ms[rows], columns.values[rows])
 
 
-def _with_engine(found: Means) -> Means:
+def _with_engine(found: WindowMeans) -> WindowMeans:
     """`found` with the engine's activity where there is no utilisation, as on a GPU in MIG mode."""
     values = found.values.copy()
     column, other = found.metrics.index(UTILIZATION), found.metrics.index(ENGINE)
     values[:, column] = np.where(np.isfinite(values[:, column]), values[:, column], values[:, other])
-    return Means(found.gpus, found.metrics, values, found.readings)
+    return WindowMeans(found.gpus, found.metrics, values, found.readings)
 
 
-def _cell(found: Means, watt: Floats, read: Mask, counted: Mask) -> dict[str, Floats]:
+def _cell(found: WindowMeans, watt: Floats, read: Mask, counted: Mask) -> dict[str, Floats]:
     """Columns of `Usage` for one cell, float64[g] each."""
     use = found.of(UTILIZATION)
     held, empty = held_idle(found), free(found)
@@ -124,7 +124,7 @@ def _cell(found: Means, watt: Floats, read: Mask, counted: Mask) -> dict[str, Fl
     }
 
 
-def watts(columns: Columns, found: Means) -> Floats:
+def watts(columns: Columns, found: WindowMeans) -> Floats:
     """float64[g]: the mean power of each GPU of `found` over the rows of one cell, NaN where it is not known.
 
     From the energy counter where it has two values and never falls (it starts anew with the driver), else the mean of

@@ -17,7 +17,7 @@ from tocsin.forecaster.diagnosis.idle import IDLE_UTILIZATION, free, held_idle, 
 from tocsin.forecaster.diagnosis.memory import Growth, memory_trend, orphaned
 from tocsin.forecaster.diagnosis.requests import Pattern, request_pattern
 from tocsin.forecaster.diagnosis.stages import diagnose_job
-from tocsin.forecaster.diagnosis.window import Job, Means, jobs, means
+from tocsin.forecaster.diagnosis.window import Job, WindowMeans, jobs, means
 from tocsin.forecaster.diagnosis.words import REMEDIES
 from tocsin.store.grid import by_gpu
 from tocsin.store.port import Columns, Series
@@ -61,7 +61,7 @@ def diagnose(inputs: Inputs) -> list[Diagnosis]:
     return sorted(made, key=lambda one: (order.index(one.kind), -one.score, one.name))
 
 
-def _slow_jobs(inputs: Inputs, found: Means, busy: frozenset[str]) -> list[Diagnosis]:
+def _slow_jobs(inputs: Inputs, found: WindowMeans, busy: frozenset[str]) -> list[Diagnosis]:
     return [
         diagnose_job(job, found.take(job.gpus), inputs.now_ms, STAGE_MS)
         for job in jobs(inputs.gpus, inputs.owners, busy)
@@ -77,7 +77,7 @@ def _owned(inputs: Inputs, gpu: Gpu) -> str:
     return f" ({', '.join(labels)})" if labels else ""
 
 
-def _leaks(inputs: Inputs, found: Means, past: Mapping[str, Series]) -> list[Diagnosis]:
+def _leaks(inputs: Inputs, found: WindowMeans, past: Mapping[str, Series]) -> list[Diagnosis]:
     made = []
     for gpu, size in zip(found.gpus, found.of(TOTAL).tolist(), strict=True):
         one = past[gpu.uuid]
@@ -96,7 +96,7 @@ def _leaks(inputs: Inputs, found: Means, past: Mapping[str, Series]) -> list[Dia
     return made
 
 
-def _orphans(inputs: Inputs, found: Means) -> list[Diagnosis]:
+def _orphans(inputs: Inputs, found: WindowMeans) -> list[Diagnosis]:
     made = []
     models = np.array([gpu.model for gpu in found.gpus], dtype=np.str_)
     left = orphaned(found.of(USED), found.of(PROCESSES), models)
@@ -109,7 +109,7 @@ def _orphans(inputs: Inputs, found: Means) -> list[Diagnosis]:
     return made
 
 
-def _idle(inputs: Inputs, found: Means) -> list[Diagnosis]:
+def _idle(inputs: Inputs, found: WindowMeans) -> list[Diagnosis]:
     made = []
     span = STAGE_MS // MINUTE
     usage = found.of("gpu_utilization_ratio")

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tocsin.domain.identity import Gpu
-from tocsin.forecaster.diagnosis.window import Means
+from tocsin.forecaster.diagnosis.window import WindowMeans
 
 IDLE_UTILIZATION = 0.05
 HELD_MEMORY = 0.02
@@ -20,14 +20,14 @@ WHOLE_NODE = 8
 Mask = npt.NDArray[np.bool_]
 
 
-def held_idle(found: Means) -> Mask:
+def held_idle(found: WindowMeans) -> Mask:
     """Which GPUs did no work over the window while a process held them; bool[g], False where not known."""
     processes, memory = found.of("gpu_processes"), found.of("gpu_memory_used_ratio")
     held = np.where(np.isfinite(processes), processes > 0, memory >= HELD_MEMORY)
     return np.asarray((found.of("gpu_utilization_ratio") < IDLE_UTILIZATION) & held, dtype=np.bool_)
 
 
-def free(found: Means) -> Mask:
+def free(found: WindowMeans) -> Mask:
     """Which GPUs nobody holds and that do no work; bool[g], False where not known."""
     processes, memory = found.of("gpu_processes"), found.of("gpu_memory_used_ratio")
     empty = np.where(np.isfinite(processes), processes == 0, memory < HELD_MEMORY)

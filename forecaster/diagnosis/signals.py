@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tocsin.forecaster.diagnosis.window import Floats, Means, mean
+from tocsin.forecaster.diagnosis.window import Floats, WindowMeans, mean
 
 PCIE_LANE_BYTES = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 """Bytes a second of one lane in one direction by generation, line code taken off (PCI-SIG base specifications)."""
@@ -70,14 +70,14 @@ class Signals:
     cpu: Floats
 
 
-def signals(found: Means) -> Signals:
+def signals(found: WindowMeans) -> Signals:
     """The signals of the GPUs of one job."""
     # Figures that no hardware gives may overflow; shares are cut to 0 to 1 where they are used.
     with np.errstate(over="ignore", invalid="ignore"):
         return _signals(found, _link_bytes(found))
 
 
-def _signals(found: Means, link: Floats) -> Signals:
+def _signals(found: WindowMeans, link: Floats) -> Signals:
     return Signals(
         resident=found.of("gpu_utilization_ratio"),
         computing=_computing(found),
@@ -98,7 +98,7 @@ def _positive(values: Floats) -> Floats:
     return np.where(values > 0, values, np.nan)
 
 
-def _computing(found: Means) -> Floats:
+def _computing(found: WindowMeans) -> Floats:
     """A collective that spins keeps few SMs busy; kernels that work keep most of them, or the memory, busy."""
     counted = np.fmax(found.of("gpu_sm_active_ratio"), found.of("gpu_dram_active_ratio"))
     counted = np.fmax(counted, found.of("gpu_tensor_active_ratio"))
@@ -107,14 +107,14 @@ def _computing(found: Means) -> Floats:
     return np.where(np.isfinite(counted), counted, drawn)
 
 
-def _link_bytes(found: Means) -> Floats:
+def _link_bytes(found: WindowMeans) -> Floats:
     generation = found.of("gpu_pcie_link_generation")
     # The mean over a window may lie between two generations: an idle link slows down. The faster one is what it can do.
     lane = [PCIE_LANE_BYTES.get(int(np.ceil(one - 0.05)), np.nan) if np.isfinite(one) else np.nan for one in generation]
     return np.array(lane, dtype=np.float64) * _positive(found.of("gpu_pcie_link_width"))
 
 
-def _nvlink(found: Means) -> Floats:
+def _nvlink(found: WindowMeans) -> Floats:
     blackwell = [any(name in gpu.model for name in BLACKWELL) for gpu in found.gpus]
     each = np.where(np.array(blackwell, dtype=np.bool_), NVLINK_BYTES_BLACKWELL, NVLINK_BYTES)
     capacity = _positive(found.of("gpu_nvlink_links_max")) * each

@@ -15,7 +15,7 @@ import numpy as np
 from tocsin.domain.diagnosis import Diagnosis, Kind, Verdict
 from tocsin.domain.finding import Evidence
 from tocsin.forecaster.diagnosis.signals import METRICS, SATURATED, Signals, share, signals
-from tocsin.forecaster.diagnosis.window import Job, Means
+from tocsin.forecaster.diagnosis.window import Job, WindowMeans
 from tocsin.forecaster.diagnosis.words import REMEDIES, STAGES
 
 __all__ = ["METRICS", "diagnose_job", "stage_scores"]
@@ -58,7 +58,7 @@ def stage_scores(seen: Signals) -> Scores:
     return {stage: min(score, 1.0) for stage, score in found.items()}
 
 
-def diagnose_job(job: Job, found: Means, now_ms: int, window_ms: int) -> Diagnosis:
+def diagnose_job(job: Job, found: WindowMeans, now_ms: int, window_ms: int) -> Diagnosis:
     """The stage that limits `job`, by the means of its GPUs over the last `window_ms`."""
     made = _Writer(job, now_ms, window_ms)
     readings = int(found.readings.min(initial=1 << 31))

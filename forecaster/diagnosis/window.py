@@ -64,7 +64,7 @@ def _slurm(owner: Owner) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class WindowMeans:
     """Mean of each metric for each GPU over the window: `values` is float64[g, m], NaN where it has none."""
 
     gpus: tuple[Gpu, ...]
@@ -79,11 +79,11 @@ class Means:
             return np.full(len(self.gpus), np.nan)
         return self.values[:, self.metrics.index(metric)]
 
-    def take(self, gpus: Sequence[Gpu]) -> Means:
+    def take(self, gpus: Sequence[Gpu]) -> WindowMeans:
         """Of some of the GPUs, in that order."""
         place = {gpu.uuid: row for row, gpu in enumerate(self.gpus)}
         rows = [place[gpu.uuid] for gpu in gpus]
-        return Means(tuple(gpus), self.metrics, self.values[rows], self.readings[rows])
+        return WindowMeans(tuple(gpus), self.metrics, self.values[rows], self.readings[rows])
 
 
 def mean(values: Floats) -> float:
@@ -92,7 +92,7 @@ def mean(values: Floats) -> float:
     return float(known.mean()) if known.size else float("nan")
 
 
-def means(columns: Columns, gpus: Sequence[Gpu]) -> Means:
+def means(columns: Columns, gpus: Sequence[Gpu]) -> WindowMeans:
     """Means of all of `columns` for `gpus`; a GPU that is not in it has none."""
     place = {gpu.uuid: row for row, gpu in enumerate(gpus)}
     wanted = np.array([place.get(uuid, -1) for uuid in columns.gpus], dtype=np.int64)
@@ -106,4 +106,4 @@ def means(columns: Columns, gpus: Sequence[Gpu]) -> Means:
         total = np.bincount(row[known], weights=values[known, number], minlength=len(gpus))
         np.divide(total, count, out=table[:, number], where=count > 0)
     readings = np.bincount(row, minlength=len(gpus))
-    return Means(tuple(gpus), columns.metrics, table, readings)
+    return WindowMeans(tuple(gpus), columns.metrics, table, readings)

@@ -18,7 +18,7 @@ from tocsin.forecaster.hazard import artefact
 from tocsin.forecaster.hazard.artefact import Card
 from tocsin.forecaster.hazard.scorer import Scorer
 from tocsin.forecaster.lifecycle.drift import Reference
-from tocsin.forecaster.live.cases import CaseBook
+from tocsin.forecaster.live.cases import CaseRecord
 from tocsin.forecaster.live.kinds import FaultKinds
 
 MODEL, SERVICE = "model", "service.json"
@@ -44,7 +44,7 @@ class Shelved:
     version: str
     scorer: Scorer
     card: Card
-    cases: CaseBook | None
+    cases: CaseRecord | None
     reference: Reference | None = None
     kinds: FaultKinds | None = None
 
@@ -67,7 +67,7 @@ def shipped() -> Path | None:
     return folder if (folder / MODEL).is_dir() else None
 
 
-class Shelf:
+class ModelRegistry:
     """Models below `folder`, which need not exist. One process writes at a time."""
 
     def __init__(self, folder: Path) -> None:
@@ -97,7 +97,7 @@ class Shelf:
         """A version ready to score. Raises InputError for a damaged one."""
         place = self.place(version)
         scorer, card = artefact.load(place / MODEL)
-        cases = CaseBook.load(place / CASES) if (place / CASES).exists() else None
+        cases = CaseRecord.load(place / CASES) if (place / CASES).exists() else None
         reference = Reference.load(place / REFERENCE) if (place / REFERENCE).exists() else None
         kinds = FaultKinds.load(place / KINDS) if (place / KINDS).exists() else None
         return Shelved(version, scorer, card, cases, reference, kinds)

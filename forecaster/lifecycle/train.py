@@ -16,9 +16,9 @@ from tocsin.forecaster.features.examples import NEVER, Examples, HeldSequences
 from tocsin.forecaster.hazard.artefact import Card
 from tocsin.forecaster.lifecycle.drift import Reference
 from tocsin.forecaster.lifecycle.engine import Engine
-from tocsin.forecaster.lifecycle.model_registry import Shelf, Shelved
+from tocsin.forecaster.lifecycle.model_registry import ModelRegistry, Shelved
 from tocsin.forecaster.lifecycle.trial import LEADING, Recipe, Trial, hold
-from tocsin.forecaster.live.cases import CaseBook
+from tocsin.forecaster.live.cases import CaseRecord
 from tocsin.forecaster.live.kinds import FaultKinds
 
 
@@ -29,7 +29,7 @@ class Trained:
     shelved: Shelved
     trial: Trial
 
-    def put(self, shelf: Shelf) -> None:
+    def put(self, shelf: ModelRegistry) -> None:
         """Put it on `shelf`. Raises InputError where its name is taken."""
         shelf.add(self.shelved)
 
@@ -72,7 +72,7 @@ def train(
         report_digest=_digest(trial),
         notes=trial.because if kinds is None else (*trial.because, kinds.words),
     )
-    cases = CaseBook.of(trial.judged, trial.scores, scorer.horizons_ms[-1], recipe.seed)
+    cases = CaseRecord.of(trial.judged, trial.scores, scorer.horizons_ms[-1], recipe.seed)
     return Trained(Shelved(version, scorer, card, cases, Reference.of(examples), kinds), trial)
 
 

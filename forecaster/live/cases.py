@@ -33,7 +33,7 @@ class Likeness:
 
 
 @dataclass(frozen=True, slots=True)
-class CaseBook:
+class CaseRecord:
     """Rows of a past: `z` float32[n, f] are features in robust deviations times their weight, `centre`, `scale` and
     `weight` float64[f]; `hours` float64[n] until the onset, NaN where none came within the horizon; `kind` its class;
     `which` int64[n] tells situations before the same onset, or of the same quiet device, from others.
@@ -49,7 +49,7 @@ class CaseBook:
     which: Ints
 
     @classmethod
-    def of(cls, examples: Examples, score: Floats, horizon_ms: int, seed: int = 0) -> CaseBook:
+    def of(cls, examples: Examples, score: Floats, horizon_ms: int, seed: int = 0) -> CaseRecord:
         """From rows of known label: situations before a fault, and the quiet ones that `score` (float64[n]) took most
         for such, with as many again drawn evenly.
 
@@ -109,7 +109,7 @@ class CaseBook:
         save_file({name: np.ascontiguousarray(value) for name, value in arrays.items()}, path, words)
 
     @classmethod
-    def load(cls, path: Path) -> CaseBook:
+    def load(cls, path: Path) -> CaseRecord:
         """Inverse of `save`. Raises InputError for a file that is none."""
         try:
             arrays, words = load_file(path), _header(path)

@@ -15,7 +15,7 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.identity import Gpu
 from tocsin.domain.prediction import Prediction
 from tocsin.forecaster.features import FeatureBuilder, Feed, Plan, restore, save
-from tocsin.forecaster.lifecycle.model_registry import Shelf
+from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
 from tocsin.forecaster.live.place import RiskPlace
 from tocsin.forecaster.live.risk import RiskModel
 from tocsin.store.factory import open_store
@@ -36,7 +36,7 @@ class RiskWatch:
     def __init__(self, place: RiskPlace, store: Store | None = None, plan: Plan | None = None) -> None:
         self._place = place
         self._plan = plan or Plan()
-        self._shelf = Shelf(place.models)
+        self._shelf = ModelRegistry(place.models)
         self._store = store
         self._model: RiskModel | None = None
         self._version: str | None = None

@@ -15,7 +15,7 @@ import pytest
 from pytest_httpserver import HTTPServer
 
 from tocsin.actions.notifications.protocol import Message, Phase, message_of
-from tocsin.actions.notifications.registry import ChannelMeans, build_channel
+from tocsin.actions.notifications.registry import ChannelDependencies, build_channel
 from tocsin.domain.clock import MINUTE, SECOND, Clock, SystemClock
 from tocsin.domain.finding import Severity
 from tocsin.domain.subject import Subject, SubjectKind
@@ -48,7 +48,7 @@ class Rig:
         self._clock = clock
         self._never = threading.Event()
         settings = channel_settings("alertmanager", url=url, labels={"cluster": "a"})
-        self.channel = build_channel(ChannelMeans(settings, LINKS, clock))
+        self.channel = build_channel(ChannelDependencies(settings, LINKS, clock))
 
     def message(self, host: str, **more: Any) -> Message:
         """A notification of now about one GPU of `host`."""

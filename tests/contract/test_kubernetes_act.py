@@ -15,7 +15,7 @@ from tocsin.actions.kubernetes.port import KubeError
 from tocsin.api.app import create_app
 from tocsin.api.server import ApiServer
 from tocsin.cli import act
-from tocsin.cli.act_record import Deed, HandRecord, account, default_path
+from tocsin.cli.act_record import Deed, ManualRecord, account, default_path
 from tocsin.cli.main import cli
 from tocsin.client.client import Client
 from tocsin.config.access import ApiSettings, Role, Token
@@ -232,7 +232,7 @@ def test_another_command_that_writes_is_waited_for(tmp_path: Path) -> None:
     other = Journal.open(path, clock)
     timer = threading.Timer(0.1, other.close)
     timer.start()
-    HandRecord(nobody, path, clock, said.append).begun(deed)
+    ManualRecord(nobody, path, clock, said.append).begun(deed)
     timer.join()
     assert [entry.payload["phase"] for entry in read_entries(path)] == ["begun"]
     assert said == []

@@ -13,7 +13,7 @@ import pytest
 from pytest_httpserver import HTTPServer
 
 from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor, SeesNodes
-from tocsin.actions.executors.registry import Means, build_executor, executors
+from tocsin.actions.executors.registry import Dependencies, build_executor, executors
 from tocsin.actions.model.catalogue import ACTIONS, is_recovery
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.notifications.sender import WebhookSender
@@ -144,7 +144,7 @@ def test_the_inverse_is_the_tables_or_none(made: Executor) -> None:
 def test_dry_run_is_one_setting_for_all(httpserver: HTTPServer) -> None:
     told = Settings.model_validate({"actions": {"dry_run": True}})
     sender = WebhookSender(WebhookSettings(url=httpserver.url_for("/hook")), ManualClock(T0))
-    result = build_executor("webhook", Means(sender, told)).execute(_decision())
+    result = build_executor("webhook", Dependencies(sender, told)).execute(_decision())
     sender.close()
     assert result.detail.startswith("dry run: would post ")
     assert httpserver.log == []
@@ -154,13 +154,13 @@ def test_an_expected_failure_is_a_result(httpserver: HTTPServer) -> None:
     httpserver.expect_request("/hook").respond_with_data(status=500)
     settings = WebhookSettings(url=httpserver.url_for("/hook"), attempts=2)
     sender = WebhookSender(settings, ManualClock(T0), rest=lambda _: None)
-    result = build_executor("webhook", Means(sender)).execute(_decision())
+    result = build_executor("webhook", Dependencies(sender)).execute(_decision())
     sender.close()
     assert (result.ok, result.attempts, result.certain) == (False, 2, False)
 
 
 def test_journal_only_leaves_nothing_behind() -> None:
-    executor = build_executor("journal_only", Means())
+    executor = build_executor("journal_only", Dependencies())
     result = executor.execute(_decision())
     assert (result.ok, result.lasting) == (True, False)
     assert executor.verify(_decision(), World().view()) is None

@@ -34,7 +34,7 @@ from tocsin.domain.reading import Reading
 from tocsin.queries.service import BrainService
 from tocsin.runtime.agent import Agent
 from tocsin.runtime.assembly import RunningBrain, open_brain
-from tocsin.runtime.companions import Around
+from tocsin.runtime.companions import Context
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.scale import fleet
 
@@ -121,7 +121,7 @@ class Node:
         self._writer = os.open(self._log, os.O_WRONLY)
         settings = Settings.model_validate({"agent": {"push_url": url, "spool": folder / "spool.db", "host": gpu.host}})
 
-        def kernel_log(around: Around) -> KernelLogCompanion:
+        def kernel_log(around: Context) -> KernelLogCompanion:
             made = KernelLogCompanion(
                 reader, OwnMetrics(), host=gpu.host, state=folder / "position.json", alarm=around.alarm
             )

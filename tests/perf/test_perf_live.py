@@ -23,7 +23,7 @@ from tocsin.forecaster.features.examples import HORIZONS_MS, NEVER, Examples, He
 from tocsin.forecaster.features.table import names_of
 from tocsin.forecaster.hazard import registry
 from tocsin.forecaster.hazard.artefact import Card
-from tocsin.forecaster.lifecycle.model_registry import Shelf, Shelved
+from tocsin.forecaster.lifecycle.model_registry import ModelRegistry, Shelved
 from tocsin.forecaster.live.place import RiskPlace
 from tocsin.forecaster.live.watch import RiskWatch
 from tocsin.store.embedded.store import SqliteStore
@@ -67,7 +67,7 @@ def learned(family: str, folder: Path) -> None:
         data_hash="d", code_version="c", created_ms=START, trained_from_ms=START, trained_to_ms=START + DAY, rows=rows,
         onsets=50,
     )  # fmt: skip
-    shelf = Shelf(folder)
+    shelf = ModelRegistry(folder)
     shelf.add(Shelved("v1", scorer, card, None))
     shelf.promote("v1", START, "test")
 

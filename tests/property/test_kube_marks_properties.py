@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.actions.kubernetes import patches as marks
+from tocsin.actions.kubernetes import patches
 from tocsin.actions.kubernetes.objects import Node
 from tocsin_testing.kube_state import merge
 
@@ -25,7 +25,7 @@ NODES = st.builds(
     st.booleans(),
 )
 MARKS = st.builds(
-    marks.Mark,
+    patches.CordonNote,
     WORDS,
     st.text(max_size=2000),
     st.just("2026-11-21T00:00:00.000Z"),
@@ -44,38 +44,42 @@ def _plain(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 @given(NODES, MARKS)
-def test_an_uncordon_gives_back_exactly_the_node_before_the_cordon(raw: dict[str, Any], mark: marks.Mark) -> None:
-    taken = _apply(raw, marks.cordon(Node(raw), mark))
+def test_an_uncordon_gives_back_exactly_the_node_before_the_cordon(
+    raw: dict[str, Any], mark: patches.CordonNote
+) -> None:
+    taken = _apply(raw, patches.cordon(Node(raw), mark))
     assert not Node(taken).schedulable
-    given_back = _apply(taken, marks.uncordon(Node(taken), mark.taint))
+    given_back = _apply(taken, patches.uncordon(Node(taken), mark.taint))
     assert _plain(given_back) == _plain(raw)
 
 
 @given(NODES, MARKS, st.booleans())
-def test_steering_work_away_and_ending_it_leaves_nothing(raw: dict[str, Any], mark: marks.Mark, taint: bool) -> None:
-    marked = _apply(raw, marks.avoid(Node(raw), "2026-11-22T00:00:00.000Z", "key", by_taint=taint))
-    assert marks.avoid(Node(marked), "2026-11-23T00:00:00.000Z", "key", by_taint=taint) is None
-    assert marks.is_avoided(Node(marked))
-    assert _plain(_apply(marked, marks.no_longer_avoid(Node(marked)))) == _plain(raw)
-    both = _apply(marked, marks.cordon(Node(marked), mark))
-    assert _plain(_apply(both, marks.uncordon(Node(both), mark.taint))) == _plain(raw)
+def test_steering_work_away_and_ending_it_leaves_nothing(
+    raw: dict[str, Any], mark: patches.CordonNote, taint: bool
+) -> None:
+    marked = _apply(raw, patches.avoid(Node(raw), "2026-11-22T00:00:00.000Z", "key", by_taint=taint))
+    assert patches.avoid(Node(marked), "2026-11-23T00:00:00.000Z", "key", by_taint=taint) is None
+    assert patches.is_avoided(Node(marked))
+    assert _plain(_apply(marked, patches.no_longer_avoid(Node(marked)))) == _plain(raw)
+    both = _apply(marked, patches.cordon(Node(marked), mark))
+    assert _plain(_apply(both, patches.uncordon(Node(both), mark.taint))) == _plain(raw)
 
 
 @given(NODES, MARKS)
-def test_a_second_cordon_of_one_key_changes_nothing(raw: dict[str, Any], mark: marks.Mark) -> None:
-    taken = _apply(raw, marks.cordon(Node(raw), mark))
-    assert marks.cordon(Node(taken), mark) is None
+def test_a_second_cordon_of_one_key_changes_nothing(raw: dict[str, Any], mark: patches.CordonNote) -> None:
+    taken = _apply(raw, patches.cordon(Node(raw), mark))
+    assert patches.cordon(Node(taken), mark) is None
 
 
 @given(NODES, MARKS)
-def test_nothing_of_others_is_cordoned_or_given_back(raw: dict[str, Any], mark: marks.Mark) -> None:
+def test_nothing_of_others_is_cordoned_or_given_back(raw: dict[str, Any], mark: patches.CordonNote) -> None:
     if not Node(raw).schedulable:
-        assert marks.cordon(Node(raw), mark) is None
-    assert marks.uncordon(Node(raw), mark.taint) is None
+        assert patches.cordon(Node(raw), mark) is None
+    assert patches.uncordon(Node(raw), mark.taint) is None
 
 
 @given(MARKS)
-def test_reasons_fit_into_an_annotation(mark: marks.Mark) -> None:
-    patch = marks.cordon(Node({"metadata": {}, "spec": {}}), mark)
+def test_reasons_fit_into_an_annotation(mark: patches.CordonNote) -> None:
+    patch = patches.cordon(Node({"metadata": {}, "spec": {}}), mark)
     assert patch is not None
-    assert len(patch["metadata"]["annotations"][marks.CORDON_REASON]) <= marks.LONGEST_REASON
+    assert len(patch["metadata"]["annotations"][patches.CORDON_REASON]) <= patches.LONGEST_REASON

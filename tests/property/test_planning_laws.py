@@ -15,8 +15,8 @@ from tocsin.actions.planning.placement import place
 from tocsin.actions.planning.plan import Plan, Step, StepKind
 from tocsin.actions.planning.power import FLOOR_SHARE, PowerBudget, power_caps
 from tocsin.actions.planning.scaling import Demand, ScalingPolicy, follow_demand, replace_before_drain, scale_in
-from tocsin.actions.planning.simulation import PlanBroken, Stage
-from tocsin.actions.planning.state import Budget, FleetState, GpuMode, Hold, Node, Pool, Slot, Work
+from tocsin.actions.planning.simulation import PlanBroken, Simulation
+from tocsin.actions.planning.state import Budget, FleetState, GpuMode, Hold, Node, Pool, Slot, Workload
 from tocsin.actions.planning.units import Limits
 from tocsin.domain.fragmentation import SEVEN_SLICE, Placement, mig_capacity
 from tocsin.domain.fragmentation_fleet import Task
@@ -26,9 +26,9 @@ seconds = st.sampled_from([0.0, 60.0, 600.0, 3600.0, 20_000.0])
 
 
 @st.composite
-def works(draw: st.DrawFn, host: str, free: list[str], number: int) -> Work:
+def works(draw: st.DrawFn, host: str, free: list[str], number: int) -> Workload:
     size = draw(st.integers(1, min(4, len(free))))
-    return Work(
+    return Workload(
         f"w{number:02d}",
         float(size),
         tuple(Hold(free.pop()) for _ in range(size)),
@@ -63,7 +63,7 @@ def fleets(draw: st.DrawFn) -> FleetState:
         for host in nodes
         for i in range(GPUS)
     ]
-    found: dict[str, Work] = {}
+    found: dict[str, Workload] = {}
     for host in nodes:
         free = [slot.uuid for slot in slots if slot.host == host]
         for _ in range(draw(st.integers(0, 4))):
@@ -108,13 +108,13 @@ def layouts(draw: st.DrawFn) -> tuple[Placement, ...]:
 @st.composite
 def mig_fleets(draw: st.DrawFn) -> FleetState:
     slots: dict[str, Slot] = {}
-    found: dict[str, Work] = {}
+    found: dict[str, Workload] = {}
     for number in range(draw(st.integers(1, 5))):
         uuid = f"m{number}"
         slots[uuid] = Slot(uuid, f"n{number % 2}", "H100", GpuMode.MIG)
         for profile, start in draw(layouts()):
             name = f"w{len(found):02d}"
-            found[name] = Work(
+            found[name] = Workload(
                 name,
                 1.0,
                 (Hold(uuid, 1.0, start),),
@@ -200,7 +200,7 @@ def test_no_step_can_be_left_out_with_profit(state: FleetState, bounds: Limits) 
     for left_out in plan.steps:
         rest = [step for step in plan.steps if step is not left_out]
         try:
-            after = Stage(state, bounds.most_risk).run(_placed_anew(state, rest))
+            after = Simulation(state, bounds.most_risk).run(_placed_anew(state, rest))
         except PlanBroken:
             continue
         worse = _fragmented(after) - plan.after["fragmented_gpus"]
@@ -209,7 +209,7 @@ def test_no_step_can_be_left_out_with_profit(state: FleetState, bounds: Limits) 
 
 def _placed_anew(state: FleetState, steps: list[Step]) -> list[Step]:
     """The same moves to the same hosts; which of the whole GPUs there does not matter."""
-    stage = Stage(state, 1.0)
+    stage = Simulation(state, 1.0)
     made = []
     for step in steps:
         moves = []
@@ -265,11 +265,11 @@ def test_no_drain_breaks_a_floor_a_gang_or_a_budget(state: FleetState, hosts: li
 
 
 def _with_new(state: FleetState, plan: Plan) -> FleetState:
-    return replace(Stage(state, 1.0).run(plan.steps), works=state.works, budgets=state.budgets)
+    return replace(Simulation(state, 1.0).run(plan.steps), works=state.works, budgets=state.budgets)
 
 
 def _stays_above_the_floor(state: FleetState, plan: Plan) -> None:
-    stage = Stage(state, 1.0)
+    stage = Simulation(state, 1.0)
     floor, ready = state.pools["p"].floor_gpus, state.ready_gpus("p")
     for step in plan.steps:
         stage.do(step)
@@ -292,7 +292,7 @@ def test_a_pool_never_shrinks_below_its_floor_nor_grows_beyond_its_bound(
         kinds = {step.kind for step in plan.steps}
         assert not {StepKind.SCALE_IN, StepKind.SCALE_OUT} <= kinds
         assert len(plan.steps) == 0 or not plan.refused
-        after = Stage(state, 1.0).run(plan.steps)
+        after = Simulation(state, 1.0).run(plan.steps)
         assert pool.most_nodes is None or len(after.nodes) <= max(pool.most_nodes, len(state.nodes))
 
 
@@ -320,4 +320,4 @@ def test_power_fits_every_budget_and_grows_with_it(
 
 
 def _caps(state: FleetState, plan: Plan) -> dict[str, float]:
-    return {uuid: slot.limit_watts or 0.0 for uuid, slot in Stage(state, 1.0).run(plan.steps).gpus.items()}
+    return {uuid: slot.limit_watts or 0.0 for uuid, slot in Simulation(state, 1.0).run(plan.steps).gpus.items()}

@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.actions.slurm import comments as marks
+from tocsin.actions.slurm import comments
 from tocsin.actions.slurm import parse_json, parse_text
-from tocsin.actions.slurm.comments import Mark
+from tocsin.actions.slurm.comments import CommentTag
 from tocsin.actions.slurm.hostlist import expand
 from tocsin.actions.slurm.state import BASES, split_state
 
@@ -93,15 +93,15 @@ def test_a_host_list_names_each_number_of_each_range(parts: list[tuple[str, int,
 
 @given(st.text(max_size=60), st.text(max_size=40))
 def test_marks_survive_any_words_around_them(before: str, after: str) -> None:
-    mark = Mark("drain", "0123456789abcdef", 1_795_231_366_000)
-    assert marks.find(f"{before} {mark} {after}", "drain") == mark
-    assert marks.find(marks.put(before, mark), "drain") == mark
-    assert marks.find(marks.drop(marks.put(before, mark), "drain"), "drain") is None
+    mark = CommentTag("drain", "0123456789abcdef", 1_795_231_366_000)
+    assert comments.find(f"{before} {mark} {after}", "drain") == mark
+    assert comments.find(comments.put(before, mark), "drain") == mark
+    assert comments.find(comments.drop(comments.put(before, mark), "drain"), "drain") is None
 
 
 @given(st.text(max_size=300))
 def test_a_reason_is_plain_whatever_the_sentence(sentence: str) -> None:
-    made = marks.reason(sentence, "0123456789abcdef")
-    assert marks.is_own(made)
+    made = comments.reason(sentence, "0123456789abcdef")
+    assert comments.is_own(made)
     assert made.isascii()
     assert not set(made) & set("'\"`$\\|&<>{}*?!#~\n=")

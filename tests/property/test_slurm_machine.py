@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tocsin.actions.executors.slurm import SlurmExecutor
 from tocsin.actions.model.recovery import inverse_of
-from tocsin.actions.slurm import comments as marks
+from tocsin.actions.slurm import comments
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import HOUR, ManualClock
 from tocsin.domain.decision import Decision, Mode
@@ -124,7 +124,7 @@ class SlurmMachine(RuleBasedStateMachine):
     def each_drain_has_its_reason(self) -> None:
         node = self.cluster.nodes["node-0"]
         if "DRAIN" in node.flags and not self.person:
-            assert marks.is_own(node.reason)
+            assert comments.is_own(node.reason)
 
     @invariant()
     def a_job_is_told_once_by_each_decision(self) -> None:

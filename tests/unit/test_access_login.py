@@ -16,7 +16,7 @@ from pytest_httpserver import HTTPServer
 from tocsin.api.app import create_app
 from tocsin.api.directory import Directory, NoRole
 from tocsin.api.errors import ApiError
-from tocsin.api.login import ADDRESS_FACTOR, Doorkeeper, same_name, same_network
+from tocsin.api.login import ADDRESS_FACTOR, LoginService, same_name, same_network
 from tocsin.api.principal import simple
 from tocsin.api.sessions import MAX_SESSIONS, PREFIX, Sessions
 from tocsin.cli.main import cli
@@ -88,7 +88,7 @@ def test_failures_count_for_the_network_that_one_subscriber_has(address: str, ke
 def test_addresses_of_one_network_share_their_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = ApiSettings()
     clock = ManualClock(T0)
-    keeper = Doorkeeper(settings, clock, Sessions(clock, 60.0), FakeService())
+    keeper = LoginService(settings, clock, Sessions(clock, 60.0), FakeService())
     nobody = MagicMock()
     nobody.login.return_value = None
     monkeypatch.setattr(keeper, "_directory", nobody)

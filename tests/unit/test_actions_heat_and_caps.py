@@ -10,7 +10,7 @@ from tocsin.actions.executors.node import NodeAgents
 from tocsin.actions.executors.simulated import Simulated
 from tocsin.actions.model.plans import Foresight
 from tocsin.actions.model.recovery import inverse_of
-from tocsin.actions.node.order_queue import OrderBoard
+from tocsin.actions.node.order_queue import OrderQueue
 from tocsin.actions.node.throttle import kind_of
 from tocsin.actions.planning.follow_power import LIMIT_WATTS, WAS_WATTS
 from tocsin.domain.clock import HOUR
@@ -102,7 +102,7 @@ def test_what_agents_are_told_to_give_back_is_of_one_kind(capped: Capped) -> Non
     capped.steps(20)
     cap, heat = capped.effects
     clock = capped.world.clock
-    board = OrderBoard(clock)
+    board = OrderQueue(clock)
     executor = NodeAgents(board, clock)
     for decision in (cap, heat):
         executor.execute(replace(decision, expires_ms=clock.now_ms() + HOUR))

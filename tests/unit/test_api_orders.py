@@ -22,7 +22,7 @@ from tocsin.domain.errors import InputError, Unavailable
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.order import Order, OrderReport, OrderState
 from tocsin.runtime.actuator import Actuator, open_actuator, thermal_settings
-from tocsin.runtime.companions import Around, Companions
+from tocsin.runtime.companions import Companions, Context
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0
 from tocsin_testing.fake_service import FakeService
@@ -115,7 +115,7 @@ class Hands:
             "agent": {"host": "node-1", "hook_socket": ""},
         }
         settings = Settings.model_validate(values)
-        companions = Companions(Around(settings, self.node.clock, self.own, "nvml"), [])
+        companions = Companions(Context(settings, self.node.clock, self.own, "nvml"), [])
         self.actuator: Actuator = open_actuator(
             settings, self.node.clock, self.own, companions, power=self.power, reset=FakeMachine(),
             transport=httpx2.MockTransport(self._pass_on),

@@ -15,7 +15,7 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, Envelope, LoginPassword
 
 from tocsin.actions.notifications.protocol import Channel, Phase
-from tocsin.actions.notifications.registry import ChannelMeans, build_channel
+from tocsin.actions.notifications.registry import ChannelDependencies, build_channel
 from tocsin.actions.notifications.sender import Delivery
 from tocsin.domain.errors import InputError
 from tocsin_testing.notify_world import DECISION, LINKS, channel_settings, message
@@ -83,7 +83,7 @@ class Post:
         if "secret" in more:
             mail["user"] = "tocsin"
         found = channel_settings("email", mail=mail, **({"ca_file": str(self.folder / "ca.pem")} | more))
-        return build_channel(ChannelMeans(found, LINKS))
+        return build_channel(ChannelDependencies(found, LINKS))
 
     def stop(self) -> None:
         """End the servers."""
@@ -179,11 +179,11 @@ def test_the_message_refused(post: Post, answer: str, again: bool) -> None:
 
 def test_nobody_there() -> None:
     mail = {"host": "127.0.0.1", "port": free_port(), "tls": "none", "sender": "a@b.c", "to": ["d@e.f"]}
-    delivery = build_channel(ChannelMeans(channel_settings("email", mail=mail))).send([message()])
+    delivery = build_channel(ChannelDependencies(channel_settings("email", mail=mail))).send([message()])
     assert (delivery.ok, delivery.again, delivery.certain) == (False, True, True)
 
 
 def test_a_channel_without_a_server_is_no_channel() -> None:
     bare = channel_settings("email").model_copy(update={"mail": None})
     with pytest.raises(InputError, match="mail"):
-        build_channel(ChannelMeans(bare))
+        build_channel(ChannelDependencies(bare))

@@ -22,7 +22,7 @@ from tocsin.actions.notifications.alertmanager import PATH, alertname, labels_of
 from tocsin.actions.notifications.cloudevents import RESOLVED, SUMMARISED
 from tocsin.actions.notifications.post import LONGEST_REST_SECONDS
 from tocsin.actions.notifications.protocol import Message, Phase, message_of
-from tocsin.actions.notifications.registry import ChannelMeans, build_channel, channels
+from tocsin.actions.notifications.registry import ChannelDependencies, build_channel, channels
 from tocsin.actions.notifications.sender import Delivery
 from tocsin.actions.notifications.signature import HEADER, is_valid
 from tocsin.domain.clock import MINUTE, ManualClock
@@ -250,7 +250,7 @@ def test_the_servers_certificate_is_checked(tmp_path: Path) -> None:
     assert (refused.ok, refused.again) == (False, True)
     assert "certificate" in refused.detail.lower()
     with pytest.raises(InputError, match="ca_file"):
-        build_channel(ChannelMeans(channel_settings("slack", ca_file=str(tmp_path / "none.pem"))))
+        build_channel(ChannelDependencies(channel_settings("slack", ca_file=str(tmp_path / "none.pem"))))
 
 
 @pytest.mark.parametrize("kind", ["slack", "cloudevents", "feishu"])

@@ -20,7 +20,7 @@ from tocsin.actions.executors.slurm import SlurmExecutor
 from tocsin.actions.loop.decide import decide
 from tocsin.actions.model.policy import Policy
 from tocsin.collector.spot import AZURE_TAG, REPEAT_MS, NoticeCompanion, detect, open_notices
-from tocsin.collector.spot_clouds import Aws, Gcp, Notice, open_cloud
+from tocsin.collector.spot_clouds import Aws, Gcp, SpotNotice, open_cloud
 from tocsin.config.cloud import CloudSettings
 from tocsin.config.settings import Settings
 from tocsin.config.slurm import SlurmSettings
@@ -31,7 +31,7 @@ from tocsin.domain.finding import ActionKind, Severity
 from tocsin.domain.notice import NoticeCode, deadline_of, notice_text
 from tocsin.domain.subject import SubjectKind
 from tocsin.rules.incidents import collapse
-from tocsin.runtime.companions import Around, Companions
+from tocsin.runtime.companions import Companions, Context
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.action_world import World
 from tocsin_testing.fake_slurm import FakeSlurm, Job
@@ -215,10 +215,10 @@ class Announced:
     name = "aws"
 
     def __init__(self) -> None:
-        self.notices: list[Notice] = []
+        self.notices: list[SpotNotice] = []
         self.error: Exception | None = None
 
-    def ask(self, now_ms: int) -> list[Notice]:
+    def ask(self, now_ms: int) -> list[SpotNotice]:
         if self.error is not None:
             raise self.error
         return self.notices
@@ -232,15 +232,15 @@ class Node:
         settings = CloudSettings(timeout_seconds=0.1)
         self.companion = NoticeCompanion(self.cloud, settings, "node-1", self.clock, self.own)
 
-    def events(self, *notices: Notice, later: int = 10 * SECOND) -> list[Event]:
+    def events(self, *notices: SpotNotice, later: int = 10 * SECOND) -> list[Event]:
         self.cloud.notices = list(notices)
         self.clock.advance(later)
         self.companion.ask()
         return list(self.companion.enrich(Batch(), self.clock.now_ms()).events)
 
 
-def spot(seconds: int = 120) -> Notice:
-    return Notice(NoticeCode.INTERRUPTION, "EC2 spot: terminate", NOW + seconds * SECOND)
+def spot(seconds: int = 120) -> SpotNotice:
+    return SpotNotice(NoticeCode.INTERRUPTION, "EC2 spot: terminate", NOW + seconds * SECOND)
 
 
 def test_a_notice_is_told_once_then_again_after_a_while_and_its_withdrawal_once() -> None:
@@ -259,7 +259,7 @@ def test_a_notice_is_told_once_then_again_after_a_while_and_its_withdrawal_once(
 
 def test_what_is_far_away_is_planned_until_it_comes_near() -> None:
     node = Node()
-    reboot = Notice(NoticeCode.REBOOT, "EC2 system-reboot: x", NOW + 3 * HOUR)
+    reboot = SpotNotice(NoticeCode.REBOOT, "EC2 system-reboot: x", NOW + 3 * HOUR)
     assert [event.code for event in node.events(reboot)] == [NoticeCode.PLANNED]
     later = node.events(reboot, later=2 * HOUR + MINUTE)
     assert [event.code for event in later] == [NoticeCode.WITHDRAWN, NoticeCode.REBOOT]
@@ -282,7 +282,7 @@ def test_the_thread_asks_and_ends(httpserver: HTTPServer) -> None:
     section = {"notices": "aws", "aws_url": httpserver.url_for(""), "poll_seconds": 0.01}
     settings = Settings.model_validate({"cloud": section, "agent": {"host": "node-9"}})
     own, never, deadline = OwnMetrics(), threading.Event(), time.monotonic() + 5
-    companions = Companions(Around(settings, SystemClock(), own, "nvml"), [("notices", _opener)])
+    companions = Companions(Context(settings, SystemClock(), own, "nvml"), [("notices", _opener)])
     while own.value("tocsin_cloud_notices_total", outcome="notice") < 2 and time.monotonic() < deadline:
         never.wait(0.01)
     seen = companions.enrich(Batch(), NOW)
@@ -291,7 +291,7 @@ def test_the_thread_asks_and_ends(httpserver: HTTPServer) -> None:
     assert "notices" not in {thread.name for thread in threading.enumerate()}
 
 
-def _opener(around: Around) -> NoticeCompanion | None:
+def _opener(around: Context) -> NoticeCompanion | None:
     return open_notices(around.settings, around.clock, around.own)
 
 
@@ -314,7 +314,7 @@ def test_off_and_no_cloud_open_nothing(tmp_path: Path) -> None:
         settings = Settings.model_validate({"cloud": {"notices": notices}})
         assert open_notices(settings, ManualClock(NOW), OwnMetrics(), folder=tmp_path) is None
     wanted = Settings.model_validate({"cloud": {"notices": "aws"}})
-    simulated = Around(wanted, ManualClock(NOW), OwnMetrics(), "simulated")
+    simulated = Context(wanted, ManualClock(NOW), OwnMetrics(), "simulated")
     companions = Companions(simulated)
     assert "notices" not in companions.names
     companions.close()

@@ -12,7 +12,7 @@ from pytest_httpserver import HTTPServer
 from tocsin.actions.cloud.aws import TAG, Group, Instance
 from tocsin.actions.cloud.wanted import gpus_wanted, nodes_wanted
 from tocsin.actions.executors.aws_asg import AwsAsg
-from tocsin.actions.executors.registry import Means, build_executor
+from tocsin.actions.executors.registry import Dependencies, build_executor
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.notifications.signature import HEADER
 from tocsin.config.cloud import AwsSettings
@@ -218,7 +218,9 @@ def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(InputError, match=r"tocsin\[aws\]"):
-        build_executor("aws_asg", Means(settings=Settings.model_validate({"aws": {"groups": {"default": ["g"]}}})))
+        build_executor(
+            "aws_asg", Dependencies(settings=Settings.model_validate({"aws": {"groups": {"default": ["g"]}}}))
+        )
 
 
 def test_how_many_a_decision_asks_for() -> None:
@@ -233,7 +235,7 @@ def webhook(url: str = "", **bounds: int) -> tuple[Any, OwnMetrics]:
     own = OwnMetrics()
     section = {"url": url, "attempts": 1, "secret": "s" * 16, "pools": {"default": {"step_gpus": 2, **bounds}}}
     settings = Settings.model_validate({"scale_webhook": section})
-    return build_executor("scale_webhook", Means(settings=settings, clock=ManualClock(T0), own=own)), own
+    return build_executor("scale_webhook", Dependencies(settings=settings, clock=ManualClock(T0), own=own)), own
 
 
 def test_an_autoscaler_is_told_an_absolute_number_of_gpus_and_the_key(httpserver: HTTPServer) -> None:

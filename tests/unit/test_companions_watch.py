@@ -15,7 +15,7 @@ from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.owner import Owner
 from tocsin.runtime.agent import Agent
-from tocsin.runtime.companions import COMPANIONS, RETRY_SECONDS, Around, Companions
+from tocsin.runtime.companions import COMPANIONS, RETRY_SECONDS, Companions, Context
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0, gpu, reading, xid
 
@@ -47,8 +47,8 @@ def owned(batch: Batch) -> Batch:
 BATCH = Batch(readings=(reading(gpu(0), temperature_celsius=50), reading(gpu(1), temperature_celsius=51)))
 
 
-def around(clock: ManualClock | None = None) -> Around:
-    return Around(Settings(), clock if clock is not None else ManualClock(T0), OwnMetrics())
+def around(clock: ManualClock | None = None) -> Context:
+    return Context(Settings(), clock if clock is not None else ManualClock(T0), OwnMetrics())
 
 
 def test_they_are_asked_in_order() -> None:
@@ -90,7 +90,7 @@ def test_one_that_cannot_be_opened_is_said_once_and_tried_again() -> None:
     reason = "no permission to read /dev/kmsg; give the agent CAP_SYSLOG"
     found: list[Helper] = []
 
-    def opener(_: Around) -> Helper:
+    def opener(_: Context) -> Helper:
         if not found:
             raise Unavailable(reason)
         return found[0]

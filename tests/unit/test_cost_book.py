@@ -7,8 +7,8 @@ import pytest
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, MINUTE, ManualClock
 from tocsin.domain.identity import Gpu
-from tocsin.queries import cost_hours as cost_book
-from tocsin.queries.cost_hours import CostBook
+from tocsin.queries import cost_hours
+from tocsin.queries.cost_hours import CostHours
 from tocsin.store.memory import MemoryStore
 from tocsin_testing.builders import T0, gpu, reading
 
@@ -38,9 +38,9 @@ def filled(hours: int, *, silent: dict[int, set[int]] | None = None, gpus: list[
     return store
 
 
-def book(store: Counting, now_ms: int) -> tuple[CostBook, ManualClock, ManualClock]:
+def book(store: Counting, now_ms: int) -> tuple[CostHours, ManualClock, ManualClock]:
     clock, wall = ManualClock(now_ms), ManualClock(T0)
-    return CostBook(store, clock, wall), clock, wall
+    return CostHours(store, clock, wall), clock, wall
 
 
 def test_finished_hours_are_read_once() -> None:

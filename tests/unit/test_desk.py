@@ -10,7 +10,7 @@ import pytest
 
 from tocsin.domain.clock import ManualClock, SystemClock
 from tocsin.domain.errors import InputError, Unavailable
-from tocsin.queries.background import Desk
+from tocsin.queries.background import BackgroundTasks
 from tocsin_testing.builders import T0
 
 
@@ -33,7 +33,7 @@ def hangs(seconds: float) -> float:
 
 def test_an_answer_is_kept_and_made_anew_once_it_is_old() -> None:
     clock, asked = ManualClock(T0), []
-    desk = Desk(clock, apart=False, keep_s=60.0)
+    desk = BackgroundTasks(clock, apart=False, keep_s=60.0)
 
     def part() -> int:
         asked.append(1)
@@ -47,7 +47,7 @@ def test_an_answer_is_kept_and_made_anew_once_it_is_old() -> None:
 
 
 def test_it_is_done_in_another_process_that_ends() -> None:
-    desk = Desk(SystemClock(), apart=True, wait_s=60.0)
+    desk = BackgroundTasks(SystemClock(), apart=True, wait_s=60.0)
     made = desk.ask("a", double, lambda: 21)
     assert made.value[0] == 42
     assert made.value[1] != os.getpid()
@@ -58,19 +58,19 @@ def test_it_is_done_in_another_process_that_ends() -> None:
 
 @pytest.mark.parametrize(("work", "says"), [(fails, "number = 1: is wrong"), (dies, "process died")])
 def test_a_failure_is_told_in_words(work: object, says: str) -> None:
-    desk = Desk(SystemClock(), apart=True, wait_s=60.0)
+    desk = BackgroundTasks(SystemClock(), apart=True, wait_s=60.0)
     with pytest.raises(Unavailable, match=says):
         desk.ask("a", work, lambda: 1)  # type: ignore[arg-type]
 
 
 def test_what_takes_too_long_is_ended() -> None:
-    desk = Desk(SystemClock(), apart=True, wait_s=60.0, limit_s=0.01)
+    desk = BackgroundTasks(SystemClock(), apart=True, wait_s=60.0, limit_s=0.01)
     with pytest.raises(Unavailable, match="took longer than"):
         desk.ask("a", hangs, lambda: 600.0)
 
 
 def test_nobody_waits_longer_than_agreed_and_no_more_than_two_run() -> None:
-    desk = Desk(SystemClock(), apart=True, wait_s=0.01, limit_s=60.0)
+    desk = BackgroundTasks(SystemClock(), apart=True, wait_s=0.01, limit_s=60.0)
     held = threading.Event()
 
     def part() -> float:
@@ -89,6 +89,6 @@ def test_a_failure_of_what_is_asked_for_is_told_too() -> None:
     def part() -> int:
         raise Unavailable("the store does not answer")
 
-    desk = Desk(SystemClock(), apart=True, wait_s=60.0)
+    desk = BackgroundTasks(SystemClock(), apart=True, wait_s=60.0)
     with pytest.raises(Unavailable, match="the store does not answer"):
         desk.ask("a", double, part)

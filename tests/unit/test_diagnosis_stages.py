@@ -12,7 +12,7 @@ from tocsin.domain.identity import Gpu
 from tocsin.domain.owner import Owner
 from tocsin.forecaster.diagnosis.signals import METRICS, signals
 from tocsin.forecaster.diagnosis.stages import diagnose_job, stage_scores
-from tocsin.forecaster.diagnosis.window import Job, Means, jobs, means
+from tocsin.forecaster.diagnosis.window import Job, WindowMeans, jobs, means
 from tocsin.store.port import Columns
 from tocsin_testing.builders import T0, gpu
 
@@ -73,9 +73,9 @@ CASES = {
 MEMBERS = tuple(gpu(n, model="NVIDIA H100 80GB HBM3") for n in range(8))
 
 
-def table(values: dict[str, float], gpus: tuple[Gpu, ...] = MEMBERS, readings: int = 90) -> Means:
+def table(values: dict[str, float], gpus: tuple[Gpu, ...] = MEMBERS, readings: int = 90) -> WindowMeans:
     row = [values.get(name, np.nan) for name in METRICS]
-    return Means(gpus, METRICS, np.array([row] * len(gpus)), np.full(len(gpus), readings))
+    return WindowMeans(gpus, METRICS, np.array([row] * len(gpus)), np.full(len(gpus), readings))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -112,7 +112,7 @@ def test_two_stages_alike_are_not_decided() -> None:
         (table({"gpu_utilization_ratio": 0.0}), Verdict.UNCLEAR, "its GPUs do nothing"),
     ],
 )
-def test_what_cannot_be_told_says_why(means_: Means, verdict: Verdict, words: str) -> None:
+def test_what_cannot_be_told_says_why(means_: WindowMeans, verdict: Verdict, words: str) -> None:
     found = diagnose_job(Job("train", MEMBERS), means_, T0, WINDOW)
     assert found.verdict is verdict
     assert words in found.sentence
@@ -143,13 +143,13 @@ values = st.one_of(st.just(np.nan), st.floats(0, 2e12, allow_nan=False))
 @given(st.lists(st.lists(values, min_size=len(METRICS), max_size=len(METRICS)), min_size=1, max_size=4), st.randoms())
 def test_whatever_the_figures_a_verdict_is_one_sentence_and_order_is_nothing(rows: list[list[float]], chance) -> None:  # type: ignore[no-untyped-def]
     gpus = MEMBERS[: len(rows)]
-    one = diagnose_job(Job("j", gpus), Means(gpus, METRICS, np.array(rows), np.full(len(rows), 9)), T0, WINDOW)
+    one = diagnose_job(Job("j", gpus), WindowMeans(gpus, METRICS, np.array(rows), np.full(len(rows), 9)), T0, WINDOW)
     assert one.sentence.endswith(".")
     assert one.sentence_zh.endswith("。")
     assert 0.0 <= one.score <= 1.0
     order = list(range(len(rows)))
     chance.shuffle(order)
-    moved = Means(gpus, METRICS, np.array(rows)[order], np.full(len(rows), 9))
+    moved = WindowMeans(gpus, METRICS, np.array(rows)[order], np.full(len(rows), 9))
     assert diagnose_job(Job("j", gpus), moved, T0, WINDOW).verdict is one.verdict
 
 

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
-from tocsin.actions.executors.registry import Means, build_executor, executors
+from tocsin.actions.executors.registry import Dependencies, build_executor, executors
 from tocsin.actions.notifications.messages import CLOUDEVENTS_TYPE, NOTIFIED, REQUESTED, SLACK_TYPE
 from tocsin.actions.notifications.notifier import JournalNotifier, WebhookNotifier, notifier_for
 from tocsin.actions.notifications.sender import LONGEST_PAUSE_SECONDS, WebhookSender, pause_seconds
@@ -198,23 +198,23 @@ def test_signature_is_checked_for_body_secret_and_age() -> None:
 
 def test_an_executor_that_does_not_exist_is_named_with_those_that_do() -> None:
     with pytest.raises(InputError, match="journal_only, kubernetes, node"):
-        build_executor("kubernets", Means())
+        build_executor("kubernets", Dependencies())
     assert {"journal_only", "kubernetes", "node", "slurm", "webhook"} <= set(executors())
 
 
 def test_the_webhook_executor_needs_a_receiver_that_acts() -> None:
     with pytest.raises(InputError, match="has no receiver"):
-        build_executor("webhook", Means())
+        build_executor("webhook", Dependencies())
     rig = Rig("http://127.0.0.1:9/hook", format="slack")
     with pytest.raises(InputError, match="chat room"):
-        build_executor("webhook", Means(rig.sender))
+        build_executor("webhook", Dependencies(rig.sender))
     rig.sender.close()
 
 
 def test_the_loop_with_the_webhook_posts_each_key_once(httpserver: HTTPServer, rig: Rig) -> None:
     httpserver.expect_request("/hook").respond_with_data(status=202)
     world = World()
-    world.executor = build_executor("webhook", Means(rig.sender))  # type: ignore[assignment]
+    world.executor = build_executor("webhook", Dependencies(rig.sender))  # type: ignore[assignment]
     world.notifier = WebhookNotifier(rig.sender)  # type: ignore[assignment]
     world.restart()
     world.break_gpu("GPU-0-0")
@@ -235,7 +235,7 @@ def test_simulated_actions_never_leave_but_simulated_notifications_say_what_they
 ) -> None:
     httpserver.expect_request("/hook").respond_with_data(status=200)
     world = World()
-    world.executor = build_executor("webhook", Means(rig.sender))  # type: ignore[assignment]
+    world.executor = build_executor("webhook", Dependencies(rig.sender))  # type: ignore[assignment]
     world.notifier = WebhookNotifier(rig.sender)  # type: ignore[assignment]
     world.restart()
     world.break_gpu("GPU-0-0", simulated=True)

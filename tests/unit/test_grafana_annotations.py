@@ -14,7 +14,7 @@ from werkzeug import Request, Response
 
 from tocsin.config.grafana import GrafanaSettings
 from tocsin.config.load import load_settings
-from tocsin.domain.annotation import Mark
+from tocsin.domain.annotation import Annotation
 from tocsin.domain.clock import MINUTE, ManualClock
 from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.finding import ActionKind, Category, Severity
@@ -228,7 +228,7 @@ def test_a_grafana_that_is_away_is_tried_again(tmp_path: Path) -> None:
     world.journal.append(EntryKind.PAUSE, {"reason": "x"})
     world.tick()
     assert world.count("retried") == 1
-    sent = place.put(Mark("k", "pause", T0, "t", "ann"), doubtful=False)
+    sent = place.put(Annotation("k", "pause", T0, "t", "ann"), doubtful=False)
     assert (sent.ok, sent.again, sent.certain) == (False, True, True)
     assert TOKEN not in sent.detail
     place.close()
@@ -256,7 +256,7 @@ def test_a_file_of_another_journal_is_not_believed(world: World, grafana: Grafan
 
 
 def test_simulated_marks_say_so_or_stay_away(httpserver: HTTPServer, grafana: GrafanaDouble) -> None:
-    mark = Mark("k", "pause", T0, "t", "ann", simulated=True)
+    mark = Annotation("k", "pause", T0, "t", "ann", simulated=True)
     assert "simulated" in annotation(mark)["tags"]  # type: ignore[operator]
     settings = GrafanaSettings(url=httpserver.url_for("/base"), token=SecretStr(TOKEN), simulated=False)
     place = GrafanaPlace(settings)
@@ -271,7 +271,7 @@ def test_a_store_that_fails_is_tried_again_or_given_up(error: Exception, again: 
         def mark(self, marks: object) -> None:
             raise error
 
-    sent = StorePlace(Failing()).put(Mark("k", "pause", T0, "t", "ann"), doubtful=False)
+    sent = StorePlace(Failing()).put(Annotation("k", "pause", T0, "t", "ann"), doubtful=False)
     assert (sent.ok, sent.again) == (False, again)
 
 

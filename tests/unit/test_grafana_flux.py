@@ -19,7 +19,7 @@ import httpx2
 import pytest
 
 from tocsin.config.settings import SimulationSettings, StoreSettings
-from tocsin.domain.annotation import Mark
+from tocsin.domain.annotation import Annotation
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, ManualClock, to_iso
 from tocsin.domain.finding import ActionKind, Category, Finding, Severity
@@ -29,7 +29,7 @@ from tocsin.domain.reading import Reading
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.spec import FleetSpec
-from tocsin.store.annotations import KeepsMarks, mark_point
+from tocsin.store.annotations import KeepsAnnotations, mark_point
 from tocsin.store.influx.store import InfluxStore
 from tocsin.store.points import event_point, finding_point, info_point, prediction_point
 from tocsin_grafana.flux import field
@@ -82,7 +82,9 @@ PREDICTION = Prediction(
     "A fault is likely.",
     probability=0.8,
 )
-MARK = Mark("k1", "execution_started", T0, "Begun: cordon.", "tocsin", host="node-1", gpu=gpu(0).uuid, action="cordon")
+MARK = Annotation(
+    "k1", "execution_started", T0, "Begun: cordon.", "tocsin", host="node-1", gpu=gpu(0).uuid, action="cordon"
+)
 
 
 def variable_queries() -> list[Asked]:
@@ -207,7 +209,7 @@ def ask() -> Iterator[Ask]:
         stack.callback(store.close)
         store.init()
         store.write(batch())
-        assert isinstance(store, KeepsMarks)
+        assert isinstance(store, KeepsAnnotations)
         store.mark([MARK, replace(MARK, kind="outcome")])
         client = stack.enter_context(httpx2.Client(base_url=settings.url, timeout=30.0))
         yield partial(_ask, client, settings)

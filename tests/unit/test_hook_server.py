@@ -28,7 +28,7 @@ from tocsin.domain.metrics import spec_of, variant
 from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading, sanitise
 from tocsin.hook.wire import DEFAULT_SOCKET, MAX_MESSAGE, pack
-from tocsin.runtime.companions import COMPANIONS, Around, Companions
+from tocsin.runtime.companions import COMPANIONS, Companions, Context
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0
 from tocsin_testing.fake_torch import UUID
@@ -392,7 +392,7 @@ def test_agent_and_process_meet_by_default() -> None:
 @pytest.mark.parametrize(("source", "opened"), [("nvml", True), ("simulated", False), ("replay", False)])
 def test_only_sources_of_this_node_open_it(tmp_path: Path, source: str, opened: bool) -> None:
     settings = Settings(agent=AgentSettings(hook_socket=str(tmp_path / "s")))
-    around = Around(settings, ManualClock(), OwnMetrics(), source)
+    around = Context(settings, ManualClock(), OwnMetrics(), source)
     companions = Companions(around, [("hook", COMPANIONS["hook"])])
     assert (tmp_path / "s").exists() == opened
     companions.close()

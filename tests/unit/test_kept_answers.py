@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tocsin.domain.errors import Unavailable
-from tocsin.queries.cache import QUICK_S, TIMES, Kept
+from tocsin.queries.cache import QUICK_S, TIMES, Cache
 
 
 class Hand:
@@ -34,7 +34,7 @@ def slow(hand: Hand, took_s: float) -> Callable[[], int]:
 
 def test_an_answer_is_kept_in_proportion_to_what_it_took() -> None:
     hand = Hand()
-    kept = Kept(hand, slow(hand, 2.0))
+    kept = Cache(hand, slow(hand, 2.0))
     assert kept.get() == 1
     hand.now_s += TIMES * 2.0 - 0.001
     assert kept.get() == 1
@@ -44,7 +44,7 @@ def test_an_answer_is_kept_in_proportion_to_what_it_took() -> None:
 
 def test_what_is_quick_is_made_anew_each_time() -> None:
     hand = Hand()
-    kept = Kept(hand, slow(hand, QUICK_S / 2))
+    kept = Cache(hand, slow(hand, QUICK_S / 2))
     assert [kept.get(), kept.get()] == [1, 2]
 
 
@@ -57,7 +57,7 @@ def test_a_failure_is_told_and_not_kept() -> None:
             raise answer
         return answer
 
-    kept = Kept(Hand(), make)
+    kept = Cache(Hand(), make)
     with pytest.raises(Unavailable):
         kept.get()
     assert kept.get() == 7
@@ -76,7 +76,7 @@ def test_only_one_makes_it_while_the_others_get_the_one_of_before() -> None:
         hand.now_s += 1.0
         return count
 
-    kept = Kept(hand, make)
+    kept = Cache(hand, make)
     assert kept.get() == 1
     hand.now_s += TIMES + 1.0
     found: list[int] = []

@@ -14,7 +14,7 @@ from tocsin.actions.kubernetes.objects import Pod
 from tocsin.actions.kubernetes.observe import node_states
 from tocsin.actions.loop.decide import decide
 from tocsin.actions.model.view import GpuView, NodeState
-from tocsin.actions.node.order_queue import OrderBoard
+from tocsin.actions.node.order_queue import OrderQueue
 from tocsin.actions.node.ranks import Rank, read, work_on
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.decision import Ruling
@@ -124,7 +124,7 @@ def test_a_hot_gpu_of_one_pod_throttles_the_ranks_of_all_pods_of_its_job() -> No
     view = replace(view, gpus=gpus, nodes=nodes)
     (throttle,) = (d for d in decide(view.incidents, [], view, world.policy) if d.action is ActionKind.THROTTLE)
     assert read(throttle.parameters["ranks"]) == (Rank("node-0", "GPU-0-0"), Rank("node-1", "GPU-1-0"))
-    board = OrderBoard(world.clock)
+    board = OrderQueue(world.clock)
     agents = NodeAgents(board, world.clock)
     assert agents.check(throttle, view).ruling is Ruling.ALLOW
     agents.execute(throttle)

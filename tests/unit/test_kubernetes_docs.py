@@ -11,7 +11,7 @@ import yaml
 from click.testing import CliRunner
 
 from tocsin.actions.kubernetes import objects, scaling
-from tocsin.actions.kubernetes import patches as marks
+from tocsin.actions.kubernetes import patches
 from tocsin.actions.kubernetes.rights import FEATURES
 from tocsin.cli import act
 from tocsin.cli.main import cli
@@ -86,12 +86,12 @@ def test_every_mark_is_in_the_page() -> None:
         value
         for module in (marks, objects, scaling)
         for value in vars(module).values()
-        if isinstance(value, str) and value.startswith("tocsin.io/") and value != marks.MIGRATED
+        if isinstance(value, str) and value.startswith("tocsin.io/") and value != patches.MIGRATED
     }
     short = DOC.replace("`tocsin.io/cordon-reason`, `-key`, `-at`", "tocsin.io/cordon-key tocsin.io/cordon-at")
     assert len(names) > 8
     assert [name for name in sorted(names) if name not in short] == []
-    assert f"`{marks.MIGRATED}ID`" in DOC
+    assert f"`{patches.MIGRATED}ID`" in DOC
 
 
 def test_the_example_is_valid_and_the_settings_that_are_named_exist() -> None:

@@ -17,20 +17,20 @@ from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.forecaster.hazard import registry
 from tocsin.forecaster.hazard.artefact import Card
 from tocsin.forecaster.hazard.scorer import NotEnoughData
-from tocsin.forecaster.lifecycle.model_registry import Shelf, Shelved
+from tocsin.forecaster.lifecycle.model_registry import ModelRegistry, Shelved
 from tocsin.forecaster.live import risk
 from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
 from tocsin.runtime import model_watch
 from tocsin.runtime.model_watch import ModelWatch
-from tocsin.runtime.retrain import Retrainer, Told
+from tocsin.runtime.retrain import Retrainer, TrialReport
 from tocsin.store.factory import open_store
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0, gpu, xid
 
 
-def shelve(folder: Path, *versions: str, created_ms: int = T0) -> Shelf:
-    shelf = Shelf(folder)
+def shelve(folder: Path, *versions: str, created_ms: int = T0) -> ModelRegistry:
+    shelf = ModelRegistry(folder)
     for version in versions:
         card = Card(
             name="risk", version=version, family="rules", horizons_ms=(HOUR,), features=("a",), provenance="a test",
@@ -46,7 +46,7 @@ def journal(tmp_path: Path) -> Journal:
     return Journal.open(tmp_path / "journal.db", ManualClock(T0))
 
 
-def watch(shelf: Shelf, journal: Journal, metrics: OwnMetrics | None = None) -> ModelWatch:
+def watch(shelf: ModelRegistry, journal: Journal, metrics: OwnMetrics | None = None) -> ModelWatch:
     store = open_store(StoreSettings(kind=StoreKind.MEMORY))
     store.init()
     return ModelWatch(shelf, store, journal, metrics or OwnMetrics())
@@ -104,7 +104,7 @@ def test_what_came_due_shift_and_silence_are_measured(tmp_path: Path, journal: J
     store.init()
     past = [said(n, T0, 0.2) for n in range(4)]
     store.write(Batch(events=[xid(79, gpu(0), T0 + DAY)], predictions=past))
-    looking = ModelWatch(Shelf(tmp_path / "models"), store, journal, metrics)
+    looking = ModelWatch(ModelRegistry(tmp_path / "models"), store, journal, metrics)
     now = T0 + 3 * DAY
     looking.look([said(0, now, 0.1), said(1, now, None), said(9, now, 0.1, risk.DRIFT)], now)
 
@@ -130,11 +130,11 @@ class TestRetrainer:
             {"forecast": {"models": tmp_path / "models", "retrain_hours": 24, "retrain_days": 30, **more}}
         )
 
-        def run(_: Settings, version: str, start_ms: int, end_ms: int) -> Told:
+        def run(_: Settings, version: str, start_ms: int, end_ms: int) -> TrialReport:
             asked.append((version, start_ms, end_ms))
             if len(asked) == 1:
                 raise NotEnoughData("3 onsets, 5 needed")
-            return Told(version, promoted=True, because=())
+            return TrialReport(version, promoted=True, because=())
 
         self.metrics = OwnMetrics()
         return Retrainer(settings, clock, self.metrics, run)

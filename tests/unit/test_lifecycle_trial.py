@@ -16,7 +16,7 @@ from tocsin.forecaster.features.examples import HORIZONS_MS, NEVER, HeldSequence
 from tocsin.forecaster.features.onsets import Onset
 from tocsin.forecaster.hazard.scorer import NotEnoughData
 from tocsin.forecaster.lifecycle.drift import Reference, calibration, feature_shift
-from tocsin.forecaster.lifecycle.model_registry import Shelf
+from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
 from tocsin.forecaster.lifecycle.train import data_hash, joined, put_before, train
 from tocsin.forecaster.lifecycle.trial import INCUMBENT, RULES, Recipe, hold
 from tocsin_testing.announced import START, fleet
@@ -41,7 +41,7 @@ def test_faults_without_a_sign_win_nothing() -> None:
 
 
 def test_the_model_in_service_is_beaten_only_by_more_than_noise(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
+    shelf = ModelRegistry(tmp_path)
     train(fleet(first=0), QUICK, "old", START, "a test").put(shelf)
     shelf.promote("old", 1, "ann")
     serving = shelf.load("old")
@@ -65,8 +65,8 @@ def test_an_incumbent_that_has_seen_it_all_is_not_compared() -> None:
 def test_training_leaves_a_card_that_says_where_from(tmp_path: Path) -> None:
     examples = fleet()
     made = train(examples, QUICK, "v1", START + DAY, "60 days of a test")
-    made.put(Shelf(tmp_path))
-    card = Shelf(tmp_path).card("v1")
+    made.put(ModelRegistry(tmp_path))
+    card = ModelRegistry(tmp_path).card("v1")
     assert card.data_hash == data_hash(examples)
     assert card.provenance == "60 days of a test"
     assert (card.trained_from_ms, card.trained_to_ms) == (int(examples.at_ms.min()), int(examples.at_ms.max()))
@@ -76,7 +76,7 @@ def test_training_leaves_a_card_that_says_where_from(tmp_path: Path) -> None:
     assert len(card.report_digest) == 64
     again = train(examples, QUICK, "v1", START + DAY, "60 days of a test")
     assert again.shelved.card == made.shelved.card, "the same data, seed and program, the same card"
-    loaded = Shelf(tmp_path).load("v1")
+    loaded = ModelRegistry(tmp_path).load("v1")
     np.testing.assert_array_equal(loaded.scorer.score(examples), made.shelved.scorer.score(examples))
     assert loaded.reference is not None
     assert loaded.cases is not None
@@ -187,7 +187,7 @@ def said_of(name: str, at_ms: int, chance: float) -> Prediction:
 
 
 def test_promotion_twice_is_a_conflict(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
+    shelf = ModelRegistry(tmp_path)
     train(fleet(), QUICK, "v", START, "a test").put(shelf)
     shelf.promote("v", 1, "ann")
     with pytest.raises(Conflict):

@@ -19,8 +19,8 @@ from tocsin.forecaster.features.table import names_of
 from tocsin.forecaster.hazard import registry
 from tocsin.forecaster.hazard.artefact import Card
 from tocsin.forecaster.hazard.scorer import Scorer
-from tocsin.forecaster.lifecycle.model_registry import CASES, MODEL, PRIOR, Shelf, Shelved
-from tocsin.forecaster.live.cases import CaseBook
+from tocsin.forecaster.lifecycle.model_registry import CASES, MODEL, PRIOR, ModelRegistry, Shelved
+from tocsin.forecaster.live.cases import CaseRecord
 from tocsin.forecaster.live.place import RiskPlace
 from tocsin.forecaster.live.reasons import Reason, reasons
 from tocsin.forecaster.live.risk import TARGET, RiskModel
@@ -81,9 +81,9 @@ def card(version: str = "v1", family: str = "calibrated") -> Card:
 
 
 @pytest.fixture(scope="module")
-def book(fitted: Scorer) -> CaseBook:
+def book(fitted: Scorer) -> CaseRecord:
     table = examples()
-    return CaseBook.of(table, fitted.score(table)[:, -1], 48 * HOUR)
+    return CaseRecord.of(table, fitted.score(table)[:, -1], 48 * HOUR)
 
 
 @pytest.fixture
@@ -120,15 +120,15 @@ def place(folder: Path) -> RiskPlace:
     return RiskPlace(StoreSettings(kind=StoreKind.MEMORY), folder / "models", folder / "state.npz", alarm_share=0.01)
 
 
-def shelve(folder: Path, scorer: Scorer, book: CaseBook | None, version: str = "v1") -> Shelf:
-    shelf = Shelf(folder / "models")
+def shelve(folder: Path, scorer: Scorer, book: CaseRecord | None, version: str = "v1") -> ModelRegistry:
+    shelf = ModelRegistry(folder / "models")
     shelf.add(Shelved(version, scorer, card(version), book))
     shelf.promote(version, NOW, "ann")
     return shelf
 
 
 @pytest.fixture
-def said(tmp_path: Path, fitted: Scorer, book: CaseBook, store: Store) -> list[Prediction]:
+def said(tmp_path: Path, fitted: Scorer, book: CaseRecord, store: Store) -> list[Prediction]:
     shelve(tmp_path, fitted, book)
     return RiskWatch(place(tmp_path), store).predict(GPUS, NOW)
 
@@ -224,7 +224,7 @@ def test_a_clock_that_was_set_back_starts_from_the_past_again(tmp_path: Path, fi
     assert earlier == alone
 
 
-def test_a_short_past_is_said(tmp_path: Path, book: CaseBook, store: Store) -> None:
+def test_a_short_past_is_said(tmp_path: Path, book: CaseRecord, store: Store) -> None:
     scorer = registry.build("calibrated", scorer="hazard", min_history_ms=5 * DAY)
     scorer.fit(examples())
     (one, *_) = RiskModel(Shelved("v", scorer, card(), book)).predict(_builder(store), GPUS, NOW)
@@ -301,10 +301,10 @@ class TestCases:
         same = replace(table, device=table.device.copy(), event_ms=table.event_ms.copy())
         same.device[struck], same.event_ms[struck] = struck[0], table.event_ms[struck].max()
         same = replace(same, at_ms=np.where(table.event_ms != NEVER, same.event_ms - HOUR, table.at_ms))
-        book = CaseBook.of(same, np.zeros(len(same)), 48 * HOUR)
+        book = CaseRecord.of(same, np.zeros(len(same)), 48 * HOUR)
         assert {one.faults for one in book.like(table.take(struck))} == {1}
 
-    def test_like_situations_had_like_ends(self, book: CaseBook) -> None:
+    def test_like_situations_had_like_ends(self, book: CaseRecord) -> None:
         table = examples(50, seed=9)
         found = book.like(table)
         sick = np.isfinite(np.where(table.event_ms == NEVER, np.nan, 1.0))
@@ -312,9 +312,9 @@ class TestCases:
         assert np.mean([one.faults for one, bad in zip(found, sick, strict=True) if not bad]) < 3
         assert {kind for one in found for kind, _ in one.classes} == {"bus"}
 
-    def test_a_book_comes_back_from_its_file(self, book: CaseBook, tmp_path: Path) -> None:
+    def test_a_book_comes_back_from_its_file(self, book: CaseRecord, tmp_path: Path) -> None:
         book.save(tmp_path / "cases")
-        back = CaseBook.load(tmp_path / "cases")
+        back = CaseRecord.load(tmp_path / "cases")
         table = examples(20, seed=3)
         assert back.like(table) == book.like(table)
         fewer = replace(table, names=table.names[::-1], features=table.features[:, ::-1])
@@ -323,12 +323,12 @@ class TestCases:
     def test_a_damaged_book_is_one_clear_error(self, tmp_path: Path) -> None:
         (tmp_path / "cases").write_bytes(b"\x00" * 30)
         with pytest.raises(InputError, match="not a case book"):
-            CaseBook.load(tmp_path / "cases")
+            CaseRecord.load(tmp_path / "cases")
 
 
 class TestShelf:
-    def test_versions_come_and_go_in_service(self, tmp_path: Path, fitted: Scorer, book: CaseBook) -> None:
-        shelf = Shelf(tmp_path / "models")
+    def test_versions_come_and_go_in_service(self, tmp_path: Path, fitted: Scorer, book: CaseRecord) -> None:
+        shelf = ModelRegistry(tmp_path / "models")
         assert shelf.versions() == shelf.history() == []
         shelf.add(Shelved("a", fitted, card("a"), book))
         shelf.add(Shelved("b", fitted, card("b"), None))
@@ -350,7 +350,7 @@ class TestShelf:
         self, tmp_path: Path, fitted: Scorer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("tocsin.forecaster.lifecycle.model_registry.shipped", lambda: None)
-        shelf = Shelf(tmp_path / "models")
+        shelf = ModelRegistry(tmp_path / "models")
         for at_ms, version in enumerate("abc"):
             shelf.add(Shelved(version, fitted, card(version), None))
             shelf.promote(version, at_ms, "ann")
@@ -363,7 +363,7 @@ class TestShelf:
 
     def test_what_is_not_there_is_named(self, tmp_path: Path, fitted: Scorer, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tocsin.forecaster.lifecycle.model_registry.shipped", lambda: None)
-        shelf = Shelf(tmp_path / "models")
+        shelf = ModelRegistry(tmp_path / "models")
         with pytest.raises(InputError, match="run tocsin train"):
             shelf.load("a")
         with pytest.raises(Conflict, match="nothing was promoted"):
@@ -383,7 +383,7 @@ class TestShelf:
         with pytest.raises(InputError, match="unreadable"):
             shelf.history()
 
-    def test_the_folder_is_what_the_docs_say(self, tmp_path: Path, fitted: Scorer, book: CaseBook) -> None:
+    def test_the_folder_is_what_the_docs_say(self, tmp_path: Path, fitted: Scorer, book: CaseRecord) -> None:
         shelve(tmp_path, fitted, book)
         assert (tmp_path / "models" / "v1" / MODEL / "card.json").exists()
         assert (tmp_path / "models" / "v1" / CASES).exists()

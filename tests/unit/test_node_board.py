@@ -10,9 +10,9 @@ import pytest
 from tocsin.actions.executors.node import NodeAgents
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.view import FleetView, GpuView, NodeState
-from tocsin.actions.node import order_queue as board_module
-from tocsin.actions.node.order_queue import OrderBoard
-from tocsin.actions.node.ranks import RANKS, Rank, Work, ranks_of, read, work_on, written
+from tocsin.actions.node import order_queue
+from tocsin.actions.node.order_queue import OrderQueue
+from tocsin.actions.node.ranks import RANKS, NodeRanks, Rank, ranks_of, read, work_on, written
 from tocsin.config.node import NodeSettings
 from tocsin.domain.clock import HOUR, MINUTE, ManualClock
 from tocsin.domain.decision import Decision, Mode, Ruling
@@ -20,7 +20,7 @@ from tocsin.domain.finding import ActionKind, Category, Severity
 from tocsin.domain.order import Order, OrderReport, OrderState
 from tocsin.domain.owner import Owner
 from tocsin.domain.subject import Subject, SubjectKind
-from tocsin.runtime.orders import OrderDesk, open_board
+from tocsin.runtime.orders import OrderService, open_board
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.action_world import fleet, settings, subject_of
 from tocsin_testing.builders import T0
@@ -36,7 +36,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.clock = ManualClock(T0)
-        self.board = OrderBoard(self.clock, lease_seconds=900.0, hold_seconds=4 * 3600.0)
+        self.board = OrderQueue(self.clock, lease_seconds=900.0, hold_seconds=4 * 3600.0)
         self.executor = NodeAgents(self.board, self.clock)
 
     def decision(self, action: ActionKind = ActionKind.THROTTLE, gpu: str = HOT, **parameters: str) -> Decision:
@@ -217,28 +217,28 @@ def test_ranks_come_from_the_job_of_the_view() -> None:
     ],
 )
 def test_the_job_on_a_gpu(owners: list[Owner], job: str) -> None:
-    assert work_on("node-0", owners) == Work(job)
+    assert work_on("node-0", owners) == NodeRanks(job)
 
 
 def test_pods_of_one_job_are_one_job_on_whatever_node() -> None:
     known = {"u0": "ns/jobset/train", "ns/train-1": "ns/jobset/train", "u2": ""}
     node = NodeState("node-0", True, jobs=known)
-    job = Work("pods ns/jobset/train")
+    job = NodeRanks("pods ns/jobset/train")
     assert work_on("node-0", [Owner(1, pod_uid="u0")], node) == job
     assert work_on("node-1", [Owner(2, pod="train-1", namespace="ns")], node) == job
-    assert work_on("node-0", [Owner(3, pod_uid="u2")], node) == Work("pod u2")
-    assert work_on("node-0", [Owner(1, pod_uid="u0"), Owner(3, pod_uid="u2")], node) == Work("")
-    assert work_on("node-0", [Owner(4, pod_uid="u3", slurm_job="7.0")], node) == Work("slurm 7")
+    assert work_on("node-0", [Owner(3, pod_uid="u2")], node) == NodeRanks("pod u2")
+    assert work_on("node-0", [Owner(1, pod_uid="u0"), Owner(3, pod_uid="u2")], node) == NodeRanks("")
+    assert work_on("node-0", [Owner(4, pod_uid="u3", slurm_job="7.0")], node) == NodeRanks("slurm 7")
 
 
 def test_a_pod_that_its_manager_has_not_shown_yet_is_known_as_such() -> None:
     pod = [Owner(1, pod_uid="u9")]
     shown = NodeState("node-0", True, jobs={"u0": ""})
-    assert work_on("node-0", pod, shown) == Work("pod u9", told=False)
-    assert work_on("node-0", pod, None, blind=True) == Work("pod u9", told=False)
+    assert work_on("node-0", pod, shown) == NodeRanks("pod u9", told=False)
+    assert work_on("node-0", pod, None, blind=True) == NodeRanks("pod u9", told=False)
     # No manager knows pods here: the pod stands for itself.
-    assert work_on("node-0", pod, NodeState("node-0", True)) == Work("pod u9")
-    assert work_on("node-0", pod) == Work("pod u9")
+    assert work_on("node-0", pod, NodeState("node-0", True)) == NodeRanks("pod u9")
+    assert work_on("node-0", pod) == NodeRanks("pod u9")
 
 
 def test_a_job_is_throttled_only_where_all_of_it_is_seen(desk: Desk) -> None:
@@ -441,7 +441,7 @@ def test_the_brain_that_took_over_is_followed_whatever_its_journal(tmp_path: Pat
     node = Node(tmp_path / "limits", power=FakePower(("GPU-a", "GPU-b")))
     first = open_board(NodeSettings(), node.clock)
     assert first.epoch == T0
-    waited = OrderDesk(open_board(NodeSettings(), node.clock), OwnMetrics())
+    waited = OrderService(open_board(NodeSettings(), node.clock), OwnMetrics())
     waited.renew_epoch()
     assert waited.board.epoch == T0 + 1, "two in one millisecond differ"
     node.clock.advance(MINUTE)
@@ -463,7 +463,7 @@ def test_the_brain_that_took_over_is_followed_whatever_its_journal(tmp_path: Pat
 
 def test_the_desk_halts_its_board() -> None:
     clock = ManualClock(T0)
-    desk = OrderDesk(open_board(NodeSettings(), clock), OwnMetrics())
+    desk = OrderService(open_board(NodeSettings(), clock), OwnMetrics())
     desk.board.post([order(HOT)])
     desk.halt(True)
     assert desk.orders("node-0") == []

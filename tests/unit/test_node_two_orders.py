@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.actions.node.order_queue import OrderBoard
+from tocsin.actions.node.order_queue import OrderQueue
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.order import Order, OrderState
 from tocsin.domain.power import Obstacle
@@ -193,7 +193,7 @@ def test_a_lock_of_the_clocks_and_the_heat_end_for_themselves(node: Node) -> Non
 
 
 def test_what_the_board_takes_back_names_its_kind(node: Node) -> None:
-    board = OrderBoard(node.clock)
+    board = OrderQueue(node.clock)
     cap, heat = node.order(key="cap", power_limit_watts="500"), node.order(key="heat")
     board.post([cap, heat])
     board.withdraw(["heat"])

@@ -9,7 +9,7 @@ import pytest
 
 from tocsin.actions.planning import rehearsal
 from tocsin.actions.planning.arrangement import Arrangement
-from tocsin.actions.planning.bins import Board, FleetBoard, MigBoard
+from tocsin.actions.planning.bins import Bins, FleetBins, MigBins
 from tocsin.actions.planning.bound import least_cost
 from tocsin.actions.planning.compare import UNBOUNDED, yardstick
 from tocsin.actions.planning.defragment import WHOLE_MODES, defragment, repack_mig
@@ -20,12 +20,12 @@ from tocsin_testing.planning import fleet, mig_fleet, on, work
 LIMITS = Limits(most_moves=UNBOUNDED)
 
 
-def board_of(state: FleetState) -> Board:
+def board_of(state: FleetState) -> Bins:
     units, _ = units_of(state, WHOLE_MODES, LIMITS)
-    return FleetBoard(state, units, LIMITS)
+    return FleetBins(state, units, LIMITS)
 
 
-def everything(board: Board, state: FleetState, most_f: float) -> float:
+def everything(board: Bins, state: FleetState, most_f: float) -> float:
     """The cheapest of all ways to place all units, by hand."""
     costs = [float("inf")]
     spots = [
@@ -78,7 +78,7 @@ def test_no_plan_costs_less(seed: int) -> None:
 def test_instances_are_bounded_too() -> None:
     state = mig_fleet([[("1g", 0), ("1g", 4)], [("3g", 4)]], {"4g": 0.5, "7g": 0.5})
     units, _ = units_of(state, (GpuMode.MIG,), LIMITS)
-    board = MigBoard(state, units, LIMITS)
+    board = MigBins(state, units, LIMITS)
     assert least_cost(board, 100.0) == 0.0
     plan = repack_mig(state, LIMITS)
     assert plan.cost_gpu_hours > 0

@@ -10,14 +10,14 @@ import pytest
 
 from tocsin.actions.planning import rehearsal
 from tocsin.actions.planning.baseline import greedy
-from tocsin.actions.planning.bins import FleetBoard, MigBoard
+from tocsin.actions.planning.bins import FleetBins, MigBins
 from tocsin.actions.planning.compare import compare, yardstick
 from tocsin.actions.planning.defragment import WHOLE_MODES, defragment, repack_mig
 from tocsin.actions.planning.measures import fleet_figures, mig_unusable
 from tocsin.actions.planning.plan import Move, Step, StepKind
 from tocsin.actions.planning.schedule import schedule
-from tocsin.actions.planning.simulation import PlanBroken, Stage
-from tocsin.actions.planning.state import FleetState, GpuMode, Hold, Work
+from tocsin.actions.planning.simulation import PlanBroken, Simulation
+from tocsin.actions.planning.state import FleetState, GpuMode, Hold, Workload
 from tocsin.actions.planning.units import Limits, price, units_of
 from tocsin.domain.fragmentation_fleet import Node, Task, expected_unusable
 from tocsin_testing.planning import budgets, fleet, mig_fleet, on, work
@@ -166,7 +166,7 @@ def test_tasks_that_need_cpus_are_measured_with_them() -> None:
     state = state.with_nodes([replace(state.nodes["n0"], cpus=64.0)])
     assert fleet_figures(state)["stranded_gpus"] == 7.0
     units, _ = units_of(state, WHOLE_MODES, QUICK)
-    board = FleetBoard(state, units, QUICK)
+    board = FleetBins(state, units, QUICK)
     assert board.measure(board.bins[0].kind, board.bins[0].state) == 7.0
 
 
@@ -176,11 +176,11 @@ def test_the_yardstick_ends_where_no_single_move_lowers_f(seed: int) -> None:
     state = rehearsal.fleet(64, seed)
     limits = Limits(at_once=True, most_moves=10**9)
     units, _ = units_of(state, WHOLE_MODES, limits)
-    board = FleetBoard(state, units, limits)
+    board = FleetBins(state, units, limits)
     end = greedy(board, state, limits)
     steps, order, stuck = schedule(state, board, end.at, limits)
     assert not stuck
-    after = Stage(state, limits.most_risk).run(steps)
+    after = Simulation(state, limits.most_risk).run(steps)
     found = _measure(after)
     assert found == pytest.approx(fleet_figures(after)["fragmented_gpus"])
     assert (found, end.cost, end.moved) == (
@@ -196,7 +196,7 @@ def test_the_yardstick_ends_where_no_single_move_lowers_f(seed: int) -> None:
             assert _measure(moved) >= found - 1e-9
 
 
-def _paid(board: FleetBoard, order: list[int]) -> tuple[object, int]:
+def _paid(board: FleetBins, order: list[int]) -> tuple[object, int]:
     return pytest.approx(sum(board.units[unit].price.gpu_hours for unit in order)), len(order)
 
 
@@ -204,7 +204,7 @@ def _measure(state: FleetState) -> float:
     return sum(expected_unusable(state.free_node(host), state.mix) for host in state.nodes)
 
 
-def _single_moves(state: FleetState, piece: Work) -> Iterator[FleetState]:
+def _single_moves(state: FleetState, piece: Workload) -> Iterator[FleetState]:
     for host in state.nodes:
         free = [slot.uuid for slot in state.by_host[host] if slot.mode is piece.mode]
         able = [uuid for uuid in free if state.free(uuid) >= min(piece.gpus, 1.0) - 1e-9]
@@ -212,7 +212,9 @@ def _single_moves(state: FleetState, piece: Work) -> Iterator[FleetState]:
         targets = whole if piece.gpus >= 1 else [(Hold(uuid, piece.gpus),) for uuid in able]
         for target in targets:
             try:
-                yield Stage(state, 0.1).run([Step(StepKind.MOVE, piece.id, "", (Move(piece.id, piece.holds, target),))])
+                yield Simulation(state, 0.1).run(
+                    [Step(StepKind.MOVE, piece.id, "", (Move(piece.id, piece.holds, target),))]
+                )
             except PlanBroken:
                 continue
 
@@ -268,7 +270,7 @@ def test_empty_instances_do_not_count() -> None:
     state = mig_fleet([[("3g", 0)]], {"4g": 1.0})
     state = replace(state, works={})
     assert repack_mig(state, QUICK).before["fragmented_gpus"] == 0.0
-    assert MigBoard(state, (), QUICK).bins[0].state == ()
+    assert MigBins(state, (), QUICK).bins[0].state == ()
 
 
 def test_an_empty_fleet_has_nothing_to_move() -> None:

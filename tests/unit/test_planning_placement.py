@@ -8,19 +8,19 @@ import pytest
 
 from tocsin.actions.planning.placement import candidates, evacuate, place
 from tocsin.actions.planning.plan import StepKind
-from tocsin.actions.planning.simulation import Stage
-from tocsin.actions.planning.state import FleetState, GpuMode, Hold, Work
+from tocsin.actions.planning.simulation import Simulation
+from tocsin.actions.planning.state import FleetState, GpuMode, Hold, Workload
 from tocsin.actions.planning.units import Limits
 from tocsin_testing.planning import MODEL, budgets, fleet, mig_fleet, on, work
 
 LIMITS = Limits()
 
 
-def waiting(name: str = "w", gpus: float = 2.0, **more: object) -> Work:
+def waiting(name: str = "w", gpus: float = 2.0, **more: object) -> Workload:
     return work(name, (), gpus, **more)
 
 
-def first(state: FleetState, piece: Work) -> str:
+def first(state: FleetState, piece: Workload) -> str:
     return candidates(state, piece, LIMITS)[0].host
 
 
@@ -68,7 +68,7 @@ def test_a_share_goes_where_it_just_fits() -> None:
 
 def test_an_instance_goes_where_it_hinders_least() -> None:
     state = mig_fleet([[("3g", 4)], []], {"4g": 1.0})
-    piece = Work("w", profile="1g", lost_s=0.0)
+    piece = Workload("w", profile="1g", lost_s=0.0)
     state = state.with_works([piece])
     holds = candidates(state, piece, LIMITS)[0].holds
     assert holds[0].start not in range(4), "the first four slices are where a 4g begins"
@@ -133,7 +133,7 @@ def test_a_host_is_emptied_after_checkpoints() -> None:
     assert [step.kind for step in steps] == [StepKind.CHECKPOINT, StepKind.MOVE, StepKind.MOVE]
     assert "wait 30 s" in steps[0].sentence
     assert steps[1].cost_gpu_hours == pytest.approx(2 * 90 / 3600)
-    assert Stage(closed(state, "n0")).run(steps).on_host.get("n0") is None
+    assert Simulation(closed(state, "n0")).run(steps).on_host.get("n0") is None
 
 
 def test_what_cannot_leave_a_host_says_why() -> None:
@@ -166,7 +166,7 @@ def test_a_gang_leaves_whole_and_stays_in_its_fabric() -> None:
     targets = {move.work: move.target[0].gpu.partition("/")[0] for move in steps[0].moves}
     assert targets["g1"] == "n1", "it restarts where it is"
     assert targets["g0"] in {"n1", "n3"}
-    Stage(closed(state, "n0")).run(steps)
+    Simulation(closed(state, "n0")).run(steps)
 
 
 def test_the_model_of_the_examples_is_the_one_that_works_ask_for() -> None:

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from tocsin.actions.planning.power import PowerBudget, power_caps
-from tocsin.actions.planning.simulation import Stage
-from tocsin.actions.planning.state import FleetState, Work
+from tocsin.actions.planning.simulation import Simulation
+from tocsin.actions.planning.state import FleetState, Workload
 from tocsin_testing.planning import fleet, on, work
 
 
-def powered(*works: Work, hosts: int = 1, watts: float = 700.0) -> FleetState:
+def powered(*works: Workload, hosts: int = 1, watts: float = 700.0) -> FleetState:
     state = fleet(hosts, works)
     slots = state.gpus.values()
     return state.with_nodes(
@@ -22,7 +22,7 @@ def powered(*works: Work, hosts: int = 1, watts: float = 700.0) -> FleetState:
 
 def caps(state: FleetState, budget: PowerBudget) -> dict[str, float]:
     plan = power_caps(state, budget)
-    return {uuid: slot.limit_watts or 0.0 for uuid, slot in Stage(state).run(plan.steps).gpus.items()}
+    return {uuid: slot.limit_watts or 0.0 for uuid, slot in Simulation(state).run(plan.steps).gpus.items()}
 
 
 def test_without_a_budget_nothing_changes() -> None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tocsin.actions.planning.plan import Move, Step, StepKind
-from tocsin.actions.planning.simulation import PlanBroken, Stage
-from tocsin.actions.planning.state import FleetState, GpuMode, Hold, Pool, Work
+from tocsin.actions.planning.simulation import PlanBroken, Simulation
+from tocsin.actions.planning.state import FleetState, GpuMode, Hold, Pool, Workload
 from tocsin_testing.planning import budgets, fleet, mig_fleet, on, work
 
 
@@ -22,13 +22,13 @@ def shift(state: FleetState, name: str, target: tuple[Hold, ...]) -> Move:
 
 def refused(state: FleetState, *steps: Step, most_risk: float = 1.0) -> PlanBroken:
     with pytest.raises(PlanBroken) as caught:
-        Stage(state, most_risk).run(steps)
+        Simulation(state, most_risk).run(steps)
     return caught.value
 
 
 def test_a_move_frees_what_it_leaves_and_takes_what_it_gets() -> None:
     state = fleet(2, [work("a", on("n0", 0, 1))])
-    after = Stage(state).run([move(shift(state, "a", on("n1", 2, 3)))])
+    after = Simulation(state).run([move(shift(state, "a", on("n1", 2, 3)))])
     assert after.free("n0/0") == 1.0
     assert after.free("n1/2") == 0.0
     assert state.works["a"].holds == on("n0", 0, 1), "the state itself does not change"
@@ -105,7 +105,7 @@ def test_a_gang_moves_whole_or_not_at_all() -> None:
     state = gang()
     assert "would be split: g1 stays" in refused(state, move(shift(state, "g0", on("n2", *range(8))))).reason
     both = move(shift(state, "g0", on("n2", *range(8))), shift(state, "g1", on("n3", *range(8))))
-    assert Stage(state).run([both]).host_of(state.works["g0"]) == "n0"
+    assert Simulation(state).run([both]).host_of(state.works["g0"]) == "n0"
 
 
 def test_a_gang_never_spreads_over_more_fabrics() -> None:
@@ -124,7 +124,7 @@ def test_a_budget_counts_over_all_steps() -> None:
 def test_mig_instances_may_not_overlap() -> None:
     state = mig_fleet([[("3g", 0)], [("4g", 0)]], {})
     assert "overlaps" in refused(state, move(shift(state, "w0-0", (Hold("n0/1", 1.0, 0),)))).reason
-    after = Stage(state).run([move(shift(state, "w0-0", (Hold("n0/1", 1.0, 4),)))])
+    after = Simulation(state).run([move(shift(state, "w0-0", (Hold("n0/1", 1.0, 4),)))])
     assert after.layout("n0/1") == (("3g", 4), ("4g", 0))
 
 
@@ -134,7 +134,7 @@ def test_shares_add_up_to_one_at_most() -> None:
     state = fleet(1, [*parts, other])
     state = state.with_nodes([], [replace(slot, mode=GpuMode.TIME_SLICE) for slot in state.gpus.values()])
     assert "more than once" in refused(state, move(shift(state, "c", (Hold("n0/0", 0.5),)))).reason
-    assert Stage(state).run([move(shift(state, "b", (Hold("n0/1", 0.25),)))]).free("n0/1") == pytest.approx(0.25)
+    assert Simulation(state).run([move(shift(state, "b", (Hold("n0/1", 0.25),)))]).free("n0/1") == pytest.approx(0.25)
 
 
 def scale(kind: StepKind, subject: str, *hosts: str) -> Step:
@@ -149,7 +149,7 @@ def test_the_floor_holds_until_new_nodes_are_ready() -> None:
     assert "fewer than its floor of 16" in refused(state, cordon).reason
     assert refused(state, add, cordon).number == 2, "asked for is not there"
     assert "still takes work" in refused(state, drain).reason
-    after = Stage(state).run([add, wait, cordon, drain])
+    after = Simulation(state).run([add, wait, cordon, drain])
     assert after.ready_gpus("p") == 16
     assert after.gpus["new/0"].model == "H100"
     assert "may have 3" in refused(state, scale(StepKind.SCALE_OUT, "p", "x", "y")).reason
@@ -162,7 +162,7 @@ def test_only_empty_nodes_are_drained_and_removed() -> None:
     state = fleet(2, [work("a", on("n0", 0)), work("d", on("n1", 0), movable=False)])
     closed = [Step(StepKind.CORDON, host, "Cordon.") for host in ("n0", "n1")]
     assert "a still runs there" in refused(state, *closed, Step(StepKind.DRAIN, "n0", "Drain.")).reason
-    after = Stage(state).run([*closed, Step(StepKind.SCALE_IN, "n1", "Remove.")])
+    after = Simulation(state).run([*closed, Step(StepKind.SCALE_IN, "n1", "Remove.")])
     assert set(after.nodes) == {"n0"}
     assert set(after.works) == {"a"}, "a DaemonSet's pod goes with its node"
     assert "no such node" in refused(state, Step(StepKind.CORDON, "n9", "Cordon.")).reason
@@ -173,7 +173,7 @@ def test_power_limits_stay_between_least_and_found() -> None:
     slot = replace(state.gpus["n0/0"], limit_watts=700.0, least_watts=200.0)
     state = state.with_nodes([], [slot])
     limit = [Step(StepKind.POWER_LIMIT, "n0/0", "Limit.", amount=watts) for watts in (600.0, 701.0, 199.0)]
-    assert Stage(state).run(limit[:1]).gpus["n0/0"].limit_watts == 600.0
+    assert Simulation(state).run(limit[:1]).gpus["n0/0"].limit_watts == 600.0
     for step in limit[1:]:
         assert "is not between 200 and 700 W" in refused(state, step).reason
     assert "not known" in refused(state, Step(StepKind.POWER_LIMIT, "n0/1", "Limit.", amount=1.0)).reason
@@ -181,12 +181,12 @@ def test_power_limits_stay_between_least_and_found() -> None:
 
 def test_a_checkpoint_empties_what_would_be_lost() -> None:
     state = fleet(1, [work("a", on("n0", 0), lost_s=900.0)])
-    assert Stage(state).run([Step(StepKind.CHECKPOINT, "a", "Ask.")]).works["a"].lost_s == 0.0
+    assert Simulation(state).run([Step(StepKind.CHECKPOINT, "a", "Ask.")]).works["a"].lost_s == 0.0
     assert "no such work" in refused(state, Step(StepKind.CHECKPOINT, "b", "Ask.")).reason
 
 
 def test_work_that_waits_starts_without_a_budget() -> None:
-    waiting = Work("w", 1.0, budgets=("serve",))
+    waiting = Workload("w", 1.0, budgets=("serve",))
     state = fleet(1, [waiting], budgets=budgets(serve=0))
     start = Step(StepKind.PLACE, "w", "Start.", (Move("w", (), on("n0", 0)),))
-    assert Stage(state).run([start]).host_of(replace(waiting, holds=on("n0", 0))) == "n0"
+    assert Simulation(state).run([start]).host_of(replace(waiting, holds=on("n0", 0))) == "n0"

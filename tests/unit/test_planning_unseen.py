@@ -6,11 +6,11 @@ import pytest
 
 from tocsin.actions.planning.build import Knowledge, fleet_state_from
 from tocsin.actions.planning.defragment import defragment
-from tocsin.actions.planning.facts import WorkFacts
+from tocsin.actions.planning.facts import WorkloadFacts
 from tocsin.actions.planning.placement import place
 from tocsin.actions.planning.plan import StepKind
 from tocsin.actions.planning.scaling import ScalingPolicy, replace_before_drain, scale_in
-from tocsin.actions.planning.state import FleetState, Pool, Work
+from tocsin.actions.planning.state import FleetState, Pool, Workload
 from tocsin.actions.planning.units import Limits
 from tocsin.config.planning import PlanningSettings
 from tocsin.domain.fragmentation_fleet import Task
@@ -18,7 +18,7 @@ from tocsin.domain.identity import Gpu
 from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading
 from tocsin.queries.idle_gpus import at_work
-from tocsin.runtime.plan_watch import Planner, Sight
+from tocsin.runtime.plan_watch import PlanInputs, Planner
 from tocsin_testing.builders import T0
 
 BUSY = {"gpu_utilization_ratio": 0.9, "gpu_processes": 1.0}
@@ -40,7 +40,7 @@ def fleet(values: dict[str, float]) -> FleetState:
         *(reading(host, index, IDLE) for host, index in (("n1", 1), ("n2", 0), ("n2", 1), ("n3", 0), ("n3", 1))),
     ]
     known = Knowledge(
-        {"slurm/1": WorkFacts(lost_s=0.0)},
+        {"slurm/1": WorkloadFacts(lost_s=0.0)},
         pools={"p": Pool("p", node_gpus=2, node_model="H100")},
         at_work=at_work(readings),
         mix=(Task(2.0),),
@@ -59,7 +59,7 @@ def test_no_planner_takes_it_for_free(values: dict[str, float]) -> None:
         assert not [m for step in plan.steps for m in step.moves if m.work == "unseen/n0/0"]
         assert "n0/0" not in {hold.gpu for step in plan.steps for m in step.moves for hold in m.target}
         assert "n0" not in {step.subject for step in plan.steps if step.kind is StepKind.SCALE_IN}
-    waiting = state.with_works([Work(f"new-{number}", gpus=2.0) for number in range(4)])
+    waiting = state.with_works([Workload(f"new-{number}", gpus=2.0) for number in range(4)])
     filled = {hold.gpu for step in place(waiting, Limits()).steps for move in step.moves for hold in move.target}
     assert filled == {"n2/0", "n2/1", "n3/0", "n3/1"}
 
@@ -75,8 +75,8 @@ def test_the_plan_watch_leaves_it_alone() -> None:
     wanted = PlanningSettings.model_validate({"follow": ["defragment", "scale_in"], "effort": 500})
     for values, free in ((BUSY, False), (IDLE, True)):
         planner, state = Planner(wanted), fleet(values)
-        planner.look(state, Sight(), T0)
-        found, _ = planner.look(state, Sight(), T0 + 60_000)
+        planner.look(state, PlanInputs(), T0)
+        found, _ = planner.look(state, PlanInputs(), T0 + 60_000)
         assert found, "there is something to do elsewhere"
         removed = {plan.steps[-1].subject for plan in (scale_in(state, ScalingPolicy(), Limits()),)}
         assert ("n0" in removed) == free

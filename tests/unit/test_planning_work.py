@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tocsin.actions.executors.protocol import ManagerUnavailable, SeesWork
+from tocsin.actions.executors.protocol import ManagerUnavailable, SeesWorkloads
 from tocsin.actions.executors.slurm import SlurmExecutor
 from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.actions.kubernetes.objects import Pod, quantity
 from tocsin.actions.kubernetes.workloads import covers, work_seen
 from tocsin.actions.planning.build import Knowledge, fleet_state_from
-from tocsin.actions.planning.facts import WorkSeen
+from tocsin.actions.planning.facts import WorkloadSeen
 from tocsin.actions.planning.state import GpuMode
 from tocsin.actions.planning.units import Limits, price, units_of
 from tocsin.config.kubernetes import KubernetesSettings
@@ -39,7 +39,7 @@ def site(tmp_path: Path) -> Any:
         yield made
 
 
-def seen(site: Site, **more: Any) -> WorkSeen:
+def seen(site: Site, **more: Any) -> WorkloadSeen:
     return work_seen(Cluster(site.door), site.settings(**more), T0)
 
 
@@ -206,7 +206,7 @@ def test_a_job_shows_its_last_checkpoint(proof: str) -> None:
 def test_managers_keep_what_they_saw_and_forget_it_in_time() -> None:
     fake, clock = FakeSlurm(jobs={1: Job("node-0")}), ManualClock(T0)
     executor = SlurmExecutor(SlurmSettings(snapshot_seconds=0.0), fake, clock)
-    assert isinstance(executor, SeesWork)
+    assert isinstance(executor, SeesWorkloads)
     managers = Managers([executor], clock, OwnMetrics())
     assert not managers.work().facts
     managers.look_at_work()

@@ -14,7 +14,7 @@ from tocsin.actions.executors.protocol import ManagerUnavailable
 from tocsin.actions.executors.slurm import SlurmExecutor
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.node.ranks import work_on
-from tocsin.actions.slurm import comments as marks
+from tocsin.actions.slurm import comments
 from tocsin.actions.slurm.runner import Answer, SlurmProblem, Trouble
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import HOUR, SECOND, ManualClock
@@ -537,7 +537,7 @@ def test_the_words_of_others_in_comments_stay() -> None:
     site.executor.execute(decision(ActionKind.CHECKPOINT))
     assert site.cluster.nodes["node-0"].comment.startswith("rack 7 tocsin/drain/")
     assert site.cluster.jobs[7].admin.startswith("billed to Ann tocsin/checkpoint/")
-    assert marks.find(site.cluster.jobs[7].admin, "checkpoint") is not None
+    assert comments.find(site.cluster.jobs[7].admin, "checkpoint") is not None
 
 
 def test_two_decisions_about_one_job_tell_it_at_most_once_each() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.actions.slurm import comments as marks
+from tocsin.actions.slurm import comments
 from tocsin.actions.slurm import parse_json, parse_text
-from tocsin.actions.slurm.comments import Mark
+from tocsin.actions.slurm.comments import CommentTag
 from tocsin.actions.slurm.hostlist import expand
 from tocsin.actions.slurm.nodes import foreign, is_ours
 from tocsin.actions.slurm.runner import Answer, CommandRunner, Trouble, trouble_of
@@ -152,29 +152,29 @@ def test_one_task_of_an_array_is_named_by_array_and_task() -> None:
 
 
 def test_marks_live_beside_the_words_of_others() -> None:
-    mark = Mark("drain", "0" * 16, 5)
-    text = marks.put("rack 7, ask Ann", mark)
-    assert marks.find(text, "drain") == mark
-    assert marks.find(text, "reboot") is None
-    newer = marks.put(text, Mark("drain", "1" * 16, 9))
-    assert marks.find(newer, "drain") == Mark("drain", "1" * 16, 9)
-    assert marks.find(newer, "drain", "0" * 16) == mark, "two decisions may be about one node"
-    assert marks.drop(newer, "drain") == "rack 7, ask Ann"
+    mark = CommentTag("drain", "0" * 16, 5)
+    text = comments.put("rack 7, ask Ann", mark)
+    assert comments.find(text, "drain") == mark
+    assert comments.find(text, "reboot") is None
+    newer = comments.put(text, CommentTag("drain", "1" * 16, 9))
+    assert comments.find(newer, "drain") == CommentTag("drain", "1" * 16, 9)
+    assert comments.find(newer, "drain", "0" * 16) == mark, "two decisions may be about one node"
+    assert comments.drop(newer, "drain") == "rack 7, ask Ann"
     for n in range(9):
-        text = marks.put(text, Mark("drain", f"{n:016x}", 10 + n))
-    assert len(text.split()) == 4 + marks.MOST, "they do not grow for ever"
+        text = comments.put(text, CommentTag("drain", f"{n:016x}", 10 + n))
+    assert len(text.split()) == 4 + comments.MOST, "they do not grow for ever"
 
 
 def test_a_reason_is_known_again_and_can_hold_no_quote() -> None:
-    made = marks.reason("GPU 3 'hot'; $(reboot) `x` |\n 91 °C", "ab" * 8)
+    made = comments.reason("GPU 3 'hot'; $(reboot) `x` |\n 91 °C", "ab" * 8)
     assert made == "tocsin: GPU 3 hot ; (reboot) x 91 C [abababababababab]"
-    assert marks.is_own(made)
-    assert not marks.is_own("tocsin is broken")
-    assert len(marks.reason("word " * 200, "ab" * 8)) <= marks.MAX_REASON
+    assert comments.is_own(made)
+    assert not comments.is_own("tocsin is broken")
+    assert len(comments.reason("word " * 200, "ab" * 8)) <= comments.MAX_REASON
 
 
 def test_whose_a_node_is() -> None:
-    own = marks.reason("hot", "ab" * 8)
+    own = comments.reason("hot", "ab" * 8)
     assert is_ours(SlurmNode("n", "IDLE", frozenset({"DRAIN"}), own))
     assert foreign(SlurmNode("n", "IDLE", frozenset({"DRAIN"}), own)) == ""
     assert "ann: 'fan'" in foreign(SlurmNode("n", "IDLE", frozenset({"DRAIN"}), "fan", "ann"))

@@ -19,7 +19,7 @@ from tocsin.api import (
 )
 from tocsin.api.auth import Authenticator
 from tocsin.api.gate import Gate
-from tocsin.api.login import Doorkeeper
+from tocsin.api.login import LoginService
 from tocsin.api.service import Service
 from tocsin.config.access import ApiSettings
 from tocsin.domain.clock import Clock, SystemClock
@@ -60,7 +60,7 @@ def create_app(service: Service, settings: ApiSettings, clock: Clock | None = No
     app.state.service = service
     app.state.encoded_map = routes_now.EncodedMap()
     app.state.max_body_bytes = settings.max_body_bytes
-    app.state.doorkeeper = Doorkeeper(settings, clock, authenticator.sessions, service)
+    app.state.doorkeeper = LoginService(settings, clock, authenticator.sessions, service)
     app.add_middleware(Gate, authenticator=authenticator, settings=settings, clock=clock, refused=service.refused)
     errors.install(app)
     for module in ROUTES:

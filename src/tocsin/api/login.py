@@ -49,7 +49,7 @@ def same_network(address: str) -> str:
     return str(ipaddress.ip_network((int(found) >> 64 << 64, 64)))
 
 
-class Doorkeeper:
+class LoginService:
     """Checks passwords against the directory and opens sessions; log-ins, log-outs and locks go into the journal."""
 
     def __init__(self, settings: ApiSettings, clock: Clock, sessions: Sessions, service: Service) -> None:

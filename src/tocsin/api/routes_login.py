@@ -8,17 +8,17 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from tocsin.api.auth import Anyone
 from tocsin.api.errors import documented, refuse_unknown_parameters
-from tocsin.api.login import Doorkeeper
+from tocsin.api.login import LoginService
 from tocsin.api.routes_control import require_json
 from tocsin.client.models import ControlRequest, LoginMethods, LoginOut, LoginRequest
 
 
-def _doorkeeper_of(request: Request) -> Doorkeeper:
-    found: Doorkeeper = request.app.state.doorkeeper
+def _doorkeeper_of(request: Request) -> LoginService:
+    found: LoginService = request.app.state.doorkeeper
     return found
 
 
-Door = Annotated[Doorkeeper, Depends(_doorkeeper_of)]
+Door = Annotated[LoginService, Depends(_doorkeeper_of)]
 
 router = APIRouter(prefix="/v1", tags=["access"], dependencies=[Depends(refuse_unknown_parameters)])
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tocsin.cli.act_record import Deed, HandRecord
-from tocsin.cli.common import Context, SaidGroup, connect, dump, json_option, pass_context
+from tocsin.cli.act_record import Deed, ManualRecord
+from tocsin.cli.common import CliContext, SaidGroup, connect, dump, json_option, pass_context
 from tocsin.config.kubernetes import KubernetesSettings, KubernetesWorkload
 from tocsin.domain.clock import HOUR, Clock, SystemClock
 from tocsin.domain.decision import Decision, Mode
@@ -27,7 +27,7 @@ from tocsin.domain.subject import Subject, SubjectKind
 
 if TYPE_CHECKING:
     from tocsin.actions.executors.kubernetes import Kubernetes
-    from tocsin.actions.kubernetes.client import KubeDoor
+    from tocsin.actions.kubernetes.client import KubernetesClient
     from tocsin.actions.kubernetes.cluster import Cluster
 
 LOOK_SECONDS = 2.0
@@ -69,14 +69,14 @@ class Person:
     dry_run: bool
     yes: bool
     clock: Clock
-    record: HandRecord
+    record: ManualRecord
 
     def allow(self) -> None:
         """Raises InputError where neither `--dry-run` nor `--yes` was given, or both."""
         if self.dry_run == self.yes:
             raise InputError("--yes", self.yes, "it must be said whether to act", "give either --dry-run or --yes")
 
-    def open(self, **more: Any) -> tuple[KubeDoor, Cluster, Kubernetes]:
+    def open(self, **more: Any) -> tuple[KubernetesClient, Cluster, Kubernetes]:
         """The cluster, which has answered, and the executor over it with the settings changed by `more`."""
         from tocsin.actions.executors.kubernetes import Kubernetes
         from tocsin.actions.kubernetes.client import open_door
@@ -168,7 +168,7 @@ _wait = click.option("--wait", type=click.FloatRange(min=1), help="Most seconds;
 @click.pass_context
 def act(
     click_context: click.Context,
-    context: Context,
+    context: CliContext,
     kubeconfig: Path | None,
     context_name: str | None,
     dry_run: bool,
@@ -184,7 +184,7 @@ def act(
     clock = SystemClock()
     own = context.settings.journal.by_hand
     brain = partial(connect, context, None, None, timeout=BRAIN_SECONDS)
-    record = HandRecord(brain, own, clock, partial(click.echo, err=True))
+    record = ManualRecord(brain, own, clock, partial(click.echo, err=True))
     click_context.obj = Person(settings, dry_run, yes, clock, record)
 
 
@@ -287,14 +287,14 @@ def scale(person: Person, target: str, replicas: int) -> int:
 @pass_person
 def label(person: Person, node: str, labels: Sequence[str]) -> int:
     """Set or remove LABELS of NODE: NAME=VALUE sets one, NAME- removes it."""
-    from tocsin.actions.kubernetes import patches as marks
+    from tocsin.actions.kubernetes import patches
 
     person.allow()
     changes = dict(_label(one) for one in labels)
     door, cluster, _ = person.open()
 
     def change(say: Callable[[str], object]) -> int:
-        changed = cluster.change_node(node, lambda found: marks.label(found, changes))
+        changed = cluster.change_node(node, lambda found: patches.label(found, changes))
         words = "would label" if person.dry_run else "labelled"
         say(f"ok: {words} {node}" if changed else f"ok: {node} is labelled so already")
         return 0

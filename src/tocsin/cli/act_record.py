@@ -63,7 +63,7 @@ class Deed:
     parameters: Mapping[str, str] = field(default_factory=dict)
 
 
-class HandRecord:
+class ManualRecord:
     """Puts deeds on record. `brain` makes a client, `say` is told where a record went that the brain refused."""
 
     def __init__(

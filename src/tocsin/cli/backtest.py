@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tocsin.cli import values
-from tocsin.cli.common import Context, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, dump, json_option, pass_context
 from tocsin.cli.processes import Duration
 from tocsin.cli.progress import with_bars
 from tocsin.domain.clock import SECOND, SystemClock
@@ -62,7 +62,7 @@ _FOR_FLEET = ("since", "until", "every", "model", "horizon", "folds", "engine", 
 @with_bars
 def backtest(
     ctx: click.Context,
-    context: Context,
+    context: CliContext,
     /,
     paths: tuple[Path, ...],
     dataset: str | None,
@@ -112,7 +112,7 @@ def _dataset(name: str, options: Mapping[str, object]) -> Result:
     return run_dataset(name, request, SystemClock())
 
 
-def _fleet(context: Context, paths: tuple[Path, ...], options: Mapping[str, object]) -> Result:
+def _fleet(context: CliContext, paths: tuple[Path, ...], options: Mapping[str, object]) -> Result:
     from tocsin.forecaster.lifecycle.engine import engine
     from tocsin.offline.backtest_fleet import over_files, over_store
     from tocsin.store.factory import open_store

@@ -24,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
-class Context:
+class CliContext:
     """Options of the root command."""
 
     config: Path | None
@@ -36,7 +36,7 @@ class Context:
         return load_settings(self.config, secrets=self.secrets)
 
 
-pass_context = click.make_pass_decorator(Context)
+pass_context = click.make_pass_decorator(CliContext)
 
 JSON_HELP = "Print JSON instead of text."
 json_option = click.option("--json", "as_json", is_flag=True, help=JSON_HELP)
@@ -49,7 +49,7 @@ def api_options(function: F) -> F:
     return click.option("--api-url", help="The brain's API; default: setting dashboard.api_url.")(function)
 
 
-def connect(context: Context, api_url: str | None, token: str | None, timeout: float = 10.0) -> Client:
+def connect(context: CliContext, api_url: str | None, token: str | None, timeout: float = 10.0) -> Client:
     """A client of the brain; `timeout` is seconds."""
     from tocsin.client.client import Client
     from tocsin.client.token_file import stored_token

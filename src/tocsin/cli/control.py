@@ -7,7 +7,7 @@ from typing import Literal
 import click
 
 from tocsin.cli import values
-from tocsin.cli.common import Context, api_options, connect, done, json_option, pass_context
+from tocsin.cli.common import CliContext, api_options, connect, done, json_option, pass_context
 
 
 @click.command()
@@ -15,7 +15,7 @@ from tocsin.cli.common import Context, api_options, connect, done, json_option, 
 @api_options
 @json_option
 @pass_context
-def pause(context: Context, reason: str, api_url: str | None, token: str | None, as_json: bool) -> None:
+def pause(context: CliContext, reason: str, api_url: str | None, token: str | None, as_json: bool) -> None:
     """Stop all actions for REASON; notifications go on."""
     with connect(context, api_url, token) as client:
         state = client.pause(reason)
@@ -26,7 +26,7 @@ def pause(context: Context, reason: str, api_url: str | None, token: str | None,
 @api_options
 @json_option
 @pass_context
-def resume(context: Context, api_url: str | None, token: str | None, as_json: bool) -> None:
+def resume(context: CliContext, api_url: str | None, token: str | None, as_json: bool) -> None:
     """Allow actions again after a pause."""
     with connect(context, api_url, token) as client:
         state = client.resume()
@@ -38,7 +38,7 @@ def resume(context: Context, api_url: str | None, token: str | None, as_json: bo
 @api_options
 @json_option
 @pass_context
-def approve(context: Context, decision_id: str, api_url: str | None, token: str | None, as_json: bool) -> None:
+def approve(context: CliContext, decision_id: str, api_url: str | None, token: str | None, as_json: bool) -> None:
     """Approve the proposed decision DECISION_ID; the guards are asked again before it runs."""
     with connect(context, api_url, token) as client:
         decision = client.approve(decision_id)
@@ -52,7 +52,7 @@ def approve(context: Context, decision_id: str, api_url: str | None, token: str 
 @json_option
 @pass_context
 def reject(
-    context: Context, decision_id: str, reason: str, api_url: str | None, token: str | None, as_json: bool
+    context: CliContext, decision_id: str, reason: str, api_url: str | None, token: str | None, as_json: bool
 ) -> None:
     """Reject the decision DECISION_ID and leave its subject alone for the hold-off."""
     with connect(context, api_url, token) as client:
@@ -69,7 +69,7 @@ def breaker() -> None:
 @api_options
 @json_option
 @pass_context
-def breaker_reset(context: Context, api_url: str | None, token: str | None, as_json: bool) -> None:
+def breaker_reset(context: CliContext, api_url: str | None, token: str | None, as_json: bool) -> None:
     """Reset the tripped breaker; who did it is kept in the journal."""
     with connect(context, api_url, token) as client:
         state = client.reset_breaker()
@@ -84,7 +84,7 @@ def breaker_reset(context: Context, api_url: str | None, token: str | None, as_j
 @json_option
 @pass_context
 def release(
-    context: Context,
+    context: CliContext,
     kind: Literal["host", "gpu"],
     name: str,
     reason: str,
@@ -105,7 +105,7 @@ def release(
 @api_options
 @json_option
 @pass_context
-def inject(context: Context, kind: str, gpu: str, api_url: str | None, token: str | None, as_json: bool) -> None:
+def inject(context: CliContext, kind: str, gpu: str, api_url: str | None, token: str | None, as_json: bool) -> None:
     """Inject a fault of KIND into the simulated GPU (UUID or number) of a running demo, for rehearsal."""
     with connect(context, api_url, token) as client:
         started = client.inject(kind, gpu)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tocsin.cli import values
-from tocsin.cli.common import Context, api_options, connect, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, api_options, connect, dump, json_option, pass_context
 
 if TYPE_CHECKING:
     from tocsin.client.models import DiagnosisOut
@@ -28,7 +28,9 @@ _SHOWN = 20
 @api_options
 @json_option
 @pass_context
-def diagnose(context: Context, host: str, chinese: bool, api_url: str | None, token: str | None, as_json: bool) -> None:
+def diagnose(
+    context: CliContext, host: str, chinese: bool, api_url: str | None, token: str | None, as_json: bool
+) -> None:
     """Say which stage limits each job: storage, CPU, copies either way, the GPU itself, or the links between GPUs.
 
     Also: memory that grows without a plateau or is held without a process, GPUs that are held idle or stranded, and

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tocsin.cli.common import Context, done, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, done, dump, json_option, pass_context
 from tocsin.cli.progress import with_bars
 from tocsin.config.load import describe
 from tocsin.domain.clock import SystemClock
@@ -24,7 +24,7 @@ def config() -> None:
 @click.argument("path", type=existing, required=False)
 @json_option
 @pass_context
-def config_check(context: Context, path: Path | None, as_json: bool) -> None:
+def config_check(context: CliContext, path: Path | None, as_json: bool) -> None:
     """Check the settings file PATH, the environment and the rule file that they name."""
     from tocsin.config.load import load_settings
     from tocsin.rules.load import load_rules
@@ -38,7 +38,7 @@ def config_check(context: Context, path: Path | None, as_json: bool) -> None:
 @config.command("show")
 @click.option("--json", "as_json", is_flag=True, help="Says nothing new: settings are printed as JSON anyway.")
 @pass_context
-def config_show(context: Context, as_json: bool) -> None:  # noqa: ARG001  # taken so that every command takes it
+def config_show(context: CliContext, as_json: bool) -> None:  # noqa: ARG001  # taken so that every command takes it
     """Print every setting as JSON, secrets hidden."""
     click.echo(context.settings.model_dump_json(indent=2))
 
@@ -62,7 +62,7 @@ def rules_check(path: Path, as_json: bool) -> None:
 @rules.command("list")
 @json_option
 @pass_context
-def rules_list(context: Context, as_json: bool) -> None:
+def rules_list(context: CliContext, as_json: bool) -> None:
     """List the rules in force."""
     from tocsin.rules.load import load_rules
 
@@ -93,7 +93,7 @@ def store() -> None:
 @store.command("init")
 @json_option
 @pass_context
-def store_init(context: Context, as_json: bool) -> None:
+def store_init(context: CliContext, as_json: bool) -> None:
     """Create what the store needs: file and tables, or bucket and retention."""
     from tocsin.store.factory import open_store
 
@@ -107,7 +107,7 @@ def store_init(context: Context, as_json: bool) -> None:
 @store.command("prune")
 @json_option
 @pass_context
-def store_prune(context: Context, as_json: bool) -> None:
+def store_prune(context: CliContext, as_json: bool) -> None:
     """Compact the store, roll up what is old, and remove what is older than the retention."""
     from tocsin.store.factory import open_store
     from tocsin.store.upkeep import look_after
@@ -126,7 +126,7 @@ def store_prune(context: Context, as_json: bool) -> None:
 @click.argument("target", type=existing)
 @json_option
 @pass_context
-def store_backup(context: Context, target: Path, as_json: bool) -> None:
+def store_backup(context: CliContext, target: Path, as_json: bool) -> None:
     """Copy the embedded store to TARGET while it may be in use."""
     from tocsin.store.embedded.store import SqliteStore
 
@@ -141,7 +141,7 @@ def store_backup(context: Context, target: Path, as_json: bool) -> None:
 @click.argument("source", type=existing)
 @json_option
 @pass_context
-def store_restore(context: Context, source: Path, as_json: bool) -> None:
+def store_restore(context: CliContext, source: Path, as_json: bool) -> None:
     """Put the backup SOURCE in place of the embedded store; the brain must not run."""
     from tocsin.store.embedded.store import restore
 
@@ -150,7 +150,7 @@ def store_restore(context: Context, source: Path, as_json: bool) -> None:
     done(as_json, path, path=path)
 
 
-def _embedded(context: Context) -> Path:
+def _embedded(context: CliContext) -> Path:
     settings = context.settings.store
     if settings.kind != "sqlite":
         raise InputError("store.kind", settings.kind.value, "has no file", "use the server's own backup")
@@ -163,7 +163,7 @@ def _embedded(context: Context) -> Path:
 @json_option
 @pass_context
 @with_bars
-def replay(context: Context, paths: tuple[Path, ...], incidents: Path | None, as_json: bool) -> None:
+def replay(context: CliContext, paths: tuple[Path, ...], incidents: Path | None, as_json: bool) -> None:
     """Run the rules over recorded telemetry (PATHS) at full speed and score their alerts by the ticket clock."""
     from tocsin.offline.replay import run_replay
     from tocsin.rules.load import load_rules

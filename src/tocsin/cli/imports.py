@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tocsin.cli.common import Context, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, dump, json_option, pass_context
 from tocsin.cli.progress import with_bars
 from tocsin.domain.clock import SystemClock
 from tocsin.domain.errors import InputError
@@ -61,7 +61,7 @@ def _tell_retry(details: RetryDetails) -> None:
 @pass_context
 @with_bars
 def prometheus(
-    context: Context,
+    context: CliContext,
     url: str,
     since: str,
     until: str,
@@ -90,7 +90,7 @@ def prometheus(
         click.echo(report.as_text(), nl=False)
 
 
-def _import(context: Context, client: HistoryClient, wanted: Wanted, to: str) -> ImportReport:
+def _import(context: CliContext, client: HistoryClient, wanted: Wanted, to: str) -> ImportReport:
     from stamina.instrumentation import set_on_retry_hooks
 
     from tocsin.offline.import_history import import_to_file, import_to_store

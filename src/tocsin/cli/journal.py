@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tocsin.cli import values
-from tocsin.cli.common import Context, done, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, done, dump, json_option, pass_context
 from tocsin.cli.progress import with_bars
 from tocsin.domain.clock import from_iso, to_iso
 from tocsin.domain.errors import InputError
@@ -25,7 +25,7 @@ def journal() -> None:
     """Verify, read, back up and restore the journal."""
 
 
-def _journal_path(context: Context, path: Path | None) -> Path:
+def _journal_path(context: CliContext, path: Path | None) -> Path:
     found = path or context.settings.journal.path
     if not found.exists():
         raise InputError("journal", str(found), "does not exist", "name the journal's file or set journal.path")
@@ -37,7 +37,7 @@ def _journal_path(context: Context, path: Path | None) -> Path:
 @json_option
 @pass_context
 @with_bars
-def journal_verify(context: Context, path: Path | None, as_json: bool) -> int:
+def journal_verify(context: CliContext, path: Path | None, as_json: bool) -> int:
     """Check the hash chain of the journal at PATH; exit 1 where it was edited or cut short."""
     from tocsin.journal.verify import verify
 
@@ -60,7 +60,7 @@ def journal_verify(context: Context, path: Path | None, as_json: bool) -> int:
 @click.option("--after", default=0, help="Only entries after this number.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array instead of an object a line.")
 @pass_context
-def journal_show(context: Context, path: Path | None, kind: tuple[str, ...], after: int, as_json: bool) -> None:
+def journal_show(context: CliContext, path: Path | None, kind: tuple[str, ...], after: int, as_json: bool) -> None:
     """Print the entries of the journal at PATH, one JSON object a line."""
     from tocsin.journal.reader import read_entries
 
@@ -88,7 +88,7 @@ def journal_show(context: Context, path: Path | None, kind: tuple[str, ...], aft
 @click.option("--output", type=click.Path(path_type=Path), help="New file to write; default: standard output.")
 @pass_context
 def journal_export(
-    context: Context,
+    context: CliContext,
     path: Path | None,
     form: Format,
     since: str | None,
@@ -149,7 +149,7 @@ def _kinds(given: tuple[str, ...]) -> tuple[str, ...] | None:
 @click.argument("target", type=existing)
 @json_option
 @pass_context
-def journal_backup(context: Context, target: Path, as_json: bool) -> None:
+def journal_backup(context: CliContext, target: Path, as_json: bool) -> None:
     """Copy the journal to TARGET while it may be in use."""
     from tocsin.journal.backup import backup
 
@@ -161,7 +161,7 @@ def journal_backup(context: Context, target: Path, as_json: bool) -> None:
 @click.argument("source", type=existing)
 @json_option
 @pass_context
-def journal_restore(context: Context, source: Path, as_json: bool) -> None:
+def journal_restore(context: CliContext, source: Path, as_json: bool) -> None:
     """Verify the backup SOURCE and put it in place of the journal; the brain must not run."""
     from tocsin.journal.backup import restore
 

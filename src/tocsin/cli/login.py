@@ -7,7 +7,7 @@ import threading
 
 import click
 
-from tocsin.cli.common import Context, api_options, connect, done, json_option, pass_context
+from tocsin.cli.common import CliContext, api_options, connect, done, json_option, pass_context
 from tocsin.domain.clock import SystemClock
 from tocsin.domain.errors import TocsinError, Unavailable
 
@@ -17,7 +17,7 @@ from tocsin.domain.errors import TocsinError, Unavailable
 @click.option("--api-url", help="The brain's API; default: setting dashboard.api_url.")
 @json_option
 @pass_context
-def login(context: Context, user: str | None, api_url: str | None, as_json: bool) -> None:
+def login(context: CliContext, user: str | None, api_url: str | None, as_json: bool) -> None:
     """Log in at a brain, by its provider or by password; the token is stored for the commands that follow."""
     from tocsin.client.client import Client
     from tocsin.client.device import DeviceLogin
@@ -58,7 +58,7 @@ def _password() -> str:
 @api_options
 @json_option
 @pass_context
-def logout(context: Context, api_url: str | None, token: str | None, as_json: bool) -> None:
+def logout(context: CliContext, api_url: str | None, token: str | None, as_json: bool) -> None:
     """End the log-in at a brain and forget its token."""
     from tocsin.client.token_file import drop_token, stored_token
 

@@ -32,7 +32,7 @@ from tocsin.cli import (
     top,
     xid,
 )
-from tocsin.cli.common import Context
+from tocsin.cli.common import CliContext
 from tocsin.cli.completion import PROGRAM
 from tocsin.domain.errors import TocsinError, Unavailable
 
@@ -44,7 +44,7 @@ from tocsin.domain.errors import TocsinError, Unavailable
 @click.pass_context
 def cli(ctx: click.Context, config: Path | None, secrets: Path | None) -> None:
     """The early-warning bell of a GPU fleet."""
-    ctx.obj = Context(config, secrets)
+    ctx.obj = CliContext(config, secrets)
 
 
 for module in (

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 from tocsin.cli import values
-from tocsin.cli.common import Context, done, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, done, dump, json_option, pass_context
 from tocsin.cli.processes import Duration
 from tocsin.cli.progress import with_bars
 from tocsin.domain.clock import SECOND, SystemClock, to_iso
 
 if TYPE_CHECKING:
-    from tocsin.forecaster.lifecycle.model_registry import Shelf
+    from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
     from tocsin.offline.train import Outcome, Wanted
 
 folder = click.Path(path_type=Path)
@@ -55,7 +55,7 @@ folder = click.Path(path_type=Path)
 @json_option
 @pass_context
 @with_bars
-def train(context: Context, /, paths: tuple[Path, ...], out: Path | None, as_json: bool, **options: object) -> None:
+def train(context: CliContext, /, paths: tuple[Path, ...], out: Path | None, as_json: bool, **options: object) -> None:
     """Train a model of the risk on recorded files PATHS, a simulated fleet, or the store of the settings.
 
     It is tried on hosts and days that it has not learned from, put on the shelf with its report, and goes into service
@@ -144,10 +144,10 @@ def models() -> None:
     """The shelf of models: what is there, what serves, and what served before."""
 
 
-def _shelf(context: Context, out: Path | None) -> Shelf:
-    from tocsin.forecaster.lifecycle.model_registry import Shelf
+def _shelf(context: CliContext, out: Path | None) -> ModelRegistry:
+    from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
 
-    return Shelf(out or context.settings.forecast.models)
+    return ModelRegistry(out or context.settings.forecast.models)
 
 
 _folder = click.option("--models", "out", type=folder, help="Folder of models; default: setting forecast.models.")
@@ -157,7 +157,7 @@ _folder = click.option("--models", "out", type=folder, help="Folder of models; d
 @_folder
 @json_option
 @pass_context
-def models_list(context: Context, out: Path | None, as_json: bool) -> None:
+def models_list(context: CliContext, out: Path | None, as_json: bool) -> None:
     """List every version, what it learned from and which one serves."""
     from tocsin.forecaster.lifecycle.model_registry import PRIOR, shipped
 
@@ -195,7 +195,7 @@ def models_list(context: Context, out: Path | None, as_json: bool) -> None:
 @_folder
 @json_option
 @pass_context
-def models_promote(context: Context, version: str, out: Path | None, as_json: bool) -> None:
+def models_promote(context: CliContext, version: str, out: Path | None, as_json: bool) -> None:
     """Put VERSION into service; a running brain takes it up at its next forecast and journals it."""
     before = _shelf(context, out).promote(version, SystemClock().now_ms(), getpass.getuser())
     done(as_json, f"{version} serves, in place of {before or 'none'}", version=version, before=before)
@@ -205,7 +205,7 @@ def models_promote(context: Context, version: str, out: Path | None, as_json: bo
 @_folder
 @json_option
 @pass_context
-def models_rollback(context: Context, out: Path | None, as_json: bool) -> None:
+def models_rollback(context: CliContext, out: Path | None, as_json: bool) -> None:
     """Put back the version that served before."""
     back, until_now = _shelf(context, out).rollback(SystemClock().now_ms(), getpass.getuser())
     done(as_json, f"{back} serves again, in place of {until_now}", version=back, before=until_now)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tocsin.cli.common import Context, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, dump, json_option, pass_context
 from tocsin.domain.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def notify() -> None:
 @json_option
 @click.pass_context
 @pass_context
-def try_out(context: Context, click_context: click.Context, names: tuple[str, ...], as_json: bool) -> None:
+def try_out(context: CliContext, click_context: click.Context, names: tuple[str, ...], as_json: bool) -> None:
     """Send one marked test message by each channel; a channel that hears of ends is told at once that it is over.
 
     Exit status 1 where one failed.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tocsin.cli.common import Context, connect, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, connect, dump, json_option, pass_context
 from tocsin.cli.progress import with_bars
 from tocsin.domain.errors import InputError
 from tocsin.domain.progress import track
@@ -71,7 +71,7 @@ def _move_options(function: F) -> F:
 
 
 def _state(
-    context: Context, state_file: Path | None, simulated: int | None, made: Callable[[int], FleetState]
+    context: CliContext, state_file: Path | None, simulated: int | None, made: Callable[[int], FleetState]
 ) -> FleetState:
     from tocsin.actions.planning.statefile import parse_state, read_state
 
@@ -87,7 +87,11 @@ def _state(
 
 
 def _limits(
-    context: Context, moves: int | None = None, hours: float | None = None, pack_to: float = 0.0, at_once: bool = False
+    context: CliContext,
+    moves: int | None = None,
+    hours: float | None = None,
+    pack_to: float = 0.0,
+    at_once: bool = False,
 ) -> Limits:
     from tocsin.actions.planning.units import Limits
 
@@ -106,7 +110,7 @@ def _limits(
     )
 
 
-def _policy(context: Context) -> ScalingPolicy:
+def _policy(context: CliContext) -> ScalingPolicy:
     from tocsin.actions.planning.scaling import ScalingPolicy
 
     settings = context.settings.planning
@@ -120,7 +124,7 @@ def _policy(context: Context) -> ScalingPolicy:
 
 
 def _moved(
-    context: Context,
+    context: CliContext,
     planner: Callable[[FleetState, Limits], Plan],
     made: Callable[[int, int], FleetState],
     *,
@@ -140,7 +144,7 @@ def _moved(
 @_move_options
 @json_option
 @pass_context
-def plan_defragment(context: Context, /, **wanted: Any) -> None:
+def plan_defragment(context: CliContext, /, **wanted: Any) -> None:
     """Move work between hosts so that free GPUs are of use to the work that comes."""
     from tocsin.actions.planning.defragment import defragment
     from tocsin.actions.planning.rehearsal import fleet
@@ -153,7 +157,7 @@ def plan_defragment(context: Context, /, **wanted: Any) -> None:
 @_move_options
 @json_option
 @pass_context
-def plan_mig(context: Context, /, **wanted: Any) -> None:
+def plan_mig(context: CliContext, /, **wanted: Any) -> None:
     """Move work between MIG instances so that more of those in demand can be created."""
     from tocsin.actions.planning.defragment import repack_mig
     from tocsin.actions.planning.rehearsal import mig
@@ -165,7 +169,7 @@ def plan_mig(context: Context, /, **wanted: Any) -> None:
 @_state_options
 @json_option
 @pass_context
-def plan_place(context: Context, state_file: Path | None, simulated: int | None, seed: int, as_json: bool) -> None:
+def plan_place(context: CliContext, state_file: Path | None, simulated: int | None, seed: int, as_json: bool) -> None:
     """Find a place for all work that waits."""
     from tocsin.actions.planning.placement import place
     from tocsin.actions.planning.rehearsal import fleet, with_waiting
@@ -181,7 +185,7 @@ def plan_place(context: Context, state_file: Path | None, simulated: int | None,
 @json_option
 @pass_context
 def plan_scale(
-    context: Context,
+    context: CliContext,
     state_file: Path | None,
     simulated: int | None,
     seed: int,
@@ -225,7 +229,7 @@ def _demand(text: str, state: FleetState) -> Demand:
 @json_option
 @pass_context
 def plan_power(
-    context: Context,
+    context: CliContext,
     state_file: Path | None,
     simulated: int | None,
     seed: int,
@@ -314,7 +318,7 @@ def _refusals(made: Plan) -> list[str]:
 @json_option
 @pass_context
 @with_bars
-def plan_compare(context: Context, kind: tuple[str, ...], gpus: str, seeds: int, as_json: bool) -> None:
+def plan_compare(context: CliContext, kind: tuple[str, ...], gpus: str, seeds: int, as_json: bool) -> None:
     """Set the defragmentation planner beside a greedy descent of F on made-up fleets: equal packing, at what cost."""
     from dataclasses import asdict
 

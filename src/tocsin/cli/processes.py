@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from tocsin.cli import values
-from tocsin.cli.common import Context, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, dump, json_option, pass_context
 from tocsin.domain.clock import SystemClock
 from tocsin.domain.errors import InputError
 from tocsin.telemetry.log import configure_logging
@@ -61,7 +61,7 @@ def stop_on_signal() -> Iterator[threading.Event]:
 @click.option("--once", is_flag=True, help="Read every GPU once, print it and end.")
 @json_option
 @pass_context
-def agent(context: Context, source: str | None, once: bool, as_json: bool) -> None:
+def agent(context: CliContext, source: str | None, once: bool, as_json: bool) -> None:
     """Read this node's GPUs, serve /metrics and push to a brain, InfluxDB or VictoriaMetrics."""
     from tocsin.runtime import agent as runtime
 
@@ -99,7 +99,7 @@ def _agent_line(row: dict[str, object]) -> str:
 
 @click.command()
 @pass_context
-def brain(context: Context) -> None:
+def brain(context: CliContext) -> None:
     """Judge, decide and act for one fleet, and serve the API."""
     # Before the import, which takes seconds: a mistake in the file is told at once.
     settings = context.settings
@@ -112,7 +112,7 @@ def brain(context: Context) -> None:
 
 @click.command()
 @pass_context
-def dashboard(context: Context) -> None:
+def dashboard(context: CliContext) -> None:
     """Serve the dashboard over the brain's API."""
     from tocsin.runtime.dashboard_process import prepare_dashboard
 
@@ -141,7 +141,7 @@ def dashboard(context: Context) -> None:
 @json_option
 @pass_context
 def demo(
-    context: Context,
+    context: CliContext,
     gpus: int | None,
     speed: float | None,
     duration: float | None,

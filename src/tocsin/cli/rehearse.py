@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tocsin.cli.common import Context, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, dump, json_option, pass_context
 from tocsin.cli.progress import with_bars
 from tocsin.domain.progress import work
 from tocsin.telemetry.log import configure_logging
@@ -36,7 +36,7 @@ def rehearse() -> None:
 @pass_context
 @with_bars
 def thermal(
-    context: Context, cases: int, hours: float, seed: int, lead_hours: tuple[float, float] | None, as_json: bool
+    context: CliContext, cases: int, hours: float, seed: int, lead_hours: tuple[float, float] | None, as_json: bool
 ) -> None:
     """Let the thermal controller meet GPUs whose cooling gets worse; side by side with no action and a fixed cap."""
     from tocsin.offline.rehearsal import rehearse as run

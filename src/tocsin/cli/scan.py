@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tocsin.cli import values
-from tocsin.cli.common import Context, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, dump, json_option, pass_context
 from tocsin.cli.processes import Duration
 from tocsin.domain.clock import SECOND, SystemClock, to_iso
 from tocsin.domain.errors import TocsinError
@@ -60,7 +60,7 @@ class _Scan(click.Command):
 @json_option
 @click.pass_context
 @pass_context
-def scan(context: Context, ctx: click.Context, source: str | None, since: float, as_json: bool) -> None:
+def scan(context: CliContext, ctx: click.Context, source: str | None, since: float, as_json: bool) -> None:
     """Check this node's GPUs once and say how they are.
 
     Ends with 0 where all is healthy, 1 where something wants attention, 2 where something wants action now, and 3 where
@@ -81,7 +81,7 @@ def scan(context: Context, ctx: click.Context, source: str | None, since: float,
     ctx.exit(int(report.health))
 
 
-def _scanned(context: Context, source: str | None, since: float) -> ScanReport:
+def _scanned(context: CliContext, source: str | None, since: float) -> ScanReport:
     from tocsin.offline import node_scan
 
     settings = context.settings

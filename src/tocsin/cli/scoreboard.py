@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tocsin.cli.common import Context, api_options, connect, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, api_options, connect, dump, json_option, pass_context
 
 if TYPE_CHECKING:
     from tocsin.client.models import ActionScore, HazardScore, PredictionScore, RuleScore, Scoreboard
@@ -19,7 +19,7 @@ _HOUR = 3600.0
 @api_options
 @json_option
 @pass_context
-def scoreboard(context: Context, api_url: str | None, token: str | None, as_json: bool) -> None:
+def scoreboard(context: CliContext, api_url: str | None, token: str | None, as_json: bool) -> None:
     """Say what would have been done, how often it would have been right, and how predictions turned out."""
     with connect(context, api_url, token) as client:
         board = client.scoreboard()

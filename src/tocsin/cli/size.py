@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tocsin.cli.common import Context, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, dump, json_option, pass_context
 from tocsin.config.settings import StoreKind
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _rate(amount: float) -> str:
 @json_option
 @pass_context
 def size(
-    context: Context,
+    context: CliContext,
     gpus: int,
     gpus_per_node: int,
     interval: float | None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tocsin.cli.common import Context, api_options, connect, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, api_options, connect, dump, json_option, pass_context
 from tocsin.cli.service_health import health_lines, needs_a_look, own_metrics
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _MOST_SHOWN = 8
 @api_options
 @json_option
 @pass_context
-def status(context: Context, check: bool, api_url: str | None, token: str | None, as_json: bool) -> int:
+def status(context: CliContext, check: bool, api_url: str | None, token: str | None, as_json: bool) -> int:
     """Say how fleet and service are: what is wrong, what is coming, and which decisions wait for a person.
 
     Ends with 0 where the brain answered, with 3 where none does and with 5 where it refuses the token. With --check it

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tocsin.cli import values
-from tocsin.cli.common import Context, api_options, connect, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, api_options, connect, dump, json_option, pass_context
 from tocsin.domain.clock import SystemClock
 from tocsin.domain.errors import InputError
 from tocsin.telemetry.log import configure_logging
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @json_option
 @pass_context
 def top(
-    context: Context,
+    context: CliContext,
     local: bool,
     source: str | None,
     agent: str | None,
@@ -76,7 +76,7 @@ def top(
 
 
 def _feed(
-    context: Context,
+    context: CliContext,
     local: bool,
     source: str | None,
     agent: str | None,

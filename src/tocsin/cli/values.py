@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
-from tocsin.cli.common import Context, connect
+from tocsin.cli.common import CliContext, connect
 from tocsin.domain.errors import TocsinError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def told(ask: Callable[[Client], Named]) -> Completer:
 
     def complete(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         root = ctx.find_root().params
-        context = Context(root.get("config"), root.get("secrets"))
+        context = CliContext(root.get("config"), root.get("secrets"))
         try:
             with connect(context, ctx.params.get("api_url"), ctx.params.get("token"), ASK_SECONDS) as client:
                 return _items(ask(client), incomplete)
@@ -101,12 +101,12 @@ def _released(ctx: click.Context, parameter: click.Parameter, incomplete: str) -
 
 
 def _versions(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from tocsin.forecaster.lifecycle.model_registry import Shelf
+    from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
 
     root = ctx.find_root().params
     try:
-        settings = Context(root.get("config"), root.get("secrets")).settings
-        return _items(Shelf(ctx.params.get("out") or settings.forecast.models).versions(), incomplete)
+        settings = CliContext(root.get("config"), root.get("secrets")).settings
+        return _items(ModelRegistry(ctx.params.get("out") or settings.forecast.models).versions(), incomplete)
     except TocsinError:
         return []
 

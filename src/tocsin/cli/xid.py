@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from tocsin.cli.common import Context, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, dump, json_option, pass_context
 from tocsin.domain.errors import InputError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Branch(click.ParamType[int]):
 @json_option
 @pass_context
 def xid(
-    context: Context,
+    context: CliContext,
     code: int | None,
     sxid: int | None,
     log: BinaryIO | None,
@@ -102,7 +102,7 @@ def xid(
         click.echo("\n".join(lines_of(explained)))
 
 
-def _catalogues(context: Context) -> Catalogues:
+def _catalogues(context: CliContext) -> Catalogues:
     from tocsin.rules.sxid import shipped_sxids
     from tocsin.rules.xid import shipped_catalogue
     from tocsin.rules.xid_explain import Catalogues

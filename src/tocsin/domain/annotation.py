@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Annotation:
     """One mark, made from one entry of the journal.
 
     `key` names it for good: the same entry, read again, gives the same. `kind` is the entry's. `end_ms` is set where it

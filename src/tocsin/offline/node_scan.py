@@ -12,7 +12,7 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import Clock
 from tocsin.offline.scan import ScanReport, scan
 from tocsin.rules.load import load_rules
-from tocsin.runtime.companions import COMPANIONS, Around, Companions
+from tocsin.runtime.companions import COMPANIONS, Companions, Context
 from tocsin.runtime.sources import open_source
 from tocsin.telemetry.metrics import OwnMetrics
 
@@ -31,7 +31,7 @@ def scan_node(
     source = open_source(source_name, settings, clock)
     try:
         with tempfile.TemporaryDirectory(prefix="tocsin-scan-") as folder:
-            around = Around(apart(settings, Path(folder)), clock, OwnMetrics(), source.name)
+            around = Context(apart(settings, Path(folder)), clock, OwnMetrics(), source.name)
             beside = Companions(around, [(name, COMPANIONS[name]) for name in BESIDE])
             try:
                 wanted = settings.agent.kernel_log != "off" and around.is_this_node

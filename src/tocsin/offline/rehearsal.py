@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tocsin.actions.node.limit_writer import LimitKeeper
+from tocsin.actions.node.limit_writer import LimitWriter
 from tocsin.actions.node.markers import MarkerFolder
 from tocsin.actions.node.thermal import Phase, ThermalController, ThermalSettings
 from tocsin.domain.clock import HOUR, ManualClock
@@ -114,7 +114,7 @@ class ControlledArm:
         self._settings = settings
         self._clock = ManualClock(START_MS)
         port = SimulatedPower(cases, self.arm)
-        self.keeper = LimitKeeper(port, MarkerFolder(folder), self._clock, "rehearsal")
+        self.keeper = LimitWriter(port, MarkerFolder(folder), self._clock, "rehearsal")
         self.uuids = [gpu.uuid for gpu in cases.inventory.gpus]
         self._controllers = [ThermalController(port.limits(uuid), settings) for uuid in self.uuids]
         size = len(self.uuids)

@@ -19,7 +19,7 @@ from tocsin.forecaster.features.examples import HORIZONS_MS, NEVER, Examples, Ma
 from tocsin.forecaster.features.onsets import onsets_of
 from tocsin.forecaster.features.walk import Part, Walk
 from tocsin.forecaster.lifecycle.engine import engine
-from tocsin.forecaster.lifecycle.model_registry import PRIOR, Shelf, Shelved
+from tocsin.forecaster.lifecycle.model_registry import PRIOR, ModelRegistry, Shelved
 from tocsin.forecaster.lifecycle.train import Trained, joined, put_before, train
 from tocsin.forecaster.lifecycle.trial import Recipe
 from tocsin.offline.backtest_fleet import PAST_MS, batches
@@ -77,7 +77,7 @@ def run_training(settings: Settings, wanted: Wanted, clock: Clock, folder: Path 
 
     Raises InputError where there is nothing to learn from, NotEnoughData where there are too few onsets.
     """
-    shelf = Shelf(folder or settings.forecast.models)
+    shelf = ModelRegistry(folder or settings.forecast.models)
     if wanted.version in (*shelf.versions(), PRIOR):
         raise InputError("version", wanted.version, "the name is taken", "give the version another name")
     parts, provenance = _parts(settings, wanted, clock)
@@ -98,7 +98,7 @@ def run_training(settings: Settings, wanted: Wanted, clock: Clock, folder: Path 
     return Outcome(trained, promoted)
 
 
-def _incumbent(shelf: Shelf) -> Shelved | None:
+def _incumbent(shelf: ModelRegistry) -> Shelved | None:
     version = shelf.in_service
     return None if version is None else shelf.load(version)
 

@@ -16,10 +16,10 @@ from tocsin.domain.fragmentation_fleet import Task
 from tocsin.domain.subject import SubjectKind
 from tocsin.forecaster.capacity.capacity import HORIZON_MS, PENDING, UTILISATION, PoolPast
 from tocsin.forecaster.capacity.courses import Course, CourseAsk, Figure, courses
-from tocsin.queries.background import Desk, Made
+from tocsin.queries.background import BackgroundTasks, Made
 from tocsin.queries.convert import prediction_out
 from tocsin.queries.cost import cost_out, lost_out
-from tocsin.queries.cost_hours import CostBook, Hour
+from tocsin.queries.cost_hours import CostHours, Hour
 from tocsin.queries.fragmentation import fragmentation_out
 from tocsin.queries.outlook import Remembered, course_out, forecast_out
 from tocsin.queries.plans import Ask, make_plans
@@ -46,8 +46,8 @@ class Ahead:
         self._brain = brain
         # A simulated fleet's own clock runs ahead: how long people wait is told by another.
         self._wall = wall or SystemClock()
-        self._book = CostBook(brain.store, brain.clock, self._wall)
-        self._desk = Desk(self._wall, apart=brain.settings.forecast.worker)
+        self._book = CostHours(brain.store, brain.clock, self._wall)
+        self._desk = BackgroundTasks(self._wall, apart=brain.settings.forecast.worker)
         self._remembered = Remembered(self._wall.monotonic, hazards)
         self._lost: dict[tuple[int, int], tuple[float, LostOut]] = {}
 

@@ -18,7 +18,7 @@ from tocsin.domain.reading import Reading
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.domain.usage import Prices
 from tocsin.queries.convert import instant, subject_out
-from tocsin.queries.fleet_map import Board, is_warning
+from tocsin.queries.fleet_map import FleetMapSnapshot, is_warning
 
 _SEVERITY_STATES = {
     Severity.INFO: GpuState.OK,
@@ -37,7 +37,7 @@ def gpu_hours_at_risk(gpus: int, probability: float, hardware: bool, cost: CostS
 
 
 def attention(
-    board: Board,
+    board: FleetMapSnapshot,
     nodes: Mapping[str, NodeState],
     incidents: Sequence[Incident],
     predictions: Iterable[Prediction],
@@ -71,7 +71,9 @@ def _rank(item: AttentionItem) -> tuple[int, float, float, str, str]:
 class _Maker:
     """The items over one board; a subject that has been told of once is not told of again."""
 
-    def __init__(self, board: Board, nodes: Mapping[str, NodeState], cost: CostSettings, price: Prices) -> None:
+    def __init__(
+        self, board: FleetMapSnapshot, nodes: Mapping[str, NodeState], cost: CostSettings, price: Prices
+    ) -> None:
         self._board = board
         self._cost = cost
         self._price = price

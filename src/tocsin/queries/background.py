@@ -41,7 +41,7 @@ class _Job:
     ended_s: float = 0.0
 
 
-class Desk:
+class BackgroundTasks:
     """One reckoning by each name at a time; safe to use from several threads.
 
     An answer is given for `keep_s` seconds; after that the old one is given once more while the new one is made. A

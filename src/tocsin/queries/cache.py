@@ -14,7 +14,7 @@ QUICK_S = 0.05
 """What took no longer is made anew for each who asks."""
 
 
-class Kept(Generic[R]):
+class Cache(Generic[R]):
     """What `make` answered last. Safe to use from several threads.
 
     While it is made anew, those who ask get the one of before; without one they wait for it.

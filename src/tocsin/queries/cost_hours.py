@@ -56,7 +56,7 @@ class Pages:
         return len(self.hours) + self.empty
 
 
-class CostBook:
+class CostHours:
     """Accounts by hour. Safe to use from several threads; one of them reads at a time, the others get what is known.
 
     `clock` is the fleet's, `wall` the one that people wait by.

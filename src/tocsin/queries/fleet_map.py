@@ -23,7 +23,7 @@ T = TypeVar("T", Finding, Prediction)
 
 
 @dataclass(frozen=True)
-class Board:
+class FleetMapSnapshot:
     """The fleet at one instant. `readings` are by rack, host and index; findings and predictions by GPU."""
 
     now_ms: int
@@ -35,7 +35,7 @@ class Board:
     counts: Mapping[GpuState, int] = field(default_factory=dict)
 
 
-class FleetBoards:
+class FleetMapSource:
     """The newest board of a brain: remade when something was taken in, judged or forecast, or a second has passed."""
 
     def __init__(self, brain: Brain) -> None:
@@ -43,9 +43,9 @@ class FleetBoards:
         self._lock = threading.Lock()
         self._key: tuple[object, ...] = ()
         self._active: list[Finding] | None = None
-        self._board: Board | None = None
+        self._board: FleetMapSnapshot | None = None
 
-    def look(self) -> Board:
+    def look(self) -> FleetMapSnapshot:
         """The fleet now; safe from several threads, of which one does the work."""
         brain, now = self._brain, self._brain.clock.now_ms()
         with self._lock:
@@ -68,13 +68,13 @@ def board_of(
     predictions: Iterable[Prediction],
     now_ms: int,
     fresh_ms: int,
-) -> Board:
+) -> FleetMapSnapshot:
     """The board of a fleet at `now_ms`; readings older than `fresh_ms` are stale."""
     ordered = sorted(readings, key=_place)
     found, warned = _by_gpu(findings), _by_gpu(p for p in predictions if is_warning(p))
     states = {r.gpu.uuid: gpu_state(r, found.get(r.gpu.uuid, ()), now_ms, fresh_ms) for r in ordered}
     made = _columns(ordered, states, warned)
-    return Board(now_ms, ordered, states, found, warned, made, Counter(states.values()))
+    return FleetMapSnapshot(now_ms, ordered, states, found, warned, made, Counter(states.values()))
 
 
 def is_warning(prediction: Prediction) -> bool:

@@ -11,7 +11,7 @@ from tocsin.actions.planning.placement import place
 from tocsin.actions.planning.plan import Plan, Refusal, Step
 from tocsin.actions.planning.power import PowerBudget, power_caps
 from tocsin.actions.planning.scaling import ScalingPolicy, replace_before_drain, scale_in
-from tocsin.actions.planning.simulation import Stage
+from tocsin.actions.planning.simulation import Simulation
 from tocsin.actions.planning.state import TEMPLATES, FleetState, GpuMode
 from tocsin.actions.planning.units import Limits
 from tocsin.client.models_fragmentation import HostChange, MigChange, Planner, PlanOut, RefusalOut, StepOut
@@ -54,7 +54,7 @@ def _plans(ask: Ask) -> list[Plan]:
 
 def plan_out(plan: Plan, state: FleetState, limits: Limits) -> PlanOut:
     """A plan as the API shows it, with what it changes on hosts and MIG GPUs."""
-    after = Stage(state, limits.most_risk).run(plan.steps)
+    after = Simulation(state, limits.most_risk).run(plan.steps)
     touched = _touched(plan.steps)
     return PlanOut(
         kind=plan.kind,

@@ -50,9 +50,9 @@ from tocsin.journal.kinds import EntryKind
 from tocsin.journal.verify import verify
 from tocsin.queries import attention, convert, journal_views, timeline, views
 from tocsin.queries.ahead import Ahead
-from tocsin.queries.cache import Kept
+from tocsin.queries.cache import Cache
 from tocsin.queries.diagnose import diagnose_fleet
-from tocsin.queries.fleet_map import FleetBoards
+from tocsin.queries.fleet_map import FleetMapSource
 from tocsin.queries.peers import peer_band
 from tocsin.queries.scoreboard import is_ahead, score_crossings, scoreboard
 from tocsin.queries.scoreboard_hazards import Followed, score_hazards
@@ -80,9 +80,9 @@ class BrainService(Ahead):
     def __init__(self, brain: Brain, injector: Injector | None = None) -> None:
         super().__init__(brain, lambda: self.scoreboard().hazards)
         self._injector = injector
-        self._boards = FleetBoards(brain)
+        self._boards = FleetMapSource(brain)
         # It reads all predictions that are stored, which is much for one who only looks, and every open page asks.
-        self._scored = Kept(self._wall.monotonic, self._score)
+        self._scored = Cache(self._wall.monotonic, self._score)
 
     def now_ms(self) -> int:
         return self._brain.clock.now_ms()

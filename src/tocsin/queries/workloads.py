@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from tocsin.actions.model.view import NodeState
-from tocsin.actions.node.ranks import Work, work_on
+from tocsin.actions.node.ranks import NodeRanks, work_on
 from tocsin.domain.reading import Reading
 from tocsin.runtime.managers import Managers
 
 
-def works(readings: Iterable[Reading], nodes: Mapping[str, NodeState], *, blind: bool) -> dict[str, Work]:
+def works(readings: Iterable[Reading], nodes: Mapping[str, NodeState], *, blind: bool) -> dict[str, NodeRanks]:
     """The work on each GPU by UUID; `nodes` as their managers show them, `blind` where one has not answered lately."""
     return {
         reading.gpu.uuid: work_on(reading.gpu.host, reading.owners, nodes.get(reading.gpu.host), blind=blind)

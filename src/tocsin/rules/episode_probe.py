@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from tocsin.rules.conditions.base import Probe
-from tocsin.rules.episodes import Spells
+from tocsin.rules.episodes import Episodes
 from tocsin.rules.table import Bools, Ints
 
 
-class SpellProbe(Probe):
+class EpisodeProbe(Probe):
     """Reads the spells; always known. A condition adds what it reports of one."""
 
     clocked = True
 
-    def __init__(self, spells: Spells) -> None:
+    def __init__(self, spells: Episodes) -> None:
         self._spells = spells
 
     def update(self) -> None:

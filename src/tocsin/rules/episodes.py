@@ -25,7 +25,7 @@ BURST_EVIDENCE = "burst"
 
 
 @dataclass
-class Spell:
+class Episode:
     """`events` are at most MOST_EVENTS of the newest; `burst_ms` is the last event before the first quiet QUIET_MS."""
 
     started_ms: int
@@ -43,7 +43,7 @@ class Spell:
             del self.events[0]
 
 
-class Spells:
+class Episodes:
     """The spells of every GPU or host row for events that `matches` picks.
 
     A spell ends `hold_ms` after its last event, or at an event that `ends` picks. With `least` above 1 a spell counts
@@ -59,7 +59,7 @@ class Spells:
         hold_ms: int,
         least: int = 1,
     ) -> None:
-        self.rows: dict[int, Spell] = {}
+        self.rows: dict[int, Episode] = {}
         self._frame = frame
         self._log = log
         self._matches = matches
@@ -88,7 +88,7 @@ class Spells:
     def _add(self, row: int, event: Event) -> None:
         spell = self.rows.get(row)
         if spell is None or event.at_ms - spell.last_ms >= self._hold_ms:
-            spell = self.rows[row] = Spell(event.at_ms, event.at_ms, event.at_ms)
+            spell = self.rows[row] = Episode(event.at_ms, event.at_ms, event.at_ms)
         spell.add(event)
 
     def _expire(self) -> None:
@@ -104,7 +104,7 @@ class Spells:
                 self._since.v[row] = self._start(spell)
             self._on.v[row] = on
 
-    def _start(self, spell: Spell) -> int:
+    def _start(self, spell: Episode) -> int:
         return spell.started_ms if self._least == 1 else spell.events[self._least - 1].at_ms
 
     @property
@@ -126,7 +126,7 @@ class Spells:
                 self._on.v[row] = False
 
 
-def burst_evidence(spell: Spell) -> Evidence:
+def burst_evidence(spell: Episode) -> Evidence:
     """Until when the first burst went on; it stays the same however long the finding lasts."""
     return Evidence(BURST_EVIDENCE, "last event of the first burst", spell.burst_ms)
 

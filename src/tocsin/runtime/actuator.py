@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx2
 
-from tocsin.actions.node.limit_writer import LimitKeeper, Write
+from tocsin.actions.node.limit_writer import LimitWriter, Write
 from tocsin.actions.node.markers import MarkerFolder
 from tocsin.actions.node.ports import Asked, HookPort, PowerPort, ResetPort
 from tocsin.actions.node.thermal import ThermalSettings
@@ -212,7 +212,7 @@ def open_actuator(
     hooks: HookPort = AgentHooks(companions, clock)
     rules = NodeRules(host, frozenset(node.allow), thermal_settings(node), node.arm_seconds, node.dry_run)
     folder = MarkerFolder(node.marker_folder)
-    keeper = LimitKeeper(port, folder, clock, boot_id(), _counted(own))
+    keeper = LimitWriter(port, folder, clock, boot_id(), _counted(own))
     worker = NodeWorker(rules, Ports(port, hooks, machine, pool.submit), keeper, folder, clock)
     link = _link(settings, host, transport)
     return Actuator(worker, link, node.poll_seconds, clock, own, ended, pool)

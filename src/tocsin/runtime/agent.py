@@ -23,7 +23,7 @@ from tocsin.domain.errors import TocsinError
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.identity import Gpu
 from tocsin.domain.reading import Reading, sanitise
-from tocsin.runtime.companions import COMPANIONS, Around, Companions, Opener
+from tocsin.runtime.companions import COMPANIONS, Companions, Context, Opener
 from tocsin.runtime.service_manager import ServiceManager, Stop, Watched
 from tocsin.runtime.sources import open_source
 from tocsin.store.line_protocol.codec import encode
@@ -82,7 +82,7 @@ class Agent:
             self.spool, self.uplink = _open_push(settings, clock, self.own, transport)
         self._alarm = threading.Event()
         self._spooled = threading.Event()
-        around = Around(settings, clock, self.own, source.name, self._alarm.set)
+        around = Context(settings, clock, self.own, source.name, self._alarm.set)
         self.companions = Companions(around, companions)
 
     def tick(self) -> Batch:
@@ -273,7 +273,7 @@ def once(settings: Settings, name: str, clock: Clock) -> Iterator[dict[str, obje
     """One reading of each GPU of source `name`, with the owners of its processes, as rows: see `Reading.as_json`."""
     own = OwnMetrics()
     source = open_source(name, settings, clock, own)
-    companions = Companions(Around(settings, clock, own, source.name), [("attribution", COMPANIONS["attribution"])])
+    companions = Companions(Context(settings, clock, own, source.name), [("attribution", COMPANIONS["attribution"])])
     try:
         now_ms = clock.now_ms()
         for reading in companions.enrich(source.read(now_ms), now_ms).readings:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from tocsin.domain.annotation import Mark
+from tocsin.domain.annotation import Annotation
 from tocsin.domain.decision import Decision
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.journal.chain import Entry
@@ -47,7 +47,7 @@ class _Open:
 
 
 @dataclass(slots=True)
-class Marker:
+class SpanFold:
     """Turns entries, in the order of the journal, into marks."""
 
     decision_of: DecisionOf
@@ -59,7 +59,7 @@ class Marker:
         for entry in entries:
             self.mark(entry)
 
-    def mark(self, entry: Entry) -> Mark | None:
+    def mark(self, entry: Entry) -> Annotation | None:
         """The mark of `entry`; None where there is nothing to show."""
         kind = EntryKind(entry.kind)
         if kind in (EntryKind.EXECUTION_STARTED, EntryKind.OUTCOME):
@@ -70,7 +70,7 @@ class Marker:
             return self._ends(entry, kind)
         return _mark(entry, f"Model {entry.payload.get('version', '')} came into service.")
 
-    def _of_decision(self, entry: Entry) -> Mark | None:
+    def _of_decision(self, entry: Entry) -> Annotation | None:
         decision = self.decision_of(str(entry.payload.get("decision", "")))
         sentence = "" if decision is None else decision.sentence
         action = str(entry.payload.get("action", "")) or ("" if decision is None else str(decision.action))
@@ -82,7 +82,7 @@ class Marker:
             )
         return _mark(entry, text.strip(), None if decision is None else decision.subject, action=action)
 
-    def _begins(self, entry: Entry, kind: EntryKind) -> Mark:
+    def _begins(self, entry: Entry, kind: EntryKind) -> Annotation:
         name, text, subject = str(kind), _told(entry, kind), None
         if kind is EntryKind.INCIDENT_OPENED:
             name = str(entry.payload.get("id", ""))
@@ -90,7 +90,7 @@ class Marker:
         self.open[name] = _Open(entry.at_ms, text, subject, entry.simulated)
         return _mark(entry, text, subject)
 
-    def _ends(self, entry: Entry, kind: EntryKind) -> Mark | None:
+    def _ends(self, entry: Entry, kind: EntryKind) -> Annotation | None:
         name = {EntryKind.RESUME: str(EntryKind.PAUSE), EntryKind.BREAKER_RESET: str(EntryKind.BREAKER_TRIPPED)}.get(
             kind, str(entry.payload.get("id", ""))
         )
@@ -110,13 +110,13 @@ def _told(entry: Entry, kind: EntryKind) -> str:
 
 def _mark(
     entry: Entry, text: str, subject: Subject | None = None, *, action: str = "", begun: _Open | None = None
-) -> Mark:
+) -> Annotation:
     host = gpu = pool = ""
     if subject is not None:
         gpu = subject.name if subject.kind is SubjectKind.GPU else ""
         host = subject.name if subject.kind is SubjectKind.HOST else subject.host
         pool = subject.name if subject.kind is SubjectKind.POOL else subject.pool
-    return Mark(
+    return Annotation(
         key=entry.hash[:16],
         kind=entry.kind,
         at_ms=entry.at_ms if begun is None else begun.at_ms,

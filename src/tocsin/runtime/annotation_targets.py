@@ -15,8 +15,8 @@ from tocsin.actions.notifications.post import tls_context
 from tocsin.actions.notifications.sender import Delivery
 from tocsin.actions.notifications.text import clean, clip
 from tocsin.config.grafana import GrafanaSettings
-from tocsin.domain.annotation import Mark
-from tocsin.store.annotations import KeepsMarks
+from tocsin.domain.annotation import Annotation
+from tocsin.store.annotations import KeepsAnnotations
 from tocsin.store.port import StoreRejected, StoreUnavailable
 
 PATH = "/api/annotations"
@@ -33,7 +33,7 @@ class Place(Protocol):
 
     name: str
 
-    def put(self, mark: Mark, doubtful: bool) -> Delivery:
+    def put(self, mark: Annotation, doubtful: bool) -> Delivery:
         """Show `mark`, one try; `doubtful` says that an earlier try may have arrived."""
         ...
 
@@ -56,7 +56,7 @@ class GrafanaPlace:
             headers={"authorization": f"Bearer {settings.token.get_secret_value()}"},
         )
 
-    def put(self, mark: Mark, doubtful: bool) -> Delivery:
+    def put(self, mark: Annotation, doubtful: bool) -> Delivery:
         if mark.simulated and not self._settings.simulated:
             return Delivery(True, "simulated", 0)
         try:
@@ -69,7 +69,7 @@ class GrafanaPlace:
             return Delivery(False, f"no answer: {type(error).__name__}", 1, certain=False)
         return _judged(answer)
 
-    def _has(self, mark: Mark) -> bool:
+    def _has(self, mark: Annotation) -> bool:
         """Whether the annotation is there. Raises HTTPError where that cannot be told."""
         span = {"from": mark.at_ms, "to": (mark.end_ms or mark.at_ms) + 1, "limit": 1}
         answer = self._client.get(PATH, params={**span, "tags": [TAG, _entry_tag(mark)]})
@@ -90,7 +90,7 @@ def _judged(answer: httpx2.Response) -> Delivery:
     )
 
 
-def annotation(mark: Mark) -> dict[str, object]:
+def annotation(mark: Annotation) -> dict[str, object]:
     """`mark` as the API takes it; times are milliseconds since the epoch."""
     named = {"host": mark.host, "gpu": mark.gpu, "pool": mark.pool, "action": mark.action}
     tags = [TAG, mark.kind, *(f"{name}:{value}" for name, value in named.items() if value), _entry_tag(mark)]
@@ -100,7 +100,7 @@ def annotation(mark: Mark) -> dict[str, object]:
     return made if mark.end_ms is None else made | {"timeEnd": mark.end_ms}
 
 
-def _entry_tag(mark: Mark) -> str:
+def _entry_tag(mark: Annotation) -> str:
     return f"entry:{mark.key}"
 
 
@@ -109,10 +109,10 @@ class StorePlace:
 
     name = "store"
 
-    def __init__(self, store: KeepsMarks) -> None:
+    def __init__(self, store: KeepsAnnotations) -> None:
         self._store = store
 
-    def put(self, mark: Mark, doubtful: bool) -> Delivery:  # noqa: ARG002  # a second write changes nothing
+    def put(self, mark: Annotation, doubtful: bool) -> Delivery:  # noqa: ARG002  # a second write changes nothing
         try:
             self._store.mark([mark])
         except StoreUnavailable as error:

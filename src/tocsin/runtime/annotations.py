@@ -16,7 +16,7 @@ from tocsin.actions.notifications.sender import pause_seconds
 from tocsin.domain.clock import Clock
 from tocsin.journal.chain import Entry
 from tocsin.journal.journal import Journal
-from tocsin.runtime.annotation_spans import MARKED, DecisionOf, Marker, SubjectOf
+from tocsin.runtime.annotation_spans import MARKED, DecisionOf, SpanFold, SubjectOf
 from tocsin.runtime.annotation_targets import Place
 from tocsin.telemetry.metrics import OwnMetrics
 
@@ -33,7 +33,7 @@ class _Follower:
     """One place, and how far it has come; `rest_until` is on the monotonic scale."""
 
     place: Place
-    marker: Marker
+    marker: SpanFold
     seq: int
     doubtful: bool = True
     failures: int = 0
@@ -58,10 +58,10 @@ class Annotations:
         self._path = journal.path.with_name(f"{journal.path.name}.annotations")
         known = self._read()
         self._followers = [
-            self._follower(place, Marker(decision_of, subject_of), known.get(place.name)) for place in places
+            self._follower(place, SpanFold(decision_of, subject_of), known.get(place.name)) for place in places
         ]
 
-    def _follower(self, place: Place, marker: Marker, known: tuple[int, str] | None) -> _Follower:
+    def _follower(self, place: Place, marker: SpanFold, known: tuple[int, str] | None) -> _Follower:
         """A place that is new, or whose file is of another journal, begins with what comes from now on."""
         seq = self._journal.head
         if known is not None and any(e.hash == known[1] for e in self._journal.entries(after=known[0] - 1, limit=1)):

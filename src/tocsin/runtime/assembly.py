@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tocsin.actions.executors.registry import Means, SimulatedPort, build_executor
+from tocsin.actions.executors.registry import Dependencies, SimulatedPort, build_executor
 from tocsin.actions.loop.loop import ActionLoop
 from tocsin.actions.loop.routing import build_routing
 from tocsin.actions.loop.workers import Threads
@@ -31,11 +31,11 @@ from tocsin.runtime.brain_page import BrainPage
 from tocsin.runtime.forecasts import Forecasts
 from tocsin.runtime.lease import LEASE_LOOK_SECONDS, open_lease
 from tocsin.runtime.managers import LOOK_SECONDS, TIDY_SECONDS, Managers
-from tocsin.runtime.orders import OrderDesk, open_board
+from tocsin.runtime.orders import OrderService, open_board
 from tocsin.runtime.plan_watch import PlanWatch
 from tocsin.runtime.retrain import Retrainer
 from tocsin.runtime.runner import Periodic
-from tocsin.store.annotations import KeepsMarks
+from tocsin.store.annotations import KeepsAnnotations
 from tocsin.store.factory import open_store
 from tocsin.store.upkeep import interrupt
 from tocsin.telemetry.metrics import OwnMetrics
@@ -112,7 +112,7 @@ def open_brain(
     policy = Policy(settings.actions, modes | dict.fromkeys(PLANNED, settings.planning.mode))
     sender = WebhookSender(settings.webhook, clock) if settings.webhook.url else None
     board = open_board(settings.node, clock)
-    means = Means(sender, settings, clock, orders=board, fleet=fleet, own=metrics)
+    means = Dependencies(sender, settings, clock, orders=board, fleet=fleet, own=metrics)
     routing = build_routing(settings.actions, lambda name: build_executor(name, means))
     if journal.head == 0 and settings.actions.mode is Mode.ACT:
         # Without the old journal nothing says what was already done or what a person forbade.
@@ -126,7 +126,7 @@ def open_brain(
     brain.managers = Managers(routing.executors, clock, metrics)
     board.nodes = brain.managers.nodes
     brain.lease = open_lease(settings, clock)
-    brain.desk = OrderDesk(board, metrics)
+    brain.desk = OrderService(board, metrics)
     metrics.set_function("tocsin_forecast_worker_deaths", lambda: float(worker.deaths))
     metrics.registry.register(BrainPage(brain))
     annotations = open_annotations(brain)
@@ -143,7 +143,7 @@ def open_annotations(brain: Brain) -> Annotations | None:
     settings, places = brain.settings.grafana, list[Place]()
     if settings.url:
         places.append(GrafanaPlace(settings))
-    if isinstance(brain.store, KeepsMarks):
+    if isinstance(brain.store, KeepsAnnotations):
         places.append(StorePlace(brain.store))
     if not places:
         return None

@@ -26,7 +26,7 @@ from tocsin.domain.missing import Missing
 from tocsin.domain.pool import PoolState
 from tocsin.domain.reading import Reading
 from tocsin.forecaster.capacity.capacity import PoolPast
-from tocsin.forecaster.lifecycle.model_registry import Shelf
+from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
 from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
 from tocsin.queries.task_mix import mix_of
@@ -40,7 +40,7 @@ from tocsin.runtime.lease import Lease
 from tocsin.runtime.managers import Managers
 from tocsin.runtime.memory import FleetMemory, Snapshot
 from tocsin.runtime.model_watch import ModelWatch
-from tocsin.runtime.orders import OrderDesk, open_board
+from tocsin.runtime.orders import OrderService, open_board
 from tocsin.runtime.recorder import Recorder
 from tocsin.store.port import Store, StoreUnavailable
 from tocsin.store.upkeep import look_after
@@ -83,7 +83,7 @@ class Brain:
         self.actions = actions
         self.forecasts = forecasts
         self.metrics = metrics
-        self.desk = OrderDesk(open_board(settings.node, clock), metrics)
+        self.desk = OrderService(open_board(settings.node, clock), metrics)
         self.memory = FleetMemory()
         self.started_ms = clock.now_ms()
         self.active: list[Finding] = []
@@ -95,7 +95,7 @@ class Brain:
         self.evaluated = False
         self.evaluated_at = clock.monotonic()
         self._unsaved: list[Finding] = []
-        models = ModelWatch(Shelf(settings.forecast.models), store, journal, metrics)
+        models = ModelWatch(ModelRegistry(settings.forecast.models), store, journal, metrics)
         self._expected = Expectations(forecasts, models, store, journal, metrics, clock)
         self._deliveries = dict.fromkeys(DELIVERIES, 0)
         self._guard = threading.Lock()

@@ -23,7 +23,7 @@ def _nothing() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class Context:
     """What an opener may need."""
 
     settings: Settings
@@ -40,17 +40,17 @@ class Around:
         return self.source not in ("simulated", "replay")
 
 
-Opener = Callable[[Around], Companion | None]
+Opener = Callable[[Context], Companion | None]
 """Opens a companion; None where the settings do not want it. What it raises says why it cannot be had."""
 
 
-def _frozen(around: Around) -> Companion:
+def _frozen(around: Context) -> Companion:
     from tocsin.collector.frozen import FrozenValues
 
     return FrozenValues(around.own)
 
 
-def _kernel_log(around: Around) -> Companion | None:
+def _kernel_log(around: Context) -> Companion | None:
     if not around.is_this_node or around.settings.agent.kernel_log == "off":
         return None
     from tocsin.collector.kernel_log.companion import open_kernel_log
@@ -58,7 +58,7 @@ def _kernel_log(around: Around) -> Companion | None:
     return open_kernel_log(around.settings, around.clock, around.own, around.alarm)
 
 
-def _hook(around: Around) -> Companion | None:
+def _hook(around: Context) -> Companion | None:
     if not around.is_this_node or not around.settings.agent.hook_socket:
         return None
     from tocsin.collector.training_hook.companion import open_hook
@@ -66,7 +66,7 @@ def _hook(around: Around) -> Companion | None:
     return open_hook(around.settings.agent, around.clock, around.own)
 
 
-def _vllm(around: Around) -> Companion | None:
+def _vllm(around: Context) -> Companion | None:
     if not around.is_this_node or not around.settings.agent.vllm_urls:
         return None
     from tocsin.collector.vllm import open_vllm
@@ -74,7 +74,7 @@ def _vllm(around: Around) -> Companion | None:
     return open_vllm(around.settings.agent, around.clock, around.own)
 
 
-def _host_load(around: Around) -> Companion | None:
+def _host_load(around: Context) -> Companion | None:
     wanted = around.settings.agent
     if not around.is_this_node or not wanted.host_load:
         return None
@@ -83,7 +83,7 @@ def _host_load(around: Around) -> Companion | None:
     return HostLoad(wanted.proc, around.clock)
 
 
-def _attribution(around: Around) -> Companion | None:
+def _attribution(around: Context) -> Companion | None:
     wanted = around.settings.agent
     if not around.is_this_node or not wanted.attribution:
         return None
@@ -92,7 +92,7 @@ def _attribution(around: Around) -> Companion | None:
     return AttributionCompanion(Attribution(wanted.proc, wanted.pod_logs))
 
 
-def _notices(around: Around) -> Companion | None:
+def _notices(around: Context) -> Companion | None:
     if not around.is_this_node or around.settings.cloud.notices == "off":
         return None
     from tocsin.collector.spot import open_notices
@@ -116,7 +116,7 @@ looked up last, for the processes that the others brought. Imports are inside: w
 class _Place:
     """One companion, open or not yet, and how it does."""
 
-    def __init__(self, name: str, opener: Opener, around: Around) -> None:
+    def __init__(self, name: str, opener: Opener, around: Context) -> None:
         self.name = name
         self._opener = opener
         self._around = around
@@ -194,7 +194,7 @@ class Companions:
     that reading.
     """
 
-    def __init__(self, around: Around, openers: Iterable[tuple[str, Opener]] | None = None) -> None:
+    def __init__(self, around: Context, openers: Iterable[tuple[str, Opener]] | None = None) -> None:
         self.around = around
         chosen = COMPANIONS.items() if openers is None else openers
         places = [_Place(name, opener, around) for name, opener in chosen]

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import structlog
 
-from tocsin.actions.executors.protocol import Executor, LooksAfter, ManagerUnavailable, SeesNodes, SeesWork
+from tocsin.actions.executors.protocol import Executor, LooksAfter, ManagerUnavailable, SeesNodes, SeesWorkloads
 from tocsin.actions.model.view import NodeState
-from tocsin.actions.planning.facts import WorkSeen
+from tocsin.actions.planning.facts import WorkloadSeen
 from tocsin.domain.clock import Clock
 from tocsin.telemetry.metrics import OwnMetrics
 
@@ -32,8 +32,8 @@ class Managers:
 
     def __init__(self, executors: Sequence[Executor], clock: Clock, metrics: OwnMetrics) -> None:
         self._seers: dict[str, SeesNodes] = {each.name: each for each in executors if isinstance(each, SeesNodes)}
-        self._workers = {each.name: each for each in executors if isinstance(each, SeesWork)}
-        self._work: dict[str, tuple[float, WorkSeen]] = {}
+        self._workers = {each.name: each for each in executors if isinstance(each, SeesWorkloads)}
+        self._work: dict[str, tuple[float, WorkloadSeen]] = {}
         self._tidied = {each.name: each for each in executors if isinstance(each, LooksAfter)}
         self._checked: set[str] = set()
         self._clock = clock
@@ -88,12 +88,12 @@ class Managers:
             with self._lock:
                 self._work[name] = (self._clock.monotonic(), seen)
 
-    def work(self) -> WorkSeen:
+    def work(self) -> WorkloadSeen:
         """The work of all managers as it was last seen; what was last seen long ago is not known any more."""
         now = self._clock.monotonic()
         with self._lock:
             seen = [one for at, one in self._work.values() if now - at <= WORK_SECONDS]
-        return WorkSeen(
+        return WorkloadSeen(
             {name: told for one in seen for name, told in one.facts.items()},
             {name: budget for one in seen for name, budget in one.budgets.items()},
             {host: room for one in seen for host, room in one.rooms.items()},

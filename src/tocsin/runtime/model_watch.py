@@ -11,7 +11,7 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.prediction import Prediction
 from tocsin.forecaster.features.onsets import onsets_of
 from tocsin.forecaster.lifecycle.drift import calibration, silent
-from tocsin.forecaster.lifecycle.model_registry import PRIOR, Shelf
+from tocsin.forecaster.lifecycle.model_registry import PRIOR, ModelRegistry
 from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
 from tocsin.store.port import Store, StoreUnavailable
@@ -29,7 +29,7 @@ BACK_MS = 30 * DAY
 class ModelWatch:
     """Level-triggered: whatever put a model into service, be it another process, it is seen and recorded once."""
 
-    def __init__(self, shelf: Shelf, store: Store, journal: Journal, metrics: OwnMetrics) -> None:
+    def __init__(self, shelf: ModelRegistry, store: Store, journal: Journal, metrics: OwnMetrics) -> None:
         self._shelf = shelf
         self._store = store
         self._journal = journal

@@ -26,7 +26,7 @@ from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.load import load_rules
 from tocsin.rules.schema import RuleSet
 from tocsin.runtime.agent_page import AgentPage
-from tocsin.runtime.companions import COMPANIONS, Around, Companions
+from tocsin.runtime.companions import COMPANIONS, Companions, Context
 from tocsin.runtime.sources import open_source
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin.terminal.api_feed import CHARTED
@@ -151,7 +151,7 @@ def local_feed(settings: Settings, source_name: str, clock: Clock, interval_s: f
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tocsin-top-"))
         source = open_source(source_name, settings, clock)
         stack.callback(source.close)
-        around = Around(apart(settings, Path(folder)), clock, OwnMetrics(), source.name)
+        around = Context(apart(settings, Path(folder)), clock, OwnMetrics(), source.name)
         beside = Companions(around, [(name, COMPANIONS[name]) for name in BESIDE])
         stack.callback(beside.close)
         blind = settings.agent.kernel_log != "off" and around.is_this_node and "kernel_log" not in beside.names

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tocsin.actions.node.order_queue import OrderBoard
+from tocsin.actions.node.order_queue import OrderQueue
 from tocsin.client.orders import OrderOut, OrderReportIn, OrderTaken, order_out, report_in
 from tocsin.config.node import NodeSettings
 from tocsin.domain.clock import Clock
@@ -13,17 +13,17 @@ from tocsin.telemetry.metrics import OwnMetrics
 _log = logger("orders")
 
 
-def open_board(settings: NodeSettings, clock: Clock) -> OrderBoard:
+def open_board(settings: NodeSettings, clock: Clock) -> OrderQueue:
     """The board of a brain that begins now: its epoch is this instant in milliseconds."""
-    board = OrderBoard(clock, settings.lease_seconds, settings.hold_seconds)
+    board = OrderQueue(clock, settings.lease_seconds, settings.hold_seconds)
     board.renew_epoch()
     return board
 
 
-class OrderDesk:
+class OrderService:
     """Serves agents from a board; counts and logs what they report."""
 
-    def __init__(self, board: OrderBoard, own: OwnMetrics) -> None:
+    def __init__(self, board: OrderQueue, own: OwnMetrics) -> None:
         self.board = board
         self._own = own
 

@@ -11,7 +11,7 @@ from tocsin.actions.model.plans import PLANNED, Foresight
 from tocsin.actions.model.scope import base_key
 from tocsin.actions.node.ranks import RANKS, read
 from tocsin.actions.planning.build import work_id
-from tocsin.actions.planning.follow import Means, Past, follow
+from tocsin.actions.planning.follow import Past, PlanDependencies, follow
 from tocsin.actions.planning.follow_power import WAS_WATTS, Cap
 from tocsin.actions.planning.intent import RULES, Intent
 from tocsin.actions.planning.power import PowerBudget
@@ -30,7 +30,7 @@ _REPACKING = frozenset({"defragment", "mig"})
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class PlanInputs:
     """What planners go by beside the state: forecasts, what was decided before, what is found, who runs what."""
 
     demands: tuple[Demand, ...] = ()
@@ -47,12 +47,12 @@ class Planner:
         self._last: tuple[Intent, ...] = ()
         self._since: dict[tuple[str, str], int] = {}
 
-    def look(self, state: FleetState, sight: Sight, now_ms: int) -> tuple[list[Finding], Foresight]:
+    def look(self, state: FleetState, sight: PlanInputs, now_ms: int) -> tuple[list[Finding], Foresight]:
         """What is to be done now, as causes that guards can look for, and what decisions are told."""
         settings, wanted = self._settings, frozenset(self._settings.follow)
         facility = settings.facility_watts or math.inf
         power = PowerBudget(facility, settings.rack_watts)
-        means = Means(limits_of(settings), policy_of(settings), power, sight.demands)
+        means = PlanDependencies(limits_of(settings), policy_of(settings), power, sight.demands)
         past = _past(self._last, sight.controls)
         made = follow(state, wanted | _asked_for(sight.active), means, past)
         intents = tuple(one for one in made.intents if one.rule in {RULES[name] for name in wanted})
@@ -80,7 +80,7 @@ class PlanWatch:
         now_ms = brain.clock.now_ms()
         state = live_state(brain, now_ms)
         demands = tuple(demand_of(brain.forecasts.current(now_ms), state))
-        sight = Sight(demands, brain.actions.controls(), tuple(brain.active), _owners(brain))
+        sight = PlanInputs(demands, brain.actions.controls(), tuple(brain.active), _owners(brain))
         brain.proposals.put(*self._planner.look(state, sight, now_ms))
 
 

@@ -14,7 +14,7 @@ import structlog
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import DAY, HOUR, Clock, SystemClock, to_iso
 from tocsin.domain.errors import TocsinError
-from tocsin.forecaster.lifecycle.model_registry import Shelf
+from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
 from tocsin.telemetry.metrics import OwnMetrics
 
 log = structlog.get_logger()
@@ -23,7 +23,7 @@ ACTOR = "retraining"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TrialReport:
     """What a training came to, as it crosses the border of its process."""
 
     version: str
@@ -31,7 +31,7 @@ class Told:
     because: tuple[str, ...]
 
 
-def train_once(settings: Settings, version: str, start_ms: int, end_ms: int) -> Told:
+def train_once(settings: Settings, version: str, start_ms: int, end_ms: int) -> TrialReport:
     """Train on the store's past in [`start_ms`, `end_ms`), and put the model into service if it wins."""
     from tocsin.forecaster.lifecycle.trial import Recipe
     from tocsin.offline.train import Wanted, run_training
@@ -39,12 +39,12 @@ def train_once(settings: Settings, version: str, start_ms: int, end_ms: int) -> 
     recipe = Recipe(settings.forecast.retrain_model)
     wanted = Wanted(recipe, version, start_ms=start_ms, end_ms=end_ms, promote=True, actor=ACTOR)
     outcome = run_training(settings, wanted, SystemClock())
-    return Told(version, outcome.promoted, outcome.trained.trial.because)
+    return TrialReport(version, outcome.promoted, outcome.trained.trial.because)
 
 
-def _in_own_process(settings: Settings, version: str, start_ms: int, end_ms: int) -> Told:
+def _in_own_process(settings: Settings, version: str, start_ms: int, end_ms: int) -> TrialReport:
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        waiting: Future[Told] = pool.submit(train_once, settings, version, start_ms, end_ms)
+        waiting: Future[TrialReport] = pool.submit(train_once, settings, version, start_ms, end_ms)
         return waiting.result()
 
 
@@ -59,7 +59,7 @@ class Retrainer:
         settings: Settings,
         clock: Clock,
         metrics: OwnMetrics,
-        run: Callable[[Settings, str, int, int], Told] = _in_own_process,
+        run: Callable[[Settings, str, int, int], TrialReport] = _in_own_process,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -88,7 +88,7 @@ class Retrainer:
         log.info("a model was trained", version=told.version, promoted=told.promoted, because=list(told.because))
 
     def _newest_ms(self) -> int:
-        shelf = Shelf(self._settings.forecast.models)
+        shelf = ModelRegistry(self._settings.forecast.models)
         made = []
         for version in shelf.versions():
             try:

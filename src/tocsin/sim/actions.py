@@ -49,7 +49,7 @@ def pool_named(name: str) -> str:
     return name
 
 
-class Hands:
+class FleetActions:
     """Carries out actions on one world."""
 
     def __init__(self, world: World, faults: FaultLine) -> None:

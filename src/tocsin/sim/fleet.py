@@ -16,7 +16,7 @@ from tocsin.domain.identity import Gpu
 from tocsin.domain.pool import PoolState
 from tocsin.domain.reading import Reading
 from tocsin.sim import columns, inventory, jobs, load, memory, pools, state, thermal, traffic
-from tocsin.sim.actions import Hands, pool_named
+from tocsin.sim.actions import FleetActions, pool_named
 from tocsin.sim.arrays import Floats, Stream, generator
 from tocsin.sim.background import Background
 from tocsin.sim.faultline import FaultLine, kind_named
@@ -51,7 +51,7 @@ class SimulatedFleet:
         background = Background(self._inventory, self._normal, spec.seed)
         self._world = World(self._inventory, self._state, usual, background)
         self._faults = FaultLine(spec, self._world)
-        self._hands = Hands(self._world, self._faults)
+        self._hands = FleetActions(self._world, self._faults)
         self._static = columns.static(self._inventory)
         nvlink = self._inventory.column("nvlink_gb_s") * 1e9
         self._roads = traffic.Roads(traffic.pcie_capacity(self._inventory), nvlink)

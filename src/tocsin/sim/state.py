@@ -65,7 +65,7 @@ FLAGS = (
 
 
 @dataclass
-class Work:
+class GangLoad:
     """What runs, per gang slot: whether, since and until when, how hard (0.8 to 1.05) and the number of the job so
     far."""
 
@@ -76,7 +76,7 @@ class Work:
     job: Ints
 
     @classmethod
-    def none(cls, gangs: int, now_ms: int) -> Work:
+    def none(cls, gangs: int, now_ms: int) -> GangLoad:
         """Nothing runs."""
         return cls(
             busy=np.zeros(gangs, dtype=np.bool_),
@@ -124,7 +124,7 @@ class State:
     """The arrays. Counters and flags are kept under their canonical names."""
 
     now_ms: int
-    work: Work
+    work: GangLoad
     effects: Effects
     temperature: Floats
     power: Floats
@@ -171,7 +171,7 @@ def initial(inventory: Inventory, now_ms: int) -> State:
     banks[:, 0] = BANKS
     return State(
         now_ms=now_ms,
-        work=Work.none(inventory.gangs, now_ms),
+        work=GangLoad.none(inventory.gangs, now_ms),
         effects=Effects.none(size),
         temperature=30.0 + inventory.resistance * idle_power,
         power=idle_power,

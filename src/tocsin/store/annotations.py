@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from tocsin.domain.annotation import Mark
+from tocsin.domain.annotation import Annotation
 from tocsin.store.points import FieldValue, Point
 
 ENTRY = "tocsin_entry"
 
 
 @runtime_checkable
-class KeepsMarks(Protocol):
+class KeepsAnnotations(Protocol):
     """A store that keeps marks beside its readings."""
 
-    def mark(self, marks: Sequence[Mark]) -> None:
+    def mark(self, marks: Sequence[Annotation]) -> None:
         """Keep `marks`; the same ones again change nothing. Raises StoreUnavailable or StoreRejected."""
         ...
 
 
-def mark_point(mark: Mark) -> Point:
+def mark_point(mark: Annotation) -> Point:
     """`mark` as a point at its instant; kind, host, GPU and action are tags, empty ones are left out.
 
     Two marks that agree in all of them within a millisecond are one point: the last one stays.

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from tocsin.actions.node.order_queue import OrderBoard
+from tocsin.actions.node.order_queue import OrderQueue
 from tocsin.api.app import create_app
 from tocsin.api.server import ApiServer
 from tocsin.api.service import Detail
@@ -54,7 +54,7 @@ from tocsin.domain.decision import DecisionState, Mode, Ruling
 from tocsin.domain.errors import Conflict, InputError, Unavailable
 from tocsin.domain.finding import ActionKind, Severity
 from tocsin.domain.subject import SubjectKind
-from tocsin.runtime.orders import OrderDesk
+from tocsin.runtime.orders import OrderService
 from tocsin.store.port import StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing import fake_ahead, fake_now
@@ -83,7 +83,7 @@ class FakeService(FakeDecisions):
         self.lines: list[str] = []
         self.precisions: list[str] = []
         self.refusals: Counter[str] = Counter()
-        self.desk = OrderDesk(OrderBoard(ManualClock(fleet.NOW_MS)), OwnMetrics())
+        self.desk = OrderService(OrderQueue(ManualClock(fleet.NOW_MS)), OwnMetrics())
         self._lock = threading.Lock()
         self._decisions = {decision.id: decision for decision in fleet.decisions()}
         self._paused: tuple[str, str] | None = None

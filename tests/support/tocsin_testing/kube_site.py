@@ -19,10 +19,10 @@ from typing import Any, Protocol
 
 from tocsin.actions.executors.kubernetes import Kubernetes
 from tocsin.actions.executors.protocol import Executor
-from tocsin.actions.executors.registry import Means, build_executor
+from tocsin.actions.executors.registry import Dependencies, build_executor
 from tocsin.actions.kubernetes.client import judge, open_door
 from tocsin.actions.kubernetes.cluster import Cluster
-from tocsin.actions.kubernetes.port import MERGE, PLAIN, STRATEGIC, Door, Json, KubeError
+from tocsin.actions.kubernetes.port import MERGE, PLAIN, STRATEGIC, ApiClient, Json, KubeError
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import Clock, ManualClock
@@ -92,7 +92,7 @@ class Site:
     """One cluster, and what tests make there."""
 
     kubeconfig: Path
-    door: Door
+    door: ApiClient
     double: KubeDouble | None
     space: str = "default"
     prefix: str = ""
@@ -318,7 +318,7 @@ def law_executor(site: Site, clock: Clock, *, dry_run: bool = False) -> Executor
     workloads = {"default": site.deployment("infer", 3)}
     settings = Settings.model_validate({"kubernetes": site.settings(workloads=workloads)})
     settings.actions.dry_run = dry_run
-    made = build_executor("kubernetes", Means(settings=settings, clock=clock))
+    made = build_executor("kubernetes", Dependencies(settings=settings, clock=clock))
     assert isinstance(made, Kubernetes)
     site.closing(made)
     return made

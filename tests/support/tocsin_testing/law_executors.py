@@ -13,11 +13,11 @@ from pytest_httpserver import HTTPServer
 from tocsin.actions.executors.aws_asg import AwsAsg
 from tocsin.actions.executors.node import NodeAgents
 from tocsin.actions.executors.protocol import ExecutionResult, Executor
-from tocsin.actions.executors.registry import Means, build_executor
+from tocsin.actions.executors.registry import Dependencies, build_executor
 from tocsin.actions.executors.simulated import Simulated
 from tocsin.actions.executors.slurm import SlurmExecutor
 from tocsin.actions.model.view import FleetView, NodeState
-from tocsin.actions.node.order_queue import OrderBoard
+from tocsin.actions.node.order_queue import OrderQueue
 from tocsin.actions.node.ports import Asked
 from tocsin.actions.notifications.sender import WebhookSender
 from tocsin.config.cloud import AwsSettings
@@ -115,7 +115,7 @@ def _node(folder: Path, url: str, dry_run: bool) -> Iterator[LawSite]:
     power.celsius["GPU-0-0"] = 85.0
     agent = GpuNode(folder / "limits", power=power)
     agent.rename("node-0")
-    board = OrderBoard(agent.clock)
+    board = OrderQueue(agent.clock)
     board.nodes = lambda: {"node-0": NodeState("node-0", schedulable=False)}
 
     def turn() -> None:
@@ -179,7 +179,7 @@ def _kubernetes(folder: Path, url: str, dry_run: bool) -> Iterator[LawSite]:
 
 
 def _journal_only(folder: Path, url: str, dry_run: bool) -> Iterator[LawSite]:
-    means = Means(settings=Settings.model_validate({"actions": {"dry_run": dry_run}}))
+    means = Dependencies(settings=Settings.model_validate({"actions": {"dry_run": dry_run}}))
     yield LawSite(build_executor("journal_only", means), ManualClock(T0), list, acts=False)
 
 
@@ -213,7 +213,7 @@ def law_site(name: str, folder: Path, httpserver: HTTPServer, *, dry_run: bool =
         "scale_webhook": {"url": url, "attempts": 2, "pools": {"default": {}}},
         "actions": {"dry_run": dry_run},
     }
-    executor = build_executor(name, Means(sender, Settings.model_validate(told), clock))
+    executor = build_executor(name, Dependencies(sender, Settings.model_validate(told), clock))
     # A receiver knows an event by its id: what it has seen has no second effect.
     yield LawSite(executor, clock, lambda: sorted({request.get_json()["id"] for request, _ in httpserver.log}))
     sender.close()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
-from tocsin.actions.node.limit_writer import LimitKeeper, Write
+from tocsin.actions.node.limit_writer import LimitWriter, Write
 from tocsin.actions.node.markers import MarkerFolder
 from tocsin.actions.node.ports import Asked, ResetFacts
 from tocsin.actions.node.reset import ResetResult
@@ -169,7 +169,7 @@ class Node:
     def restart(self) -> None:
         """Begin anew with what lies in the folder; the process before is simply gone."""
         marks = MarkerFolder(self.folder)
-        self.keeper = LimitKeeper(self.power, marks, self.clock, self.boot, self.writes.append)
+        self.keeper = LimitWriter(self.power, marks, self.clock, self.boot, self.writes.append)
         rules = NodeRules(self.host, frozenset(self.allow), dry_run=self.dry_run)
         ports = Ports(self.power, self.hooks, self.machine, at_once)
         self.worker = NodeWorker(rules, ports, self.keeper, marks, self.clock)

@@ -9,7 +9,7 @@ from typing import Any
 from tocsin.actions.notifications.fanout import FanOut
 from tocsin.actions.notifications.line import Line
 from tocsin.actions.notifications.protocol import Message, Phase
-from tocsin.actions.notifications.registry import ChannelMeans
+from tocsin.actions.notifications.registry import ChannelDependencies
 from tocsin.actions.notifications.sender import Delivery
 from tocsin.actions.notifications.text import Links
 from tocsin.config.notify import ChannelSettings, NotifySettings
@@ -58,9 +58,9 @@ def channel_settings(kind: str, **more: Any) -> ChannelSettings:
     return NotifySettings.model_validate({"channels": [base | more]}).channels[0]
 
 
-def means(kind: str, clock: Clock | None = None, **more: Any) -> ChannelMeans:
+def means(kind: str, clock: Clock | None = None, **more: Any) -> ChannelDependencies:
     """What a channel of `kind` is built from."""
-    return ChannelMeans(channel_settings(kind, **more), LINKS, clock or ManualClock(T0))
+    return ChannelDependencies(channel_settings(kind, **more), LINKS, clock or ManualClock(T0))
 
 
 class FakeChannel:

@@ -15,7 +15,7 @@ from tocsin.actions.model.status import DecisionStatus, StepReport
 from tocsin.actions.model.view import Confirmations, FleetView, GpuView
 from tocsin.actions.planning.plan import Move, Step, StepKind
 from tocsin.actions.planning.scaling import Demand, new_names
-from tocsin.actions.planning.simulation import PlanBroken, Stage
+from tocsin.actions.planning.simulation import PlanBroken, Simulation
 from tocsin.actions.planning.state import FleetState, Hold
 from tocsin.config.planning import PlanningSettings
 from tocsin.config.settings import ActionSettings
@@ -23,7 +23,7 @@ from tocsin.domain.clock import MINUTE, SECOND, ManualClock
 from tocsin.domain.decision import Decision, Ruling, Verdict
 from tocsin.domain.finding import ActionKind, Finding
 from tocsin.domain.identity import Gpu
-from tocsin.runtime.plan_watch import Planner, Sight
+from tocsin.runtime.plan_watch import PlanInputs, Planner
 from tocsin_testing.action_world import FakeNotifier, settings
 from tocsin_testing.builders import T0
 from tocsin_testing.journal_double import JournalDouble
@@ -93,7 +93,7 @@ class StagedManager:
         self.state = replace(self.state, budgets=left)
 
     def _run(self, *steps: Step) -> None:
-        stage = Stage(self.state)
+        stage = Simulation(self.state)
         for step in steps:
             stage.do(step)
         self.state = stage.state
@@ -146,7 +146,7 @@ class PlannedWorld:
         self.clock.advance(advance)
         self.manager.settle()
         now_ms, state = self.clock.now_ms(), self.state
-        sight = Sight(self.demands, self.loop.controls(), tuple(self.findings))
+        sight = PlanInputs(self.demands, self.loop.controls(), tuple(self.findings))
         made, foresight = self.planner.look(state, sight, now_ms)
         self.findings = [
             replace(one, started_ms=self._since.get((one.rule, one.subject.key), one.started_ms)) for one in made

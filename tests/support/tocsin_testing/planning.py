@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tocsin.actions.planning.state import Budget, FleetState, GpuMode, Hold, Node, Pool, Slot, Work
+from tocsin.actions.planning.state import Budget, FleetState, GpuMode, Hold, Node, Pool, Slot, Workload
 from tocsin.domain.fragmentation_fleet import Task
 
 MIX = (Task(1.0, 0.5), Task(4.0, 0.25), Task(8.0, 0.25))
@@ -23,13 +23,13 @@ def on(host: str, *indices: int) -> tuple[Hold, ...]:
     return tuple(Hold(f"{host}/{index}") for index in indices)
 
 
-def work(name: str, holds: tuple[Hold, ...] = (), gpus: float | None = None, **more: object) -> Work:
+def work(name: str, holds: tuple[Hold, ...] = (), gpus: float | None = None, **more: object) -> Workload:
     """Work without state that restarts in a minute."""
     fields: dict[str, object] = {"lost_s": 0.0, "restart_s": 60.0, "model": MODEL, "pool": "p", **more}
-    return Work(name, float(len(holds)) if gpus is None else gpus, holds, **fields)  # type: ignore[arg-type]
+    return Workload(name, float(len(holds)) if gpus is None else gpus, holds, **fields)  # type: ignore[arg-type]
 
 
-def fleet(count: int, works: Iterable[Work], gpus: int = 8, **more: object) -> FleetState:
+def fleet(count: int, works: Iterable[Workload], gpus: int = 8, **more: object) -> FleetState:
     """Hosts with `works` on them, in pool ``p``."""
     hosts, slots = nodes(count, gpus)
     fields: dict[str, object] = {"pools": {"p": Pool("p", node_model=MODEL)}, "mix": MIX, **more}
@@ -45,7 +45,7 @@ def mig_fleet(layouts: Iterable[Iterable[tuple[str, int]]], demand: dict[str, fl
         for place, (profile, start) in enumerate(layout):
             name = f"w{number}-{place}"
             fields: dict[str, object] = {"lost_s": 0.0, "restart_s": 60.0, **more}
-            works[name] = Work(name, 1.0, (Hold(uuid, 1.0, start),), profile, **fields)  # type: ignore[arg-type]
+            works[name] = Workload(name, 1.0, (Hold(uuid, 1.0, start),), profile, **fields)  # type: ignore[arg-type]
     return FleetState(nodes={"n0": Node("n0", "p")}, gpus=slots, works=works, demand=demand)
 
 

@@ -11,8 +11,8 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Evidence
 from tocsin.rules.conditions.base import Condition, Duration, Probe, Report, World
-from tocsin.rules.episode_probe import SpellProbe
-from tocsin.rules.episodes import MOST_EVENTS, Spells, burst_evidence, ended_by
+from tocsin.rules.episode_probe import EpisodeProbe
+from tocsin.rules.episodes import MOST_EVENTS, Episodes, burst_evidence, ended_by
 from tocsin.rules.units import show_duration
 from tocsin.rules.xid import XidSpec
 
@@ -63,7 +63,7 @@ class EventCount(Condition):
             return event.kind is self.event and (not self.codes or event.code in self.codes)
 
         ends = ended_by(self.cleared_by, self.clear_codes, self.event)
-        return EventCountProbe(self, Spells(world.frame, world.log, matches, ends, self.within, self.count), world)
+        return EventCountProbe(self, Episodes(world.frame, world.log, matches, ends, self.within, self.count), world)
 
     def meaning(self) -> str:
         which = f" {', '.join(map(str, self.codes))}" if self.codes else ""
@@ -71,10 +71,10 @@ class EventCount(Condition):
         return f"{self.count} or more {self.event} events{which} within {show_duration(self.within)}"
 
 
-class EventCountProbe(SpellProbe):
+class EventCountProbe(EpisodeProbe):
     """Reads the spells."""
 
-    def __init__(self, condition: EventCount, spells: Spells, world: World) -> None:
+    def __init__(self, condition: EventCount, spells: Episodes, world: World) -> None:
         self._condition = condition
         super().__init__(spells)
         self._xids = world.xids

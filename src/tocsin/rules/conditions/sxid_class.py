@@ -12,8 +12,8 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Evidence, Severity
 from tocsin.rules.conditions.base import Condition, Duration, Probe, Report, World
-from tocsin.rules.episode_probe import SpellProbe
-from tocsin.rules.episodes import MOST_EVENTS, Spell, Spells, burst_evidence, ended_by
+from tocsin.rules.episode_probe import EpisodeProbe
+from tocsin.rules.episodes import MOST_EVENTS, Episode, Episodes, burst_evidence, ended_by
 from tocsin.rules.suggest import did_you_mean
 from tocsin.rules.sxid import CLASSES, SxidCatalogue, SxidSpec
 from tocsin.rules.units import show_duration
@@ -62,7 +62,7 @@ class Sxid(Condition):
             return event.kind is EventKind.SXID and self.about_switch(world.sxids.seen(event.code, event.severity))
 
         ends = ended_by(self.cleared_by, (), None)
-        return SxidProbe(Spells(world.frame, world.log, matches, ends, self.hold, self.count), world.sxids)
+        return SxidProbe(Episodes(world.frame, world.log, matches, ends, self.hold, self.count), world.sxids)
 
     def meaning(self) -> str:
         parts = [f"of class {', '.join(self.classes)}"] if self.classes else []
@@ -72,10 +72,10 @@ class Sxid(Condition):
         return " ".join([head, *parts])
 
 
-class SxidProbe(SpellProbe):
+class SxidProbe(EpisodeProbe):
     """Reads the spells; of several numbers the one nearest to the cause speaks for the finding."""
 
-    def __init__(self, spells: Spells, sxids: SxidCatalogue) -> None:
+    def __init__(self, spells: Episodes, sxids: SxidCatalogue) -> None:
         super().__init__(spells)
         self._sxids = sxids
 
@@ -100,7 +100,7 @@ class SxidProbe(SpellProbe):
         self._spells.forget(rows)
 
 
-def _evidence(spec: SxidSpec, spell: Spell) -> Evidence:
+def _evidence(spec: SxidSpec, spell: Episode) -> Evidence:
     seen = [event for event in spell.events if event.code == spec.code]
     often = f", {len(seen)} times" if len(seen) > 1 else ""
     text = seen[-1].message or spec.help

@@ -12,8 +12,8 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Evidence, Severity
 from tocsin.rules.conditions.base import Condition, Duration, Probe, Report, World
-from tocsin.rules.episode_probe import SpellProbe
-from tocsin.rules.episodes import Spell, Spells, burst_evidence, ended_by
+from tocsin.rules.episode_probe import EpisodeProbe
+from tocsin.rules.episodes import Episode, Episodes, burst_evidence, ended_by
 from tocsin.rules.xid import XidCatalogue, XidSpec
 
 XID_METRIC = "gpu_xid_last_code"
@@ -61,7 +61,7 @@ class Xid(Condition):
         def matches(event: Event) -> bool:
             return event.kind is EventKind.XID and self.about(_seen(world.xids, event))
 
-        spells = Spells(world.frame, world.log, matches, ended_by(self.cleared_by, (), None), self.hold)
+        spells = Episodes(world.frame, world.log, matches, ended_by(self.cleared_by, (), None), self.hold)
         return XidProbe(spells, world.xids)
 
     def meaning(self) -> str:
@@ -77,10 +77,10 @@ class Xid(Condition):
         return "an XID " + " ".join(parts)
 
 
-class XidProbe(SpellProbe):
+class XidProbe(EpisodeProbe):
     """Reads the spells; of several numbers the one nearest to the cause speaks for the finding."""
 
-    def __init__(self, spells: Spells, xids: XidCatalogue) -> None:
+    def __init__(self, spells: Episodes, xids: XidCatalogue) -> None:
         super().__init__(spells)
         self._xids = xids
 
@@ -99,7 +99,7 @@ class XidProbe(SpellProbe):
         evidence = (*(_evidence(spec, event, spell) for spec, event in worst), burst_evidence(spell))
         return Report(XID_METRIC, float(first.code), None, evidence, words, first.action)
 
-    def _by_cause(self, spell: Spell) -> list[tuple[XidSpec, Event]]:
+    def _by_cause(self, spell: Episode) -> list[tuple[XidSpec, Event]]:
         """Each number as its worst event had it, the last of equals, nearest to the cause first."""
         worst: dict[int, tuple[XidSpec, Event]] = {}
         for event in spell.events:
@@ -116,7 +116,7 @@ def _seen(xids: XidCatalogue, event: Event) -> XidSpec:
     return xids.seen(event.code, event.severity, event.remedy)
 
 
-def _evidence(spec: XidSpec, worst: Event, spell: Spell) -> Evidence:
+def _evidence(spec: XidSpec, worst: Event, spell: Episode) -> Evidence:
     times = [event.at_ms for event in spell.events if event.code == spec.code]
     often = f", {len(times)} times" if len(times) > 1 else ""
     said = worst.message if worst.severity is not None and worst.message else spec.help

@@ -30,7 +30,7 @@ from tocsin.store.embedded.migrate import bring_over
 from tocsin.store.embedded.newest import Newest
 from tocsin.store.embedded.read import Reader
 from tocsin.store.embedded.segment_index import Segments
-from tocsin.store.embedded.upkeep import Keeper, remove_before
+from tocsin.store.embedded.upkeep import EmbeddedUpkeep, remove_before
 from tocsin.store.port import Columns, Series
 from tocsin.store.upkeep import Retention, Upkeep
 
@@ -58,7 +58,7 @@ class SqliteStore:
         self._gatherer = Gatherer()
         self._segments = Segments(self._database)
         self._reader = Reader(self._reading, self._chunks, self._segments, self._newest)
-        self._keeper = Keeper(self._database, self._chunks, self._segments)
+        self._keeper = EmbeddedUpkeep(self._database, self._chunks, self._segments)
 
     def init(self) -> None:
         if self._database.open(self._first):

@@ -49,7 +49,7 @@ class _Hot:
     last_gpu: int
 
 
-class Keeper:
+class EmbeddedUpkeep:
     """Looks after the files of one embedded store."""
 
     def __init__(self, database: Database, chunks: Chunks, segments: Segments) -> None:

@@ -22,7 +22,7 @@ from influxdb_client.rest import ApiException
 from urllib3.exceptions import HTTPError
 
 from tocsin.config.settings import StoreSettings
-from tocsin.domain.annotation import Mark
+from tocsin.domain.annotation import Annotation
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, SECOND, Clock, SystemClock
 from tocsin.domain.event import Event
@@ -119,7 +119,7 @@ class InfluxStore:
         if parked:
             raise LinesParked(parked)
 
-    def mark(self, marks: Sequence[Mark]) -> None:
+    def mark(self, marks: Sequence[Annotation]) -> None:
         """Implements `tocsin.store.annotations.KeepsMarks`."""
         if parked := self._send(self._buckets.ten_minute.name, [point_line(mark_point(mark)) for mark in marks]):
             raise LinesParked(parked)
