@@ -16,8 +16,7 @@ from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.scope import named_host
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.facts import WorkloadSeen
-from tocsin.actions.slurm import comments
-from tocsin.actions.slurm import nodes
+from tocsin.actions.slurm import comments, nodes
 from tocsin.actions.slurm.client import Slurm
 from tocsin.actions.slurm.moving import CHECKPOINT, REQUEUE, Errand, Mover
 from tocsin.actions.slurm.power import DOWN, UP, Power, none_idle

@@ -9,8 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.actions.slurm import comments
-from tocsin.actions.slurm import parse_json, parse_text
+from tocsin.actions.slurm import comments, parse_json, parse_text
 from tocsin.actions.slurm.comments import CommentTag
 from tocsin.actions.slurm.hostlist import expand
 from tocsin.actions.slurm.state import BASES, split_state

@@ -7,7 +7,6 @@ import pytest
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, MINUTE, ManualClock
 from tocsin.domain.identity import Gpu
-from tocsin.queries import cost_hours
 from tocsin.queries.cost_hours import CostHours
 from tocsin.store.memory import MemoryStore
 from tocsin_testing.builders import T0, gpu, reading
@@ -98,7 +97,7 @@ def test_of_a_large_fleet_a_part_of_each_cell_is_read_and_comes_to_the_same(monk
         at = START + second * 1000
         store.write(Batch(readings=[reading(one, at, utilization_ratio=0.9, power_watts=300) for one in NODE]))
     whole = book(store, START + 2 * HOUR)[0].pages(START, START + 2 * HOUR, NODE, 10.0)
-    monkeypatch.setattr(cost_book, "ROWS", 100)
+    monkeypatch.setattr(cost_hours, "ROWS", 100)
     part = book(store, START + 2 * HOUR)[0].pages(START, START + 2 * HOUR, NODE, 10.0)
     assert {one.sampled for one in whole.hours} == {False}
     assert {one.sampled for one in part.hours} == {True}

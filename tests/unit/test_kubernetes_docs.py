@@ -10,8 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from tocsin.actions.kubernetes import objects, scaling
-from tocsin.actions.kubernetes import patches
+from tocsin.actions.kubernetes import objects, patches, scaling
 from tocsin.actions.kubernetes.rights import FEATURES
 from tocsin.cli import act
 from tocsin.cli.main import cli
@@ -84,7 +83,7 @@ class _Clock:
 def test_every_mark_is_in_the_page() -> None:
     names = {
         value
-        for module in (marks, objects, scaling)
+        for module in (patches, objects, scaling)
         for value in vars(module).values()
         if isinstance(value, str) and value.startswith("tocsin.io/") and value != patches.MIGRATED
     }

@@ -10,7 +10,6 @@ import pytest
 from tocsin.actions.executors.node import NodeAgents
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.view import FleetView, GpuView, NodeState
-from tocsin.actions.node import order_queue
 from tocsin.actions.node.order_queue import OrderQueue
 from tocsin.actions.node.ranks import RANKS, NodeRanks, Rank, ranks_of, read, work_on, written
 from tocsin.config.node import NodeSettings
@@ -474,7 +473,7 @@ def test_the_desk_halts_its_board() -> None:
 def test_an_order_that_was_forgotten_in_between_is_closed_without_an_error(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(board_module, "KEPT", 1)
+    monkeypatch.setattr(order_queue, "KEPT", 1)
     desk.board.post([order(HOT)])
     keys = [each.order.key for each in desk.board.on_gpu(HOT, ActionKind.THROTTLE)]
     desk.say(order(HOT), OrderState.RESTORED)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.actions.slurm import comments
-from tocsin.actions.slurm import parse_json, parse_text
+from tocsin.actions.slurm import comments, parse_json, parse_text
 from tocsin.actions.slurm.comments import CommentTag
 from tocsin.actions.slurm.hostlist import expand
 from tocsin.actions.slurm.nodes import foreign, is_ours
