@@ -49,7 +49,6 @@ from tocsin.domain.finding import ActionKind, Category, Evidence, Finding, Sever
 from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import variant
 from tocsin.domain.missing import Missing
-from tocsin.domain.order import Order
 from tocsin.domain.owner import Owner
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
@@ -273,13 +272,15 @@ def brain_facts(folder: Path, now_ms: int) -> dict[str, Any]:
     running = open_brain(Settings.model_validate(chosen), ManualClock(now_ms))
     service = BrainService(running.brain)
     told = sorted({event.gpu for event in running.brain.store.events(0, now_ms + 1) if event.gpu})
-    details = [json.loads(service.gpu(uuid).model_dump_json()) for uuid in told[:4]]
+    details = {uuid: json.loads(service.gpu(uuid).model_dump_json()) for uuid in told}
+    shown = ("summary", "labels", "values", "missing", "owners", "events", "findings", "decisions")
     place = Shown()
     annotations(running.brain.journal, place).tick()
     found = {
         "decisions": [json.loads(one.model_dump_json()) for one in service.decisions(1000)],
         "scoreboard": json.loads(service.scoreboard().model_dump_json()),
-        "gpus": [{name: one[name] for name in ("labels", "values", "missing", "owners", "events", "findings")} for one in details],
+        "gpu_uuids": [one.uuid for one in running.brain.gpus],
+        "gpus": {uuid: {name: one[name] for name in shown} for uuid, one in details.items()},
         "epoch": running.brain.journal.epoch,
         "annotated": place.keys,
     }
@@ -655,7 +656,7 @@ def write_brain(folder: Path) -> dict[str, Any]:
         if step == 34:
             service.resume("carl")
     service.release("gpu", brain.gpus[3].uuid, "carl", "looked at it")
-    facts = {"now_ms": brain.clock.now_ms(), "gpus": [one.uuid for one in brain.gpus]}
+    facts = {"now_ms": brain.clock.now_ms(), "seconds": demo.steps * 60}
     demo.running.stop()
     by_hand = Journal.open(folder / "by-hand.db", ManualClock(T0))
     by_hand.append(EntryKind.MANUAL_ACTION, {"phase": "begun", "action": "drain"}, actor="anna@admin")

@@ -1,0 +1,103 @@
+"""A brain over the store and the journal that a brain of commit 2bd2118 left: it knows the same, repeats nothing and
+goes on."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tocsin.actions.sender import Delivery
+from tocsin.domain.clock import MINUTE, ManualClock
+from tocsin.domain.mark import Mark
+from tocsin.journal.kinds import EntryKind
+from tocsin.journal.reader import read_entries
+from tocsin.journal.verify import verify
+from tocsin.runtime.annotations import Annotations
+from tocsin.runtime.assembly import RunningBrain, open_brain
+from tocsin.runtime.service import BrainService
+from tocsin.telemetry.metrics import OwnMetrics
+from tocsin_testing.compat import expected, settings_of, unpack
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return unpack(tmp_path) / "brain"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(expected()["brain"]["now_ms"])
+
+
+@pytest.fixture
+def running(folder: Path, clock: ManualClock) -> Iterator[RunningBrain]:
+    made = open_brain(settings_of(folder), clock)
+    yield made
+    made.stop()
+    assert verify(folder / "journal.db").ok
+
+
+def within(wanted: Any, found: Any) -> bool:
+    """Whether `found` says all that `wanted` does; a new version may say more."""
+    if isinstance(wanted, dict):
+        return isinstance(found, dict) and all(name in found and within(wanted[name], found[name]) for name in wanted)
+    if isinstance(wanted, list):
+        return isinstance(found, list) and len(wanted) == len(found) and all(map(within, wanted, found))
+    return bool(wanted == found)
+
+
+def test_it_answers_as_the_old_one_did(running: RunningBrain) -> None:
+    service, wanted = BrainService(running.brain), expected()["brain"]
+    assert running.brain.journal.epoch == wanted["epoch"]
+    assert [one.uuid for one in running.brain.gpus] == wanted["gpu_uuids"]
+    decisions = [json.loads(one.model_dump_json()) for one in service.decisions(1000)]
+    for one, found in zip(wanted["decisions"], decisions, strict=True):
+        assert within(one, found), (one, found)
+    board = json.loads(service.scoreboard().model_dump_json())
+    assert within(wanted["scoreboard"], board), board
+    for uuid, one in wanted["gpus"].items():
+        assert within(one, json.loads(service.gpu(uuid).model_dump_json())), uuid
+    for one in decisions:
+        assert service.story(one["id"]).decision.id == one["id"]
+
+
+def test_it_goes_on_and_does_nothing_twice(running: RunningBrain, folder: Path, clock: ManualClock) -> None:
+    path = folder / "journal.db"
+    before = [entry.payload["key"] for entry in read_entries(path, kinds=[EntryKind.EXECUTION_STARTED])]
+    known = {entry.payload["id"] for entry in read_entries(path, kinds=[EntryKind.DECISION])}
+    for _ in range(5):
+        clock.advance(MINUTE)
+        running.brain.tick()
+    assert known <= {one.decision.id for one in running.brain.statuses()}
+    started = Counter(entry.payload["key"] for entry in read_entries(path, kinds=[EntryKind.EXECUTION_STARTED]))
+    assert set(before) <= started.keys()
+    assert max(started.values()) == 1
+    opened = Counter(entry.payload["id"] for entry in read_entries(path, kinds=[EntryKind.FINDING_OPENED]))
+    assert max(opened.values()) == 1
+
+
+class Shown:
+    """A place for annotations, named as Grafana's."""
+
+    name = "grafana"
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+
+    def put(self, mark: Mark, doubtful: bool) -> Delivery:
+        self.keys.append(mark.key)
+        return Delivery(True, "written", 1)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_annotations_go_on_where_they_were(running: RunningBrain) -> None:
+    place = Shown()
+    Annotations(running.brain.journal, [place], ManualClock(0), OwnMetrics(), lambda _: None, lambda _: None).tick()
+    assert place.keys == expected()["brain"]["annotated"]
