@@ -18,24 +18,24 @@ from typing import Any
 
 import pytest
 
-from tocsin.actions.codec import load_decision
 from tocsin.actions.executors.protocol import Executor
-from tocsin.actions.executors.registry import Means, build_executor
+from tocsin.actions.executors.registry import Dependencies, build_executor
+from tocsin.actions.model.codec import load_decision
 from tocsin.api.app import create_app
 from tocsin.api.server import ApiServer
 from tocsin.client.token_file import stored_token
-from tocsin.collector.kernel_log_position import Position, load_position
+from tocsin.collector.kernel_log.position import Position, load_position
 from tocsin.collector.spool import Spool
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import DAY, HOUR, ManualClock, SystemClock
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.order import OrderState
 from tocsin.domain.reading import Reading
+from tocsin.queries.service import BrainService
 from tocsin.runtime.agent import Agent
 from tocsin.runtime.assembly import RunningBrain, open_brain
-from tocsin.runtime.service import BrainService
 from tocsin.runtime.sources import open_source
-from tocsin.store.lineprotocol import decode
+from tocsin.store.line_protocol.decode import decode
 from tocsin_testing.builders import T0
 from tocsin_testing.compat import FOLDER, WHEEL, expected, identified, reading_row, unpack
 from tocsin_testing.node_world import FakePower, Node
@@ -86,7 +86,7 @@ class Brain:
 
     def executor(self) -> Executor:
         """What puts up orders on this brain's board."""
-        return build_executor("node", Means(None, self.settings, self.clock, orders=self.brain.desk.board))
+        return build_executor("node", Dependencies(None, self.settings, self.clock, orders=self.brain.desk.board))
 
     def close(self) -> None:
         self.server.stop()

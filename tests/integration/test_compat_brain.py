@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from tocsin.actions.sender import Delivery
+from tocsin.actions.notifications.sender import Delivery
+from tocsin.domain.annotation import Annotation
 from tocsin.domain.clock import MINUTE, ManualClock
-from tocsin.domain.mark import Mark
 from tocsin.journal.kinds import EntryKind
 from tocsin.journal.reader import read_entries
 from tocsin.journal.verify import verify
+from tocsin.queries.service import BrainService
 from tocsin.runtime.annotations import Annotations
 from tocsin.runtime.assembly import RunningBrain, open_brain
-from tocsin.runtime.service import BrainService
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.compat import expected, settings_of, unpack
 
@@ -89,7 +89,7 @@ class Shown:
     def __init__(self) -> None:
         self.keys: list[str] = []
 
-    def put(self, mark: Mark, doubtful: bool) -> Delivery:
+    def put(self, mark: Annotation, doubtful: bool) -> Delivery:
         self.keys.append(mark.key)
         return Delivery(True, "written", 1)
 

@@ -17,8 +17,8 @@ from tocsin.cli.main import cli
 from tocsin.config.settings import StoreKind, StoreSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR
-from tocsin.forecaster.examples import NEVER, Examples
-from tocsin.forecaster.lifecycle.shelf import Shelf
+from tocsin.forecaster.features.examples import NEVER, Examples
+from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
 from tocsin.forecaster.live.place import RiskPlace
 from tocsin.forecaster.live.watch import RiskWatch
 from tocsin.store.factory import open_store
@@ -160,7 +160,7 @@ def test_the_commands_look_after_it(state: Path, tmp_path: Path) -> None:
 
 
 def test_saved_models_score_as_they_did(state: Path) -> None:
-    wanted, shelf = expected()["models"], Shelf(state / "models")
+    wanted, shelf = expected()["models"], ModelRegistry(state / "models")
     assert (shelf.versions(), shelf.in_service) == (wanted["versions"], wanted["in_service"])
     assert plain(shelf.history()) == wanted["history"]
     assert plain(shelf.card("one")) == wanted["card"]

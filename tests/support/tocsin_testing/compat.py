@@ -17,8 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tocsin.actions.book import Book
-from tocsin.actions.codec import dump_decision
+from tocsin.actions.model.codec import dump_decision
+from tocsin.actions.model.decision_log import DecisionLog
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.reading import Reading
@@ -91,7 +91,7 @@ _OF_CONTROLS = (
 def fold(path: Path) -> dict[str, Any]:
     """What the ledger makes of the journal at `path`."""
     with closing(Journal.open(path, ManualClock(0))) as journal:
-        book = Book(journal)
+        book = DecisionLog(journal)
     ledger, controls = book.ledger, book.ledger.controls()
     told = {key: plain(dict(ledger.told.done(key))) for key in sorted(ledger.known)}
     return {
