@@ -10,7 +10,7 @@ export PYTHONPATH :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo setup setup-servers lint unit chaos wheel-test aws-test test bench docs prior backtest grafana clean
+.PHONY: help demo setup setup-servers lint unit walk chaos wheel-test aws-test test bench docs prior backtest grafana clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -35,6 +35,9 @@ unit: setup  ## All tests against the working tree
 
 aws-test: setup  ## Tests of the extra aws, whose libraries do not go with those of the Kubernetes client
 	@bash .ci/aws-test.sh $(BIN)/python
+
+walk: setup  ## Trace a reading and an XID through the product, and count the files on their ways
+	PYTHONPATH=tests/support $(BIN)/python -m tocsin_testing.walk --files
 
 chaos: setup-servers setup  ## Break store, disk, clock and driver under a running agent (5 minutes at most)
 	timeout 300 $(BIN)/python -m pytest tests/chaos --benchmark-disable -p no:xdist

@@ -2,14 +2,15 @@
 
 ``make walk``, or ``PYTHONPATH=tests/support python -m tocsin_testing.walk [--tree PATH] [--files] [--check] [--json]``
 
-Each walk starts the real commands of a tree: an agent over the mock NVML library and a ``journalctl`` of our own, a brain with
-its embedded store, and ``tocsin top --once``; the cluster is the double of the tests. All run under `sys.setprofile`.
+Each walk starts the real commands of a tree: an agent over the mock NVML library and a ``journalctl`` of our own, a
+brain with its embedded store, and ``tocsin top --once``; the cluster is the double of the tests. All run under
+`sys.setprofile`.
 
-- A call hands the thing on where what it returns or yields holds it: the reading is known by a value that no other metric
-  has, the XID by its number and the name of the process in its line.
-- The walk is the stacks of these calls, the product's frames alone, in the order of time, over all threads and processes.
-  That of the XID ends where the API server gets the patch; what runs beside the thread that sends it, from the start of that
-  thread on, is no part of it.
+- A call hands the thing on where what it returns or yields holds it: the reading is known by a value that no other
+  metric has, the XID by its number and the name of the process in its line.
+- The walk is the stacks of these calls, the product's frames alone, in the order of time, over all threads and
+  processes. That of the XID ends where the API server gets the patch; what runs beside the thread that sends it, from
+  the start of that thread on, is no part of it.
 - A hop is a change of file on these stacks, from a caller to what it calls. One that is made again counts once.
 """
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -49,7 +51,7 @@ WATTS = 123.457
 READING = {"texts": [r"\b123\.457\b", r"\b123\s?W\b"], "numbers": [WATTS, round(WATTS * 1000)]}
 XID = 48
 PROCESS = "walk_process"
-LINE = f"NVRM: Xid (PCI:0000:1a:00): {XID}, pid=4711, name={PROCESS}, An uncorrectable double bit error (DBE) has been detected"
+LINE = f"NVRM: Xid (PCI:0000:1a:00): {XID}, pid=4711, name={PROCESS}, An uncorrectable double bit error (DBE)"
 FAULT = {"texts": [PROCESS, rf"XID {XID}\b"], "fields": {"code": XID, "kind": "xid"}}
 
 SETTINGS = """
@@ -318,6 +320,7 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
     """See the module."""
     wanted, base, found, fits = _arguments(), json.loads(BASE.read_text()), {}, True
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # the double logs every request
     for name in wanted.walks or WALKS:
         way = WALKS[name](wanted.tree.resolve())
         found[name] = way.figures | {"hop_list": [[hop.caller, hop.file, hop.function] for hop in way.hops]}

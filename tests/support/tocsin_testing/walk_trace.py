@@ -2,9 +2,9 @@
 
 ``python -m tocsin_testing.walk_trace TREE OUT MARKERS -- agent --source nvml``
 
-MARKERS is JSON: texts, numbers and fields by which the thing is known. A call hands it on where what it returns or yields
-holds a marker. OUT gets a line of JSON for each new stack of such a call, with the product's frames alone from the outermost
-inwards, and one for each thread that is started.
+MARKERS is JSON: texts, numbers and fields by which the thing is known. A call hands it on where what it returns or
+yields holds a marker. OUT gets a line of JSON for each new stack of such a call, with the product's frames alone from
+the outermost inwards, and one for each thread that is started.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Tracer:
 
     def stop(self) -> None:
         """Trace no more."""
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
         sys.setprofile(None)
 
     def _called(self, frame: FrameType, event: str, value: object) -> None:
