@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -37,7 +36,7 @@ from tocsin.runtime.assembly import RunningBrain, open_brain
 from tocsin.runtime.sources import open_source
 from tocsin.store.line_protocol.decode import decode
 from tocsin_testing.builders import T0
-from tocsin_testing.compat import FOLDER, WHEEL, expected, identified, reading_row, unpack
+from tocsin_testing.compat import FOLDER, expected, identified, install_wheel, old_environment, reading_row, unpack
 from tocsin_testing.node_world import FakePower, Node
 
 SMI = Path(__file__).parents[1] / "data" / "nvidia_smi"
@@ -49,10 +48,7 @@ PATIENCE_SECONDS = 60.0
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that the wheel is installed to, nothing else of which is on the path of its process."""
-    target = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--quiet", "--target", str(target)]
-    subprocess.run([*command, "--disable-pip-version-check", str(WHEEL)], check=True, timeout=120)
-    return target
+    return install_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 class Brain:
@@ -109,15 +105,13 @@ class Old:
         self.folder = folder
         begin = [sys.executable, "-m", "tocsin.cli"] if not script else [sys.executable, str(FOLDER / script)]
         self.begin = begin
-        self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("TOCSIN_")},
-            "PYTHONPATH": str(wheel),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "TOCSIN_AGENT__LISTEN": "127.0.0.1:0",
-            "TOCSIN_AGENT__INTERVAL_SECONDS": "0.2",
-            "TOCSIN_AGENT__SPOOL": str(folder / "spool.db"),
-            "TOCSIN_SIMULATION__GPUS": "4",
-        }
+        self.environment = old_environment(
+            wheel,
+            TOCSIN_AGENT__LISTEN="127.0.0.1:0",
+            TOCSIN_AGENT__INTERVAL_SECONDS="0.2",
+            TOCSIN_AGENT__SPOOL=str(folder / "spool.db"),
+            TOCSIN_SIMULATION__GPUS="4",
+        )
         if brain is not None:
             self.environment |= {"TOCSIN_AGENT__PUSH_URL": brain.url, "TOCSIN_AGENT__PUSH_TOKEN": TOKEN}
 
@@ -323,6 +317,38 @@ def test_it_takes_orders_and_reports_them(node: Old, brain: Brain) -> None:
     assert {one.gpu.host for one in readings.values()} == {"node-1"}
     owners = {owner for one in readings.values() for owner in one.owners}
     assert [(one.pid, one.process, one.slurm_job) for one in owners if one.pid == 4711] == [(4711, "train", "71.0")]
+
+
+def test_the_gpus_of_a_job_follow_one_of_them(node: Old, brain: Brain) -> None:
+    executor, queue = brain.executor(), brain.brain.desk.board
+    ranks = [["node-1", "GPU-hot"], ["node-1", "GPU-cool"]]
+    job = decided(brain, "throttle", ranks=json.dumps(ranks, separators=(",", ":")), cause="heat")
+    assert executor.execute(job).pending
+    with node.running("nvidia_smi"):
+        node.until(lambda: not executor.execute(job).pending, "the answers of both GPUs")
+        assert executor.execute(job).ok, executor.execute(job)
+        standing = [queue.standing(f"{job.key}@{gpu}") for _, gpu in ranks]
+        node.until(
+            lambda: len({_limit(queue.standing(f"{job.key}@{gpu}")) for _, gpu in ranks} - {400_000}) == 1,
+            "one limit for both",
+        )
+        assert all(one is not None and one.order.parameters.get("lead") == f"{job.key}@GPU-hot" for one in standing[1:])
+        queue.withdraw([f"{job.key}@{gpu}" for _, gpu in ranks])
+        node.until(lambda: not list((node.folder / "limits").glob("*.limit.json")), "the return of the limits")
+
+
+def _limit(standing: Any) -> int | None:
+    return None if standing is None or standing.report is None else standing.report.requested_after_mw
+
+
+def test_what_its_node_does_not_allow_is_refused_in_words(node: Old, brain: Brain) -> None:
+    executor = brain.executor()
+    clocks = decided(brain, "throttle", sm_clock_max_mhz="1200")
+    with node.running("nvidia_smi"):
+        node.until(lambda: not executor.execute(clocks).pending, "the answer")
+    done = executor.execute(clocks)
+    assert not done.ok
+    assert 'add "clocks" to node.allow' in done.detail
 
 
 # ------------------------------------------------------------------------------------------------ what it left

@@ -4,14 +4,22 @@ goes on."""
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from tocsin.actions.notifications.sender import Delivery
+from tocsin.api.app import create_app
+from tocsin.api.server import ApiServer
+from tocsin.cli.main import cli
+from tocsin.config.settings import Settings
 from tocsin.domain.annotation import Annotation
 from tocsin.domain.clock import MINUTE, ManualClock
 from tocsin.journal.kinds import EntryKind
@@ -21,7 +29,7 @@ from tocsin.queries.service import BrainService
 from tocsin.runtime.annotations import Annotations
 from tocsin.runtime.assembly import RunningBrain, open_brain
 from tocsin.telemetry.metrics import OwnMetrics
-from tocsin_testing.compat import expected, settings_of, unpack
+from tocsin_testing.compat import FOLDER, WHEEL, expected, install_wheel, old_environment, settings_of, unpack
 
 
 @pytest.fixture
@@ -101,3 +109,61 @@ def test_annotations_go_on_where_they_were(running: RunningBrain) -> None:
     place = Shown()
     Annotations(running.brain.journal, [place], ManualClock(0), OwnMetrics(), lambda _: None, lambda _: None).tick()
     assert place.keys == expected()["brain"]["annotated"]
+
+
+# ------------------------------------------------------------------------------------------------ who asks it
+
+
+@pytest.fixture
+def served(running: RunningBrain, folder: Path) -> Iterator[str]:
+    """The URL of its API, open to this machine."""
+    service, settings = BrainService(running.brain), settings_of(folder).api
+    running.brain.tick()
+    server = ApiServer(create_app(service, settings, running.brain.clock), settings=settings)
+    server.start()
+    yield server.url
+    server.stop()
+
+
+def test_an_old_client_gets_every_answer(served: str, tmp_path: Path) -> None:
+    wheel = install_wheel(tmp_path / "wheel")
+    command = [sys.executable, str(FOLDER / "old_client.py"), served]
+    done = subprocess.run(command, env=old_environment(wheel), capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr[-4000:]
+    found, wanted = json.loads(done.stdout), expected()["brain"]
+    kept = {one["id"]: one for one in found["decisions"]}
+    for one in wanted["decisions"]:
+        same = ("rule", "subject", "action", "sentence", "findings", "parameters", "simulated")
+        assert {name: kept[one["id"]][name] for name in same} == {name: one[name] for name in same}
+    assert {one["uuid"] for one in found["gpus"]} == set(wanted["gpu_uuids"])
+    assert found["summary"]["gpus"] == len(wanted["gpu_uuids"])
+    assert found["verify_journal"]["ok"]
+    assert found["findings"]
+    assert found["incidents"]
+    assert (found["paused"]["paused"], found["resumed"]["paused"]) == (True, False)
+    assert found["export"] > expected()["journals"]["brain/journal.db"]["events"]
+
+
+# ------------------------------------------------------------------------------------------------ its settings
+
+
+def test_every_setting_is_known_and_means_the_same() -> None:
+    document = json.loads((FOLDER / "settings.json").read_text("utf-8"))
+    now = Settings.model_validate(document).model_dump(mode="json")
+    assert now == now | document
+    assert within(document, Settings().model_dump(mode="json")), "a default has changed"
+
+
+def test_its_rules_are_still_rules(tmp_path: Path) -> None:
+    with zipfile.ZipFile(WHEEL) as wheel:
+        (tmp_path / "rules.toml").write_bytes(wheel.read("tocsin/rules/defaults.toml"))
+    run = CliRunner().invoke(cli, ["rules", "check", str(tmp_path / "rules.toml")])
+    assert run.exit_code == 0, run.output
+
+
+def test_its_models_are_listed(tmp_path: Path) -> None:
+    config = tmp_path / "tocsin.toml"
+    config.write_text(f'[forecast]\nmodels = "{unpack(tmp_path) / "models"}"\n')
+    run = CliRunner().invoke(cli, ["--config", str(config), "models", "list", "--json"])
+    assert run.exit_code == 0, run.output
+    assert {"one", "two"} <= {row["version"] for row in json.loads(run.stdout)}

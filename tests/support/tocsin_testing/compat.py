@@ -8,6 +8,9 @@ from __future__ import annotations
 import json
 import lzma
 import math
+import os
+import subprocess
+import sys
 import tarfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -38,6 +41,19 @@ def unpack(folder: Path) -> Path:
     with tarfile.open(FOLDER / "state.tar.xz") as packed:
         packed.extractall(folder, filter="data")
     return folder / "state"
+
+
+def install_wheel(target: Path) -> Path:
+    """The wheel in the folder `target`, and nothing else."""
+    command = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--quiet", "--target", str(target)]
+    subprocess.run([*command, "--disable-pip-version-check", str(WHEEL)], check=True, timeout=120)
+    return target
+
+
+def old_environment(wheel: Path, **more: str) -> dict[str, str]:
+    """Of a process that runs the code of the folder `wheel`, with none of our settings but `more`."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("TOCSIN_")}
+    return {**ours, "PYTHONPATH": str(wheel), "PYTHONDONTWRITEBYTECODE": "1", **more}
 
 
 @cache

@@ -1,10 +1,10 @@
-"""Writes `state.tar.xz` and `expected.json` beside it. Runs on commit 2bd2118 alone: it imports that commit's names.
+"""Writes `state.tar.xz`, `expected.json.xz` and `settings.json` beside it. Runs on commit 2bd2118 alone: it imports that commit's names.
 
     git worktree add /tmp/old 2bd2118
     cd /tmp/old && PYTHONPATH=src:tests/support python THIS_FILE
 
 Instants, seeds and ids are fixed. Actions run in threads, so that the order of entries may differ between two runs:
-`expected.json` belongs to the `state.tar.xz` that was written with it.
+`expected.json.xz` belongs to the `state.tar.xz` that was written with it.
 """
 
 from __future__ import annotations
@@ -774,6 +774,12 @@ def tidy(folder: Path) -> None:
         path.unlink()
 
 
+def undated(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """A file that belongs to nobody, of one date."""
+    member.mtime, member.uid, member.gid, member.uname, member.gname = T0 // SECOND, 0, 0, "", ""
+    return member
+
+
 def main() -> None:
     """Write everything below a new folder, then pack it."""
     with tempfile.TemporaryDirectory() as name:
@@ -806,9 +812,11 @@ def main() -> None:
         expected["brain"] |= brain_facts(copy / "brain", later)
         shutil.rmtree(copy)
         with tarfile.open(HERE / "state.tar.xz", "w:xz", preset=9) as out:
-            out.add(folder, "state")
+            out.add(folder, "state", filter=undated)
         text = json.dumps(expected, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
         (HERE / "expected.json.xz").write_bytes(lzma.compress(text.encode(), preset=9))
+        shown = json.dumps(Settings().model_dump(mode="json"), indent=1, sort_keys=True)
+        (HERE / "settings.json").write_text(shown + "\n", encoding="utf-8")
         sys.stdout.write(f"expected: {len(text)} characters\n")
         for path in sorted(HERE.iterdir()):
             sys.stdout.write(f"{path.name}: {path.stat().st_size} bytes\n")

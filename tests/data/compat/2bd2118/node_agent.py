@@ -12,20 +12,22 @@ from tocsin.domain.power import ClockRange, Heat, PowerLimits
 from tocsin.runtime import actuator
 
 
+_LIMITS_MW: dict[str, int] = {}
+"""What is set, by GPU: it outlives an opening of the library, as in a driver."""
+
+
 class Driver:
-    """The limits of one GPU."""
+    """The limits of the node's GPUs; those with ``hot`` in their names are at the brink."""
 
-    def __init__(self) -> None:
-        self.limit_mw = 400_000
+    def limits(self, gpu: str) -> PowerLimits:
+        now = _LIMITS_MW.get(gpu, 400_000)
+        return PowerLimits(now, now, 400_000, 100_000, 400_000)
 
-    def limits(self, _gpu: str) -> PowerLimits:
-        return PowerLimits(self.limit_mw, self.limit_mw, 400_000, 100_000, 400_000)
+    def set_limit(self, gpu: str, milliwatts: int) -> None:
+        _LIMITS_MW[gpu] = milliwatts
 
-    def set_limit(self, _gpu: str, milliwatts: int) -> None:
-        self.limit_mw = milliwatts
-
-    def heat(self, _gpu: str) -> Heat:
-        return Heat(60.0, 300.0, slowdown_c=89.0)
+    def heat(self, gpu: str) -> Heat:
+        return Heat(88.0 if "hot" in gpu else 60.0, 300.0, slowdown_c=89.0)
 
     def clocks(self, _gpu: str) -> ClockRange:
         return ClockRange(210, 1410, 1350)
@@ -40,8 +42,10 @@ class Driver:
         """Nothing is open."""
 
 
-_DRIVER: Any = Driver()
+def _opened() -> Any:
+    return Driver()
+
 
 if __name__ == "__main__":
-    actuator._open_port = lambda: _DRIVER
+    actuator._open_port = _opened
     main()

@@ -16,7 +16,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-LEFT_OUT = tuple(f"tocsin/{name}/" for name in ("api", "dashboard", "forecaster", "terminal"))
+LEFT_OUT = tuple(f"tocsin/{name}/" for name in ("api", "dashboard", "forecaster"))
 DATE = (2026, 11, 22, 0, 0, 0)
 
 
