@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib import resources
 from itertools import pairwise
 from typing import Any
+
+import streamlit as st
 
 from tocsin.client.models import GpuState
 from tocsin.client.models_now import STATE_RANKS, FleetMap
 from tocsin.dashboard.palette import SYMBOLS, Palette, ink, mix
 from tocsin.dashboard.text import Text
+
+# The canvas on which the map is drawn, as a Streamlit component.
+
+_HTML = """<div class="map"><canvas tabindex="0" role="application"></canvas><div class="tip" hidden></div>
+<div class="said" role="status"></div></div>"""
+
+
+def _file(name: str) -> str:
+    return resources.files("tocsin.dashboard").joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def _component() -> Callable[..., Any]:
+    return st.components.v2.component(
+        "tocsin_fleet_map", html=_HTML, css=_file("fleet_map.css"), js=_file("fleet_map.js")
+    )
+
+
+def canvas(data: dict[str, Any], key: str) -> tuple[str, int] | None:
+    """Draw `data` (see `heatmap.drawing`); host and place of the GPU that was just opened, None where none was."""
+    result = _component()(key=key, data=data, on_opened_change=lambda: None)
+    opened = result.get("opened")
+    return (str(opened["host"]), int(opened["slot"])) if opened else None
+
 
 ROWS = 8
 """Cells of a column at most; a node with more GPUs and instances takes several columns."""

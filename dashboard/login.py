@@ -13,8 +13,7 @@ from tocsin.client.errors import Denied
 from tocsin.client.models import LoginMethods, OidcMethod
 from tocsin.dashboard import access, style
 from tocsin.dashboard.format import markdown_safe
-from tocsin.dashboard.server_names import SESSION_PATH, TICKET_HEADER
-from tocsin.dashboard.sessions import SESSIONS, Login, login_of
+from tocsin.dashboard.sessions import SESSION_PATH, SESSIONS, TICKET_HEADER, Login, login_of
 from tocsin.dashboard.text import Text
 from tocsin.domain.clock import SystemClock
 from tocsin.domain.errors import TocsinError, Unavailable

@@ -1,5 +1,288 @@
-"""Page: see `tocsin.dashboard.audit`."""
+"""Page: the journal in plain words: what was done, by whom, and whether it is whole."""
 
-from tocsin.dashboard.audit import render
+from __future__ import annotations
 
-render()
+import json
+import tempfile
+from collections.abc import Mapping
+from html import escape
+from typing import BinaryIO, cast
+
+import streamlit as st
+
+from tocsin.client.client import Client
+from tocsin.client.models import FleetSummary, JournalEntryOut, VerificationOut
+from tocsin.client.models_journal import ExportForm, JournalPage, JournalQuery
+from tocsin.dashboard import link, style
+from tocsin.dashboard.access import api, client_with, connect, current_token, show_problem
+from tocsin.dashboard.format import clock, plain_sentence, readable
+from tocsin.dashboard.frame import current_text
+from tocsin.dashboard.text import STRINGS, Text
+from tocsin.domain.clock import DAY, HOUR, from_iso
+from tocsin.domain.errors import TocsinError
+
+# Entries of the journal in plain words.
+
+SERVICE = "tocsin"
+"""Actor of what no person did."""
+_LONGEST = 220
+"""Most characters of a sentence in the table; the details have all of it."""
+
+
+def in_words(entry: JournalEntryOut, told: Mapping[str, str], text: Text) -> str:
+    """What `entry` says, as one sentence; `told` has the sentences of what it names by id alone."""
+    payload = entry.payload
+    key = f"entry.{entry.kind}"
+    if entry.kind == "verification" and payload.get("phase") == "due":
+        key = "entry.verification.due"
+    if entry.kind == "verdict" and payload.get("state"):
+        key = "entry.verdict.closed"
+    if key not in STRINGS:
+        return _short(f"{entry.kind} {_sentence(payload, told)}".strip())
+    values = {
+        "told": _short(_sentence(payload, told)) or "–",
+        "who": entry.actor,
+        "mode": text.name("mode", str(payload.get("mode", ""))),
+        "members": payload.get("members", ""),
+        "overall": text.name("ruling", str(payload.get("overall", ""))),
+        "state": text.name("decision_state", str(payload.get("state", ""))),
+        "executor": payload.get("executor", ""),
+        "status": text.name("outcome", _status(payload)),
+        "seen": text(_seen(payload)),
+        "kind": payload.get("kind", ""),
+        "subject": readable(str(payload.get("subject") or payload.get("gpu") or "")),
+    }
+    sentence = text(key, **values)
+    reason = payload.get("reason")
+    return f"{sentence} ({_short(str(reason))})" if reason else sentence
+
+
+def _seen(payload: Mapping[str, object]) -> str:
+    if payload.get("seen") is None:
+        return "entry.blind"
+    return "entry.seen" if payload["seen"] else "entry.unseen"
+
+
+def _status(payload: Mapping[str, object]) -> str:
+    outcome = payload.get("outcome")
+    return str(outcome.get("status", "")) if isinstance(outcome, dict) else ""
+
+
+def _sentence(payload: Mapping[str, object], told: Mapping[str, str]) -> str:
+    """The sentence that the entry has itself, else that of what it names."""
+    finding = payload.get("finding")
+    own = payload.get("sentence") or (finding.get("sentence", "") if isinstance(finding, dict) else "")
+    names = (str(payload.get(key, "")) for key in ("decision", "id"))
+    return str(own) or next((told[name] for name in names if name in told), "")
+
+
+def _short(sentence: str) -> str:
+    plain = plain_sentence(sentence)
+    return plain if len(plain) <= _LONGEST else f"{plain[:_LONGEST].rstrip()}…"
+
+
+def details(entry: JournalEntryOut, text: Text) -> str:
+    """All that the entry holds, and its place in the chain, as HTML."""
+    payload = json.dumps(entry.payload, indent=2, ensure_ascii=False, sort_keys=True)
+    chain = text("audit.hash", hash=entry.hash[:16], previous=entry.previous_hash[:16])
+    return f'<pre class="tc-json">{escape(payload)}</pre><p class="tc-note">{escape(chain)}</p>'
+
+
+PAGE = 20
+"""Entries on one page: what fits a screen of 900 pixels."""
+QUICK_CHECK = 100_000
+"""Longest journal that is checked without being asked for, in entries: about a second (own choice)."""
+_UNCHECKED = "chain_problem"
+_MEMORY = 8 * 2**20
+"""Bytes of an export that are held in memory; the rest goes to a temporary file."""
+VIEWS: dict[str, tuple[str, ...]] = {
+    "everything": (),
+    "people": (),
+    "actions": (
+        "decision",
+        "verdict",
+        "approval",
+        "rejection",
+        "execution_started",
+        "execution_goes_on",
+        "outcome",
+        "verification",
+        "notification",
+        "hold_off",
+        "effect_ended",
+        "manual_action",
+    ),
+    "findings": (
+        "finding_opened",
+        "finding_cleared",
+        "incident_opened",
+        "incident_updated",
+        "incident_closed",
+        "prediction",
+    ),
+    "service": (
+        "service_started",
+        "service_stopped",
+        "pause",
+        "resume",
+        "breaker_tripped",
+        "breaker_reset",
+        "injection",
+        "import_done",
+        "model_in_service",
+        "login",
+        "logout",
+        "login_locked",
+    ),
+}
+"""Choices of the page, with the kinds of entries that each shows; none is any."""
+SPANS: dict[str, int] = {"hour": HOUR, "day": DAY, "week": 7 * DAY, "ever": 0}
+"""Spans of time by name, in milliseconds; 0 is all."""
+
+
+def _query(summary: FleetSummary, known: tuple[str, ...], text: Text) -> JournalQuery:
+    """What the filters ask for."""
+    with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
+        view = link.pick("view", text("page.audit"), list(VIEWS), "everything", lambda one: text(f"audit.{one}"))
+        st.space("stretch")
+        span = link.pick("since", text("audit.span"), list(SPANS), "ever", lambda one: text(f"audit.{one}"))
+    with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
+        words = _typed("q", text("audit.search"))
+        actor = _typed("actor", text("audit.actor"))
+        offered = [kind for kind in known if not VIEWS[view] or kind in VIEWS[view]]
+        kinds = link.pick_many("kind", text("audit.kind"), offered)
+    start_ms = from_iso(summary.now) - SPANS[span] if SPANS[span] else None
+    return JournalQuery(tuple(kinds) or VIEWS[view], actor, view == "people", words, start_ms)
+
+
+def _typed(name: str, label: str) -> str:
+    """A text that is kept in the URL."""
+    st.session_state[name] = link.read(name)
+
+    def changed() -> None:
+        link.write(name, st.session_state[name])
+        link.write("before", "")
+
+    return st.text_input(
+        label, key=name, placeholder=label, label_visibility="collapsed", max_chars=200, on_change=changed
+    )
+
+
+def _before() -> int | None:
+    asked = link.read("before")
+    return int(asked) if asked.isdecimal() and 0 < len(asked) < 19 and int(asked) > 0 else None
+
+
+def _turn(before: int | None) -> None:
+    link.write("before", str(before) if before else "")
+
+
+def _check() -> None:
+    """Ask whether the chain holds and keep the answer for this session; that nobody answers is told once."""
+    try:
+        with connect() as client:
+            st.session_state["chain"] = (client.verify_journal(), client.summary().now)
+    except TocsinError as error:
+        st.session_state.setdefault("chain", (None, ""))
+        st.session_state[_UNCHECKED] = error
+
+
+def _chain(head: int, text: Text) -> None:
+    """The state of the chain, with the button that checks it."""
+    if "chain" not in st.session_state and head <= QUICK_CHECK:
+        _check()
+    found: VerificationOut | None
+    found, at = st.session_state.get("chain", (None, ""))
+    problem = st.session_state.pop(_UNCHECKED, None)
+    if problem is not None:
+        show_problem(problem, text)
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.html(chain_words(found, at, text))
+        st.button(text("audit.check"), key="check", icon=":material/link:", on_click=_check)
+        for form in ("jsonl", "cef"):
+            _download(form, text)
+
+
+def chain_words(found: VerificationOut | None, at: str, text: Text) -> str:
+    """What is known of the chain, as a chip."""
+    if found is None:
+        return style.bar([style.chip("? " + text("audit.chain.unchecked"))])
+    if found.ok:
+        return style.bar([style.chip("✓ " + text("audit.chain.ok", n=found.events, at=clock(at)))])
+    return style.bar([style.chip("✕ " + text("audit.chain.broken", problem=found.problem), "tc-alarm")])
+
+
+def _download(form: ExportForm, text: Text) -> None:
+    wanted: JournalQuery = st.session_state.get("export", JournalQuery())
+    token = current_token()
+    st.download_button(
+        text(f"audit.export.{form}"),
+        data=lambda: exported(form, wanted, token),
+        file_name=f"tocsin-journal.{form}",
+        mime="application/x-ndjson" if form == "jsonl" else "text/plain",
+        key=f"export-{form}",
+        icon=":material/download:",
+        help=text("audit.export.note"),
+        on_click="ignore",
+    )
+
+
+def exported(form: ExportForm, query: JournalQuery, token: str) -> BinaryIO:
+    """The journal as the API sends it to the holder of `token`, in a file that takes little memory.
+
+    Streamlit asks for it outside of any run of the script, where nobody is logged in.
+    """
+    into = tempfile.SpooledTemporaryFile(max_size=_MEMORY)  # noqa: SIM115  # Streamlit reads it after this returns
+    with client_with(token) as client:
+        for piece in client.export_journal(form, query):
+            into.write(piece)
+    into.seek(0)
+    return cast("BinaryIO", into)
+
+
+def _table(page: JournalPage, text: Text) -> str:
+    rows = []
+    for entry in page.entries:
+        words = escape(in_words(entry, page.told, text))
+        label = escape(text("audit.entry", seq=entry.seq), quote=True)
+        what = f"<details><summary aria-label='{label}'>{words}</summary>{details(entry, text)}</details>"
+        who = "" if entry.actor == SERVICE else f"<b>{escape(entry.actor)}</b>"
+        simulated = style.chip(text("simulated"), "tc-sim tc-small") if entry.simulated else ""
+        when = f'<span class="tc-nowrap">{entry.at[:10]} {entry.at[11:19]}</span>'
+        rows.append([str(entry.seq), when, who, what, simulated])
+    head = [text(f"column.{name}") for name in ("number", "when", "who", "what")] + [""]
+    return f'<div class="tc-audit">{style.table(head, rows, numbers=[0])}</div>'
+
+
+def _pages(page: JournalPage, text: Text) -> None:
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.button(text("audit.newest"), key="newest", icon=":material/refresh:", on_click=_turn, args=(None,))
+        closed = page.next_before is None
+        st.button(text("audit.older"), key="older", disabled=closed, on_click=_turn, args=(page.next_before,))
+        if page.entries:
+            first, last = page.entries[0].seq, page.entries[-1].seq
+            st.html(style.note(text("audit.shown", first=first, last=last, head=page.head)))
+
+
+def _page(client: Client, query: JournalQuery) -> JournalPage:
+    return client.journal_page(query, _before(), PAGE)
+
+
+def render() -> None:
+    """Draw the page; it looks again when asked to."""
+    text = current_text()
+    with api(text, whole=True) as client:
+        summary, newest = client.summary(), client.journal_page(limit=1)
+        _chain(newest.head, text)
+        query = _query(summary, tuple(newest.kinds), text)
+        page = _page(client, query)
+    st.session_state["export"] = JournalQuery(query.kinds, start_ms=query.start_ms)
+    if page.entries:
+        st.html(_table(page, text))
+    else:
+        st.html(style.note(text("audit.none" if page.next_before is None else "audit.none_here")))
+    _pages(page, text)
+
+
+if __name__ == "__main__":
+    render()

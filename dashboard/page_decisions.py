@@ -1,5 +1,535 @@
-"""Page: see `tocsin.dashboard.decision_list`."""
+"""Page: decisions over time, why each was made, and a person's yes, no or undo."""
 
-from tocsin.dashboard.decision_list import render
+from __future__ import annotations
 
-render()
+from collections.abc import Mapping, Sequence
+from html import escape
+
+import plotly.graph_objects as go
+import streamlit as st
+
+from tocsin.client.client import Client
+from tocsin.client.errors import NotFound
+from tocsin.client.models import FleetSummary, GpuState, JournalEntryOut, VerdictOut
+from tocsin.client.models_decisions import DecisionStory, Timeline, TimelineItem, TimelineMark, TimelineQuery
+from tocsin.dashboard import charts, link, style
+from tocsin.dashboard.access import REFRESH_SECONDS, api
+from tocsin.dashboard.decision_control import Hand, decide_buttons, fleet_buttons, forget_news, show_news
+from tocsin.dashboard.format import (
+    clock,
+    effect_words,
+    markdown_safe,
+    plain_sentence,
+    readable,
+    seconds_between,
+    short_clock,
+)
+from tocsin.dashboard.frame import current_palette, current_text
+from tocsin.dashboard.palette import RULING_SYMBOLS, SEVERITY_STATES, SYMBOLS, Palette
+from tocsin.dashboard.text import Text
+from tocsin.domain.clock import SECOND, from_iso, to_iso
+from tocsin.domain.decision import DecisionState, Mode, Ruling
+from tocsin.domain.finding import ActionKind
+from tocsin.domain.subject import SubjectKind
+
+# One decision in full: where it stands, what stands in its way, what was weighed, what happened, what came of it.
+
+_STEPS = frozenset(
+    {
+        "decision",
+        "verdict",
+        "approval",
+        "rejection",
+        "execution_started",
+        "execution_goes_on",
+        "outcome",
+        "notification",
+    }
+)
+"""Kinds of entries that the table of words has a line for."""
+
+
+def show(story: DecisionStory, now: str, hand: Hand, palette: Palette) -> None:
+    """Draw all of it, the most important first."""
+    text, item = hand.text, story.decision
+    with st.container(border=True, gap="small"):
+        mark = style.sign(SEVERITY_STATES[item.severity])
+        st.html(style.row(mark, f"<b>{escape(plain_sentence(item.sentence))}</b>") + _facts(item, now, text))
+        st.html(style.row("", f'<span class="tc-stand">{escape(standing(story, now, text))}</span>'))
+        decide_buttons(item, hand)
+        _links(item, text)
+        steps = style.title(text("steps.title")) + _steps(story.entries, now, text)
+        parts = (_obstacles(story, now, text, palette), _effect(story, text), _weighed(item, text), steps)
+        st.html('<div class="tc-gap"></div>'.join(part for part in parts if part))
+        _guards(story, text, palette)
+
+
+def _facts(item: TimelineItem, now: str, text: Text) -> str:
+    age = text("decision.made", age=text.duration(max(0.0, seconds_between(item.at, now))))
+    pairs = [
+        (text("decisions.action"), text.name("action", item.action.value)),
+        (text("decisions.rule"), item.rule),
+        (text("decisions.pool"), item.subject.pool),
+        ("", text("mode", mode=text.name("mode", item.mode.value))),
+        ("", age),
+    ]
+    left = seconds_between(now, item.expires)
+    if item.state in (DecisionState.HELD, DecisionState.APPROVED) and left > 0:
+        pairs.append(("", text("decision.expires", time=text.duration(left))))
+    return style.facts(pairs)
+
+
+def standing(story: DecisionStory, now: str, text: Text) -> str:
+    """Where the decision stands, as one line."""
+    item, state = story.decision, story.decision.state
+    if state is DecisionState.HELD:
+        return _standing_held(item, text)
+    if state is DecisionState.APPROVED:
+        return text("stand.approved", who=item.approved_by)
+    if state is DecisionState.EXECUTING:
+        return text("stand.executing", executor=_started(story.entries).get("executor", ""))
+    if state is DecisionState.VERIFYING:
+        left = _until_checked(story, now)
+        when = text("stand.soon") if left <= 0 else text("stand.in", time=text.duration(left))
+        return text("stand.verifying", when=when)
+    if state is DecisionState.REJECTED:
+        head = text("stand.rejected", who=item.rejected_by) if item.rejected_by else text("stand.denied")
+        return _with(head, item.reason)
+    if state is DecisionState.EXPIRED:
+        return _with(text("stand.expired"), item.reason)
+    ended = text.name("outcome", item.outcome.status.value) if item.outcome else ""
+    return _with(_with(text(f"stand.{state.value}"), ended), item.outcome.detail if item.outcome else "")
+
+
+def _standing_held(item: TimelineItem, text: Text) -> str:
+    if item.mode is Mode.OBSERVE:
+        return text("stand.observed")
+    if not item.approvable:
+        return text("stand.held")
+    return text("stand.waiting_held") if set(item.held_by) - {"approval"} else text("stand.waiting")
+
+
+def _with(head: str, detail: str) -> str:
+    return f"{head}: {readable(detail)}" if detail else head
+
+
+def _started(entries: Sequence[JournalEntryOut]) -> Mapping[str, object]:
+    return next((e.payload for e in entries if e.kind == "execution_started"), {})
+
+
+def _due(story: DecisionStory) -> JournalEntryOut | None:
+    return next((e for e in story.entries if e.kind == "verification" and e.payload.get("phase") == "due"), None)
+
+
+def _until_checked(story: DecisionStory, now: str) -> float:
+    """Seconds until the effect is looked at; 0 where that is due, or the execution has not ended."""
+    due = _due(story)
+    if due is None:
+        return 0.0
+    return max(0.0, seconds_between(now, to_iso(from_iso(due.at) + int(story.settle_s * SECOND))))
+
+
+def _links(item: TimelineItem, text: Text) -> None:
+    with st.container(horizontal=True, gap="small"):
+        if item.subject.kind is SubjectKind.GPU:
+            parameters = link.target(gpu=item.subject.name)
+            st.page_link(
+                link.GPU_PAGE, label=text("decision.show_gpu"), icon=":material/arrow_forward:", query_params=parameters
+            )
+        if item.undone_by:
+            parameters = link.target(decision=item.undone_by)
+            st.page_link(
+                link.DECISIONS_PAGE, label=text("decision.other"), icon=":material/undo:", query_params=parameters
+            )
+
+
+def _runbook(base: str, kind: str, name: str, text: Text) -> str:
+    """A link to a page of the runbooks, or its place in them where nobody said where they are."""
+    path = f"{kind}/{name}.md"
+    if not base.startswith(("http://", "https://")):
+        return f'<span class="tc-muted">runbooks/{escape(path)}</span>'
+    address = escape(f"{base.rstrip('/')}/{path}", quote=True)
+    label = escape(f"{text('why.runbook')}: {name}")
+    return f'<a href="{address}" target="_blank" rel="noopener" aria-label="{label}">{escape(text("why.runbook"))}</a>'
+
+
+def _ruling(ruling: Ruling, palette: Palette) -> str:
+    return f'<span class="tc-sign" style="color:{palette.ruling(ruling)}">{RULING_SYMBOLS[ruling]}</span>'
+
+
+def _obstacles(story: DecisionStory, now: str, text: Text, palette: Palette) -> str:
+    """One line for each guard that does not allow it; nothing for what has ended."""
+    item = story.decision
+    if item.outcome or item.state in (DecisionState.EXECUTING, DecisionState.VERIFYING):
+        return ""
+    if not item.verdicts:
+        return style.note(text("why.none"))
+    lines = []
+    for verdict in item.verdicts:
+        if verdict.ruling is Ruling.ALLOW:
+            continue
+        what = f"<b>{escape(text.name('guard', verdict.guard))}</b> {escape(readable(verdict.reason))} "
+        what += _runbook(story.runbooks_url, "guards", verdict.guard, text)
+        until = text("decision.until", time=f"{short_clock(verdict.until, now)} UTC") if verdict.until else ""
+        lines.append(style.row(_ruling(verdict.ruling, palette), what, until))
+    body = "".join(lines) or style.note(text("why.nothing"))
+    return style.title(text("why.title")) + body
+
+
+def _weighed(item: TimelineItem, text: Text) -> str:
+    """What each choice was expected to lose, as bars; where nothing was compared, why not."""
+    if item.action is ActionKind.NOTIFY or item.asked_by:
+        return ""
+    if not item.alternatives:
+        return style.title(text("weighed.title")) + style.note(text("weighed.none", rule=item.rule))
+    most = max(one.gpu_hours for one in item.alternatives) or 1.0
+    rows = []
+    for one in item.alternatives:
+        name = text("weighed.wait") if one.action is ActionKind.NOTIFY else text.name("action", one.action.value)
+        chosen = f" ({text('weighed.chosen')})" if one.chosen else ""
+        kind = "tc-loss tc-chosen" if one.chosen else "tc-loss"
+        rows.append(
+            f'<div class="{kind}"><span>{escape(name + chosen)}</span>'
+            f'<i style="width:{60 * one.gpu_hours / most:.0f}%"></i><b>{one.gpu_hours:.3g}</b></div>'
+        )
+    return style.title(text("weighed.title")) + "".join(rows) + style.note(_saving(item, text))
+
+
+def _saving(item: TimelineItem, text: Text) -> str:
+    wait = next((one.gpu_hours for one in item.alternatives if one.action is ActionKind.NOTIFY), None)
+    chosen = next((one.gpu_hours for one in item.alternatives if one.chosen), None)
+    if wait is None or chosen is None:
+        return ""
+    key = "weighed.saves" if chosen < wait else "weighed.costs"
+    return text(key, hours=f"{wait - chosen if chosen < wait else wait:.3g}")
+
+
+def _effect(story: DecisionStory, text: Text) -> str:
+    """What was measured of it: degrees, watts, and one against the other."""
+    item = story.decision
+    if item.outcome is None:
+        pending = item.state is DecisionState.VERIFYING
+        words = text("effect.pending", time=text.duration(story.settle_s))
+        return style.title(text("effect.title")) + style.note(words) if pending else ""
+    cards = [_measured(name, value, text) for name, value in item.outcome.effect.items()]
+    body = style.kpis(cards) if cards else style.note(text("effect.none"))
+    return style.title(text("effect.title")) + body
+
+
+def _measured(name: str, value: float, text: Text) -> str:
+    return style.kpi(*effect_words(name, value, text))
+
+
+def _steps(entries: Sequence[JournalEntryOut], now: str, text: Text) -> str:
+    """What the journal says of it, verdicts that follow each other as one line."""
+    lines: list[str] = []
+    last = ""
+    for entry in entries:
+        if entry.kind == "verdict" and last == "verdict":
+            continue
+        last = entry.kind
+        words = _step(entry, text)
+        detail = str(entry.payload.get("detail") or entry.payload.get("reason") or "")
+        what = escape(words) + (f' <span class="tc-muted">{escape(readable(detail))}</span>' if detail else "")
+        lines.append(style.row("", what, f"{short_clock(entry.at, now)} · #{entry.seq}"))
+    return "".join(lines)
+
+
+def _step(entry: JournalEntryOut, text: Text) -> str:
+    payload = entry.payload
+    if entry.kind == "verification":
+        if payload.get("phase") == "due":
+            return text("steps.due")
+        seen = payload.get("seen")
+        return text("steps.blind" if seen is None else "steps.seen" if seen else "steps.unseen")
+    if entry.kind == "decision" and entry.actor != "tocsin":
+        return text("steps.decision.asked", who=entry.actor)
+    outcome = payload.get("outcome")
+    status = str(outcome.get("status", "")) if isinstance(outcome, dict) else ""
+    executor = str(payload.get("executor", ""))
+    values = {"who": entry.actor, "executor": executor, "status": text.name("outcome", status)}
+    return text(f"steps.{entry.kind}", **values) if entry.kind in _STEPS else entry.kind
+
+
+def _guard_rows(story: DecisionStory, verdicts: Sequence[VerdictOut], text: Text, palette: Palette) -> list[list[str]]:
+    return [
+        [
+            f"{_ruling(one.ruling, palette)} {escape(text.name('ruling', one.ruling.value))}",
+            escape(text.name("guard", one.guard)),
+            escape(readable(one.reason)),
+            clock(one.until) if one.until else "",
+            _runbook(story.runbooks_url, "guards", one.guard, text),
+        ]
+        for one in verdicts
+    ]
+
+
+def _guards(story: DecisionStory, text: Text, palette: Palette) -> None:
+    item = story.decision
+    counts = {ruling: sum(v.ruling is ruling for v in item.verdicts) for ruling in Ruling}
+    label = text("decision.guards", allow=counts[Ruling.ALLOW], hold=counts[Ruling.HOLD], deny=counts[Ruling.DENY])
+    with st.expander(label):
+        head = [text(f"column.{name}") for name in ("says", "guard", "why", "until")] + [""]
+        st.html(style.table(head, _guard_rows(story, item.verdicts, text, palette)))
+        action = text.name("action", item.action.value)
+        st.html(style.row("", f"{escape(action)} {_runbook(story.runbooks_url, 'actions', item.action.value, text)}"))
+
+
+PAGE = 10
+"""Decisions on one page of the list: what fits a screen of 900 pixels."""
+_SHOWN = "decision_shown"
+_LABEL = 100
+"""Most characters of a sentence in the list."""
+VIEWS: dict[str, tuple[DecisionState, ...]] = {
+    "waiting": (),
+    "held": (DecisionState.HELD,),
+    "running": (DecisionState.APPROVED, DecisionState.EXECUTING, DecisionState.VERIFYING),
+    "ended": (DecisionState.DONE, DecisionState.FAILED, DecisionState.REJECTED, DecisionState.EXPIRED),
+    "all": (),
+}
+"""Choices of the list, with the states that each shows; none is any."""
+SIGNS: dict[DecisionState, tuple[str, str]] = {
+    DecisionState.HELD: ("Ⅱ", "square"),
+    DecisionState.APPROVED: ("▷", "triangle-right-open"),
+    DecisionState.EXECUTING: ("▶", "triangle-right"),
+    DecisionState.VERIFYING: ("▶", "diamond"),
+    DecisionState.DONE: ("✓", "circle"),
+    DecisionState.FAILED: ("✕", "x"),
+    DecisionState.REJECTED: ("⊘", "circle-x-open"),
+    DecisionState.EXPIRED: ("○", "circle-open"),
+}
+"""A state as a sign in text and on the axis of time."""
+
+
+def _query(view: str, timeline: Timeline | None, text: Text) -> TimelineQuery:
+    """What the filters ask for; `timeline` offers what there is to choose from."""
+    known = timeline or Timeline(total=0, offset=0, items=[], marks=[])
+    with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
+        words = _search(text)
+        actions = link.pick_many(
+            "action",
+            text("decisions.action"),
+            [one.value for one in known.actions],
+            lambda name: text.name("action", name),
+        )
+        rule = _one_of("rule", text("decisions.rule"), known.rules, text)
+        pool = _one_of("pool", text("decisions.pool"), known.pools, text)
+    kinds = tuple(ActionKind(name) for name in actions)
+    waiting = {"waiting": True, "held": False}.get(view)
+    return TimelineQuery(VIEWS[view], kinds, rule, pool, words, waiting)
+
+
+def _search(text: Text) -> str:
+    st.session_state["q"] = link.read("q")
+    return st.text_input(
+        text("decisions.search"),
+        key="q",
+        placeholder=text("decisions.search"),
+        label_visibility="collapsed",
+        max_chars=200,
+        on_change=lambda: _first_page("q"),
+    )
+
+
+def _one_of(name: str, label: str, options: list[str], text: Text) -> str:
+    """A choice of one or none that is kept in the URL."""
+    st.session_state[name] = link.read(name, "", ["", *options])
+    return st.selectbox(
+        label,
+        ["", *options],
+        key=name,
+        format_func=lambda value: value or f"{label}: {text('decisions.any')}",
+        label_visibility="collapsed",
+        on_change=lambda: _first_page(name),
+    )
+
+
+def _first_page(name: str) -> None:
+    link.write(name, st.session_state[name])
+    link.write("from", "")
+
+
+def _view(timeline: Timeline, text: Text) -> str:
+    counts = {"waiting": timeline.waiting, "all": sum(timeline.states.values())}
+    for name in ("held", "running", "ended"):
+        counts[name] = sum(timeline.states.get(state, 0) for state in VIEWS[name])
+    counts["held"] -= timeline.waiting
+    default = "waiting" if timeline.waiting else "all"
+    return link.pick(
+        "show",
+        text("page.decisions"),
+        list(VIEWS),
+        default,
+        lambda name: f"{text(f'decisions.{name}')} ({counts[name]})",
+    )
+
+
+def _colour(state: DecisionState, palette: Palette) -> str:
+    if state is DecisionState.HELD:
+        return palette.words[GpuState.WARNING]
+    if state is DecisionState.FAILED:
+        return palette.words[GpuState.CRITICAL]
+    if state in (DecisionState.REJECTED, DecisionState.EXPIRED):
+        return palette.muted
+    return palette.line
+
+
+def _short(sentence: str) -> str:
+    plain = plain_sentence(sentence)
+    return plain if len(plain) <= _LABEL else f"{plain[:_LABEL].rstrip()}…"
+
+
+def _over_time(marks: list[TimelineMark], chosen: str, text: Text, palette: Palette) -> go.Figure:
+    """One row an action, one mark a decision; the chosen one has a ring."""
+    chart = go.Figure()
+    for state in DecisionState:
+        mine = [mark for mark in marks if mark.state is state]
+        if not mine:
+            continue
+        chart.add_scatter(
+            x=[mark.at for mark in mine],
+            y=[text.name("action", mark.action.value) for mark in mine],
+            customdata=[mark.id for mark in mine],
+            text=[escape(_short(mark.sentence)) for mark in mine],
+            mode="markers",
+            name=f"{text.name('decision_state', state.value)}",
+            hovertemplate="%{text}<extra>%{x|%H:%M}</extra>",
+            marker={
+                "opacity": 1,
+                "symbol": SIGNS[state][1],
+                "color": _colour(state, palette),
+                "size": [13 if mark.id == chosen else 9 for mark in mine],
+                "line": {"width": [2 if mark.id == chosen else 1 for mark in mine], "color": palette.text},
+            },
+        )
+    rows = len({mark.action for mark in marks})
+    charts.plain(chart, 74 + 16 * rows, palette, margin={"l": 0, "r": 12, "t": 4, "b": 0})
+    chart.update_xaxes(tickformat="%H:%M\n%d %b", automargin=True)
+    return chart.update_layout(legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
+
+
+def _draw_marks(timeline: Timeline, chosen: str, text: Text, palette: Palette) -> None:
+    if not timeline.marks:
+        return
+    picked = st.plotly_chart(
+        _over_time(timeline.marks, chosen, text, palette),
+        key=f"marks-{st.session_state.get('marks_drawn', 0)}",
+        config=charts.CONFIG,
+        on_select="rerun",
+        selection_mode="points",
+        alt=text("decisions.marks"),
+    )
+    points = picked["selection"]["points"]
+    if points:
+        # A fresh chart has nothing selected, so that the same mark can be clicked again.
+        st.session_state["marks_drawn"] = st.session_state.get("marks_drawn", 0) + 1
+        _choose(str(points[0]["customdata"]))
+        st.rerun(scope="fragment")
+
+
+def _choose(identity: str) -> None:
+    forget_news()
+    link.write("decision", identity)
+
+
+def _row(item: TimelineItem, now: str, chosen: str, text: Text) -> None:
+    sign = SIGNS[item.state][0]
+    state = text("decisions.waiting") if item.approvable else text.name("decision_state", item.state.value)
+    age = text("decision.made", age=text.duration(max(0.0, seconds_between(item.at, now))))
+    mark = SYMBOLS[SEVERITY_STATES[item.severity]]
+    st.button(
+        f"{mark} {markdown_safe(_short(item.sentence))} :gray[{sign} {markdown_safe(state)} · {age}]",
+        key=f"row-{item.id}",
+        type="secondary" if item.id == chosen else "tertiary",
+        width="stretch",
+        on_click=_choose,
+        args=(item.id,),
+    )
+
+
+def _pages(timeline: Timeline, text: Text) -> None:
+    if timeline.total <= PAGE:
+        return
+    last = min(timeline.total, timeline.offset + PAGE)
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        for key, to, closed in (
+            ("newer", timeline.offset - PAGE, timeline.offset == 0),
+            ("older", timeline.offset + PAGE, last >= timeline.total),
+        ):
+            st.button(text(f"decisions.{key}"), key=key, disabled=closed, on_click=_turn, args=(max(0, to),))
+        words = text("decisions.page", first=timeline.offset + 1, last=last, total=timeline.total)
+        st.html(style.note(words))
+
+
+def _turn(offset: int) -> None:
+    link.write("from", str(offset) if offset else "")
+
+
+def _offset() -> int:
+    asked = link.read("from")
+    return int(asked) // PAGE * PAGE if asked.isdecimal() and len(asked) < 7 else 0
+
+
+def _story(client: Client, timeline: Timeline, query: TimelineQuery, text: Text) -> DecisionStory | None:
+    """The decision of the URL, else the first of the list; None where there is none.
+
+    A decision that is shown stays until a person chooses another or other filters: what is new in the list, or has
+    left it, must not put another decision under the button that somebody is about to press.
+    """
+    asked, before = link.read("decision"), st.session_state.get(_SHOWN)
+    if not asked and before is not None and before[0] == query:
+        asked = before[1]
+    elif not asked and timeline.items:
+        asked = timeline.items[0].id
+    st.session_state[_SHOWN] = (query, asked) if asked else None
+    if not asked:
+        return None
+    try:
+        return client.story(asked)
+    except NotFound:
+        st.warning(text("decisions.gone", id=markdown_safe(asked)))
+        link.write("decision", "")
+        st.session_state[_SHOWN] = None
+        return None
+
+
+def _head(summary: FleetSummary, everything: Timeline, hand: Hand) -> str:
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        view = _view(everything, hand.text)
+        st.space("stretch")
+        fleet_buttons(summary, hand)
+    return view
+
+
+@st.fragment(run_every=REFRESH_SECONDS)
+def render() -> None:
+    """Draw the page."""
+    text, palette = current_text(), current_palette()
+    with api(text) as client:
+        summary, hand, everything = client.summary(), Hand(client.me(), text), client.timeline(limit=1)
+        show_news(text)
+        view = _head(summary, everything, hand)
+        if not everything.states:
+            st.info(text("decisions.none"))
+        query = _query(view, everything, text)
+        timeline = client.timeline(query, _offset(), PAGE)
+        story = _story(client, timeline, query, text)
+    chosen = story.decision.id if story else ""
+    left, right = st.columns([5, 6], gap="medium")
+    with left:
+        _draw_marks(timeline, chosen, text, palette)
+    with left, st.container(key="decision_rows", gap=None):
+        if not timeline.items:
+            st.html(style.note(text("decisions.waiting.none" if view == "waiting" else "decisions.unfitting")))
+        for item in timeline.items:
+            _row(item, summary.now, chosen, text)
+        _pages(timeline, text)
+    with right:
+        if story is None:
+            st.html(style.note(text("decisions.choose")))
+        else:
+            show(story, summary.now, hand, palette)
+
+
+if __name__ == "__main__":
+    render()

@@ -1,5 +1,141 @@
-"""Page: see `tocsin.dashboard.overview`."""
+"""Page: the fleet at a glance, and what needs attention now."""
 
-from tocsin.dashboard.overview import render
+from __future__ import annotations
 
-render()
+import streamlit as st
+
+from tocsin.client.models import FleetSummary, GpuState
+from tocsin.client.models_now import FleetMap
+from tocsin.dashboard import attention, heatmap, link, style
+from tocsin.dashboard.access import REFRESH_SECONDS, api
+from tocsin.dashboard.fleet_data import MAPS
+from tocsin.dashboard.format import percent, watts
+from tocsin.dashboard.frame import current_palette, current_text
+from tocsin.dashboard.heatmap import canvas
+from tocsin.dashboard.palette import SYMBOLS, Palette
+from tocsin.dashboard.text import Text
+
+
+def _states(summary: FleetSummary, text: Text) -> list[str]:
+    def count(which: GpuState) -> int:
+        return summary.states.get(which, 0)
+
+    critical, lost = count(GpuState.CRITICAL), count(GpuState.LOST)
+    warning, stale = count(GpuState.WARNING), count(GpuState.STALE)
+    bad = text("kpi.critical.note", critical=critical, lost=lost)
+    old = text("kpi.warning.note", stale=stale)
+    worst = GpuState.CRITICAL if critical + lost else GpuState.OK
+    return [
+        style.kpi(text("kpi.critical"), str(critical + lost), bad, worst),
+        style.kpi(text("kpi.warning"), str(warning), old, GpuState.WARNING if warning else GpuState.OK),
+    ]
+
+
+def _figures(summary: FleetSummary, text: Text) -> str:
+    predictions, waiting = summary.predictions, summary.decisions_approvable
+    held = text("kpi.decisions.note", held=summary.decisions_held)
+    size = text("kpi.gpus.note", hosts=f"{summary.hosts:,}", pools=summary.pools)
+    load = text("kpi.load.note", memory=percent(summary.memory_used_ratio), power=watts(summary.power_watts))
+    ahead, mine = "forecast" if predictions else "grid", "line" if waiting else "grid"
+    return style.kpis(
+        [
+            *_states(summary, text),
+            style.kpi(text("kpi.predictions"), str(predictions), text("kpi.predictions.note"), edge=ahead),
+            style.kpi(text("kpi.decisions"), str(waiting), held, edge=mine),
+            style.kpi(text("kpi.gpus"), f"{summary.gpus:,}", size),
+            style.kpi(text("kpi.load"), percent(summary.utilization_ratio), load),
+        ]
+    )
+
+
+def _choices(fleet: FleetMap, text: Text) -> tuple[str, list[str], str]:
+    """Colour, pools and what is looked for, from the URL and the widgets above the map."""
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.html(style.title(text("fleet")), width="content")
+        colour = link.pick(
+            "colour", text("fleet"), list(heatmap.MEASURES), "state", lambda name: text(f"colour.{name}")
+        )
+        pools: list[str] = []
+        names = sorted(set(fleet.pools))
+        with st.popover(text("fleet.filter"), icon=":material/filter_alt:"):
+            if len(names) > 1:
+                pools = link.pick_many("pool", text("fleet.pools"), names)
+            find = _find(text)
+    return colour, pools, find
+
+
+def _find(text: Text) -> str:
+    st.session_state["find"] = link.read("find")
+    found: str = st.text_input(
+        text("fleet.find"), key="find", on_change=lambda: link.write("find", st.session_state["find"])
+    )
+    return found
+
+
+def _legend(choice: str, text: Text, palette: Palette) -> str:
+    measure = heatmap.MEASURES[choice]
+    if measure is None:
+        return style.legend(
+            [(palette.states[state], f"{SYMBOLS[state]} {text.name('state', state.value)}") for state in GpuState]
+        )
+    shades = measure.shades(palette)
+    return style.scale(shades, f"{measure.low:.0f}", f"{measure.high:.0f} {measure.unit}")
+
+
+def _open(fleet: FleetMap, opened: tuple[str, int]) -> None:
+    """Go to the GPU at a place of a host."""
+    host, slot = opened
+    if host in fleet.hosts:
+        place = fleet.hosts.index(host)
+        here = [gpu for gpu, other in enumerate(fleet.host) if other == place]
+        if slot < len(here):
+            st.switch_page(link.GPU_PAGE, query_params=link.target(gpu=fleet.uuid[here[slot]]))
+
+
+def _map(fleet: FleetMap, text: Text, palette: Palette) -> None:
+    colour, pools, find = _choices(fleet, text)
+    chosen = heatmap.choose(fleet, pools, find)
+    if not chosen.gpus:
+        st.info(text("fleet.nothing"))
+        return
+    label = text("fleet.map", gpus=f"{len(chosen.gpus):,}", hosts=f"{len(chosen.hosts):,}")
+    opened = canvas(heatmap.drawing(fleet, chosen, colour, text, palette, label), "map")
+    st.html(_legend(colour, text, palette))
+    st.caption(text("fleet.hint"))
+    if opened is not None:
+        _open(fleet, opened)
+
+
+def _heading(summary: FleetSummary, text: Text) -> None:
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.html(style.title(text("attention")), width="content")
+        if summary.decisions_approvable:
+            st.page_link(
+                link.DECISIONS_PAGE,
+                label=text("attention.decisions", n=summary.decisions_approvable),
+                icon=":material/gavel:",
+                query_params=link.target(),
+            )
+
+
+@st.fragment(run_every=REFRESH_SECONDS)
+def render() -> None:
+    """Draw the page."""
+    text, palette = current_text(), current_palette()
+    with api(text) as client:
+        summary, fleet, found = client.summary(), MAPS.look(client), client.attention(attention.SHOWN)
+        st.html(_figures(summary, text))
+        if not fleet.uuid:
+            st.info(f"{text('no_gpus')} {text('no_gpus.remedy')}")
+            return
+        left, right = st.columns([5, 4], gap="medium")
+        with left:
+            _map(fleet, text, palette)
+        with right:
+            _heading(summary, text)
+            attention.show(found, summary.now, text)
+            st.caption(text("attention.cost.help"))
+
+
+if __name__ == "__main__":
+    render()

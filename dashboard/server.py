@@ -9,8 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tocsin.dashboard.server_names import SESSION_PATH, TICKET_HEADER
-from tocsin.dashboard.sessions import COOKIE, SESSIONS
+from tocsin.dashboard.sessions import COOKIE, SESSION_PATH, SESSIONS, TICKET_HEADER
 
 
 async def keep(request: Request) -> Response:

@@ -9,6 +9,14 @@ from dataclasses import dataclass
 
 from tocsin.domain.clock import MINUTE, Clock, SystemClock, from_iso
 
+# Names that the pages and what serves them share.
+
+TICKET_HEADER = "x-tocsin-ticket"
+"""A header of our own: a page of another origin cannot send it without asking first, and is told no."""
+SESSION_PATH = "/session"
+"""Where a browser fetches the cookie of its log-in."""
+
+
 COOKIE = "tocsin_session"
 MOST = 10_000
 """Log-ins that are kept; beyond these the oldest ends."""

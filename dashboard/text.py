@@ -5,9 +5,16 @@ What the brain says (sentences of findings, predictions and guards) is shown as 
 
 from __future__ import annotations
 
-from tocsin.dashboard.words import STRINGS
+import tomllib
+from importlib import resources
 
 LANGUAGES = {"en": "English", "zh": "中文"}
+TABLES: dict[str, dict[str, list[str]]] = tomllib.loads(
+    resources.files("tocsin.dashboard").joinpath("strings.toml").read_text(encoding="utf-8")
+)
+"""The strings by page, then by key: English, Chinese."""
+STRINGS: dict[str, list[str]] = {key: words for table in TABLES.values() for key, words in table.items()}
+"""Every string. A key stands in one table alone, which a test sees to."""
 
 
 class Text:

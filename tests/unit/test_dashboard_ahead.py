@@ -221,7 +221,7 @@ def test_a_period_is_kept_in_the_url_and_asked_for(url: str, period: str, hours:
 
 def test_the_hours_can_be_downloaded(url: str) -> None:
     from tocsin.client.client import Client
-    from tocsin.dashboard.cost import csv_of
+    from tocsin.dashboard.page_cost import csv_of
 
     app = opened("cost")
     assert len(app.get("download_button")) == 1

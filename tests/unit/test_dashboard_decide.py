@@ -17,20 +17,17 @@ from tocsin.client.models import HazardScore, JournalEntryOut, RuleScore, Verifi
 from tocsin.client.models_decisions import DecisionStory, TimelineMark
 from tocsin.client.models_journal import JournalQuery
 from tocsin.config.access import AccessScope, ApiSettings, Role, Token
-from tocsin.dashboard import access, audit
+from tocsin.dashboard import access
+from tocsin.dashboard import page_audit as audit
 from tocsin.dashboard.access import TOKEN_VARIABLE, URL_VARIABLE
-from tocsin.dashboard.audit import VIEWS as AUDIT_VIEWS
-from tocsin.dashboard.audit import chain_words, exported
-from tocsin.dashboard.audit_words import in_words
-from tocsin.dashboard.decision_list import PAGE, SIGNS, VIEWS, _over_time
-from tocsin.dashboard.decision_story import standing
 from tocsin.dashboard.format import markdown_safe, plain_sentence
+from tocsin.dashboard.page_audit import VIEWS as AUDIT_VIEWS
+from tocsin.dashboard.page_audit import chain_words, exported, in_words
+from tocsin.dashboard.page_decisions import PAGE, SIGNS, VIEWS, _over_time, standing
+from tocsin.dashboard.page_scoreboard import FLOOR, reliability, right
 from tocsin.dashboard.palette import LIGHT
-from tocsin.dashboard.score_charts import FLOOR, reliability
-from tocsin.dashboard.scoreboard import right
 from tocsin.dashboard.sessions import Login
-from tocsin.dashboard.text import LANGUAGES, Text
-from tocsin.dashboard.words import STRINGS
+from tocsin.dashboard.text import LANGUAGES, STRINGS, Text
 from tocsin.domain.clock import MINUTE, to_iso
 from tocsin.domain.decision import DecisionState, Mode
 from tocsin.domain.errors import Unavailable

@@ -8,7 +8,7 @@ from pathlib import Path
 from tocsin.dashboard import heatmap
 from tocsin.dashboard.access import DEFAULT_URL, REFRESH_SECONDS, TOKEN_VARIABLE, URL_VARIABLE
 from tocsin.dashboard.app import PAGES
-from tocsin.dashboard.gpu_detail import SPANS
+from tocsin.dashboard.page_gpu import SPANS
 from tocsin.dashboard.palette import SYMBOLS
 from tocsin.dashboard.text import LANGUAGES, Text
 

@@ -18,8 +18,7 @@ import tocsin.dashboard
 from tocsin.config.access import ApiSettings, OidcSettings
 from tocsin.dashboard import access, login, server
 from tocsin.dashboard.access import TOKEN_VARIABLE, URL_VARIABLE
-from tocsin.dashboard.server_names import SESSION_PATH, TICKET_HEADER
-from tocsin.dashboard.sessions import COOKIE, LEEWAY_MS, MOST, TICKET_MS, Login, Sessions
+from tocsin.dashboard.sessions import COOKIE, LEEWAY_MS, MOST, SESSION_PATH, TICKET_HEADER, TICKET_MS, Login, Sessions
 from tocsin.dashboard.text import Text
 from tocsin.domain.clock import HOUR, SECOND, ManualClock, SystemClock
 from tocsin_testing.builders import T0

@@ -16,8 +16,7 @@ from tocsin.client.models import GpuState, SeriesResponse, SubjectOut
 from tocsin.dashboard import format as formats
 from tocsin.dashboard import launch, timeline
 from tocsin.dashboard.palette import DARK, LIGHT
-from tocsin.dashboard.text import LANGUAGES, Text
-from tocsin.dashboard.words import STRINGS, TABLES
+from tocsin.dashboard.text import LANGUAGES, STRINGS, TABLES, Text
 from tocsin.domain.clock import HOUR, to_iso
 from tocsin.domain.decision import DecisionState, Mode, OutcomeStatus, Ruling
 from tocsin.domain.event import EventKind
@@ -71,7 +70,7 @@ def test_every_missing_reason_and_every_guard_has_a_word() -> None:
 
 
 def test_no_key_stands_in_two_tables() -> None:
-    assert len(STRINGS) == sum(len(table.STRINGS) for table in TABLES)
+    assert len(STRINGS) == sum(len(table) for table in TABLES.values())
 
 
 def test_no_string_is_left_over() -> None:

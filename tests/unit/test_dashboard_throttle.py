@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tocsin.client.models_now import PeerGroup
-from tocsin.dashboard import throttle, timeline
+from tocsin.dashboard import page_gpu as throttle
+from tocsin.dashboard import timeline
 from tocsin.dashboard.palette import LIGHT
 from tocsin.dashboard.text import Text
 from tocsin.domain.clock import HOUR, MINUTE, to_iso
