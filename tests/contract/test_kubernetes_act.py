@@ -15,7 +15,7 @@ from tocsin.actions.kubernetes.port import KubeError
 from tocsin.api.app import create_app
 from tocsin.api.server import ApiServer
 from tocsin.cli import act
-from tocsin.cli.act_record import Deed, ManualRecord, account, default_path
+from tocsin.cli.act import Deed, ManualRecord, account, default_path
 from tocsin.cli.main import cli
 from tocsin.client.client import Client
 from tocsin.config.access import ApiSettings, Role, Token

@@ -17,8 +17,8 @@ from tocsin.domain.clock import MINUTE, ManualClock, to_iso
 from tocsin.domain.decision import Decision, Mode, Outcome, OutcomeStatus
 from tocsin.domain.finding import ActionKind, Category, Severity
 from tocsin.domain.subject import Subject, SubjectKind
-from tocsin.journal.cef import KINDS, MAX_REMEMBERED, CefLines
 from tocsin.journal.chain import Entry
+from tocsin.journal.export import KINDS, MAX_REMEMBERED, CefLines
 from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
 from tocsin_testing.builders import T0

@@ -12,8 +12,7 @@ from tocsin.actions.planning.state import GpuMode
 from tocsin.api.app import create_app
 from tocsin.client.client import Client
 from tocsin.config.access import ApiSettings
-from tocsin.config.prices import PriceSettings
-from tocsin.config.settings import Settings
+from tocsin.config.settings import PriceSettings, Settings
 from tocsin.domain.clock import DAY, HOUR, to_iso
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.fragmentation import free_slices

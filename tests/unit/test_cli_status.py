@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from tocsin.cli.main import cli
-from tocsin.cli.service_health import health_lines, needs_a_look, own_metrics
+from tocsin.cli.status import health_lines, needs_a_look, own_metrics
 from tocsin.client.client import Client
 from tocsin.client.models import Readiness
 from tocsin_testing.fake_fleet import PREDICTIONS

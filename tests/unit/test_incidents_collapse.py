@@ -11,7 +11,7 @@ from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Evidence, Finding, Incident
 from tocsin.domain.identity import Gpu
 from tocsin.rules import collapse
-from tocsin.rules.causes import cause_rank
+from tocsin.rules.incidents import cause_rank
 from tocsin_testing.builders import T0, gpu, xid
 from tocsin_testing.rule_runs import Run, instant
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.config.load import load_settings
-from tocsin.config.secret_files import MAX_SECRET_BYTES
+from tocsin.config.load import MAX_SECRET_BYTES, load_settings
 from tocsin.domain.errors import InputError
 
 pytestmark = pytest.mark.smoke

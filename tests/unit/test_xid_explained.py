@@ -14,8 +14,16 @@ from tocsin.domain.finding import ActionKind, Severity
 from tocsin.rules import load_rules, parse_rules
 from tocsin.rules.sxid import CLASSES, shipped_sxids
 from tocsin.rules.xid import shipped_catalogue
-from tocsin.rules.xid_explain import PROVENANCE, WORDS, explain_sxid, explain_xid
-from tocsin.rules.xid_lore import PEERS, sequences, stances, verdict_since
+from tocsin.rules.xid_explain import (
+    PEERS,
+    PROVENANCE,
+    WORDS,
+    explain_sxid,
+    explain_xid,
+    sequences,
+    stances,
+    verdict_since,
+)
 from tocsin_testing.builders import Event
 from tocsin_testing.rule_runs import Run, instant, rule
 

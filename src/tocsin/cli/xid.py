@@ -3,15 +3,172 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
 from tocsin.cli.common import CliContext, dump, json_option, pass_context
+from tocsin.collector.kernel_log.parser import VERDICT_CODE, KernelEvent, KernelLogParser, verdict_of
+from tocsin.collector.kernel_log.records import decode_any
+from tocsin.domain.clock import to_iso
 from tocsin.domain.errors import InputError
+from tocsin.domain.event import EventKind
+from tocsin.domain.finding import Severity
+from tocsin.rules.xid import XidSpec
+from tocsin.rules.xid_explain import Catalogues, Explanation, asks_for, explain_sxid, explain_xid
+from tocsin.rules.xid_nvlink import DECODED_CODES
 
 if TYPE_CHECKING:
     from tocsin.rules.xid_explain import Catalogues
+
+
+# What `tocsin xid` prints: explanations, and the events of a log.
+
+_WIDTH = 11
+_UNKNOWN = "(not in the catalogue)"
+
+
+def lines_of(explained: Explanation) -> Iterator[str]:
+    """The explanation as lines of text."""
+    spec = explained.spec
+    yield f"{'XID' if explained.kind == 'xid' else 'SXid'} {spec.code}: {spec.name}"
+    yield _row("means", spec.help)
+    meaning = f" ({explained.class_meaning})" if explained.class_meaning else ""
+    yield _row("class", f"{explained.class_name}{meaning}")
+    open_ = explained.kind == "xid" and spec.code in DECODED_CODES and explained.decoded is None
+    yield _row("severity", f"{spec.severity}{' where no sub-code says otherwise' if open_ else ''}")
+    yield _row("Tocsin", spec.action.value)
+    for name, word in (("NVIDIA now", explained.do_now), ("then", explained.look_into)):
+        if word:
+            yield _row(name, f"{word}: {asks_for(word)}")
+    if explained.verdict_since:
+        yield _row("verdict", f"XID 154 with the driver's own verdict follows, {_since(explained.verdict_since)}")
+    for sequence in explained.sequences:
+        codes, then = (", ".join(map(str, numbers)) for numbers in (sequence.codes, sequence.then))
+        yield _row("seen as", f"{codes}{f', then {then}' if then else ''}: {sequence.meaning}. {sequence.handling}")
+    for stance in explained.stances:
+        yield _row("others", f"{stance.project}: {stance.says}")
+    if explained.decoded is not None:
+        layout = f" (layout {explained.decoded.layout})" if explained.decoded.layout else ""
+        partial = f"; {explained.partial}" if explained.partial else ""
+        yield _row("sub-code", f"{explained.decoded.sentence()}{layout}{partial}")
+    for change in explained.changes:
+        yield _row("overridden", change)
+    yield _row("source", explained.provenance)
+
+
+def _since(text: str) -> str:
+    return f"from driver {text} on" if text.startswith("R") else text
+
+
+def _row(name: str, text: str) -> str:
+    return f"  {name:<{_WIDTH}} {text}"
+
+
+def print_log(log: BinaryIO, catalogues: Catalogues, driver: int | None, as_json: bool) -> None:
+    """Print every event of `log`, then what is known of each number that it has."""
+    number, events = _read(log, driver)
+    if as_json:
+        dump(
+            {
+                "lines": number,
+                "events": [_event_json(event, catalogues) for event in events],
+                "explained": [one.as_json() for one in _explained(events, catalogues)],
+            }
+        )
+        return
+    for event in events:
+        # XID 154 says it in the same line of the log.
+        if event.kind is not EventKind.RECOVERY_ACTION:
+            click.echo(_event_line(event, catalogues))
+    for one in _explained(events, catalogues):
+        click.echo("")
+        click.echo("\n".join(lines_of(one)))
+    if not events:
+        click.echo(f"no XID and no SXid in {number} lines")
+
+
+def _read(log: BinaryIO, driver: int | None) -> tuple[int, list[KernelEvent]]:
+    """Number of lines, and the events; those before the line that names their GPU have its UUID too."""
+    parser = KernelLogParser("" if driver is None else str(driver))
+    number = 0
+    events: list[KernelEvent] = []
+    named: dict[str, str] = {}
+    for line in log:
+        number += 1
+        events += parser.feed(decode_any(line.rstrip(b"\r\n")))
+        if len(parser.uuids) > len(named):
+            named = {**parser.uuids, **named}
+    return number, [_with_uuid(event, named) for event in events]
+
+
+def _with_uuid(event: KernelEvent, named: Mapping[str, str]) -> KernelEvent:
+    if event.uuid or event.kind not in (EventKind.XID, EventKind.RECOVERY_ACTION):
+        return event
+    return replace(event, uuid=named.get(event.bus, ""))
+
+
+def _explained(events: Iterable[KernelEvent], catalogues: Catalogues) -> list[Explanation]:
+    """One explanation for each number that was seen and is known, in the order of their first line."""
+    made = []
+    for kind, code in dict.fromkeys((event.kind, event.code) for event in events):
+        if kind is EventKind.XID and code in catalogues.xids:
+            made.append(explain_xid(catalogues.xids, code))
+        elif kind is EventKind.SXID and code in catalogues.sxids:
+            made.append(explain_sxid(catalogues.sxids, code))
+    return made
+
+
+def _named(event: KernelEvent, catalogues: Catalogues) -> tuple[str, str]:
+    """Severity and name of what happened."""
+    if event.kind is EventKind.XID:
+        spec = catalogues.xids.seen(event.code, event.severity, event.remedy)
+        severity = _verdict_severity(event, spec)
+        return severity.value, f"XID {event.code} {spec.name if event.code in catalogues.xids else _UNKNOWN}"
+    if event.kind is EventKind.SXID:
+        switch = catalogues.sxids.seen(event.code, event.severity)
+        return switch.severity.value, f"SXid {event.code} {switch.name if event.code in catalogues.sxids else _UNKNOWN}"
+    word = event.kind.value.replace("_", " ")
+    return ("critical" if event.kind is EventKind.RECOVERY_ACTION and event.code else "info"), word
+
+
+def _verdict_severity(event: KernelEvent, spec: XidSpec) -> Severity:
+    """That of the number; for XID 154 it is by what the driver asks for, unless a site's own correction says."""
+    if event.code != VERDICT_CODE or event.line is None or "severity" in spec.overridden:
+        return spec.severity
+    verdict = verdict_of(event.line.text)
+    if verdict is None:
+        return spec.severity
+    return Severity.CRITICAL if verdict else Severity.INFO
+
+
+def _event_line(event: KernelEvent, catalogues: Catalogues) -> str:
+    when = to_iso(event.at_ms) if event.at_ms is not None else event.when
+    severity, name = _named(event, catalogues)
+    parts = [when, event.uuid or event.bus, severity, f"{name}: {event.message}"]
+    return "  ".join(part for part in parts if part)
+
+
+def _event_json(event: KernelEvent, catalogues: Catalogues) -> dict[str, object]:
+    severity, _ = _named(event, catalogues)
+    line = event.line
+    return {
+        "kind": event.kind.value,
+        "code": event.code,
+        "at": to_iso(event.at_ms) if event.at_ms is not None else None,
+        "when": event.when,
+        "gpu": event.uuid,
+        "bus": event.bus,
+        "severity": severity,
+        "message": event.message,
+        "pid": line.pid if line is not None else None,
+        "process": line.process if line is not None else "",
+        "link": line.link if line is not None else None,
+        "decoded": event.decoded.as_json() if event.decoded is not None else None,
+    }
+
 
 _BRANCH = re.compile(r"R?(\d{3})(?:\.\d+)*")
 
@@ -84,7 +241,6 @@ def xid(
     """Explain driver error CODE: what it means, what to do and what comes with it."""
     if sum(given is not None for given in (code, sxid, log)) != 1:
         raise click.UsageError("give one of CODE, --sxid or --log, for example tocsin xid 79")
-    from tocsin.cli.xid_report import lines_of, print_log
     from tocsin.rules.xid_explain import explain_sxid, explain_xid
 
     catalogues = _catalogues(context)

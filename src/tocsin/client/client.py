@@ -13,14 +13,23 @@ import httpx2
 from pydantic import TypeAdapter, ValidationError
 
 from tocsin.client import models, models_now
-from tocsin.client.ahead_calls import AheadCalls
-from tocsin.client.decision_calls import DecisionCalls
 from tocsin.client.errors import BadRequest, Denied, NotFound, ServerFault
+from tocsin.client.models_cost import CostOut
+from tocsin.client.models_decisions import DecisionStory, Timeline, TimelineQuery, UndoOut
+from tocsin.client.models_forecast import CapacityOut, ForecastOut
+from tocsin.client.models_fragmentation import FragmentationOut, Planner, PlansOut
+from tocsin.client.models_journal import ExportForm, JournalPage, JournalQuery
 from tocsin.client.models_manual import ManualAction, ManualActionOut
 from tocsin.client.tls import client_context
 from tocsin.domain.clock import to_iso
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.errors import Conflict, TocsinError, Unavailable
+
+
+def _span(query: JournalQuery) -> dict[str, str | int | Sequence[str]]:
+    ends = {"start": query.start_ms, "end": query.end_ms}
+    return {"kind": list(query.kinds), **{name: to_iso(at_ms) for name, at_ms in ends.items() if at_ms is not None}}
+
 
 T = TypeVar("T")
 
@@ -51,7 +60,7 @@ def _error_of(response: httpx2.Response) -> TocsinError:
     return BadRequest(message, error.code, dict(error.details))
 
 
-class Client(DecisionCalls, AheadCalls):
+class Client:
     """Speaks to one brain.
 
     `timeout` is seconds, for each step of a request. Every method raises `Unavailable` where no brain answers (or it
@@ -269,6 +278,57 @@ class Client(DecisionCalls, AheadCalls):
         response = self._send("POST", "/api/v2/write", {"precision": precision}, content=lines.encode())
         if response.status_code != 204:
             raise _error_of(response)
+
+    def forecast(self, limit: int = 20) -> ForecastOut:
+        """Risks of faults, memory that runs full and fragmentation that grows: the most urgent `limit` of each."""
+        return self._get(ForecastOut, "/v1/forecast", {"limit": limit})
+
+    def capacity(self) -> CapacityOut:
+        """Pools and the fleet's fragmentation a week ahead. Raises Unavailable while it is worked out."""
+        return self._get(CapacityOut, "/v1/forecast/capacity")
+
+    def fragmentation(self, limit: int = 20) -> FragmentationOut:
+        """Free GPUs and MIG layouts now, the worst `limit` of each list."""
+        return self._get(FragmentationOut, "/v1/fragmentation", {"limit": limit})
+
+    def plan(self, planner: Planner) -> PlansOut:
+        """What a planner would do now, without doing it. Raises Unavailable while it is worked out."""
+        return self._get(PlansOut, f"/v1/plan/{planner}")
+
+    def cost(self, start_ms: int | None = None, end_ms: int | None = None) -> CostOut:
+        """Usage and cost in whole hours of [`start_ms`, `end_ms`); by default the last 24 hours."""
+        given = {"start": start_ms, "end": end_ms}
+        return self._get(CostOut, "/v1/cost", {name: to_iso(at) for name, at in given.items() if at is not None})
+
+    def timeline(self, query: TimelineQuery | None = None, offset: int = 0, limit: int = 50) -> Timeline:
+        """Decisions that fit `query`, newest first, in pages."""
+        asked = query or TimelineQuery()
+        params: dict[str, str | int | Sequence[str]] = {"offset": offset, "limit": limit}
+        params |= {"state": [state.value for state in asked.states], "action": [one.value for one in asked.actions]}
+        params |= {"rule": asked.rule, "pool": asked.pool, "text": asked.text}
+        params |= {} if asked.waiting is None else {"waiting": str(asked.waiting).lower()}
+        return self._get(Timeline, "/v1/timeline", params)
+
+    def story(self, decision_id: str) -> DecisionStory:
+        """One decision with its alternatives and its entries of the journal."""
+        return self._get(DecisionStory, f"/v1/decisions/{quote(decision_id, safe='')}/story")
+
+    def undo(self, decision_id: str, reason: str = "") -> UndoOut:
+        """Undo what a decision did, through the guards."""
+        return self._post(UndoOut, f"/v1/decisions/{quote(decision_id, safe='')}/undo", {"reason": reason})
+
+    def journal_page(
+        self, query: JournalQuery | None = None, before: int | None = None, limit: int = 100
+    ) -> JournalPage:
+        """Journal entries below `before`, newest first."""
+        asked = query or JournalQuery()
+        params = _span(asked) | {"limit": limit, "actor": asked.actor, "text": asked.text}
+        params |= {"people": str(asked.people).lower()} | ({} if before is None else {"before": before})
+        return self._get(JournalPage, "/v1/journal/page", params)
+
+    def export_journal(self, form: ExportForm, query: JournalQuery | None = None) -> Iterator[bytes]:
+        """The journal as lines, in pieces as they come; of `query` the kinds and the span count."""
+        yield from self._stream("/v1/journal/export", _span(query or JournalQuery()) | {"form": form})
 
     def _get(self, kind: type[T], path: str, params: Params | None = None) -> T:
         response = self._send("GET", path, params)

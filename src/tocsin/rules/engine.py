@@ -16,9 +16,7 @@ from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
 from tocsin.domain.subject import SubjectKind
 from tocsin.rules.conditions.base import World
-from tocsin.rules.eventlog import EventLog
-from tocsin.rules.forecasts import Forecasts
-from tocsin.rules.frame import Ageing, Columns, Frame
+from tocsin.rules.frame import Ageing, Columns, EventLog, Forecasts, Frame
 from tocsin.rules.render import Renderer
 from tocsin.rules.schema import Rule, RuleSet
 from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET

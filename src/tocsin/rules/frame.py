@@ -3,23 +3,373 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from tocsin.domain.clock import MINUTE
-from tocsin.domain.fragmentation_fleet import Task
+from tocsin.domain.event import Event
+from tocsin.domain.fragmentation_fleet import FleetFragmentation, Task
+from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import METRICS, split_variant
 from tocsin.domain.missing import Missing
 from tocsin.domain.owner import Owner
 from tocsin.domain.pool import PoolState
+from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import MAX_FUTURE_MS, Reading
-from tocsin.rules.aggregate import Aggregates
+from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.rules.fleet import fleet_fragmentation, group_means, idle, stranded_ratio
 from tocsin.rules.layout import Layout, Layouts, PlainPart
-from tocsin.rules.roster import Roster
 from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET, Sheet, VariantSheet
-from tocsin.rules.table import Ints, Table
+from tocsin.rules.table import Floats, Ints, Table, Vector
+
+# Which GPUs and hosts there are, and the small integers that let numpy group them.
+
+NO_CODE = -1
+"""Code of a row that belongs to no group, such as a GPU whose model is not known."""
+
+
+def host_key(host: str) -> str:
+    """Key of the row that stands for a whole host; no UUID looks like it."""
+    return f"host:{host}"
+
+
+class Codes:
+    """Small integers for texts, in order of first use."""
+
+    def __init__(self) -> None:
+        self._codes: dict[str, int] = {}
+
+    def of(self, text: str) -> int:
+        """The code of `text`; NO_CODE where it is empty."""
+        return self._codes.setdefault(text, len(self._codes)) if text else NO_CODE
+
+
+class Roster:
+    """One row for each GPU, MIG instance, and host that events name, in a table of its own.
+
+    `gpus[row]` is the GPU; a host's row has one with an empty UUID. `host`, `rack` and `model` hold group codes, `pool`
+    the row of the pool's table, `physical` is true for whole GPUs, `simulated` for those of a simulator.
+    `version` changes with any of it.
+    """
+
+    def __init__(self, pools: Table) -> None:
+        self.table = Table()
+        self.gpus: list[Gpu] = []
+        self.subjects: list[Subject] = []
+        self.host = self.table.vector(np.int64, NO_CODE)
+        self.rack = self.table.vector(np.int64, NO_CODE)
+        self.model = self.table.vector(np.int64, NO_CODE)
+        self.pool = self.table.vector(np.int64, NO_CODE)
+        self.physical = self.table.vector(np.bool_, False)
+        self.simulated = self.table.vector(np.bool_, False)
+        self.version = 0
+        self._pools = pools
+        self._codes = Codes()
+        self._by_host: dict[str, set[int]] = {}
+        self._changed: list[int] = []
+
+    def admit(self, gpu: Gpu) -> int:
+        """The row of `gpu`, with its attributes as they are now; `settle` must follow."""
+        row = self.table.rows.get(gpu.uuid)
+        if row is None:
+            row = self.table.row(gpu.uuid)
+            self._put(row, gpu)
+        elif self.gpus[row] is not gpu and _differ(self.gpus[row], gpu):
+            self._put(row, gpu)
+        return row
+
+    def admit_named(self, uuid: str, host: str) -> int:
+        """The row of what an event or a prediction names: a GPU, or the host where `uuid` is empty."""
+        key = uuid or host_key(host)
+        row = self.table.rows.get(key)
+        if row is None:
+            row = self.table.row(key)
+            self._put(row, Gpu(uuid, host))
+        return row
+
+    def on_host(self, host: str) -> list[int]:
+        """Rows of everything on `host`, in ascending order."""
+        return sorted(self._by_host.get(host, ()))
+
+    def _put(self, row: int, gpu: Gpu) -> None:
+        if row == len(self.gpus):
+            self.gpus.append(gpu)
+            self.subjects.append(_subject(gpu))
+        else:
+            self._by_host.get(self.gpus[row].host, set()).discard(row)
+            self.gpus[row] = gpu
+            self.subjects[row] = _subject(gpu)
+        self._by_host.setdefault(gpu.host, set()).add(row)
+        self._changed.append(row)
+
+    def settle(self) -> None:
+        """Bring vectors and codes up to date with the rows admitted since the last call."""
+        if not self._changed:
+            return
+        for row in self._changed:
+            if self.gpus[row].uuid:
+                self._pools.row(self.gpus[row].pool)
+        self.table.settle()
+        self._pools.settle()
+        for row in self._changed:
+            self._write_codes(row, self.gpus[row])
+        self._changed.clear()
+        self.version += 1
+
+    def _write_codes(self, row: int, gpu: Gpu) -> None:
+        self.host.v[row] = self._codes.of(gpu.host)
+        self.rack.v[row] = self._codes.of(gpu.rack)
+        self.model.v[row] = self._codes.of(gpu.model)
+        self.pool.v[row] = self._pools.rows[gpu.pool] if gpu.uuid else NO_CODE
+        self.physical.v[row] = bool(gpu.uuid) and not gpu.is_mig
+        self.simulated.v[row] = gpu.simulated
+
+    def release(self) -> list[int]:
+        """Give back the rows that leave; returns them."""
+        rows = self.table.release()
+        for row in rows:
+            self._by_host.get(self.gpus[row].host, set()).discard(row)
+        if rows:
+            self.version += 1
+        return rows
+
+
+def _subject(gpu: Gpu) -> Subject:
+    if not gpu.uuid:
+        return Subject(SubjectKind.HOST, gpu.host, host=gpu.host)
+    return Subject(SubjectKind.GPU, gpu.uuid, host=gpu.host, pool=gpu.pool)
+
+
+def _differ(one: Gpu, other: Gpu) -> bool:
+    return (
+        one.host != other.host
+        or one.index != other.index
+        or one.model != other.model
+        or one.pool != other.pool
+        or one.rack != other.rack
+        or one.parent != other.parent
+        or one.mig_profile != other.mig_profile
+        or one.simulated != other.simulated
+        or one.labels != other.labels
+    )
+
+
+# Columns of the pool and fleet sheets, computed from the GPUs in each step.
+
+_POOL_INPUTS = ("gpu_utilization_ratio", "gpu_graphics_engine_active_ratio")
+_FLEET_INPUTS = (*_POOL_INPUTS, "gpu_processes", "gpu_memory_used_ratio")
+
+
+class Aggregates:
+    """Keeps the pool and fleet sheets.
+
+    `elastic` says for each pool whether its state allows scaling on load alone. A pool's utilisation is the mean over
+    its whole GPUs with a reading that is not stale, unknown where that is less than half of them.
+    """
+
+    def __init__(self, roster: Roster, stale: Vector, sheets: Mapping[str, Sheet]) -> None:
+        self._roster = roster
+        self._stale = stale
+        self._gpu = sheets[GPU_SHEET]
+        self._pool = sheets[POOL_SHEET]
+        self._fleet = sheets[FLEET_SHEET]
+        self.fleet: FleetFragmentation | None = None
+        """Free GPUs and what of them is no use; None where no rule looks at the fleet or no utilisation is known."""
+        self.elastic = self._pool.table.vector(np.bool_, False)
+        self._fleet.table.row("fleet")
+        self._fleet.table.settle()
+
+    @staticmethod
+    def inputs(pool: Sequence[str], fleet: Sequence[str]) -> tuple[str, ...]:
+        """GPU metrics that the pool and fleet metrics in use are computed from."""
+        if fleet:
+            return _FLEET_INPUTS
+        return _POOL_INPUTS if pool else ()
+
+    def compute(self, now_ms: int, pools: Sequence[PoolState], mix: Sequence[Task] = ()) -> None:
+        """Write the columns of both sheets; pools that have neither a GPU nor a state leave."""
+        if self._pool.names:
+            self._compute_pools(now_ms, pools)
+        if self._fleet.names:
+            self._compute_fleet(mix)
+
+    def release(self) -> None:
+        """Give back the pools that leave."""
+        self._pool.table.release()
+
+    def _utilization(self) -> Floats:
+        names = self._gpu.names
+        busy = self._gpu.values.v[names.index("gpu_utilization_ratio")]
+        engine = self._gpu.values.v[names.index("gpu_graphics_engine_active_ratio")]
+        return np.asarray(np.where(np.isnan(busy), engine, busy), dtype=np.float64)
+
+    def _compute_pools(self, now_ms: int, pools: Sequence[PoolState]) -> None:
+        table = self._pool.table
+        for state in pools:
+            table.row(state.name)
+        table.settle()
+        count = len(table)
+        groups = np.where(self._roster.physical.v, self._roster.pool.v, -1)
+        members = np.bincount(groups[groups >= 0], minlength=count)
+        for i, name in enumerate(self._pool.names):
+            if name == "pool_utilization_ratio":
+                self._pool.values.v[i] = group_means(self._utilization(), groups, members, count)
+            elif name == "pool_pending_gpus":
+                self._pool.values.v[i] = np.nan
+                for state in pools:
+                    if state.pending_gpus is not None:
+                        self._pool.values.v[i, table.rows[state.name]] = state.pending_gpus
+        self.elastic.v[:] = False
+        for state in pools:
+            self.elastic.v[table.rows[state.name]] = state.elastic
+        self._date_pools(now_ms, [table.rows[state.name] for state in pools], members)
+
+    def _date_pools(self, now_ms: int, listed: Sequence[int], members: Ints) -> None:
+        """A pool is as new as its newest reading; one without a GPU, as its scheduler's word, which is of now."""
+        table = self._pool.table
+        updated = np.flatnonzero(self._roster.table.updated.v & self._roster.physical.v)
+        if updated.size:
+            owner = self._roster.pool.v[updated]
+            np.maximum.at(table.at.v, owner, self._roster.table.at.v[updated])
+            table.updated.v[owner] = True
+        for row in np.flatnonzero(members == 0).tolist():
+            if row in listed:
+                table.at.v[row] = now_ms
+                table.updated.v[row] = True
+            elif table.keys[row] is not None:
+                table.leave(np.array([row], dtype=np.int64))
+
+    def _compute_fleet(self, mix: Sequence[Task]) -> None:
+        table = self._fleet.table
+        updated = self._roster.table.updated.v & self._roster.physical.v
+        if not updated.any():
+            return
+        table.at.v[0] = max(int(table.at.v[0]), int(self._roster.table.at.v[updated].max()))
+        table.updated.v[0] = True
+        found = self._free_by_host()
+        self.fleet = None if found is None else fleet_fragmentation(*found, mix)
+        values = {} if found is None or self.fleet is None else _fleet_values(*found, self.fleet)
+        for i, name in enumerate(self._fleet.names):
+            self._fleet.values.v[i, 0] = values.get(name, np.nan)
+
+    def _free_by_host(self) -> tuple[Ints, Ints] | None:
+        """Free GPUs and all GPUs of each host, both of shape (hosts,); None where no GPU's utilisation is known."""
+        column = {name: self._gpu.values.v[self._gpu.names.index(name)] for name in _FLEET_INPUTS}
+        known = self._roster.physical.v & ~self._stale.v
+        utilization = self._utilization()
+        if not (known & ~np.isnan(utilization)).any():
+            return None
+        free = known & idle(utilization, column["gpu_processes"], column["gpu_memory_used_ratio"])
+        hosts = self._roster.host.v
+        named = hosts >= 0
+        count = int(hosts.max(initial=-1)) + 1
+        free_by_host = np.bincount(hosts[free & named], minlength=count)
+        sizes = np.bincount(hosts[self._roster.physical.v & named], minlength=count)
+        return free_by_host, sizes
+
+
+def _fleet_values(free: Ints, sizes: Ints, fleet: FleetFragmentation) -> dict[str, float]:
+    return {
+        "fleet_fragmentation_ratio": stranded_ratio(free, sizes),
+        "fleet_free_gpus": fleet.free,
+        "fleet_fragmented_gpus": fleet.fragmented,
+        "fleet_fgd_ratio": fleet.ratio,
+        "fleet_stranded_gpus": fleet.stranded,
+    }
+
+
+# Events as rules see them: each once, none from too long ago and none from the future.
+
+_PRUNES = 8
+"""Times that remembered ids are looked through within one window."""
+
+
+class EventLog:
+    """Takes in events; `fresh` are those new in this step as (row of the GPU or host, event), in order of time.
+
+    An event counts once by its id, however often it comes. `window_ms` is how far back any rule looks: an older event
+    is left out, so that replayed history causes nothing. `dropped` counts what was left out, by reason.
+    """
+
+    def __init__(self, roster: Roster, window_ms: int, dropped: Counter[str]) -> None:
+        self.fresh: list[tuple[int, Event]] = []
+        self._roster = roster
+        self._window_ms = window_ms
+        self._dropped = dropped
+        self._seen: dict[str, int] = {}
+        self._pruned_ms = 0
+
+    def accept(self, now_ms: int, events: Sequence[Event]) -> None:
+        """Replace `fresh` by what is new in `events`; the roster must settle afterwards."""
+        self.fresh = []
+        for event in events:
+            if event.at_ms < now_ms - self._window_ms:
+                self._dropped["event_too_old"] += 1
+            elif event.at_ms > now_ms + MAX_FUTURE_MS:
+                self._dropped["event_from_the_future"] += 1
+            elif event.id not in self._seen:
+                self._seen[event.id] = event.at_ms
+                self.fresh.append((self._roster.admit_named(event.gpu, event.host), event))
+        self.fresh.sort(key=lambda item: (item[1].at_ms, item[1].code, item[1].id))
+        if abs(now_ms - self._pruned_ms) * _PRUNES >= self._window_ms:
+            self._pruned_ms = now_ms
+            self._seen = {name: at for name, at in self._seen.items() if at >= now_ms - self._window_ms}
+
+    def affected(self, row: int, event: Event) -> list[int]:
+        """Rows that `event` speaks of: its GPU, or everything on its host where it names no GPU."""
+        return [row] if event.gpu else self._roster.on_host(event.host)
+
+
+# The newest prediction of each subject, by target.
+
+
+class Forecasts:
+    """Takes in predictions; `fresh[target]` are those newer than any before as (row, prediction).
+
+    A prediction for a part of a GPU (its subject has a detail) is left to other readers.
+    """
+
+    def __init__(self, roster: Roster, pools: Table) -> None:
+        self.fresh: dict[str, list[tuple[int, Prediction]]] = {}
+        self._roster = roster
+        self._pools = pools
+        self._newest: dict[tuple[str, str], int] = {}
+
+    def accept(self, predictions: Sequence[Prediction]) -> None:
+        """Replace `fresh` by what is new in `predictions`; roster and pools must settle afterwards."""
+        self.fresh = {}
+        newest: dict[tuple[str, str], Prediction] = {}
+        for prediction in predictions:
+            key = (prediction.target, prediction.subject.key)
+            other = newest.get(key)
+            if not prediction.subject.detail and (other is None or _rank(prediction) > _rank(other)):
+                newest[key] = prediction
+        for key, prediction in newest.items():
+            if prediction.at_ms > self._newest.get(key, -1):
+                self._newest[key] = prediction.at_ms
+                self.fresh.setdefault(prediction.target, []).append((self._row(prediction), prediction))
+
+    def _row(self, prediction: Prediction) -> int:
+        subject = prediction.subject
+        if subject.kind is SubjectKind.POOL:
+            return self._pools.row(subject.name)
+        if subject.kind is SubjectKind.FLEET:
+            return 0
+        if subject.kind is SubjectKind.HOST:
+            return self._roster.admit_named("", subject.name)
+        return self._roster.admit_named(subject.name, subject.host)
+
+    def forget(self, subjects: Sequence[str]) -> None:
+        """Drop what is kept of the subjects with these keys."""
+        gone = set(subjects)
+        self._newest = {key: at for key, at in self._newest.items() if key[1] not in gone}
+
+
+def _rank(prediction: Prediction) -> tuple[int, str]:
+    return prediction.at_ms, prediction.id
+
 
 _UNKNOWN_INTERVAL_MS = 15 * MINUTE
 """Age at which a GPU's first reading is stale, as long as a second has not told its interval."""

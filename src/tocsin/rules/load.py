@@ -3,26 +3,247 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from enum import Enum
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from string import Formatter
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from tocsin.domain.errors import InputError
-from tocsin.rules.check import check_rule, sheet_of
+from tocsin.domain.finding import ActionKind
 from tocsin.rules.conditions.base import Condition
-from tocsin.rules.explain import explain, first_error
-from tocsin.rules.overrides import OverrideFile, corrected, load_overrides, validated
 from tocsin.rules.registry import kinds
-from tocsin.rules.schema import EngineTable, Rule, RuleFile, RuleSet, RuleTable
-from tocsin.rules.suggest import did_you_mean
-from tocsin.rules.xid import XidCatalogue, shipped_catalogue
+from tocsin.rules.schema import (
+    CATALOGUE_ACTION,
+    WORDS,
+    EngineTable,
+    Part,
+    Rule,
+    RuleFile,
+    RuleSet,
+    RuleTable,
+    SxidTable,
+    XidTable,
+    did_you_mean,
+)
+from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET
+from tocsin.rules.sxid import CLASSES, SxidCatalogue, SxidSpec
+from tocsin.rules.xid import XidCatalogue, XidSpec, shipped_catalogue
 from tocsin.rules.xid_explain import Catalogues
 
-__all__ = ["RuleSet", "load_rules", "parse_rules"]
+# Checks of a rule as a whole, once its conditions are sound.
+
+
+def sheet_of(conditions: Sequence[Condition], prefix: str) -> str:
+    """The sheet that the subjects of `conditions` are in; raises InputError where they are of several kinds."""
+    sheets = frozenset().union(*(condition.sheets() for condition in conditions))
+    parts = sheets - {GPU_SHEET, POOL_SHEET, FLEET_SHEET}
+    whole = sheets - parts
+    if len(parts) > 1 or len(whole) > 1 or (parts and whole - {GPU_SHEET}):
+        raise InputError(
+            f"{prefix}all", sorted(sheets), "conditions are about different kinds of subject", "split the rule"
+        )
+    return next(iter(parts or whole))
+
+
+def check_rule(rule: Rule, xids: XidCatalogue, prefix: str) -> None:
+    """Raise InputError, its field starting with `prefix`, for what does not fit together in `rule`."""
+    _check_sentence(rule, prefix)
+    _check_actions(rule, xids, prefix)
+    _check_scope(rule, prefix)
+
+
+def _check_sentence(rule: Rule, prefix: str) -> None:
+    known = WORDS.union(*(condition.words for condition in rule.conditions))
+    try:
+        used = [name for _, name, _, _ in Formatter().parse(rule.table.alert) if name is not None]
+    except ValueError as error:
+        raise InputError(f"{prefix}alert", rule.table.alert, str(error), "double a brace that is meant") from None
+    for name in used:
+        if name not in known:
+            raise InputError(f"{prefix}alert", f"{{{name}}}", "no such word", did_you_mean(name, known))
+
+
+def _check_actions(rule: Rule, xids: XidCatalogue, prefix: str) -> None:
+    about_xids = any(rule.conditions[0].about(spec) for spec in xids.specs())
+    if rule.table.action == CATALOGUE_ACTION and not about_xids:
+        raise InputError(f"{prefix}action", CATALOGUE_ACTION, "the first condition is about no XID", "name an action")
+    for value in rule.table.action_by_value:
+        if not value.lstrip("-").isdigit():
+            raise InputError(f"{prefix}action_by_value", value, "is no whole number", "use whole values as keys")
+    if rule.table.action in (ActionKind.NOTIFY, CATALOGUE_ACTION) and not rule.table.action_by_value:
+        return
+    programs = [spec for spec in xids.specs() if spec.application]
+    ours = next((spec for spec in programs for condition in rule.conditions if condition.about(spec)), None)
+    if ours is not None:
+        raise InputError(
+            f"{prefix}action",
+            str(rule.table.action),
+            f"XID {ours.code} is a program's own fault and never condemns a GPU",
+            "use notify, or leave the number out",
+        )
+
+
+def _check_scope(rule: Rule, prefix: str) -> None:
+    scope = rule.table.scope
+    if rule.sheet not in (POOL_SHEET, FLEET_SHEET):
+        return
+    for name in ("models", "hosts", "labels") + (("pools",) if rule.sheet == FLEET_SHEET else ()):
+        if getattr(scope, name):
+            value = getattr(scope, name)
+            raise InputError(f"{prefix}scope.{name}", value, f"a rule about the {rule.sheet} has none", "remove it")
+
+
+# What pydantic says of a rule file, in Tocsin's one shape of errors.
+
+
+def name_place(location: tuple[int | str, ...], raw: Mapping[str, Any]) -> tuple[str, int]:
+    """Where an error is: a prefix that names the rule or XID, and how much of `location` it stands for."""
+    if len(location) > 1 and location[0] in ("rules", "xid", "sxid") and isinstance(location[1], int):
+        entry = raw[location[0]][location[1]]
+        kind, key = ("rule", "name") if location[0] == "rules" else (str(location[0]), "code")
+        name = entry.get(key) if isinstance(entry, Mapping) else None
+        return f"{kind} {name if name is not None else f'number {location[1] + 1}'}: ", 2
+    return "", 0
+
+
+def explain(first: Any, model: type[BaseModel], place: tuple[str, int]) -> InputError:
+    """pydantic's error `first` about `model` as an InputError; `place` is what `name_place` gives."""
+    prefix, skipped = place
+    location = [str(part) for part in first["loc"][skipped:] if not _is_branch(part)]
+    field = prefix + ".".join(location)
+    if first["type"] == "extra_forbidden":
+        return InputError(field, first["input"], "unknown key", did_you_mean(location[-1], _keys(model, first["loc"])))
+    if first["type"] == "missing":
+        return InputError(field, None, "is missing", f"add {location[-1]}")
+    problem = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    if problem != first["msg"] and first["type"] != "value_error":
+        problem = f"should be {problem}"
+    return InputError(field, first["input"], problem, f"correct {location[-1] if location else 'it'}")
+
+
+def first_error(error: ValidationError) -> Any:
+    """The first error; of the branches of a union, the one that fits what was written: a table or a plain value."""
+    errors = error.errors(include_url=False)
+    first = errors[0]
+    if not isinstance(first["input"], Mapping):
+        return first
+    head = tuple(part for part in first["loc"] if not _is_branch(part))
+    return next(
+        (one for one in errors if len(one["loc"]) > len(first["loc"]) and one["loc"][: len(head)] == head), first
+    )
+
+
+def _is_branch(part: int | str) -> bool:
+    """Whether a step of a pydantic location names a branch of a union instead of a key."""
+    return isinstance(part, str) and (part in ("float", "Reference") or part.startswith(("constrained", "function-")))
+
+
+def _keys(model: type[BaseModel], location: Sequence[int | str]) -> set[str]:
+    """Keys that are known where `location` ends."""
+    for part in location[:-1]:
+        field = next((f for name, f in model.model_fields.items() if part in (name, f.alias)), None)
+        inner = _model_in(field.annotation) if field is not None else None
+        model = inner or model
+    return {field.alias or name for name, field in model.model_fields.items()}
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for arg in getattr(annotation, "__args__", ()) if (found := _model_in(arg))), None)
+
+
+# Corrections of the XID and SXid catalogues, from a rule file or from a file of their own.
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class OverrideFile(Part):
+    """A file that corrects the catalogues and nothing else."""
+
+    xid: list[XidTable] = Field(default_factory=list)
+    """Corrections to the XID catalogue."""
+    sxid: list[SxidTable] = Field(default_factory=list)
+    """Corrections to the SXid catalogue."""
+
+
+def corrected(known: Catalogues, xid: Sequence[XidTable], sxid: Sequence[SxidTable]) -> Catalogues:
+    """`known` with these corrections; raises InputError for one that cannot be."""
+    return Catalogues(
+        known.xids.with_overrides(_xid(known.xids, table) for table in xid),
+        known.sxids.with_overrides(_sxid(known.sxids, table) for table in sxid),
+    )
+
+
+def load_overrides(path: Path) -> OverrideFile:
+    """The corrections of TOML file `path`. Raises InputError for the first thing that does not fit."""
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError("override file", str(path), f"is not TOML: {error}", "correct the line it names") from None
+    except (OSError, UnicodeDecodeError) as error:
+        problem = getattr(error, "strerror", None) or "cannot be read"
+        raise InputError("override file", str(path), problem, "name a readable UTF-8 file") from None
+    return validated(OverrideFile, raw)
+
+
+def validated(model: type[M], raw: Mapping[str, Any]) -> M:
+    """`raw` as `model`; raises InputError that names the rule or number it is about."""
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        first = first_error(error)
+        raise explain(first, model, name_place(first["loc"], raw)) from None
+
+
+def _xid(xids: XidCatalogue, table: XidTable) -> XidSpec:
+    spec = xids.of(table.code)
+    given = _given(table, ("xid_class", "severity", "category", "action", "cause_rank"))
+    made = replace(spec, **given, provenance=f"override: {table.reason}")
+    if made.xid_class not in xids.classes():
+        remedy = did_you_mean(made.xid_class, xids.classes())
+        raise InputError(f"xid {table.code}: class", made.xid_class, "no such XID class", remedy)
+    if made.application and made.action is not ActionKind.NOTIFY:
+        raise InputError(
+            f"xid {table.code}: action",
+            made.action.value,
+            f"class {made.xid_class} is a program's own fault and never condemns a GPU",
+            "use notify, or give it another class",
+        )
+    return replace(made, changes=spec.changes + _changes(spec, given), overridden=spec.overridden | given.keys())
+
+
+def _sxid(sxids: SxidCatalogue, table: SxidTable) -> SxidSpec:
+    spec = sxids.of(table.code)
+    given = _given(table, ("sxid_class", "severity", "action", "cause_rank"))
+    made = replace(spec, **given, provenance=f"override: {table.reason}")
+    if made.sxid_class not in CLASSES:
+        remedy = did_you_mean(made.sxid_class, CLASSES)
+        raise InputError(f"sxid {table.code}: class", made.sxid_class, "no such SXid class", remedy)
+    return replace(made, changes=spec.changes + _changes(spec, given), overridden=spec.overridden | given.keys())
+
+
+def _given(table: BaseModel, names: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name in names if (value := getattr(table, name)) is not None}
+
+
+def _changes(spec: XidSpec | SxidSpec, given: Mapping[str, Any]) -> tuple[str, ...]:
+    """What `given` changes, in words; what it only repeats is left out."""
+
+    def word(value: object) -> str:
+        return str(value.value) if isinstance(value, Enum) else str(value)
+
+    return tuple(
+        f"{'class' if name.endswith('class') else name}: {word(getattr(spec, name))} -> {word(value)}"
+        for name, value in given.items()
+        if getattr(spec, name) != value
+    )
+
 
 _SHIPPED = "defaults.toml"
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
@@ -17,6 +18,15 @@ from tocsin.rules.conditions.base import Condition, Duration
 from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET
 from tocsin.rules.sxid import SxidCatalogue, shipped_sxids
 from tocsin.rules.xid import XidCatalogue
+
+# The nearest known word, for error messages.
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A remedy that names the entry of `known` closest to `word`."""
+    close = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.0)
+    return f"did you mean {close[0]}?" if close else "remove it"
+
 
 CATALOGUE_ACTION = "catalogue"
 """Written as a rule's action, takes the action of the XID catalogue for the number that was seen."""

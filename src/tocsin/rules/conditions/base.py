@@ -11,9 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind, Evidence
 from tocsin.domain.metrics import METRICS, MetricSpec, nearest, split_variant
-from tocsin.rules.eventlog import EventLog
-from tocsin.rules.forecasts import Forecasts
-from tocsin.rules.frame import Frame
+from tocsin.rules.frame import EventLog, Forecasts, Frame
 from tocsin.rules.sheet import GPU_SHEET, Column, Sheet, VariantSheet
 from tocsin.rules.sxid import SxidCatalogue
 from tocsin.rules.table import Bools, Ints, Table

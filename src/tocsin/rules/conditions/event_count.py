@@ -11,8 +11,7 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Evidence
 from tocsin.rules.conditions.base import Condition, Duration, Probe, Report, World
-from tocsin.rules.episode_probe import EpisodeProbe
-from tocsin.rules.episodes import MOST_EVENTS, Episodes, burst_evidence, ended_by
+from tocsin.rules.episodes import MOST_EVENTS, EpisodeProbe, Episodes, burst_evidence, ended_by
 from tocsin.rules.units import show_duration
 from tocsin.rules.xid import XidSpec
 

@@ -12,7 +12,7 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.finding import Evidence
 from tocsin.rules.conditions.base import Condition, Duration, Probe, Report, World
 from tocsin.rules.layout import FAMILIES
-from tocsin.rules.suggest import did_you_mean
+from tocsin.rules.schema import did_you_mean
 from tocsin.rules.table import Bools, Ints
 
 

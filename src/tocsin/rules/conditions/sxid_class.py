@@ -12,9 +12,8 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Evidence, Severity
 from tocsin.rules.conditions.base import Condition, Duration, Probe, Report, World
-from tocsin.rules.episode_probe import EpisodeProbe
-from tocsin.rules.episodes import MOST_EVENTS, Episode, Episodes, burst_evidence, ended_by
-from tocsin.rules.suggest import did_you_mean
+from tocsin.rules.episodes import MOST_EVENTS, Episode, EpisodeProbe, Episodes, burst_evidence, ended_by
+from tocsin.rules.schema import did_you_mean
 from tocsin.rules.sxid import CLASSES, SxidCatalogue, SxidSpec
 from tocsin.rules.units import show_duration
 

@@ -12,8 +12,7 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Evidence, Severity
 from tocsin.rules.conditions.base import Condition, Duration, Probe, Report, World
-from tocsin.rules.episode_probe import EpisodeProbe
-from tocsin.rules.episodes import Episode, Episodes, burst_evidence, ended_by
+from tocsin.rules.episodes import Episode, EpisodeProbe, Episodes, burst_evidence, ended_by
 from tocsin.rules.xid import XidCatalogue, XidSpec
 
 XID_METRIC = "gpu_xid_last_code"

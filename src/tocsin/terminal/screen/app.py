@@ -16,8 +16,7 @@ from tocsin.domain.errors import TocsinError
 from tocsin.terminal import plain, rows, tables, text
 from tocsin.terminal.look import Feed, History, Look
 from tocsin.terminal.screen.dialogs import DecisionScreen, GpuScreen, HelpScreen
-from tocsin.terminal.screen.grid import Grid
-from tocsin.terminal.screen.tones import tones
+from tocsin.terminal.screen.grid import Grid, tones
 
 VIEWS = ("gpus", "attention", "decisions", "nodes")
 SHARE = 4.0

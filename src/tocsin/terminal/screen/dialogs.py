@@ -17,7 +17,7 @@ from tocsin.client.models import DecisionOut
 from tocsin.domain.metrics import spec_of
 from tocsin.terminal import text
 from tocsin.terminal.look import Detail
-from tocsin.terminal.screen.tones import tones
+from tocsin.terminal.screen.grid import tones
 from tocsin.terminal.tables import FORECAST, guards
 
 CHART_LINES = 3
