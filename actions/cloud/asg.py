@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tocsin.actions.cloud.aws import MOST_TAGS, AutoScaling, AwsProblem, Ended, Group, Order, order_of, orders_on
-from tocsin.actions.executors.protocol import ExecutionResult
+from tocsin.actions.model.executor import ExecutionResult
 from tocsin.domain.clock import HOUR, SECOND
 
 STALE_MS = HOUR

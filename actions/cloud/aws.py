@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from tocsin.actions.executors.protocol import ManagerUnavailable
+from tocsin.actions.model.executor import ManagerUnavailable
 
 TAG = "tocsin/decision/"
 """Begins the key of a group's tags with what Tocsin asked of it, one a decision: its id follows. An execution that was

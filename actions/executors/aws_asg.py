@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from tocsin.actions.cloud.asg import Scaling
 from tocsin.actions.cloud.aws import Activity, AutoScaling, AwsProblem, Group
 from tocsin.actions.cloud.aws_client import open_boto
-from tocsin.actions.cloud.wanted import nodes_wanted, pool_of
-from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.executors.registry import Dependencies, executor
+from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.model.recovery import inverse_of
+from tocsin.actions.model.scaling import nodes_wanted, pool_of
 from tocsin.actions.model.scope import named_host
 from tocsin.actions.model.view import FleetView, GpuView
 from tocsin.config.cloud import AwsSettings

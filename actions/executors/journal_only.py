@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.executors.registry import Dependencies, executor
+from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.view import FleetView
 from tocsin.domain.decision import Decision, Ruling, Verdict

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor, NodeState
 from tocsin.actions.executors.registry import Dependencies, executor
 from tocsin.actions.kubernetes import observe
 from tocsin.actions.kubernetes.actions import MIG_CONFIG, KubernetesActions, host_of, pods_of, pool_of, wish_of
@@ -16,6 +15,7 @@ from tocsin.actions.kubernetes.eviction import Round
 from tocsin.actions.kubernetes.port import KubeError
 from tocsin.actions.kubernetes.rights import Need, needed
 from tocsin.actions.kubernetes.workloads import work_seen
+from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor, NodeState
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.facts import WorkloadSeen

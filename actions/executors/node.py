@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.executors.registry import Dependencies, executor
 from tocsin.actions.executors.verification import seen_in
+from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
+from tocsin.actions.model.ranks import RANKS, Rank, ranks_of, read, unseen_hosts, untold
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.view import FleetView, NodeState
 from tocsin.actions.node.order_queue import WITHDRAWN, OrderQueue, Standing
-from tocsin.actions.node.ranks import RANKS, Rank, ranks_of, read, unseen_hosts, untold
 from tocsin.actions.node.reset import DRAINED
 from tocsin.actions.node.throttle import FIXED, LEAD, OF, kind_of
 from tocsin.domain.clock import MINUTE, Clock

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import tocsin.actions.executors as package
-from tocsin.actions.executors.protocol import Executor
+from tocsin.actions.model.executor import Executor
 from tocsin.actions.node.order_queue import OrderQueue
 from tocsin.actions.notifications.sender import WebhookSender
 from tocsin.config.settings import Settings

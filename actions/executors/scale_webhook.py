@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tocsin.actions.cloud.wanted import gpus_wanted, pool_of
-from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.executors.registry import Dependencies, executor
 from tocsin.actions.executors.verification import seen_in
+from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.model.recovery import inverse_of
+from tocsin.actions.model.scaling import gpus_wanted, pool_of
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.notifications.sender import WebhookSender
 from tocsin.config.cloud import ScaleBounds, ScaleWebhookSettings

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.executors.registry import Dependencies, SimulatedPort, executor
 from tocsin.actions.executors.verification import seen_in
+from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
+from tocsin.actions.model.ranks import RANKS, read
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.view import FleetView, NodeState
-from tocsin.actions.node.ranks import RANKS, read
 from tocsin.actions.node.throttle import kind_of
 from tocsin.actions.planning.build import work_id
 from tocsin.actions.planning.facts import WorkloadFacts, WorkloadSeen

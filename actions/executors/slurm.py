@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tocsin.actions.cloud.wanted import pool_of
-from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor, ManagerUnavailable, NodeState
 from tocsin.actions.executors.registry import Dependencies, executor
+from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor, ManagerUnavailable, NodeState
 from tocsin.actions.model.recovery import inverse_of
+from tocsin.actions.model.scaling import pool_of
 from tocsin.actions.model.scope import named_host
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.facts import WorkloadSeen

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tocsin.actions.model.catalogue import ACTIONS, Scope
-from tocsin.actions.model.plans import PLANNED
 from tocsin.actions.model.scope import affected, gpus_of
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.follow_power import LIMIT_WATTS
+from tocsin.actions.planning.foresight import PLANNED
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.executors.registry import Dependencies, executor
 from tocsin.actions.executors.verification import seen_in
+from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.notifications.messages import REQUESTED

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tocsin.actions.guards.registry import Answer, Applies, deny, guard, hold
 from tocsin.actions.model.catalogue import is_disruptive
 from tocsin.actions.model.policy import milliseconds
+from tocsin.actions.model.ranks import RANKS, read
 from tocsin.actions.model.scope import base_key, hosts_of, slot_of
 from tocsin.actions.model.view import FleetView
-from tocsin.actions.node.ranks import RANKS, read
 from tocsin.actions.node.throttle import HEAT, kind_of
 from tocsin.domain.clock import DAY, to_iso
 from tocsin.domain.decision import Decision

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from tocsin.actions.executors.protocol import ExecutionResult
 from tocsin.actions.kubernetes import patches
 from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.actions.kubernetes.drain import Drainer, Task
@@ -14,6 +13,7 @@ from tocsin.actions.kubernetes.objects import CHECKPOINT_DONE, Node, Pod
 from tocsin.actions.kubernetes.patches import CordonNote, Standing
 from tocsin.actions.kubernetes.port import Json, KubeError
 from tocsin.actions.kubernetes.scaling import Scaler, Wish
+from tocsin.actions.model.executor import ExecutionResult
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.domain.clock import SECOND, Clock, to_iso
 from tocsin.domain.decision import Decision

@@ -6,12 +6,12 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tocsin.actions.executors.protocol import ExecutionResult
 from tocsin.actions.kubernetes import patches
 from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.actions.kubernetes.eviction import Evictor, Round, Sorted, blockers, sort_pods, stuck
 from tocsin.actions.kubernetes.objects import Node, Pod
 from tocsin.actions.kubernetes.port import Json
+from tocsin.actions.model.executor import ExecutionResult
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.domain.clock import Clock
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from tocsin.actions.executors.protocol import ManagerUnavailable
+from tocsin.actions.model.executor import ManagerUnavailable
 
 Json = dict[str, Any]
 """An object of the API as JSON has it."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tocsin.actions.executors.protocol import ExecutionResult
 from tocsin.actions.kubernetes.cluster import TRIES, Cluster
 from tocsin.actions.kubernetes.place import Place, place_of
 from tocsin.actions.kubernetes.port import Json, KubeError
+from tocsin.actions.model.executor import ExecutionResult
 from tocsin.config.kubernetes import KubernetesWorkload
 
 SCALED_BY = "tocsin.io/scaled-by"

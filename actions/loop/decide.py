@@ -10,10 +10,10 @@ from tocsin.actions.model.catalogue import CONDEMNING, DRIVER_VERDICTS, is_disru
 from tocsin.actions.model.cost import LOSSES, cheapest, in_words, prices, stake_of, written_losses
 from tocsin.actions.model.ladder import climbed, evidence_of
 from tocsin.actions.model.policy import Policy
+from tocsin.actions.model.ranks import RANKS, Rank, own_ranks, ranks_of, written
 from tocsin.actions.model.scope import base_key
 from tocsin.actions.model.sentences import action_sentence, eta_clause, notice_sentence
 from tocsin.actions.model.view import FleetView
-from tocsin.actions.node.ranks import RANKS, Rank, own_ranks, ranks_of, written
 from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity
 from tocsin.domain.notice import deadline_in

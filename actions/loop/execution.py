@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import structlog
 
-from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.loop.effects import change, look
 from tocsin.actions.loop.routing import Routing
 from tocsin.actions.loop.workers import Workers
 from tocsin.actions.model.catalogue import ACTIONS, is_recovery
 from tocsin.actions.model.decision_log import DecisionLog
+from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.model.ladder import RUNGS
 from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.actions.model.recovery import inverse_of

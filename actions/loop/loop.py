@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tocsin.actions.executors.protocol import Executor
 from tocsin.actions.loop.decide import decide
 from tocsin.actions.loop.escalation import escalations
 from tocsin.actions.loop.execution import Execution
@@ -19,6 +18,7 @@ from tocsin.actions.loop.watching import OUTSIDE, departed, overruled
 from tocsin.actions.loop.workers import Inline, Workers
 from tocsin.actions.model.controls import Controls
 from tocsin.actions.model.decision_log import DecisionLog, JournalPort
+from tocsin.actions.model.executor import Executor
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.recovery import due_recoveries
 from tocsin.actions.model.scope import base_key

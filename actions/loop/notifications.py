@@ -10,13 +10,13 @@ from typing import Any
 
 from tocsin.actions.model.codec import dump_outcome
 from tocsin.actions.model.decision_log import DecisionLog
+from tocsin.actions.model.deliveries import Done
 from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.actions.notifications.fanout import FanOut, fan_out_of
 from tocsin.actions.notifications.line import DeliveryJob, Item, Line
 from tocsin.actions.notifications.notifier import Notifier
 from tocsin.actions.notifications.protocol import Message, Phase, message_of, urgency
 from tocsin.actions.notifications.sender import Delivery
-from tocsin.actions.notifications.told import Done
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, Outcome, OutcomeStatus, Ruling
 from tocsin.journal.kinds import EntryKind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from tocsin.actions.executors.protocol import Closes, Executor
+from tocsin.actions.model.executor import Closes, Executor
 from tocsin.config.settings import ActionSettings
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind

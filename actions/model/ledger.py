@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 from tocsin.actions.model.catalogue import ACTIONS, Scope
 from tocsin.actions.model.codec import load_decision, load_outcome, load_verdicts
 from tocsin.actions.model.controls import Breaker, Controls, HoldOff, Note
+from tocsin.actions.model.deliveries import Delivered
 from tocsin.actions.model.experience import Tally
 from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.actions.model.scope import base_key, same_kind, slot_of
 from tocsin.actions.node.throttle import CAP, kind_of
-from tocsin.actions.notifications.told import Delivered
 from tocsin.domain.decision import Decision, DecisionState, Outcome, OutcomeStatus, Ruling
 from tocsin.domain.finding import ActionKind
 from tocsin.journal.chain import Entry

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from tocsin.actions.model.controls import Controls
-from tocsin.actions.model.plans import Foresight
 from tocsin.actions.model.policy import Policy
+from tocsin.actions.planning.foresight import Foresight
 from tocsin.domain.finding import Finding, Incident
 from tocsin.domain.identity import Gpu
 from tocsin.domain.pool import PoolState

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tocsin.actions.executors.protocol import ExecutionResult
+from tocsin.actions.model.executor import ExecutionResult
 from tocsin.actions.slurm import comments
 from tocsin.actions.slurm.client import Slurm
 from tocsin.actions.slurm.comments import CommentTag

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from tocsin.actions.cloud.wanted import nodes_wanted
-from tocsin.actions.executors.protocol import ExecutionResult
+from tocsin.actions.model.executor import ExecutionResult
+from tocsin.actions.model.scaling import nodes_wanted
 from tocsin.actions.slurm import comments
 from tocsin.actions.slurm.client import Slurm
 from tocsin.actions.slurm.comments import CommentTag

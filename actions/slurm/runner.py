@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import PurePath
 from typing import Protocol
 
-from tocsin.actions.executors.protocol import ManagerUnavailable
+from tocsin.actions.model.executor import ManagerUnavailable
 from tocsin.config.slurm import SlurmSettings
 
 _GRACE_SECONDS = 1.0

@@ -45,7 +45,7 @@ def test_the_reference_of_plug_ins_is_made_from_the_code(site: Path) -> None:
     page = (site / "reference" / "plugins" / "index.html").read_text()
     for name in (
         "tocsin.collector.source.Source",
-        "tocsin.actions.executors.protocol.Executor",
+        "tocsin.actions.model.executor.Executor",
         "tocsin.store.port.Store",
     ):
         assert f'id="{name}"' in page

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tocsin.actions.executors.kubernetes import Kubernetes
-from tocsin.actions.executors.protocol import ExecutionResult, SeesNodes
+from tocsin.actions.model.executor import ExecutionResult, SeesNodes
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.decision import Decision

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tocsin.actions.executors.protocol import ExecutionResult
 from tocsin.actions.executors.slurm import SlurmExecutor
 from tocsin.actions.loop.loop import ActionLoop
+from tocsin.actions.model.executor import ExecutionResult
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.view import Confirmations, FleetView, GpuView

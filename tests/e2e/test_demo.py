@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.actions.executors.protocol import PRE_CHECK
 from tocsin.actions.guards.stages import GUARDS
 from tocsin.actions.loop.guard_evaluation import SELECTION
+from tocsin.actions.model.executor import PRE_CHECK
 
 pytestmark = pytest.mark.xdist_group("demo")
 

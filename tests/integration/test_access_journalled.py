@@ -13,8 +13,8 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from tocsin.actions.executors.journal_only import JournalOnly
-from tocsin.actions.executors.protocol import ExecutionResult
 from tocsin.actions.model.controls import Breaker
+from tocsin.actions.model.executor import ExecutionResult
 from tocsin.api.app import create_app
 from tocsin.api.directory import Directory
 from tocsin.api.principal import Principal, simple

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from pytest_httpserver import HTTPServer
 
-from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult, Executor, SeesNodes
 from tocsin.actions.executors.registry import Dependencies, build_executor, executors
 from tocsin.actions.model.catalogue import ACTIONS, is_recovery
+from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor, SeesNodes
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.notifications.sender import WebhookSender
 from tocsin.config.settings import Settings, WebhookSettings

@@ -14,8 +14,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tocsin.actions.executors.protocol import ExecutionResult
 from tocsin.actions.model.catalogue import ACTIONS, Scope, is_disruptive, is_recovery
+from tocsin.actions.model.executor import ExecutionResult
 from tocsin.actions.notifications.sender import Delivery
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.decision import Decision, DecisionState, Mode

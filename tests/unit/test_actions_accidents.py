@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.actions.executors.protocol import ExecutionResult
 from tocsin.actions.loop.decide import chosen_action
 from tocsin.actions.loop.watching import OUTSIDE
+from tocsin.actions.model.executor import ExecutionResult
 from tocsin.actions.model.scope import available, out_of_service
 from tocsin.actions.model.view import Confirmations, NodeState
 from tocsin.domain.clock import DAY, HOUR, MINUTE

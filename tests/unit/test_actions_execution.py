@@ -6,11 +6,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from tocsin.actions.executors.protocol import ExecutionResult
 from tocsin.actions.loop.execution import INTERRUPTED
 from tocsin.actions.loop.loop import ActionLoop
 from tocsin.actions.loop.routing import Routing, build_routing
 from tocsin.actions.loop.workers import Threads
+from tocsin.actions.model.executor import ExecutionResult
 from tocsin.config.settings import ActionSettings
 from tocsin.domain.clock import HOUR
 from tocsin.domain.decision import Decision, DecisionState, OutcomeStatus

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tocsin.actions.loop.decide import decide
-from tocsin.actions.model.plans import Foresight, alone
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.defragment import defragment
+from tocsin.actions.planning.foresight import Foresight, alone
 from tocsin.actions.planning.state import FleetState
 from tocsin.actions.planning.units import Limits
 from tocsin.domain.decision import Decision

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.actions.executors.protocol import ExecutionResult
 from tocsin.actions.loop.decide import choose
 from tocsin.actions.model.cost import Stake, cheapest, prices
+from tocsin.actions.model.executor import ExecutionResult
 from tocsin.actions.model.experience import Tally
 from tocsin.actions.model.ladder import LADDERS
 from tocsin.actions.model.view import NodeState

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tocsin.actions.executors.protocol import ExecutionResult
 from tocsin.actions.loop.execution import INTERRUPTED
 from tocsin.actions.loop.loop import ActionLoop
+from tocsin.actions.model.executor import ExecutionResult
 from tocsin.actions.model.ledger import KEEP_FINAL, Ledger
 from tocsin.actions.model.view import FleetView
 from tocsin.domain.clock import HOUR

@@ -10,9 +10,9 @@ import pytest
 from pytest_httpserver import HTTPServer
 
 from tocsin.actions.cloud.aws import TAG, Group, Instance
-from tocsin.actions.cloud.wanted import gpus_wanted, nodes_wanted
 from tocsin.actions.executors.aws_asg import AwsAsg
 from tocsin.actions.executors.registry import Dependencies, build_executor
+from tocsin.actions.model.scaling import gpus_wanted, nodes_wanted
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.notifications.signature import HEADER
 from tocsin.config.cloud import AwsSettings

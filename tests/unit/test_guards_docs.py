@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.actions.executors.protocol import PRE_CHECK
 from tocsin.actions.guards.registry import Guard
 from tocsin.actions.guards.stages import GUARDS, evaluate
 from tocsin.actions.loop.guard_evaluation import SELECTION
 from tocsin.actions.loop.loop import ActionLoop
 from tocsin.actions.model.catalogue import is_disruptive, is_recovery
+from tocsin.actions.model.executor import PRE_CHECK
 from tocsin.actions.model.view import NodeState
 from tocsin.config.settings import ActionSettings
 from tocsin.domain.clock import HOUR, MINUTE

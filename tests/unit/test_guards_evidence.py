@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tocsin.actions.guards.stages import evaluate, worst
+from tocsin.actions.model.ranks import RANKS, Rank, written
 from tocsin.actions.model.view import Confirmations, FleetView, GpuView
-from tocsin.actions.node.ranks import RANKS, Rank, written
 from tocsin.domain.clock import HOUR, MINUTE, SECOND
 from tocsin.domain.decision import Decision, DecisionState, Ruling, Verdict
 from tocsin.domain.finding import ActionKind

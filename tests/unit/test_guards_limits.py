@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from tocsin.actions.executors.protocol import ExecutionResult
 from tocsin.actions.guards.maintenance import is_open, next_start
 from tocsin.actions.loop.decide import decide
+from tocsin.actions.model.executor import ExecutionResult
 from tocsin.actions.model.scope import reach
 from tocsin.config.settings import MaintenanceWindow
 from tocsin.domain.clock import DAY, HOUR, MINUTE

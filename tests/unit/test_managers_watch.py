@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tocsin.actions.executors.protocol import ManagerUnavailable
+from tocsin.actions.model.executor import ManagerUnavailable
 from tocsin.actions.model.view import NodeState
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.runtime.managers import BLIND_SECONDS, Managers

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.actions.executors.protocol import NodeState
+from tocsin.actions.model.executor import NodeState
 from tocsin.actions.planning import rehearsal
 from tocsin.actions.planning.build import Knowledge, WorkFacts, fleet_state_from, host_risk, work_id
 from tocsin.actions.planning.defragment import defragment

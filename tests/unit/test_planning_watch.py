@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tocsin.actions.model.plans import PLANNED
+from tocsin.actions.planning.foresight import PLANNED
 from tocsin.config.settings import Settings
 from tocsin.domain.decision import Mode
 from tocsin.domain.finding import ActionKind

@@ -11,9 +11,9 @@ from pathlib import Path
 import click
 import pytest
 
-from tocsin.actions.executors.protocol import PRE_CHECK
 from tocsin.actions.guards.stages import GUARDS
 from tocsin.actions.loop.guard_evaluation import SELECTION
+from tocsin.actions.model.executor import PRE_CHECK
 from tocsin.cli.main import cli
 from tocsin.config.load import describe
 from tocsin.config.settings import Settings

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tocsin.actions.executors.protocol import ManagerUnavailable
 from tocsin.actions.executors.slurm import SlurmExecutor
+from tocsin.actions.model.executor import ManagerUnavailable
+from tocsin.actions.model.ranks import work_on
 from tocsin.actions.model.recovery import inverse_of
-from tocsin.actions.node.ranks import work_on
 from tocsin.actions.slurm import comments
 from tocsin.actions.slurm.runner import Answer, SlurmProblem, Trouble
 from tocsin.config.slurm import SlurmSettings

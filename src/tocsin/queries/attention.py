@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from tocsin.actions.model.cost import Stake, prices
+from tocsin.actions.model.ranks import work_on
 from tocsin.actions.model.view import NodeState
-from tocsin.actions.node.ranks import work_on
 from tocsin.client.models import GpuState
 from tocsin.client.models_now import Attention, AttentionItem
 from tocsin.config.settings import CostSettings

@@ -9,10 +9,10 @@ from tocsin.actions.executors.registry import Dependencies, SimulatedPort, build
 from tocsin.actions.loop.loop import ActionLoop
 from tocsin.actions.loop.routing import build_routing
 from tocsin.actions.loop.workers import Threads
-from tocsin.actions.model.plans import PLANNED
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.notifications.fanout import build_notifier
 from tocsin.actions.notifications.sender import WebhookSender
+from tocsin.actions.planning.foresight import PLANNED
 from tocsin.config.settings import Settings, StoreKind
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, Mode

@@ -12,9 +12,9 @@ from itertools import groupby
 import structlog
 
 from tocsin.actions.loop.loop import ActionLoop
-from tocsin.actions.model.plans import Proposals, alone
 from tocsin.actions.model.status import DecisionStatus, StepReport
 from tocsin.actions.model.view import Confirmations, FleetView, GpuView
+from tocsin.actions.planning.foresight import Proposals, alone
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock

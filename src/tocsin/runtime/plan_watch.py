@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tocsin.actions.model.controls import Controls
-from tocsin.actions.model.plans import PLANNED, Foresight
+from tocsin.actions.model.ranks import RANKS, read
 from tocsin.actions.model.scope import base_key
-from tocsin.actions.node.ranks import RANKS, read
 from tocsin.actions.planning.build import work_id
 from tocsin.actions.planning.follow import Past, PlanDependencies, follow
 from tocsin.actions.planning.follow_power import WAS_WATTS, Cap
+from tocsin.actions.planning.foresight import PLANNED, Foresight
 from tocsin.actions.planning.intent import RULES, Intent
 from tocsin.actions.planning.power import PowerBudget
 from tocsin.actions.planning.scaling import Demand, ScalingPolicy, demand_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult
 from tocsin.actions.loop.loop import ActionLoop
+from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.status import DecisionStatus, StepReport

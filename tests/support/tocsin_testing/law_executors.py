@@ -12,10 +12,10 @@ from pytest_httpserver import HTTPServer
 
 from tocsin.actions.executors.aws_asg import AwsAsg
 from tocsin.actions.executors.node import NodeAgents
-from tocsin.actions.executors.protocol import ExecutionResult, Executor
 from tocsin.actions.executors.registry import Dependencies, build_executor
 from tocsin.actions.executors.simulated import Simulated
 from tocsin.actions.executors.slurm import SlurmExecutor
+from tocsin.actions.model.executor import ExecutionResult, Executor
 from tocsin.actions.model.view import FleetView, NodeState
 from tocsin.actions.node.order_queue import OrderQueue
 from tocsin.actions.node.ports import Asked

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from tocsin.actions.executors.protocol import PRE_CHECK, ExecutionResult
 from tocsin.actions.executors.verification import seen_in
 from tocsin.actions.loop.loop import ActionLoop
-from tocsin.actions.model.plans import alone
+from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.status import DecisionStatus, StepReport
 from tocsin.actions.model.view import Confirmations, FleetView, GpuView
+from tocsin.actions.planning.foresight import alone
 from tocsin.actions.planning.plan import Move, Step, StepKind
 from tocsin.actions.planning.scaling import Demand, new_names
 from tocsin.actions.planning.simulation import PlanBroken, Simulation
