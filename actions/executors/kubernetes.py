@@ -15,10 +15,10 @@ from tocsin.actions.kubernetes.eviction import Round
 from tocsin.actions.kubernetes.port import KubeError
 from tocsin.actions.kubernetes.rights import Need, needed
 from tocsin.actions.kubernetes.workloads import work_seen
-from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor, NodeState
+from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.view import FleetView
-from tocsin.actions.planning.facts import WorkloadSeen
+from tocsin.actions.planning.facts import NodeState, WorkloadSeen
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.domain.clock import MINUTE, Clock
 from tocsin.domain.decision import Decision, Ruling, Verdict

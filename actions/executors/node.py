@@ -10,10 +10,11 @@ from tocsin.actions.executors.verification import seen_in
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.model.ranks import RANKS, Rank, ranks_of, read, unseen_hosts, untold
 from tocsin.actions.model.recovery import inverse_of
-from tocsin.actions.model.view import FleetView, NodeState
+from tocsin.actions.model.throttling import FIXED, LEAD, OF, kind_of
+from tocsin.actions.model.view import FleetView
 from tocsin.actions.node.order_queue import WITHDRAWN, OrderQueue, Standing
 from tocsin.actions.node.reset import DRAINED
-from tocsin.actions.node.throttle import FIXED, LEAD, OF, kind_of
+from tocsin.actions.planning.facts import NodeState
 from tocsin.domain.clock import MINUTE, Clock
 from tocsin.domain.decision import Decision, Ruling, Verdict
 from tocsin.domain.finding import ActionKind

@@ -65,7 +65,7 @@ def executor(name: str) -> Callable[[Factory], Factory]:
 def executors() -> dict[str, Factory]:
     """Every executor's factory by name."""
     for module in pkgutil.iter_modules(package.__path__):
-        if module.name not in {"protocol", "registry"}:
+        if module.name != "registry":
             importlib.import_module(f"{package.__name__}.{module.name}")
     return dict(sorted(_REGISTER.items()))
 

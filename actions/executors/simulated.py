@@ -9,10 +9,10 @@ from tocsin.actions.executors.verification import seen_in
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.model.ranks import RANKS, read
 from tocsin.actions.model.recovery import inverse_of
-from tocsin.actions.model.view import FleetView, NodeState
-from tocsin.actions.node.throttle import kind_of
+from tocsin.actions.model.throttling import kind_of
+from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.build import work_id
-from tocsin.actions.planning.facts import WorkloadFacts, WorkloadSeen
+from tocsin.actions.planning.facts import NodeState, WorkloadFacts, WorkloadSeen
 from tocsin.domain.decision import Decision, Ruling, Verdict
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tocsin.actions.executors.registry import Dependencies, executor
-from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor, ManagerUnavailable, NodeState
+from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor, ManagerUnavailable
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.scaling import pool_of
 from tocsin.actions.model.scope import named_host
 from tocsin.actions.model.view import FleetView
-from tocsin.actions.planning.facts import WorkloadSeen
+from tocsin.actions.planning.facts import NodeState, WorkloadSeen
 from tocsin.actions.slurm import comments, nodes
 from tocsin.actions.slurm.client import Slurm
 from tocsin.actions.slurm.moving import CHECKPOINT, REQUEUE, Errand, Mover

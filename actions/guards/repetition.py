@@ -7,8 +7,8 @@ from tocsin.actions.model.catalogue import is_disruptive
 from tocsin.actions.model.policy import milliseconds
 from tocsin.actions.model.ranks import RANKS, read
 from tocsin.actions.model.scope import base_key, hosts_of, slot_of
+from tocsin.actions.model.throttling import HEAT, kind_of
 from tocsin.actions.model.view import FleetView
-from tocsin.actions.node.throttle import HEAT, kind_of
 from tocsin.domain.clock import DAY, to_iso
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind

@@ -9,8 +9,8 @@ from tocsin.actions.kubernetes.actions import MIG_CONFIG, host_of, pods_of
 from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.actions.kubernetes.jobs import job_of_pod, known_as
 from tocsin.actions.kubernetes.objects import Node, Pod
-from tocsin.actions.model.executor import NodeState
 from tocsin.actions.model.ranks import named_job
+from tocsin.actions.planning.facts import NodeState
 from tocsin.domain.clock import from_iso
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind

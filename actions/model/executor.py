@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from tocsin.actions.model.view import FleetView, NodeState
-from tocsin.actions.planning.facts import WorkloadSeen
+from tocsin.actions.model.view import FleetView
+from tocsin.actions.planning.facts import NodeState, WorkloadSeen
 from tocsin.domain.decision import Decision, Verdict
 from tocsin.domain.errors import TocsinError
 from tocsin.domain.finding import ActionKind
-
-__all__ = ["PRE_CHECK", "ExecutionResult", "Executor", "ManagerUnavailable", "NodeState", "SeesNodes"]
 
 PRE_CHECK = "executor"
 """Name of the pre-check among the guards' verdicts."""

@@ -12,7 +12,7 @@ from tocsin.actions.model.deliveries import Delivered
 from tocsin.actions.model.experience import Tally
 from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.actions.model.scope import base_key, same_kind, slot_of
-from tocsin.actions.node.throttle import CAP, kind_of
+from tocsin.actions.model.throttling import CAP, kind_of
 from tocsin.domain.decision import Decision, DecisionState, Outcome, OutcomeStatus, Ruling
 from tocsin.domain.finding import ActionKind
 from tocsin.journal.chain import Entry

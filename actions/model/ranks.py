@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tocsin.actions.model.view import FleetView, NodeState
+from tocsin.actions.model.view import FleetView
+from tocsin.actions.planning.facts import NodeState
 from tocsin.domain.owner import Owner
 from tocsin.domain.subject import Subject, SubjectKind
 

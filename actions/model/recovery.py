@@ -8,8 +8,8 @@ from dataclasses import replace
 from tocsin.actions.model.catalogue import ACTIONS
 from tocsin.actions.model.scope import affected, base_key, same_kind
 from tocsin.actions.model.sentences import joined, named
+from tocsin.actions.model.throttling import kind_of
 from tocsin.actions.model.view import FleetView
-from tocsin.actions.node.throttle import kind_of
 from tocsin.actions.planning.follow_power import LIMIT_WATTS, WAS_WATTS
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import Category, Severity

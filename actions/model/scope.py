@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tocsin.actions.model.catalogue import ACTIONS, Scope, is_disruptive
+from tocsin.actions.model.throttling import CAP, kind_of
 from tocsin.actions.model.view import FleetView, GpuView
-from tocsin.actions.node.throttle import CAP, kind_of
+from tocsin.actions.planning.intent import NODE
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.subject import Subject, SubjectKind
-
-NODE = "node"
-"""Parameter of a decision to scale in: the host that is to go."""
 
 
 def gpus_of(subject: Subject, view: FleetView) -> tuple[GpuView, ...]:

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from tocsin.actions.model.controls import Controls
 from tocsin.actions.model.policy import Policy
+from tocsin.actions.planning.facts import NodeState
 from tocsin.actions.planning.foresight import Foresight
 from tocsin.domain.finding import Finding, Incident
 from tocsin.domain.identity import Gpu
@@ -41,27 +42,6 @@ class GpuView:
     def has_label(self, label: str) -> bool:
         """Whether the GPU carries `label` with the value ``true``."""
         return self.gpu.labels.get(label, "").strip().lower() == "true"
-
-
-@dataclass(frozen=True, slots=True)
-class NodeState:
-    """A node as its manager (Kubernetes, Slurm) shows it.
-
-    `schedulable` says whether it takes new work, `ready` whether it can run any, `ours` whether the manager carries
-    Tocsin's own mark that Tocsin took it out of service. `reason` is the manager's, `work` names what holds GPUs there:
-    ``namespace/pod`` or a job id. `jobs` has, for every pod on the node by UID and by ``namespace/name``, the job that
-    it belongs to, empty where it runs by itself; None where the manager knows no pods. `held_by` are the jobs that hold
-    GPUs of the node, named as in `GpuView.job`.
-    """
-
-    host: str
-    schedulable: bool
-    ready: bool = True
-    ours: bool = False
-    reason: str = ""
-    work: tuple[str, ...] = ()
-    jobs: Mapping[str, str] | None = None
-    held_by: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

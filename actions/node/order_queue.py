@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tocsin.actions.model.view import NodeState
-from tocsin.actions.node.throttle import LEAD, LIMIT_SHARE, OF, kind_of
+from tocsin.actions.model.throttling import LEAD, LIMIT_SHARE, OF, kind_of
+from tocsin.actions.planning.facts import NodeState
 from tocsin.domain.clock import SECOND, Clock
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.order import DRY_RUN, Order, OrderReport, OrderState

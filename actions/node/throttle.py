@@ -6,33 +6,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tocsin.actions.model.throttling import CLOCK_MHZ, LEAD, LIMIT_SHARE, LIMIT_WATTS, kind_of
 from tocsin.actions.node.limit_writer import LimitWriter, Write
 from tocsin.actions.node.ports import PowerPort
 from tocsin.actions.node.thermal import Phase, ThermalController, ThermalSettings
 from tocsin.domain.order import Order, OrderReport, OrderState
 from tocsin.domain.power import Heat, LimitFailure, Obstacle, PowerLimits
 
-LIMIT_WATTS = "power_limit_watts"
-CLOCK_MHZ = "sm_clock_max_mhz"
-LEAD = "lead"
-"""Parameters of an order: a power limit in watts, a highest SM clock in MHz, the order whose limit this one follows."""
-FIXED = frozenset({LIMIT_WATTS, CLOCK_MHZ})
-"""What makes an order a fixed cap; without it heat decides, that of the GPU or of its lead."""
-OF = "of"
-"""Parameter of a restore: which kind of order it ends, as `kind_of` names it. Without it all are ended."""
-HEAT, CAP = "heat", "cap"
-LIMIT_SHARE = "limit_share"
-"""Share of the default limit that the lead of a job is at; the board adds it to the orders that follow."""
 CLOCK_SETTLES_SECONDS = 5.0
 """Clocks follow a lock within 4 s (12vhpwr-guard measured it)."""
 CLOCK_TOLERANCE_MHZ = 30
 SAMPLE_SECONDS = 1.0
 """Time between two samples of the controller."""
-
-
-def kind_of(parameters: Mapping[str, str]) -> str:
-    """`CAP` or `HEAT`: a GPU can be under one order of each kind. A restore has the parameters of what it undoes."""
-    return CAP if any(parameters.get(name) for name in FIXED) else HEAT
 
 
 def number(parameters: Mapping[str, str], name: str) -> float | None:

@@ -10,13 +10,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from tocsin.actions.model.throttling import CLOCK_MHZ, OF, kind_of
 from tocsin.actions.node.limit_writer import LimitWriter
 from tocsin.actions.node.markers import MarkerFolder
 from tocsin.actions.node.ports import HookPort, PowerPort, ResetPort
 from tocsin.actions.node.requests import Request
 from tocsin.actions.node.reset import DRAINED, ResetResult, run_reset
 from tocsin.actions.node.thermal import ThermalSettings
-from tocsin.actions.node.throttle import CLOCK_MHZ, OF, Throttle, kind_of
+from tocsin.actions.node.throttle import Throttle
 from tocsin.domain.clock import Clock
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind

@@ -6,8 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from tocsin.actions.model.executor import NodeState
-from tocsin.actions.planning.facts import Room, WorkloadFacts
+from tocsin.actions.planning.facts import NodeState, Room, WorkloadFacts
 from tocsin.actions.planning.layouts import Layout, is_divided, is_unread, template_of
 from tocsin.actions.planning.state import (
     GUESSED,

@@ -1,4 +1,4 @@
-"""What managers and training hooks tell of work, in the terms of the planners."""
+"""What managers (Kubernetes, Slurm) and training hooks tell of nodes and of the work on them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,29 @@ from tocsin.actions.planning.state import Budget
 
 
 @dataclass(frozen=True, slots=True)
+class NodeState:
+    """A node as its manager (Kubernetes, Slurm) shows it.
+
+    `schedulable` says whether it takes new work, `ready` whether it can run any, `ours` whether the manager carries
+    Tocsin's own mark that Tocsin took it out of service. `reason` is the manager's, `work` names what holds GPUs there:
+    ``namespace/pod`` or a job id. `jobs` has, for every pod on the node by UID and by ``namespace/name``, the job that
+    it belongs to, empty where it runs by itself; None where the manager knows no pods. `held_by` are the jobs that hold
+    GPUs of the node, named as in `GpuView.job`.
+    """
+
+    host: str
+    schedulable: bool
+    ready: bool = True
+    ours: bool = False
+    reason: str = ""
+    work: tuple[str, ...] = ()
+    jobs: Mapping[str, str] | None = None
+    held_by: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class WorkloadFacts:
-    """What readings do not tell of a piece of work; see `Work` for the meaning of each.
+    """What readings do not tell of a piece of work; see `Workload` for the meaning of each.
 
     `gang` names the job that it is a part of, where its manager runs a job as several pieces.
     """

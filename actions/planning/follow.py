@@ -6,10 +6,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tocsin.actions.model.scope import NODE
 from tocsin.actions.planning.defragment import defragment, repack_mig
 from tocsin.actions.planning.follow_power import Cap, follow_power
-from tocsin.actions.planning.intent import RULES, Intent, numbers, subject_of_gpu, work_of
+from tocsin.actions.planning.intent import NODE, RULES, Intent, numbers, subject_of_gpu, work_of
 from tocsin.actions.planning.plan import Plan, Step, StepKind
 from tocsin.actions.planning.power import PowerBudget
 from tocsin.actions.planning.scaling import Demand, ScalingPolicy, follow_demand, scale_in

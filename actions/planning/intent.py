@@ -18,6 +18,8 @@ RULES: Mapping[str, str] = {
     "power": "plan_power",
 }
 """Planners that can be followed, and the name that their findings and decisions have in place of a rule's."""
+NODE = "node"
+"""Parameter of a decision to scale in: the host that is to go."""
 _CATEGORIES = {"plan_defragment": Category.FRAGMENTATION, "plan_mig": Category.FRAGMENTATION}
 
 

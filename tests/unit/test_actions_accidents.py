@@ -11,7 +11,8 @@ from tocsin.actions.loop.decide import chosen_action
 from tocsin.actions.loop.watching import OUTSIDE
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.actions.model.scope import available, out_of_service
-from tocsin.actions.model.view import Confirmations, NodeState
+from tocsin.actions.model.view import Confirmations
+from tocsin.actions.planning.facts import NodeState
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.decision import DecisionState, OutcomeStatus, Ruling
 from tocsin.domain.event import Event, EventKind

@@ -9,8 +9,8 @@ import pytest
 from tocsin.actions.executors.node import NodeAgents
 from tocsin.actions.executors.simulated import Simulated
 from tocsin.actions.model.recovery import inverse_of
+from tocsin.actions.model.throttling import kind_of
 from tocsin.actions.node.order_queue import OrderQueue
-from tocsin.actions.node.throttle import kind_of
 from tocsin.actions.planning.follow_power import LIMIT_WATTS, WAS_WATTS
 from tocsin.actions.planning.foresight import Foresight
 from tocsin.domain.clock import HOUR

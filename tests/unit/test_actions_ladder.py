@@ -13,7 +13,7 @@ from tocsin.actions.model.cost import Stake, cheapest, prices
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.actions.model.experience import Tally
 from tocsin.actions.model.ladder import LADDERS
-from tocsin.actions.model.view import NodeState
+from tocsin.actions.planning.facts import NodeState
 from tocsin.config.settings import CostSettings
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.finding import PREDICTION_EVIDENCE, ActionKind, Category, Evidence, Finding

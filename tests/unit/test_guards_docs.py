@@ -15,7 +15,7 @@ from tocsin.actions.loop.guard_evaluation import SELECTION
 from tocsin.actions.loop.loop import ActionLoop
 from tocsin.actions.model.catalogue import is_disruptive, is_recovery
 from tocsin.actions.model.executor import PRE_CHECK
-from tocsin.actions.model.view import NodeState
+from tocsin.actions.planning.facts import NodeState
 from tocsin.config.settings import ActionSettings
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.decision import Ruling

@@ -14,8 +14,9 @@ from tocsin.actions.kubernetes.objects import Pod
 from tocsin.actions.kubernetes.observe import node_states
 from tocsin.actions.loop.decide import decide
 from tocsin.actions.model.ranks import Rank, read, work_on
-from tocsin.actions.model.view import GpuView, NodeState
+from tocsin.actions.model.view import GpuView
 from tocsin.actions.node.order_queue import OrderQueue
+from tocsin.actions.planning.facts import NodeState
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.decision import Ruling
 from tocsin.domain.finding import ActionKind

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tocsin.actions.model.executor import ManagerUnavailable
-from tocsin.actions.model.view import NodeState
+from tocsin.actions.planning.facts import NodeState
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.runtime.managers import BLIND_SECONDS, Managers
 from tocsin.telemetry.metrics import OwnMetrics

@@ -10,9 +10,10 @@ import pytest
 from tocsin.actions.executors.node import NodeAgents
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.ranks import RANKS, NodeRanks, Rank, ranks_of, read, work_on, written
-from tocsin.actions.model.view import FleetView, GpuView, NodeState
+from tocsin.actions.model.view import FleetView, GpuView
 from tocsin.actions.node import order_queue
 from tocsin.actions.node.order_queue import OrderQueue
+from tocsin.actions.planning.facts import NodeState
 from tocsin.config.node import NodeSettings
 from tocsin.domain.clock import HOUR, MINUTE, ManualClock
 from tocsin.domain.decision import Decision, Mode, Ruling

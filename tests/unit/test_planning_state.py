@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.actions.model.executor import NodeState
 from tocsin.actions.planning import rehearsal
 from tocsin.actions.planning.build import Knowledge, WorkFacts, fleet_state_from, host_risk, work_id
 from tocsin.actions.planning.defragment import defragment
+from tocsin.actions.planning.facts import NodeState
 from tocsin.actions.planning.layouts import Layout
 from tocsin.actions.planning.state import Budget, GpuMode, Hold, Pool
 from tocsin.actions.planning.statefile import parse_state, read_state, state_json

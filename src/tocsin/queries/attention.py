@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tocsin.actions.model.cost import Stake, prices
 from tocsin.actions.model.ranks import work_on
-from tocsin.actions.model.view import NodeState
+from tocsin.actions.planning.facts import NodeState
 from tocsin.client.models import GpuState
 from tocsin.client.models_now import Attention, AttentionItem
 from tocsin.config.settings import CostSettings

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tocsin.actions.model.ranks import work_on
-from tocsin.actions.model.view import NodeState
+from tocsin.actions.planning.facts import NodeState
 from tocsin.client.models_now import PeerBand, PeerGroup
 from tocsin.domain.clock import DAY, to_iso
 from tocsin.domain.reading import Reading

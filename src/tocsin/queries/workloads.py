@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from tocsin.actions.model.ranks import NodeRanks, work_on
-from tocsin.actions.model.view import NodeState
+from tocsin.actions.planning.facts import NodeState
 from tocsin.domain.reading import Reading
 from tocsin.runtime.managers import Managers
 

@@ -9,8 +9,7 @@ from dataclasses import replace
 import structlog
 
 from tocsin.actions.model.executor import Executor, LooksAfter, ManagerUnavailable, SeesNodes, SeesWorkloads
-from tocsin.actions.model.view import NodeState
-from tocsin.actions.planning.facts import WorkloadSeen
+from tocsin.actions.planning.facts import NodeState, WorkloadSeen
 from tocsin.domain.clock import Clock
 from tocsin.telemetry.metrics import OwnMetrics
 

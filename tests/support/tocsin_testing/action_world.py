@@ -10,8 +10,9 @@ from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.status import DecisionStatus, StepReport
-from tocsin.actions.model.view import Confirmations, FleetView, GpuView, NodeState
+from tocsin.actions.model.view import Confirmations, FleetView, GpuView
 from tocsin.actions.notifications.sender import Delivery
+from tocsin.actions.planning.facts import NodeState
 from tocsin.config.settings import ActionSettings
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.decision import Decision, Mode, Ruling, Verdict

@@ -16,10 +16,11 @@ from tocsin.actions.executors.registry import Dependencies, build_executor
 from tocsin.actions.executors.simulated import Simulated
 from tocsin.actions.executors.slurm import SlurmExecutor
 from tocsin.actions.model.executor import ExecutionResult, Executor
-from tocsin.actions.model.view import FleetView, NodeState
+from tocsin.actions.model.view import FleetView
 from tocsin.actions.node.order_queue import OrderQueue
 from tocsin.actions.node.ports import Asked
 from tocsin.actions.notifications.sender import WebhookSender
+from tocsin.actions.planning.facts import NodeState
 from tocsin.config.cloud import AwsSettings
 from tocsin.config.settings import Settings, WebhookSettings
 from tocsin.config.slurm import SlurmSettings
