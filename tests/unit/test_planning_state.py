@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tocsin.actions.planning import rehearsal
-from tocsin.actions.planning.build import Knowledge, WorkFacts, fleet_state_from, host_risk, work_id
+from tocsin.actions.planning.build import Knowledge, WorkloadFacts, fleet_state_from, host_risk, work_id
 from tocsin.actions.planning.defragment import defragment
 from tocsin.actions.planning.facts import NodeState
 from tocsin.actions.planning.layouts import Layout
@@ -119,7 +119,7 @@ def test_jobs_pods_and_processes_become_work() -> None:
         reading("e", "n1", PLAIN),
         reading("f", "n2"),
     ]
-    facts = {"slurm/7": WorkFacts(priority=5, lost_s=60.0, budgets=("b",)), "pod/web/serve": WorkFacts(restart_s=9.0)}
+    facts = {"slurm/7": WorkloadFacts(priority=5, lost_s=60.0, budgets=("b",)), "pod/web/serve": WorkloadFacts(restart_s=9.0)}
     known = Knowledge(
         facts,
         {"n2": NodeState("n2", schedulable=False)},
