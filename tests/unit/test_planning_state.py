@@ -119,7 +119,10 @@ def test_jobs_pods_and_processes_become_work() -> None:
         reading("e", "n1", PLAIN),
         reading("f", "n2"),
     ]
-    facts = {"slurm/7": WorkloadFacts(priority=5, lost_s=60.0, budgets=("b",)), "pod/web/serve": WorkloadFacts(restart_s=9.0)}
+    facts = {
+        "slurm/7": WorkloadFacts(priority=5, lost_s=60.0, budgets=("b",)),
+        "pod/web/serve": WorkloadFacts(restart_s=9.0),
+    }
     known = Knowledge(
         facts,
         {"n2": NodeState("n2", schedulable=False)},
