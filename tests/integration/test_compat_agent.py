@@ -42,7 +42,7 @@ from tocsin_testing.node_world import FakePower, Node
 SMI = Path(__file__).parents[1] / "data" / "nvidia_smi"
 TOKEN = "agent-secret-0123456789"
 GPU = "GPU-00000000-1111-2222-3333-444444444444"
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 
 
 @pytest.fixture(scope="module")
