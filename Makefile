@@ -31,7 +31,7 @@ lint: setup  ## ruff, mypy strict, import-linter
 	PYTHONPATH=src $(BIN)/lint-imports --no-cache
 
 unit: setup  ## All tests against the working tree
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not gpu" --benchmark-disable --ignore tests/unit/test_cloud_boto.py
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not gpu" --benchmark-disable --ignore tests/unit/actions/test_cloud_boto.py
 
 aws-test: setup  ## Tests of the extra aws, whose libraries do not go with those of the Kubernetes client
 	@bash .ci/aws-test.sh $(BIN)/python

@@ -10,4 +10,4 @@ if ! cmp -s "$wanted" "$place/installed.txt"; then
     "$python" -m pip --disable-pip-version-check install --quiet --no-deps --target "$place" -r "$wanted"
     cp "$wanted" "$place/installed.txt"
 fi
-PYTHONPATH="$place" TOCSIN_TEST_AWS=1 "$python" -m pytest -p no:xdist -q tests/unit/test_cloud_boto.py
+PYTHONPATH="$place" TOCSIN_TEST_AWS=1 "$python" -m pytest -p no:xdist -q tests/unit/actions/test_cloud_boto.py

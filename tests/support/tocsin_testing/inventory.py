@@ -2,7 +2,8 @@
 
 ``PYTHONPATH=tests/support python -m tocsin_testing.inventory [--tree PATH] [--against FILE]``
 
-`tests/data/inventory/2bd2118.json` is what it printed on that commit; `tests/unit/test_inventory.py` holds that nothing
+`tests/data/inventory/2bd2118.json` is what it printed on that commit; `tests/unit/project/test_inventory.py`
+holds that nothing
 is lost but what it names. The script knows public seams alone (the command, the OpenAPI document, the wire format, the
 registries); what lies elsewhere from commit to commit is looked up by its name.
 """
