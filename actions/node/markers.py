@@ -6,13 +6,14 @@ One file a GPU in a folder of the agent's. Whatever ends the process, the next o
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from tocsin.domain.atomic_file import SUFFIX as UNFINISHED
+from tocsin.domain.atomic_file import sync_folder, write_atomically
 from tocsin.domain.errors import InputError
 from tocsin.telemetry.log import logger
 
@@ -48,7 +49,7 @@ class MarkerFolder:
         self.path = path
         try:
             path.mkdir(parents=True, exist_ok=True)
-            for left in path.glob("*.new"):
+            for left in path.glob(f"*{UNFINISHED}"):
                 left.unlink(missing_ok=True)
         except OSError as error:
             raise _unusable(path, error) from None
@@ -60,7 +61,7 @@ class MarkerFolder:
     def take_away(self, gpu: str) -> None:
         """Remove the marker of a GPU, durable on return. Raises OSError where the folder cannot be written."""
         (self.path / f"{_file_name(gpu)}{_SUFFIX}").unlink(missing_ok=True)
-        self._sync_folder()
+        sync_folder(self.path)
 
     def all(self) -> list[Marker]:
         """Every marker that can be read, by GPU; one that cannot is set aside with a line in the log."""
@@ -91,23 +92,10 @@ class MarkerFolder:
         self._write(_EPOCH, str(epoch))
 
     def _write(self, name: str, text: str) -> None:
-        fresh = self.path / f"{name}.new"
         try:
-            with fresh.open("w") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self.path / name)
-            self._sync_folder()
+            write_atomically(self.path / name, text)
         except OSError as error:
             raise _unusable(self.path, error) from None
-
-    def _sync_folder(self) -> None:
-        folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def _unusable(path: Path, error: OSError) -> InputError:

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tocsin.domain.atomic_file import write_atomically
 from tocsin.domain.clock import SECOND, Clock
 from tocsin.telemetry.log import logger
 
@@ -58,6 +59,4 @@ def load_position(path: Path) -> Position | None:
 def save_position(path: Path, position: Position) -> None:
     """Put `position` in place of what `path` holds, whole or not at all. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.new")
-    draft.write_text(json.dumps(asdict(position)), encoding="utf-8")
-    draft.replace(path)
+    write_atomically(path, json.dumps(asdict(position)))

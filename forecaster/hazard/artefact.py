@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 import zipfile
@@ -29,6 +28,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
+from tocsin.domain.atomic_file import sync_folder, write_atomically
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.hazard import registry
 from tocsin.forecaster.hazard.scorer import Scorer, State
@@ -84,11 +84,10 @@ def save(folder: Path, scorer: Scorer, card: Card) -> None:
     made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         for name, data in content.items():
-            _write(made / name, data)
-        _sync(made)
+            write_atomically(made / name, data)
         made.chmod(0o755)
         made.rename(folder)
-        _sync(folder.parent)
+        sync_folder(folder.parent)
     finally:
         shutil.rmtree(made, ignore_errors=True)
 
@@ -108,21 +107,6 @@ def _content(state: State, card: Card) -> dict[str, bytes]:
 
 def _json(value: object) -> bytes:
     return (json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n").encode()
-
-
-def _write(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def load(folder: Path) -> tuple[Scorer, Card]:

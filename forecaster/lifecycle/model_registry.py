@@ -8,11 +8,11 @@ features were spread in training. ``service.json`` says which version serves, an
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tocsin.domain.atomic_file import write_atomically
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.forecaster.hazard import artefact
 from tocsin.forecaster.hazard.artefact import Card
@@ -165,9 +165,4 @@ class ModelRegistry:
     def _write(self, history: list[Served]) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"served": [asdict(one) for one in history]}, indent=1) + "\n"
-        handle, name = tempfile.mkstemp(prefix=f".{SERVICE}-", dir=self._folder)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(self._folder / SERVICE)
+        write_atomically(self._folder / SERVICE, text, 0o600)

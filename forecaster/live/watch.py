@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
+import contextlib
 import zipfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
+from tocsin.domain.atomic_file import atomic_file
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import InputError
 from tocsin.domain.identity import Gpu
@@ -97,10 +96,8 @@ class RiskWatch:
         if path is None:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.savez(file, allow_pickle=False, **{**save(builder), _FED: np.array(feed.fed_ms)})
-            Path(name).replace(path)
-        except OSError:
-            Path(name).unlink(missing_ok=True)  # a full disk costs a slower start, no prediction
+        with (
+            contextlib.suppress(OSError),
+            atomic_file(path, 0o600) as file,
+        ):  # a full disk costs a slower start, no prediction
+            np.savez(file, allow_pickle=False, **{**save(builder), _FED: np.array(feed.fed_ms)})

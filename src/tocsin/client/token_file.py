@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import stat
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tocsin.domain.atomic_file import write_atomically
 from tocsin.domain.clock import SECOND, Clock, from_iso
 from tocsin.domain.errors import InputError
 
@@ -80,12 +80,4 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _write(path: Path, tokens: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # mkstemp makes it for the owner alone, and the rename leaves no moment in which half a file is there.
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".tokens-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(tokens, file, indent=2)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_atomically(path, json.dumps(tokens, indent=2), mode=0o600)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from tocsin.domain.atomic_file import write_atomically
 from tocsin.domain.errors import Conflict, InputError, TocsinError
 
 _CREATE = """
@@ -97,10 +97,4 @@ class Anchor:
 
     def write(self, journal: Path) -> None:
         """Replace the anchor in one step; durable on return."""
-        path = self.path_of(journal)
-        temporary = path.with_name(path.name + ".new")
-        with temporary.open("w", encoding="utf-8") as out:
-            json.dump({"seq": self.seq, "hash": self.hash}, out)
-            out.flush()
-            os.fsync(out.fileno())
-        temporary.replace(path)
+        write_atomically(self.path_of(journal), json.dumps({"seq": self.seq, "hash": self.hash}))

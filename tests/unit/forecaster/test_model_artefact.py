@@ -80,7 +80,7 @@ def test_a_save_that_is_cut_off_leaves_nothing(tmp_path: Path, scorer: Scorer, m
         path.write_bytes(data[:10])
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("tocsin.forecaster.hazard.artefact._write", full)
+    monkeypatch.setattr("tocsin.forecaster.hazard.artefact.write_atomically", full)
     with pytest.raises(OSError, match="no space"):
         save(tmp_path / "one", scorer, card())
     assert list(tmp_path.iterdir()) == []

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tocsin.domain.atomic_file import make_folder
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import InputError
 from tocsin.store.embedded import migrate as embedded_migrate
 from tocsin.store.embedded.chunks import Ask
-from tocsin.store.embedded.files import make_folder
 from tocsin.store.embedded.segment_index import Gone, Segments
 from tocsin.store.embedded.store import SqliteStore, restore
 from tocsin.store.port import StoreUnavailable
@@ -51,7 +52,8 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     real = os.fsync
 
     def fsync(handle: int) -> None:
-        names.append(Path(f"/proc/self/fd/{handle}").readlink().name)
+        # A file that is not whole yet has a name of its own around the one that it gets.
+        names.append(re.sub(r"^\.(.*)\.[0-9a-f]{8}\.new$", r"\1", Path(f"/proc/self/fd/{handle}").readlink().name))
         real(handle)
 
     monkeypatch.setattr(os, "fsync", fsync)
@@ -70,7 +72,7 @@ def test_a_segment_and_all_folders_above_are_on_disk_before_it_counts(
     monkeypatch.setattr(Segments, "add", add)
     fill(store, 1)
     (path,) = store.path.with_name("store.db.segments").iterdir()
-    assert synced == ["deep", path.name + ".tmp", "store.db.segments", "counts"]
+    assert synced == ["deep", path.name, "store.db.segments", "counts"]
 
 
 def test_new_folders_are_on_disk(tmp_path: Path, synced: list[str]) -> None:

@@ -8,10 +8,10 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from tocsin.domain.atomic_file import atomic_file, make_folder, sync_folder
 from tocsin.domain.errors import InputError
 from tocsin.store.embedded import segments
 from tocsin.store.embedded.database import Database, locked
-from tocsin.store.embedded.files import copy, make_folder, sync_folder
 from tocsin.store.embedded.sqlite_schema import MIGRATIONS
 from tocsin.store.port import StoreUnavailable
 
@@ -62,11 +62,15 @@ def _copy_segments(db: sqlite3.Connection, source: Path, target: Path) -> None:
         return
     query = "SELECT name, variants FROM segment WHERE retired_ms IS NULL AND problem IS NULL"
     for name, variants in db.execute(query):
-        copy(source / name, target / name)
+        _copy(source / name, target / name)
         if variants:
             beside = segments.variants_of(source / name)
-            copy(beside, target / beside.name)
-    sync_folder(target)
+            _copy(beside, target / beside.name)
+
+
+def _copy(source: Path, target: Path) -> None:
+    with source.open("rb") as old, atomic_file(target) as new:
+        shutil.copyfileobj(old, new, 2**20)
 
 
 def restore(source: Path, target: Path) -> None:

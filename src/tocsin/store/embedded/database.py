@@ -10,8 +10,8 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import IO
 
+from tocsin.domain.atomic_file import make_folder
 from tocsin.domain.errors import Conflict, InputError, TocsinError
-from tocsin.store.embedded.files import make_folder
 from tocsin.store.embedded.sqlite_schema import prepare
 from tocsin.store.port import StoreRejected, StoreUnavailable
 

@@ -14,11 +14,11 @@ from itertools import pairwise
 
 import numpy as np
 
+from tocsin.domain.atomic_file import make_folder
 from tocsin.domain.errors import Unavailable
 from tocsin.store.embedded import segments as files
 from tocsin.store.embedded.chunks import Ask, Chunks
 from tocsin.store.embedded.database import Database
-from tocsin.store.embedded.files import make_folder, sync_folder
 from tocsin.store.embedded.gpus import flags_of
 from tocsin.store.embedded.hot_block import Block, merge
 from tocsin.store.embedded.newest import changed
@@ -88,7 +88,6 @@ class Rewriter:
         try:
             make_folder(self._segments.folder)
             made.extend(self._written(job, block) for block in _gathered(self._merged(job)))
-            sync_folder(self._segments.folder)
             self._swap(job, made, now_ms)
         except (OSError, Unavailable) as error:
             for segment in made:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import structlog
 
+from tocsin.domain.atomic_file import SUFFIX as UNFINISHED
 from tocsin.store.embedded import segments
 from tocsin.store.embedded.chunks import Ask
 from tocsin.store.embedded.database import Database
@@ -154,7 +155,7 @@ class Segments:
         if not self.folder.is_dir():
             return 0
         kept = named | {segments.variants_of(Path(name)).name for name in named}
-        ours = [path for path in self.folder.iterdir() if path.name.endswith((segments.SUFFIX, segments.TEMPORARY))]
+        ours = [path for path in self.folder.iterdir() if path.name.endswith((segments.SUFFIX, UNFINISHED, ".tmp"))]
         orphans = [path for path in ours if path.name not in kept]
         for path in orphans:
             path.unlink(missing_ok=True)

@@ -8,7 +8,6 @@ that names which come and go, such as those of processes, never widen a schema.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tocsin.domain.atomic_file import atomic_file
 from tocsin.store.embedded.hot_block import Block, Extra, Flags, empty, held
 from tocsin.store.embedded.hot_notes import Notes, no_notes
 from tocsin.store.embedded.segments_encode import DELTA, Encoded, decode, decode_mixed, encode, encode_mixed
@@ -29,7 +29,6 @@ GROUP_ROWS = 8_192
 
 SUFFIX = ".parquet"
 VARIANTS = ".variants" + SUFFIX
-TEMPORARY = ".tmp"
 
 _LEVEL = 3
 _SCALES = b"tocsin.scales"
@@ -95,29 +94,20 @@ def _write(path: Path, columns: Mapping[str, Encoded]) -> int:
     scales = {name: column.scale for name, column in columns.items() if column.scale}
     table = pa.table({name: column.array for name, column in columns.items()})
     table = table.replace_schema_metadata({_SCALES: json.dumps(scales).encode()})
-    temporary = path.with_name(path.name + TEMPORARY)
-    try:
-        with temporary.open("wb") as file:
-            pq.write_table(
-                table,
-                file,
-                row_group_size=GROUP_ROWS,
-                compression="zstd",
-                compression_level=_LEVEL,
-                use_dictionary=[name for name, column in columns.items() if not column.encoding],
-                column_encoding={name: column.encoding for name, column in columns.items() if column.encoding},
-                write_statistics=[name for name in ("gpu", "at_ms", "name") if name in columns],
-                write_page_checksum=True,
-                store_schema=True,
-            )
-            file.flush()
-            os.fsync(file.fileno())
-        size = temporary.stat().st_size
-        temporary.rename(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    return size
+    with atomic_file(path) as file:
+        pq.write_table(
+            table,
+            file,
+            row_group_size=GROUP_ROWS,
+            compression="zstd",
+            compression_level=_LEVEL,
+            use_dictionary=[name for name, column in columns.items() if not column.encoding],
+            column_encoding={name: column.encoding for name, column in columns.items() if column.encoding},
+            write_statistics=[name for name in ("gpu", "at_ms", "name") if name in columns],
+            write_page_checksum=True,
+            store_schema=True,
+        )
+    return path.stat().st_size
 
 
 def remove(path: Path) -> None:
