@@ -11,7 +11,7 @@ from typing import Protocol
 import tocsin.actions.executors as package
 from tocsin.actions.model.executor import Executor
 from tocsin.actions.node.order_queue import OrderQueue
-from tocsin.actions.notifications.sender import WebhookSender
+from tocsin.actions.notifications.webhook import WebhookSender
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import Clock, SystemClock
 from tocsin.domain.errors import InputError

@@ -10,7 +10,7 @@ from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.scaling import gpus_wanted, pool_of
 from tocsin.actions.model.view import FleetView
-from tocsin.actions.notifications.sender import WebhookSender
+from tocsin.actions.notifications.webhook import WebhookSender
 from tocsin.config.cloud import ScaleBounds, ScaleWebhookSettings
 from tocsin.config.settings import WebhookSettings
 from tocsin.domain.decision import Decision, Ruling, Verdict
@@ -112,5 +112,5 @@ def _build(means: Dependencies) -> Executor:
         timeout_seconds=settings.timeout_seconds,
         attempts=settings.attempts,
     )
-    sender = WebhookSender(receiver, means.clock) if settings.url else None
+    sender = WebhookSender(receiver, means.clock, name="scale_webhook.url") if settings.url else None
     return ScaleWebhook(settings, sender, means.own or OwnMetrics(), dry_run=means.settings.actions.dry_run)

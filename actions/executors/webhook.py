@@ -7,8 +7,7 @@ from tocsin.actions.executors.verification import seen_in
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.view import FleetView
-from tocsin.actions.notifications.messages import REQUESTED
-from tocsin.actions.notifications.sender import WebhookSender
+from tocsin.actions.notifications.webhook import REQUESTED, WebhookSender
 from tocsin.domain.decision import Decision, Ruling, Verdict
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind

@@ -24,8 +24,8 @@ from tocsin.actions.model.recovery import due_recoveries
 from tocsin.actions.model.scope import base_key
 from tocsin.actions.model.status import DecisionStatus, StepReport
 from tocsin.actions.model.view import FleetView
-from tocsin.actions.notifications.fanout import FanOut
-from tocsin.actions.notifications.notifier import JournalNotifier, Notifier
+from tocsin.actions.notifications.fanout import FanOut, JournalNotifier
+from tocsin.actions.notifications.protocol import Notifier
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, Ruling
 from tocsin.domain.finding import Incident

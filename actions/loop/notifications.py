@@ -12,11 +12,8 @@ from tocsin.actions.model.codec import dump_outcome
 from tocsin.actions.model.decision_log import DecisionLog
 from tocsin.actions.model.deliveries import Done
 from tocsin.actions.model.ledger_entry import LedgerEntry
-from tocsin.actions.notifications.fanout import FanOut, fan_out_of
-from tocsin.actions.notifications.line import DeliveryJob, Item, Line
-from tocsin.actions.notifications.notifier import Notifier
-from tocsin.actions.notifications.protocol import Message, Phase, message_of, urgency
-from tocsin.actions.notifications.sender import Delivery
+from tocsin.actions.notifications.fanout import ChannelQueue, DeliveryJob, FanOut, Item, fan_out_of
+from tocsin.actions.notifications.protocol import Delivery, Message, Notifier, Phase, message_of, urgency
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, Outcome, OutcomeStatus, Ruling
 from tocsin.journal.kinds import EntryKind
@@ -46,11 +43,11 @@ class Notifications:
 
         `live` are the ids of the findings that hold now; without it nothing is taken for ended.
         """
-        for line in self._fan.lines:
-            if self._fan.idle(line):
-                work = self._work(line, now_ms, live)
-                if work:
-                    self._fan.begin(line, partial(line.run, work, self))
+        for queue in self._fan.queues:
+            if self._fan.idle(queue):
+                job = self._job(queue, now_ms, live)
+                if job:
+                    self._fan.begin(queue, partial(queue.run, job, self))
         self._fan.settle()
         self._close_unwanted()
         with self._lock:
@@ -65,36 +62,36 @@ class Notifications:
         waiting = [r for r in self._book.records() if r.notice and r.waiting]
         return sorted((r for r in waiting if r.overall is not Ruling.DENY), key=lambda r: urgency(r.decision))
 
-    def _work(self, line: Line, now_ms: int, live: Collection[str] | None) -> DeliveryJob:
+    def _job(self, queue: ChannelQueue, now_ms: int, live: Collection[str] | None) -> DeliveryJob:
         told = self._book.ledger.told
-        work = DeliveryJob()
+        job = DeliveryJob()
         with self._book.lock:
             for record in self._due():
                 decision = record.decision
-                if line.wants(decision) and line.name not in told.done(decision.key):
-                    work.fires.append(decision)
-            if line.tells_end:
-                opened = {key: tuple(about.values()) for key, about in told.open.get(line.name, {}).items()}
-                self._follow(line, opened, work, now_ms, live)
-        return work
+                if queue.wants(decision) and queue.name not in told.done(decision.key):
+                    job.firing.append(decision)
+            if queue.reports_end:
+                opened = {key: tuple(about.values()) for key, about in told.open.get(queue.name, {}).items()}
+                self._follow(queue, opened, job, now_ms, live)
+        return job
 
     def _follow(
         self,
-        line: Line,
+        queue: ChannelQueue,
         opened: Mapping[str, tuple[Decision, ...]],
-        work: DeliveryJob,
+        job: DeliveryJob,
         now_ms: int,
         live: Collection[str] | None,
     ) -> None:
-        """Sort what `line` was told into what has ended and what it must be reminded of."""
+        """Sort what the receiver of `queue` was told into what has ended and what it must be reminded of."""
         for key, decisions in opened.items():
             if live is not None and all(self._over(decision, live, now_ms) for decision in decisions):
-                ended_ms = self._ended_ms.setdefault(f"{line.name}|{key}", now_ms)
-                work.ends.append(_told(key, decisions, Phase.RESOLVED, ended_ms))
+                ended_ms = self._ended_ms.setdefault(f"{queue.name}|{key}", now_ms)
+                job.resolved.append(_told(key, decisions, Phase.RESOLVED, ended_ms))
             else:
-                self._ended_ms.pop(f"{line.name}|{key}", None)
-                if line.stale(key):
-                    work.holds.append(_told(key, decisions, Phase.FIRING))
+                self._ended_ms.pop(f"{queue.name}|{key}", None)
+                if queue.stale(key):
+                    job.reminders.append(_told(key, decisions, Phase.FIRING))
 
     def _over(self, decision: Decision, live: Collection[str], now_ms: int) -> bool:
         """Whether what the notification is about has ended: its root cause, the breaker's trip, else its time box."""
@@ -108,25 +105,25 @@ class Notifications:
     def _close_unwanted(self) -> None:
         with self._book.lock:
             for record in self._due():
-                if not any(line.wants(record.decision) for line in self._fan.lines):
+                if not any(queue.wants(record.decision) for queue in self._fan.queues):
                     done = Done(True, UNWANTED, 1)
                     self._conclude(record.decision, {"journal": done}, channel="journal", ok=True)
 
-    def ended(self, line: Line, items: Sequence[Item], delivery: Delivery) -> None:
-        """A line is done with messages, well or for good without success."""
+    def ended(self, queue: ChannelQueue, items: Sequence[Item], delivery: Delivery) -> None:
+        """A queue is done with messages, well or for good without success."""
         for item in items:
             if item.ends:
-                self._count_item(line, item, "resolved" if delivery.ok else "unresolved")
-                self._end(line, item, delivery)
+                self._count_item(queue, item, "resolved" if delivery.ok else "unresolved")
+                self._end(queue, item, delivery)
             elif not item.again:
                 several = "summarised" if item.message.summary else "delivered"
-                self._count_item(line, item, several if delivery.ok else "failed")
+                self._count_item(queue, item, several if delivery.ok else "failed")
                 for decision in item.message.decisions:
-                    self._note(line, decision, item.message, delivery)
+                    self._note(queue, decision, item.message, delivery)
 
-    def put_off(self, line: Line, items: Sequence[Item], delivery: Delivery) -> None:
+    def put_off(self, queue: ChannelQueue, items: Sequence[Item], delivery: Delivery) -> None:
         """A try failed; what is past its time box is given up."""
-        self._fan.count(line.name, "retried")
+        self._fan.count(queue.name, "retried")
         with self._lock:
             self.counts["notification_tries_failed"] += 1
         now_ms = self._clock.now_ms()
@@ -135,40 +132,40 @@ class Notifications:
             if item.ends:
                 limit_ms = max(d.expires_ms - d.at_ms for d in item.message.decisions)
                 if now_ms >= item.message.at_ms + limit_ms:
-                    self._count_item(line, item, "unresolved")
-                    self._end(line, item, delivery)
+                    self._count_item(queue, item, "unresolved")
+                    self._end(queue, item, delivery)
                 continue
             for decision in over:
-                self._fan.count(line.name, "failed")
-                self._note(line, decision, item.message, delivery)
+                self._fan.count(queue.name, "failed")
+                self._note(queue, decision, item.message, delivery)
 
-    def _count_item(self, line: Line, item: Item, outcome: str) -> None:
-        self._fan.count(line.name, outcome, len(item.message.decisions))
+    def _count_item(self, queue: ChannelQueue, item: Item, outcome: str) -> None:
+        self._fan.count(queue.name, outcome, len(item.message.decisions))
 
-    def _end(self, line: Line, item: Item, delivery: Delivery) -> None:
+    def _end(self, queue: ChannelQueue, item: Item, delivery: Delivery) -> None:
         first = item.message.first
         with self._book.lock:
             self._book.note(
                 EntryKind.NOTIFICATION,
-                {"channel": line.name, "ended": list(item.ends), "ok": delivery.ok, "detail": delivery.detail}
+                {"channel": queue.name, "ended": list(item.ends), "ok": delivery.ok, "detail": delivery.detail}
                 | {"decision": first.id, "key": first.key},
                 simulated=item.message.simulated,
             )
             for key in item.ends:
-                self._ended_ms.pop(f"{line.name}|{key}", None)
+                self._ended_ms.pop(f"{queue.name}|{key}", None)
 
-    def _note(self, line: Line, decision: Decision, message: Message, delivery: Delivery) -> None:
-        """Write down that `line` is done with `decision`; the last line that wants it concludes it."""
+    def _note(self, queue: ChannelQueue, decision: Decision, message: Message, delivery: Delivery) -> None:
+        """Write down that `queue` is done with `decision`; the last queue that wants it concludes it."""
         with self._book.lock:
-            attempts = line.tries.pop(decision.key, delivery.attempts)
-            payload: dict[str, Any] = {"channel": line.name, "ok": delivery.ok}
-            if delivery.ok and line.tells_end:
+            attempts = queue.tries.pop(decision.key, delivery.attempts)
+            payload: dict[str, Any] = {"channel": queue.name, "ok": delivery.ok}
+            if delivery.ok and queue.reports_end:
                 payload["message"] = message.key
             done = {**self._book.ledger.told.done(decision.key)}
-            done[line.name] = Done(delivery.ok, delivery.detail, attempts)
+            done[queue.name] = Done(delivery.ok, delivery.detail, attempts)
             record = self._book.ledger.records.get(decision.key)
             waiting = record is not None and record.waiting
-            if waiting and all(each.name in done for each in self._fan.lines if each.wants(decision)):
+            if waiting and all(each.name in done for each in self._fan.queues if each.wants(decision)):
                 self._conclude(decision, done, **payload)
             else:
                 details: dict[str, Any] = {"detail": delivery.detail, "attempts": attempts}

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tocsin.actions.notifications.post import Request, to_json
-from tocsin.actions.notifications.posted import PostedChannel
+from tocsin.actions.notifications.delivery import Request, to_json
+from tocsin.actions.notifications.http_channel import HttpChannel
 from tocsin.actions.notifications.protocol import Channel, Message
 from tocsin.actions.notifications.registry import ChannelDependencies, channel
 from tocsin.actions.notifications.text import clean, clip
@@ -25,7 +25,7 @@ LABEL_LIMIT = 256
 """Characters of a label's value; own choice, Alertmanager knows no bound but that of the body."""
 
 
-class Alertmanager(PostedChannel):
+class Alertmanager(HttpChannel):
     """Tells of what still is again and again, as Alertmanager's clients are to."""
 
     batch = 200

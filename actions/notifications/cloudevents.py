@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tocsin.actions.notifications.messages import CLOUDEVENTS_TYPE, NOTIFIED, cloud_event
-from tocsin.actions.notifications.post import Request, to_json
-from tocsin.actions.notifications.posted import PostedChannel
+from tocsin.actions.notifications.delivery import SIGNATURE_HEADER, Request, sign, to_json
+from tocsin.actions.notifications.http_channel import HttpChannel
 from tocsin.actions.notifications.protocol import Channel, Message
 from tocsin.actions.notifications.registry import ChannelDependencies, channel
-from tocsin.actions.notifications.signature import HEADER, sign
+from tocsin.actions.notifications.webhook import CLOUDEVENTS_TYPE, NOTIFIED, cloud_event
 from tocsin.domain.clock import to_iso
 
 SUMMARISED = "io.tocsin.notification.summary"
@@ -26,7 +25,7 @@ TESTED = "io.tocsin.notification.test"
 _SOURCE = "tocsin"
 
 
-class CloudEvents(PostedChannel):
+class CloudEvents(HttpChannel):
     """The body holds nothing but the message, so that every try of a delivery has the same."""
 
     keyed = True
@@ -36,7 +35,7 @@ class CloudEvents(PostedChannel):
         body = to_json(event(message))
         headers = {"content-type": CLOUDEVENTS_TYPE}
         if self.settings.key:
-            headers[HEADER] = sign(self.settings.key, body, self.clock.now_ms())
+            headers[SIGNATURE_HEADER] = sign(self.settings.key, body, self.clock.now_ms())
         return Request(body, headers)
 
 

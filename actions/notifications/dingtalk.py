@@ -11,11 +11,10 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 
-from tocsin.actions.notifications.post import Answer, Request, by_code, to_json
-from tocsin.actions.notifications.posted import PostedChannel
-from tocsin.actions.notifications.protocol import Channel, Message
+from tocsin.actions.notifications.delivery import Answer, Request, by_code, to_json
+from tocsin.actions.notifications.http_channel import HttpChannel
+from tocsin.actions.notifications.protocol import Channel, Delivery, Message
 from tocsin.actions.notifications.registry import ChannelDependencies, channel
-from tocsin.actions.notifications.sender import Delivery
 from tocsin.actions.notifications.text import clip_bytes, no_mention
 
 TEXT_LIMIT = 8_000
@@ -25,7 +24,7 @@ _BUSY = {-1: 0.0, 130101: 60.0}
 whether it takes them again."""
 
 
-class DingTalk(PostedChannel):
+class DingTalk(HttpChannel):
     """Plain text: markup of other types could load pictures, and only `at` calls people."""
 
     def encode(self, messages: Sequence[Message]) -> Request:

@@ -12,11 +12,10 @@ import hmac
 from collections.abc import Sequence
 from typing import Any
 
-from tocsin.actions.notifications.post import Answer, Request, by_code, to_json
-from tocsin.actions.notifications.posted import PostedChannel
-from tocsin.actions.notifications.protocol import Channel, Message
+from tocsin.actions.notifications.delivery import Answer, Request, by_code, to_json
+from tocsin.actions.notifications.http_channel import HttpChannel
+from tocsin.actions.notifications.protocol import Channel, Delivery, Message
 from tocsin.actions.notifications.registry import ChannelDependencies, channel
-from tocsin.actions.notifications.sender import Delivery
 from tocsin.actions.notifications.text import Text, clip_bytes, no_mention
 from tocsin.domain.clock import SECOND
 
@@ -26,7 +25,7 @@ _BUSY = {11232: 60.0}
 """Codes that ask for patience, in seconds: too many messages."""
 
 
-class Feishu(PostedChannel):
+class Feishu(HttpChannel):
     """A post of text elements, in which Feishu looks for no mention."""
 
     def encode(self, messages: Sequence[Message]) -> Request:

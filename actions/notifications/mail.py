@@ -11,10 +11,9 @@ from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import format_datetime
 
-from tocsin.actions.notifications.post import tls_context
-from tocsin.actions.notifications.protocol import Channel, Message
+from tocsin.actions.notifications.delivery import tls_context
+from tocsin.actions.notifications.protocol import Channel, Delivery, Message
 from tocsin.actions.notifications.registry import ChannelDependencies, channel
-from tocsin.actions.notifications.sender import Delivery
 from tocsin.actions.notifications.text import Links, clean, clip, text_of
 from tocsin.config.notify import ChannelSettings, MailSettings
 from tocsin.domain.clock import SECOND

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tocsin.actions.notifications.post import Request, to_json
-from tocsin.actions.notifications.posted import PostedChannel
+from tocsin.actions.notifications.delivery import Request, to_json
+from tocsin.actions.notifications.http_channel import HttpChannel
 from tocsin.actions.notifications.protocol import Channel, Message
 from tocsin.actions.notifications.registry import ChannelDependencies, channel
 from tocsin.actions.notifications.text import clean, clip
@@ -21,7 +21,7 @@ SUMMARY_LIMIT = 1_024
 _SEVERITIES = {Severity.INFO: "info", Severity.WARNING: "warning", Severity.CRITICAL: "critical"}
 
 
-class PagerDuty(PostedChannel):
+class PagerDuty(HttpChannel):
     """Its deduplication key is made from the message's: a second try opens no second incident."""
 
     keyed = True

@@ -8,9 +8,24 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from tocsin.actions.notifications.sender import Delivery
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import Severity
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """How a delivery ended.
+
+    `certain` is False where it failed but the receiver may have taken it. `again` is False where the same message would
+    be refused again. `rest_seconds` is how long the receiver asks to be left alone, 0 where it does not say.
+    """
+
+    ok: bool
+    detail: str
+    attempts: int
+    certain: bool = True
+    again: bool = True
+    rest_seconds: float = 0.0
 
 
 class Phase(StrEnum):
@@ -98,4 +113,14 @@ class Channel(Protocol):
 
     def close(self) -> None:
         """Let go of connections; safe to repeat, also while another thread sends."""
+        ...
+
+
+class Notifier(Protocol):
+    """Tells people; expected failures come back as a delivery, they are not raised."""
+
+    name: str
+
+    def notify(self, decision: Decision) -> Delivery:
+        """One try to deliver `decision`; the loop tries again at a later step."""
         ...

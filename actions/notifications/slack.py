@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tocsin.actions.notifications.post import Request, to_json
-from tocsin.actions.notifications.posted import PostedChannel
+from tocsin.actions.notifications.delivery import Request, to_json
+from tocsin.actions.notifications.http_channel import HttpChannel
 from tocsin.actions.notifications.protocol import Channel, Message
 from tocsin.actions.notifications.registry import ChannelDependencies, channel
 from tocsin.actions.notifications.text import Text, clip, no_mention
@@ -21,7 +21,7 @@ TEXT_LIMIT = 3_000
 """Of the line that notifications on a phone show; Slack cuts it at 40,000."""
 
 
-class Slack(PostedChannel):
+class Slack(HttpChannel):
     """Sentences go as plain text blocks, in which Slack reads no markup; `text` beside them is escaped."""
 
     def encode(self, messages: Sequence[Message]) -> Request:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from tocsin.actions.notifications.fanout import build_notifier
-from tocsin.actions.notifications.line import Line, PlainChannel
-from tocsin.actions.notifications.protocol import Message, Phase
-from tocsin.actions.notifications.sender import Delivery, WebhookSender
+from tocsin.actions.notifications.fanout import ChannelQueue, NotifierChannel, build_notifier
+from tocsin.actions.notifications.protocol import Delivery, Message, Phase
+from tocsin.actions.notifications.webhook import WebhookSender
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import HOUR, Clock
 from tocsin.domain.decision import Decision, Mode
@@ -70,18 +69,18 @@ def trials(settings: Settings, clock: Clock, names: Collection[str] = ()) -> lis
     sender = WebhookSender(settings.webhook, clock) if settings.webhook.url else None
     fan = build_notifier(settings, sender, clock)
     try:
-        chosen = [line for line in fan.lines if line.name in kinds and (not names or line.name in names)]
-        return [_try(line, kinds[line.name], clock) for line in chosen]
+        chosen = [queue for queue in fan.queues if queue.name in kinds and (not names or queue.name in names)]
+        return [_try(queue, kinds[queue.name], clock) for queue in chosen]
     finally:
         fan.close()
         if sender is not None:
             sender.close()
 
 
-def _try(line: Line, kind: str, clock: Clock) -> Trial:
-    message = marked_message(line.name, clock.now_ms())
-    sent = line.channel.send([message])
+def _try(queue: ChannelQueue, kind: str, clock: Clock) -> Trial:
+    message = marked_message(queue.name, clock.now_ms())
+    sent = queue.channel.send([message])
     ended = None
-    if sent.ok and line.tells_end and not isinstance(line.channel, PlainChannel):
-        ended = line.channel.send([replace(message, phase=Phase.RESOLVED)])
-    return Trial(line.name, kind, sent, ended)
+    if sent.ok and queue.reports_end and not isinstance(queue.channel, NotifierChannel):
+        ended = queue.channel.send([replace(message, phase=Phase.RESOLVED)])
+    return Trial(queue.name, kind, sent, ended)

@@ -13,7 +13,7 @@ import pytest
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
-from tocsin.actions.notifications.messages import REQUESTED
+from tocsin.actions.notifications.webhook import REQUESTED
 from tocsin.client.client import Client
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch

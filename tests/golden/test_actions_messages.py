@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.actions.notifications.messages import NOTIFIED, REQUESTED, encode
-from tocsin.actions.notifications.signature import sign
+from tocsin.actions.notifications.delivery import sign
+from tocsin.actions.notifications.webhook import NOTIFIED, REQUESTED, encode
 from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.finding import ActionKind, Category, Severity
 from tocsin.domain.subject import Subject, SubjectKind

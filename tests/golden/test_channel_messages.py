@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tocsin.actions.notifications.http_channel import HttpChannel
 from tocsin.actions.notifications.mail import compose
-from tocsin.actions.notifications.posted import PostedChannel
 from tocsin.actions.notifications.protocol import Message, Phase, message_of
 from tocsin.actions.notifications.registry import build_channel
 from tocsin.actions.notifications.trial import marked_message
@@ -48,7 +48,7 @@ def _written(kind: str, sent: Message, language: str) -> bytes:
         assert settings.mail is not None
         return compose(sent, settings, settings.mail, LINKS).as_bytes().replace(b"\r\n", b"\n")
     made = build_channel(means(kind, language=language))
-    assert isinstance(made, PostedChannel)
+    assert isinstance(made, HttpChannel)
     body = json.loads(made.encode([sent]).body)
     made.close()
     return (json.dumps(body, ensure_ascii=False, indent=1, sort_keys=True) + "\n").encode()

@@ -16,7 +16,7 @@ from tocsin.actions.executors.registry import Dependencies, build_executor, exec
 from tocsin.actions.model.catalogue import ACTIONS, is_recovery
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor, SeesNodes
 from tocsin.actions.model.view import FleetView
-from tocsin.actions.notifications.sender import WebhookSender
+from tocsin.actions.notifications.webhook import WebhookSender
 from tocsin.config.settings import Settings, WebhookSettings
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, ManualClock
 from tocsin.domain.decision import Decision, DecisionState, Mode, OutcomeStatus, Ruling, Verdict

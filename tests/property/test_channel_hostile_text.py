@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tocsin.actions.notifications.delivery import Request
+from tocsin.actions.notifications.http_channel import HttpChannel
 from tocsin.actions.notifications.mail import compose
 from tocsin.actions.notifications.pagerduty import SUMMARY_LIMIT
-from tocsin.actions.notifications.post import Request
-from tocsin.actions.notifications.posted import PostedChannel
 from tocsin.actions.notifications.protocol import Message, Phase, message_of
 from tocsin.actions.notifications.registry import build_channel
 from tocsin.actions.notifications.slack import HEADER_LIMIT, SECTION_LIMIT
@@ -77,7 +77,7 @@ CHANNELS = {
 
 def _request(kind: str, message: Message, language: str) -> Request:
     made = CHANNELS[kind, language]
-    assert isinstance(made, PostedChannel)
+    assert isinstance(made, HttpChannel)
     return made.encode([message])
 
 

@@ -11,8 +11,8 @@ from typing import Protocol
 
 import httpx2
 
-from tocsin.actions.notifications.post import tls_context
-from tocsin.actions.notifications.sender import Delivery
+from tocsin.actions.notifications.delivery import tls_context
+from tocsin.actions.notifications.protocol import Delivery
 from tocsin.actions.notifications.text import clean, clip
 from tocsin.config.grafana import GrafanaSettings
 from tocsin.domain.annotation import Annotation

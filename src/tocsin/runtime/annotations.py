@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from tocsin.actions.notifications.sender import pause_seconds
+from tocsin.actions.notifications.delivery import pause_seconds
 from tocsin.domain.clock import Clock
 from tocsin.journal.chain import Entry
 from tocsin.journal.journal import Journal

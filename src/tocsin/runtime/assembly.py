@@ -11,7 +11,7 @@ from tocsin.actions.loop.routing import build_routing
 from tocsin.actions.loop.workers import Threads
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.notifications.fanout import build_notifier
-from tocsin.actions.notifications.sender import WebhookSender
+from tocsin.actions.notifications.webhook import WebhookSender
 from tocsin.actions.planning.foresight import PLANNED
 from tocsin.config.settings import Settings, StoreKind
 from tocsin.domain.clock import Clock

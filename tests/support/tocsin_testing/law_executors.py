@@ -19,7 +19,7 @@ from tocsin.actions.model.executor import ExecutionResult, Executor
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.node.order_queue import OrderQueue
 from tocsin.actions.node.ports import Asked
-from tocsin.actions.notifications.sender import WebhookSender
+from tocsin.actions.notifications.webhook import WebhookSender
 from tocsin.actions.planning.facts import NodeState
 from tocsin.config.cloud import AwsSettings
 from tocsin.config.settings import Settings, WebhookSettings

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tocsin.actions.notifications.fanout import FanOut
-from tocsin.actions.notifications.line import Line
-from tocsin.actions.notifications.protocol import Message, Phase
+from tocsin.actions.notifications.fanout import ChannelQueue, FanOut
+from tocsin.actions.notifications.protocol import Delivery, Message, Phase
 from tocsin.actions.notifications.registry import ChannelDependencies
-from tocsin.actions.notifications.sender import Delivery
 from tocsin.actions.notifications.text import Links
 from tocsin.config.notify import ChannelSettings, NotifySettings
 from tocsin.domain.clock import HOUR, MINUTE, Clock, ManualClock
@@ -104,9 +102,9 @@ class NotifyWorld:
         self.restart()
 
     def restart(self) -> None:
-        """A new brain with new lines over the same journal; the channels' receivers are the same."""
-        lines = [Line(c, self.world.clock, self._settings(c)) for c in self.channels]
-        self.world.notifier = FanOut(lines, self.metrics, threads=False)  # type: ignore[assignment]
+        """A new brain with new queues over the same journal; the channels' receivers are the same."""
+        queues = [ChannelQueue(c, self.world.clock, self._settings(c)) for c in self.channels]
+        self.world.notifier = FanOut(queues, self.metrics, threads=False)  # type: ignore[assignment]
         self.world.restart()
 
     def _settings(self, channel: FakeChannel) -> ChannelSettings:

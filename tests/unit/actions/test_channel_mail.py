@@ -14,9 +14,8 @@ import trustme
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, Envelope, LoginPassword
 
-from tocsin.actions.notifications.protocol import Channel, Phase
+from tocsin.actions.notifications.protocol import Channel, Delivery, Phase
 from tocsin.actions.notifications.registry import ChannelDependencies, build_channel
-from tocsin.actions.notifications.sender import Delivery
 from tocsin.domain.errors import InputError
 from tocsin_testing.notify_world import DECISION, LINKS, channel_settings, message
 from tocsin_testing.servers import free_port

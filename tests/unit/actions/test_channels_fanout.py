@@ -7,11 +7,10 @@ import threading
 import pytest
 
 from tocsin.actions.loop.notifications import UNWANTED
-from tocsin.actions.notifications.fanout import FanOut, build_notifier
-from tocsin.actions.notifications.line import Line, portions, wants
-from tocsin.actions.notifications.protocol import Phase
-from tocsin.actions.notifications.sender import Delivery, WebhookSender
+from tocsin.actions.notifications.fanout import ChannelQueue, FanOut, build_notifier, portions, wants
+from tocsin.actions.notifications.protocol import Delivery, Phase
 from tocsin.actions.notifications.text import text_of
+from tocsin.actions.notifications.webhook import WebhookSender
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, ManualClock
 from tocsin.domain.decision import DecisionState, OutcomeStatus
@@ -326,7 +325,7 @@ def test_a_channel_that_hangs_costs_a_step_no_more_than_its_patience() -> None:
 
     world = World(settings(mode="observe"))
     hanging, live = Hanging("hanging"), FakeChannel("live")
-    fan = FanOut([Line(c, world.clock, None) for c in (hanging, live)], patience=0.05)
+    fan = FanOut([ChannelQueue(c, world.clock, None) for c in (hanging, live)], patience=0.05)
     world.notifier = fan  # type: ignore[assignment]
     world.restart()
     world.break_gpu("GPU-0-0")
@@ -365,14 +364,14 @@ def test_built_of_settings() -> None:
     )
     sender = WebhookSender(found.webhook, clock)
     fan = build_notifier(found, sender, clock)
-    assert [(line.name, line.tells_end) for line in fan.lines] == [
+    assert [(queue.name, queue.reports_end) for queue in fan.queues] == [
         ("webhook", False),
         ("oncall", True),
         ("alerts", True),
     ]
     fan.close()
     sender.close()
-    (journal,) = build_notifier(Settings(), None, clock).lines
+    (journal,) = build_notifier(Settings(), None, clock).queues
     assert journal.name == "journal"
     assert journal.channel.send([message()]).ok
     assert DECISION.key == message().key

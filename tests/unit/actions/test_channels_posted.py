@@ -20,11 +20,9 @@ from werkzeug import Request, Response
 from tocsin.actions.notifications import dingtalk, feishu
 from tocsin.actions.notifications.alertmanager import PATH, alertname, labels_of
 from tocsin.actions.notifications.cloudevents import RESOLVED, SUMMARISED
-from tocsin.actions.notifications.post import LONGEST_REST_SECONDS
-from tocsin.actions.notifications.protocol import Message, Phase, message_of
+from tocsin.actions.notifications.delivery import LONGEST_REST_SECONDS, SIGNATURE_HEADER, is_valid
+from tocsin.actions.notifications.protocol import Delivery, Message, Phase, message_of
 from tocsin.actions.notifications.registry import ChannelDependencies, build_channel, channels
-from tocsin.actions.notifications.sender import Delivery
-from tocsin.actions.notifications.signature import HEADER, is_valid
 from tocsin.domain.clock import MINUTE, ManualClock
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import Severity
@@ -158,7 +156,7 @@ def test_cloudevents_are_signed_and_the_same_at_every_try(httpserver: HTTPServer
         assert _send(httpserver, "cloudevents", secret="5ecret").ok
     first, second = (request.get_data() for request, _ in httpserver.log)
     assert first == second
-    assert is_valid(_last(httpserver).headers[HEADER], "5ecret", second, T0)
+    assert is_valid(_last(httpserver).headers[SIGNATURE_HEADER], "5ecret", second, T0)
     assert _body(httpserver)["id"] == DECISION.key
 
 

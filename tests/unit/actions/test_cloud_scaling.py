@@ -14,7 +14,7 @@ from tocsin.actions.executors.aws_asg import AwsAsg
 from tocsin.actions.executors.registry import Dependencies, build_executor
 from tocsin.actions.model.scaling import gpus_wanted, nodes_wanted
 from tocsin.actions.model.view import FleetView
-from tocsin.actions.notifications.signature import HEADER
+from tocsin.actions.notifications.delivery import SIGNATURE_HEADER
 from tocsin.config.cloud import AwsSettings
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import HOUR, SECOND, ManualClock
@@ -254,7 +254,7 @@ def test_an_autoscaler_is_told_an_absolute_number_of_gpus_and_the_key(httpserver
         "gpus_now": "8",
         "gpus_wanted": "10",
     }
-    assert HEADER in httpserver.log[0][0].headers
+    assert SIGNATURE_HEADER in httpserver.log[0][0].headers
     assert own.value("tocsin_pool_gpus_wanted", pool="default") == 10
 
 

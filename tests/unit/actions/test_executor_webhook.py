@@ -12,10 +12,16 @@ from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
 from tocsin.actions.executors.registry import Dependencies, build_executor, executors
-from tocsin.actions.notifications.messages import CLOUDEVENTS_TYPE, NOTIFIED, REQUESTED, SLACK_TYPE
-from tocsin.actions.notifications.notifier import JournalNotifier, WebhookNotifier, notifier_for
-from tocsin.actions.notifications.sender import LONGEST_PAUSE_SECONDS, WebhookSender, pause_seconds
-from tocsin.actions.notifications.signature import HEADER, is_valid, sign
+from tocsin.actions.notifications.delivery import LONGEST_PAUSE_SECONDS, SIGNATURE_HEADER, is_valid, pause_seconds, sign
+from tocsin.actions.notifications.fanout import JournalNotifier
+from tocsin.actions.notifications.webhook import (
+    CLOUDEVENTS_TYPE,
+    NOTIFIED,
+    REQUESTED,
+    SLACK_TYPE,
+    WebhookNotifier,
+    WebhookSender,
+)
 from tocsin.config.settings import WebhookSettings
 from tocsin.domain.clock import MINUTE, ManualClock
 from tocsin.domain.decision import Decision, DecisionState, Mode
@@ -75,14 +81,14 @@ def test_one_signed_event_whose_id_is_the_idempotency_key(httpserver: HTTPServer
     assert request.headers["Content-Type"] == CLOUDEVENTS_TYPE
     event = json.loads(body)
     assert (event["id"], event["type"], event["specversion"]) == (DECISION.key, REQUESTED, "1.0")
-    assert is_valid(request.headers[HEADER], "s3cret", body, T0)
+    assert is_valid(request.headers[SIGNATURE_HEADER], "s3cret", body, T0)
 
 
 def test_without_a_secret_there_is_no_signature(httpserver: HTTPServer) -> None:
     _answers(httpserver, 200)
     rig = Rig(httpserver.url_for("/hook"), secret=SecretStr(""))
     assert rig.sender.send(DECISION, NOTIFIED).ok
-    assert HEADER not in _requests(httpserver)[0].headers
+    assert SIGNATURE_HEADER not in _requests(httpserver)[0].headers
     rig.sender.close()
 
 
@@ -180,9 +186,7 @@ def test_notifier_makes_one_try_a_call(httpserver: HTTPServer, rig: Rig) -> None
     assert json.loads(_requests(httpserver)[0].get_data())["type"] == NOTIFIED
 
 
-def test_notifier_of_settings(rig: Rig) -> None:
-    assert isinstance(notifier_for(None), JournalNotifier)
-    assert isinstance(notifier_for(rig.sender), WebhookNotifier)
+def test_the_journal_alone_takes_every_notification() -> None:
     assert JournalNotifier().notify(DECISION).ok
 
 

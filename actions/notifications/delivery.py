@@ -1,23 +1,31 @@
-"""Posting one request, and what the answer means."""
+"""How a message is delivered over HTTP: its signature, one POST, what an answer or an error means, and the retries."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import ssl
+import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import httpx2
 
-from tocsin.actions.notifications.sender import Delivery
+from tocsin.actions.notifications.protocol import Delivery
 from tocsin.actions.notifications.text import clean, clip
+from tocsin.domain.clock import MINUTE, SECOND
 from tocsin.domain.errors import InputError
 
+FIRST_PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 30.0
 LONGEST_REST_SECONDS = 900.0
 """However long a receiver asks to be left alone, it is tried again after this; own choice."""
+SIGNATURE_HEADER = "Tocsin-Signature"
+"""``t=<seconds since the epoch>,v1=<hexadecimal HMAC-SHA256 of "<t>." followed by the body>``"""
 _TRY_AGAIN = frozenset({408, 425, 429})
 _MOST_READ = 64 * 1024
 _SHORTEST_SECRET = 6
@@ -68,40 +76,117 @@ def tls_context(ca_file: Path | None) -> ssl.SSLContext:
         raise InputError("ca_file", str(ca_file), f"cannot be read: {error}", "name a PEM file") from None
 
 
-class Poster:
-    """Posts to one URL. The URL may be a secret: no text that comes back holds it."""
+def sign(secret: str, body: bytes, now_ms: int) -> str:
+    """Value of `SIGNATURE_HEADER` for `body`, posted at `now_ms`."""
+    seconds = now_ms // SECOND
+    return f"t={seconds},v1={_mac(secret, seconds, body)}"
 
-    def __init__(self, url: str, timeout_seconds: float, ca_file: Path | None = None) -> None:
+
+def is_valid(header: str, secret: str, body: bytes, now_ms: int, tolerance_ms: int = 5 * MINUTE) -> bool:
+    """What a receiver checks: the signature is of this body, and at most `tolerance_ms` old or ahead."""
+    parts = dict(part.split("=", 1) for part in header.split(",") if "=" in part)
+    if not parts.get("t", "").isdecimal() or not parts["t"].isascii():
+        return False
+    seconds = int(parts["t"])
+    fresh = abs(now_ms - seconds * SECOND) <= tolerance_ms
+    expected = _mac(secret, seconds, body).encode()
+    return hmac.compare_digest(expected, parts.get("v1", "").encode()) and fresh
+
+
+def _mac(secret: str, seconds: int, body: bytes) -> str:
+    return hmac.new(secret.encode(), f"{seconds}.".encode() + body, hashlib.sha256).hexdigest()
+
+
+def pause_seconds(failures: int) -> float:
+    """Rest after `failures` failed tries: doubles from half a second, at most half a minute."""
+    return float(min(FIRST_PAUSE_SECONDS * 2 ** min(failures - 1, 10), LONGEST_PAUSE_SECONDS))
+
+
+class Receiver:
+    """One URL that messages are posted to. The URL may be a secret: no text that comes back holds it.
+
+    `name` is what error texts call the URL. `rest` waits for some seconds between two tries of `deliver`; without it,
+    `close` from another thread ends the wait, which is why no library of retries does the waiting.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        timeout_seconds: float,
+        ca_file: Path | None = None,
+        *,
+        name: str = "the url",
+        rest: Callable[[float], object] | None = None,
+    ) -> None:
         self._url = url
+        self._name = name
         self._secrets = _secrets_of(url)
-        self._closed = False
+        self._closed = threading.Event()
+        self._rest = rest or self._closed.wait
         verify = tls_context(ca_file) if ca_file is not None else True
         self._client = httpx2.Client(timeout=timeout_seconds, verify=verify)
+
+    def deliver(self, make: Callable[[], Request], attempts: int, judge: Judge | None = None) -> Delivery:
+        """At most `attempts` tries, with growing rests between them; `make` signs the request of each try anew.
+
+        A failure is certain only where every try was: one try that timed out may have been taken.
+        """
+        delivery = Delivery(False, "closed before the first try", 0)
+        certain = True
+        for count in range(1, attempts + 1):
+            if self._closed.is_set():
+                break
+            delivery = replace(self.post(make(), judge or by_status), attempts=count)
+            certain = certain and delivery.certain
+            if delivery.ok or not delivery.again:
+                break
+            if count < attempts:
+                self._rest(pause_seconds(count))
+        return replace(delivery, certain=certain or delivery.ok)
 
     def post(self, request: Request, judge: Judge) -> Delivery:
         """One try."""
         try:
-            url = httpx2.URL(self._url).copy_merge_params(dict(request.query))
-            with self._client.stream("POST", url, content=request.body, headers=dict(request.headers)) as response:
+            url, headers = self._address(request), dict(request.headers)
+            with self._client.stream("POST", url, content=request.body, headers=headers) as response:
                 said = self._blanked(_read(response))
                 answer = Answer(response.status_code, said, response.headers.get("retry-after", ""))
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             return Delivery(False, f"cannot connect: {self._words(error)}", 1)
         except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
-            return Delivery(False, f"the url cannot be used: {self._words(error)}", 1, again=False)
+            return self._unusable(error)
         except httpx2.HTTPError as error:
             return Delivery(False, f"no answer: {self._words(error)}", 1, certain=False)
         except RuntimeError:
             # What the client raises when another thread closes it.
-            if not self._closed:
+            if not self._closed.is_set():
                 raise
             return Delivery(False, "closed while sending", 1, certain=False)
         return judge(answer)
 
+    def rehearse(self, request: Request) -> Delivery:
+        """Address the request as `post` does, and keep it here."""
+        try:
+            url = self._address(request)
+        except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
+            return self._unusable(error)
+        signed = "signed" if SIGNATURE_HEADER in request.headers else "unsigned"
+        return Delivery(True, f"dry run: would post {len(request.body)} bytes, {signed}, to {url}", 1)
+
     def close(self) -> None:
-        """Let go of connections."""
-        self._closed = True
+        """End a wait that is going on and let go of connections; safe to repeat."""
+        self._closed.set()
         self._client.close()
+
+    def _address(self, request: Request) -> httpx2.URL:
+        """Raises InvalidURL or UnsupportedProtocol where the receiver's address is none."""
+        url = httpx2.URL(self._url)
+        if url.scheme not in ("http", "https") or not url.host:
+            raise httpx2.UnsupportedProtocol("no address of a web server")
+        return url.copy_merge_params(dict(request.query)) if request.query else url
+
+    def _unusable(self, error: Exception) -> Delivery:
+        return Delivery(False, f"{self._name} cannot be used: {self._words(error)}", 1, again=False)
 
     def _words(self, error: Exception) -> str:
         text = type(error).__name__ + (f": {error}" if str(error) else "")
