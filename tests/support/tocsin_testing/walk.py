@@ -41,7 +41,7 @@ from tocsin_testing.servers import free_port
 SUPPORT = Path(__file__).resolve().parents[1]
 BASE = Path(__file__).with_name("walk_base.json")
 """What the script counted on an earlier commit, and how much of it a walk may have now."""
-SECONDS = 60.0
+SECONDS = 120.0
 """Longest time that anything is waited for."""
 SELDOM = 30.0
 """Seconds between two readings, or two evaluations, where the walk has to be the only thing that happens."""
@@ -270,10 +270,10 @@ def walk_xid(tree: Path) -> Way:
             begun = time.time()
             here.log_xid()
             until(lambda: bool(patched), "the node is cordoned", brain)
-        return _way(_before_patch([row for row in here.noted() if begun <= row["at"] <= patched[0]]))
+        return _way(before_patch([row for row in here.noted() if begun <= row["at"] <= patched[0]]))
 
 
-def _before_patch(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def before_patch(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Those of `rows` that lead to the patch: the last that was noted before it is of the thread that sends it."""
     stacks = [row for row in rows if "stack" in row]
     last = _sender(rows, stacks)

@@ -9,7 +9,7 @@ import pytest
 
 from tocsin_testing.structure import BASE, Structure, circles
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 DELETED: dict[str, tuple[int, str]] = {}
 """Tests that went on purpose: kind to how many, and what they tested."""
