@@ -7,7 +7,6 @@ from collections.abc import Set as AbstractSet
 
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.identity import Gpu
-from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading
 
 
@@ -52,7 +51,7 @@ class Transitions:
     def _noted(self, reading: Reading, now_ms: int) -> list[Event]:
         uuid = reading.gpu.uuid
         events: list[Event] = []
-        if not reading.values and Missing.LOST in reading.missing.values():
+        if reading.is_lost:
             if uuid not in self._lost:
                 self._lost.add(uuid)
                 text = "the GPU does not answer the driver"

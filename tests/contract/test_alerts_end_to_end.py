@@ -19,7 +19,7 @@ from tocsin.collector.exporter import MetricsServer
 from tocsin.collector.simulated import SimulatedSource, from_settings
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import ManualClock
-from tocsin.runtime.agent import Agent
+from tocsin.runtime.agent.process import Agent
 from tocsin_testing import servers
 from tocsin_testing.builders import T0
 from tocsin_testing.dashboards import ROOT

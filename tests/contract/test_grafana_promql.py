@@ -24,7 +24,7 @@ from tocsin.domain.clock import ManualClock
 from tocsin.domain.metrics import METRICS, variant
 from tocsin.domain.reading import Reading
 from tocsin.queries.views import decision_out
-from tocsin.runtime.agent import Agent
+from tocsin.runtime.agent.process import Agent
 from tocsin.runtime.demo import Demo, demo_settings
 from tocsin.telemetry.metrics import COLLECTED, OWN_METRICS, OwnMetrics
 from tocsin_testing import needs, servers

@@ -9,7 +9,7 @@ import pytest
 
 from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.domain.clock import HOUR, SECOND, ManualClock
-from tocsin.runtime.lease import KubernetesLease
+from tocsin.runtime.brain.lease import KubernetesLease
 from tocsin_testing.builders import T0
 from tocsin_testing.kube_site import Site, open_site
 

@@ -213,7 +213,7 @@ with contextlib.suppress(SystemExit):
 """
 
 
-@pytest.mark.parametrize("program", ["import tocsin.runtime.agent", READ_ONCE, COMMAND])
+@pytest.mark.parametrize("program", ["import tocsin.runtime.agent.process", READ_ONCE, COMMAND])
 def test_the_agent_loads_no_heavy_library(tmp_path: Path, program: str) -> None:
     fleet = MockFleet(tmp_path, [h100(0)])
     loaded = loaded_modules(program, fleet)

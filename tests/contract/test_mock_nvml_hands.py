@@ -70,7 +70,7 @@ def test_whatever_ends_the_agent_the_limit_is_as_it_was(tmp_path: Path, how: sig
     fleet.apply()
     service = FakeService()
     order = Order("k@g", "d", "node-1", fleet.gpus[0].uuid, ActionKind.THROTTLE, NOW_MS, NOW_MS + HOUR)
-    service.desk.board.post([order])
+    service.order_service.queue.post([order])
     with fleet.loaded(), serving(service) as url:
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByIndex(0)
@@ -81,7 +81,7 @@ def test_whatever_ends_the_agent_the_limit_is_as_it_was(tmp_path: Path, how: sig
             process.wait(30)
         if how is signal.SIGKILL:
             assert pynvml.nvmlDeviceGetPowerManagementLimit(handle) < 700_000
-            service.desk.board.close([order.key])
+            service.order_service.queue.close([order.key])
             with agent(fleet, url) as process:
                 wait_for(process, '"outcome": "restored"')
                 process.send_signal(signal.SIGTERM)

@@ -26,7 +26,7 @@ from tocsin.journal.chain import Entry
 from tocsin.journal.kinds import EntryKind
 from tocsin.journal.reader import read_entries
 from tocsin.queries.service import BrainService
-from tocsin.runtime.assembly import RunningBrain, open_brain
+from tocsin.runtime.brain.assembly import RunningBrain, open_brain
 from tocsin.telemetry.log import configure_logging
 from tocsin_testing.builders import T0, gpu, reading
 

@@ -8,7 +8,8 @@ import pytest
 
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import ManualClock
-from tocsin.runtime.assembly import RunningBrain, open_brain
+from tocsin.runtime.brain import assembly
+from tocsin.runtime.brain.assembly import RunningBrain, open_brain
 from tocsin_testing.builders import T0
 
 
@@ -34,7 +35,7 @@ class Held:
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> RunningBrain:
+def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunningBrain:
     settings = Settings.model_validate(
         {
             "store": {"path": tmp_path / "store.db"},
@@ -42,16 +43,17 @@ def running(tmp_path: Path) -> RunningBrain:
             "forecast": {"worker": False, "models": tmp_path / "models"},
         }
     )
+    monkeypatch.setattr(assembly, "open_lease", lambda *_: Held())
     return open_brain(settings, ManualClock(T0))
 
 
 def test_orders_rest_without_the_lease_and_while_paused(running: RunningBrain, monkeypatch: pytest.MonkeyPatch) -> None:
-    brain, lease = running.brain, Held()
-    brain.lease = lease
+    brain, lease = running.brain, running.brain.lease
+    assert isinstance(lease, Held)
     halted: list[bool] = []
     renewed: list[int] = []
-    monkeypatch.setattr(brain.desk, "halt", halted.append)
-    monkeypatch.setattr(brain.desk, "renew_epoch", lambda: renewed.append(1))
+    monkeypatch.setattr(brain.orders, "halt", halted.append)
+    monkeypatch.setattr(brain.orders, "renew_epoch", lambda: renewed.append(1))
     brain.tick()
     lease.mine = True
     brain.tick()

@@ -12,8 +12,8 @@ from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, MINUTE, ManualClock
 from tocsin.queries.service import BrainService
-from tocsin.runtime.assembly import open_brain
-from tocsin.runtime.brain import Brain
+from tocsin.runtime.brain.assembly import open_brain
+from tocsin.runtime.brain.brain import Brain
 from tocsin_testing.builders import T0, gpu, reading
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tocsin.actions.planning.facts import NodeState
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
@@ -12,8 +14,9 @@ from tocsin.domain.identity import Gpu
 from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading
 from tocsin.queries.service import BrainService
-from tocsin.runtime.assembly import open_brain
-from tocsin.runtime.managers import Managers
+from tocsin.runtime.brain import assembly
+from tocsin.runtime.brain.assembly import open_brain
+from tocsin.runtime.brain.managers import Managers
 from tocsin_testing.action_world import FakeExecutor
 from tocsin_testing.builders import T0
 
@@ -33,7 +36,7 @@ def test_a_brain_with_a_new_journal_is_followed_after_the_old_one(tmp_path: Path
     clock, epochs = ManualClock(T0), []
     for folder in ("first", "first", "second"):
         running = open_brain(settings_in(tmp_path / folder), clock)
-        epochs.append(running.brain.desk.board.epoch)
+        epochs.append(running.brain.orders.queue.epoch)
         running.stop()
         clock.advance(MINUTE)
     assert epochs == [T0, T0 + MINUTE, T0 + 2 * MINUTE]
@@ -41,7 +44,7 @@ def test_a_brain_with_a_new_journal_is_followed_after_the_old_one(tmp_path: Path
 
 def test_the_board_sees_the_nodes_that_the_managers_see(tmp_path: Path) -> None:
     running = open_brain(settings_in(tmp_path), ManualClock(T0))
-    managers, board = running.brain.managers, running.brain.desk.board
+    managers, board = running.brain.managers, running.brain.orders.queue
     assert board.nodes() == {}
     assert board.nodes == managers.nodes
     running.stop()
@@ -55,7 +58,8 @@ class Shows(FakeExecutor):
         return {f"node-{n}": NodeState(f"node-{n}", schedulable=True, jobs=one) for n, one in enumerate(jobs)}
 
 
-def test_pods_of_one_job_on_two_nodes_are_one_job_to_the_brain(tmp_path: Path) -> None:
+def test_pods_of_one_job_on_two_nodes_are_one_job_to_the_brain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assembly, "Managers", lambda _executors, *rest: Managers([Shows()], *rest))
     clock = ManualClock(T0)
     running = open_brain(settings_in(tmp_path), clock)
     brain = running.brain
@@ -66,7 +70,6 @@ def test_pods_of_one_job_on_two_nodes_are_one_job_to_the_brain(tmp_path: Path) -
     brain.accept(Batch(readings=readings))
     service = BrainService(brain)
     assert service.same_jobs(["GPU-0"]) == {"GPU-0"}
-    brain.managers = Managers([Shows()], clock, brain.metrics)
     brain.managers.look()
     assert service.same_jobs(["GPU-0"]) == {"GPU-0", "GPU-1"}
     assert service.same_jobs(["GPU-2"]) == {"GPU-2"}

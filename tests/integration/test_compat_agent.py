@@ -31,9 +31,9 @@ from tocsin.domain.finding import ActionKind
 from tocsin.domain.order import OrderState
 from tocsin.domain.reading import Reading
 from tocsin.queries.service import BrainService
-from tocsin.runtime.agent import Agent
-from tocsin.runtime.assembly import RunningBrain, open_brain
-from tocsin.runtime.sources import open_source
+from tocsin.runtime.agent.process import Agent
+from tocsin.runtime.agent.sources import open_source
+from tocsin.runtime.brain.assembly import RunningBrain, open_brain
 from tocsin.store.line_protocol.decode import decode
 from tocsin_testing.builders import T0
 from tocsin_testing.compat import FOLDER, expected, identified, install_wheel, old_environment, reading_row, unpack
@@ -82,7 +82,7 @@ class Brain:
 
     def executor(self) -> Executor:
         """What puts up orders on this brain's board."""
-        return build_executor("node", Dependencies(None, self.settings, self.clock, orders=self.brain.desk.board))
+        return build_executor("node", Dependencies(None, self.settings, self.clock, orders=self.brain.orders.queue))
 
     def close(self) -> None:
         self.server.stop()
@@ -280,7 +280,7 @@ def decided(brain: Brain, action: str, **parameters: str) -> Any:
 
 
 def test_it_takes_orders_and_reports_them(node: Old, brain: Brain) -> None:
-    executor, board = brain.executor(), brain.brain.desk.board
+    executor, board = brain.executor(), brain.brain.orders.queue
     with node.running("nvidia_smi") as process:
         node.until(lambda: any(one.owners for one in brain.newest(simulated=False)), "readings with owners")
         cap = decided(brain, "throttle", power_limit_watts="250", was_watts="400", cause="a budget")

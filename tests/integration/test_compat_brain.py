@@ -26,8 +26,8 @@ from tocsin.journal.kinds import EntryKind
 from tocsin.journal.reader import read_entries
 from tocsin.journal.verify import verify
 from tocsin.queries.service import BrainService
-from tocsin.runtime.annotations import Annotations
-from tocsin.runtime.assembly import RunningBrain, open_brain
+from tocsin.runtime.brain.annotations import Annotations
+from tocsin.runtime.brain.assembly import RunningBrain, open_brain
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.compat import FOLDER, WHEEL, expected, install_wheel, old_environment, settings_of, unpack
 

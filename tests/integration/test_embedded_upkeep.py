@@ -9,7 +9,7 @@ from pathlib import Path
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, ManualClock, SystemClock
-from tocsin.runtime.assembly import open_brain
+from tocsin.runtime.brain.assembly import open_brain
 from tocsin.store.embedded.store import SqliteStore
 from tocsin_testing.builders import T0, reading
 

@@ -9,7 +9,7 @@ import pytest
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE, ManualClock
-from tocsin.runtime.assembly import open_brain
+from tocsin.runtime.brain.assembly import open_brain
 from tocsin_testing.builders import T0, gpu, reading
 
 

@@ -15,7 +15,7 @@ from tocsin.domain.clock import SystemClock
 from tocsin.domain.identity import Gpu
 from tocsin.domain.reading import Reading
 from tocsin.hook.wire import pack
-from tocsin.runtime.agent import Agent
+from tocsin.runtime.agent.process import Agent
 from tocsin.store.line_protocol.codec import decode, encode
 from tocsin_testing.builders import gpu
 

@@ -19,8 +19,7 @@ from tocsin.domain.clock import SystemClock, to_iso
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import Category, Severity
 from tocsin.forecaster.evaluation.ticket_log import read_incidents
-from tocsin.offline.replay import run_replay
-from tocsin.offline.replay_report import SHOWN_OPENINGS
+from tocsin.offline.replay import SHOWN_OPENINGS, run_replay
 from tocsin.rules.load import load_rules
 from tocsin_testing import needs
 

@@ -34,7 +34,7 @@ from tocsin.domain.metrics import spec_of
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading, sanitise
 from tocsin.hook.wire import VERSION, pack
-from tocsin.runtime.companions import COMPANIONS
+from tocsin.runtime.agent.companions import COMPANIONS
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0, gpu, xid
 

@@ -32,9 +32,9 @@ from tocsin.domain.clock import SystemClock
 from tocsin.domain.identity import Gpu
 from tocsin.domain.reading import Reading
 from tocsin.queries.service import BrainService
-from tocsin.runtime.agent import Agent
-from tocsin.runtime.assembly import RunningBrain, open_brain
-from tocsin.runtime.companions import Context
+from tocsin.runtime.agent.companions import Context
+from tocsin.runtime.agent.process import Agent
+from tocsin.runtime.brain.assembly import RunningBrain, open_brain
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.scale import fleet
 

@@ -24,8 +24,8 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.reading import Reading
 from tocsin.queries.service import BrainService
-from tocsin.runtime.assembly import open_brain
-from tocsin.runtime.brain import Brain
+from tocsin.runtime.brain.assembly import open_brain
+from tocsin.runtime.brain.brain import Brain
 from tocsin_testing import scale
 from tocsin_testing.builders import T0
 

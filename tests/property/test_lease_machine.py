@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.domain.clock import SECOND, ManualClock
-from tocsin.runtime.lease import KubernetesLease
+from tocsin.runtime.brain.lease import KubernetesLease
 from tocsin_testing.builders import T0
 from tocsin_testing.kube_double import ADMIN, KubeDouble
 from tocsin_testing.kube_site import FlakyDoor

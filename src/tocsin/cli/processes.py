@@ -63,7 +63,7 @@ def stop_on_signal() -> Iterator[threading.Event]:
 @pass_context
 def agent(context: CliContext, source: str | None, once: bool, as_json: bool) -> None:
     """Read this node's GPUs, serve /metrics and push to a brain, InfluxDB or VictoriaMetrics."""
-    from tocsin.runtime import agent as runtime
+    from tocsin.runtime.agent import process as runtime
 
     settings, clock = context.settings, SystemClock()
     name = source or settings.agent.source
@@ -103,7 +103,7 @@ def brain(context: CliContext) -> None:
     """Judge, decide and act for one fleet, and serve the API."""
     # Before the import, which takes seconds: a mistake in the file is told at once.
     settings = context.settings
-    from tocsin.runtime.brain_process import run_brain
+    from tocsin.runtime.brain.process import run_brain
 
     configure_logging(settings.log.level, settings.log.format)
     with stop_on_signal() as stop:

@@ -40,7 +40,7 @@ def thermal(
 ) -> None:
     """Let the thermal controller meet GPUs whose cooling gets worse; side by side with no action and a fixed cap."""
     from tocsin.offline.rehearsal import rehearse as run
-    from tocsin.runtime.actuator import thermal_settings
+    from tocsin.runtime.agent.order_worker import thermal_settings
 
     configure_logging("error", context.settings.log.format)
     wanted = thermal_settings(context.settings.node)

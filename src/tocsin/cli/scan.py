@@ -18,10 +18,10 @@ from tocsin.telemetry.log import configure_logging
 
 if TYPE_CHECKING:
     # The rules bring numpy with them, which the other commands, the agent first, must not pay for.
-    from tocsin.offline.scan import GpuReport, ScanReport
+    from tocsin.runtime.agent.scan import GpuReport, ScanReport
 
 _MARKS = {"healthy": "ok", "attention": "ATTENTION", "act now": "ACT NOW", "cannot see": "CANNOT SEE"}
-"""Marks by label of `tocsin.offline.scan.Health`."""
+"""Marks by label of `tocsin.runtime.agent.scan.Health`."""
 _TELLING = (Missing.DENIED, Missing.TIMED_OUT, Missing.LOST, Missing.RESET_REQUIRED, Missing.FROZEN)
 _MOST_NAMES = 8
 _COLUMNS = (
@@ -33,7 +33,7 @@ _COLUMNS = (
 
 
 _CANNOT_SEE = 3
-"""`tocsin.offline.scan.Health`'s."""
+"""`tocsin.runtime.agent.scan.Health`'s."""
 
 
 class _Misused(click.UsageError):
@@ -82,7 +82,7 @@ def scan(context: CliContext, ctx: click.Context, source: str | None, since: flo
 
 
 def _scanned(context: CliContext, source: str | None, since: float) -> ScanReport:
-    from tocsin.offline import node_scan
+    from tocsin.runtime.agent import scan as node_scan
 
     settings = context.settings
     configure_logging(settings.log.level, settings.log.format)

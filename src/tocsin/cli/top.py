@@ -91,12 +91,11 @@ def _feed(
         raise InputError("--source", source, "belongs to --local", "add --local")
     clock = SystemClock()
     if local:
-        from tocsin.runtime.node_view import local_feed
+        from tocsin.runtime.agent.node_view import local_feed
 
         return local_feed(context.settings, source or context.settings.agent.source, clock, interval)
     if agent:
-        from tocsin.runtime.agent_page import AgentPage
-        from tocsin.runtime.node_view import agent_feed
+        from tocsin.runtime.agent.node_view import AgentPage, agent_feed
 
         return agent_feed(context.settings, AgentPage(agent), clock, interval)
     from tocsin.terminal.api_feed import ApiFeed

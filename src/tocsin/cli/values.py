@@ -61,7 +61,7 @@ def _fault_kinds() -> Named:
 
 
 def _sources() -> Named:
-    from tocsin.runtime.sources import SOURCES
+    from tocsin.runtime.agent.sources import SOURCES
 
     return sorted(SOURCES)
 

@@ -104,6 +104,11 @@ class Finding:
         text = f"{self.rule}|{self.subject.key}|{self.started_ms}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    @property
+    def is_hardware_fault(self) -> bool:
+        """Whether its subject is unhealthy: trouble of the hardware itself that cannot wait."""
+        return self.category is Category.HARDWARE and self.severity is Severity.CRITICAL
+
 
 @dataclass(frozen=True, slots=True)
 class Incident:

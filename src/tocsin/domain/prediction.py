@@ -70,3 +70,8 @@ class Prediction:
     def lead_ms(self) -> int | None:
         """Milliseconds from the prediction to the expected crossing."""
         return None if self.eta_ms is None else self.eta_ms - self.at_ms
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether a crossing is still to come: a threshold that is already passed is a finding, not a prediction."""
+        return self.status is PredictionStatus.CROSSING and (self.lead_ms or 0) > 0

@@ -33,6 +33,11 @@ class Reading:
     missing: Mapping[str, Missing] = field(default_factory=dict)
     owners: tuple[Owner, ...] = ()
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the GPU answered nothing at all: it has fallen off the bus."""
+        return not self.values and Missing.LOST in self.missing.values()
+
     def as_json(self) -> dict[str, object]:
         """The wire form of `tocsin agent --once --json`."""
         return {

@@ -20,14 +20,12 @@ from tocsin.queries.background import BackgroundTasks, Made
 from tocsin.queries.convert import prediction_out
 from tocsin.queries.cost import cost_out, lost_out
 from tocsin.queries.cost_hours import CostHours, Hour
+from tocsin.queries.fleet_state import limits_of, live_state, mix_of, policy_of
 from tocsin.queries.fragmentation import fragmentation_out
+from tocsin.queries.live import LiveBrain
 from tocsin.queries.outlook import Remembered, course_out, forecast_out
 from tocsin.queries.plans import Ask, make_plans
-from tocsin.queries.task_mix import mix_of
 from tocsin.rules.fleet import fleet_fragmentation
-from tocsin.runtime.brain import Brain
-from tocsin.runtime.plan_watch import limits_of, policy_of
-from tocsin.runtime.planning import live_state
 
 POOLS = 12
 """Pools whose capacity is forecast, the largest ones: each takes seconds."""
@@ -42,7 +40,9 @@ FRAGMENTED, FRAGMENTED_MS = "fragmented", 14 * DAY
 class Ahead:
     """The part of the API's service that looks ahead: nothing is decided, and nothing is done. Thread-safe."""
 
-    def __init__(self, brain: Brain, hazards: Callable[[], Sequence[HazardScore]], wall: Clock | None = None) -> None:
+    def __init__(
+        self, brain: LiveBrain, hazards: Callable[[], Sequence[HazardScore]], wall: Clock | None = None
+    ) -> None:
         self._brain = brain
         # A simulated fleet's own clock runs ahead: how long people wait is told by another.
         self._wall = wall or SystemClock()

@@ -12,7 +12,7 @@ from tocsin.client.models import GpuState
 from tocsin.client.models_now import Attention, AttentionItem
 from tocsin.config.settings import CostSettings
 from tocsin.domain.clock import to_iso
-from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity
+from tocsin.domain.finding import ActionKind, Finding, Incident, Severity
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
 from tocsin.domain.subject import Subject, SubjectKind
@@ -186,9 +186,7 @@ class _Maker:
         self, gpus: int, root: Finding | None, ahead: Prediction | None, state: GpuState
     ) -> float | None:
         """A fault that is there is certain; one that is expected has its prediction's chance; else nobody knows."""
-        there = state is GpuState.LOST or (
-            root is not None and root.severity is Severity.CRITICAL and root.category is Category.HARDWARE
-        )
+        there = state is GpuState.LOST or (root is not None and root.is_hardware_fault)
         if there:
             return gpu_hours_at_risk(gpus, 1.0, True, self._cost)
         if ahead is None or ahead.probability is None:

@@ -15,9 +15,8 @@ from tocsin.domain.finding import Finding
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
 from tocsin.domain.subject import SubjectKind
-from tocsin.queries.scoreboard import is_ahead
+from tocsin.queries.live import LiveBrain
 from tocsin.queries.views import gpu_state
-from tocsin.runtime.brain import Brain
 
 T = TypeVar("T", Finding, Prediction)
 
@@ -38,7 +37,7 @@ class FleetMapSnapshot:
 class FleetMapSource:
     """The newest board of a brain: remade when something was taken in, judged or forecast, or a second has passed."""
 
-    def __init__(self, brain: Brain) -> None:
+    def __init__(self, brain: LiveBrain) -> None:
         self._brain = brain
         self._lock = threading.Lock()
         self._key: tuple[object, ...] = ()
@@ -79,7 +78,7 @@ def board_of(
 
 def is_warning(prediction: Prediction) -> bool:
     """Whether it tells of something still to come, with or without an instant."""
-    return is_ahead(prediction) or prediction.status is PredictionStatus.LIKELY
+    return prediction.is_ahead or prediction.status is PredictionStatus.LIKELY
 
 
 def _place(reading: Reading) -> tuple[str, str, int, str]:

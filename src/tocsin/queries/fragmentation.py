@@ -26,8 +26,7 @@ from tocsin.domain.fragmentation_fleet import Task
 from tocsin.domain.identity import Gpu
 from tocsin.domain.mig_layout import CAPACITY, INSTANCES, by_label, profile_of, template_of
 from tocsin.domain.reading import Reading
-from tocsin.queries.idle_gpus import free_now
-from tocsin.queries.task_mix import MixFrom
+from tocsin.queries.fleet_state import MixFrom, free_now
 from tocsin.rules.fleet import fleet_fragmentation
 
 FRAGMENTATION = "gpu_mig_fragmentation_ratio"

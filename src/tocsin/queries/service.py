@@ -40,27 +40,49 @@ from tocsin.client.models_now import Attention, FleetMap, PeerBand, PeerGroup
 from tocsin.client.orders import OrderOut, OrderReportIn, OrderTaken
 from tocsin.domain.clock import DAY, SECOND, to_iso
 from tocsin.domain.decision import DecisionState
+from tocsin.domain.diagnosis import Diagnosis
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.finding import Finding
 from tocsin.domain.metrics import nearest, spec_of
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
 from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.forecaster.diagnosis.fleet import PAST_METRICS, PAST_MS, STAGE_METRICS, STAGE_MS, Inputs, diagnose
 from tocsin.journal.kinds import EntryKind
 from tocsin.journal.verify import verify
-from tocsin.queries import attention, convert, journal_views, timeline, views
+from tocsin.queries import attention, convert, timeline, views
+from tocsin.queries import timeline as journal_views
 from tocsin.queries.ahead import Ahead
 from tocsin.queries.cache import Cache
-from tocsin.queries.diagnose import diagnose_fleet
 from tocsin.queries.fleet_map import FleetMapSource
+from tocsin.queries.fleet_state import same_jobs, state_document
+from tocsin.queries.live import LiveBrain
 from tocsin.queries.peers import peer_band
-from tocsin.queries.scoreboard import is_ahead, score_crossings, scoreboard
-from tocsin.queries.scoreboard_hazards import Followed, score_hazards
-from tocsin.queries.workloads import same_jobs
-from tocsin.runtime.brain import Brain
-from tocsin.runtime.planning import state_document
+from tocsin.queries.scoreboard import Followed, score_crossings, score_hazards, scoreboard
 from tocsin.store.line_protocol.codec import decode
-from tocsin.store.port import Series
+from tocsin.store.port import Series, Store
+
+# Diagnoses of the running fleet: what the store has of the last hour, and who works where.
+
+
+def diagnose_fleet(store: Store, latest: Sequence[Reading], now_ms: int, host: str = "") -> list[Diagnosis]:
+    """Diagnose the GPUs of `latest`, or those on `host`; a job keeps only its GPUs there.
+
+    Raises StoreUnavailable.
+    """
+    chosen = [reading for reading in latest if not host or reading.gpu.host == host]
+    gpus = [reading.gpu for reading in chosen]
+    uuids = [gpu.uuid for gpu in gpus]
+    return diagnose(
+        Inputs(
+            now_ms,
+            gpus,
+            {reading.gpu.uuid: reading.owners for reading in chosen},
+            store.columns(STAGE_METRICS, now_ms - STAGE_MS, now_ms + 1, uuids),
+            store.columns(PAST_METRICS, now_ms - PAST_MS, now_ms + 1, uuids),
+        )
+    )
+
 
 EVENTS_SHOWN_MS = 7 * DAY
 """How far back a GPU's page shows events and findings."""
@@ -77,7 +99,7 @@ class Injector(Protocol):
 class BrainService(Ahead):
     """Implements `tocsin.api.service.Service`."""
 
-    def __init__(self, brain: Brain, injector: Injector | None = None) -> None:
+    def __init__(self, brain: LiveBrain, injector: Injector | None = None) -> None:
         super().__init__(brain, lambda: self.scoreboard().hazards)
         self._injector = injector
         self._boards = FleetMapSource(brain)
@@ -121,7 +143,7 @@ class BrainService(Ahead):
             power_watts=sum(watts or 0.0 for watts in board.map.power) if seen else None,
             findings=dict(Counter(finding.severity for finding in brain.active)),
             incidents=len(brain.incidents),
-            predictions=sum(is_ahead(p) for p in brain.forecasts.current(now)),
+            predictions=sum(p.is_ahead for p in brain.forecasts.current(now)),
             decisions=len(statuses),
             decisions_held=sum(status.state is DecisionState.HELD for status in statuses),
             decisions_approvable=sum(views.approvable(status) for status in statuses),
@@ -354,10 +376,10 @@ class BrainService(Ahead):
     # ------------------------------------------------------------------ writing
 
     def orders(self, host: str) -> list[OrderOut]:
-        return self._brain.desk.orders(host)
+        return self._brain.orders.orders(host)
 
     def report_order(self, order_id: str, sent: OrderReportIn) -> OrderTaken:
-        return self._brain.desk.report(order_id, sent)
+        return self._brain.orders.report(order_id, sent)
 
     def ingest(self, text: str, precision: str) -> IngestResult:
         decoded = decode(text, precision=precision, now_ms=self.now_ms())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from tocsin.actions.loop.undo import problem_of
 from tocsin.actions.model.catalogue import ACTIONS
@@ -21,20 +22,58 @@ from tocsin.client.models_decisions import (
     TimelineQuery,
     UndoOut,
 )
+from tocsin.client.models_journal import ExportForm, JournalPage, JournalQuery
 from tocsin.domain.clock import to_iso
 from tocsin.domain.decision import DecisionState
+from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind
-from tocsin.journal.page import read_numbered
+from tocsin.journal.export import export
+from tocsin.journal.kinds import EntryKind
+from tocsin.journal.page import Wanted, read_numbered, read_page
 from tocsin.queries.convert import entry_out
+from tocsin.queries.live import LiveBrain
 from tocsin.queries.views import approvable, decision_out
-from tocsin.runtime.brain import Brain
+
+# The journal as the API shows it: in pages from the newest entry, and as lines for other systems.
+
+
+def page(path: Path, query: JournalQuery, before: int | None, limit: int) -> JournalPage:
+    """Entries that fit `query`, newest first. Raises InputError for an unknown kind."""
+    wanted = Wanted(kinds_of(query.kinds), query.actor, query.people, query.text, query.start_ms, query.end_ms)
+    found = read_page(path, before, limit, wanted)
+    return JournalPage(
+        entries=[entry_out(entry) for entry in found.entries],
+        next_before=found.next_before,
+        head=found.head,
+        told=found.told,
+        kinds=[kind.value for kind in EntryKind],
+    )
+
+
+def lines(path: Path, form: ExportForm, query: JournalQuery, after: int) -> Iterator[str]:
+    """Lines of the entries above `after` of the kinds and the span of `query`, in order.
+
+    Raises InputError for an unknown kind.
+    """
+    kinds = kinds_of(query.kinds)
+    return export(path, form, since_ms=query.start_ms, until_ms=query.end_ms, after=after, kinds=kinds)
+
+
+def kinds_of(names: Iterable[str]) -> frozenset[EntryKind]:
+    """Kinds of entries by name. Raises InputError for one that is unknown."""
+    known = {kind.value: kind for kind in EntryKind}
+    for name in names:
+        if name not in known:
+            raise InputError("kind", name, "is no kind of entry", f"use one of {', '.join(known)}")
+    return frozenset(known[name] for name in names)
+
 
 MARKS = 400
 """Most marks on the axis of time (own choice: more cannot be told apart on a screen)."""
 _OPEN = WAITING | {DecisionState.EXECUTING, DecisionState.VERIFYING}
 
 
-def timeline(brain: Brain, query: TimelineQuery, offset: int, limit: int) -> Timeline:
+def timeline(brain: LiveBrain, query: TimelineQuery, offset: int, limit: int) -> Timeline:
     """Decisions that fit `query`, newest first, from `offset` on."""
     statuses, controls = brain.statuses(), brain.actions.controls()
     found = [status for status in statuses if _fits(status, query)]
@@ -54,7 +93,7 @@ def timeline(brain: Brain, query: TimelineQuery, offset: int, limit: int) -> Tim
     )
 
 
-def story(brain: Brain, status: DecisionStatus) -> DecisionStory:
+def story(brain: LiveBrain, status: DecisionStatus) -> DecisionStory:
     """One decision with its entries of the journal."""
     entries: list[JournalEntryOut] = [entry_out(one) for one in read_numbered(brain.journal.path, status.steps)]
     item = _item(status, brain.actions.controls(), _undone(brain.statuses()))
@@ -66,7 +105,7 @@ def story(brain: Brain, status: DecisionStatus) -> DecisionStory:
     )
 
 
-def undone(brain: Brain, identity: str, by: str) -> UndoOut:
+def undone(brain: LiveBrain, identity: str, by: str) -> UndoOut:
     """The answer to an undoing of decision `identity` by decision `by`."""
     statuses = brain.statuses()
     status = next(one for one in statuses if one.decision.id == by)

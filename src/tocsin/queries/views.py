@@ -14,14 +14,12 @@ from tocsin.domain.finding import Finding, Severity
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
 from tocsin.queries.convert import instant, subject_out
-from tocsin.queries.scoreboard import is_ahead
-from tocsin.runtime.brain import is_lost
 from tocsin.store.port import Series
 
 
 def gpu_state(reading: Reading, findings: Sequence[Finding], now_ms: int, fresh_ms: int) -> GpuState:
     """The worst of what is known of a GPU."""
-    if is_lost(reading):
+    if reading.is_lost:
         return GpuState.LOST
     severities = {finding.severity for finding in findings}
     if Severity.CRITICAL in severities:
@@ -38,7 +36,7 @@ def worst(findings: Sequence[Finding]) -> Finding | None:
 
 def most_urgent(predictions: Sequence[Prediction]) -> Prediction | None:
     """The crossing still to come that comes first."""
-    crossing = [p for p in predictions if is_ahead(p)]
+    crossing = [p for p in predictions if p.is_ahead]
     return min(crossing, key=lambda p: (p.eta_ms or 0, p.target), default=None)
 
 

@@ -21,9 +21,8 @@ from tocsin.domain.clock import SECOND, Clock, ManualClock, SystemClock
 from tocsin.domain.decision import Mode, Ruling
 from tocsin.domain.errors import Conflict
 from tocsin.journal.verify import verify
-from tocsin.queries.scoreboard import is_ahead
 from tocsin.queries.service import BrainService
-from tocsin.runtime.assembly import RunningBrain, open_brain
+from tocsin.runtime.brain.assembly import RunningBrain, open_brain
 from tocsin.runtime.dashboard_process import prepare_dashboard
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.pools import POOLS
@@ -114,9 +113,10 @@ class Demo:
         )
         _past(settings, self.fleet)
         self.clock = ManualClock(self.fleet.now_ms)
-        self.running: RunningBrain = open_brain(settings, self.clock, propose=True, fleet=self.fleet)
+        self.running: RunningBrain = open_brain(
+            settings, self.clock, propose=True, fleet=self.fleet, pools=self.fleet.pools
+        )
         self.brain = self.running.brain
-        self.brain.use_pools(self.fleet.pools)
         self.rehearsal = Rehearsal(self.fleet)
         self.service = BrainService(self.brain, self.rehearsal)
         self.exporter = FleetCollector(self.clock, EXPORT_INTERVALS * simulation.interval_seconds)
@@ -239,7 +239,7 @@ class _Teller:
         for incident in brain.incidents[:20]:
             self._once(f"incident/{incident.id}", f"found: {incident.sentence}")
         for prediction in brain.forecasts.current(brain.clock.now_ms()):
-            if is_ahead(prediction):
+            if prediction.is_ahead:
                 self._once(
                     f"prediction/{prediction.subject.key}/{prediction.target}", f"predicted: {prediction.sentence}"
                 )

@@ -54,7 +54,7 @@ from tocsin.domain.decision import DecisionState, Mode, Ruling
 from tocsin.domain.errors import Conflict, InputError, Unavailable
 from tocsin.domain.finding import ActionKind, Severity
 from tocsin.domain.subject import SubjectKind
-from tocsin.runtime.orders import OrderService
+from tocsin.runtime.brain.orders import OrderService
 from tocsin.store.port import StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing import fake_ahead, fake_now
@@ -83,7 +83,7 @@ class FakeService(FakeDecisions):
         self.lines: list[str] = []
         self.precisions: list[str] = []
         self.refusals: Counter[str] = Counter()
-        self.desk = OrderService(OrderQueue(ManualClock(fleet.NOW_MS)), OwnMetrics())
+        self.order_service = OrderService(OrderQueue(ManualClock(fleet.NOW_MS)), OwnMetrics())
         self._lock = threading.Lock()
         self._decisions = {decision.id: decision for decision in fleet.decisions()}
         self._paused: tuple[str, str] | None = None
@@ -490,10 +490,10 @@ class FakeService(FakeDecisions):
         return ReleaseOut(subject=subject, held_off_until=to_iso(fleet.NOW_MS + DAY))
 
     def orders(self, host: str) -> list[OrderOut]:
-        return self.desk.orders(host)
+        return self.order_service.orders(host)
 
     def report_order(self, order_id: str, sent: OrderReportIn) -> OrderTaken:
-        return self.desk.report(order_id, sent)
+        return self.order_service.report(order_id, sent)
 
     def same_jobs(self, gpus: Collection[str]) -> set[str]:
         return set(gpus)

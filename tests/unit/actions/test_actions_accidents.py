@@ -25,7 +25,7 @@ from tocsin.journal.kinds import EntryKind
 from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.incidents import collapse
 from tocsin.rules.load import load_rules
-from tocsin.runtime.lease import FileLease
+from tocsin.runtime.brain.lease import FileLease
 from tocsin_testing.action_world import World, fleet, incident, settings
 from tocsin_testing.builders import T0
 from tocsin_testing.node_world import Node

@@ -21,7 +21,7 @@ from tocsin.domain.clock import ManualClock
 from tocsin.domain.decision import Ruling
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.owner import Owner
-from tocsin.runtime.managers import Managers
+from tocsin.runtime.brain.managers import Managers
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.action_world import FakeExecutor, World, fleet
 from tocsin_testing.builders import T0

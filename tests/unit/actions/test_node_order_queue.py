@@ -21,7 +21,7 @@ from tocsin.domain.finding import ActionKind, Category, Severity
 from tocsin.domain.order import Order, OrderReport, OrderState
 from tocsin.domain.owner import Owner
 from tocsin.domain.subject import Subject, SubjectKind
-from tocsin.runtime.orders import OrderService, open_board
+from tocsin.runtime.brain.orders import OrderService, open_queue
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.action_world import fleet, settings, subject_of
 from tocsin_testing.builders import T0
@@ -440,9 +440,9 @@ def test_one_that_is_outranked_to_its_end_fails_with_the_remedy_and_nothing_done
 
 def test_the_brain_that_took_over_is_followed_whatever_its_journal(tmp_path: Path) -> None:
     node = Node(tmp_path / "limits", power=FakePower(("GPU-a", "GPU-b")))
-    first = open_board(NodeSettings(), node.clock)
+    first = open_queue(NodeSettings(), node.clock)
     assert first.epoch == T0
-    waited = OrderService(open_board(NodeSettings(), node.clock), OwnMetrics())
+    waited = OrderService(open_queue(NodeSettings(), node.clock), OwnMetrics())
     waited.renew_epoch()
     assert waited.board.epoch == T0 + 1, "two in one millisecond differ"
     node.clock.advance(MINUTE)
@@ -464,7 +464,7 @@ def test_the_brain_that_took_over_is_followed_whatever_its_journal(tmp_path: Pat
 
 def test_the_desk_halts_its_board() -> None:
     clock = ManualClock(T0)
-    desk = OrderService(open_board(NodeSettings(), clock), OwnMetrics())
+    desk = OrderService(open_queue(NodeSettings(), clock), OwnMetrics())
     desk.board.post([order(HOT)])
     desk.halt(True)
     assert desk.orders("node-0") == []

@@ -15,7 +15,7 @@ from tocsin.collector.nvml.reset import _LISTS, HOPPER, Standing, standing
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import SystemClock
 from tocsin.domain.errors import InputError, Unavailable
-from tocsin.runtime.reset_machine import ResetMachine
+from tocsin.runtime.agent.order_worker import ResetMachine
 from tocsin_testing.mock_gpus import h100
 from tocsin_testing.mock_nvml import MockFleet
 

@@ -17,8 +17,8 @@ from tocsin.domain.fragmentation_fleet import Task
 from tocsin.domain.identity import Gpu
 from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading
-from tocsin.queries.idle_gpus import at_work
-from tocsin.runtime.plan_watch import PlanInputs, Planner
+from tocsin.queries.fleet_state import at_work
+from tocsin.runtime.brain.plan_watch import PlanInputs, Planner
 from tocsin_testing.builders import T0
 
 BUSY = {"gpu_utilization_ratio": 0.9, "gpu_processes": 1.0}

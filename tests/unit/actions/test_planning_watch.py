@@ -11,8 +11,8 @@ from tocsin.actions.planning.foresight import PLANNED
 from tocsin.config.settings import Settings
 from tocsin.domain.decision import Mode
 from tocsin.domain.finding import ActionKind
+from tocsin.runtime.brain.plan_watch import PlanWatch
 from tocsin.runtime.demo import Demo, demo_settings
-from tocsin.runtime.plan_watch import PlanWatch
 from tocsin_testing.builders import T0
 
 GPUS = 16

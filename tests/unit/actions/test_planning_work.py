@@ -22,7 +22,7 @@ from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import MINUTE, ManualClock, to_iso
 from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading
-from tocsin.runtime.managers import WORK_SECONDS, Managers
+from tocsin.runtime.brain.managers import WORK_SECONDS, Managers
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0, gpu
 from tocsin_testing.fake_slurm import FakeSlurm, Job

@@ -16,9 +16,8 @@ from tocsin.config.settings import PriceSettings, Settings
 from tocsin.domain.clock import DAY, HOUR, to_iso
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.fragmentation import free_slices
-from tocsin.queries.idle_gpus import free_now
+from tocsin.queries.fleet_state import free_now, live_state
 from tocsin.runtime.demo import Demo, demo_settings
-from tocsin.runtime.planning import live_state
 from tocsin_testing import fake_fleet as fleet
 from tocsin_testing.builders import T0
 from tocsin_testing.fake_service import FakeService, serving

@@ -21,8 +21,8 @@ from tocsin.domain.clock import SECOND
 from tocsin.domain.errors import InputError, Unavailable
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.order import Order, OrderReport, OrderState
-from tocsin.runtime.actuator import Actuator, open_actuator, thermal_settings
-from tocsin.runtime.companions import Companions, Context
+from tocsin.runtime.agent.companions import Companions, Context
+from tocsin.runtime.agent.order_worker import Actuator, open_actuator, thermal_settings
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0
 from tocsin_testing.fake_service import FakeService
@@ -58,7 +58,7 @@ def bearer(secret: str) -> dict[str, str]:
 
 
 def test_an_agent_gets_its_own_orders_and_reports_them(http: TestClient, service: FakeService) -> None:
-    service.desk.board.post([order()])
+    service.order_service.queue.post([order()])
     answer = http.get("/v1/orders?host=node-1", headers=bearer(NODE_1))
     assert answer.status_code == 200
     (sent,) = answer.json()
@@ -67,13 +67,13 @@ def test_an_agent_gets_its_own_orders_and_reports_them(http: TestClient, service
     path = f"/v1/orders/{sent['id']}/report"
     taken = http.post(path, json=report.model_dump(mode="json"), headers=bearer(NODE_1))
     assert (taken.status_code, taken.json()) == (200, {"known": True})
-    standing = service.desk.board.standing(order().key)
+    standing = service.order_service.queue.standing(order().key)
     assert standing is not None
     assert standing.state is OrderState.APPLIED
 
 
 def test_a_node_speaks_for_itself_alone(http: TestClient, service: FakeService) -> None:
-    service.desk.board.post([order(host="node-2")])
+    service.order_service.queue.post([order(host="node-2")])
     assert http.get("/v1/orders?host=node-2", headers=bearer(NODE_1)).status_code == 403
     report = report_out(OrderReport(order(host="node-2"), OrderState.APPLIED, "", T0))
     path = f"/v1/orders/{order().id}/report"
@@ -145,9 +145,9 @@ def hands(http: TestClient, tmp_path: Path) -> Iterator[Hands]:
 
 
 def test_hands_take_an_order_and_the_brain_hears_of_it(hands: Hands, service: FakeService) -> None:
-    service.desk.board.post([order()])
+    service.order_service.queue.post([order()])
     hands.turns(10)
-    standing = service.desk.board.standing(order().key)
+    standing = service.order_service.queue.standing(order().key)
     assert standing is not None
     assert standing.report is not None
     assert (standing.state, standing.report.enforced_after_mw) == (OrderState.APPLIED, 597_500)
@@ -157,7 +157,7 @@ def test_hands_take_an_order_and_the_brain_hears_of_it(hands: Hands, service: Fa
 
 
 def test_a_brain_that_falls_silent_loses_its_limit(hands: Hands, service: FakeService) -> None:
-    service.desk.board.post([order()])
+    service.order_service.queue.post([order()])
     hands.turns(10)
     hands.up = False
     hands.turns(910)
@@ -165,16 +165,16 @@ def test_a_brain_that_falls_silent_loses_its_limit(hands: Hands, service: FakeSe
     assert "tocsin_limits_engaged 0.0" in hands.page()
     hands.up = True
     hands.turns(6)
-    standing = service.desk.board.standing(order().key)
+    standing = service.order_service.queue.standing(order().key)
     assert standing is not None
     assert standing.state is OrderState.EXPIRED
 
 
 def test_hands_that_end_give_back_and_say_so(hands: Hands, service: FakeService) -> None:
-    service.desk.board.post([order()])
+    service.order_service.queue.post([order()])
     hands.turns(10)
     hands.actuator.close()
-    standing = service.desk.board.standing(order().key)
+    standing = service.order_service.queue.standing(order().key)
     assert standing is not None
     assert (hands.node.watts, standing.state) == (700, OrderState.RESTORED)
 

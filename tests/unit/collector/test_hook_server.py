@@ -28,7 +28,7 @@ from tocsin.domain.metrics import spec_of, variant
 from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading, sanitise
 from tocsin.hook.wire import DEFAULT_SOCKET, MAX_MESSAGE, pack
-from tocsin.runtime.companions import COMPANIONS, Companions, Context
+from tocsin.runtime.agent.companions import COMPANIONS, Companions, Context
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0
 from tocsin_testing.fake_torch import UUID

@@ -31,7 +31,7 @@ from tocsin.domain.finding import ActionKind, Severity
 from tocsin.domain.notice import NoticeCode, deadline_of, notice_text
 from tocsin.domain.subject import SubjectKind
 from tocsin.rules.incidents import collapse
-from tocsin.runtime.companions import Companions, Context
+from tocsin.runtime.agent.companions import Companions, Context
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.action_world import World
 from tocsin_testing.fake_slurm import FakeSlurm, Job

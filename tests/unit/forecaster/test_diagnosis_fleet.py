@@ -17,7 +17,7 @@ from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading
 from tocsin.forecaster.diagnosis.memory import Growth, memory_trend, orphaned
 from tocsin.forecaster.diagnosis.requests import request_pattern
-from tocsin.queries.diagnose import diagnose_fleet
+from tocsin.queries.service import diagnose_fleet
 from tocsin.store.factory import open_store
 from tocsin.store.port import Store
 from tocsin_testing.builders import T0, gpu

@@ -23,7 +23,7 @@ from tocsin.forecaster.capacity.capacity import (
 )
 from tocsin.forecaster.live.worker import ForecastWorker
 from tocsin.forecaster.trend.seasonal import TooShort, outlook
-from tocsin.runtime.pool_past import PoolPasts
+from tocsin.runtime.brain.expectations import PoolPasts
 from tocsin.store.factory import open_store
 from tocsin_testing.builders import T0, gpu, reading
 

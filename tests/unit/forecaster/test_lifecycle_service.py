@@ -21,9 +21,9 @@ from tocsin.forecaster.lifecycle.model_registry import ModelRegistry, Shelved
 from tocsin.forecaster.live import risk
 from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
-from tocsin.runtime import model_watch
-from tocsin.runtime.model_watch import ModelWatch
-from tocsin.runtime.retrain import Retrainer, TrialReport
+from tocsin.runtime.brain import expectations as model_watch
+from tocsin.runtime.brain.expectations import ModelWatch
+from tocsin.runtime.brain.retrain import Retrainer, TrialReport
 from tocsin.store.factory import open_store
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0, gpu, xid

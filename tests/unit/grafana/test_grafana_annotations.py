@@ -21,9 +21,7 @@ from tocsin.domain.finding import ActionKind, Category, Severity
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
-from tocsin.runtime.annotation_spans import MARKED
-from tocsin.runtime.annotation_targets import GrafanaPlace, Place, StorePlace, annotation
-from tocsin.runtime.annotations import Annotations
+from tocsin.runtime.brain.annotations import MARKED, Annotations, GrafanaPlace, Place, StorePlace, annotation
 from tocsin.store.port import StoreRejected, StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0

@@ -16,9 +16,9 @@ from tocsin.domain.event import Event, EventKind
 from tocsin.domain.identity import Gpu
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading
-from tocsin.offline import node_scan
-from tocsin.offline.scan import PAUSE_SECONDS, Health, ScanReport, health_of, scan
 from tocsin.rules.load import load_rules
+from tocsin.runtime.agent import scan as node_scan
+from tocsin.runtime.agent.scan import PAUSE_SECONDS, Health, ScanReport, health_of, scan
 from tocsin_testing.builders import T0, gpu
 
 HEALTHY = {
@@ -113,7 +113,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Scripted:
         [Reading(gpu(0), T0, HEALTHY, denied), Reading(gpu(1), T0, {**HEALTHY, "gpu_temperature_celsius": 88.0})]
     )
     monkeypatch.setattr(node_scan, "open_source", lambda *_: source)
-    monkeypatch.setattr("tocsin.offline.scan.PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("tocsin.runtime.agent.scan.PAUSE_SECONDS", 0.0)
     return source
 
 
@@ -166,7 +166,7 @@ def test_json_of_a_scan_that_cannot_begin_has_the_keys_of_one_that_can(node: Scr
 
 def test_without_any_gpu_there_is_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_scan, "open_source", lambda *_: Scripted([]))
-    monkeypatch.setattr("tocsin.offline.scan.PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("tocsin.runtime.agent.scan.PAUSE_SECONDS", 0.0)
     result = CliRunner().invoke(cli, ["scan"])
     assert result.exit_code == Health.CANNOT_SEE
     assert result.stdout.splitlines()[0] == "no GPU seen by scripted: cannot see"
@@ -177,7 +177,7 @@ def test_instances_without_their_gpu_are_counted_as_what_they_are(monkeypatch: p
     instances = [replace(gpu(n), uuid=f"GPU-0/gi{n}", parent="GPU-0", mig_profile="1g.10gb") for n in range(2)]
     source = Scripted([Reading(one, T0, HEALTHY) for one in instances])
     monkeypatch.setattr(node_scan, "open_source", lambda *_: source)
-    monkeypatch.setattr("tocsin.offline.scan.PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("tocsin.runtime.agent.scan.PAUSE_SECONDS", 0.0)
     result = CliRunner().invoke(cli, ["scan"])
     assert "2 MIG instances read by scripted: healthy" in result.stdout
 
@@ -188,7 +188,7 @@ LATCHED = {**HEALTHY, "gpu_xid_last_code": 79.0}
 def test_a_critical_number_in_a_latched_gauge_is_noted_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     source = Scripted([Reading(gpu(0), T0, HEALTHY), Reading(gpu(1), T0, LATCHED)])
     monkeypatch.setattr(node_scan, "open_source", lambda *_: source)
-    monkeypatch.setattr("tocsin.offline.scan.PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("tocsin.runtime.agent.scan.PAUSE_SECONDS", 0.0)
     note = "GPU 1: XID 79 stands in the last-XID gauge; when it came is unknown"
     result = CliRunner().invoke(cli, ["scan"])
     assert f"note: {note}" in result.stdout.splitlines()

@@ -15,8 +15,7 @@ from tocsin.domain.decision import DecisionState
 from tocsin.domain.finding import PREDICTION_EVIDENCE, ActionKind, Category, Evidence
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.subject import Subject, SubjectKind
-from tocsin.queries.scoreboard import score_crossings
-from tocsin.queries.scoreboard_hazards import Followed, score_hazards, wilson
+from tocsin.queries.scoreboard import Followed, score_crossings, score_hazards, wilson
 from tocsin.store.port import Series
 from tocsin_testing.action_world import World, settings
 from tocsin_testing.builders import T0, gpu, xid

@@ -10,7 +10,7 @@ from tocsin.domain.fragmentation_fleet import FleetFragmentation, Task
 from tocsin.domain.metrics import METRICS
 from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading
-from tocsin.queries.task_mix import running_mix
+from tocsin.queries.fleet_state import running_mix
 from tocsin.rules import Inputs, RuleEngine, load_rules, parse_rules
 from tocsin_testing.builders import T0, gpu
 from tocsin_testing.rule_runs import HEAD

@@ -24,9 +24,9 @@ from tocsin.domain.event import Event
 from tocsin.domain.identity import Gpu
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading
-from tocsin.runtime import agent as module
-from tocsin.runtime.agent import Agent, once, serve
-from tocsin.runtime.sources import SOURCES, open_source
+from tocsin.runtime.agent import process as module
+from tocsin.runtime.agent.process import Agent, once, serve
+from tocsin.runtime.agent.sources import SOURCES, open_source
 from tocsin.store.line_protocol.codec import decode
 from tocsin_testing.builders import T0, gpu, reading, xid
 
@@ -414,7 +414,7 @@ def test_once_over_the_simulated_fleet_shows_sixty_metrics() -> None:
 def test_importing_the_agent_loads_nothing_heavy(opened: str) -> None:
     code = (
         "import sys\n"
-        "import tocsin.runtime.agent as agent\n"
+        "import tocsin.runtime.agent.process as agent\n"
         "from tocsin.config.settings import Settings\n"
         "from tocsin.domain.clock import ManualClock\n"
         f"rows = list(agent.once(Settings(), {opened!r}, ManualClock(1795000000000))) if {opened!r} else []\n"
@@ -428,10 +428,9 @@ def test_importing_the_agent_loads_nothing_heavy(opened: str) -> None:
 @pytest.mark.smoke
 def test_what_runs_on_a_node_loads_no_numpy() -> None:
     """It would be a quarter of the agent's memory."""
-    parts = [
-        f"tocsin.collector.{name}" for name in ("nvml", "nvidia_smi", "dcgm_exporter", "dcgmi", "buffer", "uplink")
-    ]
-    parts += [f"tocsin.collector.{name}" for name in ("frozen", "kernel_log", "hook", "vllm", "attribution")]
-    code = f"import sys, tocsin.runtime.agent, {', '.join(parts)}; print('numpy' in sys.modules)"
+    sources = ("nvml.source", "nvidia_smi.source", "dcgm.exporter", "dcgm.dcgmi", "buffer", "uplink")
+    beside = ("frozen", "kernel_log.companion", "training_hook.companion", "vllm", "attribution")
+    parts = [f"tocsin.collector.{name}" for name in (*sources, *beside)]
+    code = f"import sys, tocsin.runtime.agent.process, {', '.join(parts)}; print('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert (done.stdout.strip(), done.stderr) == ("False", "")

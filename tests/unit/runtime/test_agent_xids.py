@@ -11,7 +11,7 @@ from tocsin.domain.event import Event, EventKind
 from tocsin.domain.identity import Gpu
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading
-from tocsin.runtime.agent import Agent
+from tocsin.runtime.agent.process import Agent
 from tocsin_testing.builders import T0, gpu, reading, xid
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tocsin.domain.order import OrderState
 from tocsin.domain.power import Heat, LimitFailure, Obstacle
-from tocsin.runtime.bounded_power import BoundedPower
+from tocsin.runtime.agent.order_worker import BoundedPower
 from tocsin_testing.node_world import FakePower, Node
 
 

@@ -13,7 +13,7 @@ from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.journal.kinds import EntryKind
 from tocsin.queries.views import decision_out
-from tocsin.runtime.brain_page import LISTED, BrainPage, labels_of, urgency
+from tocsin.runtime.brain.metrics_page import LISTED, BrainPage, labels_of, urgency
 from tocsin.runtime.demo import Demo, demo_settings
 from tocsin.telemetry.metrics import BRAIN_PAGE, PREDICTION_LABELS
 from tocsin_testing.builders import T0, gpu

@@ -14,8 +14,8 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.owner import Owner
-from tocsin.runtime.agent import Agent
-from tocsin.runtime.companions import COMPANIONS, RETRY_SECONDS, Companions, Context
+from tocsin.runtime.agent.companions import COMPANIONS, RETRY_SECONDS, Companions, Context
+from tocsin.runtime.agent.process import Agent
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0, gpu, reading, xid
 

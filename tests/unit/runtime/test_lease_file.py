@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tocsin.runtime.lease import FileLease, Lease
+from tocsin.runtime.brain.lease import FileLease, Lease
 
 
 def test_one_holds_it_and_the_next_comes_in_a_new_epoch(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from tocsin.actions.model.executor import ManagerUnavailable
 from tocsin.actions.planning.facts import NodeState
 from tocsin.domain.clock import SECOND, ManualClock
-from tocsin.runtime.managers import BLIND_SECONDS, Managers
+from tocsin.runtime.brain.managers import BLIND_SECONDS, Managers
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.action_world import FakeExecutor
 from tocsin_testing.builders import T0

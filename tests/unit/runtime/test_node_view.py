@@ -19,8 +19,7 @@ from tocsin.domain.identity import Gpu
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading
 from tocsin.rules.load import load_rules
-from tocsin.runtime.agent_page import AgentPage
-from tocsin.runtime.node_view import NodeFeed, agent_feed, local_feed
+from tocsin.runtime.agent.node_view import AgentPage, NodeFeed, agent_feed, local_feed
 from tocsin_testing.builders import T0
 
 GPU = Gpu("GPU-0000beef-0000-4000-8000-000000000001", "node-1", 0, "NVIDIA H100 80GB HBM3", pool="training")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tocsin.domain.batch import Batch
 from tocsin.domain.identity import Gpu
 from tocsin.domain.missing import Missing
-from tocsin.runtime.memory import FleetMemory
+from tocsin.runtime.brain.memory import FleetMemory
 from tocsin_testing.builders import T0, gpu, reading, xid
 
 

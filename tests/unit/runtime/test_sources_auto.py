@@ -11,8 +11,8 @@ from tocsin.config.settings import AgentSettings, Settings
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.errors import InputError, Unavailable
 from tocsin.domain.missing import Missing
-from tocsin.runtime import sources
-from tocsin.runtime.sources import SOURCES, open_source
+from tocsin.runtime.agent import sources
+from tocsin.runtime.agent.sources import SOURCES, open_source
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0
 from tocsin_testing.mock_gpus import h100

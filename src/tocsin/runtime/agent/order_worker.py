@@ -2,33 +2,227 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
 import socket
+import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 import httpx2
 
 from tocsin.actions.node.limit_writer import LimitWriter, Write
 from tocsin.actions.node.markers import MarkerFolder
-from tocsin.actions.node.ports import Asked, HookPort, PowerPort, ResetPort
+from tocsin.actions.node.ports import Asked, HookPort, PowerPort, ResetFacts, ResetPort
 from tocsin.actions.node.thermal import ThermalSettings
 from tocsin.actions.node.worker import NodeRules, NodeWorker, Ports
 from tocsin.client.agent import OrderLink
 from tocsin.client.tls import ClientTls
-from tocsin.collector.nvml.library import PynvmlLibrary
+from tocsin.collector.nvml.library import Nvml, PynvmlLibrary
 from tocsin.collector.nvml.limits import NvmlLimits
+from tocsin.collector.nvml.reset import standing
+from tocsin.collector.nvml.workers import Workers
 from tocsin.collector.training_hook.companion import HookCompanion
 from tocsin.config.node import NodeSettings
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import SECOND, Clock
-from tocsin.domain.errors import Unavailable
-from tocsin.runtime.bounded_power import BoundedPower
-from tocsin.runtime.companions import Companions
-from tocsin.runtime.reset_machine import ResetMachine
+from tocsin.domain.errors import InputError, Unavailable
+from tocsin.domain.power import ClockRange, Heat, LimitFailure, Obstacle, PowerLimits
+from tocsin.runtime.agent.companions import Companions
 from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics
+
+# Limits of GPUs with a time box on every call: a driver that hangs on one GPU holds up that GPU's orders alone.
+
+T = TypeVar("T")
+
+CALL_SECONDS = 5.0
+"""How long one call may take: what readings are given too (own choice)."""
+
+
+class BoundedPower:
+    """The power port of `tocsin.actions.node`, each GPU behind an opening of NVML and a thread of its own.
+
+    A call that does not come back within `seconds` fails as hung, and until it does the GPU's other calls fail so at
+    once. It cannot be taken back: where it sets a limit after all, the marker that was written before it has the limit
+    restored. `open_port` makes the opening of one GPU. Belongs to one thread.
+    """
+
+    def __init__(self, open_port: Callable[[], NvmlLimits], seconds: float = CALL_SECONDS) -> None:
+        self._open_port = open_port
+        self._seconds = seconds
+        self._ports: dict[str, NvmlLimits] = {}
+        self._workers: Workers[Any] = Workers()
+
+    def limits(self, gpu: str) -> PowerLimits:
+        return self._ask(gpu, lambda port: port.limits(gpu))
+
+    def set_limit(self, gpu: str, milliwatts: int) -> None:
+        self._ask(gpu, lambda port: port.set_limit(gpu, milliwatts))
+
+    def heat(self, gpu: str) -> Heat:
+        return self._ask(gpu, lambda port: port.heat(gpu))
+
+    def clocks(self, gpu: str) -> ClockRange:
+        return self._ask(gpu, lambda port: port.clocks(gpu))
+
+    def lock_clocks(self, gpu: str, low_mhz: int, high_mhz: int) -> None:
+        self._ask(gpu, lambda port: port.lock_clocks(gpu, low_mhz, high_mhz))
+
+    def unlock_clocks(self, gpu: str) -> None:
+        self._ask(gpu, lambda port: port.unlock_clocks(gpu))
+
+    def on_gpu(self, gpu: str, look: Callable[[Nvml, Any], Any]) -> Any:
+        """What `look` finds with the library and the GPU's handle. Raises LimitFailure."""
+        return self._ask(gpu, lambda port: port.on_gpu(gpu, look))
+
+    def release(self) -> None:
+        """Let go of the driver; a GPU whose call is still out keeps its opening until it comes back."""
+        for gpu, port in list(self._ports.items()):
+            if self._workers.run({gpu: port.release}, self._seconds):
+                del self._ports[gpu]
+
+    def close(self) -> None:
+        """Let go, and let the threads end; safe to repeat."""
+        self.release()
+        self._workers.close()
+
+    def _ask(self, gpu: str, call: Callable[[NvmlLimits], T]) -> T:
+        port = self._ports.get(gpu)
+        if port is None:
+            port = self._ports[gpu] = self._open_port()
+        found = self._workers.run({gpu: lambda: _tried(call, port)}, self._seconds)
+        if gpu not in found:
+            text = f"{gpu}: a call into the driver has not come back within {self._seconds:g} s"
+            raise LimitFailure(Obstacle.HUNG, f"{text}; see whether nvidia-smi answers, a reboot ends it otherwise")
+        value, failure = found[gpu]
+        if failure is not None:
+            raise failure
+        answer: T = value
+        return answer
+
+
+def _tried(call: Callable[[NvmlLimits], T], port: NvmlLimits) -> tuple[T | None, LimitFailure | None]:
+    try:
+        return call(port), None
+    except LimitFailure as failure:
+        return None, failure
+
+
+# What a reset of a GPU needs of the machine: who holds it open, the agent's release file, the driver's own tool.
+
+_DEVICE = re.compile(r"^/dev/nvidia(\d+|ctl|-uvm|-uvm-tools|-modeset|-caps/.+)$")
+_WITH_FABRIC = re.compile(rf"{_DEVICE.pattern}|^/dev/nvidia-nvswitch(\d+|ctl)$")
+LOOK_SECONDS_RESET_MACHINE = 1.0
+SHOWN = 300
+
+
+class Driver(Protocol):
+    """What is asked of the driver; `on_gpu` raises LimitFailure."""
+
+    def on_gpu(self, gpu: str, look: Callable[[Nvml, Any], Any]) -> Any:
+        """What `look` finds with the library and the GPU's handle."""
+        ...
+
+    def release(self) -> None:
+        """Let go of the driver until the next call."""
+        ...
+
+
+class ResetMachine:
+    """The reset port over NVML, ``/proc`` and a child process. Runs in a thread of its own.
+
+    `limits` is its own opening of NVML with a time box on each look, let go before the clients are asked to. `ended`
+    ends every wait.
+    """
+
+    def __init__(self, limits: Driver, settings: Settings, clock: Clock, ended: threading.Event) -> None:
+        self._limits = limits
+        self._command = tuple(settings.node.reset_command)
+        self._seconds = settings.node.reset_seconds
+        self._clients_seconds = settings.node.clients_seconds
+        self._proc = settings.agent.proc
+        self._file = Path(settings.agent.release_file) if settings.agent.release_file else None
+        self._clock = clock
+        self._ended = ended
+        self._until = 0.0
+        self._made = False
+
+    def facts(self, gpu: str) -> ResetFacts:
+        found = self._limits.on_gpu(gpu, standing)
+        return ResetFacts(found.processes, found.mig_instances, found.peers)
+
+    def ask_clients_to_let_go(self) -> None:
+        self._limits.release()
+        self._until = self._clock.monotonic() + self._clients_seconds
+        if self._file is None:
+            raise InputError(
+                "agent.release_file", "", "without it the agent itself keeps the GPU open", "set agent.release_file"
+            )
+        try:
+            if not self._file.exists():
+                self._file.touch()
+                self._made = True
+        except OSError as error:
+            problem = f"cannot be made ({error.strerror or error})"
+            raise InputError("agent.release_file", str(self._file), problem, "name a path it may write to") from None
+
+    def take_back(self) -> None:
+        self._limits.release()
+        if self._made and self._file is not None:
+            self._made = False
+            with contextlib.suppress(OSError):
+                self._file.unlink(missing_ok=True)
+
+    def holders(self, *, fabric: bool) -> Sequence[str]:
+        devices = _WITH_FABRIC if fabric else _DEVICE
+        running = [folder for folder in self._proc.iterdir() if folder.name.isdigit()]
+        return sorted(f"{_name(folder)} ({folder.name})" for folder in running if _holds(folder, devices))
+
+    def pause(self) -> bool:
+        return self._clock.monotonic() < self._until and not self._ended.wait(LOOK_SECONDS_RESET_MACHINE)
+
+    def reset(self, gpus: Sequence[str], *, dry: bool) -> str:
+        command = [*self._command, "-r", "-i", ",".join(gpus)]
+        if dry:
+            return f'dry run, would have run: {" ".join(command)} (for real with "reset" in node.allow)'
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=self._seconds)
+        except subprocess.TimeoutExpired:
+            raise Unavailable(f"{' '.join(command)} did not end within {self._seconds:g} s") from None
+        except OSError as error:
+            raise Unavailable(
+                f"{command[0]} cannot be run ({error.strerror or error}); see node.reset_command"
+            ) from None
+        said = " ".join((done.stdout + done.stderr).split())[:SHOWN]
+        if done.returncode != 0:
+            raise Unavailable(f"{' '.join(command)} ended with {done.returncode}: {said}")
+        return said or "reset"
+
+
+def _holds(folder: Path, devices: re.Pattern[str]) -> bool:
+    """Whether a process has a GPU open; one that may not be looked into is another user's and is not known to."""
+    try:
+        links = list((folder / "fd").iterdir())
+    except OSError:
+        return False
+    for link in links:
+        with contextlib.suppress(OSError):
+            if devices.match(os.readlink(link)):  # noqa: PTH115  # a link to a device is not to be resolved further
+                return True
+    return False
+
+
+def _name(folder: Path) -> str:
+    try:
+        return (folder / "comm").read_text().strip()
+    except OSError:
+        return "?"
+
 
 _log = logger("actuator")
 

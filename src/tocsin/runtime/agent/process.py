@@ -23,9 +23,9 @@ from tocsin.domain.errors import TocsinError
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.identity import Gpu
 from tocsin.domain.reading import Reading, sanitise
-from tocsin.runtime.companions import COMPANIONS, Companions, Context, Opener
+from tocsin.runtime.agent.companions import COMPANIONS, Companions, Context, Opener
+from tocsin.runtime.agent.sources import open_source
 from tocsin.runtime.service_manager import ServiceManager, Stop, Watched
-from tocsin.runtime.sources import open_source
 from tocsin.store.line_protocol.codec import encode
 from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics
@@ -299,7 +299,7 @@ def serve(settings: Settings, name: str, clock: Clock, stop: Stop, announce: Cal
         if agent.uplink is not None:
             announce(f"pushing to {settings.agent.push_url}")
         if agent.companions.around.is_this_node and _needs_hands(settings):
-            from tocsin.runtime.actuator import open_actuator
+            from tocsin.runtime.agent.order_worker import open_actuator
 
             hands = open_actuator(settings, clock, own, agent.companions)
             stack.callback(hands.close)

@@ -11,7 +11,7 @@ from tocsin.config.address import is_loopback, split_address
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import Clock
 from tocsin.queries.service import BrainService
-from tocsin.runtime.assembly import open_brain
+from tocsin.runtime.brain.assembly import open_brain
 from tocsin.runtime.service_manager import ServiceManager
 
 

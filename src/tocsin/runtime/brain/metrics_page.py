@@ -21,8 +21,8 @@ from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.queries.views import decision_out, gpu_state
-from tocsin.runtime.brain import Brain
-from tocsin.runtime.expectations import WARNINGS
+from tocsin.runtime.brain.brain import Brain
+from tocsin.runtime.brain.expectations import WARNINGS
 from tocsin.telemetry.metrics import OWN_METRICS, PREDICTION_LABELS
 
 LISTED = 200

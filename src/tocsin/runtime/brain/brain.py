@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import structlog
+from pydantic import TypeAdapter
 
 from tocsin.actions.loop.loop import ActionLoop
 from tocsin.actions.model.status import DecisionStatus, StepReport
@@ -19,32 +21,136 @@ from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock
 from tocsin.domain.errors import Conflict
-from tocsin.domain.finding import Category, Finding, Incident, Severity
+from tocsin.domain.finding import Finding, Incident, Severity
 from tocsin.domain.fragmentation_fleet import Task
+from tocsin.domain.health import healthy_gpus
 from tocsin.domain.identity import Gpu
-from tocsin.domain.missing import Missing
 from tocsin.domain.pool import PoolState
 from tocsin.domain.reading import Reading
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
-from tocsin.journal.journal import Journal
+from tocsin.journal.chain import Entry
+from tocsin.journal.journal import Draft, Journal
 from tocsin.journal.kinds import EntryKind
-from tocsin.queries.task_mix import mix_of
-from tocsin.queries.workloads import works
+from tocsin.queries.fleet_state import mix_of, workloads_of
 from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.incidents import collapse
 from tocsin.rules.schema import RuleSet
-from tocsin.runtime.expectations import Expectations
-from tocsin.runtime.forecasts import Forecasts
-from tocsin.runtime.lease import Lease
-from tocsin.runtime.managers import Managers
-from tocsin.runtime.memory import FleetMemory, Snapshot
-from tocsin.runtime.model_watch import ModelWatch
-from tocsin.runtime.orders import OrderService, open_board
-from tocsin.runtime.recorder import Recorder
+from tocsin.runtime.brain.expectations import Expectations, ModelWatch
+from tocsin.runtime.brain.forecasts import Forecasts
+from tocsin.runtime.brain.lease import Lease
+from tocsin.runtime.brain.managers import Managers
+from tocsin.runtime.brain.memory import FleetMemory, Snapshot
+from tocsin.runtime.brain.orders import OrderService
 from tocsin.store.port import Store, StoreUnavailable
 from tocsin.store.upkeep import look_after
 from tocsin.telemetry.metrics import OwnMetrics
+
+# What evaluation changed, as journal entries: findings and incidents that opened, grew or ended. The set of open ones
+# is itself a fold of the journal, so that a restart neither repeats an opening nor loses an end.
+
+_FINDING = TypeAdapter(Finding)
+
+
+class Recorder:
+    """Keeps the journal in step with what is found."""
+
+    def __init__(self, journal: Journal, entries: Iterable[Entry]) -> None:
+        self._journal = journal
+        self._findings: set[str] = set()
+        self._since: dict[tuple[str, str], int] = {}
+        self._names: dict[str, tuple[str, str]] = {}
+        self._incidents: dict[str, int] = {}
+        self.findings_opened = 0
+        self.incidents_opened = 0
+        for entry in entries:
+            self._fold(entry)
+
+    def _fold(self, entry: Entry) -> None:
+        name = str(entry.payload.get("id", ""))
+        if entry.kind == EntryKind.FINDING_OPENED:
+            finding = _FINDING.validate_python(entry.payload["finding"])
+            self._findings.add(name)
+            self._open(finding)
+        elif entry.kind == EntryKind.FINDING_CLEARED:
+            self._findings.discard(name)
+            self._since.pop(self._names.pop(name, ("", "")), None)
+        elif entry.kind in (EntryKind.INCIDENT_OPENED, EntryKind.INCIDENT_UPDATED):
+            self._incidents[name] = int(str(entry.payload.get("members", 1)))
+        elif entry.kind == EntryKind.INCIDENT_CLOSED:
+            self._incidents.pop(name, None)
+
+    def _open(self, finding: Finding) -> None:
+        key = (finding.rule, finding.subject.key)
+        self._since[key] = finding.started_ms
+        self._names[finding.id] = key
+
+    def continued(self, findings: Iterable[Finding]) -> list[Finding]:
+        """`findings` with the start that the journal has for them.
+
+        Rules that are warmed up after a restart see less of the past than they had seen before; without this an open
+        finding would get a new start, a new id and, for its decision, a new idempotency key.
+        """
+        return [
+            replace(finding, started_ms=self._since.get((finding.rule, finding.subject.key), finding.started_ms))
+            for finding in findings
+        ]
+
+    def record(
+        self, active: Sequence[Finding], incidents: Sequence[Incident], *, keep_gone: bool = False
+    ) -> list[Finding]:
+        """Journal the difference to the last call; returns the findings that are new.
+
+        With `keep_gone` nothing is closed yet: just after a start the rules may not have seen everything again.
+        """
+        opened = [finding for finding in active if finding.id not in self._findings]
+        batch: list[Draft] = [(EntryKind.FINDING_OPENED, _finding_payload(f), f.simulated) for f in opened]
+        now = {finding.id for finding in active}
+        gone = set() if keep_gone else self._findings - now
+        batch += [(EntryKind.FINDING_CLEARED, {"id": name}, False) for name in sorted(gone)]
+        entries, new_incidents = self._incident_entries(incidents, keep_gone)
+        self._journal.append_many([*batch, *entries])
+        # Only now: what could not be journalled is tried again with the next evaluation.
+        self._findings = (self._findings | now) - gone
+        for name in gone:
+            self._since.pop(self._names.pop(name, ("", "")), None)
+        for finding in opened:
+            self._open(finding)
+        self.findings_opened += len(opened)
+        self.incidents_opened += new_incidents
+        kept = self._incidents if keep_gone else {}
+        self._incidents = {**kept, **{incident.id: len(incident.members) for incident in incidents}}
+        return opened
+
+    def _incident_entries(self, incidents: Sequence[Incident], keep_gone: bool) -> tuple[list[Draft], int]:
+        entries: list[Draft] = []
+        opened = 0
+        for incident in incidents:
+            known = self._incidents.get(incident.id)
+            if known == len(incident.members):
+                continue
+            kind = EntryKind.INCIDENT_OPENED if known is None else EntryKind.INCIDENT_UPDATED
+            opened += known is None
+            entries.append((kind, _incident_payload(incident), incident.root.simulated))
+        gone = set() if keep_gone else set(self._incidents) - {incident.id for incident in incidents}
+        entries += [(EntryKind.INCIDENT_CLOSED, {"id": name}, False) for name in sorted(gone)]
+        return entries, opened
+
+
+def _finding_payload(finding: Finding) -> dict[str, object]:
+    return {"id": finding.id, "finding": _FINDING.dump_python(finding, mode="json")}
+
+
+def _incident_payload(incident: Incident) -> dict[str, object]:
+    return {
+        "id": incident.id,
+        "root": incident.root.id,
+        "members": len(incident.members),
+        "subjects": incident.subjects,
+        "sentence": incident.sentence,
+        "opened_ms": incident.opened_ms,
+    }
+
 
 log = structlog.get_logger()
 
@@ -62,48 +168,64 @@ DELIVERIES = {"notified": "delivered", "notification_tries_failed": "retried", "
 """Counts of the action loop to the outcomes of ``tocsin_deliveries_total``."""
 
 
-class Brain:
-    """Wires store, journal, rules, forecasts and actions; `tick` is one evaluation of the whole state."""
+@dataclass(frozen=True)
+class BrainParts:
+    """What a brain is made of. Its parts are given once; nothing is replaced while it runs.
 
-    def __init__(
-        self,
-        settings: Settings,
-        clock: Clock,
-        store: Store,
-        journal: Journal,
-        ruleset: RuleSet,
-        actions: ActionLoop,
-        forecasts: Forecasts,
-        metrics: OwnMetrics,
-    ) -> None:
-        self.settings = settings
-        self.clock = clock
-        self.store = store
-        self.journal = journal
-        self.actions = actions
-        self.forecasts = forecasts
-        self.metrics = metrics
-        self.desk = OrderService(open_board(settings.node, clock), metrics)
+    `pools` tells the state of the pools; `lease` is None where one brain alone acts on the fleet; `wake` is set when
+    there is something to judge before the next evaluation is due.
+    """
+
+    settings: Settings
+    clock: Clock
+    metrics: OwnMetrics
+    store: Store
+    journal: Journal
+    ruleset: RuleSet
+    actions: ActionLoop
+    forecasts: Forecasts
+    managers: Managers
+    orders: OrderService
+    lease: Lease | None
+    pools: Callable[[], Sequence[PoolState]]
+    wake: threading.Event
+
+
+class Brain:
+    """Store, journal, rules, forecasts and actions at work; `tick` is one evaluation of the whole state.
+
+    It is a `tocsin.queries.live.LiveBrain`.
+    """
+
+    def __init__(self, parts: BrainParts) -> None:
+        self.settings = settings = parts.settings
+        self.clock = clock = parts.clock
+        self.metrics = metrics = parts.metrics
+        self.store = store = parts.store
+        self.journal = journal = parts.journal
+        self.actions = parts.actions
+        self.forecasts = parts.forecasts
+        self.managers = parts.managers
+        self.orders = parts.orders
+        self.lease = parts.lease
+        self._pools = parts.pools
+        self._wake = parts.wake
         self.memory = FleetMemory()
+        self.proposals = Proposals()
+        self.recorder = Recorder(journal, journal.entries())
         self.started_ms = clock.now_ms()
         self.active: list[Finding] = []
         self.incidents: list[Incident] = []
-        self._engine = RuleEngine(ruleset)
-        self.recorder = Recorder(journal, journal.entries())
-        self._pools: Callable[[], Sequence[PoolState]] = self._configured_pools
-        self._confirmations = Confirmations(round(settings.rules.evaluate_seconds * SECOND / 2))
         self.evaluated = False
         self.evaluated_at = clock.monotonic()
+        self._engine = RuleEngine(parts.ruleset)
+        self._confirmations = Confirmations(round(settings.rules.evaluate_seconds * SECOND / 2))
         self._unsaved: list[Finding] = []
         models = ModelWatch(ModelRegistry(settings.forecast.models), store, journal, metrics)
-        self._expected = Expectations(forecasts, models, store, journal, metrics, clock)
+        self._expected = Expectations(parts.forecasts, models, store, journal, metrics, clock)
         self._deliveries = dict.fromkeys(DELIVERIES, 0)
         self._guard = threading.Lock()
-        self.managers = Managers((), clock, metrics)
-        self.proposals = Proposals()
-        self.lease: Lease | None = None
-        self._active = False
-        self.on_event: Callable[[], None] = lambda: None
+        self._acting = False
         self._start()
 
     def _start(self) -> None:
@@ -124,13 +246,6 @@ class Brain:
             yield from sorted(seen.values(), key=lambda reading: reading.at_ms)
         yield from self.store.readings(now_ms - WARM_UP_MS, now_ms + 1)
 
-    def _configured_pools(self) -> list[PoolState]:
-        return [PoolState(name, None, elastic=True) for name in self.settings.actions.elastic_pools]
-
-    def use_pools(self, pools: Callable[[], Sequence[PoolState]]) -> None:
-        """Take the state of the pools from a scheduler, or from the simulator."""
-        self._pools = pools
-
     def pools(self) -> Sequence[PoolState]:
         """The pools as they are known now."""
         return self._pools()
@@ -141,7 +256,7 @@ class Brain:
         self.memory.put(batch)
         self._expected.take(batch.readings, self.clock.now_ms())
         if batch.events:
-            self.on_event()
+            self._wake.set()
         self.metrics.count("tocsin_store_writes_total", store=self.settings.store.kind)
 
     def tick(self) -> None:
@@ -167,7 +282,7 @@ class Brain:
             opened = self.recorder.record(self.active, self.incidents, keep_gone=settling)
             for finding in opened:
                 self.metrics.count("tocsin_findings_opened_total", rule=finding.rule)
-            self._keep([*opened, *cleared])
+            self._save([*opened, *cleared])
             self._count(self.actions.step(self._view(now, snapshot.readings), self.incidents, predictions))
         self.evaluated = True
         self.evaluated_at = self.clock.monotonic()
@@ -177,7 +292,7 @@ class Brain:
         """The kinds of tasks that may come: as planners take it."""
         return mix_of(self.settings.fragmentation.task_mix, snapshot.readings)[0]
 
-    def _keep(self, findings: list[Finding]) -> None:
+    def _save(self, findings: list[Finding]) -> None:
         """Store findings; a store that does not answer holds up no action, and they are written later."""
         self._unsaved += findings
         if not self._unsaved:
@@ -193,19 +308,17 @@ class Brain:
 
     def _view(self, now_ms: int, readings: Sequence[Reading]) -> FleetView:
         nodes, blind, active = self.managers.nodes(), self.managers.blind(), self._lead()
-        work = works(readings, nodes, blind=blind)
-        sick = {
-            f.subject.name for f in self.active if f.category is Category.HARDWARE and f.severity is Severity.CRITICAL
-        }
+        workloads = workloads_of(readings, nodes, blind=blind)
+        healthy = healthy_gpus(readings, self.active)
         gpus = {
             reading.gpu.uuid: GpuView(
                 gpu=reading.gpu,
                 last_reading_ms=reading.at_ms,
-                healthy=reading.gpu.uuid not in sick and not is_lost(reading),
+                healthy=healthy[reading.gpu.uuid],
                 under_action=reading.gpu.host in nodes and not nodes[reading.gpu.host].schedulable,
                 values=reading.values,
-                job=work[reading.gpu.uuid].job,
-                told=work[reading.gpu.uuid].told,
+                job=workloads[reading.gpu.uuid].job,
+                told=workloads[reading.gpu.uuid].told,
             )
             for reading in readings
         }
@@ -226,10 +339,10 @@ class Brain:
     def _lead(self) -> bool:
         """Whether this brain acts for the fleet; what it has ordered of the nodes rests while it does not."""
         active = self.lease is None or self.lease.held()
-        if active and not self._active:
-            self.desk.renew_epoch()
-        self._active = active
-        self.desk.halt(not active or self.actions.controls().paused is not None)
+        if active and not self._acting:
+            self.orders.renew_epoch()
+        self._acting = active
+        self.orders.halt(not active or self.actions.controls().paused is not None)
         self.metrics.set("tocsin_brain_active", float(active))
         return active
 
@@ -261,7 +374,7 @@ class Brain:
         now = self.clock.now_ms()
         if self.forecasts.due(now):
             readings = self.memory.latest()
-            gpus = [reading.gpu for reading in readings if not is_lost(reading)]
+            gpus = [reading.gpu for reading in readings if not reading.is_lost]
             self._expected.forecast(gpus, readings, self._pools(), now)
 
     def pool_pasts(self) -> Sequence[PoolPast]:
@@ -294,11 +407,6 @@ class Brain:
     def gpus(self) -> list[Gpu]:
         """The GPUs of the fleet, by UUID."""
         return [reading.gpu for reading in self.memory.latest()]
-
-
-def is_lost(reading: Reading) -> bool:
-    """Whether the GPU answered nothing at all."""
-    return not reading.values and Missing.LOST in reading.missing.values()
 
 
 def _history(readings: Iterable[Reading], step_ms: int) -> Iterator[Inputs]:

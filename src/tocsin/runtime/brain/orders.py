@@ -1,4 +1,4 @@
-"""The brain's end of orders: the board that the executor fills, as the API serves it."""
+"""The brain's end of orders: the queue that the executor fills, as the API serves it."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from tocsin.telemetry.metrics import OwnMetrics
 _log = logger("orders")
 
 
-def open_board(settings: NodeSettings, clock: Clock) -> OrderQueue:
-    """The board of a brain that begins now: its epoch is this instant in milliseconds."""
-    board = OrderQueue(clock, settings.lease_seconds, settings.hold_seconds)
-    board.renew_epoch()
-    return board
+def open_queue(settings: NodeSettings, clock: Clock) -> OrderQueue:
+    """The queue of a brain that begins now: its epoch is this instant in milliseconds."""
+    queue = OrderQueue(clock, settings.lease_seconds, settings.hold_seconds)
+    queue.renew_epoch()
+    return queue
 
 
 class OrderService:
-    """Serves agents from a board; counts and logs what they report."""
+    """Serves agents from a queue; counts and logs what they report."""
 
-    def __init__(self, board: OrderQueue, own: OwnMetrics) -> None:
-        self.board = board
+    def __init__(self, queue: OrderQueue, own: OwnMetrics) -> None:
+        self.queue = queue
         self._own = own
 
     def halt(self, halted: bool) -> None:
         """While `halted`, by a pause or without the lease, agents are asked for nothing new."""
-        self.board.halt(halted)
+        self.queue.halt(halted)
 
     def renew_epoch(self) -> None:
         """This brain has become the acting one: nodes follow none that acted before it any more."""
-        self.board.renew_epoch()
+        self.queue.renew_epoch()
 
     def orders(self, host: str) -> list[OrderOut]:
         """What `host` is asked for now."""
-        return [order_out(order) for order in self.board.for_host(host)]
+        return [order_out(order) for order in self.queue.for_host(host)]
 
     def report(self, order_id: str, sent: OrderReportIn) -> OrderTaken:
         """Take in a report. Raises InputError where path and body name different orders or it cannot be read, Conflict
@@ -45,10 +45,10 @@ class OrderService:
         report = report_in(sent)
         if report.order.id != order_id or sent.order.id != order_id:
             raise InputError("order.id", sent.order.id, f"is not the order of the path, {order_id}", "send it there")
-        known = self.board.standing(report.order.key)
+        known = self.queue.standing(report.order.key)
         if known is not None and (known.order.host, known.order.gpu) != (report.order.host, report.order.gpu):
             raise Conflict(f"order {order_id} is for {known.order.gpu} on {known.order.host}")
-        taken = self.board.report(report)
+        taken = self.queue.report(report)
         self._own.count("tocsin_order_reports_total", state=report.state.value)
         _log.info(
             "order report",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from pathlib import Path
 from typing import Any
 
 from tocsin.collector.source import Source
+from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import Clock, to_iso
 from tocsin.domain.event import Event, EventKind
@@ -17,8 +20,57 @@ from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading, sanitise
 from tocsin.domain.subject import SubjectKind
 from tocsin.rules.engine import Inputs, RuleEngine
+from tocsin.rules.load import load_rules
 from tocsin.rules.schema import RuleSet
 from tocsin.rules.xid import XidCatalogue
+from tocsin.runtime.agent.companions import COMPANIONS, Companions, Context
+from tocsin.runtime.agent.sources import open_source
+from tocsin.telemetry.metrics import OwnMetrics
+
+# `tocsin scan` on this node: opens the source that the settings name and the kernel log, and looks once.
+
+BESIDE = ("kernel_log", "attribution")
+"""Companions that have something to say within seconds."""
+
+
+def scan_node(
+    settings: Settings, source_name: str, clock: Clock, pause: Callable[[float], object], back_ms: int
+) -> ScanReport:
+    """Scan by source `source_name` and the rules of the settings, with the kernel's XIDs of the last `back_ms`.
+
+    Raises InputError for a source that does not exist and Unavailable where it cannot be opened.
+    """
+    rules = load_rules(settings.rules.path, settings.rules.xid_overrides)
+    source = open_source(source_name, settings, clock)
+    try:
+        with tempfile.TemporaryDirectory(prefix="tocsin-scan-") as folder:
+            around = Context(apart(settings, Path(folder)), clock, OwnMetrics(), source.name)
+            beside = Companions(around, [(name, COMPANIONS[name]) for name in BESIDE])
+            try:
+                wanted = settings.agent.kernel_log != "off" and around.is_this_node
+                blind = ("the kernel log",) if wanted and "kernel_log" not in beside.names else ()
+                report = scan(source, rules, clock, pause, enrich=recent(beside, back_ms))
+                return replace(report, blind=blind)
+            finally:
+                beside.close()
+    finally:
+        source.close()
+
+
+def apart(settings: Settings, folder: Path) -> Settings:
+    """`settings` with the agent's state elsewhere: a scan reads this boot's log from its start, an agent goes on."""
+    return settings.model_copy(update={"agent": settings.agent.model_copy(update={"spool": folder / "spool.db"})})
+
+
+def recent(beside: Companions, back_ms: int) -> Callable[[Batch, int], Batch]:
+    """Adds what the companions know, events of the last `back_ms` alone: the kernel log goes back to the boot."""
+
+    def enrich(batch: Batch, now_ms: int) -> Batch:
+        made = beside.enrich(batch, now_ms)
+        return replace(made, events=[event for event in made.events if event.at_ms >= now_ms - back_ms])
+
+    return enrich
+
 
 PAUSE_SECONDS = 1.0
 """Between the two readings of a scan: rates and activity counters need a stretch of time, and NVML 100 ms at least."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+import structlog
 
 from tocsin.actions.executors.registry import Dependencies, SimulatedPort, build_executor
 from tocsin.actions.loop.loop import ActionLoop
@@ -16,6 +19,7 @@ from tocsin.actions.planning.foresight import PLANNED
 from tocsin.config.settings import Settings, StoreKind
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, Mode
+from tocsin.domain.pool import PoolState
 from tocsin.domain.subject import Subject
 from tocsin.forecaster.live.place import RiskPlace
 from tocsin.forecaster.live.worker import ForecastWorker
@@ -23,22 +27,92 @@ from tocsin.journal.chain import Entry
 from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
 from tocsin.rules.load import load_rules
-from tocsin.runtime.annotation_targets import GrafanaPlace, Place, StorePlace
-from tocsin.runtime.annotations import LOOK_SECONDS as LOOK_SECONDS_MARKS
-from tocsin.runtime.annotations import Annotations
-from tocsin.runtime.brain import Brain
-from tocsin.runtime.brain_page import BrainPage
-from tocsin.runtime.forecasts import Forecasts
-from tocsin.runtime.lease import LEASE_LOOK_SECONDS, open_lease
-from tocsin.runtime.managers import LOOK_SECONDS, TIDY_SECONDS, Managers
-from tocsin.runtime.orders import OrderService, open_board
-from tocsin.runtime.plan_watch import PlanWatch
-from tocsin.runtime.retrain import Retrainer
-from tocsin.runtime.runner import Periodic
+from tocsin.rules.schema import RuleSet
+from tocsin.runtime.brain.annotations import LOOK_SECONDS as LOOK_SECONDS_MARKS
+from tocsin.runtime.brain.annotations import Annotations, GrafanaPlace, Place, StorePlace
+from tocsin.runtime.brain.brain import Brain, BrainParts
+from tocsin.runtime.brain.forecasts import Forecasts
+from tocsin.runtime.brain.lease import LEASE_LOOK_SECONDS, open_lease
+from tocsin.runtime.brain.managers import LOOK_SECONDS, TIDY_SECONDS, Managers
+from tocsin.runtime.brain.metrics_page import BrainPage
+from tocsin.runtime.brain.orders import OrderService, open_queue
+from tocsin.runtime.brain.plan_watch import PlanWatch
+from tocsin.runtime.brain.retrain import Retrainer
 from tocsin.store.annotations import KeepsAnnotations
 from tocsin.store.factory import open_store
 from tocsin.store.upkeep import interrupt
 from tocsin.telemetry.metrics import OwnMetrics
+
+log = structlog.get_logger()
+
+MAX_WAIT_SECONDS = 0.05
+"""Longest wall-clock pause before looking at the clock again, so that a scaled or stepped clock is followed."""
+
+
+class Periodic:
+    """Calls `work` every `seconds` of `clock` in a thread of its own, and at once when `wake` is set, until stopped.
+
+    Late calls are not made up for. A failure of `work` is logged, counted and told to `on_failure` with the name, and
+    the next call is made on time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[], None],
+        seconds: float,
+        clock: Clock,
+        on_failure: Callable[[str], None] = lambda _name: None,
+        wake: threading.Event | None = None,
+    ) -> None:
+        self.name = name
+        self._work = work
+        self._seconds = seconds
+        self._clock = clock
+        self._on_failure = on_failure
+        self._stop = threading.Event()
+        self._wake = wake or threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.calls = 0
+        self.failures = 0
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def signal(self) -> None:
+        """Make no further call."""
+        self._stop.set()
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Stop and wait for a call under way to end."""
+        self.signal()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        due = self._clock.monotonic()
+        while not self._stop.is_set():
+            wait = due - self._clock.monotonic()
+            if wait > 0 and not self._wake.wait(min(wait, MAX_WAIT_SECONDS)):
+                continue
+            self._wake.clear()
+            if wait <= 0:
+                due = max(due + self._seconds, self._clock.monotonic())
+            if not self._stop.is_set():
+                self.once()
+
+    def once(self) -> None:
+        """One supervised call."""
+        self.calls += 1
+        try:
+            self._work()
+        except Exception:
+            self.failures += 1
+            self._on_failure(self.name)
+            log.exception("periodic work failed", work=self.name)
+
 
 RETRAIN_LOOK_SECONDS = 600.0
 """Time between two looks whether a training is due."""
@@ -92,45 +166,75 @@ def _risk_place(settings: Settings) -> RiskPlace | None:
 
 
 def open_brain(
-    settings: Settings, clock: Clock, *, propose: bool = False, fleet: SimulatedPort | None = None
+    settings: Settings,
+    clock: Clock,
+    *,
+    propose: bool = False,
+    fleet: SimulatedPort | None = None,
+    pools: Callable[[], Sequence[PoolState]] | None = None,
 ) -> RunningBrain:
     """A brain over the store and the journal that `settings` name; nothing runs yet.
 
     With `propose` every rule that would only observe proposes, as far as the service's own mode allows. Executor
-    `simulated` acts on `fleet`.
+    `simulated` acts on `fleet`. `pools` tells the state of the pools; without it those of the settings are elastic.
     """
     metrics = OwnMetrics()
     ruleset = load_rules(settings.rules.path, settings.rules.xid_overrides)
     store = open_store(settings.store)
     store.init()
+    journal = _open_journal(settings, clock, metrics)
+    sender = WebhookSender(settings.webhook, clock) if settings.webhook.url else None
+    queue = open_queue(settings.node, clock)
+    dependencies = Dependencies(sender, settings, clock, orders=queue, fleet=fleet, own=metrics)
+    routing = build_routing(settings.actions, lambda name: build_executor(name, dependencies))
+    managers = Managers(routing.executors, clock, metrics)
+    queue.nodes = managers.nodes
+    notifier = build_notifier(settings, sender, clock, metrics)
+    policy = _policy(settings, ruleset, propose)
+    worker = ForecastWorker(settings.forecast, place=_risk_place(settings), store=store)
+    parts = BrainParts(
+        settings=settings,
+        clock=clock,
+        metrics=metrics,
+        store=store,
+        journal=journal,
+        ruleset=ruleset,
+        actions=ActionLoop(journal, routing, clock, policy, notifier, Threads()),
+        forecasts=Forecasts(store, worker, settings.forecast),
+        managers=managers,
+        orders=OrderService(queue, metrics),
+        lease=open_lease(settings, clock),
+        pools=pools or (lambda: [PoolState(name, None, elastic=True) for name in settings.actions.elastic_pools]),
+        wake=threading.Event(),
+    )
+    return _running(parts, worker, sender)
+
+
+def _open_journal(settings: Settings, clock: Clock, metrics: OwnMetrics) -> Journal:
+    """The journal, with its entries counted; a new one is paused where the brain would act at once."""
     journal = Journal.open(settings.journal.path, clock)
     for kind in EntryKind:
         # From zero on: Prometheus takes a series that begins at one for no increase.
         metrics.count("tocsin_journal_entries_total", 0, kind=kind)
     journal.on_append = lambda entries: _count(metrics, entries)
-    modes = {rule.name: Mode.PROPOSE if propose and rule.mode is Mode.OBSERVE else rule.mode for rule in ruleset}
-    policy = Policy(settings.actions, modes | dict.fromkeys(PLANNED, settings.planning.mode))
-    sender = WebhookSender(settings.webhook, clock) if settings.webhook.url else None
-    board = open_board(settings.node, clock)
-    means = Dependencies(sender, settings, clock, orders=board, fleet=fleet, own=metrics)
-    routing = build_routing(settings.actions, lambda name: build_executor(name, means))
     if journal.head == 0 and settings.actions.mode is Mode.ACT:
         # Without the old journal nothing says what was already done or what a person forbade.
         reason = "the journal is new: resume once no other brain acts on this fleet"
         journal.append(EntryKind.PAUSE, {"reason": reason})
-    notifier = build_notifier(settings, sender, clock, metrics)
-    actions = ActionLoop(journal, routing, clock, policy, notifier, Threads())
-    worker = ForecastWorker(settings.forecast, place=_risk_place(settings), store=store)
-    forecasts = Forecasts(store, worker, settings.forecast)
-    brain = Brain(settings, clock, store, journal, ruleset, actions, forecasts, metrics)
-    brain.managers = Managers(routing.executors, clock, metrics)
-    board.nodes = brain.managers.nodes
-    brain.lease = open_lease(settings, clock)
-    brain.desk = OrderService(board, metrics)
-    metrics.set_function("tocsin_forecast_worker_deaths", lambda: float(worker.deaths))
-    metrics.registry.register(BrainPage(brain))
+    return journal
+
+
+def _policy(settings: Settings, ruleset: RuleSet, propose: bool) -> Policy:
+    modes = {rule.name: Mode.PROPOSE if propose and rule.mode is Mode.OBSERVE else rule.mode for rule in ruleset}
+    return Policy(settings.actions, modes | dict.fromkeys(PLANNED, settings.planning.mode))
+
+
+def _running(parts: BrainParts, worker: ForecastWorker, sender: WebhookSender | None) -> RunningBrain:
+    brain = Brain(parts)
+    brain.metrics.set_function("tocsin_forecast_worker_deaths", lambda: float(worker.deaths))
+    brain.metrics.registry.register(BrainPage(brain))
     annotations = open_annotations(brain)
-    return RunningBrain(brain, worker, _threads(brain, annotations), sender, annotations)
+    return RunningBrain(brain, worker, _threads(brain, parts.wake, annotations), sender, annotations)
 
 
 def _count(metrics: OwnMetrics, entries: Sequence[Entry]) -> None:
@@ -157,17 +261,15 @@ def open_annotations(brain: Brain) -> Annotations | None:
     return Annotations(brain.journal, places, brain.clock, brain.metrics, decision_of, subject_of)
 
 
-def _threads(brain: Brain, annotations: Annotations | None) -> list[Periodic]:
+def _threads(brain: Brain, wake: threading.Event, annotations: Annotations | None) -> list[Periodic]:
     settings, clock, metrics = brain.settings, brain.clock, brain.metrics
     fresh = settings.actions.fresh_seconds
 
     def failed(name: str) -> None:
         metrics.count("tocsin_loop_failures_total", loop=name)
 
-    evaluate = Periodic("evaluate", brain.tick, settings.rules.evaluate_seconds, clock, failed)
-    brain.on_event = evaluate.nudge
     threads = [
-        evaluate,
+        Periodic("evaluate", brain.tick, settings.rules.evaluate_seconds, clock, failed, wake),
         Periodic("managers", brain.managers.look, LOOK_SECONDS, clock, failed),
         Periodic("tidy", brain.managers.tidy, TIDY_SECONDS, clock, failed),
         Periodic("plans", PlanWatch(brain).look, min(settings.planning.look_seconds, fresh / 2), clock, failed),

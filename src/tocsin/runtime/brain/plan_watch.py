@@ -15,16 +15,15 @@ from tocsin.actions.planning.follow_power import WAS_WATTS, Cap
 from tocsin.actions.planning.foresight import PLANNED, Foresight
 from tocsin.actions.planning.intent import RULES, Intent
 from tocsin.actions.planning.power import PowerBudget
-from tocsin.actions.planning.scaling import Demand, ScalingPolicy, demand_of
+from tocsin.actions.planning.scaling import Demand, demand_of
 from tocsin.actions.planning.state import FleetState
-from tocsin.actions.planning.units import Limits
 from tocsin.config.planning import PlanningSettings
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind, Finding
 from tocsin.domain.owner import Owner
 from tocsin.domain.subject import SubjectKind
-from tocsin.runtime.brain import Brain
-from tocsin.runtime.planning import live_state
+from tocsin.queries.fleet_state import limits_of, live_state, policy_of
+from tocsin.runtime.brain.brain import Brain
 
 _REPACKING = frozenset({"defragment", "mig"})
 
@@ -123,21 +122,3 @@ def _cap(effect: Decision) -> Cap:
 
 def _gpus(throttle: Decision) -> tuple[str, ...]:
     return tuple(rank.gpu for rank in read(throttle.parameters.get(RANKS, ""))) or (throttle.subject.name,)
-
-
-def limits_of(settings: PlanningSettings) -> Limits:
-    """The bounds of plans that move work."""
-    return Limits(
-        settings.max_moves, settings.horizon_hours, settings.max_risk, settings.patience_seconds, settings.effort
-    )
-
-
-def policy_of(settings: PlanningSettings) -> ScalingPolicy:
-    """When pools grow and shrink."""
-    return ScalingPolicy(
-        settings.scale_in_below,
-        settings.most_after_scale_in,
-        settings.fill_to,
-        settings.scale_out_rest_seconds,
-        settings.scale_in_rest_seconds,
-    )

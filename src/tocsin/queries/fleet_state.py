@@ -1,0 +1,173 @@
+"""The running fleet as planners and rules take it: free GPUs, the mix of jobs, workloads, and all of its state."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from tocsin.actions.model.ranks import NodeRanks, work_on
+from tocsin.actions.planning.build import Knowledge, fleet_state_from
+from tocsin.actions.planning.facts import NodeState
+from tocsin.actions.planning.layouts import layouts_of, running_demand
+from tocsin.actions.planning.scaling import ScalingPolicy
+from tocsin.actions.planning.state import FleetState, Pool
+from tocsin.actions.planning.statefile import state_json
+from tocsin.actions.planning.units import Limits
+from tocsin.config.planning import PlanningSettings
+from tocsin.config.settings import TaskShare
+from tocsin.domain.fragmentation_fleet import Task, mix_of_sizes
+from tocsin.domain.health import healthy_gpus
+from tocsin.domain.owner import Owner
+from tocsin.domain.reading import Reading
+from tocsin.queries.live import LiveBrain, LiveManagers
+from tocsin.rules.fleet import GANG, idle
+
+UTILIZATION, ENGINE = "gpu_utilization_ratio", "gpu_graphics_engine_active_ratio"
+PROCESSES, MEMORY = "gpu_processes", "gpu_memory_used_ratio"
+
+
+def free_now(readings: Sequence[Reading]) -> npt.NDArray[np.bool_]:
+    """bool[n]: whether each GPU or MIG instance does next to nothing and has no process; False where that is not known.
+
+    Where a GPU in MIG mode has no utilisation the activity of its engine stands for it. Drivers tell none of an
+    instance: one of which the processes or the memory in use are known is judged by these alone.
+    """
+    busy, engine, processes, memory = (
+        np.array([one.values.get(name, np.nan) for one in readings], np.float64)
+        for name in (UTILIZATION, ENGINE, PROCESSES, MEMORY)
+    )
+    busy = np.where(np.isnan(busy), engine, busy)
+    told = np.array([one.gpu.is_mig for one in readings], np.bool_) & ~(np.isnan(processes) & np.isnan(memory))
+    return idle(np.where(np.isnan(busy) & told, 0.0, busy), processes, memory)
+
+
+def at_work(readings: Sequence[Reading]) -> frozenset[str]:
+    """UUIDs of the GPUs and MIG instances that are not free."""
+    return frozenset(one.gpu.uuid for one, free in zip(readings, free_now(readings).tolist(), strict=True) if not free)
+
+
+MixFrom = Literal["settings", "running", "node"]
+
+
+def mix_of(configured: Sequence[TaskShare], readings: Sequence[Reading]) -> tuple[tuple[Task, ...], MixFrom]:
+    """The jobs that free GPUs are measured by, and where they are from.
+
+    Where none are `configured` and no job is known on `readings`, one of a whole node stands for them.
+    """
+    if configured:
+        return tuple(Task(task.gpus, task.share) for task in configured), "settings"
+    running = running_mix(readings)
+    return (running, "running") if running else (whole_node(readings), "node")
+
+
+def running_mix(readings: Iterable[Reading]) -> tuple[Task, ...]:
+    """The mix of the jobs on `readings`, each counted once per node by its GPUs there; empty where no owner is known.
+
+    A job is a Slurm job, a pod, a container, or a process that is in none of these. MIG instances, and GPUs in MIG
+    mode, are left out: their jobs take no whole GPUs.
+    """
+    held: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for reading in readings:
+        if not reading.gpu.is_mig and reading.values.get("gpu_mig_mode") != 1.0:
+            for owner in reading.owners:
+                held[reading.gpu.host, _job(owner)].add(reading.gpu.uuid)
+    return mix_of_sizes(len(gpus) for gpus in held.values())
+
+
+def whole_node(readings: Sequence[Reading]) -> tuple[Task, ...]:
+    """What stands for the mix where no job is known, as the rules take it."""
+    sizes = Counter(one.gpu.host for one in readings if not one.gpu.is_mig)
+    return (Task(float(min(GANG, max(sizes.values(), default=1)))),)
+
+
+def _job(owner: Owner) -> str:
+    """What holds a GPU together with others; a step of a Slurm job belongs to its job."""
+    if owner.slurm_job:
+        return f"slurm {owner.slurm_job.partition('.')[0]}"
+    return owner.pod_uid or (f"{owner.namespace}/{owner.pod}" if owner.pod else owner.container) or f"pid {owner.pid}"
+
+
+def workloads_of(readings: Iterable[Reading], nodes: Mapping[str, NodeState], *, blind: bool) -> dict[str, NodeRanks]:
+    """The work on each GPU by UUID; `nodes` as their managers show them, `blind` where one has not answered lately."""
+    return {
+        reading.gpu.uuid: work_on(reading.gpu.host, reading.owners, nodes.get(reading.gpu.host), blind=blind)
+        for reading in readings
+    }
+
+
+def same_jobs(readings: Iterable[Reading], managers: LiveManagers, gpus: Collection[str]) -> set[str]:
+    """UUIDs of the GPUs that the jobs on `gpus` hold, `gpus` among them."""
+    workloads = workloads_of(readings, managers.nodes(), blind=managers.blind())
+    jobs = {workloads[uuid].job for uuid in gpus if uuid in workloads} - {""}
+    return set(gpus) | {uuid for uuid, one in workloads.items() if one.job in jobs}
+
+
+def live_state(brain: LiveBrain, now_ms: int, readings: Sequence[Reading] | None = None) -> FleetState:
+    """The fleet as its newest readings (`readings`, where given), managers, findings and forecasts show it.
+
+    What no manager tells is left out: no plan moves work of which nobody knows what it would lose. What is not idle and
+    has no known owner is work that stays where it is.
+    """
+    readings = brain.memory.latest() if readings is None else readings
+    planning = brain.settings.planning
+    work = brain.managers.work()
+    layouts = layouts_of(readings)
+    known = Knowledge(
+        facts=work.facts,
+        nodes=brain.managers.nodes(),
+        budgets=work.budgets,
+        rooms=work.rooms,
+        layouts=layouts,
+        demand=running_demand(layout.placed for layout in layouts.values() if layout.placed),
+        pools={name: _pool(name, readings, planning) for name in sorted({one.gpu.pool for one in readings})},
+        healthy=healthy_gpus(readings, brain.active),
+        # No work goes on where a GPU has fallen off the bus.
+        at_work=at_work([one for one in readings if not one.is_lost]),
+        mix=mix_of(brain.settings.fragmentation.task_mix, readings)[0],
+        restart_s=planning.restart_seconds,
+    )
+    return fleet_state_from(readings, brain.pools(), brain.forecasts.current(now_ms), now_ms, known)
+
+
+def _pool(name: str, readings: Sequence[Reading], planning: PlanningSettings) -> Pool:
+    """What may be done to a pool's size; a node that is added is like the commonest of those it has."""
+    mine = [one.gpu for one in readings if one.gpu.pool == name and not one.gpu.is_mig]
+    sizes = Counter(Counter(gpu.host for gpu in mine).values())
+    models = Counter(gpu.model for gpu in mine)
+    return Pool(
+        name,
+        floor_gpus=planning.pool_floor_gpus.get(name, 0),
+        most_nodes=planning.pool_max_nodes.get(name),
+        node_gpus=sizes.most_common(1)[0][0] if sizes else 0,
+        node_model=models.most_common(1)[0][0] if models else "",
+        provision_s=planning.provision_seconds,
+    )
+
+
+def state_document(brain: LiveBrain, now_ms: int) -> dict[str, Any]:
+    """`live_state` in the form of a state file (docs/planning.md)."""
+    document: dict[str, Any] = json.loads(state_json(live_state(brain, now_ms)))
+    return document
+
+
+def limits_of(settings: PlanningSettings) -> Limits:
+    """The bounds of plans that move work."""
+    return Limits(
+        settings.max_moves, settings.horizon_hours, settings.max_risk, settings.patience_seconds, settings.effort
+    )
+
+
+def policy_of(settings: PlanningSettings) -> ScalingPolicy:
+    """When pools grow and shrink."""
+    return ScalingPolicy(
+        settings.scale_in_below,
+        settings.most_after_scale_in,
+        settings.fill_to,
+        settings.scale_out_rest_seconds,
+        settings.scale_in_rest_seconds,
+    )

@@ -1,0 +1,151 @@
+"""What queries read of a running brain. The runtime's brain has all of it; nothing here is part of a process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from tocsin.actions.loop.loop import ActionLoop
+from tocsin.actions.model.status import DecisionStatus
+from tocsin.actions.planning.facts import NodeState, WorkloadSeen
+from tocsin.client.orders import OrderOut, OrderReportIn, OrderTaken
+from tocsin.config.settings import Settings
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import Clock
+from tocsin.domain.finding import Finding, Incident
+from tocsin.domain.identity import Gpu
+from tocsin.domain.pool import PoolState
+from tocsin.domain.prediction import Prediction
+from tocsin.domain.reading import Reading
+from tocsin.forecaster.capacity.capacity import PoolPast
+from tocsin.journal.journal import Journal
+from tocsin.store.port import Store
+from tocsin.telemetry.metrics import OwnMetrics
+
+
+class LiveMemory(Protocol):
+    """The newest reading of each GPU."""
+
+    @property
+    def count(self) -> int:
+        """Readings taken in so far."""
+        ...
+
+    def latest(self) -> tuple[Reading, ...]:
+        """The newest reading of each GPU, by UUID."""
+        ...
+
+    def reading(self, uuid: str) -> Reading | None:
+        """The newest reading of one GPU."""
+        ...
+
+
+class LiveForecasts(Protocol):
+    """The predictions in force."""
+
+    @property
+    def made(self) -> int:
+        """Predictions made so far."""
+        ...
+
+    def current(self, now_ms: int) -> list[Prediction]:
+        """The newest prediction of each subject and target that is not out of date."""
+        ...
+
+
+class LiveManagers(Protocol):
+    """What Kubernetes and Slurm showed when they were last asked."""
+
+    def nodes(self) -> Mapping[str, NodeState]:
+        """Nodes by host."""
+        ...
+
+    def blind(self) -> bool:
+        """Whether one of them has not answered lately."""
+        ...
+
+    def work(self) -> WorkloadSeen:
+        """What runs there; nothing where it was seen too long ago."""
+        ...
+
+
+class LiveOrders(Protocol):
+    """The brain's end of orders to nodes."""
+
+    def orders(self, host: str) -> list[OrderOut]:
+        """What the agent of `host` is asked for now."""
+        ...
+
+    def report(self, order_id: str, sent: OrderReportIn) -> OrderTaken:
+        """Take in how an order stands. Raises InputError and Conflict."""
+        ...
+
+
+class LiveBrain(Protocol):
+    """The running parts. Attributes are read from several threads; lists are replaced, never changed in place."""
+
+    @property
+    def settings(self) -> Settings: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def store(self) -> Store: ...
+
+    @property
+    def journal(self) -> Journal: ...
+
+    @property
+    def actions(self) -> ActionLoop: ...
+
+    @property
+    def metrics(self) -> OwnMetrics: ...
+
+    @property
+    def memory(self) -> LiveMemory: ...
+
+    @property
+    def forecasts(self) -> LiveForecasts: ...
+
+    @property
+    def managers(self) -> LiveManagers: ...
+
+    @property
+    def orders(self) -> LiveOrders: ...
+
+    @property
+    def active(self) -> list[Finding]:
+        """Findings that hold at the last evaluation."""
+        ...
+
+    @property
+    def incidents(self) -> list[Incident]:
+        """Open incidents of the last evaluation."""
+        ...
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether the first evaluation has finished."""
+        ...
+
+    @property
+    def gpus(self) -> list[Gpu]:
+        """The GPUs of the fleet, by UUID."""
+        ...
+
+    def statuses(self) -> list[DecisionStatus]:
+        """Every decision on record, as it stands."""
+        ...
+
+    def pools(self) -> Sequence[PoolState]:
+        """The pools as they are known now."""
+        ...
+
+    def pool_pasts(self) -> Sequence[PoolPast]:
+        """The hourly past of every pool, as of the last forecast."""
+        ...
+
+    def accept(self, batch: Batch) -> None:
+        """Keep readings and events: durable on return. Raises StoreUnavailable or StoreRejected."""
+        ...

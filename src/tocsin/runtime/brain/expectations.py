@@ -1,0 +1,304 @@
+"""What is expected of the fleet: models that are due, what fills up, and the record of what was not expected before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import structlog
+
+from tocsin.domain.clock import DAY, HOUR, MINUTE, Clock
+from tocsin.domain.errors import InputError, TocsinError
+from tocsin.domain.identity import Gpu
+from tocsin.domain.pool import PoolState
+from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.reading import Reading
+from tocsin.domain.subject import Subject
+from tocsin.forecaster.capacity.capacity import PoolPast
+from tocsin.forecaster.capacity.filling import PAST, STEP_MS
+from tocsin.forecaster.capacity.filling_watch import NAME as FILLING
+from tocsin.forecaster.capacity.filling_watch import RECALLED, FillingWatch
+from tocsin.forecaster.features.onsets import onsets_of
+from tocsin.forecaster.lifecycle.drift import calibration, silent
+from tocsin.forecaster.lifecycle.model_registry import PRIOR, ModelRegistry
+from tocsin.journal.journal import Journal
+from tocsin.journal.kinds import EntryKind
+from tocsin.runtime.brain.forecasts import Forecasts
+from tocsin.store.port import Store, StoreUnavailable
+from tocsin.telemetry.metrics import OwnMetrics
+
+# What becomes of models in service: promotions go on record, and how well they still fit is measured.
+
+TARGET, DRIFT = "hardware_fault", "model_drift"
+"""As `tocsin.forecaster.live.risk` names them; that module loads the models' libraries."""
+EVERY_MS = HOUR
+BACK_MS = 30 * DAY
+"""How far back what was said is compared with what came."""
+
+
+class ModelWatch:
+    """Level-triggered: whatever put a model into service, be it another process, it is seen and recorded once."""
+
+    def __init__(self, shelf: ModelRegistry, store: Store, journal: Journal, metrics: OwnMetrics) -> None:
+        self._shelf = shelf
+        self._store = store
+        self._journal = journal
+        self._metrics = metrics
+        self._last_ms: int | None = None
+        told = list(journal.entries(kinds={EntryKind.MODEL_IN_SERVICE}))
+        self._told = {(str(entry.payload["version"]), int(str(entry.payload["served_ms"]))) for entry in told}
+
+    def look(self, made: Sequence[Prediction], now_ms: int) -> None:
+        """After a forecast: `made` is what it said."""
+        try:
+            self._record()
+        except InputError as error:
+            log.warning("the folder of models cannot be read", error=str(error))
+        risks = [one for one in made if one.target == TARGET]
+        if not risks:
+            return
+        self._metrics.set("tocsin_model_silent_gpus", silent(risks))
+        for one in made:
+            if one.target == DRIFT and one.value is not None:
+                self._metrics.set("tocsin_model_shifted_features_ratio", one.value)
+        if self._last_ms is None or not self._last_ms <= now_ms < self._last_ms + EVERY_MS:
+            try:
+                self._calibration(now_ms)
+                self._last_ms = now_ms
+            except StoreUnavailable as error:
+                log.warning("how well probabilities fit waits for the store", error=str(error))
+
+    def _record(self) -> None:
+        before = PRIOR
+        for served in self._shelf.history():
+            if (served.version, served.at_ms) not in self._told:
+                payload: dict[str, object] = {"version": served.version, "before": before, "served_ms": served.at_ms}
+                payload |= self._about(served.version)
+                self._journal.append(EntryKind.MODEL_IN_SERVICE, payload, actor=served.actor)
+                self._told.add((served.version, served.at_ms))
+            before = served.version
+
+    def _about(self, version: str) -> dict[str, object]:
+        """What the card says; nothing but why, where it is gone or damaged: a promotion goes on record all the same."""
+        try:
+            card = self._shelf.card(version)
+        except InputError as error:
+            return {"because": [str(error)]}
+        return {
+            "family": card.family,
+            "data_hash": card.data_hash,
+            "code_version": card.code_version,
+            "report_digest": card.report_digest,
+            "because": list(card.notes),
+        }
+
+    def _calibration(self, now_ms: int) -> None:
+        said = [one for one in self._store.predictions(now_ms - BACK_MS, now_ms + 1) if one.target == TARGET]
+        onsets = onsets_of(self._store.events(now_ms - BACK_MS, now_ms + 1), self._store.gpus())
+        matured = calibration(said, onsets, now_ms)
+        self._metrics.set("tocsin_model_matured_predictions", matured.predictions)
+        if matured.error is not None:
+            self._metrics.set("tocsin_model_calibration_error", matured.error)
+
+
+# The hourly past of every pool, kept while the brain runs and read back from the store at its start.
+
+KEPT_MS = 35 * DAY
+"""Five weeks: the week's course needs four."""
+SAMPLE_MS = 2 * MINUTE
+SAMPLE_AT_MS = 30 * MINUTE
+"""At the start an hour is known by the readings of two minutes in its middle."""
+UTILISATION = "gpu_utilization_ratio"
+
+
+@dataclass
+class _Hours:
+    """Sums by hour; keys are starts of hours."""
+
+    busy: dict[int, tuple[float, int]] = field(default_factory=dict)
+    pending: dict[int, tuple[float, int]] = field(default_factory=dict)
+    simulated: bool = False
+
+
+def _add(sums: dict[int, tuple[float, int]], hour: int, value: float) -> None:
+    total, count = sums.get(hour, (0.0, 0))
+    sums[hour] = total + value, count + 1
+
+
+class PoolPasts:
+    """Means of utilisation and waiting GPUs by pool and hour. Whole GPUs count; MIG instances are parts of them."""
+
+    def __init__(self) -> None:
+        self._pools: dict[str, _Hours] = {}
+
+    def observe(self, readings: Sequence[Reading], pools: Sequence[PoolState], now_ms: int) -> None:
+        """Take in the present: the newest reading of each GPU, and what the scheduler says."""
+        self._put([(one.gpu, one.values.get(UTILISATION)) for one in readings], now_ms)
+        for pool in pools:
+            if pool.pending_gpus is not None:
+                _add(self._pools.setdefault(pool.name, _Hours()).pending, now_ms // HOUR * HOUR, pool.pending_gpus)
+        self._forget(now_ms)
+
+    def recall(self, store: Store, now_ms: int) -> None:
+        """Read the past back from `store`; hours without readings stay unknown. Raises StoreUnavailable."""
+        gpus = {gpu.uuid: gpu for gpu in store.gpus()}
+        for hour in range((now_ms - KEPT_MS) // HOUR * HOUR, now_ms // HOUR * HOUR, HOUR):
+            start = hour + SAMPLE_AT_MS
+            found = store.columns([UTILISATION], start, start + SAMPLE_MS)
+            newest = dict(zip(found.gpu.tolist(), found.values[:, 0].tolist(), strict=True))
+            known = [(gpus[found.gpus[place]], value) for place, value in newest.items() if found.gpus[place] in gpus]
+            self._put(known, hour)
+
+    def _put(self, values: Sequence[tuple[Gpu, float | None]], at_ms: int) -> None:
+        busy: dict[str, list[float]] = {}
+        for gpu, value in values:
+            if not gpu.is_mig and value is not None and np.isfinite(value):
+                busy.setdefault(gpu.pool, []).append(value)
+                self._pools.setdefault(gpu.pool, _Hours()).simulated |= gpu.simulated
+        for pool, found in busy.items():
+            _add(self._pools[pool].busy, at_ms // HOUR * HOUR, sum(found) / len(found))
+
+    def _forget(self, now_ms: int) -> None:
+        oldest = now_ms - KEPT_MS
+        for hours in self._pools.values():
+            hours.busy = {hour: value for hour, value in hours.busy.items() if hour >= oldest}
+            hours.pending = {hour: value for hour, value in hours.pending.items() if hour >= oldest}
+        self._pools = {name: hours for name, hours in self._pools.items() if hours.busy or hours.pending}
+
+    def take(self) -> list[PoolPast]:
+        """What is known, by pool."""
+        return [_past(name, hours) for name, hours in sorted(self._pools.items())]
+
+
+def _past(name: str, hours: _Hours) -> PoolPast:
+    first = min([*hours.busy, *hours.pending])
+    last = max([*hours.busy, *hours.pending])
+    at_ms = np.arange(first, last + 1, HOUR, dtype=np.int64)
+    return PoolPast(
+        name, at_ms, _means(hours.busy, at_ms.tolist()), _means(hours.pending, at_ms.tolist()), hours.simulated
+    )
+
+
+def _means(sums: Mapping[int, tuple[float, int]], hours: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    found = [sums[hour][0] / sums[hour][1] if hour in sums else np.nan for hour in hours]
+    return np.array(found, dtype=np.float64)
+
+
+log = structlog.get_logger()
+
+WARNINGS = (PredictionStatus.CROSSING, PredictionStatus.LIKELY)
+
+
+class Expectations:
+    """Predictions as the brain makes them; each that newly warns goes into the journal.
+
+    `forecast` may run in a thread of its own beside the other methods.
+    """
+
+    def __init__(
+        self,
+        forecasts: Forecasts,
+        models: ModelWatch,
+        store: Store,
+        journal: Journal,
+        metrics: OwnMetrics,
+        clock: Clock,
+    ) -> None:
+        self._forecasts = forecasts
+        self._models = models
+        self._store = store
+        self._journal = journal
+        self._metrics = metrics
+        self._clock = clock
+        self._failed_before = 0
+        self._filling = FillingWatch()
+        self._filled_minute = 0
+        self._pool_pasts = PoolPasts()
+        self._pasts: list[PoolPast] = []
+        self._pools_recalled = False
+
+    def recall(self, gpus: Sequence[Gpu], now_ms: int) -> None:
+        """Read back from the store what was expected, and how things filled up. Raises StoreUnavailable."""
+        self._forecasts.recall(now_ms)
+        columns = self._store.columns(RECALLED, now_ms - PAST * STEP_MS, now_ms + 1)
+        self._filling.recall(columns, gpus, now_ms)
+
+    def take(self, readings: Sequence[Reading], now_ms: int) -> None:
+        """Take in new readings, for what fills up."""
+        self._filling.take(readings, now_ms)
+
+    def look_at_filling(self, now_ms: int) -> None:
+        """What fills up, once a minute; whatever goes wrong with it holds up no rule."""
+        if now_ms // MINUTE == self._filled_minute:
+            return
+        self._filled_minute = now_ms // MINUTE
+        before = self._ahead(now_ms)
+        made = self._filling.predictions(now_ms)
+        try:
+            self._forecasts.put(made, FILLING)
+            self._tell(made, before)
+        except TocsinError as error:
+            self._metrics.count("tocsin_forecast_failures_total")
+            log.warning("what fills up was not put on record", error=str(error))
+
+    def forecast(
+        self, gpus: Sequence[Gpu], readings: Sequence[Reading], pools: Sequence[PoolState], now_ms: int
+    ) -> None:
+        """Run every model on `gpus`, and on the pools as `readings` and `pools` show them; blocks while they run."""
+        before = self._ahead(now_ms)
+        begun = self._clock.monotonic()
+        made = [
+            *self._forecasts.run_risk(gpus, now_ms),
+            *self._forecasts.run(gpus, now_ms),
+            *self._forecasts.run_pools(self._observe_pools(readings, pools, now_ms), now_ms),
+        ]
+        self._metrics.observe("tocsin_forecast_seconds", self._clock.monotonic() - begun, model="all")
+        self._metrics.count("tocsin_forecast_failures_total", self._forecasts.failed - self._failed_before)
+        self._failed_before = self._forecasts.failed
+        self._tell(made, before)
+        self._models.look(made, now_ms)
+
+    def _observe_pools(
+        self, readings: Sequence[Reading], pools: Sequence[PoolState], now_ms: int
+    ) -> Sequence[PoolPast]:
+        if not self._pools_recalled:
+            try:
+                self._pool_pasts.recall(self._store, now_ms)
+                self._pools_recalled = True
+            except StoreUnavailable as error:
+                log.warning("the past of the pools waits for the store", error=str(error))
+        self._pool_pasts.observe(readings, pools, now_ms)
+        self._pasts = self._pool_pasts.take()
+        return self._pasts
+
+    def pool_pasts(self) -> Sequence[PoolPast]:
+        """The hourly past of every pool, as of the last forecast."""
+        return self._pasts
+
+    def _ahead(self, now_ms: int) -> set[tuple[Subject, str]]:
+        return {(p.subject, p.target) for p in self._forecasts.current(now_ms) if _warns(p)}
+
+    def _tell(self, made: Sequence[Prediction], before: set[tuple[Subject, str]]) -> None:
+        """Put on record what was not expected before."""
+        for prediction in made:
+            self._metrics.count("tocsin_predictions_total", status=prediction.status)
+        fresh = [p for p in made if _warns(p) and (p.subject, p.target) not in before]
+        self._journal.append_many([(EntryKind.PREDICTION, _told(p), p.simulated) for p in fresh])
+
+
+def _warns(prediction: Prediction) -> bool:
+    """Whether it tells of something still to come, with or without an instant."""
+    return prediction.is_ahead or (prediction.status in WARNINGS and prediction.eta_ms is None)
+
+
+def _told(prediction: Prediction) -> dict[str, object]:
+    return {
+        "id": prediction.id,
+        "subject": prediction.subject.key,
+        "target": prediction.target,
+        "sentence": prediction.sentence,
+        "probability": prediction.probability,
+        "eta_ms": prediction.eta_ms,
+        "model": f"{prediction.model} {prediction.model_version}",
+    }
