@@ -320,7 +320,7 @@ def test_it_takes_orders_and_reports_them(node: Old, brain: Brain) -> None:
 
 
 def test_the_gpus_of_a_job_follow_one_of_them(node: Old, brain: Brain) -> None:
-    executor, queue = brain.executor(), brain.brain.desk.board
+    executor, queue = brain.executor(), brain.brain.orders.queue
     ranks = [["node-1", "GPU-hot"], ["node-1", "GPU-cool"]]
     job = decided(brain, "throttle", ranks=json.dumps(ranks, separators=(",", ":")), cause="heat")
     assert executor.execute(job).pending

@@ -444,7 +444,7 @@ def test_the_brain_that_took_over_is_followed_whatever_its_journal(tmp_path: Pat
     assert first.epoch == T0
     waited = OrderService(open_queue(NodeSettings(), node.clock), OwnMetrics())
     waited.renew_epoch()
-    assert waited.board.epoch == T0 + 1, "two in one millisecond differ"
+    assert waited.queue.epoch == T0 + 1, "two in one millisecond differ"
     node.clock.advance(MINUTE)
     first.renew_epoch()
     first.post([node.order(gpu="GPU-b", power_limit_watts="500")])
@@ -452,8 +452,8 @@ def test_the_brain_that_took_over_is_followed_whatever_its_journal(tmp_path: Pat
     node.clock.advance(MINUTE)
     waited.renew_epoch()
     taken_over = node.order(power_limit_watts="500")
-    waited.board.post([taken_over])
-    node.worker.receive(waited.board.for_host("node-1"))
+    waited.queue.post([taken_over])
+    node.worker.receive(waited.queue.for_host("node-1"))
     node.seconds(2)
     assert node.state(taken_over) is OrderState.APPLIED
     old = replace(node.order(power_limit_watts="400"), key="old")
@@ -462,14 +462,14 @@ def test_the_brain_that_took_over_is_followed_whatever_its_journal(tmp_path: Pat
     assert node.state(old) is OrderState.OUTRANKED
 
 
-def test_the_desk_halts_its_board() -> None:
+def test_the_order_service_halts_its_queue() -> None:
     clock = ManualClock(T0)
-    desk = OrderService(open_queue(NodeSettings(), clock), OwnMetrics())
-    desk.board.post([order(HOT)])
-    desk.halt(True)
-    assert desk.orders("node-0") == []
-    desk.halt(False)
-    assert [each.gpu for each in desk.orders("node-0")] == [HOT]
+    service = OrderService(open_queue(NodeSettings(), clock), OwnMetrics())
+    service.queue.post([order(HOT)])
+    service.halt(True)
+    assert service.orders("node-0") == []
+    service.halt(False)
+    assert [each.gpu for each in service.orders("node-0")] == [HOT]
 
 
 def test_an_order_that_was_forgotten_in_between_is_closed_without_an_error(
