@@ -22,6 +22,7 @@ from tocsin.cli import (
     models,
     notify,
     plan,
+    plugins,
     processes,
     reference,
     rehearse,
@@ -35,6 +36,7 @@ from tocsin.cli import (
 from tocsin.cli.common import CliContext
 from tocsin.cli.completion import PROGRAM
 from tocsin.domain.errors import TocsinError, Unavailable
+from tocsin.plugins import EXTRAS
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -62,6 +64,7 @@ for module in (
     models,
     notify,
     plan,
+    plugins,
     reference,
     rehearse,
     scoreboard,
@@ -74,27 +77,6 @@ for module in (
         cli.add_command(command)
 
 
-_EXTRAS = {
-    "fastapi": "brain",
-    "uvicorn": "brain",
-    "influxdb_client": "brain",
-    "polars": "brain",
-    "pyarrow": "brain",
-    "safetensors": "brain",
-    "sklearn": "brain",
-    "skops": "brain",
-    "statsmodels": "brain",
-    "joserfc": "access",
-    "ldap": "ldap",
-    "torch": "deep",
-    "ray": "ray",
-    "kubernetes": "kubernetes",
-    "streamlit": "dashboard",
-    "plotly": "dashboard",
-    "textual": "terminal",
-    "rich": "terminal",
-}
-"""Libraries that a plain installation goes without, and the extra that brings each."""
 _NOT_KNOWN = {"token_required", "token_unknown"}
 _LOG_IN = "; give --token TOKEN, set dashboard.api_token, or use `tocsin login` where people log in"
 
@@ -105,7 +87,7 @@ def main() -> None:
         code = cli.main(prog_name=PROGRAM, standalone_mode=False)
     except ModuleNotFoundError as error:
         name = (error.name or "").partition(".")[0]
-        extra = _EXTRAS.get(name)
+        extra = EXTRAS.get(name)
         if extra is None:
             raise
         _fail(f"{name} is not installed; run pip install 'tocsin[{extra}]'", Unavailable.exit_code)

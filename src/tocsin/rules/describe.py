@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from pydantic import BaseModel
 
-from tocsin.rules.registry import kinds
+from tocsin.rules.conditions.base import kinds
 from tocsin.rules.schema import EngineTable, Rule, RuleSet, RuleTable, Scope, SxidTable, XidTable
 from tocsin.rules.sxid import CLASSES, SxidCatalogue
 from tocsin.rules.units import show_duration

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tocsin.rules import load_rules, parse_rules
 from tocsin.rules.describe import generated, rules_table
-from tocsin.rules.registry import kinds
+from tocsin.rules.conditions.base import kinds
 
 PAGE = Path(__file__).parents[3] / "docs" / "rules.md"
 

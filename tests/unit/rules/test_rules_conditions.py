@@ -10,7 +10,7 @@ from tocsin.domain.missing import Missing
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
 from tocsin.domain.subject import Subject, SubjectKind
-from tocsin.rules.registry import kinds
+from tocsin.rules.conditions.base import kinds
 from tocsin_testing.builders import gpu, xid
 from tocsin_testing.rule_runs import Run, instant, reading_of, rule
 

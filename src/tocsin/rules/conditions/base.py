@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind, Evidence
 from tocsin.domain.metrics import METRICS, MetricSpec, nearest, split_variant
+from tocsin.plugins import Kind, load_all
 from tocsin.rules.frame import EventLog, Forecasts, Frame
 from tocsin.rules.sheet import GPU_SHEET, Column, Sheet, VariantSheet
 from tocsin.rules.sxid import SxidCatalogue
@@ -182,3 +183,8 @@ class Broadcast(Probe):
 
     def forget(self, rows: Iterable[int]) -> None:
         self._inner.forget(rows)
+
+
+def kinds() -> dict[str, type[Condition]]:
+    """Kind of condition to its class, by name. Raises InputError where a package of others does not load."""
+    return dict(sorted(load_all(Kind.CONDITION).items()))

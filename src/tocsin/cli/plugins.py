@@ -1,0 +1,27 @@
+"""`tocsin plugins`: what can be named in settings and rules, and which package brings it."""
+
+from __future__ import annotations
+
+import click
+
+from tocsin.cli.common import dump, json_option
+from tocsin.plugins import Kind, plugins
+
+
+@click.command("plugins")
+@json_option
+def list_plugins(as_json: bool) -> None:
+    """List sources, companions, conditions, scorers, guards, executors, channels and stores.
+
+    Those of other packages are found by their entry points of group tocsin.KIND. Nothing is loaded.
+    """
+    found = [plugin for kind in Kind for plugin in plugins(kind).values()]
+    if as_json:
+        dump([{"kind": str(one.kind), "name": one.name, "package": one.package} for one in found])
+        return
+    for one in found:
+        click.echo(f"{one.kind:<10} {one.name:<22} {one.package}")
+
+
+COMMANDS: list[click.Command] = [list_plugins]
+"""What the command line gets."""

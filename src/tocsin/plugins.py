@@ -1,0 +1,165 @@
+"""The one registry of plug-ins: what can be named in settings or rules, by kind and name.
+
+Tocsin's own stand in `BUILT_IN`. An installed package adds more by entry points of group ``tocsin.KIND``, without a fork:
+
+    [project.entry-points."tocsin.executor"]
+    ticket = "acme_tocsin.ticket:build"
+
+What a plug-in of each kind is, and what it is called with, is in docs/reference/plugins.md. Nothing is imported before
+it is named: the agent loads no model, the brain no driver.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from tocsin.domain.errors import InputError, Unavailable
+
+
+class Kind(StrEnum):
+    """What can be plugged in; ``tocsin.`` and the value is the group of its entry points."""
+
+    SOURCE = "source"
+    """Reads GPUs: `tocsin.collector.source.Source`."""
+    COMPANION = "companion"
+    """Adds to what a source read: `tocsin.collector.companion.Companion`."""
+    CONDITION = "condition"
+    """What a rule may ask: `tocsin.rules.conditions.base.Condition`."""
+    SCORER = "scorer"
+    """Hazard of a fault: `tocsin.forecaster.hazard.scorer.Scorer`."""
+    GUARD = "guard"
+    """Holds or denies a decision: `tocsin.actions.guards.registry.Guard`."""
+    EXECUTOR = "executor"
+    """Carries out decisions: `tocsin.actions.model.executor.Executor`."""
+    CHANNEL = "channel"
+    """Tells people: `tocsin.actions.notifications.protocol.Channel`."""
+    STORE = "store"
+    """Keeps telemetry: `tocsin.store.port.Store`."""
+
+
+BUILT_IN: dict[Kind, dict[str, str]] = {
+    Kind.CONDITION: {
+        "elastic": "tocsin.rules.conditions.elastic:Elastic",
+        "event_count": "tocsin.rules.conditions.event_count:EventCount",
+        "forecast": "tocsin.rules.conditions.forecast:Forecast",
+        "frozen": "tocsin.rules.conditions.frozen:Frozen",
+        "missing_family": "tocsin.rules.conditions.missing_family:MissingFamily",
+        "peer": "tocsin.rules.conditions.peer:Peer",
+        "rate": "tocsin.rules.conditions.rate:Rate",
+        "risk": "tocsin.rules.conditions.risk:Risk",
+        "silent": "tocsin.rules.conditions.silent:Silent",
+        "stuck": "tocsin.rules.conditions.stuck:Stuck",
+        "sxid": "tocsin.rules.conditions.sxid_class:Sxid",
+        "threshold": "tocsin.rules.conditions.threshold:Threshold",
+        "xid": "tocsin.rules.conditions.xid_class:Xid",
+    },
+}
+"""Tocsin's own plug-ins, as ``module:attribute``. The order is that of lists shown to people."""
+
+EXTRAS = {
+    "fastapi": "brain",
+    "uvicorn": "brain",
+    "influxdb_client": "brain",
+    "polars": "brain",
+    "pyarrow": "brain",
+    "safetensors": "brain",
+    "sklearn": "brain",
+    "skops": "brain",
+    "statsmodels": "brain",
+    "joserfc": "access",
+    "ldap": "ldap",
+    "torch": "deep",
+    "ray": "ray",
+    "kubernetes": "kubernetes",
+    "boto3": "aws",
+    "botocore": "aws",
+    "streamlit": "dashboard",
+    "plotly": "dashboard",
+    "textual": "terminal",
+    "rich": "terminal",
+}
+"""Libraries that a plain installation goes without, and the extra that brings each."""
+
+OWN_PACKAGE = "tocsin"
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """One plug-in: where it comes from (`package`, as installed) and the ``module:attribute`` that it is."""
+
+    kind: Kind
+    name: str
+    package: str
+    target: str
+
+    def load(self) -> Any:
+        """The attribute itself.
+
+        Raises Unavailable where a library of an extra is not installed, InputError where a package of others cannot be
+        loaded, whatever it raises: it must not end the service with a traceback.
+        """
+        module, _, attribute = self.target.partition(":")
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            library = (error.name or "").split(".")[0]
+            if library in EXTRAS:
+                remedy = f"install tocsin[{EXTRAS[library]}]"
+                raise Unavailable(
+                    f"{self.kind} {self.name} needs {library}, which is not installed: {remedy}"
+                ) from error
+            if self.package == OWN_PACKAGE:
+                raise
+            raise self._broken(error) from error
+        except Exception as error:
+            if self.package == OWN_PACKAGE:
+                raise
+            raise self._broken(error) from error
+
+    def _broken(self, error: Exception) -> InputError:
+        remedy = f"mend or uninstall package {self.package}"
+        return InputError(f"plugin {self.kind}", self.name, f"{self.target} does not load: {error}", remedy)
+
+
+@cache
+def plugins(kind: Kind) -> dict[str, Plugin]:
+    """Every plug-in of `kind` by name: Tocsin's own in their order, then those of other packages by name.
+
+    Raises InputError where two packages claim one name: which of two guards holds must not hang on the order of
+    installation.
+    """
+    found = {name: Plugin(kind, name, OWN_PACKAGE, target) for name, target in BUILT_IN.get(kind, {}).items()}
+    for point in sorted(entry_points(group=f"tocsin.{kind}"), key=lambda point: point.name):
+        package = point.dist.name if point.dist is not None else "unknown"
+        taken = found.get(point.name)
+        if taken is not None and (taken.package, taken.target) != (package, point.value):
+            problem = f"is claimed by packages {taken.package} and {package}"
+            raise InputError(f"plugin {kind}", point.name, problem, "rename one of them or uninstall its package")
+        found[point.name] = Plugin(kind, point.name, package, point.value)
+    return found
+
+
+@cache
+def load_all(kind: Kind) -> dict[str, Any]:
+    """Every plug-in of `kind` by name, loaded. Raises what `plugins` and `Plugin.load` raise."""
+    return {name: plugin.load() for name, plugin in plugins(kind).items()}
+
+
+def load(kind: Kind, name: str, field: str) -> Any:
+    """The plug-in of `kind` that setting `field` names.
+
+    Raises InputError where there is none of that name or it does not load, Unavailable where it needs a library that
+    is not installed.
+    """
+    known = plugins(kind)
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        remedy = f"did you mean {near[0]}?" if near else f"use one of {', '.join(known)}"
+        raise InputError(field, name, f"no {kind} has this name", remedy)
+    return known[name].load()

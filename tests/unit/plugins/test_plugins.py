@@ -1,0 +1,94 @@
+"""The registry: Tocsin's own plug-ins, and those of installed packages."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tocsin.cli.main import cli
+from tocsin.domain.errors import InputError, Unavailable
+from tocsin.plugins import BUILT_IN, Kind, Plugin, load, load_all, plugins
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    plugins.cache_clear()
+    load_all.cache_clear()
+    yield
+    plugins.cache_clear()
+    load_all.cache_clear()
+
+
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch, points: str, package: str = "acme") -> None:
+    """A package with `points` as its entry points, as an installer leaves it."""
+    info = folder / f"{package}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(points)
+    (folder / f"{package}_parts.py").write_text("THING = 'theirs'\n")
+    monkeypatch.syspath_prepend(str(folder))
+    importlib.invalidate_caches()
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_what_tocsin_brings_is_there(kind: Kind) -> None:
+    for name, target in BUILT_IN.get(kind, {}).items():
+        module, _, attribute = target.partition(":")
+        assert importlib.util.find_spec(module) is not None, name
+        assert attribute
+
+
+def test_a_package_adds_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, "[tocsin.channel]\npager = acme_parts:THING\n")
+    assert plugins(Kind.CHANNEL)["pager"].package == "acme"
+    assert load(Kind.CHANNEL, "pager", "notify.channels") == "theirs"
+    sys.modules.pop("acme_parts")
+
+
+def test_nothing_is_imported_before_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, "[tocsin.guard]\nours = acme_parts:THING\n")
+    assert "ours" in plugins(Kind.GUARD)
+    assert "acme_parts" not in sys.modules
+
+
+def test_a_name_of_ours_is_not_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, "[tocsin.condition]\nthreshold = acme_parts:THING\n")
+    with pytest.raises(InputError, match="claimed by packages tocsin and acme"):
+        plugins(Kind.CONDITION)
+
+
+def test_one_that_does_not_load_names_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, "[tocsin.store]\nours = acme_parts:NOTHING\n")
+    with pytest.raises(InputError) as refused:
+        load(Kind.STORE, "ours", "store.kind")
+    assert refused.value.remedy == "mend or uninstall package acme"
+    sys.modules.pop("acme_parts")
+
+
+def test_a_name_that_nobody_has_is_answered_with_the_nearest() -> None:
+    with pytest.raises(InputError) as refused:
+        load(Kind.CONDITION, "treshold", "rule r: kind")
+    assert refused.value.remedy == "did you mean threshold?"
+
+
+def test_a_library_that_is_not_installed_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "tocsin_needs_torch", raising=False)
+    plugin = Plugin(Kind.SCORER, "lstm", "tocsin", "torch:nn")
+    with pytest.raises(Unavailable, match=r"install tocsin\[deep\]"):
+        plugin.load()
+
+
+def test_the_command_lists_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, "[tocsin.executor]\nticket = acme_parts:THING\n")
+    answer = CliRunner().invoke(cli, ["plugins", "--json"])
+    listed = json.loads(answer.output)
+    assert {"kind": "executor", "name": "ticket", "package": "acme"} in listed
+    assert {"kind": "condition", "name": "xid", "package": "tocsin"} in listed
+    assert "ticket" in CliRunner().invoke(cli, ["plugins"]).output
