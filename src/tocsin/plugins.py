@@ -1,6 +1,6 @@
 """The one registry of plug-ins: what can be named in settings or rules, by kind and name.
 
-Tocsin's own stand in `BUILT_IN`. An installed package adds more by entry points of group ``tocsin.KIND``, without a fork:
+Tocsin's own stand in `BUILT_IN`. An installed package adds more by entry points of group ``tocsin.KIND``, no fork:
 
     [project.entry-points."tocsin.executor"]
     ticket = "acme_tocsin.ticket:build"

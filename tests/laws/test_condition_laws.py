@@ -43,10 +43,8 @@ VALUES = ("temperature_celsius", "utilization_ratio", "pcie_replay_total", "powe
 NUMBERS = st.floats(min_value=0, max_value=120, allow_nan=False)
 READ = st.dictionaries(st.sampled_from(VALUES), NUMBERS, max_size=len(VALUES))
 HAPPENED = st.sampled_from(((79, EventKind.XID), (63, EventKind.XID), (20034, EventKind.SXID)))
-STEPS = st.lists(
-    st.tuples(st.integers(1, 30), st.dictionaries(st.sampled_from(FLEET), READ, max_size=3), st.lists(HAPPENED, max_size=2)),
-    max_size=8,
-)  # fmt: skip
+READINGS = st.dictionaries(st.sampled_from(FLEET), READ, max_size=3)
+STEPS = st.lists(st.tuples(st.integers(1, 30), READINGS, st.lists(HAPPENED, max_size=2)), max_size=8)
 
 
 def _keys(kind: str) -> str:

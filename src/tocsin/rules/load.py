@@ -15,8 +15,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind
-from tocsin.rules.conditions.base import Condition
-from tocsin.rules.conditions.base import kinds
+from tocsin.rules.conditions.base import Condition, kinds
 from tocsin.rules.schema import (
     CATALOGUE_ACTION,
     WORDS,
