@@ -12,6 +12,9 @@ brain with its embedded store, and ``tocsin top --once``; the cluster is the dou
   processes. That of the XID ends where the API server gets the patch; what runs beside the thread that sends it, from
   the start of that thread on, is no part of it.
 - A hop is a change of file on these stacks, from a caller to what it calls. One that is made again counts once.
+
+What is only shown the thing, such as a guard that answers yes or no, is no part of the walk. ``--handed`` counts it too:
+by that wider count a change that is no more than another way to say what a call hands on cannot pass for a shorter walk.
 """
 
 from __future__ import annotations
@@ -122,8 +125,9 @@ class Way:
 class World:
     """A node with two GPUs and a kernel log, a cluster that has the node, and the commands of one tree."""
 
-    def __init__(self, tree: Path, folder: Path, markers: Mapping[str, Any], double: KubeDouble) -> None:
+    def __init__(self, tree: Path, folder: Path, markers: Mapping[str, Any], double: KubeDouble, events: str) -> None:
         self._tree, self._folder, self._markers, self.double = tree, folder, markers, double
+        self._events = events
         self._outs: list[Path] = []
         self.url = f"http://127.0.0.1:{free_port()}"
         self._environment = {
@@ -154,7 +158,7 @@ class World:
         out = self._folder / f"{len(self._outs)}-{words[0]}.jsonl"
         self._outs.append(out)
         begin = [sys.executable, "-W", "ignore", "-m", "tocsin_testing.walk_trace"]
-        return [*begin, str(self._tree), str(out), json.dumps(markers), "--", *words], out
+        return [*begin, str(self._tree), str(out), json.dumps(markers), self._events, "--", *words], out
 
     def run(self, *words: str, traced: bool = True) -> str:
         """Run a command to its end; what it printed."""
@@ -226,12 +230,12 @@ def _cluster(double: KubeDouble) -> dict[str, object]:
 
 
 @contextmanager
-def world(tree: Path, markers: Mapping[str, Any]) -> Iterator[World]:
+def world(tree: Path, markers: Mapping[str, Any], events: str) -> Iterator[World]:
     """A world in a folder of its own, for the time of the block."""
     double = KubeDouble()
     with tempfile.TemporaryDirectory(prefix="tocsin-walk-") as folder:
         try:
-            yield World(tree, Path(folder), markers, double)
+            yield World(tree, Path(folder), markers, double, events)
         finally:
             double.stop()
 
@@ -245,9 +249,9 @@ def until(true: Callable[[], bool], what: str, log: Path) -> None:
         never.wait(0.1)
 
 
-def walk_reading(tree: Path) -> Way:
+def walk_reading(tree: Path, events: str) -> Way:
     """From NVML to a row of ``tocsin top``."""
-    with world(tree, READING) as here:
+    with world(tree, READING, events) as here:
         with here.serving():
             shown = here.run("top", "--once")
         if "123 W" not in shown:
@@ -255,7 +259,7 @@ def walk_reading(tree: Path) -> Way:
         return _way([row for row in here.noted() if "stack" in row])
 
 
-def walk_xid(tree: Path) -> Way:
+def walk_xid(tree: Path, events: str) -> Way:
     """From a line of the kernel log to the patch that cordons the node."""
     patched: list[float] = []
 
@@ -263,7 +267,7 @@ def walk_xid(tree: Path) -> Way:
         if (asked.method, asked.plural) == ("PATCH", "nodes") and "unschedulable" in json.dumps(asked.body):
             patched.append(time.time())
 
-    with world(tree, FAULT) as here:
+    with world(tree, FAULT, events) as here:
         here.double.before = before
         with here.serving() as brain:
             here.run("resume", traced=False)
@@ -295,13 +299,14 @@ def _way(rows: Sequence[Mapping[str, Any]]) -> Way:
     return way
 
 
-WALKS: dict[str, Callable[[Path], Way]] = {"reading": walk_reading, "xid": walk_xid}
+WALKS: dict[str, Callable[[Path, str], Way]] = {"reading": walk_reading, "xid": walk_xid}
 TITLES = {"reading": "a reading from NVML to the screen", "xid": "an XID line to a cordon"}
 
 
-def _line(name: str, way: Way, base: Mapping[str, Any]) -> tuple[str, bool]:
+def _line(name: str, way: Way, base: Mapping[str, Any], handed: bool) -> tuple[str, bool]:
     """What is said of a walk, and whether it is short enough."""
     now, then = way.figures, base["walks"][name]
+    then = then | (then["handed"] if handed else {})
     ratio = now["hops"] / then["hops"]
     said = f"{now['hops']} hops through {now['files']} files; {base['commit']}: {then['hops']} through {then['files']}"
     return f"{TITLES[name]}: {said}; ratio {ratio:.2f}, at most {then['most']:.2f}", ratio <= then["most"]
@@ -313,6 +318,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--files", action="store_true", help="list the hops in their order")
     parser.add_argument("--check", action="store_true", help="end with 1 where a walk is longer than it may be")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--handed", action="store_true", help="count the calls too that are only shown the thing")
     parser.add_argument("walks", nargs="*", choices=[*WALKS, []], help="which; default: both")
     return parser.parse_args()
 
@@ -322,9 +328,9 @@ def main() -> int:
     wanted, base, found, fits = _arguments(), json.loads(BASE.read_text()), {}, True
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # the double logs every request
     for name in wanted.walks or WALKS:
-        way = WALKS[name](wanted.tree.resolve())
+        way = WALKS[name](wanted.tree.resolve(), "call,return" if wanted.handed else "return")
         found[name] = way.figures | {"hop_list": [[hop.caller, hop.file, hop.function] for hop in way.hops]}
-        said, short = _line(name, way, base)
+        said, short = _line(name, way, base, wanted.handed)
         fits = fits and short
         if wanted.json:
             continue

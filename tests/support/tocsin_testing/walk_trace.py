@@ -1,15 +1,16 @@
 """One process of a traced walk: runs a ``tocsin`` command and notes which calls hand on the thing that walks.
 
-``python -m tocsin_testing.walk_trace TREE OUT MARKERS -- agent --source nvml``
+``python -m tocsin_testing.walk_trace TREE OUT MARKERS EVENTS -- agent --source nvml``
 
-MARKERS is JSON: texts, numbers and fields by which the thing is known. A call hands it on where what it returns or
-yields holds a marker. OUT gets a line of JSON for each new stack of such a call, with the product's frames alone from
+MARKERS is JSON: texts, numbers and fields by which the thing is known. EVENTS is ``return``, or ``call,return``: a call
+hands it on where what it returns or yields holds a marker, and is handed it where an argument does. OUT gets a line of JSON for each new stack of such a call, with the product's frames alone from
 the outermost inwards, and one for each thread that is started.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import os
 import re
@@ -75,10 +76,21 @@ def _items(value: object) -> Iterator[object]:
         yield from list(value)[:MOST_ITEMS]
 
 
-class Tracer:
-    """Notes the stacks of the calls that hand a marker on, in every thread that starts after it."""
+def _arguments(frame: FrameType) -> Iterator[object]:
+    code, known = frame.f_code, frame.f_locals
+    count = code.co_argcount + code.co_kwonlyargcount
+    count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return (known[name] for name in code.co_varnames[:count] if name not in ("self", "cls") and name in known)
 
-    def __init__(self, tree: Path, markers: Markers, out: TextIO) -> None:
+
+class Tracer:
+    """Notes the stacks of the calls that hand a marker on, in every thread that starts after it.
+
+    With ``call`` among `events`, those of the calls that are handed one too; a method's own object does not count.
+    """
+
+    def __init__(self, tree: Path, markers: Markers, out: TextIO, events: Sequence[str] = ("return",)) -> None:
+        self._events = frozenset(events)
         self._tree = os.path.realpath(tree) + os.sep
         package = tree / "src" / "tocsin"
         linked = [os.path.realpath(one) + os.sep for one in package.iterdir() if one.is_symlink()]
@@ -105,11 +117,12 @@ class Tracer:
             self._thread_start(frame, event)
             return
         # What an iterator or a coroutine hands out is a return here as well.
-        if event != "return" or not self._file(frame.f_code) or getattr(self._mine, "looking", False):
+        if event not in self._events or not self._file(frame.f_code) or getattr(self._mine, "looking", False):
             return
         self._mine.looking = True
         try:
-            if self._markers.within(value):
+            held = [value] if event == "return" else list(_arguments(frame))
+            if any(self._markers.within(one) for one in held):
                 self._note(frame)
         except Exception as error:  # what another thread changes while it is looked at
             print(f"not looked into: {frame.f_code.co_qualname}: {error!r}", file=sys.stderr)
@@ -157,9 +170,10 @@ class Tracer:
 def main() -> None:
     """See the module."""
     tree, out, markers = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
-    sys.argv = ["tocsin", *sys.argv[5:]]
+    events = sys.argv[4].split(",")
+    sys.argv = ["tocsin", *sys.argv[6:]]
     with out.open("w") as file:
-        tracer = Tracer(tree, Markers(**markers), file)
+        tracer = Tracer(tree, Markers(**markers), file, events)
         tracer.start()
         try:
             from tocsin.cli.main import main as run

@@ -96,6 +96,24 @@ def test_a_call_is_noted_where_it_hands_the_thing_on(tmp_path: Path) -> None:
     assert start["starts"] == there["thread"] != here["thread"]
 
 
+def test_a_call_that_is_only_shown_the_thing_is_noted_where_that_is_wanted(tmp_path: Path) -> None:
+    (tmp_path / "src" / "tocsin").mkdir(parents=True)
+    space: dict[str, object] = {}
+    code = "def look(value, /, *more, key=0, **rest):\n    return None\n"
+    exec(compile(code, str(tmp_path / "src" / "tocsin" / "one.py"), "exec"), space)
+    out, before = io.StringIO(), sys.getprofile()
+    for events, calls in ((["return"], 0), (["call", "return"], 1)):
+        tracer = Tracer(tmp_path, Markers(numbers=[84]), out, events)
+        tracer.start()
+        try:
+            space["look"](1, 2, key=3, other=84)  # type: ignore[operator]
+            space["look"](1)  # type: ignore[operator]
+        finally:
+            tracer.stop()
+            sys.setprofile(before)
+        assert out.getvalue().count("look") == calls
+
+
 def test_what_runs_beside_the_thread_that_sends_the_patch_is_no_part_of_the_walk() -> None:
     rows = [
         {"at": 1, "thread": "a", "stack": [["loop.py", "step"]]},
