@@ -13,8 +13,8 @@ brain with its embedded store, and ``tocsin top --once``; the cluster is the dou
   the start of that thread on, is no part of it.
 - A hop is a change of file on these stacks, from a caller to what it calls. One that is made again counts once.
 
-What is only shown the thing, such as a guard that answers yes or no, is no part of the walk. ``--handed`` counts it too:
-by that wider count a change that is no more than another way to say what a call hands on cannot pass for a shorter walk.
+A call that is only shown the thing, such as a guard that answers yes or no, hands nothing on. ``--handed`` counts those
+too: a walk that is shorter only because a call now returns something else is not shorter by that wider count.
 """
 
 from __future__ import annotations

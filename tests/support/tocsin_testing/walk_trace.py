@@ -3,8 +3,9 @@
 ``python -m tocsin_testing.walk_trace TREE OUT MARKERS EVENTS -- agent --source nvml``
 
 MARKERS is JSON: texts, numbers and fields by which the thing is known. EVENTS is ``return``, or ``call,return``: a call
-hands it on where what it returns or yields holds a marker, and is handed it where an argument does. OUT gets a line of JSON for each new stack of such a call, with the product's frames alone from
-the outermost inwards, and one for each thread that is started.
+hands it on where what it returns or yields holds a marker, and is handed it where an argument does. OUT gets a line of
+JSON for each new stack of such a call, with the product's frames alone from the outermost inwards, and one for each
+thread that is started.
 """
 
 from __future__ import annotations
