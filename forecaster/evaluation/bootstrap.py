@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.benchmarks.result import Figure
+from tocsin.forecaster.evaluation.result import Figure
 from tocsin.forecaster.features.examples import Floats
 
 Draws = Mapping[str, Floats]

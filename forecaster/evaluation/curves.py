@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from tocsin.domain.clock import DAY, HOUR
-from tocsin.forecaster.benchmarks.result import Curve
 from tocsin.forecaster.evaluation.leads import LOOKBACK_MS, warned
 from tocsin.forecaster.evaluation.ranking import budget_threshold
+from tocsin.forecaster.evaluation.result import Curve
 from tocsin.forecaster.features.examples import Examples, Floats, Mask
 
 POINTS = 200

@@ -25,11 +25,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.benchmarks.result import Figure
 from tocsin.forecaster.evaluation.bootstrap import Clusters, clusters, figure, ratio
 from tocsin.forecaster.evaluation.leads import LOOKBACK_MS, cadence_ms, lead_figures
 from tocsin.forecaster.evaluation.ranking import BUDGETS, order_figures
 from tocsin.forecaster.evaluation.reliability import calibration_figures, is_probability
+from tocsin.forecaster.evaluation.result import Figure
 from tocsin.forecaster.evaluation.trivial import ALWAYS_HEALTHY, always_healthy
 from tocsin.forecaster.features.examples import Examples, Floats, Mask
 

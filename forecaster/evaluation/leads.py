@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tocsin.domain.clock import DAY, HOUR
-from tocsin.forecaster.benchmarks.result import Table
 from tocsin.forecaster.evaluation.bootstrap import Clusters, ratio
+from tocsin.forecaster.evaluation.result import Table
 from tocsin.forecaster.features.examples import NEVER, Codes, Examples, Floats, Ints, Mask
 
 LOOKBACK_MS = 7 * DAY

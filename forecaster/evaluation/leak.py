@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.benchmarks.result import Figure, Section
 from tocsin.forecaster.evaluation.figures import standard
+from tocsin.forecaster.evaluation.result import Figure, Section
 from tocsin.forecaster.evaluation.split import Split
 from tocsin.forecaster.features.examples import Examples, Floats, Ints
 

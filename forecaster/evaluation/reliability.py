@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tocsin.forecaster.benchmarks.result import Curve, Table
 from tocsin.forecaster.evaluation.bootstrap import Clusters, ratio
+from tocsin.forecaster.evaluation.result import Curve, Table
 from tocsin.forecaster.features.examples import Floats, Mask
 
 EDGES = (0.0, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)

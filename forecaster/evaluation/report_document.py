@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.benchmarks.result import Result
 from tocsin.forecaster.evaluation.leak import HONEST, LEAK
 from tocsin.forecaster.evaluation.report_json import from_json, to_json
 from tocsin.forecaster.evaluation.report_markdown import IMAGES, bars, grid, image_names, markdown, shown, words
 from tocsin.forecaster.evaluation.report_plots import draw
+from tocsin.forecaster.evaluation.result import Result
 
 NAME = "accuracy"
 ORDER = ("simulator", "backblaze", "titan", "infinitehbd", "gwdg", "smd", "quantiles")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.benchmarks.result import Curve, Figure, Result, Section, Table
+from tocsin.forecaster.evaluation.result import Curve, Figure, Result, Section, Table
 
 DIGITS = 6
 """Significant digits that are kept: more would differ between processors."""

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from tocsin.forecaster.benchmarks.result import Curve, Figure, Result, Section, Table
+from tocsin.forecaster.evaluation.result import Curve, Figure, Result, Section, Table
 
 IMAGES = "images/accuracy"
 """Folder of the plots, from where the report lies."""

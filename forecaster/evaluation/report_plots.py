@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tocsin.forecaster.benchmarks.result import Curve
+from tocsin.forecaster.evaluation.result import Curve
 
 SIZE_INCHES = (5.6, 4.2)
 DOTS_PER_INCH = 100

@@ -7,9 +7,9 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tocsin.forecaster.benchmarks.backblaze_drives import Drives, read_drives
-from tocsin.forecaster.benchmarks.backblaze_folds import starts
-from tocsin.forecaster.benchmarks.backblaze_snapshots import Sampling, snapshots
+from tocsin_benchmarks.backblaze.drives import Drives, read_drives
+from tocsin_benchmarks.backblaze.folds import starts
+from tocsin_benchmarks.backblaze.snapshots import Sampling, snapshots
 from tocsin_testing import drive_data
 
 histories = st.lists(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.domain.clock import DAY
-from tocsin.forecaster.benchmarks.tally import Tally, numbered, pairs
+from tocsin_benchmarks.tally import Tally, numbered, pairs
 
 EVENTS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40 * DAY)), max_size=30)
 ASKED = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 45 * DAY)), min_size=1, max_size=10)

@@ -35,6 +35,7 @@ def test_the_package_list_is_what_the_folders_hold() -> None:
         for path in (ROOT / name).rglob("__init__.py")
     }
     assert listed() == inside | mapped
+    assert {name.partition(".")[0] for name in listed()} == {"tocsin"}, "benchmarks and dashboards' makers do not ship"
 
 
 def test_every_package_imports() -> None:

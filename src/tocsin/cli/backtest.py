@@ -19,8 +19,8 @@ from tocsin.domain.clock import SECOND, SystemClock
 from tocsin.domain.errors import InputError
 
 if TYPE_CHECKING:
-    from tocsin.forecaster.benchmarks.result import Result
     from tocsin.forecaster.evaluation.forward import Forward
+    from tocsin.forecaster.evaluation.result import Result
     from tocsin.offline.backtest_fleet import Past
 
 folder = click.Path(path_type=Path)
@@ -35,7 +35,7 @@ _FOR_FLEET = ("since", "until", "every", "model", "horizon", "folds", "engine", 
 @click.option(
     "--dataset",
     shell_complete=values.datasets,
-    help="Data set: backblaze, gwdg, infinitehbd, smd, titan; simulated: quantiles, simulator.",
+    help="Name of an installed data set; a checkout has those of its folder benchmarks.",
 )
 @click.option("--train", type=folder, help="Folder to learn from, in the data set's format.")
 @click.option("--test", type=folder, help="Folder to judge on; default: the protocol's own folds of --train.")
@@ -101,15 +101,15 @@ def _fitting(options: Mapping[str, object], dataset: bool) -> None:
 
 
 def _dataset(name: str, options: Mapping[str, object]) -> Result:
-    from tocsin.forecaster.benchmarks.result import Request
-    from tocsin.offline.backtest import MADE, run_dataset
+    from tocsin.forecaster.evaluation.result import Request
+    from tocsin.offline.backtest import find, run_dataset
 
-    train = options["train"]
-    if train is None and name not in MADE:
+    dataset, train = find(name), options["train"]
+    if train is None and dataset.reads:
         raise InputError("--train", None, "is missing", f"name a folder of data in the format of {name}")
     own = {key: options[key] for key in ("test", "scenario", "quick", "draws", "seed", "leak")}
     request = Request(train=train or Path(), **own)  # type: ignore[arg-type]
-    return run_dataset(name, request, SystemClock())
+    return run_dataset(name, dataset, request, SystemClock())
 
 
 def _fleet(context: CliContext, paths: tuple[Path, ...], options: Mapping[str, object]) -> Result:

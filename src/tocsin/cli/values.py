@@ -73,9 +73,9 @@ def _scorers() -> Named:
 
 
 def _datasets() -> Named:
-    from tocsin.offline.backtest import datasets
+    from tocsin.offline.backtest import names
 
-    return datasets()
+    return names()
 
 
 def _entry_kinds() -> Named:

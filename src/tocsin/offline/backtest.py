@@ -1,55 +1,50 @@
-"""`tocsin backtest`: the data sets that are known, and one run of them."""
+"""`tocsin backtest --dataset`: the data sets that installed packages register, and one run of them.
+
+The product has none of its own; the package in `benchmarks/` of a checkout registers those of the reports.
+"""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from importlib.metadata import entry_points
 
-import tocsin.forecaster.benchmarks
 from tocsin.domain.clock import Clock
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.benchmarks.result import Request, Result
+from tocsin.forecaster.evaluation.result import DataSet, Request, Result
 
-Run = Callable[[Request], Result]
-
-SIMULATOR = "simulator"
-"""The data set that takes a scenario file."""
-MADE = (SIMULATOR, "quantiles")
-"""Data sets that make their own data and need no folder."""
+GROUP = "tocsin.datasets"
 
 
-@cache
-def datasets() -> tuple[str, ...]:
-    """Names of the data sets: modules of the package `benchmarks` that have `run`. One with an underscore in its name
-    is a part of another."""
-    package = tocsin.forecaster.benchmarks
-    names = [module.name for module in pkgutil.iter_modules(package.__path__) if "_" not in module.name]
-    return tuple(sorted(name for name in names if hasattr(_module(name), "run")))
+def names() -> tuple[str, ...]:
+    """Of the data sets that are registered."""
+    return tuple(sorted(entry_points(group=GROUP).names))
 
 
-def _module(name: str) -> object:
-    return importlib.import_module(f"{tocsin.forecaster.benchmarks.__name__}.{name}")
+def find(name: str) -> DataSet:
+    """The data set `name`. Raises InputError, which says how to get one, where it is not registered."""
+    for entry in entry_points(group=GROUP, name=name):
+        found = entry.load()
+        assert isinstance(found, DataSet), entry.value
+        return found
+    if names():
+        raise InputError("--dataset", name, "no such data set", f"use one of {', '.join(names())}")
+    remedy = "in a checkout of Tocsin `make setup` installs them; or backtest your own fleet with --store or files"
+    raise InputError("--dataset", name, "no data set is installed", remedy)
 
 
-def run_dataset(name: str, request: Request, clock: Clock) -> Result:
-    """Run a data set's protocol; `seconds` of the result is what it took by `clock`.
+def run_dataset(name: str, dataset: DataSet, request: Request, clock: Clock) -> Result:
+    """Run the protocol of `dataset`; `seconds` of the result is what it took by `clock`.
 
-    Raises InputError where there is no such data set, a folder is not there or holds something else.
+    Raises InputError where a folder is not there or holds something else, or an option is for other data sets.
     """
-    if name not in datasets():
-        raise InputError("--dataset", name, "no such data set", f"use one of {', '.join(datasets())}")
-    _check(name, request)
+    _check(name, dataset, request)
     begun = clock.monotonic()
-    run: Run = vars(_module(name))["run"]
-    return replace(run(request), seconds=clock.monotonic() - begun)
+    return replace(dataset.run(request), seconds=clock.monotonic() - begun)
 
 
-def _check(name: str, request: Request) -> None:
-    if name != SIMULATOR and request.scenario is not None:
-        raise InputError("--scenario", str(request.scenario), f"{name} has none", f"use --dataset {SIMULATOR}")
+def _check(name: str, dataset: DataSet, request: Request) -> None:
+    if request.scenario is not None and not dataset.scenarios:
+        raise InputError("--scenario", str(request.scenario), f"{name} takes none", "leave it out")
     for option, folder in (("--train", request.train), ("--test", request.test)):
         if folder is not None and not folder.is_dir():
             raise InputError(option, str(folder), "is no folder", f"name a folder of data in the format of {name}")

@@ -13,7 +13,6 @@ from tocsin.config.settings import Settings
 from tocsin.domain.clock import DAY, HOUR, MINUTE, Clock, to_iso
 from tocsin.domain.errors import InputError
 from tocsin.domain.progress import work
-from tocsin.forecaster.benchmarks.simulator_fleet import WARM_UP_MS, sicker
 from tocsin.forecaster.features import Plan, Rules, Span, examples_from
 from tocsin.forecaster.features.examples import HORIZONS_MS, NEVER, Examples, Mask
 from tocsin.forecaster.features.onsets import onsets_of
@@ -23,13 +22,17 @@ from tocsin.forecaster.lifecycle.model_registry import PRIOR, ModelRegistry, She
 from tocsin.forecaster.lifecycle.train import Trained, joined, put_before, train
 from tocsin.forecaster.lifecycle.trial import Recipe
 from tocsin.offline.backtest_fleet import PAST_MS, batches
+from tocsin.sim.faults import fault_kinds
+from tocsin.sim.faults.base import FaultClass
 from tocsin.sim.fleet import SimulatedFleet
-from tocsin.sim.scenario import default_scenario, load_scenario
+from tocsin.sim.scenario import Scenario, default_scenario, load_scenario
 from tocsin.sim.spec import Fault, FleetSpec
 from tocsin.store.factory import open_store
 
 SIMULATED_START_MS = 20_089 * DAY
 """2025-01-01T00:00:00Z: the simulated past has no date of its own."""
+WARM_UP_MS = 7 * DAY
+"""Before the first decision, so that a GPU has a past to be compared with."""
 SLOWER = 6
 """A simulated GPU decides this many times more seldom: its precursors last days."""
 SAME_FAULT_MS = 5 * MINUTE
@@ -164,6 +167,17 @@ def simulated(wanted: Wanted) -> Examples:
     walk.close()
     examples = walk.examples(onsets_of(walk.events, fleet.gpus), Rules())
     return thinned(examples.take(~_before_abrupt(examples, fleet.faults)), wanted.scale, wanted.recipe.seed)
+
+
+def sicker(scenario: Scenario, scale: float) -> Scenario:
+    """`scenario` with hardware faults `scale` times as often; all else as it was."""
+    rates = {
+        name: numbers.model_copy(update={"per_gpu_year": scenario.per_gpu_year(name) * scale, "interruptions": None})
+        if fault_kinds()[name].fault_class is FaultClass.HARDWARE
+        else numbers
+        for name, numbers in scenario.fault.items()
+    }
+    return scenario.model_copy(update={"fault": rates})
 
 
 def _before_abrupt(examples: Examples, faults: Sequence[Fault]) -> Mask:

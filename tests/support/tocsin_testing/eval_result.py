@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tocsin.forecaster.benchmarks.result import Curve, Figure, Request, Result, Section, Table
 from tocsin.forecaster.evaluation.leak import HONEST, LEAK, NOTE
+from tocsin.forecaster.evaluation.result import Curve, Figure, Request, Result, Section, Table
 
 RESULT = Result(
     dataset="made",

@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.benchmarks.backblaze_drives import ATTRIBUTES, read_drives
 from tocsin.forecaster.features.examples import NEVER
+from tocsin_benchmarks.backblaze.drives import ATTRIBUTES, read_drives
 from tocsin_testing import drive_data
 
 FIVE = ATTRIBUTES.index("smart_5")

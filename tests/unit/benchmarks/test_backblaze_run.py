@@ -8,14 +8,13 @@ import pytest
 
 from tocsin.domain.clock import DAY
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.benchmarks.backblaze import run
-from tocsin.forecaster.benchmarks.backblaze_alarms import alarm_draws, first_alarms
-from tocsin.forecaster.benchmarks.backblaze_drives import read_drives
-from tocsin.forecaster.benchmarks.backblaze_folds import cut_day, given_fold, own_folds, parts
-from tocsin.forecaster.benchmarks.backblaze_models import MODELS, QUICK_SIZES
-from tocsin.forecaster.benchmarks.backblaze_sections import BARS
-from tocsin.forecaster.benchmarks.result import Request, Result
+from tocsin.forecaster.evaluation.result import Request, Result
 from tocsin.forecaster.features.examples import NEVER, Examples
+from tocsin_benchmarks.backblaze.drives import read_drives
+from tocsin_benchmarks.backblaze.folds import cut_day, given_fold, own_folds, parts
+from tocsin_benchmarks.backblaze.models import MODELS, QUICK_SIZES
+from tocsin_benchmarks.backblaze.protocol import run
+from tocsin_benchmarks.backblaze.sections import BARS, alarm_draws, first_alarms
 from tocsin_testing import drive_data, needs
 
 CUT = drive_data.FIRST_DAY + 250.0

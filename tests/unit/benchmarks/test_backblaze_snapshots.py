@@ -10,11 +10,18 @@ import pytest
 
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.benchmarks.backblaze_drives import Drives, read_drives
-from tocsin.forecaster.benchmarks.backblaze_folds import starts
-from tocsin.forecaster.benchmarks.backblaze_record import PRIOR_DAYS, record
-from tocsin.forecaster.benchmarks.backblaze_sequences import STEPS
-from tocsin.forecaster.benchmarks.backblaze_snapshots import FRESH_H, Sampling, daily, examples, snapshots, stratum
+from tocsin_benchmarks.backblaze.drive_models import PRIOR_DAYS, record
+from tocsin_benchmarks.backblaze.drives import Drives, read_drives
+from tocsin_benchmarks.backblaze.folds import starts
+from tocsin_benchmarks.backblaze.snapshots import (
+    FRESH_H,
+    STEPS,
+    Sampling,
+    daily,
+    examples,
+    snapshots,
+    stratum,
+)
 from tocsin_testing import drive_data
 
 ALL = Sampling(10**9, 10**9, 0)

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from tocsin.domain.clock import HOUR
-from tocsin.forecaster.benchmarks.backblaze_drives import read_drives
-from tocsin.forecaster.benchmarks.backblaze_folds import starts
-from tocsin.forecaster.benchmarks.backblaze_record import record
-from tocsin.forecaster.benchmarks.backblaze_snapshots import Sampling, examples, snapshots, stratum
-from tocsin.forecaster.benchmarks.backblaze_strata import Unweighted
 from tocsin.forecaster.features.examples import Examples
 from tocsin.forecaster.hazard import registry
+from tocsin_benchmarks.backblaze.drive_models import record
+from tocsin_benchmarks.backblaze.drives import read_drives
+from tocsin_benchmarks.backblaze.folds import starts
+from tocsin_benchmarks.backblaze.models import Unweighted
+from tocsin_benchmarks.backblaze.snapshots import Sampling, examples, snapshots, stratum
 from tocsin_testing import drive_data
 
 HORIZON_MS = 48 * HOUR

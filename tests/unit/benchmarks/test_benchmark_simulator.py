@@ -10,15 +10,15 @@ import pytest
 
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.benchmarks import simulator_filling
-from tocsin.forecaster.benchmarks.result import Request, Result
-from tocsin.forecaster.benchmarks.simulator import HEADLINE, SINGLE, run
-from tocsin.forecaster.benchmarks.simulator_fleet import OF_DAYS_MS, Recipe, Simulated, lasts_days, sicker, simulate
-from tocsin.forecaster.benchmarks.simulator_models import HORIZON_MS, best_threshold, lessons
-from tocsin.forecaster.benchmarks.simulator_single import balanced_accuracy, single_thresholds
+from tocsin.forecaster.evaluation.result import Request, Result
 from tocsin.forecaster.features.examples import NEVER
 from tocsin.sim.faults import fault_kinds
 from tocsin.sim.scenario import default_scenario
+from tocsin_benchmarks.simulator import filling as simulator_filling
+from tocsin_benchmarks.simulator.fleet import OF_DAYS_MS, Recipe, Simulated, lasts_days, sicker, simulate
+from tocsin_benchmarks.simulator.models import HORIZON_MS, best_threshold, lessons
+from tocsin_benchmarks.simulator.protocol import HEADLINE, SINGLE, run
+from tocsin_benchmarks.simulator.single import balanced_accuracy, single_thresholds
 
 RECIPE = Recipe(64, 15.0, 5, 1000.0, default_scenario())
 

@@ -12,13 +12,13 @@ import pytest
 from tocsin.domain.clock import DAY, HOUR, MINUTE, from_iso, to_iso
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.anomaly.structural import LOST, SILENT, XID
-from tocsin.forecaster.benchmarks import gwdg
-from tocsin.forecaster.benchmarks.gwdg_onset import HORIZON_MS, examples_of, node_events, node_splits
-from tocsin.forecaster.benchmarks.gwdg_ticket import UNIONS, choose, judged, nodes_of
-from tocsin.forecaster.benchmarks.gwdg_tidy import read_folder
-from tocsin.forecaster.benchmarks.result import Request, Result
+from tocsin.forecaster.evaluation.result import Request, Result
 from tocsin.forecaster.evaluation.ticket_clock import LoggedIncident
 from tocsin.forecaster.features.examples import NEVER
+from tocsin_benchmarks.gwdg import protocol as gwdg
+from tocsin_benchmarks.gwdg.onset import HORIZON_MS, examples_of, node_events, node_splits
+from tocsin_benchmarks.gwdg.ticket import UNIONS, choose, judged, nodes_of
+from tocsin_benchmarks.gwdg.tidy import read_folder
 from tocsin_testing.needs import data
 
 DAY0 = from_iso("2025-03-01")

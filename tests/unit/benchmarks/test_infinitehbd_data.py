@@ -8,8 +8,8 @@ import pytest
 
 from tocsin.domain.clock import DAY
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.benchmarks.infinitehbd_data import POPULATION, cluster_of, read_trace
 from tocsin.forecaster.features.examples import NEVER
+from tocsin_benchmarks.infinitehbd.data import POPULATION, cluster_of, read_trace
 
 GPU = {"Level": "Hardware Failure", "Class": "GPU", "Desc": "GPU xid Error"}
 NIC = {"Level": "Hardware Failure", "Class": "NIC", "Desc": "NIC Lost"}

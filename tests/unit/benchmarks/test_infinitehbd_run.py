@@ -7,11 +7,11 @@ import pytest
 
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.benchmarks.infinitehbd import run
-from tocsin.forecaster.benchmarks.infinitehbd_data import Cluster, cluster_of, read_trace
-from tocsin.forecaster.benchmarks.infinitehbd_examples import ANY, GPU, HORIZON_MS, Target, examples
-from tocsin.forecaster.benchmarks.result import Request, Result
+from tocsin.forecaster.evaluation.result import Request, Result
 from tocsin.forecaster.features.examples import NEVER, Examples
+from tocsin_benchmarks.infinitehbd.data import Cluster, cluster_of, read_trace
+from tocsin_benchmarks.infinitehbd.examples import ANY, GPU, HORIZON_MS, Target, examples
+from tocsin_benchmarks.infinitehbd.protocol import run
 from tocsin_testing import event_sets, needs
 
 Entries = list[dict[str, object]]

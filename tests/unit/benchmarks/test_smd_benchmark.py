@@ -13,11 +13,11 @@ from sklearn.metrics import average_precision_score
 
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.benchmarks import smd
-from tocsin.forecaster.benchmarks.result import Request, Result
-from tocsin.forecaster.benchmarks.smd_data import ASD, SMD, read_machine, read_machines
-from tocsin.forecaster.benchmarks.smd_detect import BUDGETS, DEFAULT_BUDGET, DETECTOR, LEVEL, choose_budget, judge
-from tocsin.forecaster.benchmarks.smd_events import average_precision, outcome, stretches
+from tocsin.forecaster.evaluation.result import Request, Result
+from tocsin_benchmarks.smd import protocol as smd
+from tocsin_benchmarks.smd.data import ASD, SMD, read_machine, read_machines
+from tocsin_benchmarks.smd.detect import BUDGETS, DEFAULT_BUDGET, DETECTOR, LEVEL, choose_budget, judge
+from tocsin_benchmarks.smd.events import average_precision, outcome, stretches
 from tocsin_testing.needs import data
 
 FAULTS = ((400, 430), (900, 912), (1_500, 1_700))

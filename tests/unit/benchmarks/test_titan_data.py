@@ -7,8 +7,8 @@ import pytest
 
 from tocsin.domain.clock import DAY, from_iso
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.benchmarks.titan_data import COLUMNS, fleet_of, read_lives
 from tocsin.forecaster.features.examples import NEVER
+from tocsin_benchmarks.titan.data import COLUMNS, fleet_of, read_lives
 
 HEAD = ",".join(COLUMNS)
 LIVES = (

@@ -8,13 +8,13 @@ import pytest
 
 from tocsin.domain.clock import DAY, HOUR, from_iso
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.benchmarks.titan_data import Fleet, fleet_of, read_lives
-from tocsin.forecaster.benchmarks.titan_examples import examples
-from tocsin.forecaster.benchmarks.titan_own import FIRST_RATE, own_rate
-from tocsin.forecaster.benchmarks.titan_place import fit, past_of
-from tocsin.forecaster.benchmarks.titan_snapshots import HORIZON_MS, Snapshots, snapshots
-from tocsin.forecaster.benchmarks.titan_walk import Pace, walk
 from tocsin.forecaster.features.examples import NEVER, Mask
+from tocsin_benchmarks.titan.data import Fleet, fleet_of, read_lives
+from tocsin_benchmarks.titan.examples import examples
+from tocsin_benchmarks.titan.own_rate import FIRST_RATE, own_rate
+from tocsin_benchmarks.titan.place_effects import fit, past_of
+from tocsin_benchmarks.titan.snapshots import HORIZON_MS, Snapshots, snapshots
+from tocsin_benchmarks.titan.walk import Pace, walk
 from tocsin_testing import event_sets
 
 START, CUT = from_iso("2014-03-01"), from_iso("2016-01-01")

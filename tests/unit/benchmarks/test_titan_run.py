@@ -7,13 +7,13 @@ import pytest
 
 from tocsin.domain.clock import DAY, from_iso
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.benchmarks.result import Request, Result
-from tocsin.forecaster.benchmarks.titan import last_year, run
-from tocsin.forecaster.benchmarks.titan_data import fleet_of, read_lives
-from tocsin.forecaster.benchmarks.titan_examples import examples
-from tocsin.forecaster.benchmarks.titan_snapshots import HORIZON_MS, snapshots
-from tocsin.forecaster.benchmarks.titan_walk import Pace
 from tocsin.forecaster.evaluation.figures import standard
+from tocsin.forecaster.evaluation.result import Request, Result
+from tocsin_benchmarks.titan.data import fleet_of, read_lives
+from tocsin_benchmarks.titan.examples import examples
+from tocsin_benchmarks.titan.protocol import last_year, run
+from tocsin_benchmarks.titan.snapshots import HORIZON_MS, snapshots
+from tocsin_benchmarks.titan.walk import Pace
 from tocsin_testing import event_sets, needs
 
 RATE = "rate"

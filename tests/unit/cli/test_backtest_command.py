@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import json
-import sys
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from click.testing import CliRunner, Result
 
 from tocsin.cli.main import cli
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.benchmarks.result import Request
+from tocsin.forecaster.evaluation.result import DataSet, Request
+from tocsin.forecaster.evaluation.result import Result as Backtest
 from tocsin.offline import backtest
 from tocsin_testing import eval_result
+
+
+class _Installed(EntryPoint):
+    """An entry point of a package that is not there: it loads what it was given."""
+
+    def __init__(self, name: str, found: DataSet) -> None:
+        super().__init__(name, "made", backtest.GROUP)
+        vars(self).update(found=found)
+
+    def load(self) -> DataSet:
+        found = vars(self)["found"]
+        assert isinstance(found, DataSet)
+        return found
 
 
 @pytest.fixture(autouse=True)
@@ -22,15 +35,17 @@ def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Request]:
     """A data set `made`, and the simulator's name without its work; gives the requests that came."""
     seen: list[Request] = []
 
-    def run(request: Request) -> object:
+    def run(request: Request) -> Backtest:
         seen.append(request)
         return eval_result.run(request)
 
-    for name in ("made", "simulator"):
-        module = ModuleType(name)
-        module.run = run  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, f"tocsin.forecaster.benchmarks.{name}", module)
-    monkeypatch.setattr(backtest, "datasets", lambda: ("made", "simulator"))
+    installed = {"made": DataSet(run), "simulator": DataSet(run, reads=False, scenarios=True)}
+
+    def entries(*, group: str, name: str | None = None) -> EntryPoints:
+        assert group == backtest.GROUP
+        return EntryPoints(_Installed(one, found) for one, found in installed.items() if name in (None, one))
+
+    monkeypatch.setattr(backtest, "entry_points", entries)
     for name in ("TOCSIN_CONFIG", "TOCSIN_SECRETS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TOCSIN_DATA_DIR", str(tmp_path))
@@ -83,7 +98,7 @@ def test_the_simulator_needs_no_folder_and_takes_a_scenario(made: list[Request])
         (("--dataset", "other", "--train", "made"), "no such data set; use one of made, simulator"),
         (("--dataset", "made", "--train", "nowhere"), "--train = 'nowhere': is no folder"),
         (("--dataset", "made", "--train", "made", "--test", "nowhere"), "--test = 'nowhere': is no folder"),
-        (("--dataset", "made", "--train", "made", "--scenario", "x"), "made has none; use --dataset simulator"),
+        (("--dataset", "made", "--train", "made", "--scenario", "x"), "made takes none"),
         (("--dataset", "made", "--train", "made", "--model", "hazard"), "--model = 'hazard': is for a fleet's past"),
         (("--dataset", "made", "--train", "made", "--from", "30d"), "--from = '30d': is for a fleet's past alone"),
         (("a.csv", "--train", "made"), "--train = 'made': is for a data set alone"),

@@ -7,11 +7,11 @@ import pytest
 from sklearn import metrics
 
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.benchmarks.result import Figure
 from tocsin.forecaster.evaluation.bootstrap import clusters
 from tocsin.forecaster.evaluation.figures import Panel, difference, population, standard, with_bars
 from tocsin.forecaster.evaluation.ranking import budget_threshold, order_figures
 from tocsin.forecaster.evaluation.reliability import EDGES, calibration_figures, reliability_bins
+from tocsin.forecaster.evaluation.result import Figure
 from tocsin.forecaster.evaluation.trivial import ALWAYS_HEALTHY
 from tocsin_testing.eval_data import HORIZON, fleet, rows
 

@@ -9,12 +9,12 @@ from safetensors.numpy import load, save
 
 from tocsin.domain.clock import HOUR
 from tocsin.domain.errors import Conflict, InputError
-from tocsin.forecaster.benchmarks import quantiles as benchmark
-from tocsin.forecaster.benchmarks.quantiles_series import AHEAD, METRICS, PAST, TARGETS, windows
 from tocsin.forecaster.deep.pinball import SHARES, ordered, pinball, start
 from tocsin.forecaster.deep.quantiles import LstmQuantiles, Windows, build
 from tocsin.forecaster.hazard.scorer import NotEnoughData, State
 from tocsin.forecaster.trend.smoothing import quantiles
+from tocsin_benchmarks.quantiles import protocol as benchmark
+from tocsin_benchmarks.quantiles.series import AHEAD, METRICS, PAST, TARGETS, windows
 
 SMALL = {"targets": ["a", "b"], "ahead": [2, 8], "hidden": 16, "patch": 4, "epochs": 15, "dropout": 0.0}
 

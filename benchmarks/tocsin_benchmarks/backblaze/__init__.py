@@ -1,0 +1,1 @@
+"""Backblaze drives: daily counters before a drive fails."""

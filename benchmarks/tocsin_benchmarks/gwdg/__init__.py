@@ -1,0 +1,1 @@
+"""GWDG: A100 nodes around logged incidents."""

@@ -1,0 +1,1 @@
+"""InfiniteHBD: faults of the servers of a training cluster."""

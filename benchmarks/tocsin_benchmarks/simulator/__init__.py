@@ -1,0 +1,1 @@
+"""The simulated fleet with known faults."""

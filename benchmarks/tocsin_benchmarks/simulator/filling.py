@@ -1,0 +1,211 @@
+"""Warnings of memory that runs full and of fragmentation, judged on simulated fleets at a cadence of a minute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tocsin.domain.clock import HOUR, MINUTE
+from tocsin.forecaster.capacity.filling import HOLES, INSTANCE, LAYOUT, MEMORY, PAST, outlook, stepped_up
+from tocsin.forecaster.evaluation.result import Figure, Section, Table
+from tocsin.sim.fleet import SimulatedFleet
+from tocsin.sim.scenario import Scenario
+from tocsin.sim.spec import FleetSpec
+from tocsin_benchmarks.simulator.fleet import START_MS
+
+KINDS = ("memory_leak", "allocator_fragmentation", "mig_fragmentation")
+METRICS = (MEMORY.metric, INSTANCE.metric, HOLES.metric, LAYOUT.metric)
+LEAST_LEAD = 10
+"""Minutes before the event that a warning must come."""
+ABOUT = 180
+"""Minutes within which the event must follow a warning, or it is false (own choice)."""
+CALM = 30
+"""Minutes below a limit after which reaching it is a new event (own choice)."""
+MERGE = 60
+"""Minutes without a warning after which the next is a new one."""
+IN_A_ROW = 2
+"""Minutes in a row that must say so."""
+LEAST_WARNED, MOST_FALSE = 0.95, 1.0
+EMPTY = 0.02
+"""Used share of the memory below which nothing runs."""
+
+GPUS, HOURS, SCALE = 256, 48.0, 200.0
+NOTES = (
+    "An event of memory is an allocation that failed; one of fragmentation is that 30 % is reached, also by what later "
+    "fades again. An alarm is false where no event follows within 3 h. GPU-hours of fragmentation are those in which "
+    "it can be read.",
+    "MIG layouts of the simulated fleet change through a fault alone, in steps: a layout that has begun to shut out "
+    "instances is the warning. Real layouts churn, so that its false alarms would be more.",
+)
+
+Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Of one kind of event: `leads` in minutes, 0 without a warning in time, `false` alarms, and what is behind it."""
+
+    leads: tuple[float, ...]
+    false: int
+    gpu_hours: float
+
+    @property
+    def warned(self) -> float:
+        """Share of the events warned of early enough."""
+        return float(np.mean([lead >= LEAST_LEAD for lead in self.leads])) if self.leads else float("nan")
+
+    @property
+    def false_rate(self) -> float:
+        """False alarms per 1,000 GPU-hours."""
+        return 1000.0 * self.false / self.gpu_hours if self.gpu_hours else float("nan")
+
+
+def filling_section(scenario: Scenario, seed: int, quick: bool) -> Section:
+    """A fleet of a seed of its own, and what the warnings came to."""
+    gpus, hours = (64, 8.0) if quick else (GPUS, HOURS)
+    told = watch(scenario, gpus, hours, seed * 1000 + 21, SCALE)
+    every = Told(
+        tuple(lead for one in told.values() for lead in one.leads),
+        sum(one.false for one in told.values()),
+        max(one.gpu_hours for one in told.values()),
+    )
+    bars = {name: name != "MIG fragmentation" for name in told}
+    models = {name: _figures(one, barred) for (name, one), barred in zip(told.items(), bars.values(), strict=True)}
+    models["all"] = _figures(every, True)
+    lived = {"gpus": gpus, "hours": hours, "gpu_hours": gpus * hours, "times_as_often": SCALE}
+    return Section("Memory and fragmentation, 1 min", models, lived, (_table(told),), (), NOTES)
+
+
+def _figures(told: Told, barred: bool) -> dict[str, Figure]:
+    low, high = _wilson(told.warned, len(told.leads))
+    figures = {
+        "warned_10_min_before": Figure(told.warned, low, high, LEAST_WARNED if barred else None),
+        "false_alarms_per_1000_gpu_hours": Figure(told.false_rate, bar=MOST_FALSE if barred else None, least=False),
+    }
+    if told.leads:
+        figures["median_lead_minutes"] = Figure(float(np.median(told.leads)))
+    return {name: one for name, one in figures.items() if np.isfinite(one.value)}
+
+
+def _wilson(share: float, count: int) -> tuple[float | None, float | None]:
+    """95 % interval of a share (Wilson 1927)."""
+    if not count:
+        return None, None
+    z = 1.96
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * float(np.sqrt(share * (1 - share) / count + z * z / (4 * count**2)))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def _table(told: Mapping[str, Told]) -> Table:
+    rows = [
+        (name, len(one.leads), one.warned, min(one.leads, default=None), one.false, one.gpu_hours)
+        for name, one in told.items()
+    ]
+    return Table(
+        "Events and warnings", ("kind", "events", "warned in time", "least lead, min", "false", "GPU-hours"), rows
+    )
+
+
+def leaky(scenario: Scenario, scale: float) -> Scenario:
+    """`scenario` with leaks and fragmentation `scale` times as often; all else as it was."""
+    faults = {
+        name: numbers.model_copy(update={"per_gpu_year": scenario.per_gpu_year(name) * scale, "interruptions": None})
+        if name in KINDS
+        else numbers
+        for name, numbers in scenario.fault.items()
+    }
+    return scenario.model_copy(update={"fault": faults})
+
+
+def watch(scenario: Scenario, gpus: int, hours: float, seed: int, scale: float) -> dict[str, Told]:
+    """Run a fleet for `hours` and warn along with it: what came of leaks, of allocators and of MIG layouts."""
+    fleet = SimulatedFleet(FleetSpec(gpus, seed, START_MS, MINUTE, 1.0, leaky(scenario, scale)))
+    seen = _record(fleet, int(hours * 60))
+    memory = np.fmax(seen[MEMORY.metric], seen[INSTANCE.metric])
+    ends = _leaks(fleet)
+    steps = memory.shape[1]
+    told = {"memory leak": _told(_warnings(memory, MEMORY.limit, MEMORY.ahead_steps), ends, gpus * steps / 60)}
+    holes, layout = seen[HOLES.metric], seen[LAYOUT.metric]
+    warned = _warnings(holes, HOLES.limit, HOLES.ahead_steps)
+    told["allocator fragmentation"] = _told(warned, _crossings(holes, HOLES.limit), _hours(holes))
+    told["MIG fragmentation"] = _told(_steps(layout), _crossings(layout, LAYOUT.limit), _hours(layout))
+    return told
+
+
+def _record(fleet: SimulatedFleet, steps: int) -> Mapping[str, Floats]:
+    kept = np.empty((len(METRICS), len(fleet.gpus), steps))
+    for step in range(steps):
+        columns, _ = fleet.step_columns(METRICS)
+        kept[:, :, step] = columns.values.T
+    return dict(zip(METRICS, kept, strict=True))
+
+
+def _hours(values: Floats) -> float:
+    return float(np.isfinite(values).sum()) / 60.0
+
+
+def _leaks(fleet: SimulatedFleet) -> list[tuple[int, int]]:
+    """Row and minute of each allocation that failed because of a leak; rows are by UUID."""
+    row = {uuid: place for place, uuid in enumerate(sorted(gpu.uuid for gpu in fleet.gpus))}
+    struck = [fault for fault in fleet.faults if fault.kind == "memory_leak" and fault.onset_ms is not None]
+    return [(row[fault.gpu], _minute(fault.onset_ms or 0)) for fault in struck]
+
+
+def _minute(at_ms: int) -> int:
+    return (at_ms - START_MS) // MINUTE - 1
+
+
+def _crossings(values: Floats, limit: float) -> list[tuple[int, int]]:
+    """Row and minute at which a series first stands at `limit`, half an hour or more after it last did."""
+    above = np.nan_to_num(values, nan=0.0) >= limit
+    found = []
+    for row in np.flatnonzero(above.any(axis=1)).tolist():
+        minutes = np.flatnonzero(above[row])
+        fresh = np.append(True, np.diff(minutes) > CALM)
+        found += [(row, int(minute)) for minute in minutes[fresh]]
+    return found
+
+
+def _warnings(values: Floats, limit: float, ahead: int) -> Bools:
+    """bool[n, t]: warnings as they would have been made, each from the minutes before it alone."""
+    said = np.zeros(values.shape, np.bool_)
+    for minute in range(values.shape[1]):
+        past = values[:, max(0, minute + 1 - PAST) : minute + 1]
+        said[:, minute] = (outlook(past, limit).steps <= ahead) & (past[:, -1] < limit)
+    lasting = said.copy()
+    for back in range(1, IN_A_ROW):
+        lasting[:, back:] &= said[:, :-back]
+        lasting[:, :back] = False
+    return lasting
+
+
+def _steps(values: Floats) -> Bools:
+    said = np.zeros(values.shape, np.bool_)
+    for minute in range(values.shape[1]):
+        said[:, minute] = stepped_up(values[:, max(0, minute + 1 - 24 * 60) : minute + 1])
+    return said
+
+
+def _told(warned: Bools, events: list[tuple[int, int]], gpu_hours: float) -> Told:
+    """Leads of the earliest warning within `ABOUT` minutes before each event, and the alarms that none followed. Events
+    of the first hour are left out: there is no past to warn from."""
+    events = [(row, minute) for row, minute in events if minute >= HOUR // MINUTE]
+    leads = []
+    explained = np.zeros(warned.shape, np.bool_)
+    for row, minute in events:
+        begin = max(0, minute - ABOUT)
+        found = np.flatnonzero(warned[row, begin:minute])
+        leads.append(float(minute - begin - found[0]) if found.size else 0.0)
+        explained[row, begin : minute + ABOUT] = True
+    false = 0
+    for row in np.flatnonzero((warned & ~explained).any(axis=1)).tolist():
+        minutes = np.flatnonzero(warned[row])
+        starts = minutes[np.append(True, np.diff(minutes) > MERGE)]
+        # What follows the last warnings of all is not seen any more.
+        false += int((~explained[row, starts] & (starts < warned.shape[1] - ABOUT)).sum())
+    return Told(tuple(leads), false, gpu_hours)

@@ -1,0 +1,1 @@
+"""SMD and ASD: faults of servers in many metrics."""

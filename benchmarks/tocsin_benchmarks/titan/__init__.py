@@ -1,0 +1,1 @@
+"""Titan: GPU errors of a supercomputer over years."""
