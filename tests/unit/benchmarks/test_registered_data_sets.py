@@ -14,7 +14,7 @@ from tocsin.domain.errors import InputError
 from tocsin.forecaster.evaluation.result import DataSet
 from tocsin.offline import backtest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 REGISTERED = tomllib.loads((ROOT / "benchmarks" / "pyproject.toml").read_text())["project"]["entry-points"]
 
 
