@@ -11,10 +11,11 @@ from tocsin.actions.cloud.aws_client import open_boto
 from tocsin.actions.executors.registry import Dependencies, executor
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.model.recovery import inverse_of
-from tocsin.actions.model.scaling import nodes_wanted, pool_of
+from tocsin.actions.model.scaling import nodes_wanted, pool_of, scale_parameters
 from tocsin.actions.model.scope import named_host
 from tocsin.actions.model.view import FleetView, GpuView
 from tocsin.config.cloud import AwsSettings
+from tocsin.domain.action_parameters import ScaleInParameters
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, Ruling, Verdict
 from tocsin.domain.finding import ActionKind
@@ -80,7 +81,9 @@ class AwsAsg:
     def _do(self, decision: Decision, aws: AutoScaling) -> ExecutionResult:
         scaling, now_ms = self._scaling(decision, aws), self._clock.now_ms()
         if decision.action is ActionKind.SCALE_OUT:
-            count = min(nodes_wanted(decision.parameters, self._settings.gpus_per_node), self._settings.max_nodes)
+            count = min(
+                nodes_wanted(scale_parameters(decision), self._settings.gpus_per_node), self._settings.max_nodes
+            )
             return scaling.out(decision.id, count, now_ms)
         host = _host(decision) or self._victims.get(decision.key, "")
         instance = host if not host or _INSTANCE.match(host) else aws.instance_on(host)
@@ -121,9 +124,10 @@ class _Planned:
 
 def _host(decision: Decision) -> str:
     """The host, or the instance, that the decision itself names."""
-    named = decision.parameters.get("instance") or (
-        "" if decision.subject.kind is SubjectKind.POOL else decision.parameters.get("host", "")
-    )
+    asked = decision.parameters
+    named = asked.instance if isinstance(asked, ScaleInParameters) else ""
+    if not named and decision.subject.kind is not SubjectKind.POOL:
+        named = asked.context.host
     return named or (decision.subject.name if decision.subject.kind is SubjectKind.HOST else decision.subject.host)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tocsin.actions.executors.registry import Dependencies, executor
 from tocsin.actions.kubernetes import observe
-from tocsin.actions.kubernetes.actions import MIG_CONFIG, KubernetesActions, host_of, pods_of, pool_of, wish_of
+from tocsin.actions.kubernetes.actions import KubernetesActions, host_of, mig_config_of, pods_of, pool_of, wish_of
 from tocsin.actions.kubernetes.client import open_door
 from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.actions.kubernetes.drain import Rounds
@@ -54,7 +54,7 @@ class Kubernetes:
         if decision.action in _SCALING:
             return pool_of(decision) in self._settings.workloads
         if decision.action is ActionKind.DEFRAGMENT:
-            return bool(host_of(decision) and decision.parameters.get(MIG_CONFIG))
+            return bool(host_of(decision) and mig_config_of(decision))
         return bool(host_of(decision))
 
     def check(self, decision: Decision, view: FleetView) -> Verdict:

@@ -8,17 +8,30 @@ from dataclasses import replace
 from tocsin.actions.executors.registry import Dependencies, executor
 from tocsin.actions.executors.verification import seen_in
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
-from tocsin.actions.model.ranks import RANKS, Rank, ranks_of, read, unseen_hosts, untold
+from tocsin.actions.model.ranks import ranks_of, unseen_hosts, untold
 from tocsin.actions.model.recovery import inverse_of
-from tocsin.actions.model.throttling import FIXED, LEAD, OF, kind_of
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.node.order_queue import WITHDRAWN, OrderQueue, Standing
-from tocsin.actions.node.reset import DRAINED
 from tocsin.actions.planning.facts import NodeState
+from tocsin.domain.action_parameters import (
+    Rank,
+    RestoreParameters,
+    ThrottleKind,
+    ThrottleParameters,
+    ranks_in,
+    undone_by,
+)
 from tocsin.domain.clock import MINUTE, Clock
 from tocsin.domain.decision import Decision, Ruling, Verdict
 from tocsin.domain.finding import ActionKind
-from tocsin.domain.order import DRY_RUN, Order, OrderState
+from tocsin.domain.order import (
+    Order,
+    OrderParameters,
+    OrderState,
+    ResetOrderParameters,
+    RestoreOrderParameters,
+    ThrottleOrderParameters,
+)
 from tocsin.domain.subject import SubjectKind
 
 SUPPORTED = frozenset(
@@ -62,7 +75,7 @@ class NodeAgents:
         if decision.simulated:
             return Verdict(PRE_CHECK, Ruling.DENY, "simulated decisions never reach a real GPU")
         ranks = ranks_of(decision.subject, view)
-        if not ranks and not _ranks(decision):
+        if not ranks and not ranks_in(decision.parameters):
             return Verdict(PRE_CHECK, Ruling.HOLD, f"no GPU is known by {decision.subject.name}")
         if decision.action is ActionKind.THROTTLE:
             return self._check_job(decision, ranks, view)
@@ -75,8 +88,8 @@ class NodeAgents:
         return Verdict(PRE_CHECK, Ruling.ALLOW)
 
     def _check_job(self, decision: Decision, ranks: Sequence[Rank], view: FleetView) -> Verdict:
-        named = set(_ranks(decision))
-        single = not named and bool(FIXED & decision.parameters.keys())
+        named = set(ranks_in(decision.parameters))
+        single = not named and decision.parameters.throttle_kind is ThrottleKind.CAP
         if ranks and not single and (named or {ranks[0]}) != set(ranks):
             said = "the job on this GPU has changed since the decision was made"
             return Verdict(PRE_CHECK, Ruling.DENY, said, view.now_ms)
@@ -101,9 +114,9 @@ class NodeAgents:
             return ExecutionResult(False, f"{_host(decision)} takes work again; its GPU was not reset", lasting=False)
         if decision.action is ActionKind.RESTORE and not self._dry_run:
             for order in orders:
-                kind = order.parameters.get(OF, "")
+                kind = order.parameters.of if isinstance(order.parameters, RestoreOrderParameters) else None
                 standing = self._board.on_gpu(order.gpu, ActionKind.THROTTLE)
-                self._board.close(s.order.key for s in standing if kind in ("", kind_of(s.order.parameters)))
+                self._board.close(s.order.key for s in standing if kind in (None, s.order.parameters.throttle_kind))
         self._board.post(orders)
         standing = [found for order in orders if (found := self._board.standing(order.key)) is not None]
         now_ms = self._clock.now_ms()
@@ -166,15 +179,7 @@ class NodeAgents:
         return ExecutionResult(False, f"{detail}; the others are as they were")
 
     def _orders(self, decision: Decision) -> list[Order]:
-        ranks = _ranks(decision) or (Rank(_host(decision), decision.subject.name),)
-        leads = decision.action is ActionKind.THROTTLE and not FIXED & decision.parameters.keys()
-        passed = {name: decision.parameters[name] for name in FIXED if name in decision.parameters}
-        if decision.key in self._drained:
-            passed[DRAINED] = "true"
-        if decision.action is ActionKind.RESTORE and "undoes" in decision.parameters:
-            passed = {OF: kind_of(decision.parameters)}
-        if self._dry_run:
-            passed[DRY_RUN] = "true"
+        ranks = ranks_in(decision.parameters) or (Rank(_host(decision), decision.subject.name),)
         lead = _key(decision, ranks[0])
         return [
             Order(
@@ -186,10 +191,27 @@ class NodeAgents:
                 issued_ms=decision.at_ms,
                 expires_ms=decision.expires_ms,
                 simulated=decision.simulated,
-                parameters=passed | ({LEAD: lead} if leads and place else {}),
+                parameters=self._passed(decision, lead if place else ""),
             )
             for place, rank in enumerate(ranks)
         ]
+
+    def _passed(self, decision: Decision, lead: str) -> OrderParameters:
+        """What one order is told; a throttle for heat follows the order `lead` where that is not empty."""
+        asked, dry = decision.parameters, self._dry_run
+        if isinstance(asked, ThrottleParameters):
+            heat = asked.throttle_kind is ThrottleKind.HEAT
+            return ThrottleOrderParameters(
+                dry_run=dry,
+                power_limit_watts=asked.power_limit_watts,
+                sm_clock_max_mhz=asked.sm_clock_max_mhz,
+                lead=lead if heat else "",
+            )
+        if isinstance(asked, RestoreParameters):
+            return RestoreOrderParameters(dry_run=dry, of=asked.throttle_kind if undone_by(asked) else None)
+        if decision.action is ActionKind.RESET_GPU:
+            return ResetOrderParameters(dry_run=dry, drained=decision.key in self._drained)
+        return OrderParameters(dry_run=dry)
 
     def verify(self, decision: Decision, view: FleetView) -> bool | None:
         if self._dry_run:
@@ -215,12 +237,8 @@ def _key(decision: Decision, rank: Rank) -> str:
     return f"{decision.key}@{rank.gpu}"
 
 
-def _ranks(decision: Decision) -> tuple[Rank, ...]:
-    return read(decision.parameters.get(RANKS, ""))
-
-
 def _host(decision: Decision) -> str:
-    return decision.subject.host or decision.parameters.get("host", "")
+    return decision.subject.host or decision.parameters.context.host
 
 
 def _empty(state: NodeState) -> bool:

@@ -13,6 +13,7 @@ from tocsin.actions.model.executor import Executor
 from tocsin.actions.node.order_queue import OrderQueue
 from tocsin.actions.notifications.webhook import WebhookSender
 from tocsin.config.settings import Settings
+from tocsin.domain.action_parameters import ActionParameters
 from tocsin.domain.clock import Clock, SystemClock
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind
@@ -23,7 +24,7 @@ from tocsin.telemetry.metrics import OwnMetrics
 class SimulatedPort(Protocol):
     """What executor `simulated` needs of `tocsin.sim.fleet.SimulatedFleet`."""
 
-    def apply(self, action: ActionKind, gpu: str, parameters: Mapping[str, str]) -> bool:
+    def apply(self, action: ActionKind, gpu: str, parameters: ActionParameters) -> bool:
         """Do `action` to a GPU, or to a pool by name; whether it could be done. Raises InputError."""
 
     def schedulable(self) -> Mapping[str, bool]:

@@ -8,7 +8,7 @@ from tocsin.actions.executors.registry import Dependencies, executor
 from tocsin.actions.executors.verification import seen_in
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.model.recovery import inverse_of
-from tocsin.actions.model.scaling import gpus_wanted, pool_of
+from tocsin.actions.model.scaling import gpus_wanted, pool_of, scale_parameters
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.notifications.webhook import WebhookSender
 from tocsin.config.cloud import ScaleBounds, ScaleWebhookSettings
@@ -86,8 +86,11 @@ class ScaleWebhook:
         return ExecutionResult(delivery.ok, f"{delivery.detail}, for {wanted} GPUs in pool {pool}", lasting=False)
 
     def _told(self, decision: Decision, pool: str, wanted: int) -> Decision:
-        told = {"pool": pool, "gpus_now": str(self._sizes[pool]), "gpus_wanted": str(wanted)}
-        return replace(decision, parameters={**decision.parameters, **told})
+        asked = scale_parameters(decision)
+        context = replace(asked.context, pool=pool)
+        return replace(
+            decision, parameters=replace(asked, context=context, gpus_now=self._sizes[pool], gpus_wanted=wanted)
+        )
 
     def verify(self, decision: Decision, view: FleetView) -> bool | None:
         return seen_in(decision, view)
@@ -98,7 +101,7 @@ class ScaleWebhook:
     def _wanted(self, decision: Decision) -> int:
         """GPUs that the pool should have."""
         bounds = self._pools.get(pool_of(decision), ScaleBounds())
-        change = gpus_wanted(decision.parameters, bounds.step_gpus)
+        change = gpus_wanted(scale_parameters(decision), bounds.step_gpus)
         sign = 1 if decision.action is ActionKind.SCALE_OUT else -1
         return min(max(self._sizes[pool_of(decision)] + sign * change, bounds.min_gpus), bounds.max_gpus)
 

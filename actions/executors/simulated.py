@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from tocsin.actions.executors.registry import Dependencies, SimulatedPort, executor
 from tocsin.actions.executors.verification import seen_in
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
-from tocsin.actions.model.ranks import RANKS, read
 from tocsin.actions.model.recovery import inverse_of
-from tocsin.actions.model.throttling import kind_of
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.build import work_id
 from tocsin.actions.planning.facts import NodeState, WorkloadFacts, WorkloadSeen
+from tocsin.domain.action_parameters import RestoreParameters, ThrottleKind, ThrottleParameters, ranks_in
 from tocsin.domain.decision import Decision, Ruling, Verdict
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind
@@ -34,7 +33,7 @@ class Simulated:
         self._fleet = fleet
         self._dry_run = dry_run
         self._done: dict[str, ExecutionResult] = {}
-        self._standing: dict[str, dict[str, Mapping[str, str]]] = {}
+        self._standing: dict[str, dict[ThrottleKind, ThrottleParameters]] = {}
 
     def supports(self, action: ActionKind) -> bool:
         return action not in _BY_PEOPLE
@@ -72,11 +71,11 @@ class Simulated:
         action, parameters = decision.action, decision.parameters
         standing = self._standing.setdefault(target, {})
         done = self._fleet.apply(action, target, parameters)
-        if action is ActionKind.THROTTLE and done:
-            standing[kind_of(parameters)] = parameters
-        elif action is ActionKind.RESTORE:
-            standing.pop(kind_of(parameters), None)
-            for other in standing.values() if "undoes" in parameters else ():
+        if isinstance(parameters, ThrottleParameters) and done:
+            standing[parameters.throttle_kind] = parameters
+        elif isinstance(parameters, RestoreParameters):
+            standing.pop(parameters.throttle_kind, None)
+            for other in standing.values() if parameters.undoes else ():
                 self._fleet.apply(ActionKind.THROTTLE, target, other)
         return done
 
@@ -109,7 +108,7 @@ class Simulated:
 
 def _all(decision: Decision, target: str) -> list[str]:
     """What a decision is done to: power limits of a job are those of all its GPUs, anything else has one target."""
-    ranks = read(decision.parameters.get(RANKS, "")) if decision.action in _BY_JOB else ()
+    ranks = ranks_in(decision.parameters) if decision.action in _BY_JOB else ()
     return [rank.gpu for rank in ranks] or [target]
 
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 SEEN_SECONDS = 60.0
 """Age up to which what Slurm said last counts in the pre-check, which must not wait for it (own choice)."""
 UNSEEN = f"Slurm has not answered in the last {SEEN_SECONDS:g} s: its nodes are not known yet"
-JOBS = "jobs"
-"""Parameter of a decision: numbers of the Slurm jobs that were seen on its GPU."""
 _ON_NODES = frozenset(
     {
         ActionKind.CHECKPOINT,
@@ -165,7 +163,7 @@ class SlurmExecutor:
         """The rest of a drain: what runs is waited for, or moved first."""
         now_ms, said, effect = self._clock.now_ms(), "", {}
         if self._settings.drain_jobs == "requeue":
-            errand = Errand(decision.id, node.name, requeue=True, deadline_ms=_deadline(decision))
+            errand = Errand(decision.id, node.name, requeue=True, deadline_ms=decision.parameters.context.deadline_ms)
             progress = Mover(slurm).tend(errand, seen, now_ms)
             said, effect = f"; {progress.text()}", progress.effect()
             if not progress.done:
@@ -184,10 +182,10 @@ class SlurmExecutor:
             node.name,
             requeue=decision.action is ActionKind.MIGRATE,
             exclude=True,
-            deadline_ms=_deadline(decision),
+            deadline_ms=decision.parameters.context.deadline_ms,
             wanted=lambda job: self._concerned(decision, node.name, job),
         )
-        unknown = decision.subject.name not in self._indices and not decision.parameters.get(JOBS)
+        unknown = decision.subject.name not in self._indices and not decision.parameters.context.jobs
         if decision.subject.kind is SubjectKind.GPU and unknown:
             begun = [job for job in seen.jobs if _marked(job, decision.id)]
             if not begun:
@@ -205,7 +203,7 @@ class SlurmExecutor:
     def _concerned(self, decision: Decision, node: str, job: SlurmJob) -> bool:
         if decision.subject.kind is not SubjectKind.GPU or _marked(job, decision.id):
             return True
-        if str(job.number) in decision.parameters.get(JOBS, "").split(","):
+        if str(job.number) in decision.parameters.context.jobs:
             return True
         index = self._indices.get(decision.subject.name)
         return index is not None and index in job.gpus.get(node, frozenset())
@@ -248,11 +246,6 @@ def _host(decision: Decision) -> str:
     if subject.kind is SubjectKind.HOST:
         return subject.name
     return subject.host if subject.kind is SubjectKind.GPU else ""
-
-
-def _deadline(decision: Decision) -> int | None:
-    text = decision.parameters.get("deadline_ms", "")
-    return int(text) if text.isascii() and text.isdecimal() else None
 
 
 def _marked(job: SlurmJob, identity: str) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from tocsin.actions.model.catalogue import ACTIONS, Scope
 from tocsin.actions.model.scope import affected, gpus_of
 from tocsin.actions.model.view import FleetView
-from tocsin.actions.planning.follow_power import LIMIT_WATTS
 from tocsin.actions.planning.foresight import PLANNED
+from tocsin.domain.action_parameters import ScaleOutParameters, ThrottleParameters
 from tocsin.domain.decision import Decision
-from tocsin.domain.finding import ActionKind
+from tocsin.domain.subject import Subject
 
 _LIMIT = "gpu_power_limit_watts"
 _TOLERANCE_W = 1.0
@@ -23,12 +23,12 @@ def seen_in(decision: Decision, view: FleetView) -> bool | None:
     seen in the limit itself: the plan goes on wanting it.
     """
     spec = ACTIONS[decision.action]
-    if "before" in decision.parameters:
+    if isinstance(decision.parameters, ScaleOutParameters) and decision.parameters.before:
         # A pool that grows before something is taken away: the cause stays until that has happened.
         return None
     root = decision.findings[0] if decision.findings else ""
-    if decision.rule in PLANNED and decision.action is ActionKind.THROTTLE:
-        return _is_limited(decision, view)
+    if decision.rule in PLANNED and isinstance(decision.parameters, ThrottleParameters):
+        return _is_limited(decision.subject, decision.parameters.power_limit_watts, view)
     if spec.cures:
         return root not in view.findings
     members = affected(decision, view)
@@ -37,7 +37,6 @@ def seen_in(decision: Decision, view: FleetView) -> bool | None:
     return None
 
 
-def _is_limited(decision: Decision, view: FleetView) -> bool | None:
-    wanted = float(decision.parameters.get(LIMIT_WATTS, "inf"))
-    limits = [found for one in gpus_of(decision.subject, view) if (found := one.values.get(_LIMIT)) is not None]
-    return all(limit <= wanted + _TOLERANCE_W for limit in limits) if limits else None
+def _is_limited(subject: Subject, watts: float | None, view: FleetView) -> bool | None:
+    limits = [found for one in gpus_of(subject, view) if (found := one.values.get(_LIMIT)) is not None]
+    return all(watts is None or limit <= watts + _TOLERANCE_W for limit in limits) if limits else None

@@ -53,7 +53,7 @@ def proof(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
 
     A check that answers nothing proves nothing: a GPU that hangs shows no fault either.
     """
-    metric, own = decision.parameters.get("metric", ""), {m.gpu.uuid for m in gpus_of(decision.subject, view)}
+    metric, own = decision.parameters.context.metric, {m.gpu.uuid for m in gpus_of(decision.subject, view)}
     for member in affected(decision, view):
         uuid = member.gpu.uuid
         if not member.is_fresh(now_ms, view.policy.fresh_ms):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from tocsin.actions.guards.registry import Answer, Applies, deny, guard, hold
 from tocsin.actions.model.catalogue import is_disruptive
 from tocsin.actions.model.policy import milliseconds
-from tocsin.actions.model.ranks import RANKS, read
 from tocsin.actions.model.scope import base_key, hosts_of, slot_of
-from tocsin.actions.model.throttling import HEAT, kind_of
 from tocsin.actions.model.view import FleetView
+from tocsin.domain.action_parameters import ThrottleKind, ranks_in
 from tocsin.domain.clock import DAY, to_iso
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind
@@ -23,13 +22,12 @@ def _throttled_with_its_job(decision: Decision, view: FleetView) -> Decision | N
     """The throttle of the same kind for another rank of the job, in effect on this GPU as well."""
     if decision.action is not ActionKind.THROTTLE or decision.subject.kind is not SubjectKind.GPU:
         return None
-    kind = kind_of(decision.parameters)
+    kind = decision.parameters.throttle_kind
     for other in view.controls.effects.values():
-        alike = other.action is ActionKind.THROTTLE and kind_of(other.parameters) == kind
-        if alike and base_key(other.subject) != base_key(decision.subject):
-            ranks = read(other.parameters.get(RANKS, ""))
-            if decision.subject.name in {rank.gpu for rank in ranks}:
-                return other
+        alike = other.action is ActionKind.THROTTLE and other.parameters.throttle_kind is kind
+        elsewhere = base_key(other.subject) != base_key(decision.subject)
+        if alike and elsewhere and decision.subject.name in {rank.gpu for rank in ranks_in(other.parameters)}:
+            return other
     return None
 
 
@@ -45,7 +43,8 @@ def not_done(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
     with_its_job = _throttled_with_its_job(decision, view)
     if with_its_job is not None:
         return hold(f"throttled with its job already, by decision {with_its_job.id}")
-    if decision.action is ActionKind.THROTTLE and kind_of(decision.parameters) == HEAT and key in view.controls.capping:
+    heat = decision.action is ActionKind.THROTTLE and decision.parameters.throttle_kind is ThrottleKind.HEAT
+    if heat and key in view.controls.capping:
         return None
     other = view.controls.busy.get(key)
     return hold(f"{other} runs on the subject") if other is not None else None

@@ -15,17 +15,11 @@ from tocsin.actions.kubernetes.port import Json, KubeError
 from tocsin.actions.kubernetes.scaling import Scaler, Wish
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.config.kubernetes import KubernetesSettings
+from tocsin.domain.action_parameters import DefragmentParameters, ScaleParameters
 from tocsin.domain.clock import SECOND, Clock, to_iso
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.subject import SubjectKind
-
-PODS = "pods"
-"""Parameter of a decision: ``namespace/name`` of the pods that hold the GPU, separated by commas."""
-REPLICAS = "replicas"
-"""Parameter of a decision: how many replicas there shall be."""
-MIG_CONFIG = "mig_config"
-"""Parameter of a decision: name of a mig-parted configuration, or ``previous`` for the one before Tocsin's last."""
 
 
 def host_of(decision: Decision) -> str:
@@ -42,14 +36,20 @@ def pool_of(decision: Decision) -> str:
 
 def pods_of(decision: Decision) -> frozenset[str]:
     """The pods that the decision names."""
-    return frozenset(name.strip() for name in decision.parameters.get(PODS, "").split(",") if name.strip())
+    return frozenset(decision.parameters.context.pods)
+
+
+def mig_config_of(decision: Decision) -> str:
+    """The MIG layout that the decision asks for; empty for none."""
+    asked = decision.parameters
+    return asked.mig_config if isinstance(asked, DefragmentParameters) else ""
 
 
 def wish_of(decision: Decision) -> Wish:
-    """The replicas that the decision asks for; raises ValueError where it names no number."""
-    asked = decision.parameters.get(REPLICAS)
+    """The replicas that the decision asks for, None where it names no number."""
+    asked = decision.parameters
     direction = 1 if decision.action is ActionKind.SCALE_OUT else -1
-    return Wish(decision.id, direction, None if asked is None else int(asked))
+    return Wish(decision.id, direction, asked.replicas if isinstance(asked, ScaleParameters) else None)
 
 
 class KubernetesActions:
@@ -193,7 +193,7 @@ class KubernetesActions:
         node = self._cluster.node(host)
         if node.annotations.get(patches.MIG_KEY) == decision.id:
             return self._repartitioned(node, state)
-        wanted = decision.parameters.get(MIG_CONFIG, "")
+        wanted = mig_config_of(decision)
         config = node.annotations.get(patches.MIG_BEFORE, "") if wanted == "previous" else wanted
         if not config:
             return ExecutionResult(False, f"no MIG configuration is named for {host}")
@@ -221,11 +221,9 @@ class KubernetesActions:
 
     def _scale(self, decision: Decision, state: Round) -> ExecutionResult:
         workload = self._settings.workloads[pool_of(decision)]
-        try:
-            wish = wish_of(decision)
-        except ValueError:
-            return ExecutionResult(False, f"{decision.parameters[REPLICAS]!r} is no number of replicas")
-        return self.scaler.apply(workload, wish)
+        if decision.parameters.problem:
+            return ExecutionResult(False, decision.parameters.problem)
+        return self.scaler.apply(workload, wish_of(decision))
 
     def _mark(self, decision: Decision) -> CordonNote:
         reason = f"{decision.rule}: {decision.sentence}"

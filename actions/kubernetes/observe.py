@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tocsin.actions.kubernetes import patches
-from tocsin.actions.kubernetes.actions import MIG_CONFIG, host_of, pods_of
+from tocsin.actions.kubernetes.actions import host_of, mig_config_of, pods_of
 from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.actions.kubernetes.jobs import job_of_pod, known_as
 from tocsin.actions.kubernetes.objects import Node, Pod
@@ -91,7 +91,7 @@ def _on_node(decision: Decision, node: Node, cluster: Cluster) -> bool:
     if decision.action is ActionKind.PLACE_ELSEWHERE:
         return patches.is_avoided(node)
     if decision.action is ActionKind.DEFRAGMENT:
-        wanted = decision.parameters.get(MIG_CONFIG, "")
+        wanted = mig_config_of(decision)
         right = wanted in {node.labels.get(patches.MIG_CONFIG), "previous"}
         return right and node.labels.get(patches.MIG_STATE) == "success"
     return not node.schedulable

@@ -7,13 +7,23 @@ from dataclasses import dataclass, field, replace
 
 from tocsin.actions.guards.limits import shortfall
 from tocsin.actions.model.catalogue import CONDEMNING, DRIVER_VERDICTS, is_disruptive
-from tocsin.actions.model.cost import LOSSES, cheapest, in_words, prices, stake_of, written_losses
+from tocsin.actions.model.cost import cheapest, in_words, prices, stake_of
 from tocsin.actions.model.ladder import climbed, evidence_of
 from tocsin.actions.model.policy import Policy
-from tocsin.actions.model.ranks import RANKS, Rank, own_ranks, ranks_of, written
+from tocsin.actions.model.ranks import own_ranks, ranks_of
 from tocsin.actions.model.scope import base_key
 from tocsin.actions.model.sentences import action_sentence, eta_clause, notice_sentence
 from tocsin.actions.model.view import FleetView
+from tocsin.domain.action_parameters import (
+    PARAMETERS,
+    ActionParameters,
+    DecisionContext,
+    NotifyParameters,
+    Rank,
+    RankedParameters,
+    RmaTicketParameters,
+    ScaleOutParameters,
+)
 from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity
 from tocsin.domain.notice import deadline_in
@@ -22,6 +32,8 @@ from tocsin.domain.subject import Subject, SubjectKind
 
 _RECOVERY_METRIC = "gpu_recovery_action"
 _KINDS = list(ActionKind)
+LOSS_DIGITS = 6
+"""Decimals of an expected loss in GPU-hours that are kept with the decision."""
 _BY_AGENTS = frozenset({ActionKind.RESET_GPU, ActionKind.CHECKPOINT, ActionKind.DEFRAGMENT})
 
 
@@ -141,14 +153,18 @@ def _action(
     sentence = action_sentence(
         action, root.subject, incident.sentence, eta, "; ".join(filter(None, (choice.why, told.words)))
     )
-    parameters = _parameters(root, prediction, view) | dict(told.parameters) | {"cause": cause_key(root, action)}
-    if choice.priced:
-        parameters[LOSSES] = written_losses(choice.priced)
-    if action is ActionKind.RMA_TICKET:
-        parameters["evidence"] = evidence_of(root)
+    parameters = replace(
+        told.parameters or PARAMETERS[action](),
+        context=_context(root, prediction, view),
+        cause=cause_key(root, action),
+        expected_losses={one: round(loss, LOSS_DIGITS) for one, loss in choice.priced.items()},
+    )
+    if isinstance(parameters, RmaTicketParameters):
+        parameters = replace(parameters, evidence=evidence_of(root))
     ranks = _ranks(action, root.subject, view)
-    if len(ranks) > 1 or (ranks and root.subject.kind is SubjectKind.HOST):
-        parameters[RANKS] = written(ranks)
+    several = len(ranks) > 1 or (ranks and root.subject.kind is SubjectKind.HOST)
+    if several and isinstance(parameters, RankedParameters):
+        parameters = replace(parameters, ranks=ranks)
     return _decision(incident, action, view, policy, _key(root, action, view), sentence, parameters)
 
 
@@ -177,7 +193,9 @@ def _replacements(incident: Incident, meant: Decision, view: FleetView, policy: 
             action=ActionKind.SCALE_OUT,
             key=_key(incident.root, ActionKind.SCALE_OUT, view),
             sentence=action_sentence(ActionKind.SCALE_OUT, subject, why, ""),
-            parameters={"pool": pool, "gpus": str(lacking), "cause": cause, "before": meant.key},
+            parameters=ScaleOutParameters(
+                context=DecisionContext(pool=pool), cause=cause, gpus=lacking, before=meant.key
+            ),
         )
         made.append(one)
     return made
@@ -189,10 +207,12 @@ def _notice(
     root = incident.root
     eta = eta_clause(prediction, view.now_ms)
     sentence = notice_sentence(incident.sentence, proposed, root.subject, policy.mode_of(root.rule), eta)
-    parameters = _parameters(root, prediction, view) | {"intended": str(proposed)}
+    parameters = NotifyParameters(context=_context(root, prediction, view), intended=proposed)
     if proposed is not ActionKind.NOTIFY and policy.mode_of(root.rule) is Mode.PROPOSE:
         # So that whoever is told can say yes: the id of the decision that waits for it.
-        parameters["proposes"] = _decision(incident, proposed, view, policy, _key(root, proposed, view), "", {}).id
+        key, own = _key(root, proposed, view), PARAMETERS[proposed]()
+        waiting = _decision(incident, proposed, view, policy, key, "", own).id
+        parameters = replace(parameters, proposes=waiting)
     key = cause_key(root, ActionKind.NOTIFY)
     return _decision(incident, ActionKind.NOTIFY, view, policy, key, sentence, parameters)
 
@@ -204,7 +224,7 @@ def _decision(
     policy: Policy,
     key: str,
     sentence: str,
-    parameters: dict[str, str],
+    parameters: ActionParameters,
 ) -> Decision:
     root = incident.root
     return Decision(
@@ -225,14 +245,19 @@ def _decision(
     )
 
 
-def _parameters(root: Finding, prediction: Prediction | None, view: FleetView) -> dict[str, str]:
-    known = {"host": root.subject.host, "pool": root.subject.pool or _pool_of_host(root, view), "metric": root.metric}
-    known |= _work_on(root, view)
-    deadline_ms = deadline_in(root.evidence)
-    known["deadline_ms"] = "" if deadline_ms is None else str(deadline_ms)
-    if prediction is not None:
-        known |= {"prediction": prediction.id, "eta_ms": str(prediction.eta_ms), "forecast_zh": prediction.sentence_zh}
-    return {name: value for name, value in known.items() if value}
+def _context(root: Finding, prediction: Prediction | None, view: FleetView) -> DecisionContext:
+    pods, jobs = _work_on(root, view)
+    return DecisionContext(
+        host=root.subject.host,
+        pool=root.subject.pool or _pool_of_host(root, view),
+        metric=root.metric,
+        pods=pods,
+        jobs=jobs,
+        deadline_ms=deadline_in(root.evidence),
+        prediction="" if prediction is None else prediction.id,
+        eta_ms=None if prediction is None else prediction.eta_ms,
+        forecast_zh="" if prediction is None else prediction.sentence_zh,
+    )
 
 
 def _pool_of_host(root: Finding, view: FleetView) -> str:
@@ -241,7 +266,7 @@ def _pool_of_host(root: Finding, view: FleetView) -> str:
     return pools.pop() if len(pools) == 1 else ""
 
 
-def _work_on(root: Finding, view: FleetView) -> dict[str, str]:
+def _work_on(root: Finding, view: FleetView) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Pods and jobs that hold the root's GPU; for a whole host those that its manager lists there."""
     pods = {f"{owner.namespace}/{owner.pod}" for owner in root.owners if owner.pod and owner.namespace}
     jobs = {owner.slurm_job.partition(".")[0] for owner in root.owners if owner.slurm_job}
@@ -249,7 +274,7 @@ def _work_on(root: Finding, view: FleetView) -> dict[str, str]:
     if node is not None:
         pods |= {name for name in node.work if "/" in name}
         jobs |= {name for name in node.work if "/" not in name}
-    return {"pods": ",".join(sorted(pods)), "jobs": ",".join(sorted(jobs))}
+    return tuple(sorted(pods)), tuple(sorted(jobs))
 
 
 def _by_subject(predictions: Iterable[Prediction]) -> dict[str, list[Prediction]]:

@@ -11,6 +11,7 @@ from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.sentences import joined, named
 from tocsin.actions.model.view import FleetView
+from tocsin.domain.action_parameters import NotifyParameters
 from tocsin.domain.decision import Decision, DecisionState
 from tocsin.domain.finding import ActionKind, Category, Severity
 from tocsin.domain.subject import Subject, SubjectKind
@@ -42,7 +43,7 @@ def _failed(record: LedgerEntry, view: FleetView, policy: Policy) -> Decision:
         expires_ms=view.now_ms + policy.time_box_ms,
         key=f"{decision.key}|escalate",
         sentence=joined(f"A person is needed: {verb} {named(decision.subject)} ended {status}", record.reason),
-        parameters={"escalates": decision.id, "intended": str(decision.action)},
+        parameters=NotifyParameters(escalates=decision.id, intended=decision.action),
     )
 
 

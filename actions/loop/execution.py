@@ -58,7 +58,9 @@ class Execution:
         return inverse_of(decision) if executor is None else executor.inverse(decision)
 
     def pre_check(self, decision: Decision, view: FleetView) -> Verdict:
-        """The executor's own verdict."""
+        """The executor's own verdict; what it was asked for must be readable first, whoever wrote it."""
+        if decision.parameters.problem:
+            return Verdict(PRE_CHECK, Ruling.DENY, decision.parameters.problem)
         executor = self._routing.executor_for(decision)
         if executor is None:
             return Verdict(PRE_CHECK, Ruling.HOLD, f"no executor carries out {decision.action}")

@@ -14,6 +14,7 @@ from tocsin.actions.model.policy import Policy, milliseconds
 from tocsin.actions.model.recovery import is_asked
 from tocsin.actions.model.scope import base_key
 from tocsin.actions.model.view import FleetView
+from tocsin.domain.action_parameters import undone_by
 from tocsin.domain.decision import Decision, DecisionState, Mode, Ruling, Verdict
 from tocsin.domain.finding import ActionKind
 from tocsin.journal.kinds import EntryKind
@@ -118,7 +119,7 @@ def _end_of(decision: Decision, view: FleetView, now_ms: int) -> str:
         return "its time box ended"
     live = any(identity in view.findings for identity in decision.findings)
     if is_asked(decision):
-        return "" if decision.parameters.get("undoes") in view.controls.effects else "what it was to undo has ended"
+        return "" if undone_by(decision.parameters) in view.controls.effects else "what it was to undo has ended"
     if is_recovery(decision.action):
         return "a cause came back" if live else ""
     if now_ms < view.started_ms + view.policy.boot_grace_ms:

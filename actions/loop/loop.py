@@ -26,6 +26,7 @@ from tocsin.actions.model.status import DecisionStatus, StepReport
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.notifications.fanout import FanOut, JournalNotifier
 from tocsin.actions.notifications.protocol import Notifier
+from tocsin.domain.action_parameters import undone_by
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, Ruling
 from tocsin.domain.finding import Incident
@@ -134,9 +135,9 @@ class ActionLoop(OperatorCalls):
     ) -> dict[str, Decision]:
         """What the state asks for, by key: what gives back first, then by urgency."""
         told = asked(self._book.records())
-        undone = {one.parameters.get("undoes") for one in told.values()}
+        undone = {undone_by(one.parameters) for one in told.values()}
         recovered = due_recoveries(view, self._execution.inverse)
-        due = [*told.values(), *(one for one in recovered if one.parameters.get("undoes") not in undone)]
+        due = [*told.values(), *(one for one in recovered if undone_by(one.parameters) not in undone)]
         decided = decide(incidents, predictions, view, self.policy, self._routing.supports)
         return {decision.key: decision for decision in (*due, *decided)}
 

@@ -35,7 +35,7 @@ class Routing:
 
     def executor_for(self, decision: Decision) -> Executor | None:
         """Who carries out `decision`; None where nobody does."""
-        pool = decision.subject.pool or decision.parameters.get("pool", "")
+        pool = decision.subject.pool or decision.parameters.context.pool
         own = self._pools.get(pool, self._default)
         return next((each for each in own if each.supports(decision.action) and each.serves(decision)), None)
 

@@ -11,10 +11,11 @@ from tocsin.actions.model.controls import Controls
 from tocsin.actions.model.decision_log import DecisionLog
 from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.actions.model.policy import Policy
-from tocsin.actions.model.recovery import ASKED_BY, Inverse, is_asked
+from tocsin.actions.model.recovery import Inverse, is_asked
 from tocsin.actions.model.scope import base_key
 from tocsin.actions.model.sentences import joined, named
 from tocsin.actions.model.status import DecisionStatus
+from tocsin.domain.action_parameters import RecoveryParameters, undone_by
 from tocsin.domain.decision import Decision, DecisionState, Mode
 from tocsin.domain.errors import Conflict
 from tocsin.journal.kinds import EntryKind
@@ -38,7 +39,7 @@ def problem_of(status: DecisionStatus, controls: Controls) -> str:
 
 def waiting_for(key: str, records: list[LedgerEntry]) -> LedgerEntry | None:
     """The waiting decision that undoes the one with `key`; None where there is none."""
-    return next((one for one in records if one.waiting and one.decision.parameters.get("undoes") == key), None)
+    return next((one for one in records if one.waiting and undone_by(one.decision.parameters) == key), None)
 
 
 def asked(records: list[LedgerEntry]) -> dict[str, Decision]:
@@ -100,7 +101,9 @@ def _dated(
     while f"{made.key}|asked {number}" in book.ledger.known:
         number += 1
     key = f"{made.key}|asked {number}"
-    undone = str(made.parameters.get("undoes", ""))
+    parameters = replace(made.parameters, cause=key)
+    if isinstance(parameters, RecoveryParameters):
+        parameters = replace(parameters, asked_by=actor)
     told = f"{actor} undoes what was done" + (f": {reason}" if reason else "")
     return replace(
         made,
@@ -109,7 +112,7 @@ def _dated(
         at_ms=now_ms,
         expires_ms=now_ms + policy.time_box_ms,
         sentence=joined(f"{ACTIONS[made.action].verb} {named(made.subject)}", told),
-        parameters={**made.parameters, "cause": key, "undoes": undone, ASKED_BY: actor},
+        parameters=parameters,
     )
 
 

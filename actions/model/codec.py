@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from tocsin.domain.action_parameters import encode, parameters_of
 from tocsin.domain.decision import Decision, Outcome, Verdict
 
 _DECISION = TypeAdapter(Decision)
+_TEXTS = TypeAdapter(dict[str, str])
 _VERDICTS = TypeAdapter(tuple[Verdict, ...])
 _OUTCOME = TypeAdapter(Outcome)
 
 
 def dump_decision(decision: Decision) -> dict[str, Any]:
     """`decision` as a JSON object, its id beside the fields."""
-    dumped: dict[str, Any] = _DECISION.dump_python(decision, mode="json")
-    return {"id": decision.id, **dumped}
+    dumped: dict[str, Any] = _DECISION.dump_python(decision, mode="json", exclude={"parameters"})
+    return {"id": decision.id, **dumped, "parameters": encode(decision.parameters)}
 
 
 def load_decision(payload: dict[str, Any]) -> Decision:
-    """The decision of `payload`; raises pydantic's ValidationError where it is none."""
-    return _DECISION.validate_python({name: value for name, value in payload.items() if name != "id"})
+    """The decision of `payload`; raises pydantic's ValidationError where it is none.
+
+    Parameters that are unknown here, or cannot be read, are carried on: `Parameters.problem` tells of them.
+    """
+    rest = {name: value for name, value in payload.items() if name not in ("id", "parameters")}
+    decision = _DECISION.validate_python(rest)
+    texts = _TEXTS.validate_python(payload.get("parameters", {}))
+    return replace(decision, parameters=parameters_of(decision.action, texts))
 
 
 def dump_verdicts(verdicts: tuple[Verdict, ...]) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -69,21 +68,6 @@ def cheapest(priced: dict[ActionKind, float], most: ActionKind) -> ActionKind:
     order = list(ActionKind)
     allowed = [action for action in priced if order.index(action) <= order.index(most)]
     return min(allowed, key=lambda action: (priced[action], order.index(action)), default=most)
-
-
-LOSSES = "expected_losses"
-"""Parameter of a decision: what each choice was expected to lose, as `written_losses` has it."""
-
-
-def written_losses(priced: Mapping[ActionKind, float]) -> str:
-    """The comparison as JSON, GPU-hours by action."""
-    return json.dumps({str(action): round(priced[action], 6) for action in sorted(priced)})
-
-
-def read_losses(text: str) -> dict[ActionKind, float]:
-    """What `written_losses` gave; empty for an empty text."""
-    found: dict[str, float] = json.loads(text) if text else {}
-    return {ActionKind(name): loss for name, loss in found.items()}
 
 
 def in_words(priced: dict[ActionKind, float], chosen: ActionKind) -> str:

@@ -12,7 +12,7 @@ from tocsin.actions.model.deliveries import Delivered
 from tocsin.actions.model.experience import Tally
 from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.actions.model.scope import base_key, same_kind, slot_of
-from tocsin.actions.model.throttling import CAP, kind_of
+from tocsin.domain.action_parameters import ThrottleKind, undone_by
 from tocsin.domain.decision import Decision, DecisionState, Outcome, OutcomeStatus, Ruling
 from tocsin.domain.finding import ActionKind
 from tocsin.journal.chain import Entry
@@ -95,7 +95,7 @@ class Ledger:
         caps: set[str] = set()
         others: set[str] = set()
         for decision in self._running():
-            is_cap = decision.action is ActionKind.THROTTLE and kind_of(decision.parameters) == CAP
+            is_cap = decision.action is ActionKind.THROTTLE and decision.parameters.throttle_kind is ThrottleKind.CAP
             (caps if is_cap else others).add(base_key(decision.subject))
         return frozenset(caps - others)
 
@@ -129,7 +129,7 @@ class Ledger:
 
     def _end(self, record: LedgerEntry, state: DecisionState, payload: dict[str, Any]) -> None:
         record.state, record.reason = state, str(payload.get("reason", ""))
-        cause = record.decision.parameters.get("cause", "")
+        cause = record.decision.parameters.cause
         if payload.get("renew") and cause:
             self._renewals[cause] = self._renewals.get(cause, 0) + 1
         self.ended.append(record.decision.key)
@@ -221,7 +221,7 @@ class Ledger:
             host = spec.scope is Scope.HOST and effect.subject.host and effect.subject.host == recovery.subject.host
             same = base_key(effect.subject) == base_key(recovery.subject)
             # A restore that undoes nothing in particular gives back all there is.
-            alike = "undoes" not in recovery.parameters or same_kind(effect, recovery)
+            alike = not undone_by(recovery.parameters) or same_kind(effect, recovery)
             if spec.inverse is recovery.action and (same or host) and alike:
                 found.append(key)
         return found

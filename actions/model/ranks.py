@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.facts import NodeState
+from tocsin.domain.action_parameters import Rank
 from tocsin.domain.owner import Owner
 from tocsin.domain.subject import Subject, SubjectKind
-
-RANKS = "ranks"
-"""Parameter of a decision: the GPUs that it is for, as `written` puts them; kept in the journal with the decision."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Rank:
-    """One GPU of a job and the host whose agent has it."""
-
-    host: str
-    gpu: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +87,3 @@ def unseen_hosts(subject: Subject, view: FleetView) -> list[str]:
         return []
     seen = {rank.host for rank in ranks_of(subject, view)}
     return sorted(host for host, node in view.nodes.items() if jobs & node.held_by and host not in seen)
-
-
-def written(ranks: tuple[Rank, ...]) -> str:
-    """`ranks` as the value of a parameter."""
-    return json.dumps([[rank.host, rank.gpu] for rank in ranks], separators=(",", ":"))
-
-
-def read(text: str) -> tuple[Rank, ...]:
-    """Inverse of `written`; empty where the text holds no ranks."""
-    try:
-        return tuple(Rank(str(host), str(gpu)) for host, gpu in json.loads(text or "[]"))
-    except (ValueError, TypeError):
-        return ()

@@ -8,21 +8,24 @@ from dataclasses import replace
 from tocsin.actions.model.catalogue import ACTIONS
 from tocsin.actions.model.scope import affected, base_key, same_kind
 from tocsin.actions.model.sentences import joined, named
-from tocsin.actions.model.throttling import kind_of
 from tocsin.actions.model.view import FleetView
-from tocsin.actions.planning.follow_power import LIMIT_WATTS, WAS_WATTS
+from tocsin.domain.action_parameters import (
+    ActionParameters,
+    RecoveryParameters,
+    RestoreParameters,
+    asked_by,
+    encode,
+    parameters_of,
+)
 from tocsin.domain.decision import Decision
-from tocsin.domain.finding import Category, Severity
+from tocsin.domain.finding import ActionKind, Category, Severity
 
 Inverse = Callable[[Decision], Decision | None]
-
-ASKED_BY = "asked_by"
-"""Parameter of a recovery that a person asked for: its cause may be there still."""
 
 
 def is_asked(decision: Decision) -> bool:
     """Whether a person asked for this recovery."""
-    return ASKED_BY in decision.parameters
+    return bool(asked_by(decision.parameters))
 
 
 def inverse_of(decision: Decision) -> Decision | None:
@@ -35,8 +38,6 @@ def inverse_of(decision: Decision) -> Decision | None:
     if action is None:
         return None
     key = f"{decision.key}|{action}"
-    before = decision.parameters.get(WAS_WATTS)
-    limit = {} if before is None else {LIMIT_WATTS: before}
     return replace(
         decision,
         action=action,
@@ -45,8 +46,19 @@ def inverse_of(decision: Decision) -> Decision | None:
         sentence=joined(
             f"{ACTIONS[action].verb} {named(decision.subject)}: the cause of its {decision.action} is gone"
         ),
-        parameters={**decision.parameters, **limit, "cause": key, "undoes": decision.key},
+        parameters=_inverse_parameters(decision.parameters, action, key, decision.key),
     )
+
+
+def _inverse_parameters(done: ActionParameters, action: ActionKind, cause: str, undoes: str) -> ActionParameters:
+    """What was known of the action and of its cause is known of its inverse."""
+    made = parameters_of(action, encode(done))
+    if not isinstance(made, RecoveryParameters):
+        return replace(made, cause=cause)
+    made = replace(made, cause=cause, undoes=undoes)
+    if isinstance(made, RestoreParameters) and made.was_watts is not None:
+        made = replace(made, power_limit_watts=made.was_watts)
+    return made
 
 
 def due_recoveries(view: FleetView, inverse: Inverse) -> list[Decision]:
@@ -64,7 +76,9 @@ def due_recoveries(view: FleetView, inverse: Inverse) -> list[Decision]:
             continue
         undo = inverse(effect)
         if undo is not None:
-            due.setdefault(f"{base_key(undo.subject)}|{undo.action}|{kind_of(undo.parameters)}", _dated(undo, view))
+            due.setdefault(
+                f"{base_key(undo.subject)}|{undo.action}|{undo.parameters.throttle_kind}", _dated(undo, view)
+            )
     return list(due.values())
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tocsin.actions.model.catalogue import ACTIONS, Scope, is_disruptive
-from tocsin.actions.model.throttling import CAP, kind_of
 from tocsin.actions.model.view import FleetView, GpuView
-from tocsin.actions.planning.intent import NODE
+from tocsin.domain.action_parameters import ScaleInParameters, ThrottleKind
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.subject import Subject, SubjectKind
@@ -67,7 +66,7 @@ def reach(decision: Decision, view: FleetView) -> frozenset[str]:
 
 def named_host(decision: Decision) -> str:
     """The host that is to go when a pool is scaled in; empty where the decision leaves that to the manager."""
-    return decision.parameters.get(NODE, "") if decision.action is ActionKind.SCALE_IN else ""
+    return decision.parameters.node if isinstance(decision.parameters, ScaleInParameters) else ""
 
 
 def _largest_host(members: Iterable[GpuView], view: FleetView) -> tuple[GpuView, ...]:
@@ -86,15 +85,15 @@ def base_key(subject: Subject) -> str:
 def same_kind(one: Decision, other: Decision) -> bool:
     """Whether neither or both are about a fixed cap: the cap of a budget and the throttle of a hot GPU stand side by
     side, and each is given back for itself."""
-    return kind_of(one.parameters) == kind_of(other.parameters)
+    return one.parameters.throttle_kind is other.parameters.throttle_kind
 
 
 def slot_of(decision: Decision) -> tuple[str, ActionKind]:
     """Under which subject and action the tries of a decision are counted: those of a fixed cap for themselves, so that
     a budget uses up no try of the heat."""
     key = base_key(decision.subject)
-    capped = decision.action in (ActionKind.THROTTLE, ActionKind.RESTORE) and kind_of(decision.parameters) == CAP
-    return (f"{key}|{CAP}" if capped else key, decision.action)
+    capped = decision.parameters.throttle_kind is ThrottleKind.CAP
+    return (f"{key}|{ThrottleKind.CAP}" if capped else key, decision.action)
 
 
 def effects(view: FleetView) -> list[Decision]:

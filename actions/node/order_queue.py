@@ -10,11 +10,10 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tocsin.actions.model.throttling import LEAD, LIMIT_SHARE, OF, kind_of
 from tocsin.actions.planning.facts import NodeState
 from tocsin.domain.clock import SECOND, Clock
 from tocsin.domain.finding import ActionKind
-from tocsin.domain.order import DRY_RUN, Order, OrderReport, OrderState
+from tocsin.domain.order import Order, OrderReport, OrderState, RestoreOrderParameters, ThrottleOrderParameters
 
 KEPT = 10_000
 """Ended orders that are remembered, so that one is not put up again (own choice)."""
@@ -108,7 +107,7 @@ class OrderQueue:
             issued_ms=now_ms,
             expires_ms=now_ms + self._hold_ms,
             lease_seconds=0.0,
-            parameters={OF: kind_of(given)} | {name: value for name, value in given.items() if name == DRY_RUN},
+            parameters=RestoreOrderParameters(of=given.throttle_kind, dry_run=given.dry_run),
         )
         self._standing[back.key] = Standing(back)
 
@@ -147,11 +146,12 @@ class OrderQueue:
 
     def _handed_out(self, standing: Standing) -> Order:
         order = standing.order
-        parameters = dict(order.parameters)
-        lead = self._standing.get(parameters.get(LEAD, ""))
-        share = None if lead is None else _share(lead.report)
-        if share is not None:
-            parameters[LIMIT_SHARE] = f"{share:.6f}"
+        parameters = order.parameters
+        if isinstance(parameters, ThrottleOrderParameters):
+            lead = self._standing.get(parameters.lead)
+            share = None if lead is None else _share(lead.report)
+            if share is not None:
+                parameters = replace(parameters, limit_share=share)
         lease = self._lease if order.action is ActionKind.THROTTLE else 0.0
         return replace(order, parameters=parameters, lease_seconds=lease, epoch=self._epoch_of(standing))
 

@@ -13,9 +13,6 @@ from dataclasses import dataclass
 from tocsin.actions.node.ports import ResetFacts, ResetPort
 from tocsin.domain.errors import TocsinError
 
-DRAINED = "drained"
-"""Parameter of an order: ``true`` where the brain saw the whole node out of service."""
-
 
 @dataclass(frozen=True, slots=True)
 class ResetResult:

@@ -3,14 +3,13 @@ with the hot GPU of the same job."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tocsin.actions.model.throttling import CLOCK_MHZ, LEAD, LIMIT_SHARE, LIMIT_WATTS, kind_of
 from tocsin.actions.node.limit_writer import LimitWriter, Write
 from tocsin.actions.node.ports import PowerPort
 from tocsin.actions.node.thermal import Phase, ThermalController, ThermalSettings
-from tocsin.domain.order import Order, OrderReport, OrderState
+from tocsin.domain.action_parameters import ThrottleKind
+from tocsin.domain.order import Order, OrderReport, OrderState, ThrottleOrderParameters
 from tocsin.domain.power import Heat, LimitFailure, Obstacle, PowerLimits
 
 CLOCK_SETTLES_SECONDS = 5.0
@@ -18,20 +17,6 @@ CLOCK_SETTLES_SECONDS = 5.0
 CLOCK_TOLERANCE_MHZ = 30
 SAMPLE_SECONDS = 1.0
 """Time between two samples of the controller."""
-
-
-def number(parameters: Mapping[str, str], name: str) -> float | None:
-    """Parameter `name` as a positive number; None where it is absent. Raises LimitFailure where it is none."""
-    text = parameters.get(name, "")
-    if not text:
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e9:
-        raise LimitFailure(Obstacle.REFUSED, f"{name} = {text!r} is no positive number")
-    return value
 
 
 @dataclass
@@ -63,9 +48,15 @@ class Throttle:
     _asked_mw: int | None = None
 
     @property
-    def kind(self) -> str:
-        """`HEAT` or `CAP`."""
-        return kind_of(self.order.parameters)
+    def parameters(self) -> ThrottleOrderParameters:
+        """Those of the order."""
+        assert isinstance(self.order.parameters, ThrottleOrderParameters)
+        return self.order.parameters
+
+    @property
+    def kind(self) -> ThrottleKind:
+        """What decides the limit."""
+        return self.order.parameters.throttle_kind
 
     @property
     def limits(self) -> bool:
@@ -75,8 +66,7 @@ class Throttle:
     @property
     def thermal(self) -> bool:
         """Whether the controller decides, rather than a number in the order."""
-        names = (LIMIT_WATTS, CLOCK_MHZ, LEAD)
-        return not any(self.order.parameters.get(name) for name in names)
+        return self.kind is ThrottleKind.HEAT and not self.parameters.lead
 
     def begin(self, port: PowerPort, keeper: LimitWriter) -> None:
         """Look at the GPU before anything is done."""
@@ -102,9 +92,10 @@ class Throttle:
         self.begin(port, keeper)
         assert self.found is not None
         now = f"{self.found.current_mw / 1000:g} W"
-        if CLOCK_MHZ in self.order.parameters:
+        highest = self.parameters.sm_clock_max_mhz
+        if highest is not None:
             clocks = port.clocks(self.order.gpu)
-            top = min(max(number(self.order.parameters, CLOCK_MHZ) or 0.0, clocks.low_mhz), clocks.high_mhz)
+            top = min(max(highest, clocks.low_mhz), clocks.high_mhz)
             return f"dry run: would lock the SM clock to {clocks.low_mhz} to {top:g} MHz"
         if self._controller is not None:
             floor = f"{self._controller.floor_mw / 1000:g} W"
@@ -118,13 +109,12 @@ class Throttle:
         """The brain still wants it; a follower takes its lead's present share."""
         self.order = order
         self.lease_until_s = now_s + order.lease_seconds
-        if self.order.parameters.get(LEAD):
+        if self.parameters.lead:
             self._set_wanted()
 
     def _set_wanted(self) -> None:
         assert self.found is not None
-        watts = number(self.order.parameters, LIMIT_WATTS)
-        share = number(self.order.parameters, LIMIT_SHARE)
+        watts, share = self.parameters.power_limit_watts, self.parameters.limit_share
         if watts is not None:
             self._wanted_mw = round(watts * 1000.0)
         elif share is not None:
@@ -146,8 +136,9 @@ class Throttle:
         self._sampled_s = now_s
         heat = port.heat(self.order.gpu)
         self._note(heat)
-        if CLOCK_MHZ in self.order.parameters:
-            return self._lock(now_s, port, keeper)
+        highest = self.parameters.sm_clock_max_mhz
+        if highest is not None:
+            return self._lock(highest, now_s, port, keeper)
         if self._controller is not None:
             self._controller.cap_mw = keeper.cap(self.order)
             self._wanted_mw = self._controller.sample(now_s, heat)
@@ -176,8 +167,7 @@ class Throttle:
             self.least_mw = min(self.least_mw, now.current_mw)
             self.detail = f"limit {now.current_mw / 1000:g} W, {now.enforced_mw / 1000:g} W in force"
 
-    def _lock(self, now_s: float, port: PowerPort, keeper: LimitWriter) -> Write | None:
-        highest = number(self.order.parameters, CLOCK_MHZ) or 0.0
+    def _lock(self, highest: float, now_s: float, port: PowerPort, keeper: LimitWriter) -> Write | None:
         if self._locked_s is None:
             self._locked_s = now_s
             return keeper.lock(self.order, round(highest))

@@ -10,18 +10,25 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from tocsin.actions.model.throttling import CLOCK_MHZ, OF, kind_of
 from tocsin.actions.node.limit_writer import LimitWriter
 from tocsin.actions.node.markers import MarkerFolder
 from tocsin.actions.node.ports import HookPort, PowerPort, ResetPort
 from tocsin.actions.node.requests import Request
-from tocsin.actions.node.reset import DRAINED, ResetResult, run_reset
+from tocsin.actions.node.reset import ResetResult, run_reset
 from tocsin.actions.node.thermal import ThermalSettings
 from tocsin.actions.node.throttle import Throttle
+from tocsin.domain.action_parameters import ThrottleKind
 from tocsin.domain.clock import Clock
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind
-from tocsin.domain.order import DRY_RUN, Order, OrderReport, OrderState
+from tocsin.domain.order import (
+    Order,
+    OrderReport,
+    OrderState,
+    ResetOrderParameters,
+    RestoreOrderParameters,
+    ThrottleOrderParameters,
+)
 from tocsin.domain.power import LimitFailure, PowerLimits
 from tocsin.telemetry.log import logger
 
@@ -173,7 +180,7 @@ class NodeWorker:
             self._throttle(order)
         elif order.action is ActionKind.RESET_GPU:
             allowed = "reset" in self._rules.allow and not self._dry(order)
-            drained = order.parameters.get(DRAINED) == "true"
+            drained = isinstance(order.parameters, ResetOrderParameters) and order.parameters.drained
             port = self._ports.reset
             self._ports.power.release()
             future = self._ports.submit(lambda: run_reset(port, order.gpu, drained=drained, allowed=allowed))
@@ -194,10 +201,10 @@ class NodeWorker:
             return f'not allowed on this node: add "{needed}" to node.allow'
         if order.action is not ActionKind.RESTORE and order.issued_ms >= order.expires_ms:
             return "the order has expired"
-        return ""
+        return order.parameters.problem
 
     def _dry(self, order: Order) -> bool:
-        return self._rules.dry_run or order.parameters.get(DRY_RUN) == "true"
+        return self._rules.dry_run or order.parameters.dry_run
 
     def _rehearse(self, order: Order) -> tuple[OrderState, str]:
         """All but the last call of an order, and what that would have been."""
@@ -218,14 +225,14 @@ class NodeWorker:
 
     def _taken_already(self, order: Order) -> str:
         """Why the GPU cannot be under `order` as well; empty where it can. Heat and a fixed cap go together."""
-        other = next(iter(self._on(order.gpu, kind_of(order.parameters))), None)
+        other = next(iter(self._on(order.gpu, order.parameters.throttle_kind)), None)
         if other is not None:
             return f"the GPU is under another order already ({other.order.key})"
         return "an earlier limit of this GPU could not be given back yet" if order.gpu in self._left else ""
 
-    def _on(self, gpu: str, kind: str = "") -> list[Throttle]:
+    def _on(self, gpu: str, kind: ThrottleKind | None = None) -> list[Throttle]:
         """The throttles of a GPU, those of one kind where it is named."""
-        return [each for each in self._throttles.values() if each.order.gpu == gpu and kind in ("", each.kind)]
+        return [each for each in self._throttles.values() if each.order.gpu == gpu and kind in (None, each.kind)]
 
     def _outranked(self, order: Order) -> str:
         heard = f"epoch {order.epoch}, this node has heard of {self._epoch}"
@@ -249,7 +256,8 @@ class NodeWorker:
 
     def _restore(self, order: Order) -> None:
         """Give back what orders of the named kind hold on this GPU, or any; a restore of nothing is done at once."""
-        ended = self._on(order.gpu, order.parameters.get(OF, ""))
+        kind = order.parameters.of if isinstance(order.parameters, RestoreOrderParameters) else None
+        ended = self._on(order.gpu, kind)
         figures: dict[str, float] = {}
         for throttle in ended:
             if throttle.order.key not in self._throttles:
@@ -392,7 +400,9 @@ class NodeWorker:
 def _needed(order: Order) -> str | None:
     """What ``node.allow`` must have for `order`: empty for what needs none, None for what no node does."""
     if order.action is ActionKind.THROTTLE:
-        return "clocks" if CLOCK_MHZ in order.parameters else "throttle"
+        parameters = order.parameters
+        clocks = isinstance(parameters, ThrottleOrderParameters) and parameters.sm_clock_max_mhz is not None
+        return "clocks" if clocks else "throttle"
     return {
         ActionKind.RESTORE: "",
         ActionKind.RESET_GPU: "",

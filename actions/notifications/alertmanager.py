@@ -14,6 +14,7 @@ from tocsin.actions.notifications.http_channel import HttpChannel
 from tocsin.actions.notifications.protocol import Channel, Message
 from tocsin.actions.notifications.registry import ChannelDependencies, channel
 from tocsin.actions.notifications.text import clean, clip
+from tocsin.domain.action_parameters import NotifyParameters
 from tocsin.domain.clock import SECOND, to_iso
 from tocsin.domain.decision import Decision
 from tocsin.domain.subject import SubjectKind
@@ -68,7 +69,8 @@ class Alertmanager(HttpChannel):
 def labels_of(decision: Decision, more: dict[str, str]) -> dict[str, str]:
     """What identifies the alert: the same fault has the same labels for as long as it lasts."""
     subject = decision.subject
-    escalated = "escalates" in decision.parameters
+    told = decision.parameters
+    escalated = isinstance(told, NotifyParameters) and bool(told.escalates)
     known = {
         "alertname": "TocsinActionFailed" if escalated else alertname(decision.rule),
         "severity": str(decision.severity),

@@ -100,7 +100,7 @@ def wants(settings: ChannelSettings, decision: Decision) -> bool:
     if decision.severity.rank < settings.min_severity.rank or (decision.simulated and not settings.simulated):
         return False
     subject = decision.subject
-    pool = subject.name if subject.kind is SubjectKind.POOL else subject.pool or decision.parameters.get("pool", "")
+    pool = subject.name if subject.kind is SubjectKind.POOL else subject.pool or decision.parameters.context.pool
     if settings.pools and pool and pool not in settings.pools and subject.kind is not SubjectKind.FLEET:
         return False
     return not settings.rules or any(fnmatchcase(decision.rule, pattern) for pattern in settings.rules)

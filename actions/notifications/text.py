@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tocsin.actions.model.sentences import named
 from tocsin.actions.notifications.protocol import Message
+from tocsin.domain.action_parameters import NotifyParameters
 from tocsin.domain.clock import to_iso
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind, Severity
@@ -75,9 +76,9 @@ class Links:
 
     def runbook(self, decision: Decision) -> str:
         """The page about what is intended, or about the breaker; empty without a base."""
-        intended = decision.parameters.get("intended", "")
-        action = intended if intended in list(ActionKind) else ActionKind.NOTIFY
-        page = "guards/breaker.md" if decision.rule == "breaker" else f"actions/{action}.md"
+        told = decision.parameters
+        intended = told.intended if isinstance(told, NotifyParameters) else None
+        page = "guards/breaker.md" if decision.rule == "breaker" else f"actions/{intended or ActionKind.NOTIFY}.md"
         return f"{self.runbooks.rstrip('/')}/{page}" if self.runbooks else ""
 
 
@@ -156,18 +157,18 @@ def text_of(message: Message, links: Links, language: str) -> Text:
 def _single(message: Message, language: str) -> tuple[str, str, tuple[tuple[str, str], ...]]:
     decision = message.first
     words = _WORDS[language]
-    proposed = decision.parameters.get("proposes", "")
+    told = decision.parameters if isinstance(decision.parameters, NotifyParameters) else NotifyParameters()
     known = {
         "rule": decision.rule,
         "subject": named(decision.subject),
         "pool": decision.subject.pool,
-        "intended": decision.parameters.get("intended", ""),
-        "approve": f"tocsin approve {proposed}" if proposed and not message.resolved else "",
+        "intended": str(told.intended or ""),
+        "approve": f"tocsin approve {told.proposes}" if told.proposes and not message.resolved else "",
         "decision": decision.id,
         "at": to_iso(message.at_ms),
     }
     facts = tuple((words[name], clip(clean(value), 200)) for name, value in known.items() if value)
-    forecast = decision.parameters.get("forecast_zh", "") if language == "zh" else ""
+    forecast = decision.parameters.context.forecast_zh if language == "zh" else ""
     body = clip(clean(f"{decision.sentence} {forecast}"), SENTENCE_LIMIT)
     return f"{decision.rule}, {named(decision.subject)}", body, facts
 

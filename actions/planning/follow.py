@@ -8,13 +8,21 @@ from dataclasses import dataclass, field, replace
 
 from tocsin.actions.planning.defragment import defragment, repack_mig
 from tocsin.actions.planning.follow_power import Cap, follow_power
-from tocsin.actions.planning.intent import NODE, RULES, Intent, numbers, subject_of_gpu, work_of
+from tocsin.actions.planning.intent import RULES, Intent, subject_of_gpu, work_of
 from tocsin.actions.planning.plan import Plan, Step, StepKind
 from tocsin.actions.planning.power import PowerBudget
 from tocsin.actions.planning.scaling import Demand, ScalingPolicy, follow_demand, scale_in
 from tocsin.actions.planning.simulation import PlanBroken, Simulation
 from tocsin.actions.planning.state import FleetState, Pool
 from tocsin.actions.planning.units import Limits
+from tocsin.domain.action_parameters import (
+    DecisionContext,
+    GpuPlace,
+    MigrateParameters,
+    ScaleInParameters,
+    ScaleOutParameters,
+    ScaleParameters,
+)
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.domain.words import counted
@@ -140,21 +148,19 @@ def _migrations(rule: str, state: FleetState, step: Step, told: str, plan: Plan)
     if not moved:
         return []
     first, work = moved[0], state.works[moved[0].work]
-    parameters = {
-        "work": work_of(work),
-        "from": " ".join(_place(hold.gpu, hold.start) for hold in first.source),
-        "to": " ".join(_place(hold.gpu, hold.start) for hold in first.target),
-        "to_host": state.gpus[first.target[0].gpu].host,
-        **numbers(gain=step.gain_gpu_hours, cost=step.cost_gpu_hours),
-        **numbers("plan_", gain=plan.gain_gpu_hours, cost=plan.cost_gpu_hours),
-    }
+    parameters = MigrateParameters(
+        work=(work_of(work),),
+        source=tuple(GpuPlace(hold.gpu, hold.start) for hold in first.source),
+        target=tuple(GpuPlace(hold.gpu, hold.start) for hold in first.target),
+        to_host=((state.gpus[first.target[0].gpu].host,),),
+        gain_gpu_hours=round(step.gain_gpu_hours, 2),
+        cost_gpu_hours=round(step.cost_gpu_hours, 2),
+        plan_gain_gpu_hours=round(plan.gain_gpu_hours, 2),
+        plan_cost_gpu_hours=round(plan.cost_gpu_hours, 2),
+    )
     sentence = f"{step.sentence.rstrip('.')}; {told}."
     subject = subject_of_gpu(state, first.source[0].gpu, _detail(state, step))
     return [Intent(rule, subject, ActionKind.MIGRATE, sentence, parameters, work_of(work), state.simulated)]
-
-
-def _place(gpu: str, start: int | None) -> str:
-    return gpu if start is None else f"{gpu}@{start}"
 
 
 def _scale_in(state: FleetState, means: PlanDependencies, past: Past) -> tuple[Plan, list[Intent]]:
@@ -220,9 +226,10 @@ def _emptied(
 
 def _size(rule: str, action: ActionKind, state: FleetState, pool: str, step: Step, nodes: int) -> Intent:
     sign = "+" if action is ActionKind.SCALE_OUT else "-"
-    parameters = {"pool": pool, "nodes": str(nodes), "gpus": str(nodes * state.pools[pool].node_gpus)}
+    context, gpus = DecisionContext(pool=pool), nodes * state.pools[pool].node_gpus
+    parameters: ScaleParameters = ScaleOutParameters(context=context, nodes=nodes, gpus=gpus)
     if action is ActionKind.SCALE_IN:
-        parameters[NODE] = step.subject
+        parameters = ScaleInParameters(context=context, nodes=nodes, gpus=gpus, node=step.subject)
     subject = Subject(SubjectKind.POOL, pool, pool=pool, detail=f"{sign}{counted(nodes, 'node')}")
     return Intent(rule, subject, action, step.sentence, parameters, simulated=state.simulated)
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tocsin.actions.planning.intent import RULES, Intent, subject_of_gpu
 from tocsin.actions.planning.plan import Plan, Step
 from tocsin.actions.planning.power import PowerBudget, power_caps
 from tocsin.actions.planning.state import FleetState
+from tocsin.domain.action_parameters import ThrottleParameters
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.subject import Subject
 
 GRAIN_W = 10
 """Limits are asked for in steps of so many watts, so that small shifts of the plan change no decision (own choice)."""
-LIMIT_WATTS = "power_limit_watts"
-WAS_WATTS = "was_watts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +25,7 @@ class Cap:
     subject: Subject
     gpus: tuple[str, ...]
     was_watts: float
-    parameters: Mapping[str, str] = field(default_factory=dict)
+    parameters: ThrottleParameters = field(default_factory=ThrottleParameters)
 
 
 def follow_power(
@@ -78,8 +77,8 @@ def _holds(state: FleetState, budget: PowerBudget) -> bool:
 
 
 def _keep(cap: Cap, state: FleetState) -> Intent:
-    watts = cap.parameters.get(LIMIT_WATTS, "")
-    sentence = f"Keep the power limit of {cap.subject.name} at {watts} W: the power budget would not hold without it."
+    watts = f"{cap.parameters.power_limit_watts or 0.0:.0f} W"
+    sentence = f"Keep the power limit of {cap.subject.name} at {watts}: the power budget would not hold without it."
     return Intent(RULES["power"], cap.subject, ActionKind.THROTTLE, sentence, cap.parameters, simulated=state.simulated)
 
 
@@ -111,6 +110,6 @@ def _limit(state: FleetState, step: Step) -> Intent:
         subject_of_gpu(state, slot.uuid, f"{watts} W"),
         ActionKind.THROTTLE,
         sentence,
-        {LIMIT_WATTS: str(watts), WAS_WATTS: f"{slot.limit_watts:.0f}"},
+        ThrottleParameters(power_limit_watts=watts, was_watts=round(slot.limit_watts)),
         simulated=state.simulated,
     )

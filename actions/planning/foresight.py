@@ -11,6 +11,7 @@ from tocsin.actions.planning.placement import assign
 from tocsin.actions.planning.plan import Plan, Step
 from tocsin.actions.planning.state import UNSEEN, FleetState, Slot, Workload
 from tocsin.actions.planning.units import Limits, pinned, price
+from tocsin.domain.action_parameters import ActionParameters, DefragmentParameters, MigrateParameters
 from tocsin.domain.finding import ActionKind, Finding, Incident
 from tocsin.domain.subject import Subject, SubjectKind
 
@@ -24,7 +25,7 @@ PLANNED = frozenset(RULES.values())
 class PlanNote:
     """What a decision is told by a plan: parameters, and a clause of its sentence."""
 
-    parameters: Mapping[str, str] = field(default_factory=dict)
+    parameters: ActionParameters | None = None
     words: str = ""
 
 
@@ -38,7 +39,7 @@ class Foresight:
     `state` is None where no look was taken yet; `plans` are by planner.
     """
 
-    steps: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
+    steps: Mapping[tuple[str, str], ActionParameters] = field(default_factory=dict)
     state: FleetState | None = None
     plans: Mapping[str, Plan] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
@@ -46,7 +47,7 @@ class Foresight:
     def told(self, root: Finding, action: ActionKind) -> PlanNote:
         """What a decision for `action` about `root` should name; nothing where no plan knows anything."""
         if root.rule in PLANNED:
-            return PlanNote(self.steps.get((root.rule, root.subject.key), {}))
+            return PlanNote(self.steps.get((root.rule, root.subject.key)))
         if self.state is None:
             return NOTHING
         if action is ActionKind.MIGRATE:
@@ -68,16 +69,16 @@ def _places(state: FleetState, subject: Subject, limits: Limits) -> PlanNote:
     found, said = [], []
     for name in sorted({work.unit for work in works.values()}):
         members = [work for work in works.values() if work.unit == name]
-        hosts, words = _place(now, members, limits)
-        found.append((work_of(members[0]), hosts))
+        where, words = _place(now, members, limits)
+        found.append((work_of(members[0]), where))
         said.append(words)
     said = list(dict.fromkeys(said))
     more = f" and {len(said) - MOST_NAMED} more" if len(said) > MOST_NAMED else ""
-    parameters = {"work": ",".join(name for name, _ in found), "to_host": ",".join(hosts for _, hosts in found)}
-    return PlanNote(parameters, f"{', '.join(said[:MOST_NAMED])}{more}")
+    names, hosts = tuple(name for name, _ in found), tuple(hosts for _, hosts in found)
+    return PlanNote(MigrateParameters(work=names, to_host=hosts), f"{', '.join(said[:MOST_NAMED])}{more}")
 
 
-def _place(state: FleetState, works: list[Workload], limits: Limits) -> tuple[str, str]:
+def _place(state: FleetState, works: list[Workload], limits: Limits) -> tuple[tuple[str, ...], str]:
     """The hosts for these pieces of one unit, and in words; no hosts where they have to stay."""
     name = works[0].unit
     alone = [replace(work, gang="", lost_s=work.lost_s or 0.0) for work in works]
@@ -85,16 +86,16 @@ def _place(state: FleetState, works: list[Workload], limits: Limits) -> tuple[st
         (why for one in alone if (why := pinned(_open(state, one), [one], replace(limits, patience_s=-1.0)))), ""
     )
     if reason:
-        return "", f"{'what runs there' if works[0].stays == UNSEEN else name} has to stay: {reason}"
+        return (), f"{'what runs there' if works[0].stays == UNSEEN else name} has to stay: {reason}"
     without = state.with_works([replace(work, holds=()) for work in works])
     places = assign(without, [replace(work, holds=()) for work in works], limits)
     if places is None:
-        return "", f"{name} has no place now"
-    hosts = " ".join(sorted({one.host for _, one in places}))
+        return (), f"{name} has no place now"
+    hosts = tuple(sorted({one.host for _, one in places}))
     prices = [price(state, work, limits) for work in works]
     known = [one.gpu_hours for one in prices if one is not None]
     lost = f" for {sum(known):.2f} GPU-hours" if len(known) == len(prices) else ""
-    return hosts, f"{name} to {hosts}{lost}"
+    return hosts, f"{name} to {' '.join(hosts)}{lost}"
 
 
 def _open(state: FleetState, work: Workload) -> FleetState:
@@ -126,9 +127,8 @@ def _repacking(state: FleetState, steps: Sequence[Step]) -> PlanNote:
     hosts = [state.gpus[move.target[0].gpu].host for _, move in moves]
     said = [step.sentence[0].lower() + step.sentence[1:].rstrip(".") for step in steps[:MOST_NAMED]]
     more = f" and {len(steps) - MOST_NAMED} more" if len(steps) > MOST_NAMED else ""
-    return PlanNote(
-        {"work": ",".join(name for name, _ in moves), "to_host": ",".join(hosts)}, f"{', '.join(said)}{more}"
-    )
+    made = DefragmentParameters(work=tuple(name for name, _ in moves), to_host=tuple((host,) for host in hosts))
+    return PlanNote(made, f"{', '.join(said)}{more}")
 
 
 class Proposals:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tocsin.actions.planning.state import FleetState, Workload
+from tocsin.domain.action_parameters import ActionParameters
 from tocsin.domain.finding import ActionKind, Category, Finding, Severity
 from tocsin.domain.owner import Owner
 from tocsin.domain.subject import Subject, SubjectKind
@@ -31,7 +32,7 @@ class Intent:
     subject: Subject
     action: ActionKind
     sentence: str
-    parameters: Mapping[str, str] = field(default_factory=dict)
+    parameters: ActionParameters
     work: str = ""
     simulated: bool = False
 
@@ -68,8 +69,3 @@ def subject_of_gpu(state: FleetState, uuid: str, detail: str = "") -> Subject:
 def work_of(work: Workload) -> str:
     """The id under which managers know a piece of work: that of its gang where it is a part of one."""
     return work.gang or work.id
-
-
-def numbers(prefix: str = "", *, gain: float, cost: float) -> dict[str, str]:
-    """Gain and cost in GPU-hours as parameters."""
-    return {f"{prefix}gain_gpu_hours": f"{gain:.2f}", f"{prefix}cost_gpu_hours": f"{cost:.2f}"}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from tocsin.actions.model.executor import ExecutionResult
-from tocsin.actions.model.scaling import nodes_wanted
+from tocsin.actions.model.scaling import nodes_wanted, scale_parameters
 from tocsin.actions.slurm import comments
 from tocsin.actions.slurm.client import Slurm
 from tocsin.actions.slurm.comments import CommentTag
@@ -57,7 +56,7 @@ class Power:
         mine = _marked(seen, UP, decision.id)
         sleeping = self.asleep(pool, seen)
         # The world shows what a lost answer did: only what is neither marked nor up already is asked for.
-        wanted = min(self._wanted(decision.parameters, pool, seen), self._settings.max_power_up)
+        wanted = min(self._wanted(decision, pool, seen), self._settings.max_power_up)
         fresh = [name for name in sleeping if name not in mine][: max(0, wanted - len(mine))]
         for name in fresh:
             self._ask(name, seen, CommentTag(UP, decision.id, now_ms), up=True)
@@ -71,7 +70,7 @@ class Power:
     def back(self, decision: Decision, pool: str, seen: Snapshot, now_ms: int, only: str = "") -> ExecutionResult:
         """Power down idle nodes, none but `only` where that names one."""
         mine = _marked(seen, DOWN, decision.id)
-        wanted = self._wanted(decision.parameters, pool, seen)
+        wanted = self._wanted(decision, pool, seen)
         fresh = self.idle(pool, seen, only)[: max(0, wanted - len(mine))]
         for name in fresh:
             self._ask(name, seen, CommentTag(DOWN, decision.id, now_ms), up=False)
@@ -95,10 +94,10 @@ class Power:
         comment = comments.put("" if known is None else known.comment, mark)
         self._slurm.power(name, up=up, comment=comment)
 
-    def _wanted(self, parameters: Mapping[str, str], pool: str, seen: Snapshot) -> int:
+    def _wanted(self, decision: Decision, pool: str, seen: Snapshot) -> int:
         """``nodes`` of the decision, or as many as hold its ``gpus``; else one."""
         each = max((node.gpus for node in self._members(pool, seen)), default=0)
-        return nodes_wanted(parameters, each)
+        return nodes_wanted(scale_parameters(decision), each)
 
 
 def none_idle(where: str, only: str) -> str:

@@ -20,6 +20,7 @@ from tocsin.actions.slurm.client import Slurm
 from tocsin.actions.slurm.hostlist import expand
 from tocsin.actions.slurm.runner import CommandRunner, SlurmProblem, Trouble
 from tocsin.config.slurm import SlurmSettings
+from tocsin.domain.action_parameters import parameters_of
 from tocsin.domain.clock import HOUR, SystemClock
 from tocsin.domain.decision import Decision, DecisionState, Mode
 from tocsin.domain.finding import ActionKind, Category, Finding, Severity
@@ -74,7 +75,7 @@ def decision(action: ActionKind, name: str, kind: SubjectKind = SubjectKind.HOST
         expires_ms=now_ms + HOUR,
         key=f"{action}|{name}|{now_ms}",
         sentence=f"{name} 'GPU 0' is hot; $(reboot)",
-        parameters=parameters,
+        parameters=parameters_of(action, parameters),
     )
 
 

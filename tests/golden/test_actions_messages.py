@@ -10,6 +10,7 @@ import pytest
 
 from tocsin.actions.notifications.delivery import sign
 from tocsin.actions.notifications.webhook import NOTIFIED, REQUESTED, encode
+from tocsin.domain.action_parameters import CordonParameters, DecisionContext
 from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.finding import ActionKind, Category, Severity
 from tocsin.domain.subject import Subject, SubjectKind
@@ -29,7 +30,7 @@ ACTION = Decision(
     sentence="Cordon GPU-5d1f0b7c on node-7: 93 °C for 10 min, limit 85 °C.",
     findings=("0123456789abcdef",),
     incident="0123456789abcdef",
-    parameters={"host": "node-7", "pool": "train"},
+    parameters=CordonParameters(context=DecisionContext(host="node-7", pool="train")),
 )
 NOTICE = replace(
     ACTION,

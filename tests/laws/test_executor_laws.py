@@ -18,6 +18,7 @@ from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor, 
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.notifications.webhook import WebhookSender
 from tocsin.config.settings import Settings, WebhookSettings
+from tocsin.domain.action_parameters import parameters_of
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, ManualClock
 from tocsin.domain.decision import Decision, DecisionState, Mode, OutcomeStatus, Ruling, Verdict
 from tocsin.domain.finding import ActionKind, Category, Severity
@@ -60,7 +61,7 @@ def _decision(action: ActionKind = ActionKind.CORDON) -> Decision:
         key=f"hot|gpu:GPU-0-0|{action}|{T0}",
         sentence="It is too hot.",
         findings=("f1",),
-        parameters={"pods": "default/train-0", "mig_config": "all-1g.10gb"},
+        parameters=parameters_of(action, {"pods": "default/train-0", "mig_config": "all-1g.10gb"}),
     )
 
 

@@ -19,7 +19,9 @@ from tocsin.actions.notifications.protocol import Message, Phase, message_of
 from tocsin.actions.notifications.registry import build_channel
 from tocsin.actions.notifications.slack import HEADER_LIMIT, SECTION_LIMIT
 from tocsin.actions.notifications.text import clean, clip, clip_bytes, text_of
+from tocsin.domain.action_parameters import parameters_of
 from tocsin.domain.decision import Decision
+from tocsin.domain.finding import ActionKind
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin_testing.notify_world import DECISION, LINKS, channel_settings, means
 
@@ -47,6 +49,9 @@ TEXTS = st.one_of(
 )
 
 
+NAMES = st.sampled_from(["pool", "forecast_zh", "intended", "proposes"])
+
+
 @st.composite
 def decisions(draw: st.DrawFn) -> Decision:
     """A notification in which every text is hostile."""
@@ -58,7 +63,7 @@ def decisions(draw: st.DrawFn) -> Decision:
         sentence=draw(TEXTS),
         # The journal takes no half of a surrogate pair, and a decision is there first.
         key=draw(st.text(max_size=600)),
-        parameters=draw(st.dictionaries(st.sampled_from(["pool", "forecast_zh", "intended", "proposes"]), TEXTS)),
+        parameters=parameters_of(ActionKind.NOTIFY, draw(st.dictionaries(NAMES, TEXTS))),
     )
 
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 
 from tocsin.api.service import Service
 from tocsin.client.models import GpuSummary, SubjectOut
+from tocsin.domain.action_parameters import (
+    ActionParameters,
+    DefragmentParameters,
+    MigrateParameters,
+    ScaleInParameters,
+    parameters_of,
+    ranks_in,
+)
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.subject import SubjectKind
 
@@ -29,10 +36,6 @@ _OF_ITS_JOB = frozenset({ActionKind.THROTTLE, ActionKind.RESTORE, ActionKind.CHE
 """Actions that slow or stop all of the job on their GPU, wherever its other GPUs are."""
 _OF_ALL_JOBS = frozenset({ActionKind.DRAIN, ActionKind.REBOOT_NODE})
 """Actions that stop every job on the host."""
-_PLACES = ("from", "to")
-"""Parameters that name GPUs, separated by blanks, a MIG slice behind an at sign."""
-_HOSTS = ("to_host", "node", "host")
-"""Parameters that name hosts, those of several pieces of work separated by commas, of one piece by blanks."""
 
 
 def pools_of(
@@ -51,7 +54,8 @@ def pools_of(
         reached |= service.same_jobs(own)
     if action in _OF_ALL_JOBS:
         reached |= service.same_jobs(own | on_host)
-    reached |= _named(parameters or {}, gpus)
+    if action is not None:
+        reached |= _named(parameters_of(action, parameters or {}), gpus)
     pools = {gpu.uuid: gpu.pool for gpu in gpus}
     found = {pools.get(uuid, "") for uuid in reached if uuid != subject.name or uuid in pools}
     if subject.kind is SubjectKind.POOL:
@@ -72,15 +76,14 @@ def _own(subject: SubjectOut, gpus: Sequence[GpuSummary]) -> tuple[set[str], str
     return set(), ""
 
 
-def _named(parameters: Mapping[str, str], gpus: Sequence[GpuSummary]) -> set[str]:
+def _named(parameters: ActionParameters, gpus: Sequence[GpuSummary]) -> set[str]:
     """UUIDs of the GPUs that the parameters of a decision name, also such as are not known."""
-    found = {place.partition("@")[0] for name in _PLACES for place in parameters.get(name, "").split()}
-    hosts = {host for name in _HOSTS for host in parameters.get(name, "").replace(",", " ").split()}
-    return found | _ranks(parameters.get("ranks", "")) | {gpu.uuid for gpu in gpus if gpu.host in hosts}
-
-
-def _ranks(text: str) -> set[str]:
-    try:
-        return {str(gpu) for _, gpu in json.loads(text or "[]")}
-    except (ValueError, TypeError):
-        return set()
+    found = {rank.gpu for rank in ranks_in(parameters)}
+    hosts = {parameters.context.host}
+    if isinstance(parameters, MigrateParameters):
+        found |= {place.gpu for place in (*parameters.source, *parameters.target)}
+    if isinstance(parameters, MigrateParameters | DefragmentParameters):
+        hosts |= {host for piece in parameters.to_host for host in piece}
+    if isinstance(parameters, ScaleInParameters):
+        hosts.add(parameters.node)
+    return found | {gpu.uuid for gpu in gpus if gpu.host and gpu.host in hosts}

@@ -21,10 +21,24 @@ import click
 
 from tocsin.cli.common import CliContext, SaidGroup, connect, dump, json_option, pass_context
 from tocsin.config.kubernetes import KubernetesSettings, KubernetesWorkload
+from tocsin.domain.action_parameters import (
+    ActionParameters,
+    CheckpointParameters,
+    CordonParameters,
+    DecisionContext,
+    DefragmentParameters,
+    DrainParameters,
+    MigrateParameters,
+    PlaceElsewhereParameters,
+    ScaleInParameters,
+    ScaleOutParameters,
+    UncordonParameters,
+    encode,
+)
 from tocsin.domain.clock import HOUR, Clock, SystemClock
 from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.errors import Conflict, InputError, TocsinError, Unavailable
-from tocsin.domain.finding import ActionKind, Category, Severity
+from tocsin.domain.finding import Category, Severity
 from tocsin.domain.subject import Subject, SubjectKind
 
 if TYPE_CHECKING:
@@ -246,7 +260,9 @@ class Person:
         """Run `do`, given what it says things to, between two entries of the record; a dry run leaves none."""
         if self.dry_run:
             return do(click.echo)
-        deed = Deed(decision.id, decision.action, decision.subject, decision.sentence, server, decision.parameters)
+        deed = Deed(
+            decision.id, decision.action, decision.subject, decision.sentence, server, encode(decision.parameters)
+        )
         return self.noted(deed, do)
 
     def noted(self, deed: Deed, do: Callable[[Callable[[str], object]], int]) -> int:
@@ -266,9 +282,9 @@ class Person:
         self.record.ended(deed, code == 0, said[0])
         return code
 
-    def decision(self, action: ActionKind, subject: Subject, reason: str, **parameters: str) -> Decision:
+    def decision(self, subject: Subject, reason: str, parameters: ActionParameters) -> Decision:
         """The decision of a person, under a key of its own."""
-        now_ms = self.clock.now_ms()
+        now_ms, action = self.clock.now_ms(), parameters.action
         return Decision(
             rule="person",
             subject=subject,
@@ -290,9 +306,9 @@ class Person:
         subject = Subject(SubjectKind.HOST, node, node)
         return Deed(name, "label", subject, "asked for by a person", server, {"labels": " ".join(labels)})
 
-    def on_node(self, action: ActionKind, node: str, reason: str, **parameters: str) -> Decision:
+    def on_node(self, node: str, reason: str, parameters: ActionParameters) -> Decision:
         """The same for a node."""
-        return self.decision(action, Subject(SubjectKind.HOST, node, node), reason, **parameters)
+        return self.decision(Subject(SubjectKind.HOST, node, node), reason, parameters)
 
 
 pass_person = click.make_pass_decorator(Person)
@@ -335,7 +351,7 @@ def act(
 @pass_person
 def cordon(person: Person, node: str, reason: str) -> int:
     """Take NODE out of service for new pods, with Tocsin's mark."""
-    return person.act(person.on_node(ActionKind.CORDON, node, reason))
+    return person.act(person.on_node(node, reason, CordonParameters()))
 
 
 @act.command()
@@ -346,7 +362,7 @@ def cordon(person: Person, node: str, reason: str) -> int:
 def drain(person: Person, node: str, reason: str, wait: float | None) -> int:
     """Cordon NODE and evict its pods, as far as disruption budgets allow."""
     more = {} if wait is None else {"drain_seconds": wait}
-    return person.act(person.on_node(ActionKind.DRAIN, node, reason), **more)
+    return person.act(person.on_node(node, reason, DrainParameters()), **more)
 
 
 @act.command()
@@ -357,7 +373,7 @@ def uncordon(person: Person, node: str) -> int:
 
     The brain wants proof that every GPU is healthy before it does this; here the person vouches for that.
     """
-    return person.act(person.on_node(ActionKind.UNCORDON, node, "given back by a person"))
+    return person.act(person.on_node(node, "given back by a person", UncordonParameters()))
 
 
 @act.command()
@@ -368,7 +384,8 @@ def uncordon(person: Person, node: str) -> int:
 def migrate(person: Person, node: str, pods: Sequence[str], wait: float | None) -> int:
     """Evict PODS (NAMESPACE/NAME) from NODE and steer new work elsewhere; the others stay."""
     more = {} if wait is None else {"drain_seconds": wait}
-    return person.act(person.on_node(ActionKind.MIGRATE, node, "moved by a person", pods=",".join(pods)), **more)
+    parameters = MigrateParameters(context=DecisionContext(pods=tuple(pods)))
+    return person.act(person.on_node(node, "moved by a person", parameters), **more)
 
 
 @act.command()
@@ -376,7 +393,7 @@ def migrate(person: Person, node: str, pods: Sequence[str], wait: float | None) 
 @pass_person
 def checkpoint(person: Person, node: str) -> int:
     """Ask the pods on NODE that hold GPUs for a checkpoint, and wait for it."""
-    return person.act(person.on_node(ActionKind.CHECKPOINT, node, "asked for by a person"))
+    return person.act(person.on_node(node, "asked for by a person", CheckpointParameters()))
 
 
 @act.command()
@@ -384,7 +401,7 @@ def checkpoint(person: Person, node: str) -> int:
 @pass_person
 def avoid(person: Person, node: str) -> int:
     """Steer new pods to other nodes than NODE for a while."""
-    return person.act(person.on_node(ActionKind.PLACE_ELSEWHERE, node, "asked for by a person"))
+    return person.act(person.on_node(node, "asked for by a person", PlaceElsewhereParameters()))
 
 
 @act.command()
@@ -393,7 +410,7 @@ def avoid(person: Person, node: str) -> int:
 @pass_person
 def mig(person: Person, node: str, config: str) -> int:
     """Have mig-manager repartition NODE as CONFIG, or as `previous`; no pod may hold a GPU there."""
-    return person.act(person.on_node(ActionKind.DEFRAGMENT, node, "asked for by a person", mig_config=config))
+    return person.act(person.on_node(node, "asked for by a person", DefragmentParameters(mig_config=config)))
 
 
 @act.command()
@@ -414,9 +431,9 @@ def scale(person: Person, target: str, replicas: int) -> int:
     door, cluster, executor = person.open(workloads={_POOL: workload})
     try:
         now = int(cluster.scale(place_of(workload).path).get("spec", {}).get("replicas", 0))
-        action = ActionKind.SCALE_OUT if replicas > now else ActionKind.SCALE_IN
+        kind = ScaleOutParameters if replicas > now else ScaleInParameters
         subject = Subject(SubjectKind.POOL, _POOL, pool=_POOL)
-        decision = person.decision(action, subject, "asked for by a person", replicas=str(replicas))
+        decision = person.decision(subject, "asked for by a person", kind(replicas=replicas))
         return person.recorded(decision, door.server, lambda say: carry_out(executor, decision, rest, say))
     finally:
         door.close()

@@ -9,7 +9,8 @@ from pydantic import AfterValidator, Field
 from tocsin.client.wire import Instant, Wire
 from tocsin.domain.clock import from_iso, to_iso
 from tocsin.domain.finding import ActionKind
-from tocsin.domain.order import Order, OrderReport, OrderState
+from tocsin.domain.order import Order, OrderReport, OrderState, order_parameters_of
+from tocsin.domain.parameters import encode
 
 Text = Annotated[str, Field(max_length=1000)]
 Name = Annotated[str, Field(min_length=1, max_length=1000)]
@@ -79,7 +80,7 @@ def order_out(order: Order) -> OrderOut:
         lease_s=order.lease_seconds,
         epoch=order.epoch,
         simulated=order.simulated,
-        parameters=dict(order.parameters),
+        parameters=encode(order.parameters),
     )
 
 
@@ -96,7 +97,7 @@ def order_in(wire: OrderOut) -> Order:
         lease_seconds=wire.lease_s,
         epoch=wire.epoch,
         simulated=wire.simulated,
-        parameters=dict(wire.parameters),
+        parameters=order_parameters_of(wire.action, wire.parameters),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from tocsin.domain.action_parameters import ActionParameters, NotifyParameters, encode, parameters_of
 from tocsin.domain.finding import ActionKind, Category, Severity
 from tocsin.domain.subject import Subject
 
@@ -83,8 +84,15 @@ class Decision:
     sentence: str
     findings: tuple[str, ...] = ()
     incident: str = ""
-    parameters: Mapping[str, str] = field(default_factory=dict)
+    parameters: ActionParameters = field(default_factory=NotifyParameters)
     simulated: bool = False
+
+    def __post_init__(self) -> None:
+        # They are of the action's own kind, always: those of another kind, such as what an inverse inherits from the
+        # action that it undoes, are read anew. What the new kind does not know is carried on as text.
+        if self.parameters.action is not self.action:
+            own = parameters_of(self.action, encode(self.parameters))
+            object.__setattr__(self, "parameters", own)
 
     @property
     def id(self) -> str:

@@ -6,11 +6,11 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated
 
+from tocsin.domain.action_parameters import ThrottleKind
 from tocsin.domain.finding import ActionKind
-
-DRY_RUN = "dry_run"
-"""Parameter of an order: with ``true`` the node looks as for the real thing, says what it would do, and leaves it."""
+from tocsin.domain.parameters import Flag, Megahertz, Parameters, Share, Text, Watts, choice, decode, encode
 
 
 class OrderState(StrEnum):
@@ -36,6 +36,63 @@ class OrderState(StrEnum):
         return self not in (OrderState.PENDING, OrderState.APPLIED, OrderState.OUTRANKED)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderParameters(Parameters):
+    """What every order may have: with `dry_run` the node looks as for the real thing, says what it would do, and leaves
+    it."""
+
+    dry_run: Flag = False
+
+    @property
+    def throttle_kind(self) -> ThrottleKind:
+        """Which kind of throttle the order sets: CAP where it has a number; HEAT for one that sets none."""
+        return ThrottleKind.HEAT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThrottleOrderParameters(OrderParameters):
+    """A fixed limit, or the heat of the GPU, or that of the GPU which the order named `lead` is for.
+
+    `limit_share` is the share of its default limit that the lead is at, above 0; the brain adds it to what follows.
+    """
+
+    power_limit_watts: Watts = None
+    sm_clock_max_mhz: Megahertz = None
+    lead: Text = ""
+    limit_share: Share = None
+
+    @property
+    def throttle_kind(self) -> ThrottleKind:
+        heat = self.power_limit_watts is None and self.sm_clock_max_mhz is None
+        return ThrottleKind.HEAT if heat else ThrottleKind.CAP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreOrderParameters(OrderParameters):
+    """`of` is the kind of throttle that is ended; None ends all of the GPU."""
+
+    of: Annotated[ThrottleKind | None, choice(ThrottleKind)] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetOrderParameters(OrderParameters):
+    """`drained` where the brain saw the whole node out of service."""
+
+    drained: Flag = False
+
+
+_KINDS: Mapping[ActionKind, type[OrderParameters]] = {
+    ActionKind.THROTTLE: ThrottleOrderParameters,
+    ActionKind.RESTORE: RestoreOrderParameters,
+    ActionKind.RESET_GPU: ResetOrderParameters,
+}
+
+
+def order_parameters_of(action: ActionKind, texts: Mapping[str, str]) -> OrderParameters:
+    """The parameters of an order for `action` from their flat mapping; see `decode`."""
+    return decode(_KINDS.get(action, OrderParameters), texts)
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     """One action for one GPU of one host.
@@ -56,7 +113,12 @@ class Order:
     lease_seconds: float = 0.0
     epoch: int = 0
     simulated: bool = False
-    parameters: Mapping[str, str] = field(default_factory=dict)
+    parameters: OrderParameters = field(default_factory=OrderParameters)
+
+    def __post_init__(self) -> None:
+        # As for a decision: of the action's own kind, always.
+        if type(self.parameters) is not _KINDS.get(self.action, OrderParameters):
+            object.__setattr__(self, "parameters", order_parameters_of(self.action, encode(self.parameters)))
 
     @property
     def id(self) -> str:

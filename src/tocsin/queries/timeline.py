@@ -9,8 +9,6 @@ from pathlib import Path
 from tocsin.actions.loop.undo import problem_of
 from tocsin.actions.model.catalogue import ACTIONS
 from tocsin.actions.model.controls import Controls
-from tocsin.actions.model.cost import LOSSES, read_losses
-from tocsin.actions.model.recovery import ASKED_BY
 from tocsin.actions.model.status import WAITING, DecisionStatus
 from tocsin.client.models import JournalEntryOut
 from tocsin.client.models_decisions import (
@@ -23,6 +21,7 @@ from tocsin.client.models_decisions import (
     UndoOut,
 )
 from tocsin.client.models_journal import ExportForm, JournalPage, JournalQuery
+from tocsin.domain.action_parameters import asked_by, undone_by
 from tocsin.domain.clock import to_iso
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.errors import InputError
@@ -125,7 +124,7 @@ def _undone(statuses: Sequence[DecisionStatus]) -> dict[str, str]:
     return {
         undoes: status.decision.id
         for status in statuses
-        if status.state in _OPEN and (undoes := status.decision.parameters.get("undoes", ""))
+        if status.state in _OPEN and (undoes := undone_by(status.decision.parameters))
     }
 
 
@@ -152,15 +151,15 @@ def _item(status: DecisionStatus, controls: Controls, undone_by: Mapping[str, st
             "rejected_by": rejected.actor if rejected else "",
             "updated": to_iso(status.updated_ms),
             "reason": rejected.reason if rejected else reason,
-            "asked_by": decision.parameters.get(ASKED_BY, ""),
+            "asked_by": asked_by(decision.parameters),
             "inverse": ACTIONS[decision.action].inverse,
             "undo_problem": problem_of(status, controls),
             "undone_by": undone_by.get(decision.key, ""),
-            "alternatives": _alternatives(decision.parameters.get(LOSSES, ""), decision.action),
+            "alternatives": _alternatives(decision.parameters.expected_losses, decision.action),
         }
     )
 
 
-def _alternatives(losses: str, chosen: ActionKind) -> list[Alternative]:
-    ordered = sorted(read_losses(losses).items(), key=lambda one: (one[1], one[0]))
+def _alternatives(losses: Mapping[ActionKind, float], chosen: ActionKind) -> list[Alternative]:
+    ordered = sorted(losses.items(), key=lambda one: (one[1], one[0]))
     return [Alternative(action=action, gpu_hours=loss, chosen=action is chosen) for action, loss in ordered]

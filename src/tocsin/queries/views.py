@@ -8,6 +8,7 @@ import numpy as np
 
 from tocsin.actions.model.status import DecisionStatus
 from tocsin.client.models import DecisionOut, GpuState, GpuSummary, OutcomeOut, SeriesResponse, VerdictOut
+from tocsin.domain.action_parameters import encode
 from tocsin.domain.clock import SECOND, to_iso
 from tocsin.domain.decision import DecisionState, Mode
 from tocsin.domain.finding import Finding, Severity
@@ -108,7 +109,7 @@ def decision_out(status: DecisionStatus) -> DecisionOut:
         sentence=decision.sentence,
         findings=list(decision.findings),
         incident=decision.incident,
-        parameters=dict(decision.parameters),
+        parameters=encode(decision.parameters),
         simulated=decision.simulated,
         state=status.state,
         overall=status.overall,

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 
+from tocsin.domain.action_parameters import (
+    ActionParameters,
+    RestoreParameters,
+    ScaleParameters,
+    ThrottleParameters,
+)
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import EventKind
@@ -18,8 +24,6 @@ from tocsin.sim.faultline import FaultLine
 from tocsin.sim.pools import POOLS
 from tocsin.sim.world import World
 
-Parameters = Mapping[str, str]
-
 THROTTLE_STEP = 0.075
 THROTTLE_FLOOR = 0.60
 """One step of a power cap and the lowest, as shares of the default limit (own choice)."""
@@ -28,17 +32,9 @@ CORDON_GRACE_MS = 15 * MINUTE
 """How long running work keeps a cordoned GPU; real work takes its own time (own choice)."""
 
 
-def _number(parameters: Parameters, name: str, default: float) -> float:
-    text = parameters.get(name)
-    if text is None:
-        return default
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not (np.isfinite(value) and value > 0):
-        raise InputError(name, text, "not a positive number", "give watts, or a number of GPUs")
-    return value
+def _limit_of(parameters: ActionParameters) -> float | None:
+    """The power limit in watts that is asked for; None where none is."""
+    return parameters.power_limit_watts if isinstance(parameters, ThrottleParameters | RestoreParameters) else None
 
 
 def pool_named(name: str) -> str:
@@ -66,7 +62,7 @@ class FleetActions:
             ActionKind.UNCORDON: self._uncordon,
         }
 
-    def on_gpu(self, action: ActionKind, gpu: int, parameters: Parameters) -> bool:
+    def on_gpu(self, action: ActionKind, gpu: int, parameters: ActionParameters) -> bool:
         """Do `action` to a GPU, or to its host where that is the action's scope; whether anything could be done.
 
         Notifications, checkpoints and tickets change nothing in the fleet and always succeed.
@@ -78,10 +74,11 @@ class FleetActions:
         verb = self._verbs.get(action)
         return True if verb is None else verb(gpu)
 
-    def on_pool(self, action: ActionKind, pool: str, parameters: Parameters) -> bool:
-        """Scale a pool out or in by parameter `gpus`, 8 where it is absent."""
+    def on_pool(self, action: ActionKind, pool: str, parameters: ActionParameters) -> bool:
+        """Scale a pool out or in by `gpus` of the parameters, 8 where they have none."""
         extra = self._world.state.extra_capacity
-        step = _number(parameters, "gpus", SCALE_STEP)
+        asked = parameters.gpus if isinstance(parameters, ScaleParameters) else None
+        step = float(asked or SCALE_STEP)
         before = extra.get(pool, 0.0)
         extra[pool] = before + step if action is ActionKind.SCALE_OUT else max(0.0, before - step)
         return extra[pool] != before
@@ -89,19 +86,19 @@ class FleetActions:
     def _answers(self, gpu: int) -> bool:
         return not self._world.state.lost[gpu]
 
-    def _throttle(self, gpu: int, parameters: Parameters) -> bool:
+    def _throttle(self, gpu: int, parameters: ActionParameters) -> bool:
         state, model = self._world.state, self._world.inventory.model_of[gpu]
         floor = max(model.min_power_w, THROTTLE_FLOOR * model.default_power_w)
         wanted = float(state.power_limit[gpu]) - THROTTLE_STEP * model.default_power_w
-        limit = max(floor, _number(parameters, "power_limit_watts", wanted))
+        limit = max(floor, _limit_of(parameters) or wanted)
         if not self._answers(gpu) or limit >= state.power_limit[gpu]:
             return False
         state.power_limit[gpu] = limit
         return True
 
-    def _restore(self, gpu: int, parameters: Parameters) -> bool:
+    def _restore(self, gpu: int, parameters: ActionParameters) -> bool:
         model = self._world.inventory.model_of[gpu]
-        limit = _number(parameters, "power_limit_watts", model.default_power_w)
+        limit = _limit_of(parameters) or model.default_power_w
         self._world.state.power_limit[gpu] = min(max(limit, model.min_power_w), model.max_power_w)
         return self._answers(gpu)
 

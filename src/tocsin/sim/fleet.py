@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from threading import RLock
 
 import numpy as np
 
+from tocsin.domain.action_parameters import PARAMETERS, ActionParameters, encode
 from tocsin.domain.batch import Batch
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event
@@ -26,7 +27,6 @@ from tocsin.sim.table import Moment, TableMaker
 from tocsin.sim.world import Window, World
 from tocsin.store.port import Columns
 
-NO_PARAMETERS: Mapping[str, str] = {}
 POOL_ACTIONS = frozenset({ActionKind.SCALE_OUT, ActionKind.SCALE_IN})
 USUAL_HEAT = {"training": 0.84, "inference": 0.45, "batch": 0.60}
 """Share of its dynamic power that a GPU of each pool draws at its usual load."""
@@ -182,16 +182,19 @@ class SimulatedFleet:
         with self._lock:
             return self._faults.inject(kind_named(kind), self._number(gpu), self._state.now_ms)
 
-    def apply(self, action: ActionKind, gpu: str, parameters: Mapping[str, str] = NO_PARAMETERS) -> bool:
+    def apply(self, action: ActionKind, gpu: str, parameters: ActionParameters | None = None) -> bool:
         """Do `action`; whether it could be done. Scaling takes a pool's name in place of a GPU.
 
-        Cordon, drain, uncordon and reboot act on the GPU's whole host. Parameters: `power_limit_watts` for throttle and
-        restore, `gpus` for scaling. Raises InputError for an unknown GPU, pool or parameter value.
+        Cordon, drain, uncordon and reboot act on the GPU's whole host. Of the parameters `power_limit_watts` counts for
+        throttle and restore, `gpus` for scaling. Raises InputError for an unknown GPU, pool or parameter value.
         """
+        told = PARAMETERS[action]() if parameters is None else parameters
+        if told.problem:
+            raise InputError("parameters", encode(told), told.problem, "give watts, or a number of GPUs")
         with self._lock:
             if action in POOL_ACTIONS:
-                return self._hands.on_pool(action, pool_named(gpu), parameters)
-            return self._hands.on_gpu(action, self._number(gpu), parameters)
+                return self._hands.on_pool(action, pool_named(gpu), told)
+            return self._hands.on_gpu(action, self._number(gpu), told)
 
     def schedulable(self) -> dict[str, bool]:
         """Whether each host takes new work: not where one of its GPUs is cordoned or drained with its host."""

@@ -25,6 +25,7 @@ from tocsin.actions.kubernetes.port import MERGE, PLAIN, STRATEGIC, ApiClient, J
 from tocsin.actions.model.executor import Executor
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.config.settings import Settings
+from tocsin.domain.action_parameters import parameters_of
 from tocsin.domain.clock import Clock, ManualClock
 from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.finding import ActionKind, Category, Severity
@@ -346,6 +347,6 @@ def decide(action: ActionKind, host: str, key: str = "k", **more: Any) -> Decisi
         key=f"{key}|{action}",
         sentence=f"GPU-1 on {host} has uncorrectable errors.",
         findings=("f1",),
-        parameters=parameters,
+        parameters=parameters_of(action, parameters),
         **more,
     )

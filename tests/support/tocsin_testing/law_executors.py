@@ -24,6 +24,7 @@ from tocsin.actions.planning.facts import NodeState
 from tocsin.config.cloud import AwsSettings
 from tocsin.config.settings import Settings, WebhookSettings
 from tocsin.config.slurm import SlurmSettings
+from tocsin.domain.action_parameters import ActionParameters
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind
@@ -142,10 +143,10 @@ class NamedFleet:
         self._fleet = SimulatedFleet(FleetSpec(gpus=8))
         self.done: list[ActionKind] = []
 
-    def apply(self, action: ActionKind, gpu: str, parameters: Mapping[str, str]) -> bool:
+    def apply(self, action: ActionKind, gpu: str, parameters: ActionParameters) -> bool:
         self.done.append(action)
         name = POOLS[0] if action in (ActionKind.SCALE_OUT, ActionKind.SCALE_IN) else "0"
-        return self._fleet.apply(action, name, {}) or action in (ActionKind.SCALE_IN, ActionKind.RESTORE)
+        return self._fleet.apply(action, name) or action in (ActionKind.SCALE_IN, ActionKind.RESTORE)
 
     def schedulable(self) -> Mapping[str, bool]:
         return self._fleet.schedulable()

@@ -14,7 +14,7 @@ from tocsin.actions.node.worker import NodeRules, NodeWorker, Ports
 from tocsin.domain.clock import HOUR, SECOND, ManualClock
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.finding import ActionKind
-from tocsin.domain.order import Order, OrderReport, OrderState
+from tocsin.domain.order import Order, OrderReport, OrderState, order_parameters_of
 from tocsin.domain.power import ClockRange, Heat, LimitFailure, Obstacle, PowerLimits
 from tocsin_testing.builders import T0
 
@@ -186,7 +186,18 @@ class Node:
         now_ms = self.clock.now_ms()
         lease = 900.0 if action is ActionKind.THROTTLE else 0.0
         name = key or f"{action}@{gpu}"
-        return Order(name, "d", self.host, gpu, action, now_ms, now_ms + HOUR, lease, 1, parameters=parameters)
+        return Order(
+            name,
+            "d",
+            self.host,
+            gpu,
+            action,
+            now_ms,
+            now_ms + HOUR,
+            lease,
+            1,
+            parameters=order_parameters_of(action, parameters),
+        )
 
     def seconds(self, count: int) -> None:
         """Let time pass with a look every second."""

@@ -11,6 +11,7 @@ from tocsin.actions.notifications.protocol import Delivery, Message, Phase
 from tocsin.actions.notifications.registry import ChannelDependencies
 from tocsin.actions.notifications.text import Links
 from tocsin.config.notify import ChannelSettings, NotifySettings
+from tocsin.domain.action_parameters import DecisionContext, NotifyParameters
 from tocsin.domain.clock import HOUR, MINUTE, Clock, ManualClock
 from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.finding import ActionKind, Category, Severity
@@ -32,7 +33,11 @@ DECISION = Decision(
     sentence="GPU-5d1f0b7c on node-7 is at 93 °C for 10 min, limit 85 °C; intended: cordon, it waits for a person.",
     findings=("0123456789abcdef",),
     incident="0123456789abcdef",
-    parameters={"host": "node-7", "pool": "train", "intended": "cordon", "proposes": "275eb1a7c0f22cc4"},
+    parameters=NotifyParameters(
+        context=DecisionContext(host="node-7", pool="train"),
+        intended=ActionKind.CORDON,
+        proposes="275eb1a7c0f22cc4",
+    ),
 )
 LINKS = Links("https://docs.example.com/runbooks", "https://tocsin.example.com")
 

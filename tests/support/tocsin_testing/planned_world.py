@@ -19,6 +19,14 @@ from tocsin.actions.planning.simulation import PlanBroken, Simulation
 from tocsin.actions.planning.state import FleetState, Hold
 from tocsin.config.planning import PlanningSettings
 from tocsin.config.settings import ActionSettings
+from tocsin.domain.action_parameters import (
+    MigrateParameters,
+    RestoreParameters,
+    ScaleInParameters,
+    ScaleOutParameters,
+    ThrottleParameters,
+    encode,
+)
 from tocsin.domain.clock import MINUTE, SECOND, ManualClock
 from tocsin.domain.decision import Decision, Ruling, Verdict
 from tocsin.domain.finding import ActionKind, Finding
@@ -69,20 +77,22 @@ class StagedManager:
 
     def _do(self, decision: Decision) -> None:
         told = decision.parameters
-        if decision.action is ActionKind.MIGRATE:
-            self._move(told["work"], told["to"])
-        elif decision.action is ActionKind.SCALE_OUT:
-            pool = self.state.pools[told["pool"]]
-            hosts = new_names(self.state, pool, int(told["nodes"]))
+        if isinstance(told, MigrateParameters):
+            (work,) = told.work
+            self._move(work, encode(told)["to"])
+        elif isinstance(told, ScaleOutParameters):
+            pool = self.state.pools[told.context.pool]
+            hosts = new_names(self.state, pool, told.nodes or 0)
             self._run(
                 Step(StepKind.SCALE_OUT, pool.name, "", hosts=hosts),
                 Step(StepKind.WAIT_READY, pool.name, "", hosts=hosts),
             )
-        elif decision.action is ActionKind.SCALE_IN:
-            host = told["node"]
+        elif isinstance(told, ScaleInParameters):
+            host = told.node
             self._run(Step(StepKind.CORDON, host, ""), Step(StepKind.SCALE_IN, host, ""))
-        elif decision.action in (ActionKind.THROTTLE, ActionKind.RESTORE):
-            self._limit(decision, float(told["power_limit_watts"]))
+        elif isinstance(told, ThrottleParameters | RestoreParameters):
+            assert told.power_limit_watts is not None
+            self._limit(decision, told.power_limit_watts)
 
     def settle(self) -> None:
         """What was moved counts against its budgets until it runs again."""

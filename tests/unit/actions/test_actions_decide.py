@@ -119,7 +119,7 @@ def test_a_prediction_of_the_same_metric_is_said_in_the_sentence() -> None:
     decisions = _decide(root, predictions=(newest, older))
     text = "crossing expected in 3 h 10 min (80% interval: 2 h to 5 h)"
     assert all(text in d.sentence for d in decisions)
-    assert decisions[1].parameters["prediction"] == newest.id
+    assert decisions[1].parameters.context.prediction == newest.id
     assert decisions[1].sentence == f"Cordon GPU-a on node-1: It is too hot; {text}."
 
 

@@ -9,14 +9,13 @@ import pytest
 from tocsin.actions.executors.node import NodeAgents
 from tocsin.actions.executors.simulated import Simulated
 from tocsin.actions.model.recovery import inverse_of
-from tocsin.actions.model.throttling import kind_of
 from tocsin.actions.node.order_queue import OrderQueue
-from tocsin.actions.planning.follow_power import LIMIT_WATTS, WAS_WATTS
 from tocsin.actions.planning.foresight import Foresight
+from tocsin.domain.action_parameters import ActionParameters, ThrottleKind, ThrottleParameters, encode
 from tocsin.domain.clock import HOUR
 from tocsin.domain.decision import Decision, DecisionState
 from tocsin.domain.finding import ActionKind, Category
-from tocsin.domain.order import OrderReport, OrderState
+from tocsin.domain.order import OrderReport, OrderState, RestoreOrderParameters
 from tocsin_testing.action_world import World, settings, subject_of
 
 HOT = "GPU-0-0"
@@ -27,7 +26,7 @@ class Capped:
 
     def __init__(self) -> None:
         self.world = World(settings(cooldown_seconds=1800.0, settle_seconds=120.0))
-        cap = {LIMIT_WATTS: "500", WAS_WATTS: "700"}
+        cap = ThrottleParameters(power_limit_watts=500, was_watts=700)
         self.told = Foresight({("plan_power", subject_of(self.world.gpus[HOT]).key): cap})
         self.world.break_gpu(HOT, rule="plan_power", action=ActionKind.THROTTLE, category=Category.CAPACITY)
         self.steps(4)
@@ -112,8 +111,8 @@ def test_what_agents_are_told_to_give_back_is_of_one_kind(capped: Capped) -> Non
     assert back is not None
     executor.execute(replace(back, at_ms=clock.now_ms(), expires_ms=clock.now_ms() + HOUR))
     restore, left = board.for_host("node-0")
-    assert (restore.action, restore.parameters) == (ActionKind.RESTORE, {"of": "heat"})
-    assert (left.action, kind_of(left.parameters)) == (ActionKind.THROTTLE, "cap")
+    assert (restore.action, restore.parameters) == (ActionKind.RESTORE, RestoreOrderParameters(of=ThrottleKind.HEAT))
+    assert (left.action, left.parameters.throttle_kind) == (ActionKind.THROTTLE, "cap")
 
 
 def test_the_simulated_fleet_keeps_the_cap_when_the_heat_is_over(capped: Capped) -> None:
@@ -123,8 +122,8 @@ def test_the_simulated_fleet_keeps_the_cap_when_the_heat_is_over(capped: Capped)
     class Fleet:
         applied: list[tuple[ActionKind, str]] = []  # noqa: RUF012
 
-        def apply(self, action: ActionKind, _target: str, parameters: dict[str, str]) -> bool:
-            self.applied.append((action, parameters.get(LIMIT_WATTS, "")))
+        def apply(self, action: ActionKind, _target: str, parameters: ActionParameters) -> bool:
+            self.applied.append((action, encode(parameters).get("power_limit_watts", "")))
             return True
 
     fleet = Fleet()

@@ -15,6 +15,7 @@ from tocsin.actions.model.experience import Tally
 from tocsin.actions.model.ladder import LADDERS
 from tocsin.actions.planning.facts import NodeState
 from tocsin.config.settings import CostSettings
+from tocsin.domain.action_parameters import encode
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.finding import PREDICTION_EVIDENCE, ActionKind, Category, Evidence, Finding
 from tocsin.domain.owner import Owner
@@ -89,7 +90,7 @@ def test_a_foretold_fault_says_what_each_choice_would_cost() -> None:
     assert choice.why == "expected loss in GPU-hours: migrate 2.9, checkpoint 4.4, going on 5.6"
     world.step()
     decision = world.only(M).decision
-    assert decision.parameters["pods"] == "ml/train-0"
+    assert decision.parameters.context.pods == ("ml/train-0",)
     assert decision.sentence.endswith(f"{choice.why}.")
 
 
@@ -212,7 +213,7 @@ def test_a_return_ticket_carries_the_evidence() -> None:
     world.break_gpu("GPU-0-0", category=Category.HARDWARE, action=ActionKind.RMA_TICKET, evidence=seen)
     world.step()
     assert (
-        world.only(ActionKind.RMA_TICKET).decision.parameters["evidence"]
+        encode(world.only(ActionKind.RMA_TICKET).decision.parameters)["evidence"]
         == "gpu_row_remap_failure: row remapping failed"
     )
 
@@ -228,7 +229,7 @@ def test_a_pool_that_would_run_short_grows_first() -> None:
     begun = [(e.payload["action"], e.payload["subject"]) for e in world.journal.of(EntryKind.EXECUTION_STARTED)]
     assert begun == [("drain", "gpu:GPU-0-0"), ("scale_out", "pool:default")]
     grown = world.only(ActionKind.SCALE_OUT).decision
-    assert grown.parameters["gpus"] == "2"
+    assert encode(grown.parameters)["gpus"] == "2"
     assert grown.sentence.startswith("Scale out pool default: 2 GPUs are needed before drain GPU-1-0")
     world.gpus |= {gpu.uuid: gpu for gpu in fleet(15, 2).values()}
     world.step()

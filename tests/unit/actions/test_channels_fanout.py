@@ -12,6 +12,7 @@ from tocsin.actions.notifications.protocol import Delivery, Phase
 from tocsin.actions.notifications.text import text_of
 from tocsin.actions.notifications.webhook import WebhookSender
 from tocsin.config.settings import Settings
+from tocsin.domain.action_parameters import NotifyParameters
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, ManualClock
 from tocsin.domain.decision import DecisionState, OutcomeStatus
 from tocsin.domain.finding import ActionKind, Severity
@@ -118,6 +119,9 @@ def test_a_receiver_that_asks_for_rest_gets_it() -> None:
     assert len(rig.channels[0].tries) == 2
 
 
+NOTHING = {"parameters": NotifyParameters()}
+
+
 @pytest.mark.parametrize(
     ("fields", "decision", "taken"),
     [
@@ -128,9 +132,17 @@ def test_a_receiver_that_asks_for_rest_gets_it() -> None:
         ({"pools": ["train"]}, {}, True),
         ({"pools": ["serve"]}, {}, False),
         ({"pools": ["serve"]}, {"subject": Subject(SubjectKind.POOL, "serve")}, True),
-        ({"pools": ["serve"]}, {"subject": Subject(SubjectKind.FLEET, "fleet"), "parameters": {}}, True),
+        (
+            {"pools": ["serve"]},
+            {"subject": Subject(SubjectKind.FLEET, "fleet"), **NOTHING},
+            True,
+        ),
         ({"pools": ["train"]}, {"subject": Subject(SubjectKind.HOST, "node-7")}, True),
-        ({"pools": ["train"]}, {"subject": Subject(SubjectKind.HOST, "node-7"), "parameters": {}}, True),
+        (
+            {"pools": ["train"]},
+            {"subject": Subject(SubjectKind.HOST, "node-7"), **NOTHING},
+            True,
+        ),
         ({"rules": ["xid_*", "temperature_high"]}, {}, True),
         ({"rules": ["xid_*"]}, {}, False),
         ({"simulated": False}, {"simulated": True}, False),

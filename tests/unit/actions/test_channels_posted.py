@@ -23,6 +23,7 @@ from tocsin.actions.notifications.cloudevents import RESOLVED, SUMMARISED
 from tocsin.actions.notifications.delivery import LONGEST_REST_SECONDS, SIGNATURE_HEADER, is_valid
 from tocsin.actions.notifications.protocol import Delivery, Message, Phase, message_of
 from tocsin.actions.notifications.registry import ChannelDependencies, build_channel, channels
+from tocsin.domain.action_parameters import NotifyParameters
 from tocsin.domain.clock import MINUTE, ManualClock
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import Severity
@@ -223,7 +224,7 @@ def test_what_alertmanager_refuses_is_final_and_says_why(httpserver: HTTPServer,
 
 
 def test_an_escalation_is_an_alert_of_its_own() -> None:
-    labels = labels_of(replace(DECISION, parameters={"escalates": "x"}), {})
+    labels = labels_of(replace(DECISION, parameters=NotifyParameters(escalates="x")), {})
     assert labels["alertname"] == "TocsinActionFailed"
     assert labels != labels_of(DECISION, {})
     assert alertname("xid_79") == "TocsinXid79"
@@ -231,7 +232,7 @@ def test_an_escalation_is_an_alert_of_its_own() -> None:
 
 def test_links_name_the_page_of_what_is_meant() -> None:
     assert LINKS.runbook(replace(DECISION, rule="breaker")).endswith("/guards/breaker.md")
-    assert LINKS.runbook(replace(DECISION, parameters={})).endswith("/actions/notify.md")
+    assert LINKS.runbook(replace(DECISION, parameters=NotifyParameters())).endswith("/actions/notify.md")
 
 
 def test_the_servers_certificate_is_checked(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from tocsin.actions.cloud.aws import TAG, AwsProblem
 from tocsin.actions.cloud.aws_client import Boto, open_boto
 from tocsin.actions.executors.aws_asg import AwsAsg
 from tocsin.config.cloud import AwsSettings
+from tocsin.domain.action_parameters import parameters_of
 from tocsin.domain.clock import HOUR, ManualClock
 from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.errors import InputError
@@ -79,7 +80,9 @@ def aws() -> Iterator[Aws]:
 def decision(action: ActionKind, **parameters: str) -> Decision:
     pool = Subject(SubjectKind.POOL, "p", pool="p")
     kinds = (Mode.ACT, Severity.WARNING, Category.CAPACITY)
-    return Decision("r", pool, action, *kinds, T0, T0 + HOUR, f"k|{action}", "Full.", parameters=parameters)
+    return Decision(
+        "r", pool, action, *kinds, T0, T0 + HOUR, f"k|{action}", "Full.", parameters=parameters_of(action, parameters)
+    )
 
 
 def executor(aws: Aws) -> AwsAsg:

@@ -17,10 +17,12 @@ from tocsin.actions.model.view import FleetView
 from tocsin.actions.notifications.delivery import SIGNATURE_HEADER
 from tocsin.config.cloud import AwsSettings
 from tocsin.config.settings import Settings
+from tocsin.domain.action_parameters import ScaleInParameters, ScaleOutParameters, parameters_of
 from tocsin.domain.clock import HOUR, SECOND, ManualClock
 from tocsin.domain.decision import Decision, Mode, Ruling
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind, Category, Severity
+from tocsin.domain.parameters import decode
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.action_world import World
@@ -42,7 +44,7 @@ def decision(action: ActionKind, **parameters: str) -> Decision:
         expires_ms=T0 + HOUR,
         key=f"pool|{action}",
         sentence="The pool is full.",
-        parameters=parameters,
+        parameters=parameters_of(action, parameters),
     )
 
 
@@ -223,12 +225,16 @@ def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         )
 
 
+def scaled(**texts: str) -> ScaleOutParameters:
+    return decode(ScaleOutParameters, texts)
+
+
 def test_how_many_a_decision_asks_for() -> None:
-    assert (nodes_wanted({}, 8), gpus_wanted({}, 8)) == (1, 8)
-    assert (nodes_wanted({"gpus": "9"}, 8), gpus_wanted({"gpus": "9"}, 8)) == (2, 9)
-    assert (nodes_wanted({"nodes": "3"}, 8), gpus_wanted({"nodes": "3"}, 8)) == (3, 24)
+    assert (nodes_wanted(scaled(), 8), gpus_wanted(scaled(), 8)) == (1, 8)
+    assert (nodes_wanted(scaled(gpus="9"), 8), gpus_wanted(scaled(gpus="9"), 8)) == (2, 9)
+    assert (nodes_wanted(scaled(nodes="3"), 8), gpus_wanted(scaled(nodes="3"), 8)) == (3, 24)
     for wrong in ("nan", "inf", "-3", "many", ""):
-        assert nodes_wanted({"nodes": wrong}, 8) == 1
+        assert nodes_wanted(scaled(nodes=wrong), 8) == 1
 
 
 def webhook(url: str = "", **bounds: int) -> tuple[Any, OwnMetrics]:
@@ -323,7 +329,7 @@ def test_two_decisions_on_one_group_go_one_after_the_other() -> None:
     assert not site.executor.execute(OUT).pending
     assert not site.executor.execute(OUT).pending, "what has ended is not begun again"
     assert site.executor.execute(other).pending
-    assert site.executor.execute(replace(IN, parameters={"instance": "i-00000000"})).pending
+    assert site.executor.execute(replace(IN, parameters=ScaleInParameters(instance="i-00000000"))).pending
     assert site.aws.log == ["set spot 2", "set spot 3"]
     site.clock.advance(2 * HOUR)
     assert site.executor.execute(replace(OUT, key="third")).pending

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tocsin.actions.guards.stages import evaluate, worst
-from tocsin.actions.model.ranks import RANKS, Rank, written
 from tocsin.actions.model.view import Confirmations, FleetView, GpuView
+from tocsin.domain.action_parameters import Rank, ThrottleParameters
 from tocsin.domain.clock import HOUR, MINUTE, SECOND
 from tocsin.domain.decision import Decision, DecisionState, Ruling, Verdict
 from tocsin.domain.finding import ActionKind
@@ -174,21 +174,21 @@ def test_a_key_that_has_been_started_is_denied(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cap", "ranks", "ruling"),
+    ("watts", "ranks", "ruling"),
     [
-        ({}, ("GPU-0-0", "GPU-0-1"), Ruling.HOLD),
-        ({"power_limit_watts": "500"}, ("GPU-0-0", "GPU-0-1"), Ruling.ALLOW),
-        ({}, ("GPU-0-1", "GPU-0-2"), Ruling.ALLOW),
+        (None, ("GPU-0-0", "GPU-0-1"), Ruling.HOLD),
+        (500.0, ("GPU-0-0", "GPU-0-1"), Ruling.ALLOW),
+        (None, ("GPU-0-1", "GPU-0-2"), Ruling.ALLOW),
     ],
 )
 def test_a_gpu_that_is_throttled_with_its_job_is_not_throttled_again(
-    world: World, cap: dict[str, str], ranks: tuple[str, str], ruling: Ruling
+    world: World, watts: float | None, ranks: tuple[str, str], ruling: Ruling
 ) -> None:
     view, decision = _case(world)
     mine = replace(decision, action=ActionKind.THROTTLE)
-    named = {RANKS: written(tuple(Rank("node-0", uuid) for uuid in ranks))}
+    limit = ThrottleParameters(ranks=tuple(Rank("node-0", uuid) for uuid in ranks), power_limit_watts=watts)
     about = replace(decision.subject, name="GPU-0-1")
-    other = replace(mine, key="other", subject=about, parameters=cap | named)
+    other = replace(mine, key="other", subject=about, parameters=limit)
     standing = replace(view, controls=replace(view.controls, effects={other.key: other}))
     assert _says("not_done", mine, standing).ruling is ruling
 

@@ -11,6 +11,7 @@ from tocsin.actions.loop.decide import decide
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.actions.model.scope import reach
 from tocsin.config.settings import MaintenanceWindow
+from tocsin.domain.action_parameters import ScaleInParameters
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.decision import Ruling, Verdict
 from tocsin.domain.errors import Conflict, InputError
@@ -191,7 +192,7 @@ def test_a_node_that_is_named_to_go_is_what_scaling_in_takes() -> None:
     world.faults["idle"] = finding(pool, world.clock.now_ms(), action=ActionKind.SCALE_IN, category=Category.CAPACITY)
     decided = decide(world.view().incidents, [], world.view(), world.policy)
     made = next(one for one in decided if one.action is ActionKind.SCALE_IN)
-    named = replace(made, parameters={"node": "node-1"})
+    named = replace(made, parameters=ScaleInParameters(node="node-1"))
     assert reach(made, world.view()) == {"GPU-3-0", "GPU-3-1"}
     assert reach(named, world.view()) == {"GPU-1-0", "GPU-1-1"}
 

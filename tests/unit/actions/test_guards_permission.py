@@ -8,6 +8,7 @@ import pytest
 
 from tocsin.actions.guards.registry import REGISTER
 from tocsin.actions.loop.decide import decide
+from tocsin.domain.action_parameters import ScaleInParameters
 from tocsin.domain.clock import HOUR
 from tocsin.domain.decision import DecisionState, Mode, Ruling
 from tocsin.domain.errors import Conflict, InputError
@@ -205,7 +206,7 @@ def test_hold_off_of_a_host_covers_the_scale_in_that_would_take_it() -> None:
         one for one in decide(world.view().incidents, [], view, world.policy) if one.action is ActionKind.SCALE_IN
     ]
     rulings = [
-        REGISTER["hold_off"](replace(made, parameters={"node": node}), view, view.now_ms).ruling
+        REGISTER["hold_off"](replace(made, parameters=ScaleInParameters(node=node)), view, view.now_ms).ruling
         for node in ("node-0", "node-1")
     ]
     assert rulings == [Ruling.ALLOW, Ruling.HOLD]

@@ -13,10 +13,11 @@ from tocsin.actions.kubernetes.jobs import job_of_pod
 from tocsin.actions.kubernetes.objects import Pod
 from tocsin.actions.kubernetes.observe import node_states
 from tocsin.actions.loop.decide import decide
-from tocsin.actions.model.ranks import Rank, read, work_on
+from tocsin.actions.model.ranks import work_on
 from tocsin.actions.model.view import GpuView
 from tocsin.actions.node.order_queue import OrderQueue
 from tocsin.actions.planning.facts import NodeState
+from tocsin.domain.action_parameters import Rank, ranks_in
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.decision import Ruling
 from tocsin.domain.finding import ActionKind
@@ -124,7 +125,7 @@ def test_a_hot_gpu_of_one_pod_throttles_the_ranks_of_all_pods_of_its_job() -> No
     view = world.view()
     view = replace(view, gpus=gpus, nodes=nodes)
     (throttle,) = (d for d in decide(view.incidents, [], view, world.policy) if d.action is ActionKind.THROTTLE)
-    assert read(throttle.parameters["ranks"]) == (Rank("node-0", "GPU-0-0"), Rank("node-1", "GPU-1-0"))
+    assert ranks_in(throttle.parameters) == (Rank("node-0", "GPU-0-0"), Rank("node-1", "GPU-1-0"))
     board = OrderQueue(world.clock)
     agents = NodeAgents(board, world.clock)
     assert agents.check(throttle, view).ruling is Ruling.ALLOW

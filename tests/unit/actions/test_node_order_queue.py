@@ -9,12 +9,13 @@ import pytest
 
 from tocsin.actions.executors.node import NodeAgents
 from tocsin.actions.model.policy import Policy
-from tocsin.actions.model.ranks import RANKS, NodeRanks, Rank, ranks_of, read, work_on, written
+from tocsin.actions.model.ranks import NodeRanks, ranks_of, work_on
 from tocsin.actions.model.view import FleetView, GpuView
 from tocsin.actions.node import order_queue
 from tocsin.actions.node.order_queue import OrderQueue
 from tocsin.actions.planning.facts import NodeState
 from tocsin.config.node import NodeSettings
+from tocsin.domain.action_parameters import DecisionContext, Rank, ThrottleParameters, encode, parameters_of, ranks_in
 from tocsin.domain.clock import HOUR, MINUTE, ManualClock
 from tocsin.domain.decision import Decision, Mode, Ruling
 from tocsin.domain.finding import ActionKind, Category, Severity
@@ -29,6 +30,12 @@ from tocsin_testing.node_world import FakePower, Node
 
 GPUS = fleet(2, 2)
 HOT = "GPU-0-0"
+
+
+def written(ranks: tuple[Rank, ...]) -> str:
+    return encode(ThrottleParameters(ranks=ranks))["ranks"]
+
+
 ALL = tuple(Rank(gpu.host, gpu.uuid) for gpu in GPUS.values())
 
 
@@ -53,7 +60,7 @@ class Desk:
             key=f"hot|{gpu}|{action}",
             sentence="It is too hot.",
             findings=("f",),
-            parameters=parameters,
+            parameters=parameters_of(action, parameters),
         )
 
     def say(self, order: Order, state: OrderState, detail: str = "said", **more: object) -> bool:
@@ -169,11 +176,11 @@ def test_all_ranks_are_ordered_and_the_others_follow_the_hot_one(desk: Desk) -> 
     decision = desk.decision(ranks=written(ALL))
     desk.executor.execute(decision)
     lead, mate = desk.board.for_host("node-0")
-    assert (lead.gpu, "lead" in lead.parameters) == (HOT, False)
-    assert mate.parameters == {"lead": lead.key}
-    assert [order.parameters for order in desk.board.for_host("node-1")] == [{"lead": lead.key}] * 2
+    assert (lead.gpu, "lead" in encode(lead.parameters)) == (HOT, False)
+    assert encode(mate.parameters) == {"lead": lead.key}
+    assert [encode(order.parameters) for order in desk.board.for_host("node-1")] == [{"lead": lead.key}] * 2
     desk.say(lead, OrderState.APPLIED, requested_after_mw=600_000, figures={"default_limit_watts": 700.0})
-    assert desk.board.for_host("node-1")[0].parameters["limit_share"] == "0.857143"
+    assert encode(desk.board.for_host("node-1")[0].parameters)["limit_share"] == "0.857143"
 
 
 def test_one_rank_that_refuses_restores_the_others_first(desk: Desk) -> None:
@@ -201,8 +208,8 @@ def test_ranks_come_from_the_job_of_the_view() -> None:
     found = ranks_of(subject_of(GPUS["GPU-1-0"]), view("slurm 7"))
     assert found[0] == Rank("node-1", "GPU-1-0")
     assert set(found) == set(ALL)
-    assert read(written(found)) == found
-    assert read("nonsense") == ()
+    assert ranks_in(parameters_of(ActionKind.THROTTLE, {"ranks": written(found)})) == found
+    assert ranks_in(parameters_of(ActionKind.THROTTLE, {"ranks": "nonsense"})) == ()
 
 
 @pytest.mark.parametrize(
@@ -298,7 +305,7 @@ def test_a_reset_waits_for_a_drained_node_and_says_so_to_the_agent(desk: Desk) -
     empty = view(nodes={"node-0": NodeState("node-0", False)})
     assert desk.executor.check(decision, empty).ruling is Ruling.ALLOW
     desk.executor.execute(decision)
-    assert desk.board.for_host("node-0")[0].parameters == {"drained": "true"}
+    assert encode(desk.board.for_host("node-0")[0].parameters) == {"drained": "true"}
 
 
 def test_a_node_that_is_given_back_before_its_agent_comes_is_not_reset(desk: Desk) -> None:
@@ -322,7 +329,7 @@ def test_a_reset_goes_on_after_a_restart_once_its_node_is_seen_out_of_service_ag
         assert desk.board.for_host("node-0") == []
     desk.board.nodes = lambda: {"node-0": NodeState("node-0", False)}
     assert desk.executor.execute(decision).pending
-    assert desk.board.for_host("node-0")[0].parameters == {"drained": "true"}
+    assert encode(desk.board.for_host("node-0")[0].parameters) == {"drained": "true"}
 
 
 def test_a_reset_whose_node_is_not_seen_again_ends_as_unknown(desk: Desk) -> None:
@@ -382,7 +389,7 @@ def test_a_dry_run_asks_every_rank_and_takes_nothing_back(tmp_path: Path) -> Non
     decision = desk.decision(ranks=written(ALL))
     assert desk.executor.execute(decision).pending
     orders = [*desk.board.for_host("node-0"), *desk.board.for_host("node-1")]
-    assert {order.parameters["dry_run"] for order in orders} == {"true"}
+    assert all(order.parameters.dry_run for order in orders)
     for order in orders:
         desk.say(order, OrderState.RESTORED, "dry run: would do it")
     result = desk.executor.execute(decision)
@@ -399,7 +406,7 @@ def test_what_a_dry_run_takes_back_is_a_dry_run_too(desk: Desk) -> None:
     late = desk.executor.execute(decision)
     assert (late.ok, late.certain, "took no order in time" in late.detail) == (False, True, True)
     (back,) = desk.board.for_host("node-0")
-    assert (back.action, back.parameters) == (ActionKind.RESTORE, {"of": "heat", "dry_run": "true"})
+    assert (back.action, encode(back.parameters)) == (ActionKind.RESTORE, {"of": "heat", "dry_run": "true"})
 
 
 def test_an_order_that_a_node_puts_behind_a_newer_brain_waits_for_its_own_to_act_again(tmp_path: Path) -> None:
@@ -490,7 +497,9 @@ def test_a_job_over_two_agents_from_order_to_restore(desk: Desk, tmp_path: Path)
     ranks = (Rank("node-1", "GPU-a"), Rank("node-1", "GPU-b"))
     node = Node(tmp_path / "limits", power=FakePower(("GPU-a", "GPU-b")))
     node.power.celsius["GPU-a"] = 84.0
-    decision = replace(desk.decision(), parameters={RANKS: written(ranks), "host": "node-1"})
+    decision = replace(
+        desk.decision(), parameters=ThrottleParameters(ranks=ranks, context=DecisionContext(host="node-1"))
+    )
 
     def turn(seconds: int) -> None:
         for _ in range(seconds):

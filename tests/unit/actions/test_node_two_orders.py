@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tocsin.actions.node.order_queue import OrderQueue
+from tocsin.domain.action_parameters import encode
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.order import Order, OrderState
 from tocsin.domain.power import Obstacle
@@ -198,4 +199,4 @@ def test_what_the_board_takes_back_names_its_kind(node: Node) -> None:
     board.post([cap, heat])
     board.withdraw(["heat"])
     (back, left) = board.for_host("node-1")
-    assert (back.parameters, left.key) == ({"of": "heat"}, "cap")
+    assert (encode(back.parameters), left.key) == ({"of": "heat"}, "cap")

@@ -11,7 +11,7 @@ from tocsin.actions.node.markers import MarkerFolder
 from tocsin.actions.node.ports import Asked, ResetFacts
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind
-from tocsin.domain.order import OrderState
+from tocsin.domain.order import OrderState, ThrottleOrderParameters, order_parameters_of
 from tocsin.domain.power import Obstacle
 from tocsin_testing.node_world import FakePower, Node
 
@@ -110,7 +110,7 @@ def test_a_follower_takes_its_leads_share(node: Node) -> None:
     node.worker.receive([waiting])
     node.seconds(5)
     assert node.power.limit_mw["GPU-b"] == 700_000
-    node.worker.receive([replace(waiting, parameters={"lead": "throttle@GPU-a", "limit_share": "0.85"})])
+    node.worker.receive([replace(waiting, parameters=ThrottleOrderParameters(lead="throttle@GPU-a", limit_share=0.85))])
     node.seconds(1)
     assert node.power.limit_mw["GPU-b"] == 595_000
     assert node.state(waiting) is OrderState.APPLIED
@@ -155,7 +155,7 @@ def test_a_lock_that_does_nothing_is_found_out(node: Node) -> None:
         ({"simulated": True}, "simulated"),
         ({"expires_ms": 0}, "expired"),
         ({"action": ActionKind.DRAIN}, "does not carry out"),
-        ({"parameters": {"power_limit_watts": "many"}}, "no positive number"),
+        ({"parameters": order_parameters_of(ActionKind.THROTTLE, {"power_limit_watts": "many"})}, "no positive number"),
     ],
 )
 def test_what_is_not_for_this_node_is_refused(node: Node, changes: dict[str, object], problem: str) -> None:

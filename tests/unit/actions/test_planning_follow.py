@@ -14,6 +14,7 @@ from tocsin.actions.planning.power import PowerBudget
 from tocsin.actions.planning.scaling import Demand
 from tocsin.actions.planning.state import FleetState, Pool
 from tocsin.config.planning import PlanningSettings
+from tocsin.domain.action_parameters import MigrateParameters, ScaleOutParameters, encode
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.decision import DecisionState, Mode
 from tocsin.domain.finding import ActionKind
@@ -50,9 +51,10 @@ def test_a_move_that_pays_becomes_a_decision_and_is_carried_out() -> None:
     assert one.state is DecisionState.DONE
     assert one.decision.rule == "plan_defragment"
     assert one.decision.subject.name == "n1/0"
-    assert one.decision.parameters["work"] == "b"
-    assert one.decision.parameters["to_host"] == "n0"
-    assert float(one.decision.parameters["gain_gpu_hours"]) > float(one.decision.parameters["cost_gpu_hours"]) > 0
+    told = one.decision.parameters
+    assert isinstance(told, MigrateParameters)
+    assert (told.work, told.to_host) == (("b",), (("n0",),))
+    assert (told.gain_gpu_hours or 0) > (told.cost_gpu_hours or 0) > 0
     assert "Move b (1 GPU) from n1 to n0" in one.decision.sentence
     assert "1 step of this plan gain" in one.decision.sentence
     assert world.state.host_of(world.state.works["b"]) == "n0"
@@ -153,7 +155,7 @@ def test_an_idle_pool_gives_a_node_back_and_then_rests() -> None:
         world.step()
     (one,) = world.decisions(ActionKind.SCALE_IN)
     assert one.state is DecisionState.DONE
-    assert one.decision.parameters["node"] == "n1"
+    assert encode(one.decision.parameters)["node"] == "n1"
     assert sorted(world.state.nodes) == ["n0", "n2"]
     for _ in range(25):
         world.step()
@@ -179,8 +181,9 @@ def test_demand_ahead_adds_nodes_once_and_waits_for_them() -> None:
         world.step()
     (one,) = world.decisions(ActionKind.SCALE_OUT)
     assert one.state is DecisionState.DONE
-    assert one.decision.parameters["nodes"] == "2"
-    assert one.decision.parameters["gpus"] == "16"
+    told = one.decision.parameters
+    assert isinstance(told, ScaleOutParameters)
+    assert (told.nodes, told.gpus) == (2, 16)
     assert world.state.ready_gpus("p") == 32
 
 

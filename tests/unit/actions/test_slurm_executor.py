@@ -17,6 +17,7 @@ from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.slurm import comments
 from tocsin.actions.slurm.runner import Answer, SlurmProblem, Trouble
 from tocsin.config.slurm import SlurmSettings
+from tocsin.domain.action_parameters import parameters_of
 from tocsin.domain.clock import HOUR, SECOND, ManualClock
 from tocsin.domain.decision import Decision, Mode, Ruling
 from tocsin.domain.finding import ActionKind, Category, Severity
@@ -44,7 +45,7 @@ def decision(action: ActionKind, subject: Subject = HOST, key: str = "k", **para
         key=f"{key}|{action}",
         sentence="node-0 GPU 0 is too hot.",
         findings=("f1",),
-        parameters=parameters,
+        parameters=parameters_of(action, parameters),
     )
 
 

@@ -20,7 +20,7 @@ from tocsin.config.settings import Settings
 from tocsin.domain.clock import SECOND
 from tocsin.domain.errors import InputError, Unavailable
 from tocsin.domain.finding import ActionKind
-from tocsin.domain.order import Order, OrderReport, OrderState
+from tocsin.domain.order import Order, OrderReport, OrderState, ThrottleOrderParameters
 from tocsin.runtime.agent.companions import Companions, Context
 from tocsin.runtime.agent.order_worker import Actuator, open_actuator, thermal_settings
 from tocsin.telemetry.metrics import OwnMetrics
@@ -94,7 +94,9 @@ def test_a_report_goes_to_the_path_of_its_order(http: TestClient) -> None:
 
 
 def test_orders_and_reports_survive_the_wire() -> None:
-    sent = order(epoch=3, parameters={"power_limit_watts": "500"}, lease_seconds=900.0, simulated=True)
+    sent = order(
+        epoch=3, parameters=ThrottleOrderParameters(power_limit_watts=500), lease_seconds=900.0, simulated=True
+    )
     assert order_in(order_out(sent)) == sent
     report = OrderReport(sent, OrderState.FAILED, "why", T0, 1, 2, 3, 4, {"celsius_per_watt": 0.1})
     assert report_in(report_out(report)) == report

@@ -341,7 +341,7 @@ def test_work_is_off_the_node_before_the_notice_ends() -> None:
     assert (found.subject.kind, found.told) == (SubjectKind.HOST, True), "one report is enough"
     wanted = decide(collapse([found]), [], World().view(), Policy())
     (migrate,) = [each for each in wanted if each.action is ActionKind.MIGRATE]
-    assert migrate.parameters["deadline_ms"] == str(deadline)
+    assert migrate.parameters.context.deadline_ms == deadline
 
     cluster, clock = FakeSlurm(jobs={7: Job("node-1")}), ManualClock(instant(0) + SECOND)
     slow = SlurmSettings(checkpoint_proof="comment", checkpoint_wait_seconds=3600)

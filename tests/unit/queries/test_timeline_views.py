@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.actions.model.cost import LOSSES, read_losses, written_losses
 from tocsin.client.models_decisions import TimelineQuery
+from tocsin.domain.action_parameters import CordonParameters, encode, parameters_of
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.finding import PREDICTION_EVIDENCE, ActionKind, Category, Evidence
@@ -25,8 +25,9 @@ losses = st.dictionaries(st.sampled_from(ActionKind), st.floats(0, 1e6).map(lamb
 
 @given(losses)
 def test_losses_are_read_as_they_were_written(priced: dict[ActionKind, float]) -> None:
-    assert read_losses(written_losses(priced)) == priced
-    assert read_losses("") == {}
+    texts = encode(CordonParameters(expected_losses=priced))
+    assert parameters_of(ActionKind.CORDON, texts).expected_losses == priced
+    assert parameters_of(ActionKind.CORDON, {}).expected_losses == {}
 
 
 def test_a_decision_about_a_fault_to_come_carries_what_was_weighed() -> None:
@@ -35,7 +36,7 @@ def test_a_decision_about_a_fault_to_come_carries_what_was_weighed() -> None:
     world.break_gpu("GPU-0-0", category=Category.HARDWARE, action=ActionKind.MIGRATE, evidence=(chance,))
     world.step()
     decision = next(s.decision for s in world.loop.statuses() if s.decision.action is not ActionKind.NOTIFY)
-    weighed = read_losses(decision.parameters[LOSSES])
+    weighed = decision.parameters.expected_losses
     assert ActionKind.NOTIFY in weighed
     assert weighed[decision.action] == min(weighed[one] for one in weighed if one is not ActionKind.NOTIFY)
     assert "expected loss in GPU-hours" in decision.sentence
@@ -45,7 +46,7 @@ def test_a_decision_about_what_is_seen_now_carries_no_losses() -> None:
     world = World()
     world.break_gpu("GPU-0-0")
     world.step()
-    assert all(LOSSES not in status.decision.parameters for status in world.loop.statuses())
+    assert all(not status.decision.parameters.expected_losses for status in world.loop.statuses())
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tocsin.domain.action_parameters import parameters_of
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import EventKind
@@ -40,7 +41,7 @@ def test_throttle_lowers_power_and_temperature_and_restore_undoes_it() -> None:
 
 def test_throttle_has_a_floor_and_says_when_it_is_reached() -> None:
     simulated = fleet()
-    assert simulated.apply(ActionKind.THROTTLE, "0", {"power_limit_watts": "1"})
+    assert simulated.apply(ActionKind.THROTTLE, "0", parameters_of(ActionKind.THROTTLE, {"power_limit_watts": "1"}))
     assert simulated.step().readings[0].values["gpu_power_limit_watts"] == pytest.approx(420)
     assert not simulated.apply(ActionKind.THROTTLE, "0")
 
@@ -48,13 +49,13 @@ def test_throttle_has_a_floor_and_says_when_it_is_reached() -> None:
 @pytest.mark.parametrize("value", ["hot", "-5", "nan", "0"])
 def test_a_parameter_that_is_no_number_is_refused(value: str) -> None:
     with pytest.raises(InputError, match="power_limit_watts"):
-        fleet().apply(ActionKind.THROTTLE, "0", {"power_limit_watts": value})
+        fleet().apply(ActionKind.THROTTLE, "0", parameters_of(ActionKind.THROTTLE, {"power_limit_watts": value}))
 
 
 def test_throttle_cools_a_drifting_gpu() -> None:
     simulated, gpu = struck("thermal_drift", 60)
     hot = simulated.step().readings[gpu].values["gpu_temperature_celsius"]
-    simulated.apply(ActionKind.THROTTLE, str(gpu), {"power_limit_watts": "430"})
+    simulated.apply(ActionKind.THROTTLE, str(gpu), parameters_of(ActionKind.THROTTLE, {"power_limit_watts": "430"}))
     assert watch(simulated, gpu, 10).series("gpu_temperature_celsius")[-1] < hot - 6
 
 
@@ -140,9 +141,9 @@ def test_scaling_out_takes_work_that_waits() -> None:
     simulated.step(HOUR)
     waiting = {pool.name: pool.pending_gpus for pool in simulated.pools()}["inference"]
     assert waiting
-    assert simulated.apply(ActionKind.SCALE_OUT, "inference", {"gpus": "2"})
+    assert simulated.apply(ActionKind.SCALE_OUT, "inference", parameters_of(ActionKind.SCALE_OUT, {"gpus": "2"}))
     assert {pool.name: pool.pending_gpus for pool in simulated.pools()}["inference"] == max(0.0, waiting - 2)
-    assert simulated.apply(ActionKind.SCALE_IN, "inference", {"gpus": "2"})
+    assert simulated.apply(ActionKind.SCALE_IN, "inference", parameters_of(ActionKind.SCALE_IN, {"gpus": "2"}))
     assert not simulated.apply(ActionKind.SCALE_IN, "inference")
     assert {pool.name: pool.pending_gpus for pool in simulated.pools()}["inference"] == waiting
 

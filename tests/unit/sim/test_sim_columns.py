@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tocsin.domain.action_parameters import parameters_of
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.metrics import split_variant, variant
@@ -79,7 +80,7 @@ def test_power_limits_slow_the_traffic_along_the_curve() -> None:
     free, capped = pair(6, 0.0)
     for fleet in (free, capped):
         fleet.step_columns(("gpu_power_watts",))
-    assert capped.apply(ActionKind.THROTTLE, "0", {"power_limit_watts": "490"})
+    assert capped.apply(ActionKind.THROTTLE, "0", parameters_of(ActionKind.THROTTLE, {"power_limit_watts": "490"}))
     metric = "gpu_nvlink_bandwidth_bytes_per_second"
     uuid = free.gpus[0].uuid
     moved = []

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from tocsin.domain.action_parameters import parameters_of
 from tocsin.domain.clock import MINUTE, SECOND
 from tocsin.domain.finding import ActionKind
 from tocsin.sim import thermal
@@ -74,7 +75,7 @@ def test_energy_integrates_power_exactly() -> None:
 def test_power_keeps_to_its_limit_and_says_why() -> None:
     simulated = fleet(gpus=8)
     simulated.step()
-    assert simulated.apply(ActionKind.THROTTLE, "0", {"power_limit_watts": "450"})
+    assert simulated.apply(ActionKind.THROTTLE, "0", parameters_of(ActionKind.THROTTLE, {"power_limit_watts": "450"}))
     seen = watch(simulated, 0, 20)
     assert max(seen.series("gpu_power_watts")) <= 450 * 1.011
     masks = [int(mask) for mask in seen.series("gpu_clocks_event_reasons_bitmask")]

@@ -7,17 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tocsin.actions.model.controls import Controls
-from tocsin.actions.model.ranks import RANKS, read
 from tocsin.actions.model.scope import base_key
 from tocsin.actions.planning.build import work_id
 from tocsin.actions.planning.follow import Past, PlanDependencies, follow
-from tocsin.actions.planning.follow_power import WAS_WATTS, Cap
+from tocsin.actions.planning.follow_power import Cap
 from tocsin.actions.planning.foresight import PLANNED, Foresight
 from tocsin.actions.planning.intent import RULES, Intent
 from tocsin.actions.planning.power import PowerBudget
 from tocsin.actions.planning.scaling import Demand, demand_of
 from tocsin.actions.planning.state import FleetState
 from tocsin.config.planning import PlanningSettings
+from tocsin.domain.action_parameters import ThrottleParameters, ranks_in
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind, Finding
 from tocsin.domain.owner import Owner
@@ -116,9 +116,9 @@ def _past(last: tuple[Intent, ...], controls: Controls) -> Past:
 
 
 def _cap(effect: Decision) -> Cap:
-    was = float(effect.parameters.get(WAS_WATTS, "0"))
-    return Cap(effect.subject, _gpus(effect), was, effect.parameters)
+    asked = effect.parameters if isinstance(effect.parameters, ThrottleParameters) else ThrottleParameters()
+    return Cap(effect.subject, _gpus(effect), asked.was_watts or 0.0, asked)
 
 
 def _gpus(throttle: Decision) -> tuple[str, ...]:
-    return tuple(rank.gpu for rank in read(throttle.parameters.get(RANKS, ""))) or (throttle.subject.name,)
+    return tuple(rank.gpu for rank in ranks_in(throttle.parameters)) or (throttle.subject.name,)
