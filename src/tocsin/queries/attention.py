@@ -37,7 +37,7 @@ def gpu_hours_at_risk(gpus: int, probability: float, hardware: bool, cost: CostS
 
 
 def attention(
-    board: FleetMapSnapshot,
+    snapshot: FleetMapSnapshot,
     nodes: Mapping[str, NodeState],
     incidents: Sequence[Incident],
     predictions: Iterable[Prediction],
@@ -52,8 +52,8 @@ def attention(
     What is lost or critical comes first, then what is a warning or is expected, then what is merely silent or a hint;
     among these what costs most to wait for, then the most probable, then the soonest.
     """
-    maker = _Maker(board, nodes, cost, price)
-    items = [*maker.incidents(incidents), *maker.silent(), *maker.expected(predictions)]
+    ranking = _Ranking(snapshot, nodes, cost, price)
+    items = [*ranking.incidents(incidents), *ranking.silent(), *ranking.expected(predictions)]
     items.sort(key=_rank)
     return Attention(total=len(items), items=items[:limit])
 
@@ -68,22 +68,22 @@ def _rank(item: AttentionItem) -> tuple[int, float, float, str, str]:
     return group, -(item.cost_gpu_hours or 0.0), -(item.probability or 0.0), item.eta or "~", item.subject.name
 
 
-class _Maker:
-    """The items over one board; a subject that has been told of once is not told of again."""
+class _Ranking:
+    """The items over one snapshot; each subject is listed once."""
 
     def __init__(
-        self, board: FleetMapSnapshot, nodes: Mapping[str, NodeState], cost: CostSettings, price: Prices
+        self, snapshot: FleetMapSnapshot, nodes: Mapping[str, NodeState], cost: CostSettings, price: Prices
     ) -> None:
-        self._board = board
+        self._snapshot = snapshot
         self._cost = cost
         self._price = price
-        self._told: set[str] = set()
-        self._readings = {reading.gpu.uuid: reading for reading in board.readings}
+        self._listed: set[str] = set()
+        self._readings = {reading.gpu.uuid: reading for reading in snapshot.readings}
         self._by_host: defaultdict[str, list[Reading]] = defaultdict(list)
-        for reading in board.readings:
+        for reading in snapshot.readings:
             self._by_host[reading.gpu.host].append(reading)
         self._jobs = {
-            r.gpu.uuid: work_on(r.gpu.host, r.owners, nodes.get(r.gpu.host)).job for r in board.readings if r.owners
+            r.gpu.uuid: work_on(r.gpu.host, r.owners, nodes.get(r.gpu.host)).job for r in snapshot.readings if r.owners
         }
         self._ranks = Counter(job for job in self._jobs.values() if job)
 
@@ -91,32 +91,32 @@ class _Maker:
         """One item for the incidents whose roots have one subject, about the worst of them."""
         by_subject: defaultdict[Subject, list[Incident]] = defaultdict(list)
         for incident in incidents:
-            self._told.update(member.subject.key for member in incident.members)
+            self._listed.update(member.subject.key for member in incident.members)
             by_subject[incident.root.subject].append(incident)
         made = []
         for subject, found in by_subject.items():
             worst = max(found, key=lambda one: (one.root.severity.rank, -one.opened_ms, one.id))
-            warned = self._board.warnings.get(subject.name, ())
+            warned = self._snapshot.warnings.get(subject.name, ())
             item = self._item(subject, worst.root, worst, _most_urgent(warned), self._state(worst.root))
             made.append(item.model_copy(update={"others": len(found) - 1}))
         return made
 
     def _state(self, root: Finding) -> GpuState:
-        told = _SEVERITY_STATES[root.severity]
-        known = self._board.states.get(root.subject.name, GpuState.OK)
-        return GpuState.LOST if known is GpuState.LOST else told
+        own = _SEVERITY_STATES[root.severity]
+        known = self._snapshot.states.get(root.subject.name, GpuState.OK)
+        return GpuState.LOST if known is GpuState.LOST else own
 
     def silent(self) -> list[AttentionItem]:
         """GPUs that are lost or stale and that no incident tells of: one item for those of a host in the same state."""
         groups: defaultdict[tuple[str, GpuState], list[Reading]] = defaultdict(list)
-        for reading in self._board.readings:
-            state, key = self._board.states[reading.gpu.uuid], f"{SubjectKind.GPU}:{reading.gpu.uuid}"
-            if state in (GpuState.LOST, GpuState.STALE) and key not in self._told:
+        for reading in self._snapshot.readings:
+            state, key = self._snapshot.states[reading.gpu.uuid], f"{SubjectKind.GPU}:{reading.gpu.uuid}"
+            if state in (GpuState.LOST, GpuState.STALE) and key not in self._listed:
                 groups[reading.gpu.host, state].append(reading)
         made = []
         for (host, state), members in groups.items():
             gpu = members[0].gpu
-            self._told.update(f"{SubjectKind.GPU}:{reading.gpu.uuid}" for reading in members)
+            self._listed.update(f"{SubjectKind.GPU}:{reading.gpu.uuid}" for reading in members)
             subject = Subject(SubjectKind.GPU, gpu.uuid, host, gpu.pool)
             if len(members) > 1:
                 subject = Subject(SubjectKind.HOST, host, host, gpu.pool)
@@ -129,7 +129,7 @@ class _Maker:
         """What is only predicted: the most urgent prediction of each subject without an incident."""
         by_subject: defaultdict[Subject, list[Prediction]] = defaultdict(list)
         for prediction in predictions:
-            if is_warning(prediction) and prediction.subject.key not in self._told:
+            if is_warning(prediction) and prediction.subject.key not in self._listed:
                 by_subject[prediction.subject].append(prediction)
         return [
             self._item(subject, None, None, _most_urgent(found), GpuState.OK) for subject, found in by_subject.items()

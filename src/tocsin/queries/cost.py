@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -17,7 +17,9 @@ from tocsin.domain.finding import ActionKind
 from tocsin.domain.subject import SubjectKind
 from tocsin.domain.usage import Group, Prices, Usage, money, total
 from tocsin.forecaster.diagnosis.idle import IDLE_UTILIZATION
-from tocsin.queries.cost_hours import Pages
+from tocsin.queries.cache import Cache
+from tocsin.queries.cost_hours import BUDGET_S, CostHours, Pages
+from tocsin.queries.live import LiveBrain
 from tocsin.queries.scoreboard import HORIZON_MS, is_hardware
 from tocsin.store.port import Store
 
@@ -27,6 +29,8 @@ SAME_MS = HOUR
 """Events of one GPU so close to each other are one fault."""
 LOOKED_AT, SHOWN = 100, 20
 """Faults whose readings are looked at, the newest ones, and early actions that are shown."""
+LOST_S = 30.0
+"""How long what faults hit is kept."""
 EARLY = frozenset(
     {
         ActionKind.PLACE_ELSEWHERE,
@@ -38,6 +42,27 @@ EARLY = frozenset(
 )
 """Actions that save work where they come before a fault."""
 _WORKED = frozenset({OutcomeStatus.SUCCEEDED, OutcomeStatus.RESTORED})
+
+
+class Costs:
+    """What the fleet of a running brain costs. Safe to use from several threads."""
+
+    def __init__(self, brain: LiveBrain, hours: CostHours, monotonic: Callable[[], float]) -> None:
+        self._brain = brain
+        self._hours = hours
+        # It takes a series of each GPU that failed.
+        self._lost = Cache[tuple[int, int], LostOut](monotonic, lambda _took_s: LOST_S)
+
+    def cost(self, start_ms: int, end_ms: int) -> CostOut:
+        """Whole hours of [`start_ms`, `end_ms`), as far as they have been read. Raises StoreUnavailable."""
+        brain, now = self._brain, self._brain.clock.now_ms()
+        span = start_ms // HOUR * HOUR, -(-end_ms // HOUR) * HOUR
+        gpus = brain.gpus
+        pages = self._hours.pages(*span, gpus, BUDGET_S)
+        simulated = any(gpu.simulated for gpu in gpus)
+        assumed = brain.settings.actions.cost
+        lost = self._lost.get(span, lambda: lost_out(brain.store, brain.statuses(), span, assumed, simulated=simulated))
+        return cost_out(pages, brain.settings.prices.prices(), lost, span, now)
 
 
 def cost_out(pages: Pages, prices: Prices, lost: LostOut, span: tuple[int, int], now_ms: int) -> CostOut:

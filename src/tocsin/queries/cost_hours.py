@@ -19,6 +19,8 @@ KEPT_MS = 35 * DAY
 """Hours further back are not asked for: as long as the past of pools is kept."""
 LATE_MS = 10 * MINUTE
 """So long after its end an hour may still change: agents send what they had to keep back."""
+BUDGET_S = 3.0
+"""How long one request reads the store; the next goes on from there."""
 NEW_SECONDS = 30.0
 """An hour that may still change is read again after this."""
 ROWS = 60_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,10 +15,13 @@ from tocsin.domain.finding import Finding
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
 from tocsin.domain.subject import SubjectKind
+from tocsin.queries.cache import Cache
 from tocsin.queries.live import LiveBrain
 from tocsin.queries.views import gpu_state
 
 T = TypeVar("T", Finding, Prediction)
+_Version = tuple[int, int, int, int]
+"""Readings taken in, predictions made, evaluations finished, and the second of the clock."""
 
 
 @dataclass(frozen=True)
@@ -35,40 +38,39 @@ class FleetMapSnapshot:
 
 
 class FleetMapSource:
-    """The newest board of a brain: remade when something was taken in, judged or forecast, or a second has passed."""
+    """The newest snapshot: remade when something was taken in, judged or forecast, or a second has passed."""
 
     def __init__(self, brain: LiveBrain) -> None:
         self._brain = brain
-        self._lock = threading.Lock()
-        self._key: tuple[object, ...] = ()
-        self._active: list[Finding] | None = None
-        self._board: FleetMapSnapshot | None = None
+        self._cache = Cache[_Version, FleetMapSnapshot](brain.clock.monotonic, lambda _took_s: math.inf, most=1)
+        self._map: FleetMap | None = None
 
     def look(self) -> FleetMapSnapshot:
         """The fleet now; safe from several threads, of which one does the work."""
         brain, now = self._brain, self._brain.clock.now_ms()
-        with self._lock:
-            key = (brain.memory.count, brain.forecasts.made, now // SECOND)
-            active = brain.active
-            if self._board is None or key != self._key or active is not self._active:
-                fresh_ms = int(brain.settings.actions.fresh_seconds * SECOND)
-                predictions = brain.forecasts.current(now)
-                board = board_of(brain.memory.latest(), active, predictions, now, fresh_ms)
-                if self._board is not None and board.map == self._board.map:
-                    # The very object of before tells readers that nothing has changed.
-                    board = replace(board, map=self._board.map)
-                self._key, self._active, self._board = key, active, board
-            return self._board
+        version = (brain.memory.count, brain.forecasts.made, brain.evaluations, now // SECOND)
+        return self._cache.get(version, lambda: self._snapshot(now))
+
+    def _snapshot(self, now_ms: int) -> FleetMapSnapshot:
+        brain = self._brain
+        fresh_ms = int(brain.settings.actions.fresh_seconds * SECOND)
+        predictions = brain.forecasts.current(now_ms)
+        made = snapshot_of(brain.memory.latest(), brain.active, predictions, now_ms, fresh_ms)
+        if self._map is not None and made.map == self._map:
+            # The very object of before tells readers that nothing has changed.
+            made = replace(made, map=self._map)
+        self._map = made.map
+        return made
 
 
-def board_of(
+def snapshot_of(
     readings: Iterable[Reading],
     findings: Iterable[Finding],
     predictions: Iterable[Prediction],
     now_ms: int,
     fresh_ms: int,
 ) -> FleetMapSnapshot:
-    """The board of a fleet at `now_ms`; readings older than `fresh_ms` are stale."""
+    """The snapshot of a fleet at `now_ms`; readings older than `fresh_ms` are stale."""
     ordered = sorted(readings, key=_place)
     found, warned = _by_gpu(findings), _by_gpu(p for p in predictions if is_warning(p))
     states = {r.gpu.uuid: gpu_state(r, found.get(r.gpu.uuid, ()), now_ms, fresh_ms) for r in ordered}

@@ -26,7 +26,8 @@ from tocsin.domain.fragmentation_fleet import Task
 from tocsin.domain.identity import Gpu
 from tocsin.domain.mig_layout import CAPACITY, INSTANCES, by_label, profile_of, template_of
 from tocsin.domain.reading import Reading
-from tocsin.queries.fleet_state import MixFrom, free_now
+from tocsin.queries.fleet_state import MixFrom, free_now, live_state, mix_of
+from tocsin.queries.live import LiveBrain
 from tocsin.rules.fleet import fleet_fragmentation
 
 FRAGMENTATION = "gpu_mig_fragmentation_ratio"
@@ -40,6 +41,13 @@ class _Host:
     pool: str
     gpus: int
     free: int
+
+
+def fragmentation(brain: LiveBrain, limit: int) -> FragmentationOut:
+    """Free GPUs and MIG layouts now, the worst `limit` of each list."""
+    readings = brain.memory.latest()
+    _, mix_from = mix_of(brain.settings.fragmentation.task_mix, readings)
+    return fragmentation_out(readings, live_state(brain, brain.clock.now_ms(), readings), mix_from, limit)
 
 
 def fragmentation_out(

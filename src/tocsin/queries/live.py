@@ -125,8 +125,8 @@ class LiveBrain(Protocol):
         ...
 
     @property
-    def evaluated(self) -> bool:
-        """Whether the first evaluation has finished."""
+    def evaluations(self) -> int:
+        """Evaluations that have finished."""
         ...
 
     @property

@@ -1,9 +1,11 @@
-"""What lies ahead, as the API shows it: risks, memory that runs full, fragmentation that grows, capacity of pools."""
+"""What lies ahead, as the API shows it: risks, memory that runs full, fragmentation that grows, capacity of pools.
+
+Nothing is decided here, and nothing is done.
+"""
 
 from __future__ import annotations
 
 import math
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -12,24 +14,34 @@ import structlog
 
 from tocsin.client.models import HazardScore
 from tocsin.client.models_forecast import (
+    CapacityOut,
     CourseOut,
     FillingOut,
     ForecastOut,
     HostRiskOut,
+    PoolOutlook,
     RecordOut,
     RiskCalendar,
     RiskOut,
 )
-from tocsin.domain.clock import DAY, SECOND, to_iso
+from tocsin.domain.clock import DAY, HOUR, SECOND, to_iso
 from tocsin.domain.errors import TocsinError
+from tocsin.domain.fragmentation_fleet import Task
 from tocsin.domain.identity import Gpu
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
 from tocsin.domain.subject import SubjectKind
-from tocsin.forecaster.capacity.courses import Course
+from tocsin.forecaster.capacity.capacity import HORIZON_MS, PENDING, UTILISATION, PoolPast
+from tocsin.forecaster.capacity.courses import Course, CourseAsk, Figure, courses
 from tocsin.forecaster.capacity.filling_watch import FRAGMENTATION, OUT_OF_MEMORY
 from tocsin.forecaster.live.risk import TARGET
+from tocsin.queries.background import BackgroundTasks, Made
+from tocsin.queries.cache import Cache
 from tocsin.queries.convert import instant, prediction_out
+from tocsin.queries.cost_hours import BUDGET_S, CostHours, Hour
+from tocsin.queries.fleet_state import live_state, mix_of
+from tocsin.queries.live import LiveBrain
+from tocsin.rules.fleet import fleet_fragmentation
 
 log = structlog.get_logger()
 
@@ -37,6 +49,14 @@ MEMORY_TARGETS = (OUT_OF_MEMORY, "time_to_threshold:gpu_memory_used_ratio")
 COVERAGE = 0.8
 _NORMAL = 1.2815515655446004
 """Standard normal quantile at 0.9: both ends together leave `COVERAGE` between them."""
+RECORD_S = 600.0
+"""How long the record of the model is kept."""
+RECORD_WAIT_S = 0.5
+"""How long a caller waits for it; small fleets have it by then."""
+POOLS = 12
+"""Pools whose capacity is forecast, the largest ones: each takes seconds."""
+FRAGMENTED, FRAGMENTED_MS = "fragmented", 14 * DAY
+"""How far back the fleet's fragmentation is looked at for its forecast."""
 OWNERS = 3
 """Owners that are named for one GPU."""
 
@@ -235,35 +255,123 @@ def course_out(course: Course) -> CourseOut:
     )
 
 
-class Remembered:
-    """The record of the model, looked up in a thread of its own and again only after a while: it takes the whole past
-    of predictions. Safe to use from several threads."""
+class Outlook:
+    """Forecasts of a running brain. Safe to use from several threads.
 
-    KEPT_S = 600.0
-    WAIT_S = 0.5
-    """How long a caller waits for it; small fleets have it by then."""
+    `scores` are those of the scoreboard, which takes the whole past of predictions: what came of probabilities is
+    looked up only now and then, and no caller waits long for it.
+    """
 
-    def __init__(self, monotonic: Callable[[], float], look: Callable[[], Sequence[HazardScore]]) -> None:
-        self._monotonic, self._look = monotonic, look
+    def __init__(
+        self,
+        brain: LiveBrain,
+        tasks: BackgroundTasks,
+        hours: CostHours,
+        scores: Callable[[], Sequence[HazardScore]],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._brain = brain
+        self._tasks = tasks
+        self._hours = hours
+        self._scores = scores
+        self._records = Cache[str, list[RecordOut]](monotonic, lambda _took_s: RECORD_S, most=1)
         self._record: list[RecordOut] = []
-        self._at_s: float | None = None
-        self._lock = threading.Lock()
 
-    def record(self) -> list[RecordOut]:
-        """Bins of probability with what came of them, as far as they are known by now."""
-        with self._lock:
-            now_s = self._monotonic()
-            due = self._at_s is None or now_s - self._at_s >= self.KEPT_S
-            if due:
-                self._at_s = now_s
-        if due:
-            thread = threading.Thread(target=self._renew, name="forecast-record", daemon=True)
-            thread.start()
-            thread.join(self.WAIT_S)
-        return self._record
+    def forecast(self, limit: int) -> ForecastOut:
+        """Risks, memory and fragmentation ahead, the most urgent `limit` of each."""
+        brain, now = self._brain, self._brain.clock.now_ms()
+        return forecast_out(brain.forecasts.current(now), brain.memory.latest(), self.record(), now, limit)
 
-    def _renew(self) -> None:
+    def record(self, wait_s: float = RECORD_WAIT_S) -> list[RecordOut]:
+        """Bins of probability with what came of them, as far as they are known within `wait_s`."""
+        return self._records.get_soon("record", self._look_up, wait_s, self._record)
+
+    def _look_up(self) -> list[RecordOut]:
         try:
-            self._record = record_of(self._look())
+            self._record = record_of(self._scores())
         except TocsinError as error:
             log.warning("what came of the risks is not known", error=str(error))
+        return self._record
+
+    def capacity(self) -> CapacityOut:
+        """Pools and fragmentation a week ahead. Raises Unavailable while it is worked out."""
+        made: Made[tuple[int, list[Course]]] = self._tasks.ask("the capacity forecast", _courses, self._course_ask)
+        at_ms, found = made.value
+        by_name = {one.name: one for one in found}
+        sizes, now = self._sizes(), self._brain.clock.now_ms()
+        state = live_state(self._brain, now)
+        said = [one for one in self._brain.forecasts.current(now) if one.subject.kind is SubjectKind.POOL]
+        pools = [
+            PoolOutlook(
+                pool=name,
+                gpus=size,
+                in_service=state.ready_gpus(name),
+                utilisation=course_out(by_name[f"{UTILISATION} {name}"]),
+                waiting=course_out(waiting) if (waiting := by_name.get(f"{PENDING} {name}")) else None,
+                statements=[prediction_out(one) for one in said if one.subject.name == name],
+            )
+            for name, size in sizes.items()
+            if f"{UTILISATION} {name}" in by_name
+        ]
+        return CapacityOut(
+            now=to_iso(now),
+            at=to_iso(at_ms),
+            simulated=any(gpu.simulated for gpu in self._brain.gpus),
+            horizon_s=HORIZON_MS / SECOND,
+            pools=pools,
+            pools_total=len(sizes),
+            fragmented=course_out(by_name[FRAGMENTED]) if FRAGMENTED in by_name else CourseOut(),
+        )
+
+    def _sizes(self) -> dict[str, int]:
+        """Whole GPUs by pool, the largest pool first."""
+        sizes: dict[str, int] = {}
+        for gpu in self._brain.gpus:
+            if not gpu.is_mig:
+                sizes[gpu.pool] = sizes.get(gpu.pool, 0) + 1
+        return dict(sorted(sizes.items(), key=lambda item: (-item[1], item[0])))
+
+    def _course_ask(self) -> CourseAsk:
+        now = self._brain.clock.now_ms()
+        largest = list(self._sizes())[:POOLS]
+        pasts = {one.pool: one for one in self._brain.pool_pasts()}
+        figures = [figure for name in largest if name in pasts for figure in _figures(pasts[name])]
+        return CourseAsk([*figures, *self._fragmented(now)], now, self._brain.settings.forecast.coverage)
+
+    def _fragmented(self, now: int) -> list[Figure]:
+        """F by the hour, as far as the store was read: the jobs that come now are the measure of all hours."""
+        pages = self._hours.pages(now - FRAGMENTED_MS, now, self._brain.gpus, BUDGET_S)
+        if not pages.hours:
+            return []
+        mix, _ = mix_of(self._brain.settings.fragmentation.task_mix, self._brain.memory.latest())
+        start = pages.hours[0].at_ms
+        values = np.full((pages.hours[-1].at_ms - start) // HOUR + 1, np.nan)
+        for hour in pages.hours:
+            values[(hour.at_ms - start) // HOUR] = _mean_f(hour, mix)
+        return [Figure(FRAGMENTED, start, values)]
+
+
+def _courses(ask: CourseAsk) -> tuple[int, list[Course]]:
+    return ask.now_ms, courses(ask)
+
+
+def _figures(past: PoolPast) -> list[Figure]:
+    """Utilisation, and GPUs that work waits for where a scheduler tells."""
+    start = int(past.at_ms[0])
+    found = [Figure(f"{UTILISATION} {past.pool}", start, past.utilisation, most=1.0)]
+    if np.isfinite(past.pending).any():
+        found.append(Figure(f"{PENDING} {past.pool}", start, past.pending))
+    return found
+
+
+def _mean_f(hour: Hour, mix: Sequence[Task]) -> float:
+    """Mean of F over the cells of an hour."""
+    values = [
+        fleet_fragmentation(
+            np.repeat([free for free, _ in spots], list(spots.values())),
+            np.repeat([size for _, size in spots], list(spots.values())),
+            mix,
+        ).fragmented
+        for spots in hour.account.spots
+    ]
+    return float(np.mean(values)) if values else float("nan")

@@ -14,7 +14,11 @@ from tocsin.actions.planning.scaling import ScalingPolicy, replace_before_drain,
 from tocsin.actions.planning.simulation import Simulation
 from tocsin.actions.planning.state import TEMPLATES, FleetState, GpuMode
 from tocsin.actions.planning.units import Limits
-from tocsin.client.models_fragmentation import HostChange, MigChange, Planner, PlanOut, RefusalOut, StepOut
+from tocsin.client.models_fragmentation import HostChange, MigChange, Planner, PlanOut, PlansOut, RefusalOut, StepOut
+from tocsin.domain.clock import to_iso
+from tocsin.queries.background import BackgroundTasks
+from tocsin.queries.fleet_state import limits_of, live_state, policy_of
+from tocsin.queries.live import LiveBrain
 
 STEPS, REASONS, CHANGES = 100, 20, 40
 """Most steps, reasons, and hosts or GPUs that one plan shows."""
@@ -50,6 +54,36 @@ def _plans(ask: Ask) -> list[Plan]:
     hosts = tuple(node.host for node in sorted(risky, key=lambda node: (-node.risk, node.host)))
     drained = [replace_before_drain(state, hosts, limits)] if hosts else []
     return [*drained, scale_in(state, ask.policy, limits)]
+
+
+class Plans:
+    """What planners would do now, worked out in the background. Safe to use from several threads."""
+
+    def __init__(self, brain: LiveBrain, tasks: BackgroundTasks) -> None:
+        self._brain = brain
+        self._tasks = tasks
+
+    def plan(self, planner: Planner) -> PlansOut:
+        """What a planner would do now. Raises Unavailable while it is worked out."""
+        made = self._tasks.ask(f"the plan of {planner}", _answer, lambda: self._ask(planner))
+        at_ms, plans = made.value
+        return PlansOut(
+            planner=planner,
+            now=to_iso(self._brain.clock.now_ms()),
+            at=to_iso(at_ms),
+            took_s=made.took_s,
+            plans=plans,
+        )
+
+    def _ask(self, planner: Planner) -> Ask:
+        settings = self._brain.settings.planning
+        budget = PowerBudget(settings.facility_watts or float("inf"), settings.rack_watts)
+        state = live_state(self._brain, self._brain.clock.now_ms())
+        return Ask(planner, state, limits_of(settings), policy_of(settings), budget)
+
+
+def _answer(ask: Ask) -> tuple[int, list[PlanOut]]:
+    return ask.state.at_ms, make_plans(ask)
 
 
 def plan_out(plan: Plan, state: FleetState, limits: Limits) -> PlanOut:

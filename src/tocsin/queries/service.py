@@ -33,12 +33,15 @@ from tocsin.client.models import (
     SeriesResponse,
     VerificationOut,
 )
+from tocsin.client.models_cost import CostOut
 from tocsin.client.models_decisions import DecisionStory, Timeline, TimelineQuery, UndoOut
+from tocsin.client.models_forecast import CapacityOut, ForecastOut
+from tocsin.client.models_fragmentation import FragmentationOut, Planner, PlansOut
 from tocsin.client.models_journal import ExportForm, JournalPage, JournalQuery
 from tocsin.client.models_manual import ManualAction, ManualActionOut
 from tocsin.client.models_now import Attention, FleetMap, PeerBand, PeerGroup
 from tocsin.client.orders import OrderOut, OrderReportIn, OrderTaken
-from tocsin.domain.clock import DAY, SECOND, to_iso
+from tocsin.domain.clock import DAY, SECOND, Clock, SystemClock, to_iso
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.diagnosis import Diagnosis
 from tocsin.domain.errors import Conflict, InputError
@@ -51,18 +54,20 @@ from tocsin.forecaster.diagnosis.fleet import PAST_METRICS, PAST_MS, STAGE_METRI
 from tocsin.journal.kinds import EntryKind
 from tocsin.journal.verify import verify
 from tocsin.queries import attention, convert, timeline, views
-from tocsin.queries import timeline as journal_views
-from tocsin.queries.ahead import Ahead
-from tocsin.queries.cache import Cache
+from tocsin.queries.background import BackgroundTasks
+from tocsin.queries.cache import Cache, by_effort
+from tocsin.queries.cost import Costs
+from tocsin.queries.cost_hours import CostHours
 from tocsin.queries.fleet_map import FleetMapSource
 from tocsin.queries.fleet_state import same_jobs, state_document
+from tocsin.queries.fragmentation import fragmentation
 from tocsin.queries.live import LiveBrain
+from tocsin.queries.outlook import Outlook
 from tocsin.queries.peers import peer_band
+from tocsin.queries.plans import Plans
 from tocsin.queries.scoreboard import Followed, score_crossings, score_hazards, scoreboard
 from tocsin.store.line_protocol.codec import decode
 from tocsin.store.port import Series, Store
-
-# Diagnoses of the running fleet: what the store has of the last hour, and who works where.
 
 
 def diagnose_fleet(store: Store, latest: Sequence[Reading], now_ms: int, host: str = "") -> list[Diagnosis]:
@@ -96,28 +101,37 @@ class Injector(Protocol):
         ...
 
 
-class BrainService(Ahead):
-    """Implements `tocsin.api.service.Service`."""
+class BrainService:
+    """Implements `tocsin.api.service.Service` over a running brain.
 
-    def __init__(self, brain: LiveBrain, injector: Injector | None = None) -> None:
-        super().__init__(brain, lambda: self.scoreboard().hazards)
+    `wall` is the clock that people wait by: that of a simulated fleet runs ahead.
+    """
+
+    def __init__(self, brain: LiveBrain, injector: Injector | None = None, wall: Clock | None = None) -> None:
+        wall = wall or SystemClock()
+        self._brain = brain
         self._injector = injector
-        self._boards = FleetMapSource(brain)
+        self._fleet_map = FleetMapSource(brain)
         # It reads all predictions that are stored, which is much for one who only looks, and every open page asks.
-        self._scored = Cache(self._wall.monotonic, self._score)
+        self._scores = Cache[str, Scoreboard](wall.monotonic, by_effort, most=1)
+        tasks = BackgroundTasks(wall, apart=brain.settings.forecast.worker)
+        hours = CostHours(brain.store, brain.clock, wall)
+        self._outlook = Outlook(brain, tasks, hours, lambda: self.scoreboard().hazards, wall.monotonic)
+        self._plans = Plans(brain, tasks)
+        self._costs = Costs(brain, hours, wall.monotonic)
 
     def now_ms(self) -> int:
         return self._brain.clock.now_ms()
 
     def ready(self) -> Readiness:
-        reasons = [] if self._brain.evaluated else ["the first evaluation has not finished"]
+        reasons = [] if self._brain.evaluations else ["the first evaluation has not finished"]
         return Readiness(ready=not reasons, reasons=reasons)
 
     # ------------------------------------------------------------------ reading
 
     def summary(self) -> FleetSummary:
-        brain, board = self._brain, self._boards.look()
-        now, seen = board.now_ms, board.readings
+        brain, snapshot = self._brain, self._fleet_map.look()
+        now, seen = snapshot.now_ms, snapshot.readings
         statuses = brain.statuses()
         control = self._control()
         newest = max((reading.at_ms for reading in seen), default=None)
@@ -134,13 +148,13 @@ class BrainService(Ahead):
             gpus=len(seen),
             hosts=len({reading.gpu.host for reading in seen}),
             pools=len({reading.gpu.pool for reading in seen}),
-            states=dict(board.counts),
+            states=dict(snapshot.counts),
             readings=brain.memory.count,
             last_reading=convert.instant(newest),
             last_reading_age_s=None if newest is None else max(0.0, (now - newest) / SECOND),
-            utilization_ratio=views.mean(board.map.utilization),
-            memory_used_ratio=views.mean(board.map.memory),
-            power_watts=sum(watts or 0.0 for watts in board.map.power) if seen else None,
+            utilization_ratio=views.mean(snapshot.map.utilization),
+            memory_used_ratio=views.mean(snapshot.map.memory),
+            power_watts=sum(watts or 0.0 for watts in snapshot.map.power) if seen else None,
             findings=dict(Counter(finding.severity for finding in brain.active)),
             incidents=len(brain.incidents),
             predictions=sum(p.is_ahead for p in brain.forecasts.current(now)),
@@ -150,13 +164,13 @@ class BrainService(Ahead):
         )
 
     def fleet_map(self) -> FleetMap:
-        return self._boards.look().map
+        return self._fleet_map.look().map
 
     def attention(self, limit: int) -> Attention:
-        brain, board = self._brain, self._boards.look()
+        brain, snapshot = self._brain, self._fleet_map.look()
         settings, nodes = brain.settings, brain.managers.nodes()
-        predictions, prices = brain.forecasts.current(board.now_ms), settings.prices.prices()
-        return attention.attention(board, nodes, brain.incidents, predictions, settings.actions.cost, prices, limit)
+        predictions, prices = brain.forecasts.current(snapshot.now_ms), settings.prices.prices()
+        return attention.attention(snapshot, nodes, brain.incidents, predictions, settings.actions.cost, prices, limit)
 
     def peers(
         self, uuid: str, by: PeerGroup, metrics: Sequence[str], start_ms: int, end_ms: int, points: int
@@ -247,7 +261,7 @@ class BrainService(Ahead):
         raise NotFound(f"no decision {decision_id}; tocsin status or GET /v1/decisions lists them")
 
     def journal(self, after: int, limit: int, kinds: Collection[str] | None = None) -> list[JournalEntryOut]:
-        wanted = journal_views.kinds_of(kinds) if kinds else None
+        wanted = timeline.kinds_of(kinds) if kinds else None
         entries = self._brain.journal.entries(after=after, kinds=wanted, limit=limit)
         return [convert.entry_out(entry) for entry in entries]
 
@@ -262,17 +276,17 @@ class BrainService(Ahead):
         return timeline.undone(self._brain, decision_id, self._brain.actions.undo(decision_id, actor, reason))
 
     def journal_page(self, query: JournalQuery, before: int | None, limit: int) -> JournalPage:
-        return journal_views.page(self._brain.journal.path, query, before, limit)
+        return timeline.journal_page(self._brain.journal.path, query, before, limit)
 
     def export_journal(self, form: ExportForm, query: JournalQuery, after: int) -> Iterator[str]:
-        return journal_views.lines(self._brain.journal.path, form, query, after)
+        return timeline.journal_lines(self._brain.journal.path, form, query, after)
 
     def verify_journal(self) -> VerificationOut:
         result = verify(self._brain.journal.path)
         return VerificationOut(ok=result.ok, events=result.events, problem=result.problem)
 
     def scoreboard(self) -> Scoreboard:
-        return self._scored.get()
+        return self._scores.get("scoreboard", self._score)
 
     def _score(self) -> Scoreboard:
         brain, now = self._brain, self.now_ms()
@@ -306,6 +320,23 @@ class BrainService(Ahead):
 
     def planning_state(self) -> dict[str, Any]:
         return state_document(self._brain, self.now_ms())
+
+    # ------------------------------------------------------------------ ahead
+
+    def forecast(self, limit: int) -> ForecastOut:
+        return self._outlook.forecast(limit)
+
+    def capacity(self) -> CapacityOut:
+        return self._outlook.capacity()
+
+    def fragmentation(self, limit: int) -> FragmentationOut:
+        return fragmentation(self._brain, limit)
+
+    def plan(self, planner: Planner) -> PlansOut:
+        return self._plans.plan(planner)
+
+    def cost(self, start_ms: int, end_ms: int) -> CostOut:
+        return self._costs.cost(start_ms, end_ms)
 
     def metrics(self) -> bytes:
         return generate_latest(self._brain.metrics.registry)

@@ -1,4 +1,4 @@
-"""Decisions over time as the API shows them: filtered, in pages, with what is needed to understand each."""
+"""Decisions and the journal over time, as the API shows them: filtered and in pages; the journal also as lines."""
 
 from __future__ import annotations
 
@@ -33,10 +33,8 @@ from tocsin.queries.convert import entry_out
 from tocsin.queries.live import LiveBrain
 from tocsin.queries.views import approvable, decision_out
 
-# The journal as the API shows it: in pages from the newest entry, and as lines for other systems.
 
-
-def page(path: Path, query: JournalQuery, before: int | None, limit: int) -> JournalPage:
+def journal_page(path: Path, query: JournalQuery, before: int | None, limit: int) -> JournalPage:
     """Entries that fit `query`, newest first. Raises InputError for an unknown kind."""
     wanted = Wanted(kinds_of(query.kinds), query.actor, query.people, query.text, query.start_ms, query.end_ms)
     found = read_page(path, before, limit, wanted)
@@ -49,7 +47,7 @@ def page(path: Path, query: JournalQuery, before: int | None, limit: int) -> Jou
     )
 
 
-def lines(path: Path, form: ExportForm, query: JournalQuery, after: int) -> Iterator[str]:
+def journal_lines(path: Path, form: ExportForm, query: JournalQuery, after: int) -> Iterator[str]:
     """Lines of the entries above `after` of the kinds and the span of `query`, in order.
 
     Raises InputError for an unknown kind.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +15,7 @@ from tocsin.domain.errors import Unavailable
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.forecaster.capacity.courses import CourseAsk, Figure, courses
-from tocsin.queries.outlook import Remembered, course_out, forecast_out, record_of, wilson
+from tocsin.queries.outlook import Outlook, course_out, forecast_out, record_of, wilson
 from tocsin_testing.builders import T0, gpu, reading
 
 GPUS = [gpu(n, host=f"node-{n // 2}") for n in range(6)]
@@ -110,11 +112,11 @@ def test_the_record_is_looked_up_now_and_then_and_a_store_that_is_down_hides_not
             raise Unavailable("the store does not answer")
         return []
 
-    kept = Remembered(lambda: now[0], look)
-    kept.WAIT_S = 60.0
-    assert kept.record() == kept.record() == []
+    nothing: Any = None
+    outlook = Outlook(nothing, nothing, nothing, look, lambda: now[0])
+    assert outlook.record(60.0) == outlook.record(60.0) == []
     now[0] = 601.0
-    assert kept.record() == []
+    assert outlook.record(60.0) == []
     assert asked == [0.0, 601.0]
 
 

@@ -19,7 +19,7 @@ from tocsin.domain.reading import Reading
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.domain.usage import Prices
 from tocsin.queries.attention import attention, gpu_hours_at_risk
-from tocsin.queries.fleet_map import FleetMapSnapshot, board_of
+from tocsin.queries.fleet_map import FleetMapSnapshot, snapshot_of
 from tocsin.queries.peers import MOST_PEERS, MOST_PEERS_LONG, group_of, peer_band
 from tocsin.store.port import Columns
 from tocsin_testing.builders import T0, gpu, reading
@@ -62,7 +62,7 @@ def prediction(one: Reading, chance: float | None, hours: float | None = 2.0, me
 def board(
     readings: list[Reading], findings: list[Finding] | None = None, ahead: list[Prediction] | None = None
 ) -> FleetMapSnapshot:
-    return board_of(readings, findings or [], ahead or [], T0, 60 * SECOND)
+    return snapshot_of(readings, findings or [], ahead or [], T0, 60 * SECOND)
 
 
 def listed(

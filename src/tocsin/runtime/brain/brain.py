@@ -216,7 +216,7 @@ class Brain:
         self.started_ms = clock.now_ms()
         self.active: list[Finding] = []
         self.incidents: list[Incident] = []
-        self.evaluated = False
+        self.evaluations = 0
         self.evaluated_at = clock.monotonic()
         self._engine = RuleEngine(parts.ruleset)
         self._confirmations = Confirmations(round(settings.rules.evaluate_seconds * SECOND / 2))
@@ -284,7 +284,7 @@ class Brain:
                 self.metrics.count("tocsin_findings_opened_total", rule=finding.rule)
             self._save([*opened, *cleared])
             self._count(self.actions.step(self._view(now, snapshot.readings), self.incidents, predictions))
-        self.evaluated = True
+        self.evaluations += 1
         self.evaluated_at = self.clock.monotonic()
         self.metrics.observe("tocsin_rule_evaluation_seconds", self.evaluated_at - begun)
 
