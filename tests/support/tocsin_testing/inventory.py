@@ -223,11 +223,10 @@ def _dashboards(tree: Path) -> Iterator[str]:
         yield from (f"{name} {panel.get('title', '')}".strip() for panel in json.loads(path.read_text())["panels"])
 
 
-def _by_registry(kind: str) -> Iterator[str]:
-    """Plug-ins of one kind, from the registry of all kinds where there is one, else from that of the kind."""
-    if "plugins" in _cli().commands:
-        return (row["name"] for row in json.loads(_printed("plugins", "--json")) if row["kind"] == kind and _own(row))
-    return OLD_REGISTRIES[kind]()
+def _by_registry(kind: str) -> list[str]:
+    """Plug-ins of one kind, from the registry of all kinds, or where it has none of them from that of the kind."""
+    rows = json.loads(_printed("plugins", "--json")) if "plugins" in _cli().commands else []
+    return [row["name"] for row in rows if row["kind"] == kind and _own(row)] or list(OLD_REGISTRIES[kind]())
 
 
 def _own(row: Mapping[str, str]) -> bool:
@@ -263,7 +262,7 @@ def inventory(tree: Path) -> Inventory:
         "simulated faults": fault_kinds,
         "alerts": lambda: _alerts(tree),
         "Grafana dashboards": lambda: _dashboards(tree),
-        **{f"{kind}s": lambda kind=kind: _by_registry(kind) for kind in OLD_REGISTRIES},  # type: ignore[misc]
+        **{f"{kind}s": lambda kind=kind: iter(_by_registry(kind)) for kind in OLD_REGISTRIES},  # type: ignore[misc]
     }
     return {name: sorted(set(map(str, listed()))) for name, listed in sorted(found.items())}
 
