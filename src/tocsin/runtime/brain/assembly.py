@@ -10,7 +10,7 @@ import structlog
 
 from tocsin.actions.executors.registry import Dependencies, SimulatedPort, build_executor
 from tocsin.actions.loop.loop import ActionLoop
-from tocsin.actions.loop.routing import build_routing
+from tocsin.actions.loop.routing import Routing, build_routing
 from tocsin.actions.loop.workers import Threads
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.notifications.fanout import build_notifier
@@ -185,10 +185,7 @@ def open_brain(
     journal = _open_journal(settings, clock, metrics)
     sender = WebhookSender(settings.webhook, clock) if settings.webhook.url else None
     queue = open_queue(settings.node, clock)
-    dependencies = Dependencies(sender, settings, clock, orders=queue, fleet=fleet, own=metrics)
-    routing = build_routing(settings.actions, lambda name: build_executor(name, dependencies))
-    managers = Managers(routing.executors, clock, metrics)
-    queue.nodes = managers.nodes
+    routing, managers = _executors(Dependencies(sender, settings, clock, queue, fleet, metrics), metrics)
     notifier = build_notifier(settings, sender, clock, metrics)
     policy = _policy(settings, ruleset, propose)
     worker = ForecastWorker(settings.forecast, place=_risk_place(settings), store=store)
@@ -208,6 +205,16 @@ def open_brain(
         wake=threading.Event(),
     )
     return _running(parts, worker, sender)
+
+
+def _executors(dependencies: Dependencies, metrics: OwnMetrics) -> tuple[Routing, Managers]:
+    """Who carries out what, and what their managers show; the queue of orders sees the same nodes."""
+    settings, clock = dependencies.settings, dependencies.clock
+    routing = build_routing(settings.actions, lambda name: build_executor(name, dependencies))
+    managers = Managers(routing.executors, clock, metrics)
+    if dependencies.orders is not None:
+        dependencies.orders.nodes = managers.nodes
+    return routing, managers
 
 
 def _open_journal(settings: Settings, clock: Clock, metrics: OwnMetrics) -> Journal:
