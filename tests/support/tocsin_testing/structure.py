@@ -42,7 +42,10 @@ ASIDE = (
     "tocsin.store.segments*",
     "tocsin.store.sqlite*",
 )
-"""What moved out of the product, with the one module of it that stayed, or was made anew: left out of the figures that end in ``_beside``."""
+"""What moved out of the product, with the one module of it that stayed, or was made anew.
+
+Left out of the figures that end in ``_beside``.
+"""
 KINDS = {"law": "laws", "property": "property", "golden": "golden", "contract": "contract", "chaos": "chaos"}
 """Kind of tests to its folder; tests of accidents are those of files with that word in their name."""
 
