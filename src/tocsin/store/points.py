@@ -2,21 +2,27 @@
 
 Tags name what a point is (they make it unique together with the instant), fields carry what may change. An optional
 number that is None is named in field ``absent``: a second write merges fields, and an old number would shine through.
+
+A `PointCodec` writes and reads the points of one dataclass. Which attributes are tags is said here; how each is written
+follows from its type, so that a new attribute of a dataclass is stored without a change to this module.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from enum import Enum
+from types import UnionType
+from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
-from tocsin.domain.event import Event, EventKind
-from tocsin.domain.finding import ActionKind, Category, Evidence, Finding, Severity
+from tocsin.domain.event import Event
+from tocsin.domain.finding import Evidence, Finding
 from tocsin.domain.identity import Gpu
 from tocsin.domain.owner import Owner, owners_text, read_owners
-from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.prediction import Prediction
 from tocsin.domain.subject import Subject, SubjectKind
 
 FieldValue = float | int | bool | str
@@ -29,6 +35,7 @@ EVENT = "gpu_event"
 FINDING = "gpu_finding"
 PREDICTION = "gpu_prediction"
 
+_ABSENT = "absent"
 _T = TypeVar("_T")
 
 
@@ -44,6 +51,9 @@ class Point:
 
 class PointError(ValueError):
     """A point that does not hold what its measurement needs; the text says which tag or field."""
+
+
+# ---------------------------------------------------------------------- values by their type
 
 
 def _need(point: Point, name: str, convert: Callable[[str], _T]) -> _T:
@@ -62,7 +72,7 @@ def _text(point: Point, name: str) -> str:
 
 def _number(point: Point, name: str) -> float | None:
     raw = point.fields.get(name)
-    if raw is None or name in _text(point, "absent").split(","):
+    if raw is None or name in _text(point, _ABSENT).split(","):
         return None
     if isinstance(raw, str) or not math.isfinite(raw):
         raise PointError(f"{name} = {raw!r} is no number")
@@ -70,8 +80,8 @@ def _number(point: Point, name: str) -> float | None:
 
 
 def _instant(point: Point, name: str) -> int | None:
-    number = _number(point, name)
-    return None if number is None else int(point.fields[name])
+    # Of the field itself: a float has no room for every integer.
+    return None if _number(point, name) is None else int(point.fields[name])
 
 
 def _flag(point: Point, name: str) -> bool:
@@ -79,21 +89,6 @@ def _flag(point: Point, name: str) -> bool:
     if isinstance(raw, str):
         raise PointError(f"{name} = {raw!r} is not true or false")
     return bool(raw)
-
-
-def _optional(numbers: Mapping[str, float | int | None]) -> dict[str, FieldValue]:
-    """The numbers that are there, and field ``absent`` with the names of the others.
-
-    Instants are integers and all else floats, whatever type the caller's number has: InfluxDB gives a field one type
-    for good, and refuses the other.
-    """
-    there: dict[str, FieldValue] = {
-        name: int(number) if name.endswith("_ms") else float(number)
-        for name, number in numbers.items()
-        if number is not None and math.isfinite(number)
-    }
-    there["absent"] = ",".join(name for name in numbers if name not in there)
-    return there
 
 
 def evidence_json(evidence: tuple[Evidence, ...]) -> str:
@@ -110,6 +105,43 @@ def read_evidence(text: str) -> tuple[Evidence, ...]:
         raise PointError(f"evidence is not a list of [name, text, at_ms, value]: {error}") from None
 
 
+def owners_of(point: Point, name: str = "owners") -> tuple[Owner, ...]:
+    """The owners that field `name` lists; raises PointError."""
+    try:
+        return read_owners(_text(point, name))
+    except ValueError as error:
+        raise PointError(f"{name} is not usable in {point.measurement}: {error}") from None
+
+
+def labels_text(labels: Mapping[str, str]) -> str:
+    """JSON object of `labels`."""
+    return json.dumps(dict(labels), ensure_ascii=False, separators=(",", ":"))
+
+
+def read_labels(text: str) -> dict[str, str]:
+    """Inverse of `labels_text`; raises PointError."""
+    try:
+        labels = json.loads(text or "{}")
+    except ValueError:
+        labels = None
+    if not isinstance(labels, dict):
+        raise PointError("labels is no JSON object")
+    return {str(key): str(value) for key, value in labels.items()}
+
+
+def _shares_text(shares: tuple[tuple[Any, float], ...]) -> str:
+    return json.dumps(shares) if shares else ""
+
+
+def _shares(point: Point, name: str, what: Callable[[Any], Any]) -> tuple[tuple[Any, float], ...]:
+    """Pairs of what `what` reads and a number."""
+    text = _text(point, name)
+    try:
+        return tuple((what(key), float(share)) for key, share in json.loads(text or "[]"))
+    except (TypeError, ValueError) as error:
+        raise PointError(f"{name} {text[:60]!r}: {error}") from None
+
+
 def _subject_tags(subject: Subject) -> dict[str, str]:
     return {"subject_kind": subject.kind.value, "subject": subject.name, "subject_detail": subject.detail}
 
@@ -124,133 +156,171 @@ def _read_subject(point: Point) -> Subject:
     )
 
 
-def event_point(event: Event) -> Point:
-    """`event` as a point; kind, GPU, host and code are tags, so that two codes of one instant stay two points."""
-    tags = {"kind": event.kind.value, "gpu_uuid": event.gpu, "host": event.host, "code": str(event.code)}
-    fields: dict[str, FieldValue] = {
-        "code": int(event.code),
-        "message": event.message,
-        "source": event.source,
-        "simulated": event.simulated,
-        "severity": event.severity.value if event.severity is not None else "",
-        "remedy": event.remedy,
-    }
-    return Point(EVENT, tags, fields, event.at_ms)
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How an attribute is a field: `write` makes the field, `read` takes it from (point, name)."""
+
+    write: Callable[[Any], FieldValue]
+    read: Callable[[Point, str], Any]
 
 
-def read_event(point: Point) -> Event:
-    """Inverse of `event_point`; raises PointError."""
-    return Event(
-        kind=_need(point, "kind", EventKind),
-        gpu=point.tags.get("gpu_uuid", ""),
-        host=point.tags.get("host", ""),
-        at_ms=point.at_ms,
-        code=_need(point, "code", int),
-        message=_text(point, "message"),
-        source=_text(point, "source"),
-        simulated=_flag(point, "simulated"),
-        severity=_need(point, "severity", Severity) if _text(point, "severity") else None,
-        remedy=_text(point, "remedy"),
+def _same(value: FieldValue) -> FieldValue:
+    return value
+
+
+def _optional_kind(kind: type[Enum]) -> _Form:
+    return _Form(
+        lambda value: "" if value is None else str(value.value),
+        lambda point, name: _need(point, name, kind) if _text(point, name) else None,
     )
 
 
-def finding_point(finding: Finding) -> Point:
-    """`finding` as a point at its start; rule and subject are tags."""
-    fields: dict[str, FieldValue] = {
-        "severity": finding.severity.value,
-        "category": finding.category.value,
-        "action": finding.action.value,
-        "last_ms": int(finding.last_ms),
-        "sentence": finding.sentence,
-        "metric": finding.metric,
-        "evidence": evidence_json(finding.evidence),
-        "owners": owners_text(finding.owners),
-        "simulated": finding.simulated,
-        "subject_host": finding.subject.host,
-        "subject_pool": finding.subject.pool,
-        **_optional({"value": finding.value, "threshold": finding.threshold}),
-    }
-    return Point(FINDING, {"rule": finding.rule, **_subject_tags(finding.subject)}, fields, finding.started_ms)
+_INDEX = _Form(
+    lambda index: -1 if index is None else int(index),
+    lambda point, name: None if (index := _need(point, name, int)) < 0 else index,
+)
+"""A number that is counted from 0, -1 where it is not known."""
+# InfluxDB gives a field one type for good and refuses the other: instants are integers and measured values floats,
+# whatever type the caller's number has.
+_OPTIONAL_NUMBERS: Mapping[Any, _Form] = {float | None: _Form(float, _number), int | None: _Form(int, _instant)}
+_TEXT = _Form(_same, _text)
+_INTEGER = _Form(int, lambda point, name: _need(point, name, int))
+_SUBJECT = _Form(str, lambda point, _name: _read_subject(point))
+"""Not a field of its own: see `PointCodec`."""
+_FORMS: Mapping[Any, _Form] = {
+    str: _TEXT,
+    int: _INTEGER,
+    Subject: _SUBJECT,
+    float: _Form(float, lambda point, name: _need(point, name, float)),
+    bool: _Form(_same, _flag),
+    tuple[Evidence, ...]: _Form(evidence_json, lambda point, name: read_evidence(_text(point, name))),
+    tuple[Owner, ...]: _Form(owners_text, owners_of),
+    tuple[tuple[int, float], ...]: _Form(_shares_text, lambda point, name: _shares(point, name, int)),
+    tuple[tuple[str, float], ...]: _Form(_shares_text, lambda point, name: _shares(point, name, str)),
+    Mapping[str, str]: _Form(labels_text, lambda point, name: read_labels(_text(point, name))),
+}
 
 
-def read_finding(point: Point) -> Finding:
-    """Inverse of `finding_point`; raises PointError."""
-    return Finding(
-        rule=point.tags.get("rule", ""),
-        subject=_read_subject(point),
-        severity=_need(point, "severity", Severity),
-        category=_need(point, "category", Category),
-        action=_need(point, "action", ActionKind),
-        started_ms=point.at_ms,
-        last_ms=_need(point, "last_ms", int),
-        sentence=_text(point, "sentence"),
-        metric=_text(point, "metric"),
-        value=_number(point, "value"),
-        threshold=_number(point, "threshold"),
-        evidence=read_evidence(_text(point, "evidence")),
-        simulated=_flag(point, "simulated"),
-        owners=owners_of(point),
-    )
+def _form_of(hint: Any) -> _Form:
+    """Raises TypeError for a type that no field can carry."""
+    if hint in _FORMS:
+        return _FORMS[hint]
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return _Form(lambda value: str(value.value), lambda point, name: _need(point, name, hint))
+    if get_origin(hint) is UnionType and isinstance(kind := get_args(hint)[0], type) and issubclass(kind, Enum):
+        return _optional_kind(kind)
+    raise TypeError(f"no field of a point can carry {hint}; add its form to {__name__}._FORMS")
 
 
-def prediction_point(prediction: Prediction) -> Point:
-    """`prediction` as a point at the instant when it was made; model, target and subject are tags."""
-    p = prediction
-    fields: dict[str, FieldValue] = {
-        "horizon_ms": int(p.horizon_ms),
-        "status": p.status.value,
-        "model_version": p.model_version,
-        "sentence": p.sentence,
-        "metric": p.metric,
-        "reason": p.reason,
-        "evidence": evidence_json(p.evidence),
-        "simulated": p.simulated,
-        "subject_host": p.subject.host,
-        "subject_pool": p.subject.pool,
-        "curve": json.dumps(p.curve) if p.curve else "",
-        "sentence_zh": p.sentence_zh,
-        "classes": json.dumps(p.classes) if p.classes else "",
-    }
-    numbers = ("threshold", "value", "probability", "eta_ms", "eta_low_ms", "eta_high_ms", "coverage")
-    fields |= _optional({name: getattr(p, name) for name in numbers})
-    return Point(PREDICTION, {"model": p.model, "target": p.target, **_subject_tags(p.subject)}, fields, p.at_ms)
+# ---------------------------------------------------------------------- points of a dataclass
 
 
-def read_prediction(point: Point) -> Prediction:
-    """Inverse of `prediction_point`; raises PointError."""
-    return Prediction(
-        subject=_read_subject(point),
-        target=point.tags.get("target", ""),
-        at_ms=point.at_ms,
-        horizon_ms=_need(point, "horizon_ms", int),
-        status=_need(point, "status", PredictionStatus),
-        model=point.tags.get("model", ""),
-        model_version=_text(point, "model_version"),
-        sentence=_text(point, "sentence"),
-        metric=_text(point, "metric"),
-        threshold=_number(point, "threshold"),
-        value=_number(point, "value"),
-        probability=_number(point, "probability"),
-        eta_ms=_instant(point, "eta_ms"),
-        eta_low_ms=_instant(point, "eta_low_ms"),
-        eta_high_ms=_instant(point, "eta_high_ms"),
-        coverage=_number(point, "coverage"),
-        reason=_text(point, "reason"),
-        evidence=read_evidence(_text(point, "evidence")),
-        simulated=_flag(point, "simulated"),
-        curve=tuple((int(ahead), chance) for ahead, chance in _pairs(point, "curve")),
-        sentence_zh=_text(point, "sentence_zh"),
-        classes=tuple((str(name), chance) for name, chance in _pairs(point, "classes")),
-    )
+class PointCodec(Generic[_T]):
+    """Points of the dataclass `kind`.
+
+    `at` is the attribute with the point's instant, and `tags` the names of tags by attribute; a number among them is a
+    field as well. A `Subject` is three tags, and its host and pool are fields. `left_out` are attributes that points do
+    not carry, `forms` say how odd ones are written. An attribute with a default may be missing from a point.
+
+    Fields stand in the order of the attributes, but those of `after` behind the named one, and optional numbers last:
+    a database does not mind, but a point stays the same text from version to version.
+    """
+
+    def __init__(
+        self,
+        kind: type[_T],
+        measurement: str,
+        at: str = "",
+        *,
+        tags: Mapping[str, str] | None = None,
+        left_out: tuple[str, ...] = (),
+        after: Mapping[str, str] | None = None,
+        forms: Mapping[str, _Form] | None = None,
+    ) -> None:
+        self._kind = kind
+        self._measurement = measurement
+        self._at = at
+        self._tags = dict(tags or {})
+        self._forms: dict[str, _Form] = {}
+        self._numbers: dict[str, _Form] = {}
+        self._required: set[str] = set()
+        hints = get_type_hints(kind)
+        known = {one.name: one for one in dataclasses.fields(kind)}  # type: ignore[arg-type]  # a dataclass, as said
+        for name in _ordered([name for name in known if name != at and name not in left_out], after or {}):
+            if hints[name] in _OPTIONAL_NUMBERS and name not in (forms or {}):
+                self._numbers[name] = _OPTIONAL_NUMBERS[hints[name]]
+            else:
+                self._forms[name] = (forms or {}).get(name) or _form_of(hints[name])
+            if known[name].default is dataclasses.MISSING and known[name].default_factory is dataclasses.MISSING:
+                self._required.add(name)
+
+    def tags(self, value: _T) -> dict[str, str]:
+        """The tags of `value`."""
+        found = {tag: str(self._forms[name].write(getattr(value, name))) for name, tag in self._tags.items()}
+        for name, form in self._forms.items():
+            if form is _SUBJECT:
+                found |= _subject_tags(getattr(value, name))
+        return found
+
+    def fields(self, value: _T) -> dict[str, FieldValue]:
+        """The fields of `value`."""
+        found: dict[str, FieldValue] = {}
+        for name, form in self._forms.items():
+            if form is _SUBJECT:
+                subject: Subject = getattr(value, name)
+                found |= {"subject_host": subject.host, "subject_pool": subject.pool}
+            elif name not in self._tags or form is _INTEGER:
+                found[name] = form.write(getattr(value, name))
+        if self._numbers:
+            numbers = {name: getattr(value, name) for name in self._numbers}
+            there = {name for name, number in numbers.items() if number is not None and math.isfinite(number)}
+            found |= {name: form.write(numbers[name]) for name, form in self._numbers.items() if name in there}
+            found[_ABSENT] = ",".join(name for name in numbers if name not in there)
+        return found
+
+    def point(self, value: _T) -> Point:
+        """`value` as a point at its instant."""
+        return Point(self._measurement, self.tags(value), self.fields(value), getattr(value, self._at))
+
+    def read(self, point: Point, **given: object) -> _T:
+        """The object of `point`, with what is `given` beside; raises PointError."""
+        found = {**given, self._at: point.at_ms} if self._at else given
+        for name, form in (self._forms | self._numbers).items():
+            tag = self._tags.get(name)
+            if tag is not None and form is _TEXT:
+                found[name] = point.tags.get(tag, "")
+            elif tag is not None or name in point.fields or name in self._required:
+                found[name] = form.read(point, name)
+        return self._kind(**found)
 
 
-def _pairs(point: Point, name: str) -> list[tuple[int | str, float]]:
-    """What stands beside each probability."""
-    text = _text(point, name)
-    try:
-        return [(what, float(chance)) for what, chance in json.loads(text or "[]")]
-    except (TypeError, ValueError) as error:
-        raise PointError(f"{name} {text[:60]!r}: {error}") from None
+def _ordered(names: Sequence[str], after: Mapping[str, str]) -> list[str]:
+    """`names`, those of `after` moved behind the one that it has for them."""
+    found: list[str] = []
+    for name in names:
+        if name not in after:
+            found += [name, *(moved for moved, ahead in after.items() if ahead == name)]
+    return found
+
+
+# Kind, GPU, host and code are tags, so that two codes of one instant stay two points.
+_EVENTS = PointCodec(Event, EVENT, "at_ms", tags={"kind": "kind", "gpu": "gpu_uuid", "host": "host", "code": "code"})
+_FINDINGS = PointCodec(
+    Finding,
+    FINDING,
+    "started_ms",
+    tags={"rule": "rule"},
+    left_out=("told",),
+    after={"subject": "simulated", "owners": "evidence"},
+)
+_PREDICTIONS = PointCodec(
+    Prediction, PREDICTION, "at_ms", tags={"model": "model", "target": "target"}, after={"subject": "simulated"}
+)
+_INFOS = PointCodec(Gpu, INFO, left_out=("uuid", "host", "parent"), forms={"index": _INDEX})
+
+event_point, read_event = _EVENTS.point, _EVENTS.read
+finding_point, read_finding = _FINDINGS.point, _FINDINGS.read
+prediction_point, read_prediction = _PREDICTIONS.point, _PREDICTIONS.read
 
 
 def gpu_tags(gpu: Gpu) -> dict[str, str]:
@@ -271,59 +341,15 @@ def gpu_of_tags(tags: Mapping[str, str]) -> Gpu:
 
 def info_point(gpu: Gpu, at_ms: int) -> Point:
     """The attributes of `gpu` as a point. `index` is -1 where it is unknown."""
-    fields: dict[str, FieldValue] = {
-        "index": -1 if gpu.index is None else gpu.index,
-        "model": gpu.model,
-        "serial": gpu.serial,
-        "pci_bus_id": gpu.pci_bus_id,
-        "mig_profile": gpu.mig_profile,
-        "pool": gpu.pool,
-        "rack": gpu.rack,
-        "labels": json.dumps(dict(gpu.labels), ensure_ascii=False, separators=(",", ":")),
-        "simulated": gpu.simulated,
-    }
-    return Point(INFO, gpu_tags(gpu), fields, at_ms)
-
-
-def owner_point(gpu: Gpu, owners: tuple[Owner, ...], at_ms: int) -> Point:
-    """The processes on `gpu` as a point."""
-    return Point(OWNER, gpu_tags(gpu), {"owners": owners_text(owners)}, at_ms)
-
-
-def owners_of(point: Point) -> tuple[Owner, ...]:
-    """The owners that field ``owners`` lists; raises PointError."""
-    try:
-        return read_owners(_text(point, "owners"))
-    except ValueError as error:
-        raise PointError(f"owners is not usable in {point.measurement}: {error}") from None
-
-
-def read_labels(text: str) -> dict[str, str]:
-    """JSON object of strings; raises PointError."""
-    try:
-        labels = json.loads(text or "{}")
-    except ValueError:
-        labels = None
-    if not isinstance(labels, dict):
-        raise PointError("labels is no JSON object")
-    return {str(key): str(value) for key, value in labels.items()}
+    return Point(INFO, gpu_tags(gpu), _INFOS.fields(gpu), at_ms)
 
 
 def read_info(point: Point) -> Gpu:
     """Inverse of `info_point`; raises PointError."""
     bare = gpu_of_tags(point.tags)
-    index = _need(point, "index", int) if "index" in point.fields else -1
-    return Gpu(
-        uuid=bare.uuid,
-        host=bare.host,
-        index=None if index < 0 else index,
-        model=_text(point, "model"),
-        serial=_text(point, "serial"),
-        pci_bus_id=_text(point, "pci_bus_id"),
-        parent=bare.parent,
-        mig_profile=_text(point, "mig_profile"),
-        pool=str(point.fields.get("pool", "default")),
-        rack=_text(point, "rack"),
-        labels=read_labels(_text(point, "labels")),
-        simulated=_flag(point, "simulated"),
-    )
+    return _INFOS.read(point, uuid=bare.uuid, host=bare.host, parent=bare.parent)
+
+
+def owner_point(gpu: Gpu, owners: tuple[Owner, ...], at_ms: int) -> Point:
+    """The processes on `gpu` as a point."""
+    return Point(OWNER, gpu_tags(gpu), {"owners": owners_text(owners)}, at_ms)
