@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tocsin.collector.nvml.decode import BLANK_FROM
 from tocsin.collector.nvml.library import LIBRARY_CODES, Code, NvmlFailure
-from tocsin.collector.nvml.links import metric_of
+from tocsin.collector.nvml.decode import metric_of
 from tocsin.domain.missing import Missing
 
 _REASONS: dict[int, Missing] = {

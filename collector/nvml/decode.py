@@ -8,7 +8,7 @@ from math import isfinite
 from operator import mul, truediv
 from typing import Any
 
-from tocsin.domain.metrics import variant
+from tocsin.domain.metrics import split_variant, variant
 
 Answer = Mapping[str, float | None]
 Read = Callable[[Any], Answer]
@@ -60,6 +60,11 @@ FABRIC_PROBLEMS = {
 _CONFIGURATION_SHIFT = 8
 _CONFIGURATION_MASK = 0xF
 _YES, _NO = 1, 2
+
+
+def metric_of(key: str) -> str:
+    """The canonical name of a metric or variant."""
+    return split_variant(key)[0]
 
 
 def scaled(value: float, scale: float) -> float:

@@ -12,7 +12,8 @@ from tocsin.collector.nvml.answers import GpuLost
 from tocsin.collector.nvml.asker import Tiered
 from tocsin.collector.nvml.gpm import Activity
 from tocsin.collector.nvml.library import Code, Nvml, NvmlFailure, attempt, text
-from tocsin.collector.nvml.links import PROBED, metric_of
+from tocsin.collector.nvml.decode import metric_of
+from tocsin.collector.nvml.links import PROBED
 from tocsin.collector.nvml.probes import GPM, INSTANCE_CALLS, INSTANCE_GPM, PROCESS_METRICS, THROUGHPUT, Tier
 from tocsin.collector.nvml.processes import Processes
 from tocsin.collector.nvml.rates import Counters, Rates

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from tocsin.collector.nvml.decode import link_up
+from tocsin.collector.nvml.decode import link_up, metric_of
 from tocsin.collector.nvml.probes import CALLS, FIELDS, GPM, PROCESS_METRICS, RATES, CallProbe, FieldProbe, Tier
-from tocsin.domain.metrics import METRICS, split_variant, variant
+from tocsin.domain.metrics import METRICS, variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +87,6 @@ def tier_of(key: str) -> Tier:
     if name in _FAST or (spec.family in _FAST_FAMILIES and name not in _SLOW):
         return Tier.FAST
     return Tier.SLOW
-
-
-def metric_of(key: str) -> str:
-    """The canonical name of a metric or variant."""
-    return split_variant(key)[0]
 
 
 def fields_of(tier: Tier) -> tuple[FieldProbe, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tocsin.collector.nvml.links import metric_of
+from tocsin.collector.nvml.decode import metric_of
 from tocsin.collector.nvml.probes import RATES
 from tocsin.domain.clock import SECOND
 from tocsin.domain.missing import Missing

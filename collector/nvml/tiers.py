@@ -7,6 +7,7 @@ from typing import Any
 
 from tocsin.collector.nvml.answers import Answers
 from tocsin.collector.nvml.asker import Part, Tiered
+from tocsin.collector.nvml.decode import metric_of
 from tocsin.collector.nvml.library import Nvml, attempt
 from tocsin.collector.nvml.links import (
     BYTE_FIELDS,
@@ -16,7 +17,6 @@ from tocsin.collector.nvml.links import (
     fields_of,
     link_calls,
     link_fields,
-    metric_of,
 )
 from tocsin.collector.nvml.mig import Layout, Vgpus
 from tocsin.collector.nvml.probes import Tier
