@@ -1,19 +1,24 @@
-"""vLLM servers of this node, as a companion of the agent's source: KV cache, queues and preemptions on their GPUs."""
+"""vLLM servers of this node, as a companion of the agent's source: KV cache, queues and preemptions on their GPUs.
+
+Which server uses which GPU is told by the processes behind its port (``/proc``), unless the settings name the GPUs.
+"""
 
 from __future__ import annotations
 
+import math
+import os
 import re
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx2
+from prometheus_client.parser import text_string_to_metric_families
 
-from tocsin.collector.listeners import behind_port
 from tocsin.collector.training_hook.companion import bare, pids_on
-from tocsin.collector.vllm_page import FULLEST, NAMES, read_page
 from tocsin.config.settings import AgentSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import Clock
@@ -22,6 +27,116 @@ from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading
 from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics
+
+NAMES: Mapping[str, str] = {
+    "vllm:kv_cache_usage_perc": "vllm_kv_cache_usage_ratio",
+    "vllm:gpu_cache_usage_perc": "vllm_kv_cache_usage_ratio",
+    "vllm:num_requests_running": "vllm_requests_running",
+    "vllm:num_requests_waiting": "vllm_requests_waiting",
+    "vllm:num_requests_swapped": "vllm_requests_swapped",
+    "vllm:num_preemptions_total": "vllm_preemptions_total",
+    "vllm:num_preemptions": "vllm_preemptions_total",
+    "vllm:prompt_tokens_total": "vllm_prompt_tokens_total",
+    "vllm:generation_tokens_total": "vllm_generation_tokens_total",
+    "vllm:e2e_request_latency_seconds_sum": "vllm_request_latency_seconds_total",
+    "vllm:e2e_request_latency_seconds_count": "vllm_requests_finished_total",
+    "vllm:time_to_first_token_seconds_sum": "vllm_first_token_seconds_total",
+}
+"""Sample name to metric. ``gpu_cache_usage_perc`` is the older name of ``kv_cache_usage_perc``; despite their names
+both are shares from 0 to 1."""
+
+FULLEST = frozenset({"vllm_kv_cache_usage_ratio"})
+"""Metrics of which the engine with the largest value counts; of the others all engines and models together."""
+
+
+def read_page(text: str) -> dict[str, float]:
+    """Metric to value, of the metrics that the page has. Raises ValueError where it is no such page."""
+    found: dict[str, float] = {}
+    try:
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                metric = NAMES.get(sample.name)
+                if metric is None or not math.isfinite(sample.value):
+                    continue
+                known = found.get(metric, 0.0)
+                found[metric] = max(known, sample.value) if metric in FULLEST else known + sample.value
+    except (ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
+        # The parser of prometheus-client answers malformed lines with whatever it stumbles over.
+        raise ValueError(f"the page cannot be read ({error})") from None
+    if not found:
+        raise ValueError("the page has no metric of vLLM")
+    return found
+
+
+_LISTEN = "0A"
+"""State of a listening socket in ``/proc/net/tcp``."""
+
+
+def behind_port(port: int, proc: Path = Path("/proc")) -> frozenset[int]:
+    """Processes that listen on `port` and all their descendants; empty where none is found or none may be looked into.
+
+    A server often listens in one process and computes in children of it.
+    """
+    inodes = _inodes(port, proc)
+    if not inodes:
+        return frozenset()
+    parents = _parents(proc)
+    listening = {pid for pid in parents if _holds(proc / str(pid), inodes)}
+    children: dict[int, list[int]] = defaultdict(list)
+    for pid, parent in parents.items():
+        children[parent].append(pid)
+    found: set[int] = set()
+    waiting = list(listening)
+    while waiting:
+        pid = waiting.pop()
+        if pid not in found:
+            found.add(pid)
+            waiting += children[pid]
+    return frozenset(found)
+
+
+def _inodes(port: int, proc: Path) -> set[str]:
+    found = set()
+    for name in ("tcp", "tcp6"):
+        try:
+            lines = (proc / "net" / name).read_text(encoding="ascii", errors="replace").splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            cells = line.split()
+            if len(cells) > 9 and cells[3] == _LISTEN and cells[1].rpartition(":")[2] == f"{port:04X}":
+                found.add(cells[9])
+    return found
+
+
+def _parents(proc: Path) -> dict[int, int]:
+    found = {}
+    for entry in proc.iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text(encoding="utf-8", errors="replace")
+                # The name in brackets may itself hold brackets and blanks.
+                found[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
+            except (OSError, ValueError, IndexError):
+                continue
+    return found
+
+
+def _holds(process: Path, inodes: set[str]) -> bool:
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    try:
+        with os.scandir(process / "fd") as entries:
+            for entry in entries:
+                try:
+                    target = os.readlink(entry.path)  # noqa: PTH115  # Path.readlink would make a path of no file
+                except OSError:
+                    continue
+                if target in wanted:
+                    return True
+    except OSError:
+        return False
+    return False
+
 
 _log = logger("vllm")
 

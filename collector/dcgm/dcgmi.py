@@ -2,38 +2,238 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import select
+import subprocess
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tocsin.collector.dcgm.dcgmi_child import Backoff, Child, ask
-from tocsin.collector.dcgm.dmon import (
-    GPU,
-    GPU_INSTANCE,
-    DmonRow,
-    ListedGpu,
-    discovered,
-    dmon_arguments,
-    dmon_row,
-    instances,
-    is_heading,
-    listed_fields,
-)
 from tocsin.collector.dcgm.exporter import Site
-from tocsin.collector.dcgm.fields import Field, field_numbered, readable_ids
-from tocsin.collector.dcgm.rows import XID, Row, absent
-from tocsin.collector.dcgm.xid import Look, XidOnsets
+from tocsin.collector.dcgm.fields import Field, blank_number, blank_text, field_numbered, readable_ids
+from tocsin.collector.dcgm.readings import XID, Look, Row, XidOnsets, absent
 from tocsin.collector.transitions import Transitions
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE, SECOND, Clock
 from tocsin.domain.errors import Unavailable
-from tocsin.domain.identity import Gpu
+from tocsin.domain.identity import Gpu, normalise_pci_bus_id
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading
 from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics
+
+READ_BYTES = 1 << 16
+MAX_LINE = 1 << 16
+MOST_READS = 64
+"""Most pieces taken at a time: a program that never stops printing must not keep the reader."""
+_GRACE_SECONDS = 1.0
+
+
+def ask(command: Sequence[str], arguments: Sequence[str], seconds: float) -> str | None:
+    """What a run printed on either channel, whatever its status; None where it did not end in time.
+
+    Raises OSError where the program cannot be run.
+    """
+    child = subprocess.Popen(
+        [*command, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        out, _ = child.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        # subprocess.run would go on waiting: for one that sits in the driver, or for a child of it that has the pipe.
+        child.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(_GRACE_SECONDS)
+        if child.stdout is not None:
+            child.stdout.close()
+        return None
+    return out.decode("utf-8", "replace")
+
+
+class Child:
+    """A running process whose output is taken without ever waiting for it. Raises OSError where it cannot be run."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._fd, writing = os.pipe()
+        os.set_blocking(self._fd, False)
+        try:
+            self._process = subprocess.Popen(
+                list(command), stdin=subprocess.DEVNULL, stdout=writing, stderr=subprocess.STDOUT
+            )
+        except OSError:
+            os.close(self._fd)
+            raise
+        finally:
+            os.close(writing)
+        self._rest = b""
+        self._ended = False
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def ended(self) -> bool:
+        """Whether it ended and all that it printed was taken."""
+        return self._ended
+
+    def wait_for_output(self, seconds: float) -> bool:
+        """Wait until there is something to take, its end included; whether there is."""
+        return self._ended or bool(select.select([self._fd], [], [], max(0.0, seconds))[0])
+
+    def lines(self) -> list[str]:
+        """Whole lines printed since the last call; the last unfinished one too once the process has ended."""
+        pieces = [self._rest]
+        for _ in range(MOST_READS):
+            if self._ended:
+                break
+            try:
+                piece = os.read(self._fd, READ_BYTES)
+            except BlockingIOError:
+                break
+            self._ended = not piece
+            pieces.append(piece)
+        whole, _, self._rest = b"".join(pieces).rpartition(b"\n")
+        if self._ended or len(self._rest) > MAX_LINE:
+            whole, self._rest = whole + b"\n" + self._rest, b""
+        return [line for line in whole.decode("utf-8", "replace").split("\n") if line]
+
+    def stop(self) -> None:
+        """End it; one that sits in the driver and does not even die is left behind. Safe to repeat."""
+        for end in (self._process.terminate, self._process.kill):
+            end()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_GRACE_SECONDS)
+                break
+        self._ended = True
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Backoff:
+    """When a child may be started again: at once, then after 1, 2, 4 ... `most` seconds."""
+
+    def __init__(self, clock: Clock, most: float = 60.0) -> None:
+        self._clock = clock
+        self._most = most
+        self._pause = 0.0
+        self._due = clock.monotonic()
+
+    def is_due(self) -> bool:
+        """Whether the pause is over."""
+        return self._clock.monotonic() >= self._due
+
+    def failed(self) -> None:
+        """Begin a pause, longer than the one before."""
+        self._due = self._clock.monotonic() + self._pause
+        self._pause = min(self._most, 2 * self._pause or 1.0)
+
+    def worked(self) -> None:
+        """Begin anew: what was started does its work."""
+        self._pause = 0.0
+
+
+# Columns of `dmon` are known by the order of `-e` alone: titles can repeat, and DCGM 4.6 changed some.
+
+_ENTITY = re.compile(r"^(GPU-CI|GPU-I|GPU)\s+(\d+)(?:\s+LINK\s+(\d+))?\s+(?=\S)")
+_GPU_ID = re.compile(r"^\|\s*(\d+)\s*\|\s*Name:\s*(.*?)\s*\|\s*$")
+_DETAIL = re.compile(r"^\|\s*\|\s*(PCI Bus ID|Device UUID):\s*(.*?)\s*\|\s*$")
+_INSTANCE = re.compile(r"^\|\s*->\s*I\s+(\d+)/(\d+)\s*\|.*EntityID:\s*(\d+)")
+_LISTED = re.compile(r"^\S+\s+\S+\s+(\d+)\s*$")
+GPU, GPU_INSTANCE, COMPUTE_INSTANCE = "GPU", "GPU-I", "GPU-CI"
+
+
+@dataclass(frozen=True, slots=True)
+class DmonRow:
+    """One entity at one tick. `values` are in the order of `-e`: numbers, or the reason for having none."""
+
+    entity: str
+    number: int
+    link: str
+    values: tuple[float | Missing, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGpu:
+    """One GPU of `dcgmi discovery -l`; `uuid` is empty where DCGM knows it no more, as after a fall off the bus."""
+
+    number: int
+    model: str
+    pci_bus_id: str
+    uuid: str
+
+
+def is_heading(line: str) -> bool:
+    """Whether `line` is one of the two lines of titles, which come again every few rows."""
+    return line.startswith(("#Entity", "# Entity", "ID "))
+
+
+def _cell(text: str) -> float | Missing | None:
+    try:
+        raw = float(text)
+    except ValueError:
+        return blank_text(text)
+    reason = blank_number(raw, text)
+    return raw if reason is None else reason
+
+
+def dmon_row(line: str, columns: int) -> DmonRow | None:
+    """The row on `line`; None where it is none, or has another number of columns."""
+    match = _ENTITY.match(line)
+    if match is None:
+        return None
+    values: list[float | Missing] = []
+    for text in line[match.end() :].split():
+        cell = _cell(text)
+        if cell is None:
+            return None
+        values.append(cell)
+    if len(values) != columns:
+        return None
+    return DmonRow(match[1], int(match[2]), match[3] or "", tuple(values))
+
+
+def _known(text: str) -> str:
+    return "" if blank_text(text) is not None else text
+
+
+def discovered(text: str) -> list[ListedGpu]:
+    """The GPUs of `dcgmi discovery -l`, by number."""
+    found: dict[int, dict[str, str]] = {}
+    details: dict[str, str] = {}
+    for line in text.splitlines():
+        if (match := _GPU_ID.match(line)) is not None:
+            details = found.setdefault(int(match[1]), {"Name": _known(match[2])})
+        elif (match := _DETAIL.match(line)) is not None:
+            details[match[1]] = _known(match[2])
+    return [
+        ListedGpu(number, d["Name"], normalise_pci_bus_id(d.get("PCI Bus ID", "")), d.get("Device UUID", ""))
+        for number, d in sorted(found.items())
+    ]
+
+
+def instances(text: str) -> dict[int, tuple[int, int]]:
+    """GPU instances of `dcgmi discovery -c`: entity id, as `dmon` names it, to (GPU, instance of that GPU)."""
+    matches = (_INSTANCE.match(line) for line in text.splitlines())
+    return {int(m[3]): (int(m[1]), int(m[2])) for m in matches if m is not None}
+
+
+def listed_fields(text: str) -> frozenset[int]:
+    """Ids that `dcgmi dmon -l` lists: those that this DCGM knows."""
+    matches = (_LISTED.match(line) for line in text.splitlines())
+    return frozenset(int(m[1]) for m in matches if m is not None)
+
+
+def dmon_arguments(ids: Sequence[int], delay_ms: int, gpus: Sequence[int]) -> list[str]:
+    """Arguments of `dcgmi` for an endless `dmon`; no `gpus` means all."""
+    arguments = ["dmon", "-e", ",".join(map(str, ids)), "-d", str(delay_ms)]
+    return [*arguments, "-i", ",".join(map(str, gpus))] if gpus else arguments
+
 
 _log = logger("dcgmi")
 

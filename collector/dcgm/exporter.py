@@ -9,12 +9,10 @@ from dataclasses import dataclass, field, replace
 
 import httpx2
 
+from tocsin.collector.dcgm.exposition import Head, Heads, Sample, Use, samples
 from tocsin.collector.dcgm.fields import SXID_FATAL, Field
 from tocsin.collector.dcgm.http import ScrapeFailed, fetch, is_http
-from tocsin.collector.dcgm.labels import Head, Use
-from tocsin.collector.dcgm.lines import Heads, Sample, samples
-from tocsin.collector.dcgm.rows import Row, absent, counters
-from tocsin.collector.dcgm.xid import FATAL, NON_FATAL, Counted, Look, SxidOnsets, XidOnsets
+from tocsin.collector.dcgm.readings import FATAL, NON_FATAL, Counted, Look, Row, SxidOnsets, XidOnsets, absent, counters
 from tocsin.collector.transitions import Transitions
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
@@ -227,7 +225,7 @@ class DcgmExporterSource:
                 del self._known[uuid]
 
     def _notice_restart(self, page: Page) -> None:
-        """Note whose latched codes may be old, and why: see `tocsin.collector.dcgm.xid`."""
+        """Note whose latched codes may be old, and why: see `tocsin.collector.dcgm.readings`."""
         told = page.started is not None and self._started is not None
         restarted = told and page.started != self._started
         self._started = page.started if page.started is not None else self._started

@@ -2,21 +2,160 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import select
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from tocsin.collector.kernel_log.position import Position, boot_instant
-from tocsin.collector.kernel_log.records import KernelRecord, decode_journal, decode_kmsg, kmsg_sequence
-from tocsin.collector.kernel_log.stream import Bell, LineStream
-from tocsin.domain.clock import Clock
+from tocsin.collector.kernel_log.parser import KernelRecord, decode_journal, decode_kmsg, kmsg_sequence
+from tocsin.domain.atomic_file import write_atomically
+from tocsin.domain.clock import SECOND, Clock
 from tocsin.domain.errors import Unavailable
 from tocsin.telemetry.log import logger
+
+_SAME_BOOT_MS = 5 * SECOND
+"""The start of a boot is computed anew at every start, from two clocks; within this it is the same instant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """`seq` is the last record of ``/dev/kmsg`` within boot `boot_id`, None before the first; `cursor` is journald's.
+
+    `boot_ms` is the instant that the stamps of that boot count from. It is kept because an event's name follows from
+    its instant: a line that is read twice must give the same one.
+    """
+
+    boot_id: str = ""
+    boot_ms: int = 0
+    seq: int | None = None
+    cursor: str = ""
+
+
+def boot_instant(clock: Clock, known_ms: int = 0) -> int:
+    """The instant at which this boot's monotonic clock was zero, from which the kernel log's stamps count.
+
+    The one place where they are tied to wall time. `known_ms`, the answer to an earlier call, is kept until the wall
+    clock has been stepped.
+    """
+    now_ms = clock.now_ms() - round(clock.monotonic() * SECOND)
+    return known_ms if known_ms and abs(now_ms - known_ms) <= _SAME_BOOT_MS else now_ms
+
+
+def load_position(path: Path) -> Position | None:
+    """What `path` holds; None where there is none or it cannot be used, which is said in the log."""
+    try:
+        row = json.loads(path.read_bytes())
+        boot_id, boot_ms, seq, cursor = row["boot_id"], row["boot_ms"], row["seq"], row["cursor"]
+        whole = isinstance(boot_ms, int) and (seq is None or isinstance(seq, int))
+        if not (isinstance(boot_id, str) and isinstance(cursor, str) and whole):
+            raise TypeError
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError):
+        _log.warning("position in the kernel log cannot be read, this boot's log is read anew", path=str(path))
+        return None
+    return Position(boot_id, boot_ms, seq, cursor)
+
+
+def save_position(path: Path, position: Position) -> None:
+    """Put `position` in place of what `path` holds, whole or not at all. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(asdict(position)))
+
+
+READ_BYTES = 65_536
+"""One read; a record of ``/dev/kmsg`` must fit, and has 8 KiB at most."""
+MOST_READS = 1_024
+"""Reads before what was found is handed on."""
+MAX_LINE_BYTES = 1 << 20
+"""A line beyond this is given up."""
+
+
+class Bell:
+    """Wakes a waiting reader from another thread."""
+
+    def __init__(self) -> None:
+        self._hear, self._ring = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def ring(self) -> None:
+        """Wake it, now and from now on."""
+        try:
+            os.write(self._ring, b"!")
+        except (BlockingIOError, OSError):
+            return
+
+    def wait(self, seconds: float, fd: int | None = None) -> None:
+        """Wait until rung, until `fd` can be read, or until `seconds` have passed."""
+        poll = select.poll()
+        poll.register(self._hear, select.POLLIN)
+        if fd is not None:
+            poll.register(fd, select.POLLIN)
+        poll.poll(max(0, round(seconds * 1000)))
+
+    def close(self) -> None:
+        """Let go of it, once nobody waits any more."""
+        for fd in (self._hear, self._ring):
+            os.close(fd)
+        self._hear = self._ring = -1
+
+
+class LineStream:
+    """Splits what `fd` gives into lines without their ends.
+
+    `overruns` counts reads that said that records had been overwritten, `given_up` lines that were too long. `ended`
+    is set when a read found the end, which for a file may pass.
+    """
+
+    def __init__(self, fd: int) -> None:
+        os.set_blocking(fd, False)
+        self._fd = fd
+        self._rest = b""
+        self._skipping = False
+        self.overruns = 0
+        self.given_up = 0
+        self.ended = False
+
+    def lines(self) -> list[bytes]:
+        """The lines that are there now, without waiting. Raises OSError for what neither waiting nor going on mends."""
+        found: list[bytes] = []
+        self.ended = False
+        for _ in range(MOST_READS):
+            try:
+                data = os.read(self._fd, READ_BYTES)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if error.errno != errno.EPIPE:
+                    raise
+                self.overruns += 1
+                continue
+            if not data:
+                self.ended = True
+                break
+            self._split(data, found)
+        return found
+
+    def _split(self, data: bytes, found: list[bytes]) -> None:
+        parts = data.split(b"\n")
+        if len(parts) > 1:
+            if not self._skipping:
+                found.append(self._rest + parts[0])
+            self._skipping = False
+            found.extend(parts[1:-1])
+            self._rest = parts[-1]
+        elif not self._skipping:
+            self._rest += data
+        if len(self._rest) > MAX_LINE_BYTES:
+            self.given_up += 1
+            self._rest = b""
+            self._skipping = True
+
 
 _log = logger("kernel_log")
 

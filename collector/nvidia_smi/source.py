@@ -12,9 +12,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tocsin.collector.nvidia_smi import csv_format as smi_csv
 from tocsin.collector.nvidia_smi.cells import METRICS_READ, Cells, reasons_only
-from tocsin.collector.nvidia_smi.xml_format import SmiError, SmiGpu, SmiInstance, count_instances, parse_xml
+from tocsin.collector.nvidia_smi.formats import (
+    SmiError,
+    SmiGpu,
+    SmiInstance,
+    count_instances,
+    csv_fields,
+    parse_csv,
+    parse_xml,
+    refused_field,
+)
 from tocsin.collector.nvml.device import Place
 from tocsin.collector.transitions import Transitions
 from tocsin.domain.batch import Batch
@@ -166,7 +174,7 @@ class NvidiaSmiSource:
     def _ask_csv(self) -> list[SmiGpu] | None:
         answer = self._query()
         while answer is not None:
-            refused = smi_csv.refused_field(answer.out + answer.err)
+            refused = refused_field(answer.out + answer.err)
             if refused is None or refused in self._refused:
                 break
             self._refused.add(refused)
@@ -176,12 +184,12 @@ class NvidiaSmiSource:
         if answer.status != 0:
             raise Unavailable(_why(answer))
         try:
-            return smi_csv.parse_csv(answer.out)
+            return parse_csv(answer.out)
         except SmiError as error:
             raise Unavailable(f"nvidia-smi's answer cannot be used: {error}") from None
 
     def _query(self) -> Answer | None:
-        return self._run(f"--query-gpu={','.join(smi_csv.fields(self._refused))}", "--format=csv")
+        return self._run(f"--query-gpu={','.join(csv_fields(self._refused))}", "--format=csv")
 
     def _run(self, *arguments: str) -> Answer | None:
         try:

@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import truediv
 from typing import Any, Protocol
 
-from tocsin.collector.nvml.answers import LASTING, Answers, reason_of
-from tocsin.collector.nvml.decode import BLANK_FROM, divisor, link_up, unpack_ber, usable
-from tocsin.collector.nvml.library import Code, Nvml, NvmlFailure
-from tocsin.collector.nvml.marshal import FieldReplies
+from tocsin.collector.nvml.answers import BLANK_FROM, LASTING, Answers, divisor, link_up, reason_of, unpack_ber, usable
+from tocsin.collector.nvml.library import Code, FieldReplies, Nvml, NvmlFailure
 from tocsin.collector.nvml.probes import CallProbe, FieldProbe
 from tocsin.domain.missing import Missing
 

@@ -1,32 +1,99 @@
-"""One GPU as NVML shows it, with its MIG instances."""
+"""The GPUs as NVML shows them: which there are, and each with its MIG instances."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from tocsin.collector.nvml.answers import GpuLost
+from tocsin.collector.nvml.answers import GpuLost, metric_of
 from tocsin.collector.nvml.asker import Tiered
 from tocsin.collector.nvml.gpm import Activity
-from tocsin.collector.nvml.library import Code, Nvml, NvmlFailure, attempt, text
-from tocsin.collector.nvml.decode import metric_of
-from tocsin.collector.nvml.links import PROBED
-from tocsin.collector.nvml.probes import GPM, INSTANCE_CALLS, INSTANCE_GPM, PROCESS_METRICS, THROUGHPUT, Tier
-from tocsin.collector.nvml.processes import Processes
-from tocsin.collector.nvml.rates import Counters, Rates
-from tocsin.collector.nvml.tiers import Plan, Standing
+from tocsin.collector.nvml.library import LIBRARY_CODES, Code, Nvml, NvmlFailure, attempt, text
+from tocsin.collector.nvml.probes import (
+    GPM,
+    INSTANCE_CALLS,
+    INSTANCE_GPM,
+    PROBED,
+    PROCESS_METRICS,
+    RATES,
+    THROUGHPUT,
+    Tier,
+)
+from tocsin.collector.nvml.tiers import Plan, Processes, Standing
+from tocsin.domain.clock import SECOND
 from tocsin.domain.identity import MIG_START, Gpu, normalise_pci_bus_id
 from tocsin.domain.metrics import variant
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading
+from tocsin.telemetry.log import logger
 
+_log = logger("nvml")
+
+DRIVER_GPUS = Path("/proc/driver/nvidia/gpus")
+"""One folder per GPU, named by its PCI address, with a file ``information`` of lines ``Name: value``."""
+
+_LINE = re.compile(r"^(Model|GPU UUID|Bus Location):\s*(.*?)\s*$", re.MULTILINE)
+_NOT_OURS = frozenset({Code.NO_PERMISSION, Code.TIMEOUT})
+"""Why a GPU may not open although nothing is wrong with it: it is somebody else's, or a call to it hangs."""
 _PROFILE = re.compile(r"MIG (\S+)\s*$")
 _MICROSECONDS = 1e6
 _LATENCY = "gpu_driver_latency_seconds"
 _INSTANCE_RATIO = "gpu_mig_instance_memory_used_ratio"
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Counters behind the rates, as last read at `at_ms` on a scale that nobody sets."""
+
+    at_ms: int
+    sums: Mapping[str, float]
+
+
+class Rates:
+    """Keeps the counters of the reading before. `by_link` are keys of counters that come link by link."""
+
+    def __init__(self, by_link: Iterable[str], before: Counters | None) -> None:
+        self.last = before
+        keys = tuple(by_link)
+        names = dict.fromkeys(name for counters in RATES.values() for name in counters)
+        self._parts = {name: tuple(key for key in keys if metric_of(key) == name) for name in names}
+
+    def read(self, values: dict[str, float], at_ms: int, reasons: Mapping[str, Missing]) -> dict[str, Missing]:
+        """Put the rates of the counters in `values` beside them; gives the reasons of those that cannot be told.
+
+        `reasons` are those of the counters. A rate that is there already, measured in another way, stays where the
+        counters do not tell.
+        """
+        sums = self._sums(values)
+        before, self.last = self.last, Counters(at_ms, sums)
+        failed: dict[str, Missing] = {}
+        for rate, counters in RATES.items():
+            lacking = [name for name in counters if name not in sums]
+            if lacking:
+                failed[rate] = reasons.get(lacking[0], Missing.UNSUPPORTED)
+            elif before is None or at_ms <= before.at_ms or any(name not in before.sums for name in counters):
+                failed[rate] = Missing.NOT_DUE
+            else:
+                grown = sum(sums[name] - before.sums[name] for name in counters)
+                # A counter that shrank wrapped or started again: no rate can be told for this step.
+                if grown < 0:
+                    failed[rate] = Missing.BLANK
+                else:
+                    values[rate] = grown * SECOND / (at_ms - before.at_ms)
+        return {rate: reason for rate, reason in failed.items() if rate not in values}
+
+    def _sums(self, values: Mapping[str, float]) -> dict[str, float]:
+        sums: dict[str, float] = {}
+        for name, keys in self._parts.items():
+            if name in values:
+                sums[name] = values[name]
+            elif keys and all(key in values for key in keys):
+                sums[name] = sum(values[key] for key in keys)
+        return sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,3 +331,122 @@ def _profile(library: Nvml, instance: Any) -> str:
     if attributes is None:
         return ""
     return f"{attributes.gpuInstanceSliceCount}g.{round(attributes.memorySizeMB / 1024)}gb"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DriverGpu:
+    """One GPU as the driver's files name it; an empty `uuid` where the driver does not know it itself."""
+
+    pci_bus_id: str
+    uuid: str
+    model: str
+
+
+def driver_gpus(folder: Path = DRIVER_GPUS) -> list[DriverGpu]:
+    """The GPUs by PCI address, which is NVML's order too; empty where there are no such files."""
+    found: list[DriverGpu] = []
+    try:
+        paths = sorted(folder.glob("*/information"))
+    except OSError:
+        return []
+    for path in paths:
+        try:
+            lines = dict(_LINE.findall(path.read_text(errors="replace")))
+        except OSError:
+            continue
+        uuid = lines.get("GPU UUID", "")
+        bus = normalise_pci_bus_id(lines.get("Bus Location") or path.parent.name)
+        found.append(DriverGpu(bus, "" if "?" in uuid else uuid, lines.get("Model", "")))
+    return sorted(found)
+
+
+def name_closed(indices: Collection[int], opened: Collection[str], gpus: list[DriverGpu]) -> dict[int, DriverGpu]:
+    """Which of `gpus` stands at each of NVML's `indices` that did not open; `opened` are the UUIDs of those that did.
+
+    An index is left out where it cannot be told.
+    """
+    candidates = [gpu for gpu in gpus if gpu.uuid not in opened]
+    if len(candidates) != len(indices):
+        return {}
+    return dict(zip(sorted(indices), candidates, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What one enumeration found.
+
+    `count` GPUs are there by the driver's count; `devices` opened, the indices `closed` did not. `left` are those of
+    the enumeration before, and of the start, that are still counted but give no handle. `present` are the PCI
+    addresses of the GPUs that the kernel's driver holds, by its files.
+    """
+
+    count: int
+    devices: tuple[Device, ...]
+    closed: Mapping[int, NvmlFailure]
+    left: Mapping[str, Device]
+    present: frozenset[str]
+    driver: str
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known when GPUs are listed: those of the enumeration before by UUID, and in which of them calls hang.
+
+    `same_opening` is whether their handles are still good.
+    """
+
+    devices: Mapping[str, Device]
+    hanging: Collection[str]
+    same_opening: bool
+
+
+def list_gpus(library: Nvml, place: Place, known: Known, driver_files: Path) -> Listing:
+    """Ask the driver which GPUs there are and open them. Raises NvmlFailure where the library itself is gone."""
+    count = int(library.call("nvmlDeviceGetCount"))
+    # Opening a GPU in which a call hangs would hang as well; it keeps its place.
+    hanging = {known.devices[uuid].gpu.index for uuid in known.hanging if uuid in known.devices}
+    devices: list[Device] = []
+    closed: dict[int, NvmlFailure] = {}
+    for index in range(count):
+        if index in hanging:
+            closed[index] = NvmlFailure(Code.TIMEOUT, "a call to this GPU hangs")
+            continue
+        try:
+            devices.append(open_device(library, index, place, known.devices if known.same_opening else {}))
+        except NvmlFailure as failure:
+            if failure.code in LIBRARY_CODES:
+                raise
+            closed[index] = failure
+            _log.warning("GPU cannot be opened", index=index, problem=str(failure), code=failure.code)
+    opened = {device.gpu.uuid for device in devices}
+    # A GPU that fell off the bus keeps its place in the count but gives no handle: its UUID is known from before, and
+    # the handle of before must not be used again.
+    left = {u: device for u, device in known.devices.items() if u not in opened and device.gpu.index in closed}
+    taken = {device.gpu.index for device in left.values()}
+    unknown = [index for index, why in closed.items() if index not in taken and why.code not in _NOT_OURS]
+    left |= _never_opened(library, place, unknown, opened | known.devices.keys(), driver_files)
+    driver = text(attempt(library, "nvmlSystemGetDriverVersion"))
+    return Listing(count, tuple(devices), closed, left, _present(driver_files), driver)
+
+
+def _present(driver_files: Path) -> frozenset[str]:
+    try:
+        return frozenset(folder.name for folder in driver_files.iterdir())
+    except OSError:
+        return frozenset()
+
+
+def _never_opened(
+    library: Nvml, place: Place, indices: Collection[int], named_already: Collection[str], driver_files: Path
+) -> dict[str, Device]:
+    """GPUs that the driver counts but that gave no handle since the start, as devices without one."""
+    if not indices:
+        return {}
+    named = name_closed(indices, named_already, driver_gpus(driver_files))
+    found: dict[str, Device] = {}
+    for index in indices:
+        told = named.get(index)
+        uuid = (told.uuid if told is not None else "") or f"GPU-unknown-{place.host}-{index}"
+        model, bus = (told.model, told.pci_bus_id) if told is not None else ("", "")
+        found[uuid] = Device(library, None, place.gpu(uuid, index=index, model=model, pci_bus_id=bus), ())
+    return found

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from operator import truediv
 from typing import Any
 
-from tocsin.collector.nvml.answers import LASTING, Answers, quiet_reason, reason_of
-from tocsin.collector.nvml.decode import BLANK_FROM, divisor, usable
+from tocsin.collector.nvml.answers import BLANK_FROM, LASTING, Answers, divisor, quiet_reason, reason_of, usable
 from tocsin.collector.nvml.library import Code, Gpm, Nvml, NvmlFailure
 from tocsin.domain.missing import Missing
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tocsin.collector.nvml.library import LIBRARY_CODES, Code, Nvml, NvmlFailure, attempt, text
-from tocsin.collector.nvml.remedies import unavailable
+from tocsin.collector.nvml.library import LIBRARY_CODES, Code, Nvml, NvmlFailure, attempt, text, unavailable
 from tocsin.domain.power import ClockRange, Heat, LimitFailure, Obstacle, PowerLimits
 
 SM_CLOCK = 1

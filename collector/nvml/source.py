@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tocsin.collector.nvml.account import Account
-from tocsin.collector.nvml.device import Device, Look, Place, open_device
+from tocsin.collector.nvml.device import DRIVER_GPUS, Device, Known, Listing, Look, Place, list_gpus, open_device
 from tocsin.collector.nvml.events import XidWatch
 from tocsin.collector.nvml.gpm import Activity
-from tocsin.collector.nvml.library import LIBRARY_CODES, Code, Nvml, NvmlFailure
-from tocsin.collector.nvml.listing import Known, Listing, list_gpus
-from tocsin.collector.nvml.proc import DRIVER_GPUS
-from tocsin.collector.nvml.remedies import unavailable
-from tocsin.collector.nvml.stuck import Stuck
+from tocsin.collector.nvml.library import LIBRARY_CODES, Code, Nvml, NvmlFailure, unavailable
 from tocsin.collector.nvml.workers import Workers
+from tocsin.collector.transitions import Transitions
 from tocsin.domain.batch import Batch
-from tocsin.domain.clock import MINUTE, SECOND, Clock, SystemClock
+from tocsin.domain.clock import HOUR, MINUTE, SECOND, Clock, SystemClock
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.identity import Gpu
 from tocsin.domain.missing import Missing
@@ -35,7 +32,127 @@ ENUMERATE_MS = 5 * MINUTE
 """How long handles, static values and what is known as unsupported are kept before GPUs are listed anew."""
 MAX_RETRY_MS = 60 * SECOND
 """Longest pause between two attempts to reopen a library that went away."""
+FIRST_RETRY_MS = 5 * MINUTE
+"""How long a call may hang before its GPU is tried on another thread; the pause doubles with each try."""
+MAX_STUCK_RETRY_MS = HOUR
+MOST_LEFT_BEHIND = 8
+"""Threads that may hang in the driver for good; with as many no further try is made."""
 _LIBRARY = "library"
+"""Key of what is asked of the library as a whole, beside the UUIDs of GPUs."""
+
+
+class Account:
+    """Turns looks at GPUs into readings, and what changed since the look before into events.
+
+    `driver` is the driver's version as last listed.
+    """
+
+    def __init__(self, host: str, source: str, watch: XidWatch, own: OwnMetrics | None) -> None:
+        self._host = host
+        self._source = source
+        self._watch = watch
+        self._own = own
+        self._transitions = Transitions(source)
+        self._told_of: set[tuple[str, str]] = set()
+        self.driver = ""
+
+    @property
+    def lost(self) -> AbstractSet[str]:
+        """GPUs that are listed and do not answer the driver."""
+        return self._transitions.lost
+
+    def event(self, kind: EventKind, at_ms: int, message: str) -> Event:
+        """An event of this host that belongs to no GPU."""
+        return Event(kind, "", self._host, at_ms, 0, message, self._source)
+
+    def took(self, seconds: float) -> None:
+        """How long one GPU's reading took."""
+        if self._own is not None:
+            self._own.observe("tocsin_nvml_read_seconds", seconds)
+
+    def seen(self, device: Device, look: Look, now_ms: int) -> list[Reading]:
+        """The readings of a GPU that answers."""
+        self._count("ok")
+        self._tell(device, look)
+        values, missing = self._watch.values(device.gpu.uuid)
+        look.values.update(values)
+        look.missing.update(missing)
+        return [Reading(device.gpu, now_ms, look.values, look.missing), *look.instances]
+
+    def absent(self, device: Device, reason: Missing, now_ms: int) -> list[Reading]:
+        """The readings of a GPU that does not answer."""
+        self._count(reason.label)
+        return device.absent(now_ms, reason)
+
+    def changes(self, readings: Sequence[Reading], now_ms: int) -> list[Event]:
+        """GPUs lost and found and new verdicts of the driver, which are dated by their announcement."""
+        whole = [reading for reading in readings if not reading.gpu.is_mig]
+        events = self._transitions.note(whole, now_ms)
+        asked = [reading.gpu.uuid for reading in whole if "gpu_recovery_action" in reading.values]
+        announced = {uuid: at_ms for uuid in asked if (at_ms := self._watch.verdict_at(uuid)) is not None}
+        if not announced:
+            return events
+        return [
+            replace(event, at_ms=min(announced.get(event.gpu, now_ms), now_ms))
+            if event.kind is EventKind.RECOVERY_ACTION
+            else event
+            for event in events
+        ]
+
+    def _tell(self, device: Device, look: Look) -> None:
+        """One line for each model and driver: what can be read, and what cannot."""
+        kind = (device.gpu.model, self.driver)
+        if kind in self._told_of:
+            return
+        self._told_of.add(kind)
+        unsupported = sorted(key for key, reason in look.missing.items() if reason is Missing.UNSUPPORTED)
+        names = {key.split("{", 1)[0] for key in look.values}
+        _log.info("GPU model", model=kind[0], driver=kind[1], metrics=len(names), unsupported=unsupported)
+
+    def _count(self, outcome: str) -> None:
+        if self._own is not None:
+            self._own.count("tocsin_nvml_reads_total", outcome=outcome)
+
+
+@dataclass(slots=True)
+class _Spell:
+    """One time without an answer."""
+
+    since_ms: int
+    retry_ms: int
+    pause_ms: int = FIRST_RETRY_MS
+
+
+class Stuck:
+    """Keeps account of calls that have not come back. Begin and end of a spell are logged."""
+
+    most_left_behind = MOST_LEFT_BEHIND
+
+    def __init__(self) -> None:
+        self._spells: dict[str, _Spell] = {}
+
+    @property
+    def uuids(self) -> AbstractSet[str]:
+        """What hangs: GPUs by UUID, and the library as a whole."""
+        return self._spells.keys()
+
+    def note(self, stuck: AbstractSet[str], now_ms: int) -> None:
+        """`stuck` are those whose call is out after the reading at `now_ms`."""
+        for uuid in stuck - self._spells.keys():
+            self._spells[uuid] = _Spell(now_ms, now_ms + FIRST_RETRY_MS)
+            _log.warning("a call into the driver hangs: it is not asked again until that comes back", reader=uuid)
+        for uuid in self._spells.keys() - stuck:
+            spell = self._spells.pop(uuid)
+            _log.info("it answers again", reader=uuid, seconds=(now_ms - spell.since_ms) / SECOND)
+
+    def due(self, uuid: str, now_ms: int) -> bool:
+        """Whether to try `uuid` afresh now; if so, the next try is put off further."""
+        spell = self._spells.get(uuid)
+        if spell is None or 0 < spell.retry_ms - now_ms <= spell.pause_ms:  # a longer wait is a clock that was set back
+            return False
+        spell.pause_ms = min(2 * spell.pause_ms, MAX_STUCK_RETRY_MS)
+        spell.retry_ms = now_ms + spell.pause_ms
+        return True
 
 
 @dataclass(frozen=True, slots=True)

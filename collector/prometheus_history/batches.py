@@ -9,12 +9,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from tocsin.collector.dcgm.exposition import Use
 from tocsin.collector.dcgm.fields import SXID_FATAL
-from tocsin.collector.dcgm.labels import Use
-from tocsin.collector.dcgm.xid import FATAL, NON_FATAL, Counted, Look, SxidOnsets, XidOnsets
+from tocsin.collector.dcgm.readings import FATAL, NON_FATAL, Counted, Look, SxidOnsets, XidOnsets
 from tocsin.collector.prometheus_history.history import Run, Window
-from tocsin.collector.replay.recording import Recording, Track
-from tocsin.collector.replay.samples import Samples
+from tocsin.collector.replay.recording import Recording, Samples, Track
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.event import Event

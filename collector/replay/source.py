@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tocsin.collector.replay.bytes import PACKED, pieces
-from tocsin.collector.replay.csv_format import read_csv
-from tocsin.collector.replay.prometheus import read_prometheus
-from tocsin.collector.replay.recording import Recording
-from tocsin.collector.replay.samples import Samples
+from tocsin.collector.replay.formats import PACKED, pieces, read_csv, read_prometheus
+from tocsin.collector.replay.recording import Recording, Samples
 from tocsin.domain.batch import Batch
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event

@@ -7,33 +7,206 @@ what cannot be read is counted and dropped. A thread of its own serves all conne
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import selectors
 import socket
+import stat
+import struct
 import threading
 import uuid
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from tocsin.collector.training_hook.peers import (
-    BURST,
-    FLOOD,
-    MESSAGES_PER_SECOND,
-    USER_BURST,
-    USER_MESSAGES_PER_SECOND,
-    Allowance,
-    HookOutcome,
-    Peer,
-    ProcessState,
-    credentials,
-)
 from tocsin.collector.training_hook.protocol import Ack, Bye, Hello, OutOfMemory, Stats, parse
-from tocsin.collector.training_hook.socket import listen, remove
 from tocsin.domain.clock import SECOND, Clock
 from tocsin.domain.errors import Conflict, InputError, Unavailable
 from tocsin.hook.wire import LOST, MAX_MESSAGE, REQUESTS, pack
 from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics
+
+MESSAGES_PER_SECOND = 20.0
+BURST = 40.0
+"""A process speaks once in some seconds; this leaves room for a burst of failed allocations."""
+USER_MESSAGES_PER_SECOND = 100.0
+USER_BURST = 1000.0
+"""All processes of one user together: reading the largest packet takes a millisecond, so that this is a tenth of a
+core. The burst is for a node's processes that all come back to a restarted agent."""
+FLOOD = 1000
+"""Messages above the rate after which a connection is closed."""
+
+MIN_STALE_SECONDS = 30.0
+STALE_SAMPLES = 3.0
+LONGEST_EVERY = 300.0
+"""A process is stale that was silent for three of its intervals, for this long at least; intervals are cut at the
+last of the three."""
+
+_CREDENTIALS = struct.Struct("3i")
+
+
+def credentials(connection: socket.socket) -> tuple[int, int]:
+    """Process and user of the other end as the kernel knows them; process 0 where it lives in another namespace."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _gid = _CREDENTIALS.unpack(raw)
+    return pid, uid
+
+
+@dataclass(slots=True)
+class Allowance:
+    """Messages that may still be taken: `rate` a second, and up to `burst` saved up."""
+
+    rate: float
+    burst: float
+    filled: float
+    tokens: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tokens = self.burst
+
+    def take(self, now: float) -> bool:
+        """Whether one more message is within it."""
+        self.tokens = min(self.burst, self.tokens + (now - self.filled) * self.rate)
+        self.filled = now
+        if self.tokens < 1:
+            return False
+        self.tokens -= 1
+        return True
+
+
+@dataclass(slots=True)
+class Peer:
+    """One connection. Times are seconds on the agent's monotonic scale."""
+
+    connection: socket.socket
+    pid: int
+    uid: int
+    own: Allowance
+    of_user: Allowance
+    process: str = ""
+    every: float = 0.0
+    stats: Stats | None = None
+    heard: float = 0.0
+    excess: int = 0
+    asked: set[str] = field(default_factory=set)
+
+    def admit(self, now: float) -> bool:
+        """Whether one more message is within its rate and that of its user."""
+        if self.own.take(now) and self.of_user.take(now):
+            return True
+        self.excess += 1
+        return False
+
+    def fresh(self, now: float) -> bool:
+        """Whether its last sample may still be taken for the present."""
+        patience = max(MIN_STALE_SECONDS, STALE_SAMPLES * min(self.every, LONGEST_EVERY))
+        return self.stats is not None and now - self.heard <= patience
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessState:
+    """A process that reports, and its newest sample."""
+
+    pid: int
+    uid: int
+    process: str
+    stats: Stats
+
+
+@dataclass(frozen=True, slots=True)
+class HookOutcome:
+    """How request `id` ended in process `pid`: one of `tocsin.hook.wire.OUTCOMES`.
+
+    `seconds` is what it took, `at_ms` when the agent heard of it.
+    """
+
+    id: str
+    pid: int
+    kind: str
+    outcome: str
+    seconds: float
+    detail: str
+    at_ms: int
+
+
+MODE = 0o666
+"""Anybody on the node may connect: training runs under any user, and a peer can only speak of itself. Who wants less
+puts the socket into a folder that only a group may enter."""
+BACKLOG = 128
+
+Inode = tuple[int, int]
+"""Device and number of a file: which one stands at a path."""
+
+
+def listen(path: Path) -> tuple[socket.socket, Inode]:
+    """A listening SEQPACKET socket at `path`, and its file; a dead agent's leftover is replaced.
+
+    A missing folder is made, open to all. Raises Conflict where another agent listens there, InputError where the path
+    cannot be used.
+    """
+    _clear(path)
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        _folder(path.parent)
+        made.bind(str(path))
+        path.chmod(MODE)
+        made.listen(BACKLOG)
+        made.setblocking(False)
+        return made, _inode(path.lstat())
+    except OSError as error:
+        made.close()
+        raise InputError(
+            "agent.hook_socket",
+            str(path),
+            f"cannot be listened on ({error.strerror or error})",
+            'name a path of up to 100 characters in a folder that the agent may write to, or "" to go without',
+        ) from None
+
+
+def remove(path: Path, inode: Inode) -> None:
+    """Remove `path` where it is still the file `inode`: an agent that came after may have put its own there."""
+    with contextlib.suppress(OSError):
+        if _inode(path.lstat()) == inode:
+            path.unlink()
+
+
+def _inode(found: os.stat_result) -> Inode:
+    return found.st_dev, found.st_ino
+
+
+def _folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        return
+    # The agent's umask may be narrower than its socket is meant to be.
+    path.chmod(0o755)
+
+
+def _clear(path: Path) -> None:
+    try:
+        found = path.lstat()
+    except OSError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise InputError("agent.hook_socket", str(path), "is there and no socket", "name another path")
+    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except OSError as error:
+            if error.errno == errno.ECONNREFUSED:
+                path.unlink(missing_ok=True)
+            elif error.errno == errno.EAGAIN:
+                raise _taken(path) from None
+        else:
+            raise _taken(path)
+
+
+def _taken(path: Path) -> Conflict:
+    return Conflict(f"agent.hook_socket = {str(path)!r}: another agent listens there; stop it or name another path")
+
 
 _log = logger("hook")
 

@@ -28,7 +28,7 @@ class Kind(StrEnum):
     SOURCE = "source"
     """Reads GPUs: `tocsin.collector.source.Source`."""
     COMPANION = "companion"
-    """Adds to what a source read: `tocsin.collector.companion.Companion`."""
+    """Adds to what a source read: `tocsin.collector.source.Companion`."""
     CONDITION = "condition"
     """What a rule may ask: `tocsin.rules.conditions.base.Condition`."""
     SCORER = "scorer"

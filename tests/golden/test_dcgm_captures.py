@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tocsin.collector.dcgm.dmon import discovered, dmon_row, instances, is_heading, listed_fields
+from tocsin.collector.dcgm.dcgmi import discovered, dmon_row, instances, is_heading, listed_fields
 from tocsin.collector.dcgm.exporter import Site, read_page
-from tocsin.collector.dcgm.lines import Heads
+from tocsin.collector.dcgm.exposition import Heads
 from tocsin.domain.missing import Missing
 
 DATA = Path(__file__).parents[1] / "data" / "dcgm"

@@ -7,8 +7,7 @@ import os
 
 import pytest
 
-from tocsin.collector.nvidia_smi.csv_format import parse_csv
-from tocsin.collector.nvidia_smi.xml_format import SmiGpu, parse_xml
+from tocsin.collector.nvidia_smi.formats import SmiGpu, parse_csv, parse_xml
 from tocsin_testing.smi import FOLDER
 
 FILES = sorted(path.name for path in FOLDER.iterdir() if path.suffix == ".csv" or path.name.endswith(".xml"))

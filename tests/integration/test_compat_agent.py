@@ -23,7 +23,7 @@ from tocsin.actions.model.executor import Executor
 from tocsin.api.app import create_app
 from tocsin.api.server import ApiServer
 from tocsin.client.token_file import stored_token
-from tocsin.collector.kernel_log.position import Position, load_position
+from tocsin.collector.kernel_log.readers import Position, load_position
 from tocsin.collector.spool import Spool
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import DAY, HOUR, ManualClock, SystemClock

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tocsin.collector.training_hook.values import merged, metrics
+from tocsin.collector.training_hook.companion import merged, metrics
 from tocsin_testing.hook_pair import pair
 
 MIB = 2**20

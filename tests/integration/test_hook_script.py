@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.collector.training_hook.peers import ProcessState
-from tocsin.collector.training_hook.server import HookServer
+from tocsin.collector.training_hook.server import HookServer, ProcessState
 from tocsin.domain.clock import MINUTE, SystemClock
 from tocsin.telemetry.metrics import OwnMetrics
 
@@ -84,7 +83,7 @@ print(watch.steps, late.steps)
 LAST = """
 import threading
 import tocsin.hook
-from tocsin.hook.link import Link
+from tocsin.hook.watch import Link
 
 send = Link.send
 

@@ -16,13 +16,12 @@ import httpx2
 import pytest
 
 from tocsin.collector.attribution import Attribution, AttributionCompanion
-from tocsin.collector.companion import Companion
 from tocsin.collector.frozen import FrozenValues
 from tocsin.collector.host_load import HostLoad
 from tocsin.collector.kernel_log.companion import KernelLogCompanion
 from tocsin.collector.kernel_log.readers import KmsgReader
-from tocsin.collector.spot import NoticeCompanion
-from tocsin.collector.spot_clouds import Azure
+from tocsin.collector.source import Companion
+from tocsin.collector.spot import Azure, NoticeCompanion
 from tocsin.collector.training_hook.companion import HookCompanion
 from tocsin.collector.training_hook.server import HookServer
 from tocsin.collector.vllm import VllmCompanion, parse_entry

@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from tocsin.collector.dcgm.exporter import Site, read_page
+from tocsin.collector.dcgm.exposition import Heads
 from tocsin.collector.dcgm.fields import names_numbered, readable_ids
-from tocsin.collector.dcgm.lines import Heads
 from tocsin_testing.dcgm_pages import line
 
 GPUS, METRICS = 8, 60

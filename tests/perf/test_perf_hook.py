@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from tocsin.hook.segments import free_memory
-from tocsin.hook.torch_memory import SNAPSHOT_SHARE, TorchMemory
+from tocsin.hook.memory import SNAPSHOT_SHARE, TorchMemory, free_memory
 from tocsin.hook.watch import SAMPLE_SECONDS, TURN_SECONDS
 from tocsin_testing.fake_torch import MIB, block, install, segment
 from tocsin_testing.hook_pair import Pair, pair

@@ -11,8 +11,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from tocsin.collector.prometheus_history.batches import Batches
 from tocsin.collector.prometheus_history.history import AT_LABEL, History, Window
-from tocsin.collector.prometheus_history.http import HistoryClient
-from tocsin.collector.prometheus_history.matrix import parse_matrix
+from tocsin.collector.prometheus_history.http import HistoryClient, parse_matrix
 from tocsin.domain.clock import HOUR
 from tocsin_testing.builders import T0
 from tocsin_testing.dcgm_site import INTERVAL, Point, labels_of

@@ -9,11 +9,10 @@ import math
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tocsin.collector.dcgm.dmon import discovered, dmon_row, instances, listed_fields
+from tocsin.collector.dcgm.dcgmi import discovered, dmon_row, instances, listed_fields
 from tocsin.collector.dcgm.exporter import Site, read_page
-from tocsin.collector.dcgm.labels import Labels, gpu_of, owner_of
-from tocsin.collector.dcgm.lines import Heads
-from tocsin.collector.prometheus_history.matrix import NotAnAnswer, parse_matrix
+from tocsin.collector.dcgm.exposition import Heads, Labels, gpu_of, owner_of
+from tocsin.collector.prometheus_history.http import NotAnAnswer, parse_matrix
 from tocsin_testing.dcgm_pages import DATA, line, page_of
 
 LINES = [

@@ -18,7 +18,7 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.identity import Gpu
 from tocsin.domain.reading import Reading, sanitise
-from tocsin.hook.orders import Orders
+from tocsin.hook.watch import Orders
 from tocsin.hook.wire import MAX_MESSAGE, REQUESTS
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0

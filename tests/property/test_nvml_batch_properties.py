@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from tocsin.collector.nvml.answers import Answers, GpuLost
 from tocsin.collector.nvml.asker import Fields
-from tocsin.collector.nvml.library import Code, Nvml, NvmlFailure
-from tocsin.collector.nvml.marshal import FieldBatch, FieldReplies
+from tocsin.collector.nvml.library import Code, FieldBatch, FieldReplies, Nvml, NvmlFailure
 from tocsin.collector.nvml.probes import FIELDS
 from tocsin.domain.reading import Reading, sanitise
 from tocsin_testing.builders import T0, gpu

@@ -90,7 +90,7 @@ PAGES = {"own_metrics": own_metrics_page, "settings": settings_page, "metrics": 
 
 def dcgm_counters() -> str:
     """The counters file for dcgm-exporter."""
-    from tocsin.collector.dcgm.counters import counters_csv
+    from tocsin.collector.dcgm.fields import counters_csv
 
     return counters_csv()
 

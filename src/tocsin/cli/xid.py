@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from tocsin.cli.common import CliContext, dump, json_option, pass_context
-from tocsin.collector.kernel_log.parser import VERDICT_CODE, KernelEvent, KernelLogParser, verdict_of
-from tocsin.collector.kernel_log.records import decode_any
+from tocsin.collector.kernel_log.parser import VERDICT_CODE, KernelEvent, KernelLogParser, decode_any, verdict_of
 from tocsin.domain.clock import to_iso
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import EventKind

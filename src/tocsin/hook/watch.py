@@ -1,8 +1,15 @@
-"""The hook itself: counts steps, samples allocators at step boundaries, talks to the agent from a thread of its own."""
+"""The hook itself: counts steps, samples allocators at step boundaries, talks to the agent from a thread of its own.
+
+Two rules keep a training job safe from it. Nothing here waits for the agent or raises into the script: a socket that is
+away, full or slow costs a sample, never a step. And whatever touches the allocator or the job's own state (samples,
+emptying the cache, a checkpoint) runs in the training thread at a step boundary, where no kernel launch of the job is
+half done; the thread of the hook only sends and receives.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import select
 import signal
@@ -10,18 +17,247 @@ import socket
 import sys
 import threading
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from tocsin.domain.clock import Clock, SystemClock
-from tocsin.hook.jax_memory import JaxMemory
-from tocsin.hook.link import Link
-from tocsin.hook.orders import Orders
-from tocsin.hook.torch_memory import TorchMemory, capturing, loaded, name_of
-from tocsin.hook.wire import VERSION
+from tocsin.hook.memory import JaxMemory, TorchMemory, capturing, name_of, torch_loaded
+from tocsin.hook.wire import (
+    CHECKPOINT,
+    DONE,
+    EMPTY_CACHE,
+    EXPIRED,
+    FAILED,
+    MAX_MESSAGE,
+    REFUSED,
+    REQUESTS,
+    VERSION,
+    pack,
+    unpack,
+)
+
+FIRST_PAUSE = 1.0
+LAST_PAUSE = 30.0
+"""Seconds between two attempts to reach an agent that is not there: doubled from the first to the last."""
+MOST_AT_ONCE = 32
+"""Packets taken in one go; more wait for the next."""
+
+
+class Link:
+    """A connection to the agent at `path` that may or may not be there.
+
+    Not safe for two threads at once. `lost` counts messages that could not be sent.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.lost = 0
+        self._socket: socket.socket | None = None
+        self._pause = FIRST_PAUSE
+        self._next = float("-inf")
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection, as far as is known."""
+        return self._socket is not None
+
+    def fileno(self) -> int:
+        """The descriptor to wait on, -1 where there is none."""
+        return -1 if self._socket is None else self._socket.fileno()
+
+    def ensure(self, now: float) -> bool:
+        """Try to connect where that is due at `now` (seconds, monotonic); whether a new connection was made."""
+        if self._socket is not None or now < self._next or not hasattr(socket, "AF_UNIX"):
+            return False
+        made: socket.socket | None = None
+        try:
+            made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            made.setblocking(False)
+            made.connect(self.path)
+        except OSError:
+            if made is not None:
+                made.close()
+            self._next = now + self._pause
+            self._pause = min(2 * self._pause, LAST_PAUSE)
+            return False
+        self._socket = made
+        self._pause = FIRST_PAUSE
+        return True
+
+    def send(self, message: dict[str, Any]) -> bool:
+        """Send without waiting; a message that the socket does not take at once is lost and counted."""
+        if self._socket is None:
+            self.lost += 1
+            return False
+        try:
+            self._socket.send(pack(message))
+        except BlockingIOError:
+            self.lost += 1
+            return False
+        except OSError:
+            self.lost += 1
+            self.close()
+            return False
+        except ValueError:
+            self.lost += 1
+            return False
+        return True
+
+    def receive(self) -> list[dict[str, Any]]:
+        """What has come in; what cannot be read is left out."""
+        found: list[dict[str, Any]] = []
+        for _ in range(MOST_AT_ONCE):
+            if self._socket is None:
+                break
+            try:
+                packet = self._socket.recv(MAX_MESSAGE + 1)
+            except BlockingIOError:
+                break
+            except OSError:
+                packet = b""
+            if not packet:
+                self.close()
+                break
+            try:
+                found.append(unpack(packet))
+            except ValueError:
+                continue
+        return found
+
+    def close(self) -> None:
+        """Give up the connection; the next attempt is due at once. Safe to repeat."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+            self._next = float("-inf")
+
+
+REMEMBERED = 64
+"""Requests whose outcome is kept, so that one that comes twice is carried out once."""
+WAITING = 16
+"""Requests that may wait for a boundary at once."""
+LONGEST_WAIT = 7 * 86_400.0
+"""Seconds after which no request may still be begun."""
+LONGEST_DETAIL = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One request, to be begun before `deadline` (seconds, monotonic)."""
+
+    id: str
+    kind: str
+    deadline: float
+
+
+class Orders:
+    """Requests between their coming and their acknowledgement.
+
+    `take` and `expire` belong to the hook's own thread, `carry_out` to the training thread; what passes between them
+    is a deque, whose ends are safe. `acknowledge` gets each acknowledgement.
+    """
+
+    def __init__(
+        self, now: Callable[[], float], empty_cache: Callable[[], int], acknowledge: Callable[[dict[str, Any]], None]
+    ) -> None:
+        self.on_checkpoint: list[Callable[[], object]] = []
+        self._now = now
+        self._empty_cache = empty_cache
+        self._acknowledge = acknowledge
+        self._waiting: deque[Order] = deque()
+        self._known: OrderedDict[str, dict[str, Any] | None] = OrderedDict()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something waits for a boundary."""
+        return bool(self._waiting)
+
+    def take(self, message: dict[str, Any]) -> None:
+        """Accept a request, or answer at once that it cannot be."""
+        name, kind = message.get("id"), message.get("do")
+        seconds: Any = message.get("expires_s")
+        if not isinstance(name, str) or not name:
+            return
+        if name in self._known:
+            known = self._known[name]
+            if known is not None:
+                self._acknowledge(known)
+            return
+        known_kind = isinstance(kind, str) and kind in REQUESTS
+        numeric = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if not known_kind or not numeric or not 0 <= seconds <= LONGEST_WAIT:
+            self._end(name, REFUSED, "unknown request")
+        elif kind == CHECKPOINT and not self.on_checkpoint:
+            self._end(name, REFUSED, "the script has registered no function with on_checkpoint")
+        elif len(self._waiting) >= WAITING:
+            self._end(name, REFUSED, "too many requests wait")
+        else:
+            self._remember(name, None)
+            self._waiting.append(Order(name, str(kind), self._now() + seconds))
+
+    def expire(self) -> None:
+        """Answer what has waited too long for a boundary."""
+        for _ in range(len(self._waiting)):
+            try:
+                order = self._waiting.popleft()
+            except IndexError:
+                break
+            if self._now() >= order.deadline:
+                self._end(order.id, EXPIRED, "no step ended in time")
+            else:
+                self._waiting.append(order)
+
+    def carry_out(self) -> None:
+        """Do all that waits. What a script's own function raises is its outcome and goes no further."""
+        while self._waiting:
+            try:
+                order = self._waiting.popleft()
+            except IndexError:
+                break
+            begun = self._now()
+            if begun >= order.deadline:
+                self._end(order.id, EXPIRED, "no step ended in time")
+                continue
+            try:
+                detail = self._do(order.kind)
+            except Exception as error:  # noqa: BLE001  # a script's function may raise anything; training goes on
+                self._end(order.id, FAILED, f"{type(error).__name__}: {error}", self._now() - begun)
+            else:
+                self._end(order.id, DONE, detail, self._now() - begun)
+
+    def forget(self) -> None:
+        """Drop all: in a forked child they are the parent's."""
+        self._waiting.clear()
+        self._known.clear()
+
+    def _do(self, kind: str) -> str:
+        if kind == EMPTY_CACHE:
+            gc.collect()
+            return f"{self._empty_cache()} bytes returned"
+        for function in tuple(self.on_checkpoint):
+            function()
+        return f"{len(self.on_checkpoint)} function{'s' if len(self.on_checkpoint) != 1 else ''} called"
+
+    def _end(self, name: str, outcome: str, detail: str, seconds: float = 0.0) -> None:
+        known = {
+            "kind": "ack",
+            "id": name,
+            "outcome": outcome,
+            "seconds": round(seconds, 6),
+            "detail": detail[:LONGEST_DETAIL],
+        }
+        self._remember(name, known)
+        self._acknowledge(known)
+
+    def _remember(self, name: str, known: dict[str, Any] | None) -> None:
+        self._known[name] = known
+        while len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+
 
 SAMPLE_SECONDS = 5.0
 """Time between two samples where nothing else is asked for."""
@@ -136,7 +372,7 @@ class Watch:
             return []
 
     def _observe(self) -> None:
-        torch = loaded()
+        torch = torch_loaded()
         if torch is not None:
             self._observed = True
             attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
@@ -148,7 +384,7 @@ class Watch:
     def out_of_memory(self, device: int, requested: int, limit: int, free: int) -> None:
         """PyTorch's observer: an allocation of `requested` bytes failed on `device` with `free` bytes left there."""
         try:
-            torch = loaded()
+            torch = torch_loaded()
             name = name_of(torch, device) if torch is not None else {}
             self._post({"v": VERSION, "kind": "oom", **name, "requested": requested, "limit": limit, "free": free})
         except Exception:  # noqa: BLE001  # called while an error is already on its way to the script

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tocsin.collector.prometheus_history.batches import Batches, Gap
-from tocsin.collector.prometheus_history.history import History, Survey, Window
-from tocsin.collector.prometheus_history.http import HistoryClient
-from tocsin.collector.prometheus_history.matrix import check_installed
-from tocsin.collector.prometheus_history.progress import HistoryFile
+from tocsin.collector.prometheus_history.history import History, HistoryFile, Survey, Window
+from tocsin.collector.prometheus_history.http import HistoryClient, check_installed
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock, from_iso, to_iso
 from tocsin.domain.errors import InputError, TocsinError
 from tocsin.domain.identity import Gpu

@@ -25,7 +25,7 @@ from tocsin.queries.service import BrainService
 from tocsin.runtime.brain.assembly import RunningBrain, open_brain
 from tocsin.runtime.dashboard_process import prepare_dashboard
 from tocsin.sim.fleet import SimulatedFleet
-from tocsin.sim.pools import POOLS
+from tocsin.sim.jobs import POOLS
 from tocsin.sim.scenario import scenario_of
 from tocsin.sim.spec import FleetSpec
 from tocsin.store.factory import open_store

@@ -18,10 +18,10 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.event import EventKind
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.fragmentation import repack
-from tocsin.sim import mig
+from tocsin.sim import memory as mig
 from tocsin.sim.arrays import Ints
 from tocsin.sim.faultline import FaultLine
-from tocsin.sim.pools import POOLS
+from tocsin.sim.jobs import POOLS
 from tocsin.sim.world import World
 
 THROTTLE_STEP = 0.075

@@ -16,14 +16,15 @@ from tocsin.domain.finding import ActionKind
 from tocsin.domain.identity import Gpu
 from tocsin.domain.pool import PoolState
 from tocsin.domain.reading import Reading
-from tocsin.sim import columns, inventory, jobs, load, memory, pools, state, thermal, traffic
+from tocsin.sim import inventory, jobs, load, memory, state, thermal, traffic
+from tocsin.sim import jobs as pools
+from tocsin.sim import render as columns
 from tocsin.sim.actions import FleetActions, pool_named
 from tocsin.sim.arrays import Floats, Stream, generator
 from tocsin.sim.background import Background
 from tocsin.sim.faultline import FaultLine, kind_named
-from tocsin.sim.render import Renderer
+from tocsin.sim.render import Moment, Renderer, TableMaker
 from tocsin.sim.spec import Fault, FleetSpec
-from tocsin.sim.table import Moment, TableMaker
 from tocsin.sim.world import Window, World
 from tocsin.store.port import Columns
 

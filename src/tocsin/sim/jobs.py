@@ -1,4 +1,4 @@
-"""Jobs by name: who is on which GPU, and what a scheduler would tell of each job.
+"""Jobs and pools as a scheduler shows them: who is on which GPU, and how many GPUs the waiting work wants.
 
 Training and batch jobs go by numbers as Slurm gives them, inference by pods. All GPUs of a gang have one job, each with
 a process of its own. Nothing is drawn here: a job is its gang slot and its number in `State`.
@@ -12,10 +12,40 @@ import numpy as np
 
 from tocsin.domain.clock import SECOND
 from tocsin.domain.owner import Owner
+from tocsin.domain.pool import PoolState
 from tocsin.sim.arrays import Ints
 from tocsin.sim.inventory import Inventory
-from tocsin.sim.load import CHECKPOINT_EVERY_MS, CHECKPOINT_MS, Demand
+from tocsin.sim.load import CHECKPOINT_EVERY_MS, CHECKPOINT_MS, Demand, daylight
 from tocsin.sim.state import State
+
+POOLS = ("training", "inference", "batch")
+ELASTIC = frozenset({"inference"})
+
+
+def demand_share(pool: str, at_ms: int) -> float:
+    """GPUs asked for, as a share of the pool's own: training all day, inference by day, batch by night (own choice)."""
+    day = daylight(at_ms)
+    if pool == "training":
+        return 0.92 + 0.22 * day
+    if pool == "inference":
+        return 0.35 + 0.85 * day
+    return 0.45 + 0.75 * (1.0 - day)
+
+
+def states(state: State, inventory: Inventory) -> list[PoolState]:
+    """One state per pool that has GPUs. Pending counts whole GPUs, less those that scaling out has added."""
+    closed = state.unschedulable | state.drained | state.lost | state.frozen
+    found = []
+    for pool in POOLS:
+        members = np.asarray(getattr(inventory, pool))
+        size = int(members.sum())
+        if not size:
+            continue
+        able = float((members & ~closed).sum()) + state.extra_capacity.get(pool, 0.0)
+        wanted = np.ceil(demand_share(pool, state.now_ms) * size - 1e-9)
+        found.append(PoolState(pool, pending_gpus=max(0.0, float(wanted) - able), elastic=pool in ELASTIC))
+    return found
+
 
 FIRST_JOB = 10_000
 TRAINING_LIMIT_S, BATCH_LIMIT_S = 13 * 3600.0, 4 * 3600.0

@@ -119,7 +119,6 @@ def install(patch: pytest.MonkeyPatch, segments: list[dict[str, Any]], devices: 
     made = FakeTorch(segments, devices)
     patch.setitem(sys.modules, "torch", made)
     patch.delitem(sys.modules, "torch.optim.optimizer", raising=False)
-    for module in ("torch_memory", "jax_memory"):
-        patch.setattr(f"tocsin.hook.{module}.driver_uuid", lambda ordinal: "")
+    patch.setattr("tocsin.hook.memory.driver_uuid", lambda ordinal: "")
     patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return made

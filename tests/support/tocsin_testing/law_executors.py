@@ -30,8 +30,7 @@ from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind
 from tocsin.hook.wire import DONE
 from tocsin.sim.fleet import SimulatedFleet
-from tocsin.sim.jobs import SimulatedJob
-from tocsin.sim.pools import POOLS
+from tocsin.sim.jobs import POOLS, SimulatedJob
 from tocsin.sim.spec import FleetSpec
 from tocsin_testing.action_world import FakeExecutor, World
 from tocsin_testing.builders import T0

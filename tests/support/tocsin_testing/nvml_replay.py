@@ -13,8 +13,7 @@ from typing import Any
 
 import pynvml
 
-from tocsin.collector.nvml.library import XID_EVENTS, Code, DeviceEvent, Gpm, NvmlFailure, coded
-from tocsin.collector.nvml.marshal import FieldReplies
+from tocsin.collector.nvml.library import XID_EVENTS, Code, DeviceEvent, FieldReplies, Gpm, NvmlFailure, coded
 
 DUMPS = Path(__file__).parents[2] / "data" / "nvml"
 

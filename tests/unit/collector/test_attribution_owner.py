@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.collector.attribution import LOOK_AGAIN_MS, Attribution, AttributionCompanion
-from tocsin.collector.cgroups import Membership, membership
+from tocsin.collector.attribution import LOOK_AGAIN_MS, Attribution, AttributionCompanion, Membership, membership
 from tocsin.domain.batch import Batch
 from tocsin.domain.missing import Missing
 from tocsin.domain.owner import Owner, owner_of_json

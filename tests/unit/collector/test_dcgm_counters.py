@@ -8,11 +8,10 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from tocsin.cli.main import cli
-from tocsin.collector.dcgm.counters import counters_csv
-from tocsin.collector.dcgm.dmon import listed_fields
+from tocsin.collector.dcgm.dcgmi import listed_fields
 from tocsin.collector.dcgm.exporter import Site, read_page
-from tocsin.collector.dcgm.fields import XID_COUNT, field_named, names_numbered, readable_ids
-from tocsin.collector.dcgm.lines import Heads
+from tocsin.collector.dcgm.exposition import Heads
+from tocsin.collector.dcgm.fields import XID_COUNT, counters_csv, field_named, names_numbered, readable_ids
 from tocsin.domain.metrics import BY_DCGM_NAME
 from tocsin_testing.dcgm_pages import DATA
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tocsin.collector.dcgm.xid import Counted, Look, SxidOnsets, XidOnsets
+from tocsin.collector.dcgm.readings import Counted, Look, SxidOnsets, XidOnsets
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.event import EventKind
 from tocsin.domain.finding import Severity

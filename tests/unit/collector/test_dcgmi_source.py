@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.collector.dcgm.dcgmi import DcgmiSource, open_dcgmi
-from tocsin.collector.dcgm.dcgmi_child import MOST_READS, READ_BYTES, Backoff, Child, ask
+from tocsin.collector.dcgm.dcgmi import MOST_READS, READ_BYTES, Backoff, Child, DcgmiSource, ask, open_dcgmi
 from tocsin.collector.dcgm.exporter import Site
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import SECOND, ManualClock

@@ -15,9 +15,8 @@ import pytest
 
 from tocsin.collector.training_hook import server as hook_server
 from tocsin.collector.training_hook.companion import OOM_REST_MS, find, open_hook
-from tocsin.collector.training_hook.peers import BURST, FLOOD, MIN_STALE_SECONDS, USER_BURST
 from tocsin.collector.training_hook.protocol import Device
-from tocsin.collector.training_hook.server import HookServer
+from tocsin.collector.training_hook.server import BURST, FLOOD, MIN_STALE_SECONDS, USER_BURST, HookServer
 from tocsin.config.settings import AgentSettings, Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import ManualClock

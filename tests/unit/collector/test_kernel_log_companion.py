@@ -13,9 +13,8 @@ import pytest
 
 from tocsin.collector.kernel_log import companion as kernel_log
 from tocsin.collector.kernel_log.companion import KernelLogCompanion, driver_version, open_kernel_log
-from tocsin.collector.kernel_log.position import Position, load_position
-from tocsin.collector.kernel_log.readers import Chunk, KmsgReader
-from tocsin.collector.kernel_log.records import KernelRecord
+from tocsin.collector.kernel_log.parser import KernelRecord
+from tocsin.collector.kernel_log.readers import Chunk, KmsgReader, Position, load_position
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, ManualClock, SystemClock

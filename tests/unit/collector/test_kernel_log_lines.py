@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tocsin.collector.kernel_log.lines import KernelLine, LineKind, parse_line
+from tocsin.collector.kernel_log.parser import KernelLine, LineKind, parse_line
 
 HEAD = "NVRM: Xid (PCI:0000:05:00): "
 BUS = "00000000:05:00.0"

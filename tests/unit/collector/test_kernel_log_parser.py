@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.collector.kernel_log.parser import KernelEvent, KernelLogParser
-from tocsin.collector.kernel_log.records import KernelRecord, decode_any
+from tocsin.collector.kernel_log.parser import KernelEvent, KernelLogParser, KernelRecord, decode_any
 from tocsin.domain.event import EventKind
 from tocsin_testing.builders import T0
 

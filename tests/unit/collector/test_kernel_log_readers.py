@@ -13,11 +13,21 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.collector.kernel_log import stream as kernel_log_stream
-from tocsin.collector.kernel_log.position import Position, boot_instant, load_position, save_position
-from tocsin.collector.kernel_log.readers import BOOT_ID, KMSG, Chunk, JournalReader, KmsgReader
-from tocsin.collector.kernel_log.records import KernelRecord
-from tocsin.collector.kernel_log.stream import Bell, LineStream
+from tocsin.collector.kernel_log import readers as kernel_log_stream
+from tocsin.collector.kernel_log.parser import KernelRecord
+from tocsin.collector.kernel_log.readers import (
+    BOOT_ID,
+    KMSG,
+    Bell,
+    Chunk,
+    JournalReader,
+    KmsgReader,
+    LineStream,
+    Position,
+    boot_instant,
+    load_position,
+    save_position,
+)
 from tocsin.domain.clock import ManualClock, SystemClock
 from tocsin.domain.errors import Unavailable
 from tocsin_testing.builders import T0

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.collector.nvidia_smi.cells import ROWS, cell
-from tocsin.collector.nvidia_smi.csv_format import parse_csv
+from tocsin.collector.nvidia_smi.formats import SmiError, parse_csv, parse_xml
 from tocsin.collector.nvidia_smi.source import Answer, NvidiaSmiSource, SmiProgram
-from tocsin.collector.nvidia_smi.xml_format import SmiError, parse_xml
 from tocsin.collector.nvml.device import Place
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.event import EventKind

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from tocsin.collector.nvml.device import Place
 from tocsin.collector.nvml.library import PynvmlLibrary
-from tocsin.collector.nvml.source import NvmlSource
-from tocsin.collector.nvml.stuck import FIRST_RETRY_MS, Stuck
+from tocsin.collector.nvml.source import FIRST_RETRY_MS, NvmlSource, Stuck
 from tocsin.domain.clock import HOUR, SECOND
 from tocsin_testing.builders import T0
 from tocsin_testing.mock_gpus import h100

@@ -14,9 +14,16 @@ import pynvml
 import pytest
 
 from tocsin.collector.nvml.device import Place
-from tocsin.collector.nvml.library import Code, DeviceEvent, NvmlFailure, PynvmlLibrary
-from tocsin.collector.nvml.marshal import FieldBatch, FieldReplies, FieldValue
-from tocsin.collector.nvml.remedies import unavailable
+from tocsin.collector.nvml.library import (
+    Code,
+    DeviceEvent,
+    FieldBatch,
+    FieldReplies,
+    FieldValue,
+    NvmlFailure,
+    PynvmlLibrary,
+    unavailable,
+)
 from tocsin.collector.nvml.source import NvmlSource
 from tocsin.domain.missing import Missing
 from tocsin_testing.builders import T0

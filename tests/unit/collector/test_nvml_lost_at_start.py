@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.collector.nvml.device import Place
+from tocsin.collector.nvml.device import DriverGpu, Place, driver_gpus, name_closed
 from tocsin.collector.nvml.library import PynvmlLibrary
-from tocsin.collector.nvml.proc import DriverGpu, driver_gpus, name_closed
 from tocsin.collector.nvml.source import NvmlSource
 from tocsin.domain.event import EventKind
 from tocsin.domain.missing import Missing

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tocsin.collector.nvml import device as nvml_listing
 from tocsin.collector.nvml import events as nvml_events
-from tocsin.collector.nvml import listing as nvml_listing
-from tocsin.collector.nvml.device import Place
+from tocsin.collector.nvml.device import DriverGpu, Place
 from tocsin.collector.nvml.library import Code, NvmlFailure, PynvmlLibrary
-from tocsin.collector.nvml.proc import DriverGpu
-from tocsin.collector.nvml.source import ENUMERATE_MS, NvmlSource
-from tocsin.collector.nvml.stuck import FIRST_RETRY_MS
+from tocsin.collector.nvml.source import ENUMERATE_MS, FIRST_RETRY_MS, NvmlSource
 from tocsin.collector.release import MOST_SECONDS, ReleaseRequest
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, SECOND, ManualClock

@@ -14,8 +14,7 @@ import pytest
 from tocsin.collector.nvml import events as nvml_events
 from tocsin.collector.nvml.device import Place
 from tocsin.collector.nvml.library import Code
-from tocsin.collector.nvml.links import PROBED
-from tocsin.collector.nvml.probes import CALLS
+from tocsin.collector.nvml.probes import CALLS, PROBED
 from tocsin.collector.nvml.source import ENUMERATE_MS, NvmlSource
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.errors import Unavailable

@@ -49,11 +49,21 @@ import pynvml
 import pytest
 
 from tocsin.collector.nvml import events as nvml_events
-from tocsin.collector.nvml.decode import divisor, scaled, unpack_ber
+from tocsin.collector.nvml.answers import divisor, scaled, unpack_ber
 from tocsin.collector.nvml.device import Place
 from tocsin.collector.nvml.library import ALL_LINKS, Code, NvmlFailure, PynvmlLibrary, coded
-from tocsin.collector.nvml.links import BYTE_FIELDS, LINK_CALLS, LINK_FIELDS, PROBED, Tier, link_fields, tier_of
-from tocsin.collector.nvml.probes import CALLS, FIELDS, THROUGHPUT
+from tocsin.collector.nvml.probes import (
+    BYTE_FIELDS,
+    CALLS,
+    FIELDS,
+    LINK_CALLS,
+    LINK_FIELDS,
+    PROBED,
+    THROUGHPUT,
+    Tier,
+    link_fields,
+    tier_of,
+)
 from tocsin.collector.nvml.source import NvmlSource
 from tocsin.domain.metrics import METRICS
 from tocsin.domain.missing import Missing

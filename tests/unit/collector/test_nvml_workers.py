@@ -10,8 +10,7 @@ import pytest
 from tocsin.collector.nvml import events as nvml_events
 from tocsin.collector.nvml.device import Place
 from tocsin.collector.nvml.library import Code
-from tocsin.collector.nvml.source import ENUMERATE_MS, NvmlSource
-from tocsin.collector.nvml.stuck import FIRST_RETRY_MS, MAX_RETRY_MS, Stuck
+from tocsin.collector.nvml.source import ENUMERATE_MS, FIRST_RETRY_MS, MAX_STUCK_RETRY_MS, NvmlSource, Stuck
 from tocsin.collector.nvml.workers import Workers
 from tocsin.collector.source import HasReaders
 from tocsin.domain.clock import HOUR, MINUTE
@@ -151,7 +150,7 @@ def test_a_spell_is_retried_with_growing_pauses() -> None:
             pauses.append(T0 + step * MINUTE - at)
             at = T0 + step * MINUTE
     assert pauses[:6] == [5 * MINUTE, 10 * MINUTE, 20 * MINUTE, 40 * MINUTE, HOUR, HOUR]
-    assert max(pauses) == MAX_RETRY_MS
+    assert max(pauses) == MAX_STUCK_RETRY_MS
     stuck.note(set(), at)
     assert not stuck.due("g", at + HOUR)
     assert not stuck.uuids

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tocsin.collector.replay import bytes as replay_bytes
+from tocsin.collector.replay import formats as replay_bytes
 from tocsin.collector.replay.recording import Recording, Track
 from tocsin.collector.replay.source import read_recording
 from tocsin.domain.clock import HOUR, MINUTE, from_iso

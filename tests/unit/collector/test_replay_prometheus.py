@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.collector.replay.prometheus import INTERVAL_MS, instant_of_name
+from tocsin.collector.replay.formats import INTERVAL_MS, instant_of_name
 from tocsin.collector.replay.recording import Recording
 from tocsin.collector.replay.source import read_recording
 from tocsin.domain.clock import MINUTE, from_iso

@@ -19,8 +19,17 @@ from werkzeug import Request, Response
 from tocsin.actions.executors.slurm import SlurmExecutor
 from tocsin.actions.loop.decide import decide
 from tocsin.actions.model.policy import Policy
-from tocsin.collector.spot import AZURE_TAG, REPEAT_MS, NoticeCompanion, detect, open_notices
-from tocsin.collector.spot_clouds import Aws, Gcp, SpotNotice, open_cloud
+from tocsin.collector.spot import (
+    AZURE_TAG,
+    REPEAT_MS,
+    Aws,
+    Gcp,
+    NoticeCompanion,
+    SpotNotice,
+    detect,
+    open_cloud,
+    open_notices,
+)
 from tocsin.config.cloud import CloudSettings
 from tocsin.config.settings import Settings
 from tocsin.config.slurm import SlurmSettings

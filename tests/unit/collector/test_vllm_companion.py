@@ -10,9 +10,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tocsin.collector.listeners import behind_port
-from tocsin.collector.vllm import Server, VllmCompanion, open_vllm, parse_entry
-from tocsin.collector.vllm_page import read_page
+from tocsin.collector.vllm import Server, VllmCompanion, behind_port, open_vllm, parse_entry, read_page
 from tocsin.config.settings import AgentSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import ManualClock

@@ -14,11 +14,10 @@ import pytest
 
 import tocsin.hook
 from tocsin.domain.clock import ManualClock
-from tocsin.hook import cuda, jax_memory
-from tocsin.hook.link import LAST_PAUSE, Link
-from tocsin.hook.segments import free_memory
-from tocsin.hook.torch_memory import TorchMemory
-from tocsin.hook.watch import Watch
+from tocsin.hook import memory as cuda
+from tocsin.hook import memory
+from tocsin.hook.memory import TorchMemory, free_memory
+from tocsin.hook.watch import LAST_PAUSE, Link, Watch
 from tocsin_testing.fake_torch import MIB, UUID, block, install, segment
 from tocsin_testing.hook_pair import EVERY, Pair, pair
 
@@ -302,7 +301,7 @@ def fake_jax(monkeypatch: pytest.MonkeyPatch, stats: dict[str, int] | None, *, s
     bridge.backends_are_initialized = lambda: started
     monkeypatch.setitem(sys.modules, "jax", jax)
     monkeypatch.setitem(sys.modules, "jax._src.xla_bridge", bridge)
-    monkeypatch.setattr(jax_memory, "driver_uuid", lambda ordinal: UUID)
+    monkeypatch.setattr(memory, "driver_uuid", lambda ordinal: UUID)
 
 
 def test_jax_tells_its_pool(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +310,7 @@ def test_jax_tells_its_pool(monkeypatch: pytest.MonkeyPatch) -> None:
         {"bytes_in_use": 40, "peak_bytes_in_use": 60, "bytes_limit": 100, "pool_bytes": 80,
          "largest_free_block_bytes": 30, "num_allocs": 7},
     )  # fmt: skip
-    (entry,) = jax_memory.JaxMemory().read()
+    (entry,) = memory.JaxMemory().read()
     assert entry == {
         "framework": "jax", "uuid": UUID, "allocated": 40, "peak": 60, "limit": 100, "reserved": 80,
         "largest": 30, "free": 40,
@@ -320,15 +319,15 @@ def test_jax_tells_its_pool(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_jax_that_does_not_know_its_largest_block_says_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_jax(monkeypatch, {"bytes_in_use": 40, "bytes_limit": 100, "largest_free_block_bytes": 0})
-    (entry,) = jax_memory.JaxMemory().read()
+    (entry,) = memory.JaxMemory().read()
     assert not {"largest", "free"} & entry.keys()
 
 
 def test_jax_is_not_started_by_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_jax(monkeypatch, {"bytes_in_use": 1}, started=False)
-    assert jax_memory.JaxMemory().read() == []
+    assert memory.JaxMemory().read() == []
     fake_jax(monkeypatch, None)
-    assert jax_memory.JaxMemory().read() == []
+    assert memory.JaxMemory().read() == []
 
 
 def test_the_public_calls_are_safe_without_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from tocsin.domain.clock import SECOND
 from tocsin.domain.errors import Conflict, InputError, Unavailable
 from tocsin.domain.identity import Gpu
 from tocsin.domain.reading import Reading
-from tocsin.hook.orders import WAITING
+from tocsin.hook.watch import WAITING
 from tocsin_testing.builders import T0
 from tocsin_testing.fake_torch import MIB, UUID, block, install, segment
 from tocsin_testing.hook_pair import Pair, pair

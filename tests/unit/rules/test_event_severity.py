@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.collector.kernel_log.parser import KernelEvent, KernelLogParser
-from tocsin.collector.kernel_log.records import KernelRecord
+from tocsin.collector.kernel_log.parser import KernelEvent, KernelLogParser, KernelRecord
 from tocsin.domain.batch import Batch
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Finding, Severity

@@ -12,7 +12,7 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.metrics import METRICS, split_variant
 from tocsin.domain.missing import Missing
 from tocsin.sim.fleet import SimulatedFleet
-from tocsin.sim.models import models
+from tocsin.sim.inventory import models
 from tocsin.sim.spec import FleetSpec
 from tocsin_testing.builders import T0
 from tocsin_testing.simulated import fleet, watch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tocsin.domain.finding import ActionKind
-from tocsin.sim import mig
+from tocsin.sim import memory as mig
 from tocsin.sim.faults.base import FaultClass, FaultKind, Run
 from tocsin.sim.inventory import Inventory
 from tocsin.sim.world import Window, World

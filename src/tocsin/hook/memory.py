@@ -1,18 +1,135 @@
-"""Figures of the PyTorch caching allocator. PyTorch is never imported here: it is there already, or there is nothing.
+"""Figures of the allocators of PyTorch and JAX. Neither is imported here, nor JAX's backend started: what the process
+has not loaded itself has no figures.
 
-Keys are those of ``torch.cuda.memory_stats``. Its nested form is read: building and sorting the flat one costs several
-times as much.
+PyTorch's keys are those of ``torch.cuda.memory_stats``. Its nested form is read: building and sorting the flat one
+costs several times as much.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 import sys
-from collections.abc import Callable
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tocsin.hook.cuda import driver_uuid, visible_uuid
-from tocsin.hook.segments import free_memory
 from tocsin.hook.wire import MAX_DEVICES
+
+_SUCCESS = 0
+_UUID_BYTES = 16
+
+
+def driver_uuid(ordinal: int, load: Callable[[str], Any] = ctypes.CDLL) -> str:
+    """UUID of CUDA device `ordinal` without prefix, of the MIG instance where that is one; empty where unknown.
+
+    ``cuDeviceGetUuid_v2`` names the MIG instance, the first version of the call and ``cudaDeviceProp`` do not always.
+    Initialises nothing: a process that does not use CUDA gets no answer.
+    """
+    try:
+        library = load("libcuda.so.1")
+        device = ctypes.c_int()
+        if library.cuDeviceGet(ctypes.byref(device), ctypes.c_int(ordinal)) != _SUCCESS:
+            return ""
+        raw = (ctypes.c_ubyte * _UUID_BYTES)()
+        if library.cuDeviceGetUuid_v2(ctypes.byref(raw), device) != _SUCCESS:
+            return ""
+    except (OSError, AttributeError):
+        return ""
+    return str(uuid.UUID(bytes=bytes(raw)))
+
+
+def visible_uuid(ordinal: int, environment: Mapping[str, str] = os.environ) -> str:
+    """What ``CUDA_VISIBLE_DEVICES`` says of device `ordinal` where it names UUIDs; empty where it does not."""
+    entries = [entry.strip() for entry in environment.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    if ordinal < len(entries) and entries[ordinal].startswith(("GPU-", "MIG-")):
+        return entries[ordinal]
+    return ""
+
+
+_KEYS = {
+    "allocated": "bytes_in_use",
+    "reserved": "pool_bytes",
+    "limit": "bytes_limit",
+    "peak": "peak_bytes_in_use",
+    "largest": "largest_free_block_bytes",
+}
+
+
+def jax_loaded() -> Any | None:
+    """The module ``jax`` where the process has imported it and has started its backends, else None."""
+    jax = sys.modules.get("jax")
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    started = getattr(bridge, "backends_are_initialized", None)
+    return jax if jax is not None and started is not None and started() else None
+
+
+class JaxMemory:
+    """Reads the GPUs of the process."""
+
+    framework = "jax"
+
+    def read(self) -> list[dict[str, Any]]:
+        """One entry per GPU; empty where JAX runs on no GPU or its allocator keeps no statistics."""
+        jax = jax_loaded()
+        if jax is None:
+            return []
+        found = []
+        for device in jax.local_devices()[:MAX_DEVICES]:
+            stats = device.memory_stats() if device.platform in ("gpu", "cuda") else None
+            if stats:
+                found.append(self._entry(device, stats))
+        return found
+
+    def _entry(self, device: Any, stats: dict[str, Any]) -> dict[str, Any]:
+        ordinal = int(getattr(device, "local_hardware_id", None) or 0)
+        entry: dict[str, Any] = {"framework": self.framework, "uuid": driver_uuid(ordinal) or visible_uuid(ordinal)}
+        entry |= {key: int(stats[source]) for key, source in _KEYS.items() if source in stats}
+        # A pool that may still grow has room beyond what it holds; only what it holds can be in pieces.
+        held = entry.get("reserved") or entry.get("limit")
+        if held is not None and "allocated" in entry and entry.get("largest"):
+            entry["free"] = max(entry["largest"], held - entry["allocated"])
+        else:
+            # 0 is what an allocator answers that does not look for its largest block.
+            entry.pop("largest", None)
+        return entry
+
+
+_FREE = "inactive"
+_SHARED = (0, 0)
+"""Pool of everything but CUDA graphs and pools of the script's own, whose segments stay while these live."""
+
+
+def free_memory(segments: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, int]]:
+    """Device ordinal to what is free in its reserved memory, all in bytes.
+
+    ``free``: all free blocks. ``largest``: the largest of them. ``returnable``: free blocks that the allocator can give
+    back to the driver and take again as one piece, which are whole segments and all free blocks of expandable
+    segments, but for those of private pools. ``group_largest``: the sum over pools and streams of each one's largest,
+    since a block serves its own pool and stream only.
+    """
+    found: dict[int, dict[str, int]] = {}
+    groups: dict[tuple[int, object, object, object], int] = defaultdict(int)
+    for segment in segments:
+        device = int(segment["device"])
+        sums = found.setdefault(device, {"free": 0, "largest": 0, "returnable": 0})
+        blocks = segment["blocks"]
+        sizes = [block["size"] for block in blocks if block["state"] == _FREE]
+        if not sizes:
+            continue
+        free, largest = sum(sizes), max(sizes)
+        sums["free"] += free
+        sums["largest"] = max(sums["largest"], largest)
+        shared = tuple(segment.get("segment_pool_id", _SHARED)) == _SHARED
+        if shared and (segment.get("is_expandable") or len(sizes) == len(blocks)):
+            sums["returnable"] += free
+        pool = (device, segment.get("segment_pool_id"), segment.get("segment_type"), segment.get("stream"))
+        groups[pool] = max(groups[pool], largest)
+    for device, sums in found.items():
+        sums["group_largest"] = sum(largest for (of, *_), largest in groups.items() if of == device)
+    return found
+
 
 _BYTES = {
     "allocated": "allocated_bytes",
@@ -40,7 +157,7 @@ SECONDS_PER_BLOCK = 3e-6
 """First guess of what one block costs in a snapshot, until one was measured (own choice)."""
 
 
-def loaded() -> Any | None:
+def torch_loaded() -> Any | None:
     """The module ``torch`` where the process has imported it whole and has begun to use CUDA, else None."""
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
@@ -50,7 +167,7 @@ def loaded() -> Any | None:
 
 def capturing() -> bool:
     """Whether this thread records a CUDA graph now, so that nothing may be asked of the device beside it."""
-    torch = loaded()
+    torch = torch_loaded()
     ask = getattr(getattr(torch, "cuda", None), "is_current_stream_capturing", None)
     try:
         return ask is not None and bool(ask())
@@ -91,7 +208,7 @@ class TorchMemory:
 
     def read(self) -> list[dict[str, Any]]:
         """One entry per device that the process holds memory on; empty where PyTorch does not use CUDA."""
-        torch = loaded()
+        torch = torch_loaded()
         if torch is None:
             return []
         async_backend = _is_async(torch)
@@ -106,7 +223,7 @@ class TorchMemory:
 
     def empty_cache(self) -> int:
         """Give whole free segments back to the driver; returns how many bytes that were, on all devices."""
-        torch = loaded()
+        torch = torch_loaded()
         if torch is None:
             return 0
         devices = range(torch.cuda.device_count())
