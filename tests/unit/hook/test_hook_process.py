@@ -14,7 +14,7 @@ import pytest
 
 import tocsin.hook
 from tocsin.domain.clock import ManualClock
-from tocsin.hook import memory as cuda
+
 from tocsin.hook import memory
 from tocsin.hook.memory import TorchMemory, free_memory
 from tocsin.hook.watch import LAST_PAUSE, Link, Watch
@@ -281,9 +281,9 @@ class Driver:
 
 
 def test_the_driver_names_the_device() -> None:
-    assert cuda.driver_uuid(0, lambda name: Driver()) == "00010203-0405-0607-0809-0a0b0c0d0e0f"
-    assert cuda.driver_uuid(0, lambda name: Driver(answer=3)) == ""
-    assert cuda.driver_uuid(0, lambda name: object()) == ""
+    assert memory.driver_uuid(0, lambda name: Driver()) == "00010203-0405-0607-0809-0a0b0c0d0e0f"
+    assert memory.driver_uuid(0, lambda name: Driver(answer=3)) == ""
+    assert memory.driver_uuid(0, lambda name: object()) == ""
 
 
 def test_visible_devices_name_uuids_or_nothing() -> None:
