@@ -35,7 +35,7 @@ class Desk:
         self.order = self.node.order(gpu=self.gpu)
 
     def hold(self, watts: int) -> int:
-        write = self.node.keeper.hold(self.order, watts * 1000)
+        write = self.node.writer.hold(self.order, watts * 1000)
         assert write.after is not None
         return write.after.enforced_mw // 1000
 
@@ -68,8 +68,8 @@ def test_the_wrapper_that_never_looks_at_the_answer_is_not_used(desk: Desk) -> N
 
 def test_neither_fans_nor_application_clocks_are_ever_set(desk: Desk) -> None:
     desk.hold(500)
-    desk.node.keeper.lock(desk.order, 1200)
-    desk.node.keeper.restore_all()
+    desk.node.writer.lock(desk.order, 1200)
+    desk.node.writer.restore_all()
     setters = {name for name in desk.fleet.all_calls() if "Set" in name or "Reset" in name}
     assert setters == {SETTER, "nvmlDeviceSetGpuLockedClocks", "nvmlDeviceResetGpuLockedClocks"}
 
@@ -125,9 +125,9 @@ def test_a_gpu_lost_between_setting_and_reading_back(desk: Desk) -> None:
     desk.fleet.apply()
     with pytest.raises(LimitFailure):
         desk.hold(500)
-    assert desk.node.keeper.restore_all() == (desk.gpu,)
+    assert desk.node.writer.restore_all() == (desk.gpu,)
     desk.fleet.heal()
-    assert desk.node.keeper.restore_all() == ()
+    assert desk.node.writer.restore_all() == ()
     assert desk.watts == 700
 
 
@@ -149,9 +149,9 @@ def test_heat_is_read_with_margin_and_slowdown(desk: Desk) -> None:
 def test_clocks_are_locked_below_and_unlocked(desk: Desk) -> None:
     found = desk.port.clocks(desk.gpu)
     assert (found.low_mhz, found.high_mhz, found.held) == (210, 1980, False)
-    desk.node.keeper.lock(desk.order, 1200)
+    desk.node.writer.lock(desk.order, 1200)
     assert desk.port.clocks(desk.gpu).now_mhz == 1200
-    desk.node.keeper.restore_all()
+    desk.node.writer.restore_all()
     assert desk.port.clocks(desk.gpu).now_mhz > 1900
 
 
@@ -159,7 +159,7 @@ def test_clocks_that_somebody_set_are_seen(desk: Desk) -> None:
     desk.fleet.gpus[0].set("nvmlDeviceGetCurrentClocksEventReasons", to=0x2)
     desk.fleet.apply()
     with pytest.raises(LimitFailure, match="held by somebody"):
-        desk.node.keeper.lock(desk.order, 1200)
+        desk.node.writer.lock(desk.order, 1200)
 
 
 def test_another_uuid_is_nobodys(desk: Desk) -> None:
@@ -206,7 +206,7 @@ def test_a_list_of_processes_that_cannot_be_had_counts_as_one(tmp_path: Path) ->
 HANDS = """
 import sys
 from pathlib import Path
-from tocsin.actions.node.limit_writer import LimitKeeper
+from tocsin.actions.node.limit_writer import LimitWriter
 from tocsin.actions.node.markers import MarkerFolder
 from tocsin.collector.nvml.library import PynvmlLibrary
 from tocsin.collector.nvml.limits import NvmlLimits
@@ -215,14 +215,14 @@ from tocsin.domain.finding import ActionKind
 from tocsin.domain.order import Order
 from tocsin.telemetry.log import configure_logging
 configure_logging("error", "console")
-keeper = LimitKeeper(NvmlLimits(PynvmlLibrary()), MarkerFolder(Path(sys.argv[1])), SystemClock(), "boot-1")
+writer = LimitWriter(NvmlLimits(PynvmlLibrary()), MarkerFolder(Path(sys.argv[1])), SystemClock(), "boot-1")
 turn = 0
 while True:
     for gpu in sys.argv[2:]:
         order = Order(f"k{turn}", "d", "node-1", gpu, ActionKind.THROTTLE, 0, 1)
-        keeper.hold(order, 650_000 - 50_000 * (turn % 6))
+        writer.hold(order, 650_000 - 50_000 * (turn % 6))
         if turn % 5 == 4:
-            keeper.restore(gpu)
+            writer.restore(gpu)
     print(turn, flush=True)
     turn += 1
 """

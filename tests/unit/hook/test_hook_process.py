@@ -14,7 +14,6 @@ import pytest
 
 import tocsin.hook
 from tocsin.domain.clock import ManualClock
-
 from tocsin.hook import memory
 from tocsin.hook.memory import TorchMemory, free_memory
 from tocsin.hook.watch import LAST_PAUSE, Link, Watch
@@ -288,9 +287,9 @@ def test_the_driver_names_the_device() -> None:
 
 def test_visible_devices_name_uuids_or_nothing() -> None:
     environment = {"CUDA_VISIBLE_DEVICES": "MIG-1234, GPU-5678"}
-    assert cuda.visible_uuid(1, environment) == "GPU-5678"
-    assert cuda.visible_uuid(2, environment) == ""
-    assert cuda.visible_uuid(0, {"CUDA_VISIBLE_DEVICES": "3"}) == ""
+    assert memory.visible_uuid(1, environment) == "GPU-5678"
+    assert memory.visible_uuid(2, environment) == ""
+    assert memory.visible_uuid(0, {"CUDA_VISIBLE_DEVICES": "3"}) == ""
 
 
 def fake_jax(monkeypatch: pytest.MonkeyPatch, stats: dict[str, int] | None, *, started: bool = True) -> None:
