@@ -15,7 +15,7 @@ from tocsin.collector.uplink import Target, Uplink
 from tocsin.config.access import ApiSettings, Role, Token
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import ManualClock, SystemClock
-from tocsin.store.line_protocol.codec import encode
+from tocsin.store.line_protocol.encode import encode
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing import servers
 from tocsin_testing.builders import T0, gpu, reading, xid

@@ -16,8 +16,8 @@ from werkzeug import Request, Response
 from tocsin.config.settings import StoreKind, StoreSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE, SystemClock
-from tocsin.store.port import StoreUnavailable
-from tocsin.store.victoriametrics.store import VictoriaMetricsStore
+from tocsin.store.factory import open_store
+from tocsin.store.port import Store, StoreUnavailable
 from tocsin_testing import servers
 from tocsin_testing.builders import gpu, reading
 
@@ -80,16 +80,14 @@ def cluster(server: str, httpserver: HTTPServer) -> Cluster:
 
 
 @pytest.fixture
-def store(cluster: Cluster, tmp_path: Path) -> Iterator[VictoriaMetricsStore]:
-    made = VictoriaMetricsStore(cluster.settings(tmp_path))
+def store(cluster: Cluster, tmp_path: Path) -> Iterator[Store]:
+    made = open_store(cluster.settings(tmp_path))
     made.init()
     yield made
     made.close()
 
 
-def test_what_was_written_to_one_address_is_read_from_the_other(
-    cluster: Cluster, store: VictoriaMetricsStore, server: str
-) -> None:
+def test_what_was_written_to_one_address_is_read_from_the_other(cluster: Cluster, store: Store, server: str) -> None:
     store.write(Batch([reading(gpu(n), NOW, temperature_celsius=40 + n) for n in range(3)]))
     httpx2.get(f"{server}/internal/force_flush").raise_for_status()
     found = store.columns(["gpu_temperature_celsius"], NOW - MINUTE, NOW + MINUTE)
@@ -101,7 +99,7 @@ def test_what_was_written_to_one_address_is_read_from_the_other(
     assert prefixes == {INSERT, SELECT}
 
 
-def test_half_an_answer_is_no_answer(cluster: Cluster, store: VictoriaMetricsStore) -> None:
+def test_half_an_answer_is_no_answer(cluster: Cluster, store: Store) -> None:
     cluster.partial = True
     with pytest.raises(StoreUnavailable, match="only a part of the cluster"):
         store.latest(NOW - MINUTE)
@@ -109,7 +107,7 @@ def test_half_an_answer_is_no_answer(cluster: Cluster, store: VictoriaMetricsSto
 
 def test_an_address_that_only_writes_is_found_out_at_once(cluster: Cluster, tmp_path: Path) -> None:
     wrong = cluster.settings(tmp_path).model_copy(update={"read_url": ""})
-    made = VictoriaMetricsStore(wrong)
+    made = open_store(wrong)
     with pytest.raises(Exception, match="unsupported path"):
         made.init()
     made.close()

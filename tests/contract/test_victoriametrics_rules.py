@@ -14,9 +14,9 @@ from tocsin.config.settings import StoreKind, StoreSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, MINUTE, SystemClock
 from tocsin.domain.missing import Missing
-from tocsin.store.line_protocol.codec import encode
-from tocsin.store.port import StoreUnavailable
-from tocsin.store.victoriametrics.store import VictoriaMetricsStore
+from tocsin.store.factory import open_store
+from tocsin.store.line_protocol.encode import encode
+from tocsin.store.port import Store, StoreUnavailable
 from tocsin_testing import servers
 from tocsin_testing.builders import gpu, reading, xid
 
@@ -31,8 +31,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def store(url: str, tmp_path: Path) -> Iterator[VictoriaMetricsStore]:
-    made = VictoriaMetricsStore(StoreSettings(kind=StoreKind.VICTORIAMETRICS, url=url, path=tmp_path / "beside.db"))
+def store(url: str, tmp_path: Path) -> Iterator[Store]:
+    made = open_store(StoreSettings(kind=StoreKind.VICTORIAMETRICS, url=url, path=tmp_path / "beside.db"))
     made.init()
     yield made
     made.close()
@@ -53,7 +53,7 @@ def export(url: str, selector: str) -> list[dict[str, object]]:
     return [httpx2.Response(200, content=line).json() for line in answer.text.splitlines() if line]
 
 
-def test_series_have_the_exporters_names(url: str, store: VictoriaMetricsStore) -> None:
+def test_series_have_the_exporters_names(url: str, store: Store) -> None:
     store.write(Batch([reading(gpu(1), NOW, temperature_celsius=40)], [xid(79, gpu(1), NOW)]))
     flush(url)
     found = export(url, '{gpu_uuid="GPU-00000001"}')
@@ -83,7 +83,7 @@ def test_two_values_of_one_instant_are_both_kept(url: str) -> None:
     assert (row["timestamps"], sorted(row["values"])) == ([NOW, NOW], [1, 2])  # type: ignore[call-overload]
 
 
-def test_an_instant_query_looks_back_five_minutes_and_the_store_further(url: str, store: VictoriaMetricsStore) -> None:
+def test_an_instant_query_looks_back_five_minutes_and_the_store_further(url: str, store: Store) -> None:
     old = NOW - 20 * MINUTE
     store.write(Batch([reading(gpu(6), old, temperature_celsius=40)]))
     flush(url)
@@ -92,13 +92,13 @@ def test_an_instant_query_looks_back_five_minutes_and_the_store_further(url: str
     assert [r.at_ms for r in store.latest(old) if r.gpu.uuid == "GPU-00000006"] == [old]
 
 
-def test_gpus_that_agents_write_themselves_are_known_by_uuid_and_host(url: str, store: VictoriaMetricsStore) -> None:
+def test_gpus_that_agents_write_themselves_are_known_by_uuid_and_host(url: str, store: Store) -> None:
     write(url, f"gpu,gpu_uuid=GPU-direct,host=n7,mig_uuid=MIG-7 power_watts=1 {NOW}")
     (found,) = [g for g in store.gpus() if g.parent == "GPU-direct"]
     assert (found.uuid, found.host, found.model) == ("MIG-7", "n7", "")
 
 
-def test_a_gpu_that_was_silent_for_long_is_known(url: str, store: VictoriaMetricsStore) -> None:
+def test_a_gpu_that_was_silent_for_long_is_known(url: str, store: Store) -> None:
     write(url, encode(Batch([reading(gpu(9), NOW - 40 * DAY, power_watts=1)])))
     assert "GPU-00000009" in {g.uuid for g in store.gpus()}
 
@@ -107,7 +107,7 @@ def test_no_server_is_unavailable_and_nothing_is_kept_beside(tmp_path: Path) -> 
     settings = StoreSettings(
         kind=StoreKind.VICTORIAMETRICS, url=f"http://127.0.0.1:{servers.free_port()}", path=tmp_path / "beside.db"
     )
-    store = VictoriaMetricsStore(settings)
+    store = open_store(settings)
     for act in (store.init, lambda: store.write(Batch([reading(power_watts=1)], [xid(79)])), store.gpus):
         with pytest.raises(StoreUnavailable, match="VictoriaMetrics at http"):
             act()
@@ -137,7 +137,7 @@ def test_other_numbers_keep_12_digits(url: str) -> None:
     assert found != values
 
 
-def test_init_leaves_a_sample_that_belongs_to_no_gpu(url: str, store: VictoriaMetricsStore) -> None:
+def test_init_leaves_a_sample_that_belongs_to_no_gpu(url: str, store: Store) -> None:
     ended = time.monotonic() + 10
     while not (found := export(url, "tocsin_ready_value")) and time.monotonic() < ended:
         flush(url)
@@ -145,7 +145,7 @@ def test_init_leaves_a_sample_that_belongs_to_no_gpu(url: str, store: VictoriaMe
     assert all(g.uuid for g in store.gpus())
 
 
-def test_readings_of_agents_that_write_themselves_are_read_as_columns(url: str, store: VictoriaMetricsStore) -> None:
+def test_readings_of_agents_that_write_themselves_are_read_as_columns(url: str, store: Store) -> None:
     body = encode(Batch([reading(gpu(8), NOW, power_watts=5, temperature_celsius=50)]))
     body += encode(Batch([reading(gpu(8), NOW + 1, {"gpu_power_watts": Missing.LOST})]))
     write(url, body)

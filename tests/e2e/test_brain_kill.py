@@ -22,7 +22,7 @@ from tocsin.domain.reading import Reading
 from tocsin.journal.reader import read_entries
 from tocsin.journal.verify import verify
 from tocsin.store.embedded.store import SqliteStore
-from tocsin.store.line_protocol.codec import encode
+from tocsin.store.line_protocol.encode import encode
 from tocsin_testing.brain_child import start_brain
 from tocsin_testing.builders import gpu
 

@@ -15,9 +15,8 @@ from tocsin.domain.finding import ActionKind, Category, Finding, Severity
 from tocsin.domain.metrics import variant
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.subject import Subject, SubjectKind
-from tocsin.store.influx.errors import LinesParked
 from tocsin.store.influx.flux import FAR_MS
-from tocsin.store.influx.store import InfluxStore
+from tocsin.store.influx.store import InfluxStore, LinesParked
 from tocsin.store.port import StoreRejected, StoreUnavailable
 from tocsin_testing.builders import T0, gpu, reading, xid
 from tocsin_testing.influx_server import ANSWERS, NOW, InfluxServer, influx_store

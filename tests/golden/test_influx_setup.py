@@ -12,8 +12,7 @@ from structlog.testing import capture_logs
 
 from tocsin.config.settings import StoreSettings
 from tocsin.domain.metrics import METRICS, MetricKind
-from tocsin.store.influx.setup import MEANS, Buckets, Task, tasks
-from tocsin.store.influx.store import InfluxStore
+from tocsin.store.influx.store import MEANS, Buckets, InfluxStore, Task, tasks
 from tocsin.store.port import StoreMisconfigured, StoreRejected, StoreUnavailable
 from tocsin_testing.influx_server import NOW, InfluxServer, influx_store
 

@@ -20,7 +20,8 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.reading import Reading
 from tocsin.runtime.agent.process import Agent
-from tocsin.store.line_protocol.codec import decode, encode
+from tocsin.store.line_protocol.decode import decode
+from tocsin.store.line_protocol.encode import encode
 from tocsin_testing.builders import T0
 from tocsin_testing.mock_gpus import a100, h100, split
 from tocsin_testing.mock_nvml import MockFleet

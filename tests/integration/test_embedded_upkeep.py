@@ -54,7 +54,7 @@ def test_the_brain_leaves_the_store_to_who_looks_after_it(tmp_path: Path) -> Non
     running.brain.accept(Batch([reading(at_ms=HOUR0, power_watts=1)]))
     clock.advance(2 * HOUR)
     other = SqliteStore(settings.store.path)
-    with other._keeper.alone():
+    with other._upkeep.alone():
         running.brain.prune()
     assert segments(settings) == []
     running.brain.prune()

@@ -16,7 +16,8 @@ from tocsin.domain.identity import Gpu
 from tocsin.domain.reading import Reading
 from tocsin.hook.wire import pack
 from tocsin.runtime.agent.process import Agent
-from tocsin.store.line_protocol.codec import decode, encode
+from tocsin.store.line_protocol.decode import decode
+from tocsin.store.line_protocol.encode import encode
 from tocsin_testing.builders import gpu
 
 PAGE = Path(__file__).parents[1] / "data" / "vllm" / "metrics_v1.txt"

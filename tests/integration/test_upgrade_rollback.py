@@ -21,9 +21,9 @@ from tocsin.domain.errors import InputError
 from tocsin.journal import files as journal_files
 from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
-from tocsin.store.embedded import sqlite_schema
+from tocsin.store.embedded import database as sqlite_schema
 from tocsin.store.embedded.store import SqliteStore
-from tocsin.store.line_protocol.codec import decode
+from tocsin.store.line_protocol.decode import decode
 from tocsin_testing.builders import T0, gpu, reading
 
 PAGE = Path(__file__).parents[2] / "docs" / "upgrade.md"

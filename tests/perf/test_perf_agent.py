@@ -28,7 +28,7 @@ from tocsin.config.settings import Settings
 from tocsin.domain.clock import MINUTE, SECOND, ManualClock
 from tocsin.domain.reading import Reading, sanitise
 from tocsin.runtime.agent.process import Agent
-from tocsin.store.line_protocol.codec import encode
+from tocsin.store.line_protocol.encode import encode
 from tocsin_testing.builders import T0
 from tocsin_testing.mock_gpus import h100
 from tocsin_testing.mock_nvml import MockFleet

@@ -19,7 +19,7 @@ from tocsin.domain.clock import MINUTE, SECOND, SystemClock
 from tocsin.domain.reading import Reading
 from tocsin.store.factory import open_store
 from tocsin.store.grid import columns_of
-from tocsin.store.line_protocol.codec import encode
+from tocsin.store.line_protocol.encode import encode
 from tocsin.store.port import Columns
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing import scale, servers

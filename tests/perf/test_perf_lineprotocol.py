@@ -16,7 +16,8 @@ from tocsin.domain.clock import SECOND
 from tocsin.domain.metrics import METRICS, split_variant, variant
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading
-from tocsin.store.line_protocol.codec import decode, encode
+from tocsin.store.line_protocol.decode import decode
+from tocsin.store.line_protocol.encode import encode
 from tocsin_testing import scale
 from tocsin_testing.builders import T0
 

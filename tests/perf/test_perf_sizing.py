@@ -28,7 +28,7 @@ from tocsin.domain.reading import Reading
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.spec import FleetSpec
 from tocsin.store.embedded.store import SqliteStore
-from tocsin.store.line_protocol.codec import encode
+from tocsin.store.line_protocol.encode import encode
 from tocsin.store.upkeep import Retention, Upkeep
 from tocsin_testing import servers
 from tocsin_testing.brain_child import start_brain

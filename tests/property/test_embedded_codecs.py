@@ -16,10 +16,10 @@ from tocsin.domain.missing import Missing
 from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading
 from tocsin.store.embedded import segments
-from tocsin.store.embedded.hot_block import Block, merge
-from tocsin.store.embedded.hot_codec import COLUMNS, chunks_of, pack, unpack
-from tocsin.store.embedded.hot_gather import Gatherer, readings_of
-from tocsin.store.embedded.segments_encode import decode, encode
+from tocsin.store.embedded.block import Block, merge
+from tocsin.store.embedded.chunks import COLUMNS, chunks_of, pack, unpack
+from tocsin.store.embedded.readings import Gatherer, readings_of
+from tocsin.store.embedded.segments import decode, encode
 from tocsin_testing.builders import T0, gpu
 
 names = st.one_of(

@@ -1,4 +1,4 @@
-"""The newest readings that a writer of the embedded store remembers, against what a reader finds in the file."""
+"""The newest readings as every process that has the embedded store open finds them, whoever wrote last."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.metrics import variant
 from tocsin.domain.reading import Reading
-from tocsin.store.embedded import newest as embedded_newest
+from tocsin.store.embedded import chunks as embedded_chunks
+from tocsin.store.embedded import store as embedded_store
 from tocsin.store.embedded.store import SqliteStore
 from tocsin.store.port import Columns, StoreRejected
 from tocsin.store.upkeep import Retention
@@ -47,7 +48,7 @@ def same(found: Columns, expected: Columns) -> None:
 
 
 class Newest(RuleBasedStateMachine):
-    """Two writers, whose answers must be those of a third store that never writes, and so remembers nothing."""
+    """Two writers, whose answers must be those of a third store that never writes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,10 +109,10 @@ class Newest(RuleBasedStateMachine):
         self.folder.cleanup()
 
 
-@pytest.mark.parametrize("most", [1_000, 3], ids=["all_remembered", "some_remembered"])
-def test_a_writer_says_what_the_file_says(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    monkeypatch.setattr(embedded_newest, "_MAX_GPUS", most)
-    monkeypatch.setattr(embedded_newest, "_FOLDED_ROWS", 9)
+@pytest.mark.parametrize(("chunk_rows", "front_ms"), [(512, MINUTE), (2, 1)], ids=["usual", "everything_cut_small"])
+def test_a_writer_says_what_the_file_says(monkeypatch: pytest.MonkeyPatch, chunk_rows: int, front_ms: int) -> None:
+    monkeypatch.setattr(embedded_chunks, "CHUNK_ROWS", chunk_rows)
+    monkeypatch.setattr(embedded_store, "_FRONT_MS", front_ms)
     run_state_machine_as_test(
         Newest,
         settings=settings(

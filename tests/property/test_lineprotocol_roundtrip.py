@@ -21,7 +21,8 @@ from tocsin.domain.owner import Owner
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import MAX_FUTURE_MS, Reading
 from tocsin.domain.subject import Subject, SubjectKind
-from tocsin.store.line_protocol.codec import decode, encode
+from tocsin.store.line_protocol.decode import decode
+from tocsin.store.line_protocol.encode import encode
 from tocsin_testing.builders import T0, gpu, reading, xid
 
 text = st.text(max_size=12)

@@ -143,7 +143,7 @@ def store_backup(context: CliContext, target: Path, as_json: bool) -> None:
 @pass_context
 def store_restore(context: CliContext, source: Path, as_json: bool) -> None:
     """Put the backup SOURCE in place of the embedded store; the brain must not run."""
-    from tocsin.store.embedded.store import restore
+    from tocsin.store.embedded.backup import restore
 
     restore(source, _embedded(context))
     path = str(context.settings.store.path)

@@ -66,7 +66,7 @@ from tocsin.queries.outlook import Outlook
 from tocsin.queries.peers import peer_band
 from tocsin.queries.plans import Plans
 from tocsin.queries.scoreboard import Followed, score_crossings, score_hazards, scoreboard
-from tocsin.store.line_protocol.codec import decode
+from tocsin.store.line_protocol.decode import decode
 from tocsin.store.port import Series, Store
 
 

@@ -27,9 +27,10 @@ def _influxdb(settings: StoreSettings) -> Store:
 
 
 def _victoriametrics(settings: StoreSettings) -> Store:
+    from tocsin.store.embedded.store import SqliteStore
     from tocsin.store.victoriametrics.store import VictoriaMetricsStore
 
-    return VictoriaMetricsStore(settings)
+    return VictoriaMetricsStore(settings, SqliteStore(settings.path))
 
 
 STORES: dict[StoreKind, Callable[[StoreSettings], Store]] = {

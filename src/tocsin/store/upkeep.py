@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from tocsin.config.settings import StoreSettings
-from tocsin.domain.clock import DAY
+from tocsin.domain.clock import DAY, MINUTE
 from tocsin.store.port import Store
-from tocsin.store.rollup import STEPS
+
+STEPS = (0, MINUTE, 10 * MINUTE)
+"""Widths of the windows that history is kept in, in ms; 0 is readings as they were taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,10 @@ class Keeping(Protocol):
     def maintain(self, now_ms: int, retention: Retention) -> Upkeep:
         """One round of upkeep. Raises Conflict while another process does it, and StoreUnavailable."""
         ...
+
+
+class FileStore(Store, Keeping, Protocol):
+    """A store in files of its own, which the process looks after."""
 
 
 @runtime_checkable

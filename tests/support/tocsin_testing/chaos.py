@@ -23,7 +23,7 @@ from prometheus_client.samples import Sample
 
 from tocsin.collector.spool import Spool
 from tocsin.domain.clock import SystemClock
-from tocsin.store.line_protocol.codec import decode
+from tocsin.store.line_protocol.decode import decode
 from tocsin_testing import needs
 from tocsin_testing.mock_nvml import MockFleet
 

@@ -18,7 +18,7 @@ from tocsin.queries.convert import event_out
 from tocsin.queries.scoreboard import is_hardware
 from tocsin.rules import Inputs, RuleEngine, RuleSet, collapse, load_rules
 from tocsin.rules.xid_nvlink import SubCode, decode, sub_codes
-from tocsin.store.embedded.sqlite_schema import MIGRATIONS
+from tocsin.store.embedded.database import MIGRATIONS
 from tocsin.store.embedded.store import SqliteStore
 from tocsin_testing.builders import T0, gpu, xid
 from tocsin_testing.rule_runs import rules

@@ -27,7 +27,7 @@ from tocsin.domain.reading import Reading
 from tocsin.runtime.agent import process as module
 from tocsin.runtime.agent.process import Agent, once, serve
 from tocsin.runtime.agent.sources import SOURCES, open_source
-from tocsin.store.line_protocol.codec import decode
+from tocsin.store.line_protocol.decode import decode
 from tocsin_testing.builders import T0, gpu, reading, xid
 
 HEAVY = (

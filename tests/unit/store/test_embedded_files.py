@@ -14,9 +14,10 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import InputError
 from tocsin.store.embedded import migrate as embedded_migrate
+from tocsin.store.embedded.backup import restore
 from tocsin.store.embedded.chunks import Ask
 from tocsin.store.embedded.segment_index import Gone, Segments
-from tocsin.store.embedded.store import SqliteStore, restore
+from tocsin.store.embedded.store import SqliteStore
 from tocsin.store.port import StoreUnavailable
 from tocsin.store.upkeep import Retention
 from tocsin_testing.builders import gpu, reading

@@ -23,7 +23,8 @@ from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.metrics import variant
 from tocsin.domain.reading import Reading
 from tocsin.store.embedded import segments
-from tocsin.store.embedded.store import SqliteStore, restore
+from tocsin.store.embedded.backup import restore
+from tocsin.store.embedded.store import SqliteStore
 from tocsin.store.port import StoreUnavailable
 from tocsin.store.upkeep import Retention, interrupt
 from tocsin_testing.builders import gpu, reading
@@ -222,7 +223,7 @@ def test_a_disk_that_is_full_costs_nothing(store: SqliteStore, monkeypatch: pyte
 
 def test_only_one_looks_after_the_files(store: SqliteStore) -> None:
     other = SqliteStore(store.path)
-    with store._keeper.alone(), pytest.raises(Conflict):
+    with store._upkeep.alone(), pytest.raises(Conflict):
         other.maintain(DAY0, FOREVER)
     other.maintain(DAY0, FOREVER)
     other.close()

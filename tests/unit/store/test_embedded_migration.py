@@ -21,7 +21,8 @@ from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.store.embedded import migrate as embedded_migrate
-from tocsin.store.embedded.store import SqliteStore, restore
+from tocsin.store.embedded.backup import restore
+from tocsin.store.embedded.store import SqliteStore
 from tocsin.store.upkeep import Retention
 from tocsin_testing.builders import T0, gpu, reading, xid
 

@@ -23,9 +23,9 @@ from tocsin.domain.owner import Owner
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
 from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.store.embedded.rollup import Rule, fold, rule_of
 from tocsin.store.embedded.store import SqliteStore
 from tocsin.store.memory import MemoryStore
-from tocsin.store.rollup import Rule, fold, rule_of
 from tocsin.store.upkeep import Retention, Upkeep, look_after
 from tocsin_testing.builders import gpu, reading, xid
 

@@ -18,7 +18,8 @@ from tocsin.domain.identity import Gpu
 from tocsin.domain.missing import Missing
 from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading
-from tocsin.store.embedded.store import SqliteStore, restore
+from tocsin.store.embedded.backup import restore
+from tocsin.store.embedded.store import SqliteStore
 from tocsin.store.port import StoreRejected, StoreUnavailable
 from tocsin_testing.builders import T0, gpu, reading, xid
 

@@ -14,12 +14,12 @@ from pytest_httpserver import HTTPServer
 from tocsin.config.settings import StoreKind, StoreSettings
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.metrics import variant
+from tocsin.store.factory import open_store
 from tocsin.store.grid import Grid, by_gpu, columns_of
 from tocsin.store.influx import flux
-from tocsin.store.influx.setup import Buckets
+from tocsin.store.influx.store import Buckets
 from tocsin.store.port import StoreRejected, StoreUnavailable
-from tocsin.store.victoriametrics import export as vm_export
-from tocsin.store.victoriametrics.store import VictoriaMetricsStore
+from tocsin.store.victoriametrics import store as vm_export
 from tocsin_testing.builders import T0, gpu, reading
 
 POWER = "gpu_power_watts"
@@ -147,7 +147,7 @@ def test_readiness_is_a_write_and_a_query(
         url=httpserver.url_for(""),
         path=f"{tmp_path}/words.db",  # type: ignore[arg-type]
     )
-    store = VictoriaMetricsStore(settings)
+    store = open_store(settings)
     if error is None:
         store.init()
     else:

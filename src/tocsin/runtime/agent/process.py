@@ -26,7 +26,7 @@ from tocsin.domain.reading import Reading, sanitise
 from tocsin.runtime.agent.companions import COMPANIONS, Companions, Context, Opener
 from tocsin.runtime.agent.sources import open_source
 from tocsin.runtime.service_manager import ServiceManager, Stop, Watched
-from tocsin.store.line_protocol.codec import encode
+from tocsin.store.line_protocol.encode import encode
 from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from tocsin.domain.atomic_file import atomic_file, make_folder, sync_folder
 from tocsin.domain.errors import InputError
 from tocsin.store.embedded import segments
-from tocsin.store.embedded.database import Database, locked
-from tocsin.store.embedded.sqlite_schema import MIGRATIONS
+from tocsin.store.embedded.database import MIGRATIONS, Database, locked
 from tocsin.store.port import StoreUnavailable
 
 _TRIES = 3

@@ -11,11 +11,42 @@ import numpy as np
 
 from tocsin.domain.identity import Gpu
 from tocsin.domain.reading import Reading
-from tocsin.store.embedded import sqlite_rows as rows
-from tocsin.store.embedded.hot_block import Flags, Index, Ints
+from tocsin.store.embedded.block import Flags, Index, Ints
 from tocsin.store.identity import Known, is_bare
 
-_COLUMNS = rows.GPU_COLUMNS.replace(" ", "").split(",")
+Value = str | int | float | bytes | None
+Row = Sequence[Value]
+
+GPU_COLUMNS = "uuid, host, position, model, serial, pci_bus_id, parent, mig_profile, pool, rack, labels, simulated"
+
+
+def gpu_row(gpu: Gpu) -> Row:
+    """A row of `GPU_COLUMNS`."""
+    labels = json.dumps(dict(gpu.labels), sort_keys=True)
+    attributes = (gpu.model, gpu.serial, gpu.pci_bus_id, gpu.parent, gpu.mig_profile, gpu.pool, gpu.rack)
+    return (gpu.uuid, gpu.host, gpu.index, *attributes, labels, int(gpu.simulated))
+
+
+def read_gpu(row: Sequence[object]) -> Gpu:
+    """Inverse of `gpu_row`."""
+    uuid, host, index, model, serial, pci, parent, profile, pool, rack, labels, simulated = row
+    return Gpu(
+        uuid=str(uuid),
+        host=str(host),
+        index=None if index is None else int(str(index)),
+        model=str(model),
+        serial=str(serial),
+        pci_bus_id=str(pci),
+        parent=str(parent),
+        mig_profile=str(profile),
+        pool=str(pool),
+        rack=str(rack),
+        labels=json.loads(str(labels)),
+        simulated=bool(simulated),
+    )
+
+
+_COLUMNS = GPU_COLUMNS.replace(" ", "").split(",")
 _UPSERT = (
     f"INSERT INTO gpu ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))}) ON CONFLICT (uuid) "
     f"DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _COLUMNS[1:])} RETURNING id"
@@ -31,8 +62,8 @@ class Numbers:
     def load(self, db: sqlite3.Connection) -> None:
         """Take up what the file says; what a transaction that was undone said is not in it."""
         found = {}
-        for row in db.execute(f"SELECT id, last_ms, {rows.GPU_COLUMNS} FROM gpu"):
-            gpu = rows.read_gpu(row[2:])
+        for row in db.execute(f"SELECT id, last_ms, {GPU_COLUMNS} FROM gpu"):
+            gpu = read_gpu(row[2:])
             # Who told the attributes is not kept: the newest reading is the latest that it can have been.
             found[gpu.uuid] = (int(row[0]), Known(gpu, None if is_bare(gpu) else row[1]))
         self._known = found
@@ -49,7 +80,7 @@ class Numbers:
             before = known.gpu
             if not known.learn(gpu, reading.at_ms) or before is gpu or _alike(before, gpu):
                 return number
-        number = int(db.execute(_UPSERT, tuple(rows.gpu_row(gpu))).fetchone()[0])
+        number = int(db.execute(_UPSERT, tuple(gpu_row(gpu))).fetchone()[0])
         if found is None:
             known = Known(gpu)
             known.learn(gpu, reading.at_ms)
@@ -92,12 +123,12 @@ def newest(db: sqlite3.Connection, since_ms: int) -> tuple[Index, Ints]:
 
 def known_gpus(db: sqlite3.Connection, numbers: Collection[int] | None = None) -> dict[int, Gpu]:
     """GPUs by number; of `numbers` alone where they are given."""
-    query = f"SELECT id, {rows.GPU_COLUMNS} FROM gpu"
+    query = f"SELECT id, {GPU_COLUMNS} FROM gpu"
     if numbers is None:
         found = db.execute(query)
     else:
         found = db.execute(f"{query} WHERE id IN (SELECT value FROM json_each(?))", (json.dumps([*numbers]),))
-    return {int(row[0]): rows.read_gpu(row[1:]) for row in found}
+    return {int(row[0]): read_gpu(row[1:]) for row in found}
 
 
 @dataclass(frozen=True, slots=True)

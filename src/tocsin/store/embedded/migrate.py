@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from collections.abc import Sequence
 
 import numpy as np
 import structlog
 
-from tocsin.store.embedded import sqlite_rows as rows
+from tocsin.domain.identity import Gpu
+from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Reading
+from tocsin.store.embedded import gpus as rows
 from tocsin.store.embedded.chunks import Chunks
-from tocsin.store.embedded.hot_gather import Gatherer
+from tocsin.store.embedded.readings import Gatherer
 
 log = structlog.get_logger()
 
@@ -50,8 +55,22 @@ def _slice(db: sqlite3.Connection, chunks: Chunks, gatherer: Gatherer) -> int:
     ).fetchall()
     if not found:
         return 0
-    readings = [rows.read_reading(rows.read_gpu(row[2 : 2 + width]), row[2 + width :], names) for row in found]
+    readings = [_read_reading(rows.read_gpu(row[2 : 2 + width]), row[2 + width :], names) for row in found]
     numbers = np.array([row[1] for row in found], dtype=np.int32)
     chunks.insert(db, gatherer.gather(readings, numbers))
     db.executemany("DELETE FROM reading WHERE rowid = ?", [(row[0],) for row in found])
     return len(found)
+
+
+def _read_reading(gpu: Gpu, row: Sequence[str | int | float | bytes | None], names: tuple[str, ...]) -> Reading:
+    """A reading of that version: ``at_ms``, a byte a column for what is missing, variants as JSON, the columns."""
+    at_ms, blob, extra, *columns = row
+    values = {name: float(value) for name, value in zip(names, columns, strict=True) if value is not None}
+    missing: dict[str, Missing] = {}
+    if isinstance(blob, bytes):
+        missing = {name: Missing(code) for name, code in zip(names, blob, strict=False) if code and name not in values}
+    if extra is not None:
+        variants, reasons = json.loads(str(extra))
+        values.update(variants)
+        missing.update({k: Missing(v) for k, v in reasons.items() if k not in values})
+    return Reading(gpu, int(str(at_ms)), values, missing)

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import structlog
 
 from tocsin.domain.atomic_file import SUFFIX as UNFINISHED
 from tocsin.store.embedded import segments
+from tocsin.store.embedded.block import Block
 from tocsin.store.embedded.chunks import Ask
 from tocsin.store.embedded.database import Database
-from tocsin.store.embedded.hot_block import Block
-from tocsin.store.embedded.newest import changed
 from tocsin.store.port import StoreUnavailable
 
 log = structlog.get_logger()
@@ -76,7 +76,8 @@ class Segments:
         )
         bounds = (max(ask.start_ms, -(2**63)), min(ask.end_ms, 2**63 - 1))
         rows = [Segment(*row) for row in db.execute(query, (*bounds, first, last))]
-        return [segment for segment in rows if ask.touches(segment.first_ms, segment.last_ms)]
+        spans = np.array([(segment.first_ms, segment.last_ms) for segment in rows], np.int64).reshape(-1, 2)
+        return [rows[place] for place in np.flatnonzero(ask.touches(*spans.T))]
 
     def of_span(self, db: sqlite3.Connection, start_ms: int, end_ms: int) -> list[Segment]:
         """The segments that belong to spans within [`start_ms`, `end_ms`), oldest first."""
@@ -124,7 +125,6 @@ class Segments:
         log.error("segment set aside", segment=str(self.path(segment)), rows=segment.height, problem=problem[:300])
         with self._database.writing() as db:
             db.execute("UPDATE segment SET problem = ? WHERE id = ?", (problem[:300], segment.id))
-            changed(db)
 
     def damaged(self) -> list[tuple[str, str]]:
         """Name and problem of each segment that could not be read."""

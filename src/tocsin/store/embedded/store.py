@@ -1,43 +1,54 @@
 """The embedded store: an SQLite file, and a folder of Parquet segments beside it.
 
-SQLite has the GPUs, events, findings and predictions, and the readings of the last hour or so as columns (`hot_codec`);
-upkeep puts what is older into segments (`segments`), and what is old into windows of minutes (`rollup`).
+SQLite has the GPUs, events, findings and predictions, and the readings of the last hour or so as columns (`chunks`);
+upkeep puts what is older into segments (`segments`), and what is old into windows of minutes (`rollup`). Reading puts
+chunks and segments together to one row per GPU and instant.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 from pydantic import TypeAdapter
 
 from tocsin.domain.batch import Batch
-from tocsin.domain.event import Event
-from tocsin.domain.finding import Finding
+from tocsin.domain.clock import HOUR, MINUTE
+from tocsin.domain.event import Event, EventKind
+from tocsin.domain.finding import Finding, Severity
 from tocsin.domain.identity import Gpu
+from tocsin.domain.metrics import METRICS
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
 from tocsin.store.embedded import backup as embedded_backup
-from tocsin.store.embedded import sqlite_rows as rows
-from tocsin.store.embedded.backup import restore
-from tocsin.store.embedded.chunks import Chunks
+from tocsin.store.embedded import gpus as rows
+from tocsin.store.embedded.block import Block, Flags, Index, Ints, empty, matrix, merge
+from tocsin.store.embedded.chunks import Ask, Chunks
 from tocsin.store.embedded.database import Database
-from tocsin.store.embedded.gpus import Numbers, note_newest
-from tocsin.store.embedded.hot_gather import Gatherer
+from tocsin.store.embedded.gpus import Numbers, Roster, Rosters, flags, flags_of, known_gpus, newest, note_newest
 from tocsin.store.embedded.migrate import bring_over
-from tocsin.store.embedded.newest import Newest
-from tocsin.store.embedded.read import Reader
-from tocsin.store.embedded.segment_index import Segments
+from tocsin.store.embedded.readings import Gatherer, readings_of
+from tocsin.store.embedded.rollup import HIGH, LOW, is_made
+from tocsin.store.embedded.segment_index import Gone, Segments
 from tocsin.store.embedded.upkeep import EmbeddedUpkeep, remove_before
-from tocsin.store.port import Columns, Series
+from tocsin.store.port import Columns, Series, StoreUnavailable
 from tocsin.store.upkeep import Retention, Upkeep
-
-__all__ = ["SqliteStore", "restore"]
 
 _FINDING = TypeAdapter(Finding)
 _PREDICTION = TypeAdapter(Prediction)
+_EVENT_COLUMNS = "id, kind, gpu, host, at_ms, code, message, source, simulated, severity, remedy"
+
+_TRIES = 3
+_FRONT_MS = MINUTE
+"""The newest readings of GPUs that are all read lie within this span; those of others are looked for hour by hour."""
+_PAGE_ROWS = 250_000
+"""About how many readings are put together at once while all of a long span are read."""
+_MAX_CUTS = 60
 
 
 class SqliteStore:
@@ -51,18 +62,17 @@ class SqliteStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._stale = False
-        self._newest = Newest()
-        self._database = Database(path, self._newest.settle, self._undone)
+        self._database = Database(path, self._undone)
         self._numbers = Numbers()
+        self._rosters = Rosters()
         self._chunks = Chunks()
         self._gatherer = Gatherer()
         self._segments = Segments(self._database)
-        self._reader = Reader(self._reading, self._chunks, self._segments, self._newest)
-        self._keeper = EmbeddedUpkeep(self._database, self._chunks, self._segments)
+        self._upkeep = EmbeddedUpkeep(self._database, self._chunks, self._segments)
 
     def init(self) -> None:
         if self._database.open(self._first):
-            self._keeper.sweep_orphans()
+            self._upkeep.sweep_orphans()
 
     def _first(self, db: sqlite3.Connection) -> None:
         bring_over(db, self._chunks, self._gatherer)
@@ -72,7 +82,6 @@ class SqliteStore:
         """What a transaction that was undone said of GPUs and names is not in the file."""
         self._stale = True
         self._chunks.forget()
-        self._newest.forget()
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -97,59 +106,146 @@ class SqliteStore:
             self._write_rest(db, batch)
 
     def _write_readings(self, db: sqlite3.Connection, readings: Sequence[Reading]) -> None:
-        if not readings:
-            return
-        block = self._gatherer.gather(readings, self._numbers.of(db, readings))
-        self._newest.begin(db, block.gpu)
-        self._chunks.insert(db, block)
-        note_newest(db, block.gpu, block.at_ms)
-        self._newest.note(db, block)
+        if readings:
+            block = self._gatherer.gather(readings, self._numbers.of(db, readings))
+            self._chunks.insert(db, block)
+            note_newest(db, block.gpu, block.at_ms)
 
     def _write_rest(self, db: sqlite3.Connection, batch: Batch) -> None:
-        marks = ", ".join("?" * len(rows.EVENT_COLUMNS.split(",")))
+        marks = ", ".join("?" * len(_EVENT_COLUMNS.split(",")))
         db.executemany(
-            f"INSERT OR REPLACE INTO event ({rows.EVENT_COLUMNS}) VALUES ({marks})", map(rows.event_row, batch.events)
+            f"INSERT OR REPLACE INTO event ({_EVENT_COLUMNS}) VALUES ({marks})", map(_event_row, batch.events)
         )
         findings = [(f.id, f.last_ms, _FINDING.dump_json(f).decode()) for f in batch.findings]
         db.executemany("INSERT OR REPLACE INTO finding VALUES (?, ?, ?)", findings)
         predictions = [(p.id, p.at_ms, p.subject.name, _PREDICTION.dump_json(p).decode()) for p in batch.predictions]
         db.executemany("INSERT OR REPLACE INTO prediction VALUES (?, ?, ?, ?)", predictions)
 
-    # ------------------------------------------------------------------ reading
+    # ------------------------------------------------------------------ readings
+
+    def _rows(self, make: Callable[[sqlite3.Connection], Sequence[Ask]]) -> tuple[Block, Roster]:
+        """The rows that `make` asks for, merged and by (GPU, instant), and the roster of that moment.
+
+        One transaction sees which chunks and segments count, so that nothing is seen twice or not at all while upkeep
+        moves it. Segments are read after it: if one was removed meanwhile, all of it is asked again.
+        """
+        for attempt in range(_TRIES):
+            with self._reading() as db:
+                asks, roster = make(db), self._rosters.at(db)
+                listed = [(segment, ask) for ask in asks for segment in self._segments.found(db, ask)]
+                hot = [block for ask in asks for block in self._chunks.read(db, ask)]
+            try:
+                cold = [self._segments.read(one, ask, last_try=attempt == _TRIES - 1) for one, ask in listed]
+            except Gone:
+                continue
+            parts = [block for block in (*cold, *hot) if block is not None and len(block)]
+            return (merge(parts) if parts else empty(), roster)
+        raise StoreUnavailable("segments are replaced faster than they are read")
 
     def gpus(self) -> list[Gpu]:
         query = f"SELECT {rows.GPU_COLUMNS} FROM gpu WHERE last_ms IS NOT NULL ORDER BY uuid"
         with self._reading() as db:
             return [rows.read_gpu(row) for row in db.execute(query)]
 
-    def latest(self, since_ms: int) -> list[Reading]:
-        return self._reader.latest(since_ms)
-
-    def readings(self, start_ms: int, end_ms: int, gpus: Collection[str] | None = None) -> Iterator[Reading]:
-        return self._reader.readings(start_ms, end_ms, gpus)
-
     def series(self, gpu: str, metrics: Sequence[str], start_ms: int, end_ms: int) -> Series:
-        return self._reader.series(gpu, metrics, start_ms, end_ms)
+        found, _ = self._rows(lambda db: [_asked(metrics, start_ms, end_ms, flags(db, [gpu]))])
+        return Series(gpu, tuple(metrics), found.at_ms, matrix(found, metrics))
 
     def extremes(self, gpu: str, metrics: Sequence[str], start_ms: int, end_ms: int) -> tuple[Series, Series]:
         """Lowest and highest values of plain `metrics`; where readings are kept as taken, both are the value."""
-        return self._reader.extremes(gpu, metrics, start_ms, end_ms)
+        names = [*metrics, *(name + end for name in metrics for end in (LOW, HIGH))]
+        found, _ = self._rows(lambda db: [_asked(names, start_ms, end_ms, flags(db, [gpu]))])
+        middle = matrix(found, metrics)
+        ends = []
+        for end, further in ((LOW, np.fmin), (HIGH, np.fmax)):
+            values = further(matrix(found, [name + end for name in metrics]), middle)
+            ends.append(Series(gpu, tuple(metrics), found.at_ms, values))
+        return ends[0], ends[1]
 
     def columns(
         self, metrics: Sequence[str], start_ms: int, end_ms: int, gpus: Collection[str] | None = None
     ) -> Columns:
-        return self._reader.columns(metrics, start_ms, end_ms, gpus)
+        found, roster = self._rows(
+            lambda db: [_asked(metrics, start_ms, end_ms, None if gpus is None else flags(db, gpus))]
+        )
+        return _columns(found, roster, metrics)
+
+    def readings(self, start_ms: int, end_ms: int, gpus: Collection[str] | None = None) -> Iterator[Reading]:
+        for start, end in self._pages(start_ms, end_ms):
+
+            def all_of_it(db: sqlite3.Connection, start: int = start, end: int = end) -> list[Ask]:
+                chosen = None if gpus is None else flags(db, gpus)
+                return [Ask(start, end, chosen, whole=True, variants=True)]
+
+            found, roster = self._rows(all_of_it)
+            yield from self._made(found, np.lexsort((roster.rank[found.gpu], found.at_ms)))
+
+    def _pages(self, start_ms: int, end_ms: int) -> list[tuple[int, int]]:
+        """[`start_ms`, `end_ms`) in parts that hold not too many readings each; spans without any are left out."""
+        query = (
+            "SELECT first_ms, last_ms, height FROM chunk WHERE bucket_ms > ?1 - 3600000 AND bucket_ms < ?2 "
+            "UNION ALL SELECT first_ms, last_ms, height FROM segment WHERE retired_ms IS NULL AND problem IS NULL "
+            "AND last_ms >= ?1 AND first_ms < ?2"
+        )
+        with self._reading() as db:
+            parts = db.execute(query, (max(start_ms, -(2**62)), min(end_ms, 2**62))).fetchall()
+        hours: dict[int, float] = {}
+        for first, last, height in parts:
+            low, high = max(first, start_ms) // HOUR, min(last, end_ms - 1) // HOUR
+            for hour in range(low, high + 1):
+                hours[hour] = hours.get(hour, 0.0) + height / (last // HOUR - first // HOUR + 1)
+        pages: list[tuple[int, int]] = []
+        for low, high in _parts(hours):
+            low, high = max(low, start_ms), min(high, end_ms)
+            if low < high:
+                pages.append((low, high))
+        return pages
+
+    def _made(self, block: Block, order: Ints) -> Iterator[Reading]:
+        if not len(block):
+            return
+        with self._reading() as db:
+            known = known_gpus(db, np.unique(block.gpu).tolist())
+        kept = [place for place, name in enumerate(block.names) if not is_made(name)]
+        plain = replace(block, names=tuple(block.names[place] for place in kept), values=block.values[kept])
+        yield from readings_of(plain.take(order), known)
+
+    # ------------------------------------------------------------------ the newest of each GPU
+
+    def latest(self, since_ms: int) -> list[Reading]:
+        found, roster = self._newest(since_ms, None)
+        return list(self._made(found, np.argsort(roster.rank[found.gpu], kind="stable")))
 
     def latest_columns(self, metrics: Sequence[str], since_ms: int) -> Columns:
-        return self._reader.latest_columns(metrics, since_ms)
+        found, roster = self._newest(since_ms, metrics)
+        order = np.argsort(roster.rank[found.gpu], kind="stable")
+        uuids = tuple(map(roster.uuids.__getitem__, found.gpu[order].tolist()))
+        number = np.arange(len(order), dtype=np.int32)
+        return Columns(uuids, tuple(metrics), number, found.at_ms[order], matrix(found, metrics, order))
+
+    def _newest(self, since_ms: int, metrics: Sequence[str] | None) -> tuple[Block, Roster]:
+        """The newest row of each GPU at or after `since_ms`, whole where `metrics` is None, and the roster."""
+        last = np.zeros(0, np.int64)
+
+        def asks(db: sqlite3.Connection) -> list[Ask]:
+            nonlocal last
+            gpu, at_ms = newest(db, since_ms)
+            last = np.full(int(gpu.max(initial=0)) + 1, -(2**63))
+            last[gpu] = at_ms
+            return [_at(gpu[some], at_ms[some], metrics, len(last) - 1) for some in _spans(at_ms)]
+
+        found, roster = self._rows(asks)
+        return found.where(found.at_ms == last[found.gpu]), roster
+
+    # ------------------------------------------------------------------ events, findings, predictions
 
     def events(self, start_ms: int, end_ms: int, gpu: str | None = None) -> list[Event]:
-        query = f"SELECT {rows.EVENT_COLUMNS} FROM event WHERE at_ms >= ? AND at_ms < ?"
-        values: tuple[rows.Value, ...] = (start_ms, end_ms)
+        query = f"SELECT {_EVENT_COLUMNS} FROM event WHERE at_ms >= ? AND at_ms < ?"
+        values: tuple[int | str, ...] = (start_ms, end_ms)
         if gpu is not None:
             query, values = f"{query} AND gpu = ?", (*values, gpu)
         with self._reading() as db:
-            return [rows.read_event(row) for row in db.execute(f"{query} ORDER BY at_ms, id", values)]
+            return [_read_event(row) for row in db.execute(f"{query} ORDER BY at_ms, id", values)]
 
     def findings(self, start_ms: int, end_ms: int) -> list[Finding]:
         query = "SELECT body FROM finding WHERE at_ms >= ? AND at_ms < ? ORDER BY at_ms, id"
@@ -163,7 +259,7 @@ class SqliteStore:
         with self._reading() as db:
             return [_PREDICTION.validate_json(body) for (body,) in db.execute(query, (start_ms, end_ms, gpu))]
 
-    # ------------------------------------------------------------------ keeping
+    # ------------------------------------------------------------------ files
 
     def maintain(self, now_ms: int, retention: Retention) -> Upkeep:
         """Compact, join, roll up and remove what is due at `now_ms`; writers and readers go on meanwhile.
@@ -172,11 +268,11 @@ class SqliteStore:
         was kept is lost by that, and the next round goes on.
         """
         self.init()
-        return self._keeper.run(now_ms, retention)
+        return self._upkeep.run(now_ms, retention)
 
     def interrupt(self) -> None:
         """End the round of upkeep that is under way soon; what it had not finished is as it was."""
-        self._keeper.interrupt()
+        self._upkeep.interrupt()
 
     def damaged(self) -> list[tuple[str, str]]:
         """Name and problem of each segment that could not be read and was set aside."""
@@ -185,7 +281,7 @@ class SqliteStore:
 
     def prune(self, before_ms: int) -> int:
         self.init()
-        removed = self._keeper.cut(before_ms)
+        removed = self._upkeep.cut(before_ms)
         with self._writing() as db:
             return removed + sum(remove_before(db, table, before_ms) for table in ("event", "finding", "prediction"))
 
@@ -196,4 +292,89 @@ class SqliteStore:
 
     def close(self) -> None:
         self._database.close()
-        self._newest.forget()
+
+
+def _event_row(event: Event) -> tuple[int | str, ...]:
+    """A row of `_EVENT_COLUMNS`."""
+    what = (event.at_ms, event.code, event.message, event.source, int(event.simulated))
+    weight = (event.severity.value if event.severity is not None else "", event.remedy)
+    return (event.id, event.kind.value, event.gpu, event.host, *what, *weight)
+
+
+def _read_event(row: Sequence[object]) -> Event:
+    """Inverse of `_event_row`."""
+    _, kind, gpu, host, at_ms, code, message, source, simulated, severity, remedy = row
+    return Event(
+        kind=EventKind(str(kind)),
+        gpu=str(gpu),
+        host=str(host),
+        at_ms=int(str(at_ms)),
+        code=int(str(code)),
+        message=str(message),
+        source=str(source),
+        simulated=bool(simulated),
+        severity=Severity(str(severity)) if severity else None,
+        remedy=str(remedy),
+    )
+
+
+def _at(gpu: Index, last: Ints, metrics: Sequence[str] | None, count: int) -> Ask:
+    """Asks for the rows at the newest instants `last` of some of the `count` GPUs; others may come with them."""
+    return Ask(
+        int(last.min()),
+        int(last.max()) + 1,
+        None if len(gpu) == count else flags_of(gpu.tolist()),
+        None if metrics is None else frozenset(metrics),
+        whole=metrics is None,
+        variants=metrics is None or _beyond_columns(metrics),
+        instants=np.unique(last),
+    )
+
+
+def _spans(last: Ints) -> Iterator[Ints]:
+    """Places of instants that are looked for together: all of the newest minute, then hour by hour."""
+    if not len(last):
+        return
+    front = int(last.max()) - _FRONT_MS
+    yield np.flatnonzero(last >= front)
+    rest = np.flatnonzero(last < front)
+    hours = last[rest] // HOUR
+    for hour in np.unique(hours)[::-1]:
+        yield rest[hours == hour]
+
+
+def _parts(hours: Mapping[int, float]) -> Iterator[tuple[int, int]]:
+    """Spans over `hours`, which say how many readings each holds: hours that hold few together, others cut."""
+    start: int | None = None
+    end, rows = 0, 0.0
+    for hour in sorted(hours):
+        if start is not None and (rows + hours[hour] > _PAGE_ROWS):
+            yield start * HOUR, end * HOUR
+            start, rows = None, 0.0
+        count = max(1, min(_MAX_CUTS, round(hours[hour] / _PAGE_ROWS)))
+        if count > 1:
+            edges = [hour * HOUR + HOUR * number // count for number in range(count + 1)]
+            yield from pairwise(edges)
+            continue
+        start = hour if start is None else start
+        end, rows = hour + 1, rows + hours[hour]
+    if start is not None:
+        yield start * HOUR, end * HOUR
+
+
+def _asked(metrics: Sequence[str], start_ms: int, end_ms: int, gpus: Flags | None) -> Ask:
+    return Ask(start_ms, end_ms, gpus, frozenset(metrics), variants=_beyond_columns(metrics))
+
+
+def _beyond_columns(metrics: Sequence[str]) -> bool:
+    """Whether one of `metrics` may lie among the variants: what is in no table of metrics is kept there, too."""
+    return any(name not in METRICS and not is_made(name) for name in metrics)
+
+
+def _columns(block: Block, roster: Roster, metrics: Sequence[str]) -> Columns:
+    numbers = roster.sorted(block.gpu)
+    place = np.zeros(int(block.gpu.max(initial=0)) + 1, np.int32)
+    place[numbers] = np.arange(len(numbers), dtype=np.int32)
+    order = np.lexsort((place[block.gpu], block.at_ms))
+    gpus = tuple(roster.uuids[number] for number in numbers.tolist())
+    return Columns(gpus, tuple(metrics), place[block.gpu[order]], block.at_ms[order], matrix(block, metrics, order))

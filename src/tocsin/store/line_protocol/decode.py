@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from operator import le
 
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import to_iso
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding
-from tocsin.domain.metrics import METRICS, nearest, variant
+from tocsin.domain.identity import Gpu
+from tocsin.domain.metrics import BY_FIELD, METRICS, nearest, variant
 from tocsin.domain.missing import Missing
+from tocsin.domain.owner import Owner
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import MAX_FUTURE_MS, Reading, sanitise
 from tocsin.store import points
-from tocsin.store.line_protocol.heads import BOUNDS, GpuHead, fields_of, gpu_head, info_of, reasons_of
 from tocsin.store.line_protocol.line import (
     NANOSECONDS,
     LineError,
@@ -28,8 +31,178 @@ from tocsin.store.line_protocol.line import (
     parse_fields,
     parse_head,
 )
-from tocsin.store.line_protocol.rows import LineRows
 from tocsin.store.points import FieldValue, Point, PointError
+
+# ---------------------------------------------------------------------- heads and fields
+#
+# What lines about GPUs have in common from tick to tick: read once, then looked up by their text.
+
+LABELS = frozenset(spec.label for spec in METRICS.values() if spec.label)
+BOUNDS = {name: (spec.name, spec.label, spec.minimum, spec.maximum) for name, spec in BY_FIELD.items()}
+"""Field to canonical name, label and bounds."""
+
+_CODES = {f"{reason.value}i": reason for reason in Missing}
+_HEADS = 65_536
+"""Two a GPU, for fleets of 10,000 and more."""
+
+
+@dataclass(slots=True)
+class GpuHead:
+    """Head of a line of measurement ``gpu`` or ``gpu_missing``.
+
+    `label` and `value` are of the variants on the line, empty for plain metrics; `strange` are tags that nobody knows.
+    """
+
+    gpu: Gpu
+    label: str
+    value: str
+    strange: tuple[str, ...]
+
+
+@lru_cache(maxsize=_HEADS)
+def _whole_head(head: str) -> GpuHead:
+    _, tags = parse_head(head)
+    others = [name for name in tags if name not in ("gpu_uuid", "host", "mig_uuid")]
+    labels = [name for name in others if name in LABELS]
+    if len(labels) > 1:
+        raise LineError(f"tags {' and '.join(labels)} are labels of different metrics")
+    label = labels[0] if labels else ""
+    strange = tuple(name for name in others if name != label)
+    return GpuHead(points.gpu_of_tags(tags), label, tags.get(label, ""), strange)
+
+
+def gpu_head(head: str) -> GpuHead:
+    """The head of a line about a GPU. Raises LineError or PointError.
+
+    A label that stands last, where our encoder puts it, is read by itself: a GPU may have hundreds of them.
+    """
+    rest, _, last = head.rpartition(",")
+    name, _, raw = last.partition("=")
+    if name in LABELS and raw and "=" not in raw and "\\" not in head:
+        base = _whole_head(rest)
+        if not base.label:
+            return GpuHead(base.gpu, name, raw, base.strange)
+    return _whole_head(head)
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """A known sequence of fields of one label value: their keys, their bounds, and the text around their numbers."""
+
+    keys: tuple[str, ...]
+    lows: tuple[float, ...]
+    highs: tuple[float, ...]
+    form: str
+    underscores: int
+
+    def holds(self, values: Sequence[float]) -> bool:
+        """Whether all `values` are in their bounds; NaN is in none."""
+        return all(map(le, self.lows, values)) and all(map(le, values, self.highs))
+
+
+@lru_cache(maxsize=4_096)
+def fields_of(names: tuple[str, ...], label: str, value: str) -> Fields | None:
+    """The fields `names`, in that order; None where one is not in the metric table, or not with this label."""
+    rows = [BOUNDS.get(name) for name in names]
+    keys, lows, highs = [], [], []
+    for row in rows:
+        if row is None or (label and row[1] != label):
+            return None
+        keys.append(variant(row[0], label, value) if label else row[0])
+        lows.append(row[2])
+        highs.append(row[3])
+    form = ",".join(f"{name}=%s" for name in names)
+    return Fields(tuple(keys), tuple(lows), tuple(highs), form, form.count("_"))
+
+
+@lru_cache(maxsize=4_096)
+def reasons_of(text: str, label: str, value: str) -> Mapping[str, Missing] | None:
+    """The reasons of a line of ``gpu_missing``; None where not all of it is known. Not to be changed by the caller."""
+    found: dict[str, Missing] = {}
+    for item in text.split(","):
+        name, _, raw = item.partition("=")
+        row = BOUNDS.get(name)
+        reason = _CODES.get(raw)
+        if row is None or reason is None or (label and row[1] != label):
+            return None
+        found[variant(row[0], label, value) if label else row[0]] = reason
+    return found
+
+
+@lru_cache(maxsize=_HEADS)
+def info_of(body: str) -> Gpu:
+    """Attributes in a line without its timestamp: the same text comes with every tick."""
+    head, rest = cut_head(body)
+    fields, stamp = parse_fields(rest)
+    if stamp:
+        raise LineError(f"{stamp[:60]!r} before the timestamp")
+    return points.read_info(Point(points.INFO, parse_head(head)[1], fields, 0))
+
+
+# ---------------------------------------------------------------------- rows
+#
+# Lines about GPUs, put together to readings: one for each (GPU, instant).
+
+
+@dataclass(slots=True)
+class _Row:
+    """The reading of one (GPU, instant) while its lines come in."""
+
+    gpu: Gpu
+    values: dict[str, float] = field(default_factory=dict)
+    missing: dict[str, Missing] = field(default_factory=dict)
+    owners: tuple[Owner, ...] = ()
+
+
+class LineRows:
+    """Collects values, reasons and attributes in the order of their lines; of two values the later holds."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, int], _Row] = {}
+        self._infos: dict[tuple[str, int], Gpu] = {}
+        self._newest_info: dict[str, tuple[int, Gpu]] = {}
+
+    def put(self, gpu: Gpu, at_ms: int, values: dict[str, float], missing: dict[str, Missing]) -> None:
+        """Take over `values` and `missing`; a line that has neither makes no reading."""
+        if not values and not missing:
+            return
+        row = self._rows.get((gpu.uuid, at_ms))
+        if row is None:
+            self._rows[gpu.uuid, at_ms] = _Row(gpu, values, missing)
+            return
+        row.values.update(values)
+        row.missing.update(missing)
+
+    def put_info(self, gpu: Gpu, at_ms: int) -> None:
+        """The attributes of `gpu`, which is a reading, if of nothing else."""
+        key = (gpu.uuid, at_ms)
+        self._infos[key] = gpu
+        if at_ms >= self._newest_info.get(gpu.uuid, (at_ms, gpu))[0]:
+            self._newest_info[gpu.uuid] = (at_ms, gpu)
+        if key not in self._rows:
+            self._rows[key] = _Row(gpu)
+
+    def put_owners(self, gpu: Gpu, at_ms: int, owners: tuple[Owner, ...]) -> None:
+        """The processes on `gpu`; a line that lists none takes none away."""
+        row = self._rows.setdefault((gpu.uuid, at_ms), _Row(gpu))
+        row.owners = owners or row.owners
+
+    def _gpu_of(self, key: tuple[str, int], bare: Gpu) -> Gpu:
+        known = self._infos.get(key)
+        return known or self._newest_info.get(key[0], (0, bare))[1]
+
+    def readings(self) -> list[Reading]:
+        """One for each GPU and instant, in the order of their first lines; a value outranks a reason."""
+        found = []
+        for key, row in self._rows.items():
+            missing = row.missing
+            if not missing.keys().isdisjoint(row.values):
+                missing = {name: reason for name, reason in missing.items() if name not in row.values}
+            found.append(Reading(self._gpu_of(key, row.gpu), key[1], row.values, missing, row.owners))
+        return found
+
+
+# ---------------------------------------------------------------------- the decoder
 
 MAX_WARNINGS = 100
 """Warnings that are spelt out; the others are counted in one more."""

@@ -22,13 +22,9 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from tocsin.domain.clock import MINUTE
 from tocsin.domain.metrics import METRICS, MetricKind, split_variant
-from tocsin.store.embedded.hot_block import Block, Extra, Flags, Floats, windows
-from tocsin.store.embedded.segments_encode import unit_of
-
-STEPS = (0, MINUTE, 10 * MINUTE)
-"""Widths of the windows that history is kept in, in ms; 0 is readings as they were taken."""
+from tocsin.store.embedded.block import Block, Extra, Flags, Floats, windows
+from tocsin.store.embedded.segments import unit_of
 
 LOW, HIGH, VALUES = ":min", ":max", ":count"
 COUNT = ":readings"

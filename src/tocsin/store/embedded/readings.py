@@ -14,8 +14,18 @@ from tocsin.domain.metrics import METRICS
 from tocsin.domain.missing import Missing
 from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading
-from tocsin.store.embedded.hot_block import NO_EXTRA, Block, Extra, Floats, Index
-from tocsin.store.embedded.hot_notes import Notes, no_notes, owners_of, owners_text, reasons_of, reasons_text
+from tocsin.store.embedded.block import (
+    NO_EXTRA,
+    Block,
+    Extra,
+    Floats,
+    Index,
+    Notes,
+    owners_of,
+    owners_text,
+    reasons_of,
+    reasons_text,
+)
 
 _MAX_LAYOUTS = 100_000
 """Sets of names that are remembered; processes come and go, and each makes a new one."""
@@ -102,7 +112,7 @@ class Gatherer:
 
     def _reasons(self, readings: Sequence[Reading]) -> Notes:
         texts: dict[str, int] = {}
-        of = no_notes(len(readings)).of
+        of = np.full(len(readings), -1, np.int32)
         for row, reading in enumerate(readings):
             if reading.missing:
                 key = tuple(reading.missing.items())
@@ -134,7 +144,7 @@ def _dense(numbers: Places, bound: int) -> tuple[Places, Places]:
 
 def _owners(readings: Sequence[Reading]) -> Notes:
     texts: dict[tuple[Owner, ...], int] = {}
-    of = no_notes(len(readings)).of
+    of = np.full(len(readings), -1, np.int32)
     for row, reading in enumerate(readings):
         if reading.owners:
             of[row] = texts.setdefault(reading.owners, len(texts))
