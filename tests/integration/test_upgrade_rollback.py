@@ -21,7 +21,7 @@ from tocsin.domain.errors import InputError
 from tocsin.journal import files as journal_files
 from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
-from tocsin.store.embedded import database as sqlite_schema
+from tocsin.store.embedded.database import MIGRATIONS
 from tocsin.store.embedded.store import SqliteStore
 from tocsin.store.line_protocol.decode import decode
 from tocsin_testing.builders import T0, gpu, reading
@@ -74,7 +74,7 @@ def of_a_newer_version(path: Path) -> None:
 def test_the_page_has_the_versions_of_the_files() -> None:
     rows = dict(re.findall(r"(?m)^\| (store|journal|spool) \| (\d+) \|", PAGE.read_text("utf-8")))
     assert rows == {
-        "store": str(len(sqlite_schema.MIGRATIONS)),
+        "store": str(len(MIGRATIONS)),
         "journal": str(len(journal_files.MIGRATIONS)),
         "spool": str(SPOOL_SCHEMA),
     }

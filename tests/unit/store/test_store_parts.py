@@ -19,7 +19,7 @@ from tocsin.store.grid import Grid, by_gpu, columns_of
 from tocsin.store.influx import flux
 from tocsin.store.influx.store import Buckets
 from tocsin.store.port import StoreRejected, StoreUnavailable
-from tocsin.store.victoriametrics import store as vm_export
+from tocsin.store.victoriametrics import store as victoriametrics
 from tocsin_testing.builders import T0, gpu, reading
 
 POWER = "gpu_power_watts"
@@ -78,7 +78,7 @@ def test_columns_are_taken_apart_by_gpu() -> None:
 def test_lines_are_whole_however_the_body_is_cut(body: bytes, cuts: list[int]) -> None:
     places = [0, *sorted(cuts), len(body)]
     chunks = [body[start:end] for start, end in itertools.pairwise(places)]
-    assert list(vm_export.lines_of(chunks)) == [line for line in body.split(b"\n") if line]
+    assert list(victoriametrics.lines_of(chunks)) == [line for line in body.split(b"\n") if line]
 
 
 def line(name: str, at_ms: list[int], values: list[float | None], **labels: str) -> bytes:
@@ -96,7 +96,8 @@ def test_an_export_is_parsed_to_series() -> None:
         line("gpu_power_watts", [1], [1], gpu_uuid=""),
     ]
     found = [
-        (s.gpu.uuid, s.key, s.is_reason, s.at_ms.tolist(), s.values.tolist()) for s in vm_export.parse(lines, None)
+        (s.gpu.uuid, s.key, s.is_reason, s.at_ms.tolist(), s.values.tolist())
+        for s in victoriametrics.parse(lines, None)
     ]
     assert found == [
         ("G", POWER, False, [1, 3], [5.0, 7.5]),
@@ -104,27 +105,27 @@ def test_an_export_is_parsed_to_series() -> None:
         ("M", variant("gpu_nvlink_up", "link", "0"), False, [1], [1.0]),
         ("G", "", False, [1, 4], [0.0, 0.0]),
     ]
-    assert [s.gpu.uuid for s in vm_export.parse(lines, ["M"])] == ["M"]
+    assert [s.gpu.uuid for s in victoriametrics.parse(lines, ["M"])] == ["M"]
 
 
 def test_selectors_name_what_is_wanted_and_no_more() -> None:
     crc = "gpu_nvlink_crc_flit_errors_total"
     wanted = [POWER, "gpu_of_tomorrow", crc, variant(crc, "link", "1.5")]
-    assert vm_export.chosen_series(wanted, None) == [
+    assert victoriametrics.chosen_series(wanted, None) == [
         '{__name__=~"gpu_info_index|gpu_power_watts"}',
         f'{{__name__="{crc}",link=~"|1\\\\.5"}}',
     ]
-    assert vm_export.chosen_series([], ["G", "H"]) == [
+    assert victoriametrics.chosen_series([], ["G", "H"]) == [
         '{__name__=~"gpu_info_index",gpu_uuid=~"G|H",mig_uuid=""}',
         '{__name__=~"gpu_info_index",mig_uuid=~"G|H"}',
     ]
-    assert len(vm_export.every_series([f"G{n}" for n in range(101)])) == 1
+    assert len(victoriametrics.every_series([f"G{n}" for n in range(101)])) == 1
 
 
 def test_newest_instants_are_grouped_by_time() -> None:
     newest = {"a": 100, "b": 159, "c": 160, "d": 5, "e": 100}
-    assert vm_export.clusters(newest, 60) == [(5, 5, ["d"]), (100, 159, ["a", "e", "b"]), (160, 160, ["c"])]
-    assert vm_export.clusters({}, 60) == []
+    assert victoriametrics.clusters(newest, 60) == [(5, 5, ["d"]), (100, 159, ["a", "e", "b"]), (160, 160, ["c"])]
+    assert victoriametrics.clusters({}, 60) == []
 
 
 @pytest.mark.parametrize(
