@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tocsin.actions.guards.registry import Answer, Applies, deny, guard, hold
+from tocsin.actions.guards.base import Applies, Deny, Hold, guard
 from tocsin.actions.model.catalogue import is_recovery
 from tocsin.actions.model.recovery import is_asked
 from tocsin.actions.model.scope import affected, base_key, gpus_of
@@ -13,21 +13,21 @@ from tocsin.domain.metrics import MetricKind, spec_of
 from tocsin.domain.reading import MAX_FUTURE_MS
 
 
-@guard("fresh_data", 30, Applies.ACTIONS)
-def fresh_data(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+@guard("fresh_data", 30, Applies.ACTIONS, counts_for_breaker=True)
+def fresh_data(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     """Is more than half of the subject's GPUs freshly read."""
     members = gpus_of(decision.subject, view)
     if not members:
-        return hold(f"no reading of {base_key(decision.subject)} is known")
+        return Hold(f"no reading of {base_key(decision.subject)} is known")
     fresh = sum(member.is_fresh(now_ms, view.policy.fresh_ms) for member in members)
     if 2 * fresh > len(members):
         return None
     limit = view.policy.settings.fresh_seconds
-    return hold(f"{len(members) - fresh} of {len(members)} GPUs have no reading of the last {limit:g} s")
+    return Hold(f"{len(members) - fresh} of {len(members)} GPUs have no reading of the last {limit:g} s")
 
 
-@guard("still_live", 40, Applies.ACTIONS)
-def still_live(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+@guard("still_live", 40, Applies.ACTIONS, counts_for_breaker=True)
+def still_live(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     """Is the root cause seen now; for restore and uncordon, is it gone."""
     root = decision.findings[0] if decision.findings else ""
     finding = view.findings.get(root)
@@ -36,19 +36,19 @@ def still_live(decision: Decision, view: FleetView, now_ms: int) -> Answer | Non
         return None
     if is_recovery(decision.action):
         live = [identity for identity in decision.findings if identity in view.findings]
-        return hold(f"{len(live)} causes are still seen") if live else None
+        return Hold(f"{len(live)} causes are still seen") if live else None
     if finding is None:
-        return hold("the cause is not seen any more")
+        return Hold("the cause is not seen any more")
     age_ms = now_ms - finding.last_ms
     if age_ms > view.policy.fresh_ms:
-        return hold(f"the cause was last seen {age_ms / SECOND:.0f} s ago: this may be history")
+        return Hold(f"the cause was last seen {age_ms / SECOND:.0f} s ago: this may be history")
     if age_ms < -MAX_FUTURE_MS:
-        return hold("the cause is dated in the future: a clock is wrong")
+        return Hold("the cause is dated in the future: a clock is wrong")
     return None
 
 
 @guard("proof", 55, Applies.RECOVERY)
-def proof(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+def proof(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     """Is every GPU that is given back freshly read and healthy, and is what went wrong measured again.
 
     A check that answers nothing proves nothing: a GPU that hangs shows no fault either.
@@ -57,11 +57,11 @@ def proof(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
     for member in affected(decision, view):
         uuid = member.gpu.uuid
         if not member.is_fresh(now_ms, view.policy.fresh_ms):
-            return hold(f"{uuid} has no fresh reading: nothing proves that it is well")
+            return Hold(f"{uuid} has no fresh reading: nothing proves that it is well")
         if not member.healthy:
-            return hold(f"{uuid} is not healthy")
+            return Hold(f"{uuid} is not healthy")
         if uuid in own and _is_level(metric) and metric not in member.values:
-            return hold(f"{uuid} does not show {metric} now: nothing proves that it is well")
+            return Hold(f"{uuid} does not show {metric} now: nothing proves that it is well")
     return None
 
 
@@ -71,25 +71,25 @@ def _is_level(metric: str) -> bool:
     return spec is not None and spec.kind is MetricKind.GAUGE and not spec.label
 
 
-@guard("evidence", 60, Applies.FORWARD)
-def evidence(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+@guard("evidence", 60, Applies.FORWARD, counts_for_breaker=True)
+def evidence(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     """Have enough consecutive evaluations seen the root cause; what the driver reported once needs no second look."""
     root = view.findings.get(decision.findings[0]) if decision.findings else None
     wanted = 1 if root is not None and root.told else view.policy.settings.confirmations
     seen = view.confirmations.get(decision.findings[0], 0) if decision.findings else 0
-    return hold(f"seen {seen} of {wanted} consecutive times") if seen < wanted else None
+    return Hold(f"seen {seen} of {wanted} consecutive times") if seen < wanted else None
 
 
-@guard("boot_grace", 65, Applies.ACTIONS)
-def boot_grace(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+@guard("boot_grace", 65, Applies.ACTIONS, counts_for_breaker=True)
+def boot_grace(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     """Has this brain watched long enough since its start."""
     until_ms = view.started_ms + view.policy.boot_grace_ms
-    return hold(f"started at {to_iso(view.started_ms)}, only watching as yet", until_ms) if now_ms < until_ms else None
+    return Hold(f"started at {to_iso(view.started_ms)}, only watching as yet", until_ms) if now_ms < until_ms else None
 
 
-@guard("time_box", 200, Applies.ACTIONS)
-def time_box(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+@guard("time_box", 200, Applies.ACTIONS, denial_rejects=False)
+def time_box(decision: Decision, view: FleetView, now_ms: int) -> Deny | None:
     """Has the decision not waited too long."""
     if now_ms >= decision.expires_ms:
-        return deny(f"its time box ended at {to_iso(decision.expires_ms)}")
+        return Deny(f"its time box ended at {to_iso(decision.expires_ms)}")
     return None

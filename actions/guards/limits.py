@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tocsin.actions.guards.registry import Answer, Applies, guard, hold
+from tocsin.actions.guards.base import Applies, Hold, guard
 from tocsin.actions.model.scope import (
     available,
     base_key,
@@ -23,17 +23,17 @@ _ROUNDING = 1e-9
 
 
 @guard("max_concurrent", 120, Applies.DISRUPTIVE)
-def max_concurrent(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+def max_concurrent(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     """Would no more than the allowed number of subjects be under a disruptive action."""
     others = occupied(view).keys() - {base_key(decision.subject)}
     most = view.policy.settings.limits.max_concurrent
     if len(others) + 1 <= most:
         return None
-    return hold(f"{len(others)} under action already, at most {most} at once")
+    return Hold(f"{len(others)} under action already, at most {most} at once")
 
 
 @guard("max_share", 130, Applies.DISRUPTIVE)
-def max_share(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+def max_share(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     """Would no more than the allowed share of the managed GPUs be out of service."""
     ratio = view.policy.settings.limits.max_concurrent_ratio
     total = len(view.managed)
@@ -41,11 +41,11 @@ def max_share(decision: Decision, view: FleetView, now_ms: int) -> Answer | None
     wanted = len(out_of_service(view) | reach(decision, view))
     if wanted <= most:
         return None
-    return hold(f"{wanted} of {total} managed GPUs would be out of service, at most {most} ({ratio:.0%})")
+    return Hold(f"{wanted} of {total} managed GPUs would be out of service, at most {most} ({ratio:.0%})")
 
 
 @guard("max_per_host", 140, Applies.DISRUPTIVE)
-def max_per_host(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+def max_per_host(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     """Would no more than the allowed number of subjects of one host be under action."""
     most = view.policy.settings.limits.max_per_host
     mine = hosts_of(decision.subject, view)
@@ -53,19 +53,19 @@ def max_per_host(decision: Decision, view: FleetView, now_ms: int) -> Answer | N
     for host in sorted(mine):
         here = sum(host in hosts_of(subject, view) for subject in others)
         if here + 1 > most:
-            return hold(f"host {host} has {here} under action already, at most {most}")
+            return Hold(f"host {host} has {here} under action already, at most {most}")
     return None
 
 
 @guard("max_per_rack", 150, Applies.DISRUPTIVE)
-def max_per_rack(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+def max_per_rack(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     """Would no more than the allowed number of subjects of one rack be under action."""
     most = view.policy.settings.limits.max_per_rack
     others = [s for key, s in occupied(view).items() if key != base_key(decision.subject)]
     for rack in sorted(racks_of(decision.subject, view)):
         here = sum(rack in racks_of(subject, view) for subject in others)
         if here + 1 > most:
-            return hold(f"rack {rack} has {here} under action already, at most {most}")
+            return Hold(f"rack {rack} has {here} under action already, at most {most}")
     return None
 
 
@@ -81,7 +81,7 @@ def shortfall(decision: Decision, view: FleetView, now_ms: int) -> dict[str, int
 
 
 @guard("capacity", 160, Applies.DISRUPTIVE)
-def capacity(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+def capacity(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     """Would every pool that loses GPUs keep enough healthy ones in service.
 
     GPUs that cannot be seen freshly do not count as healthy. An action that surely takes nothing usable away is allowed
@@ -95,5 +95,5 @@ def capacity(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
         least = math.ceil(ratio * total - _ROUNDING)
         if lacking and available(pool, view, now_ms, sure | taken) < available(pool, view, now_ms, sure):
             kept = f"pool {pool} would keep {least - lacking} of {total} GPUs in service"
-            return hold(f"{kept}, at least {least} ({ratio:.0%})")
+            return Hold(f"{kept}, at least {least} ({ratio:.0%})")
     return None

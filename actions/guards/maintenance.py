@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tocsin.actions.guards.registry import Answer, Applies, guard, hold
+from tocsin.actions.guards.base import Applies, Hold, guard
 from tocsin.actions.model.view import FleetView
 from tocsin.config.settings import MaintenanceWindow
 from tocsin.domain.clock import DAY, MINUTE
@@ -28,9 +28,9 @@ def next_start(window: MaintenanceWindow, now_ms: int) -> int:
 
 
 @guard("maintenance", 80, Applies.DISRUPTIVE)
-def maintenance(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+def maintenance(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     """Is a maintenance window open, where any is set."""
     windows = view.policy.settings.maintenance
     if not windows or any(is_open(window, now_ms) for window in windows):
         return None
-    return hold("outside the maintenance windows", min(next_start(window, now_ms) for window in windows))
+    return Hold("outside the maintenance windows", min(next_start(window, now_ms) for window in windows))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tocsin.actions.guards.registry import Answer, Applies, deny, guard, hold
+from tocsin.actions.guards.base import Applies, Deny, Hold, guard
 from tocsin.actions.model.catalogue import is_disruptive
 from tocsin.actions.model.policy import milliseconds
 from tocsin.actions.model.scope import base_key, hosts_of, slot_of
@@ -32,34 +32,34 @@ def _throttled_with_its_job(decision: Decision, view: FleetView) -> Decision | N
 
 
 @guard("not_done", 50, Applies.EVERYTHING)
-def not_done(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+def not_done(decision: Decision, view: FleetView, now_ms: int) -> Hold | Deny | None:
     """Has nothing run under this key, and does nothing else run on the subject now. Heat waits for no fixed cap."""
     started_ms = view.controls.started.get(decision.key)
     if started_ms is not None:
-        return deny(f"already started at {to_iso(started_ms)}")
+        return Deny(f"already started at {to_iso(started_ms)}")
     if decision.action is ActionKind.NOTIFY:
         return None
     key = base_key(decision.subject)
     with_its_job = _throttled_with_its_job(decision, view)
     if with_its_job is not None:
-        return hold(f"throttled with its job already, by decision {with_its_job.id}")
+        return Hold(f"throttled with its job already, by decision {with_its_job.id}")
     heat = decision.action is ActionKind.THROTTLE and decision.parameters.throttle_kind is ThrottleKind.HEAT
     if heat and key in view.controls.capping:
         return None
     other = view.controls.busy.get(key)
-    return hold(f"{other} runs on the subject") if other is not None else None
+    return Hold(f"{other} runs on the subject") if other is not None else None
 
 
 @guard("cooldown", 70, Applies.ACTIONS)
-def cooldown(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+def cooldown(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     """Has the subject rested since the last action of this kind."""
     until_ms = max(_starts(decision, view), default=0) + milliseconds(view.policy.settings.cooldown_seconds)
     if _starts(decision, view) and now_ms < until_ms:
-        return hold(f"the last {decision.action} here was too recent", until_ms)
+        return Hold(f"the last {decision.action} here was too recent", until_ms)
     return None
 
 
-def _host_tries(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+def _host_tries(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     """A hold where the hosts of the subject have had their disruptive actions for today."""
     if not is_disruptive(decision.action):
         return None
@@ -74,14 +74,14 @@ def _host_tries(decision: Decision, view: FleetView, now_ms: int) -> Answer | No
             if start > now_ms - DAY
         )
         if len(starts) >= most:
-            return hold(
+            return Hold(
                 f"host {host} had {len(starts)} disruptive actions in 24 h, at most {most}", starts[-most] + DAY
             )
     return None
 
 
 @guard("attempts", 170, Applies.ACTIONS)
-def attempts(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
+def attempts(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     """Are there tries left for today, on the subject and on its host."""
     held = _host_tries(decision, view, now_ms)
     if held is not None:
@@ -90,4 +90,4 @@ def attempts(decision: Decision, view: FleetView, now_ms: int) -> Answer | None:
     most = view.policy.settings.limits.attempts_per_day
     if len(recent) < most:
         return None
-    return hold(f"tried {len(recent)} times in 24 h, at most {most}", sorted(recent)[-most] + DAY)
+    return Hold(f"tried {len(recent)} times in 24 h, at most {most}", sorted(recent)[-most] + DAY)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from tocsin.actions.guards.base import evaluate, guards, worst
 from tocsin.actions.guards.permission import effective_mode
-from tocsin.actions.guards.stages import evaluate, worst
 from tocsin.actions.loop.execution import Execution
 from tocsin.actions.model.catalogue import is_disruptive, is_recovery
 from tocsin.actions.model.decision_log import DecisionLog
@@ -22,11 +22,6 @@ from tocsin.journal.kinds import EntryKind
 SELECTION = "selection"
 """Name of the loop's own verdict: is this what the subject needs most."""
 
-_EARNEST = frozenset(
-    {"mode", "fresh_data", "still_live", "evidence", "boot_grace", "managed", "opt_out", "hold_off", SELECTION}
-)
-"""A disruptive decision that all of these allow would run, were there no limits: its cause counts for the breaker."""
-
 
 class GuardEvaluation:
     """Keeps the verdicts of waiting decisions up to date."""
@@ -35,6 +30,8 @@ class GuardEvaluation:
         self._book = book
         self._execution = execution
         self._policy = policy
+        self._counted = {each.name for each in guards() if each.counts_for_breaker} | {SELECTION}
+        self._rejecting = {each.name for each in guards() if each.denial_rejects}
 
     def judge_all(self, view: FleetView, now_ms: int, wanted: Collection[str]) -> None:
         """Ask all guards about all waiting decisions."""
@@ -59,7 +56,8 @@ class GuardEvaluation:
         if record.rulings() != before:
             cause = "" if record.counted else self._cause(decision, verdicts, view)
             self._book.judged(record, verdicts, str(overall), cause=cause)
-        denied = [v for v in verdicts if v.ruling is Ruling.DENY and v.guard != "time_box"]
+        rejecting = self._rejecting | {v.guard for v in own}
+        denied = [v for v in verdicts if v.ruling is Ruling.DENY and v.guard in rejecting]
         reason = "; ".join(v.reason for v in denied)
         if reason:
             anew = all(v.until_ms is not None for v in denied)
@@ -79,7 +77,7 @@ class GuardEvaluation:
         """The root cause that the breaker counts; empty where the decision is not in earnest."""
         if not is_disruptive(decision.action) or effective_mode(decision, view) is Mode.OBSERVE:
             return ""
-        held = any(v.guard in _EARNEST and v.ruling is not Ruling.ALLOW for v in verdicts)
+        held = any(v.guard in self._counted and v.ruling is not Ruling.ALLOW for v in verdicts)
         return "" if held else f"{decision.rule}|{base_key(decision.subject)}"
 
     def close_ended(self, view: FleetView, now_ms: int) -> tuple[str, ...]:

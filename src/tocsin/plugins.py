@@ -34,7 +34,7 @@ class Kind(StrEnum):
     SCORER = "scorer"
     """Hazard of a fault: `tocsin.forecaster.hazard.scorer.Scorer`."""
     GUARD = "guard"
-    """Holds or denies a decision: `tocsin.actions.guards.registry.Guard`."""
+    """Holds or denies a decision: `tocsin.actions.guards.base.Guard`."""
     EXECUTOR = "executor"
     """Carries out decisions: `tocsin.actions.model.executor.Executor`."""
     CHANNEL = "channel"
@@ -58,6 +58,32 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "sxid": "tocsin.rules.conditions.sxid_class:Sxid",
         "threshold": "tocsin.rules.conditions.threshold:Threshold",
         "xid": "tocsin.rules.conditions.xid_class:Xid",
+    },
+    Kind.GUARD: {
+        "mode": "tocsin.actions.guards.permission:mode",
+        "active": "tocsin.actions.guards.permission:active",
+        "pause": "tocsin.actions.guards.permission:pause",
+        "fresh_data": "tocsin.actions.guards.evidence:fresh_data",
+        "still_live": "tocsin.actions.guards.evidence:still_live",
+        "not_done": "tocsin.actions.guards.repetition:not_done",
+        "proof": "tocsin.actions.guards.evidence:proof",
+        "evidence": "tocsin.actions.guards.evidence:evidence",
+        "boot_grace": "tocsin.actions.guards.evidence:boot_grace",
+        "cooldown": "tocsin.actions.guards.repetition:cooldown",
+        "maintenance": "tocsin.actions.guards.maintenance:maintenance",
+        "known_node": "tocsin.actions.guards.permission:known_node",
+        "managed": "tocsin.actions.guards.permission:managed",
+        "opt_out": "tocsin.actions.guards.permission:opt_out",
+        "hold_off": "tocsin.actions.guards.permission:hold_off",
+        "max_concurrent": "tocsin.actions.guards.limits:max_concurrent",
+        "max_share": "tocsin.actions.guards.limits:max_share",
+        "max_per_host": "tocsin.actions.guards.limits:max_per_host",
+        "max_per_rack": "tocsin.actions.guards.limits:max_per_rack",
+        "capacity": "tocsin.actions.guards.limits:capacity",
+        "attempts": "tocsin.actions.guards.repetition:attempts",
+        "breaker": "tocsin.actions.guards.breaker:breaker",
+        "approval": "tocsin.actions.guards.permission:approval",
+        "time_box": "tocsin.actions.guards.evidence:time_box",
     },
 }
 """Tocsin's own plug-ins, as ``module:attribute``. The order is that of lists shown to people."""

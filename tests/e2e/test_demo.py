@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.actions.guards.stages import GUARDS
+from tocsin.actions.guards.base import guards
 from tocsin.actions.loop.guard_evaluation import SELECTION
 from tocsin.actions.model.executor import PRE_CHECK
 
@@ -68,7 +68,7 @@ def test_a_newcomer_sees_a_finding_a_prediction_and_a_held_action_within_a_minut
     for start in ("dashboard: http://", "journal: ", "  found: ", "  predicted: ", "  hold: "):
         assert any(line.startswith(start) for line in lines), start
     holds = [line for line in lines if line.startswith("  hold: ")]
-    names = "|".join([*(guard.name for guard in GUARDS), SELECTION, PRE_CHECK])
+    names = "|".join([*(guard.name for guard in guards()), SELECTION, PRE_CHECK])
     assert all(re.search(rf" \((?:{names}): .+\)$", line) for line in holds), "each says which guard holds and why"
 
 

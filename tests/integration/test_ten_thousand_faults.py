@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from tocsin.actions.guards.stages import GUARDS
+from tocsin.actions.guards.base import guards
 from tocsin.domain.clock import SECOND
 from tocsin.domain.decision import Ruling
 from tocsin.domain.finding import ActionKind, Category
@@ -71,7 +71,7 @@ def _none_missed(world: World, wanted: set[str]) -> None:
 
 
 def _held_by_name(world: World) -> None:
-    names = {guard.name for guard in GUARDS} | {"selection", "executor"}
+    names = {guard.name for guard in guards()} | {"selection", "executor"}
     begun = {entry.payload["key"] for entry in world.journal.of(EntryKind.EXECUTION_STARTED)}
     last = {entry.payload["key"]: entry.payload for entry in world.journal.of(EntryKind.VERDICT)}
     held = [payload for key, payload in last.items() if key not in begun and "|notify|" not in key]

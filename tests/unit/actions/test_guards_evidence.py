@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tocsin.actions.guards.stages import evaluate, worst
+from tocsin.actions.guards.base import evaluate, worst
 from tocsin.actions.model.view import Confirmations, FleetView, GpuView
 from tocsin.domain.action_parameters import Rank, ThrottleParameters
 from tocsin.domain.clock import HOUR, MINUTE, SECOND

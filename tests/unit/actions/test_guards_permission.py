@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tocsin.actions.guards.registry import REGISTER
+from tocsin.actions.guards.permission import hold_off
 from tocsin.actions.loop.decide import decide
 from tocsin.domain.action_parameters import ScaleInParameters
 from tocsin.domain.clock import HOUR
@@ -206,7 +206,7 @@ def test_hold_off_of_a_host_covers_the_scale_in_that_would_take_it() -> None:
         one for one in decide(world.view().incidents, [], view, world.policy) if one.action is ActionKind.SCALE_IN
     ]
     rulings = [
-        REGISTER["hold_off"](replace(made, parameters=ScaleInParameters(node=node)), view, view.now_ms).ruling
+        hold_off(replace(made, parameters=ScaleInParameters(node=node)), view, view.now_ms).ruling
         for node in ("node-0", "node-1")
     ]
     assert rulings == [Ruling.ALLOW, Ruling.HOLD]

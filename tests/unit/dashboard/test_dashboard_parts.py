@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tocsin.dashboard
-from tocsin.actions.guards.stages import GUARDS
+from tocsin.actions.guards.base import guards
 from tocsin.client.models import GpuState, SeriesResponse, SubjectOut
 from tocsin.dashboard import format as formats
 from tocsin.dashboard import launch, timeline
@@ -66,7 +66,7 @@ def test_every_value_of_an_enumeration_has_a_word(group: str, values: type[StrEn
 
 def test_every_missing_reason_and_every_guard_has_a_word() -> None:
     assert [reason.label for reason in Missing if f"missing.{reason.label}" not in STRINGS] == []
-    assert [guard.name for guard in GUARDS if f"guard.{guard.name}" not in STRINGS] == []
+    assert [guard.name for guard in guards() if f"guard.{guard.name}" not in STRINGS] == []
 
 
 def test_no_key_stands_in_two_tables() -> None:

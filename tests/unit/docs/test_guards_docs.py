@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.actions.guards.registry import Guard
-from tocsin.actions.guards.stages import GUARDS, evaluate
+from tocsin.actions.guards.base import Guard, evaluate, guards
 from tocsin.actions.loop.guard_evaluation import SELECTION
 from tocsin.actions.loop.loop import ActionLoop
 from tocsin.actions.model.catalogue import is_disruptive, is_recovery
@@ -24,7 +23,7 @@ from tocsin_testing.action_world import World, fleet, settings
 
 DOC = Path(__file__).parents[3] / "docs" / "guards.md"
 SECTIONS: dict[str, str] = dict(re.findall(r"(?ms)^## `(\w+)`\n(.*?)(?=^## |\Z)", DOC.read_text("utf-8")))
-NAMES = [*(guard.name for guard in GUARDS), SELECTION, PRE_CHECK]
+NAMES = [*(guard.name for guard in guards()), SELECTION, PRE_CHECK]
 
 
 def _world(**more: object) -> World:
@@ -195,7 +194,7 @@ def test_every_section_says_what_it_asks_its_default_and_an_example(name: str) -
         assert re.search(rf"^- {word}: \S", SECTIONS[name], re.MULTILINE), word
 
 
-@pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.name)
+@pytest.mark.parametrize("guard", guards(), ids=lambda guard: guard.name)
 def test_what_it_is_asked_for_is_as_written(guard: Guard) -> None:
     written = re.search(r"^- Asked for: (.*?)\.?$", SECTIONS[guard.name], re.MULTILINE)
     assert written is not None

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tocsin.actions.guards.stages import GUARDS
+from tocsin.actions.guards.base import guards
 from tocsin.actions.loop.guard_evaluation import SELECTION
 from tocsin.actions.model.executor import PRE_CHECK
 from tocsin.cli.main import cli
@@ -24,7 +24,7 @@ from tocsin_testing.runbooks import ACTION_SENTENCES
 
 DOCS = Path(__file__).parents[3] / "docs"
 BOOKS = DOCS / "operations" / "runbooks"
-GUARD_NAMES = [*(guard.name for guard in GUARDS), SELECTION, PRE_CHECK]
+GUARD_NAMES = [*(guard.name for guard in guards()), SELECTION, PRE_CHECK]
 PAGES = [*sorted(BOOKS.rglob("*.md")), DOCS / "notifications.md"]
 HEADINGS = ["What you see", "How to undo", "How to switch it off", "When to worry"]
 SETTINGS = {name.replace("[]", "") for name, _, _ in describe()}

@@ -1,0 +1,120 @@
+"""What a guard is, and what all of them say of a decision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+
+import structlog
+
+from tocsin.actions.model.catalogue import is_disruptive, is_recovery
+from tocsin.actions.model.view import FleetView
+from tocsin.domain.decision import Decision, Ruling, Verdict
+from tocsin.domain.finding import ActionKind
+from tocsin.plugins import Kind, load_all
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Not now, for a reason in plain words; `until_ms` is when it ends by itself, None where something must change."""
+
+    reason: str
+    until_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Deny:
+    """Never, for this decision."""
+
+    reason: str
+
+
+Check = Callable[[Decision, FleetView, int], Hold | Deny | None]
+"""A guard's own question at an instant in milliseconds; None is a plain yes."""
+
+
+class Applies(StrEnum):
+    """Which decisions a guard is asked about; it allows all others."""
+
+    EVERYTHING = "everything"
+    ACTIONS = "every action but notify"
+    FORWARD = "every action but notify, restore and uncordon"
+    DISRUPTIVE = "disruptive actions"
+    RECOVERY = "restore and uncordon"
+
+    def covers(self, action: ActionKind) -> bool:
+        """Whether a decision for `action` is asked."""
+        if self is Applies.EVERYTHING:
+            return True
+        if action is ActionKind.NOTIFY:
+            return False
+        if self is Applies.DISRUPTIVE:
+            return is_disruptive(action)
+        if self is Applies.RECOVERY:
+            return is_recovery(action)
+        return self is Applies.ACTIONS or not is_recovery(action)
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """One guard: a pure question, and what its answer means to the loop.
+
+    `stage` orders the list that people read. `counts_for_breaker` is True for a question about the fault itself and
+    about what people allow: a disruptive decision that all of these allow would run if there were no limits, so that
+    its root cause counts for the breaker. `denial_rejects` is False where the loop ends a denied decision in another
+    way.
+    """
+
+    name: str
+    stage: int
+    applies: Applies
+    check: Check
+    counts_for_breaker: bool = False
+    denial_rejects: bool = True
+
+    def __call__(self, decision: Decision, view: FleetView, now_ms: int) -> Verdict:
+        """The answer at `now_ms`; raises nothing and changes nothing. A guard of another package that breaks off holds:
+        what was not answered is not allowed."""
+        if not self.applies.covers(decision.action):
+            return Verdict(self.name, Ruling.ALLOW, f"not asked for {decision.action}")
+        try:
+            answer = self.check(decision, view, now_ms)
+        except Exception as error:  # a stranger's code must not stop the loop
+            log.exception("a guard broke off", guard=self.name, decision=decision.id)
+            return Verdict(self.name, Ruling.HOLD, f"guard {self.name} broke off: {type(error).__name__}: {error}")
+        if answer is None:
+            return Verdict(self.name, Ruling.ALLOW)
+        if isinstance(answer, Deny):
+            return Verdict(self.name, Ruling.DENY, answer.reason)
+        return Verdict(self.name, Ruling.HOLD, answer.reason, answer.until_ms)
+
+
+def guard(
+    name: str, stage: int, applies: Applies, *, counts_for_breaker: bool = False, denial_rejects: bool = True
+) -> Callable[[Check], Guard]:
+    """Make the decorated question a guard; `tocsin.plugins` finds it by its name."""
+    return lambda check: Guard(name, stage, applies, check, counts_for_breaker, denial_rejects)
+
+
+@cache
+def guards() -> tuple[Guard, ...]:
+    """Every guard, in the order in which an operator reads them. Raises what `load_all` raises."""
+    return tuple(sorted(load_all(Kind.GUARD).values(), key=lambda each: (each.stage, each.name)))
+
+
+def evaluate(decision: Decision, view: FleetView, now_ms: int) -> tuple[Verdict, ...]:
+    """Every guard's verdict, also of those behind one that holds: the operator sees all that stands in the way."""
+    return tuple(each(decision, view, now_ms) for each in guards())
+
+
+def worst(verdicts: Iterable[Verdict]) -> Ruling:
+    """Deny before hold before allow."""
+    rulings = {verdict.ruling for verdict in verdicts}
+    for ruling in (Ruling.DENY, Ruling.HOLD):
+        if ruling in rulings:
+            return ruling
+    return Ruling.ALLOW
