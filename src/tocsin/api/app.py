@@ -6,20 +6,13 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from tocsin import __version__
-from tocsin.api import (
-    errors,
-    routes_ahead,
-    routes_control,
-    routes_decisions,
-    routes_login,
-    routes_now,
-    routes_ops,
-    routes_orders,
-    routes_read,
-)
+from tocsin.api import errors
 from tocsin.api.auth import Authenticator
 from tocsin.api.gate import Gate
-from tocsin.api.login import LoginService
+from tocsin.api.login import LoginService, login_router
+from tocsin.api.routes_decisions import control_router, decisions_router
+from tocsin.api.routes_ops import ops_router, orders_router
+from tocsin.api.routes_read import EncodedMap, read_router
 from tocsin.api.service import Service
 from tocsin.config.access import ApiSettings
 from tocsin.domain.clock import Clock, SystemClock
@@ -29,16 +22,7 @@ _DESCRIPTION = """State of a GPU fleet, its findings, predictions and decisions;
 Every error has one shape, `{"error": {"code", "message", "details"}}`. Instants are RFC 3339 in UTC."""
 
 
-ROUTES = (
-    routes_read,
-    routes_now,
-    routes_decisions,
-    routes_ahead,
-    routes_control,
-    routes_login,
-    routes_ops,
-    routes_orders,
-)
+ROUTERS = (read_router, decisions_router, control_router, login_router, ops_router, orders_router)
 
 
 def create_app(service: Service, settings: ApiSettings, clock: Clock | None = None) -> FastAPI:
@@ -58,13 +42,13 @@ def create_app(service: Service, settings: ApiSettings, clock: Clock | None = No
         generate_unique_id_function=_operation_id,
     )
     app.state.service = service
-    app.state.encoded_map = routes_now.EncodedMap()
+    app.state.encoded_map = EncodedMap()
     app.state.max_body_bytes = settings.max_body_bytes
-    app.state.doorkeeper = LoginService(settings, clock, authenticator.sessions, service)
+    app.state.login_service = LoginService(settings, clock, authenticator.sessions, service)
     app.add_middleware(Gate, authenticator=authenticator, settings=settings, clock=clock, refused=service.refused)
     errors.install(app)
-    for module in ROUTES:
-        app.include_router(module.router)
+    for router in ROUTERS:
+        app.include_router(router)
     return app
 
 

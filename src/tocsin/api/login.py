@@ -5,15 +5,20 @@ from __future__ import annotations
 import ipaddress
 import threading
 import unicodedata
+from typing import Annotated
 
+from fastapi import APIRouter, Depends, Request, Response
+
+from tocsin.api.auth import Anyone
 from tocsin.api.buckets import Lockout
+from tocsin.api.dependencies import require_json
 from tocsin.api.directory import Directory, NoRole
-from tocsin.api.errors import ApiError
+from tocsin.api.errors import ApiError, documented, refuse_unknown_parameters
 from tocsin.api.gate import too_many
 from tocsin.api.principal import Principal
 from tocsin.api.service import Detail, Service
 from tocsin.api.sessions import Sessions
-from tocsin.client.models import LoginMethods, LoginOut, OidcMethod
+from tocsin.client.models import ControlRequest, LoginMethods, LoginOut, LoginRequest, OidcMethod
 from tocsin.config.access import ApiSettings
 from tocsin.domain.clock import Clock, to_iso
 from tocsin.domain.errors import Conflict
@@ -110,3 +115,42 @@ class LoginService:
             raise Conflict("this token is no log-in by password; it cannot be ended here")
         self._sessions.close(principal.session)
         self._service.record_access("logout", principal.name, {})
+
+
+def _login_service_of(request: Request) -> LoginService:
+    found: LoginService = request.app.state.login_service
+    return found
+
+
+Access = Annotated[LoginService, Depends(_login_service_of)]
+
+login_router = APIRouter(prefix="/v1", tags=["access"], dependencies=[Depends(refuse_unknown_parameters)])
+
+
+@login_router.get("/login/methods", responses=documented(422, 429, 500, 503))
+async def login_methods(access: Access) -> LoginMethods:
+    """How people log in here: by password, by an OpenID Connect provider, or not at all."""
+    return access.methods()
+
+
+@login_router.post(
+    "/login",
+    dependencies=[Depends(require_json)],
+    responses=documented(400, 401, 403, 408, 409, 413, 415, 422, 429, 500, 503),
+)
+def login(access: Access, asked: Request, request: LoginRequest) -> LoginOut:
+    """Check a password against the directory; the token that comes back is sent as `Bearer` until it expires."""
+    address = asked.client.host if asked.client else ""
+    return access.login(request.user, request.password.get_secret_value(), address)
+
+
+@login_router.post(
+    "/logout",
+    status_code=204,
+    dependencies=[Depends(require_json)],
+    responses=documented(400, 401, 403, 408, 409, 413, 415, 422, 429, 500, 503),
+)
+def logout(access: Access, who: Anyone, _request: ControlRequest) -> Response:
+    """End the log-in whose token the request carries."""
+    access.logout(who)
+    return Response(status_code=204)

@@ -1,28 +1,122 @@
-"""Endpoints of the timeline of decisions and of the journal in pages."""
+"""Endpoints of decisions: their timeline, the journal in pages, and what changes something.
+
+Who changed something goes into the journal. What changes takes JSON, also where it is `{}`. Who is limited to pools
+needs a scope in each pool that a decision reaches.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import StreamingResponse
 
-from tocsin.api.auth import OPERATORS, Operator, Viewer, require_scope
+from tocsin.api.auth import OPERATORS, Admin, Operator, Viewer, require_scope
+from tocsin.api.dependencies import DecisionId, Sequence64, ServiceDep, instant_of, require_json
 from tocsin.api.errors import documented, refuse_unknown_parameters
 from tocsin.api.principal import Principal
-from tocsin.api.reached import pools_of
-from tocsin.api.routes_control import require_json
-from tocsin.api.routes_ops import Brain
-from tocsin.api.routes_read import DecisionId, Sequence64, instant_of
 from tocsin.api.service import Service
-from tocsin.client.models import ControlRequest
+from tocsin.client.models import (
+    ControlRequest,
+    ControlState,
+    DecisionOut,
+    GpuSummary,
+    InjectionOut,
+    InjectionRequest,
+    ReleaseOut,
+    ReleaseRequest,
+    SubjectOut,
+)
 from tocsin.client.models_decisions import DecisionStory, Timeline, TimelineQuery, UndoOut
 from tocsin.client.models_journal import ExportForm, JournalPage, JournalQuery
+from tocsin.client.models_manual import ManualAction, ManualActionOut
+from tocsin.config.access import Role
+from tocsin.domain.action_parameters import (
+    ActionParameters,
+    DefragmentParameters,
+    MigrateParameters,
+    ScaleInParameters,
+    parameters_of,
+    ranks_in,
+)
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.finding import ActionKind
+from tocsin.domain.subject import SubjectKind
 
-router = APIRouter(
+NODE_WIDE = frozenset(
+    {
+        ActionKind.CORDON,
+        ActionKind.UNCORDON,
+        ActionKind.DRAIN,
+        ActionKind.REBOOT_NODE,
+        ActionKind.MIGRATE,
+        ActionKind.PLACE_ELSEWHERE,
+        ActionKind.DEFRAGMENT,
+        ActionKind.CHECKPOINT,
+        ActionKind.RESET_GPU,
+    }
+)
+"""Actions that reach every GPU of the host also where one GPU is their subject: work is kept off the node, or the node
+is partitioned anew, its pods are asked, its NVLink peers are reset as well."""
+_OF_ITS_JOB = frozenset({ActionKind.THROTTLE, ActionKind.RESTORE, ActionKind.CHECKPOINT, ActionKind.MIGRATE})
+"""Actions that slow or stop all of the job on their GPU, wherever its other GPUs are."""
+_OF_ALL_JOBS = frozenset({ActionKind.DRAIN, ActionKind.REBOOT_NODE})
+"""Actions that stop every job on the host."""
+
+
+def pools_of(
+    service: Service, subject: SubjectOut, action: ActionKind | None = None, parameters: Mapping[str, str] | None = None
+) -> Sequence[str]:
+    """Pools that `action` on `subject` reaches, sorted; none where it is the fleet, "" where a pool is not known."""
+    if subject.kind is SubjectKind.FLEET:
+        return ()
+    gpus = service.gpus()
+    own, host = _own(subject, gpus)
+    reached = set(own)
+    on_host = {gpu.uuid for gpu in gpus if host and gpu.host == host}
+    if action in NODE_WIDE:
+        reached |= on_host
+    if action in _OF_ITS_JOB:
+        reached |= service.same_jobs(own)
+    if action in _OF_ALL_JOBS:
+        reached |= service.same_jobs(own | on_host)
+    if action is not None:
+        reached |= _named(parameters_of(action, parameters or {}), gpus)
+    pools = {gpu.uuid: gpu.pool for gpu in gpus}
+    found = {pools.get(uuid, "") for uuid in reached if uuid != subject.name or uuid in pools}
+    if subject.kind is SubjectKind.POOL:
+        found.add(subject.name)
+    elif not own & pools.keys() or (subject.kind is SubjectKind.GPU and subject.pool):
+        # What the GPUs say outranks what a decision says of its host.
+        found.add(subject.pool)
+    return sorted(found)
+
+
+def _own(subject: SubjectOut, gpus: Sequence[GpuSummary]) -> tuple[set[str], str]:
+    """UUIDs of the subject itself, and its host."""
+    if subject.kind is SubjectKind.GPU:
+        itself = next((gpu for gpu in gpus if gpu.uuid == subject.name), None)
+        return {subject.name}, subject.host or (itself.host if itself else "")
+    if subject.kind is SubjectKind.HOST:
+        return {gpu.uuid for gpu in gpus if gpu.host == subject.name}, subject.name
+    return set(), ""
+
+
+def _named(parameters: ActionParameters, gpus: Sequence[GpuSummary]) -> set[str]:
+    """UUIDs of the GPUs that the parameters of a decision name, also such as are not known."""
+    found = {rank.gpu for rank in ranks_in(parameters)}
+    hosts = {parameters.context.host}
+    if isinstance(parameters, MigrateParameters):
+        found |= {place.gpu for place in (*parameters.source, *parameters.target)}
+    if isinstance(parameters, MigrateParameters | DefragmentParameters):
+        hosts |= {host for piece in parameters.to_host for host in piece}
+    if isinstance(parameters, ScaleInParameters):
+        hosts.add(parameters.node)
+    return found | {gpu.uuid for gpu in gpus if gpu.host and gpu.host in hosts}
+
+
+decisions_router = APIRouter(
     prefix="/v1",
     dependencies=[Depends(refuse_unknown_parameters)],
     responses=documented(401, 403, 422, 429, 500, 503),
@@ -38,9 +132,9 @@ Start = Annotated[str | None, Query(description="RFC 3339: nothing before it.")]
 End = Annotated[str | None, Query(description="RFC 3339: nothing from it on.")]
 
 
-@router.get("/timeline", tags=["decisions"])
+@decisions_router.get("/timeline", tags=["decisions"])
 def timeline(
-    service: Brain,
+    service: ServiceDep,
     _who: Viewer,
     offset: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
@@ -56,19 +150,19 @@ def timeline(
     return service.timeline(query, offset, limit)
 
 
-@router.get("/decisions/{decision_id}/story", tags=["decisions"], responses=documented(404))
-def story(service: Brain, _who: Viewer, decision_id: DecisionId) -> DecisionStory:
+@decisions_router.get("/decisions/{decision_id}/story", tags=["decisions"], responses=documented(404))
+def story(service: ServiceDep, _who: Viewer, decision_id: DecisionId) -> DecisionStory:
     """One decision with its alternatives, and every entry of the journal about it."""
     return service.story(decision_id)
 
 
-@router.post(
+@decisions_router.post(
     "/decisions/{decision_id}/undo",
     tags=["decisions"],
     dependencies=[Depends(require_json)],
     responses=documented(400, 404, 408, 409, 413, 415),
 )
-def undo(service: Brain, who: Operator, decision_id: DecisionId, request: ControlRequest) -> UndoOut:
+def undo(service: ServiceDep, who: Operator, decision_id: DecisionId, request: ControlRequest) -> UndoOut:
     """Undo what was done: its inverse goes through the guards. 409 where nothing undoes it, or it was not done."""
     if who.limited:
         _require_inverse(service, who, decision_id)
@@ -85,9 +179,9 @@ def _bound(field: str, text: str | None) -> int | None:
     return None if text is None else instant_of(field, text, 0)
 
 
-@router.get("/journal/page", tags=["journal"], responses=documented(400))
+@decisions_router.get("/journal/page", tags=["journal"], responses=documented(400))
 def journal_page(
-    service: Brain,
+    service: ServiceDep,
     _who: Viewer,
     before: Annotated[int | None, Query(ge=1, lt=2**63, description="Default: from the newest.")] = None,
     limit: Annotated[int, Query(ge=1, le=1_000)] = 100,
@@ -103,7 +197,7 @@ def journal_page(
     return service.journal_page(query, before, limit)
 
 
-@router.get(
+@decisions_router.get(
     "/journal/export",
     tags=["journal"],
     response_class=StreamingResponse,
@@ -116,7 +210,7 @@ def journal_page(
     },
 )
 def export_journal(
-    service: Brain,
+    service: ServiceDep,
     _who: Viewer,
     form: ExportForm = "jsonl",
     after: Sequence64 = 0,
@@ -134,3 +228,76 @@ def export_journal(
 def _ended(lines: Iterator[str]) -> Iterator[str]:
     for line in lines:
         yield f"{line}\n"
+
+
+def _require_for(service: Service, who: Principal, decision_id: str) -> None:
+    if who.limited:
+        decision = service.decision(decision_id)
+        pools = pools_of(service, decision.subject, decision.action, decision.parameters)
+        require_scope(who, OPERATORS, decision.action.value, pools)
+
+
+control_router = APIRouter(
+    prefix="/v1",
+    dependencies=[Depends(require_json), Depends(refuse_unknown_parameters)],
+    responses=documented(400, 401, 403, 408, 409, 413, 415, 422, 429, 500, 503),
+)
+
+
+@control_router.post("/decisions/{decision_id}/approve", tags=["decisions"], responses=documented(404))
+def approve(service: ServiceDep, who: Operator, decision_id: DecisionId, _request: ControlRequest) -> DecisionOut:
+    """Say yes to a held decision; guards are asked again before it runs."""
+    _require_for(service, who, decision_id)
+    return service.approve(decision_id, who.name)
+
+
+@control_router.post("/decisions/{decision_id}/reject", tags=["decisions"], responses=documented(404))
+def reject(service: ServiceDep, who: Operator, decision_id: DecisionId, request: ControlRequest) -> DecisionOut:
+    """Say no to a held decision; its subject is left alone for the hold-off."""
+    _require_for(service, who, decision_id)
+    return service.reject(decision_id, who.name, request.reason)
+
+
+@control_router.post("/pause", tags=["control"])
+def pause(service: ServiceDep, who: Operator, request: ControlRequest) -> ControlState:
+    """Hold every action until `resume`; notifications go on."""
+    require_scope(who, OPERATORS, "pause")
+    return service.pause(who.name, request.reason)
+
+
+@control_router.post("/resume", tags=["control"])
+def resume(service: ServiceDep, who: Operator, _request: ControlRequest) -> ControlState:
+    """Allow actions again after a pause."""
+    require_scope(who, OPERATORS, "resume")
+    return service.resume(who.name)
+
+
+@control_router.post("/breaker/reset", tags=["control"])
+def reset_breaker(service: ServiceDep, who: Admin, _request: ControlRequest) -> ControlState:
+    """Reset the tripped breaker."""
+    require_scope(who, (Role.ADMIN,), "reset_breaker")
+    return service.reset_breaker(who.name)
+
+
+@control_router.post("/release", tags=["control"], responses=documented(404))
+def release(service: ServiceDep, who: Operator, request: ReleaseRequest) -> ReleaseOut:
+    """Give a host or GPU back to service: its incidents are cancelled and it is left alone for the hold-off."""
+    if who.limited:
+        subject = SubjectOut(kind=SubjectKind(request.kind), name=request.name)
+        require_scope(who, OPERATORS, "release", pools_of(service, subject))
+    return service.release(request.kind, request.name, who.name, request.reason)
+
+
+@control_router.post("/manual", tags=["control"])
+def manual(service: ServiceDep, who: Operator, deed: ManualAction) -> ManualActionOut:
+    """Put on record what a person does by hand, past the guards (`tocsin act`); nothing is done here."""
+    return service.record_manual(deed, who.name)
+
+
+@control_router.post("/inject", tags=["control"], responses=documented(404))
+def inject(service: ServiceDep, who: Operator, request: InjectionRequest) -> InjectionOut:
+    """Start a failure on a simulated GPU, for rehearsal; a real GPU is refused with 409."""
+    if who.limited:
+        subject = SubjectOut(kind=SubjectKind.GPU, name=request.gpu)
+        require_scope(who, OPERATORS, "inject", pools_of(service, subject))
+    return service.inject(request.kind, request.gpu, who.name)

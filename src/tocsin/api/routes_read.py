@@ -1,14 +1,17 @@
-"""Endpoints that only look."""
+"""Endpoints that only look: the fleet, what needs attention, what was found and decided, and what lies ahead."""
 
 from __future__ import annotations
 
+import hashlib
+import threading
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import Path as PathParameter
 
 from tocsin.api.auth import Anyone, Viewer
+from tocsin.api.dependencies import DEFAULT_SPAN_MS, DecisionId, Sequence64, ServiceDep, Uuid, check_metrics, span_of
 from tocsin.api.errors import documented, refuse_unknown_parameters
-from tocsin.api.routes_ops import Brain
 from tocsin.client.models import (
     DecisionOut,
     DiagnosisOut,
@@ -24,91 +27,47 @@ from tocsin.client.models import (
     VerificationOut,
     Whoami,
 )
-from tocsin.domain.clock import DAY, HOUR, from_iso
+from tocsin.client.models_cost import CostOut
+from tocsin.client.models_forecast import CapacityOut, ForecastOut
+from tocsin.client.models_fragmentation import FragmentationOut, Planner, PlansOut
+from tocsin.client.models_now import Attention, FleetMap, PeerBand, PeerGroup
+from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.decision import DecisionState
-from tocsin.domain.errors import InputError
-from tocsin.domain.metrics import nearest, spec_of
 
-DEFAULT_SPAN_MS = 6 * HOUR
-LONGEST_DAYS = 35
-"""Longest period of one request about the past: the days of a month and some more (own choice)."""
-END_OF_TIME_MS = 253_402_300_800_000
-"""Year 10,000: RFC 3339 has four digits for the year."""
-
-router = APIRouter(
+read_router = APIRouter(
     prefix="/v1",
     dependencies=[Depends(refuse_unknown_parameters)],
     responses=documented(401, 403, 422, 429, 500, 503),
 )
 
-Uuid = Annotated[str, Path(min_length=1, max_length=200, description="UUID of a GPU or MIG instance.")]
-DecisionId = Annotated[str, Path(min_length=1, max_length=64, description="Id of a decision.")]
-Sequence64 = Annotated[int, Query(ge=0, lt=2**63)]
 
-
-@router.get("/me", tags=["fleet"])
+@read_router.get("/me", tags=["fleet"])
 async def me(who: Anyone) -> Whoami:
     """Name, role and scopes of whoever sends the request."""
     return Whoami(name=who.name, role=who.role.value, scopes=who.scope_texts(), hosts=sorted(who.hosts))
 
 
-@router.get("/fleet", tags=["fleet"])
-def fleet(service: Brain, _who: Viewer) -> FleetSummary:
+@read_router.get("/fleet", tags=["fleet"])
+def fleet(service: ServiceDep, _who: Viewer) -> FleetSummary:
     """The fleet in one object: sizes, states, mode, pause, breaker, counts of findings and decisions."""
     return service.summary()
 
 
-@router.get("/gpus", tags=["fleet"])
-def gpus(service: Brain, _who: Viewer) -> list[GpuSummary]:
+@read_router.get("/gpus", tags=["fleet"])
+def gpus(service: ServiceDep, _who: Viewer) -> list[GpuSummary]:
     """Every GPU by host and index, each with the worst that is said of it."""
     return service.gpus()
 
 
-@router.get("/gpus/{uuid}", tags=["fleet"], responses=documented(404))
-def gpu(service: Brain, _who: Viewer, uuid: Uuid) -> GpuDetail:
+@read_router.get("/gpus/{uuid}", tags=["fleet"], responses=documented(404))
+def gpu(service: ServiceDep, _who: Viewer, uuid: Uuid) -> GpuDetail:
     """One GPU with its newest values, and its events, findings, predictions and decisions."""
     return service.gpu(uuid)
 
 
-def instant_of(field: str, text: str | None, default: int) -> int:
-    """Milliseconds of parameter `field`; `default` where it is not given. Raises InputError."""
-    if text is None:
-        return default
-    remedy = "use RFC 3339 in UTC, such as 2026-11-21T03:54:16Z"
-    try:
-        at_ms = from_iso(text)
-    except (ValueError, OverflowError) as error:
-        raise InputError(field, text, "is no instant", remedy) from error
-    if not 0 <= at_ms < END_OF_TIME_MS:
-        raise InputError(field, text, "lies outside the years 1970 to 9999", remedy)
-    return at_ms
-
-
-def span_of(start: str | None, end: str | None, now_ms: int, default_ms: int) -> tuple[int, int]:
-    """First and last instant of [`start`, `end`) in milliseconds; `default_ms` up to `now_ms` where they are not given.
-
-    Raises InputError for a span that is empty, or longer than `LONGEST_DAYS`.
-    """
-    end_ms = instant_of("end", end, now_ms)
-    start_ms = instant_of("start", start, max(0, end_ms - default_ms))
-    if start_ms >= end_ms:
-        raise InputError("start", start, f"not before end = {end or 'now'}", "give an earlier start")
-    if end_ms - start_ms > LONGEST_DAYS * DAY:
-        problem = f"more than {LONGEST_DAYS} days before end = {end or 'now'}"
-        raise InputError("start", start, problem, "give a later start, or ask for one part after the other")
-    return start_ms, end_ms
-
-
-def check_metrics(metrics: list[str]) -> None:
-    """Raise InputError for a name that the metric table lacks."""
-    for name in metrics:
-        if spec_of(name) is None:
-            raise InputError("metric", name, "not in the metric table", f"did you mean {nearest(name)}?")
-
-
-@router.get("/gpus/{uuid}/series", tags=["fleet"], responses=documented(400, 404))
+@read_router.get("/gpus/{uuid}/series", tags=["fleet"], responses=documented(400, 404))
 def series(
-    service: Brain,
+    service: ServiceDep,
     _who: Viewer,
     uuid: Uuid,
     metric: Annotated[list[str], Query(min_length=1, max_length=32, description="Metric or variant; repeatable.")],
@@ -122,27 +81,27 @@ def series(
     return service.series(uuid, list(dict.fromkeys(metric)), start_ms, end_ms, max_points)
 
 
-@router.get("/findings", tags=["findings"])
-def findings(service: Brain, _who: Viewer) -> list[FindingOut]:
+@read_router.get("/findings", tags=["findings"])
+def findings(service: ServiceDep, _who: Viewer) -> list[FindingOut]:
     """Active findings, worst first."""
     return service.findings()
 
 
-@router.get("/incidents", tags=["findings"])
-def incidents(service: Brain, _who: Viewer) -> list[IncidentOut]:
+@read_router.get("/incidents", tags=["findings"])
+def incidents(service: ServiceDep, _who: Viewer) -> list[IncidentOut]:
     """Open incidents, worst first: findings under their root cause."""
     return service.incidents()
 
 
-@router.get("/predictions", tags=["findings"])
-def predictions(service: Brain, _who: Viewer) -> list[PredictionOut]:
+@read_router.get("/predictions", tags=["findings"])
+def predictions(service: ServiceDep, _who: Viewer) -> list[PredictionOut]:
     """The newest prediction for each subject and target, most urgent first."""
     return service.predictions()
 
 
-@router.get("/decisions", tags=["decisions"])
+@read_router.get("/decisions", tags=["decisions"])
 def decisions(
-    service: Brain,
+    service: ServiceDep,
     _who: Viewer,
     limit: Annotated[int, Query(ge=1, le=1_000)] = 100,
     state: Annotated[DecisionState | None, Query(description="Only decisions in this state.")] = None,
@@ -151,21 +110,21 @@ def decisions(
     return service.decisions(limit, state)
 
 
-@router.get("/decisions/{decision_id}", tags=["decisions"], responses=documented(404))
-def decision(service: Brain, _who: Viewer, decision_id: DecisionId) -> DecisionOut:
+@read_router.get("/decisions/{decision_id}", tags=["decisions"], responses=documented(404))
+def decision(service: ServiceDep, _who: Viewer, decision_id: DecisionId) -> DecisionOut:
     """One decision."""
     return service.decision(decision_id)
 
 
-@router.get("/scoreboard", tags=["decisions"])
-def scoreboard(service: Brain, _who: Viewer) -> Scoreboard:
+@read_router.get("/scoreboard", tags=["decisions"])
+def scoreboard(service: ServiceDep, _who: Viewer) -> Scoreboard:
     """What would have been done, and how often it would have been right."""
     return service.scoreboard()
 
 
-@router.get("/diagnoses", tags=["fleet"])
+@read_router.get("/diagnoses", tags=["fleet"])
 def diagnoses(
-    service: Brain,
+    service: ServiceDep,
     _who: Viewer,
     host: Annotated[str, Query(max_length=253, description="Only the GPUs of this node.")] = "",
 ) -> list[DiagnosisOut]:
@@ -173,15 +132,15 @@ def diagnoses(
     return service.diagnoses(host)
 
 
-@router.get("/plan/state", tags=["fleet"])
-def planning_state(service: Brain, _who: Viewer) -> dict[str, Any]:
+@read_router.get("/plan/state", tags=["fleet"])
+def planning_state(service: ServiceDep, _who: Viewer) -> dict[str, Any]:
     """The fleet as the planners see it, in the form of a state file for `tocsin plan`."""
     return service.planning_state()
 
 
-@router.get("/journal", tags=["journal"])
+@read_router.get("/journal", tags=["journal"])
 def journal(
-    service: Brain,
+    service: ServiceDep,
     _who: Viewer,
     after: Sequence64 = 0,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
@@ -191,7 +150,115 @@ def journal(
     return service.journal(after, limit, kind)
 
 
-@router.get("/journal/verify", tags=["journal"])
-def verify_journal(service: Brain, _who: Viewer) -> VerificationOut:
+@read_router.get("/journal/verify", tags=["journal"])
+def verify_journal(service: ServiceDep, _who: Viewer) -> VerificationOut:
     """Whether the journal's hash chain holds from the first entry to the last."""
     return service.verify_journal()
+
+
+class EncodedMap:
+    """The map's body and tag, made once for each map: the service gives the same object until something changes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._of: FleetMap | None = None
+        self._body = b""
+        self._tag = ""
+
+    def of(self, made: FleetMap) -> tuple[bytes, str]:
+        """Body and ETag of `made`."""
+        with self._lock:
+            if made is not self._of:
+                self._of, self._body = made, made.model_dump_json().encode()
+                self._tag = f'"{hashlib.blake2b(self._body, digest_size=12).hexdigest()}"'
+            return self._body, self._tag
+
+
+def _encoded_of(request: Request) -> EncodedMap:
+    found: EncodedMap = request.app.state.encoded_map
+    return found
+
+
+Encoded = Annotated[EncodedMap, Depends(_encoded_of)]
+_NOT_MODIFIED: dict[int | str, dict[str, Any]] = {
+    304: {"description": "The map is the one whose ETag was sent as If-None-Match."}
+}
+
+
+@read_router.get("/map", tags=["fleet"], response_model=FleetMap, responses=_NOT_MODIFIED)
+def fleet_map(
+    service: ServiceDep,
+    encoded: Encoded,
+    _who: Viewer,
+    if_none_match: Annotated[str | None, Header(max_length=1_000)] = None,
+) -> Response:
+    """Every GPU in columns, by rack, host and index; 304 where it has not changed since the ETag that is sent."""
+    body, tag = encoded.of(service.fleet_map())
+    headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
+    if if_none_match is not None and tag in {part.strip() for part in if_none_match.split(",")}:
+        return Response(status_code=304, headers=headers)
+    return Response(body, media_type="application/json", headers=headers)
+
+
+@read_router.get("/attention", tags=["fleet"])
+def attention(service: ServiceDep, _who: Viewer, limit: Annotated[int, Query(ge=1, le=1_000)] = 20) -> Attention:
+    """What needs a person now: incidents, silent GPUs and what is expected, worst first, with the cost of waiting."""
+    return service.attention(limit)
+
+
+@read_router.get("/gpus/{uuid}/peers", tags=["fleet"], responses=documented(400, 404))
+def peers(
+    service: ServiceDep,
+    _who: Viewer,
+    uuid: Uuid,
+    metric: Annotated[list[str], Query(min_length=1, max_length=32, description="Metric or variant; repeatable.")],
+    by: Annotated[PeerGroup, Query(description="Whom the GPU is compared with.")] = PeerGroup.NODE,
+    start: Annotated[str | None, Query(description="RFC 3339. Default: six hours before `end`.")] = None,
+    end: Annotated[str | None, Query(description="RFC 3339. Default: the brain's clock.")] = None,
+    points: Annotated[int, Query(ge=10, le=1_000)] = 120,
+) -> PeerBand:
+    """The 10th, 50th and 90th percentile of some metrics over a GPU's peers in [`start`, `end`), 35 days at most."""
+    check_metrics(metric)
+    start_ms, end_ms = span_of(start, end, service.now_ms() + 1, DEFAULT_SPAN_MS)
+    return service.peers(uuid, by, list(dict.fromkeys(metric)), start_ms, end_ms, points)
+
+
+Limit = Annotated[int, Query(ge=1, le=500, description="Most entries of each list.")]
+
+
+@read_router.get("/forecast", tags=["ahead"])
+def forecast(service: ServiceDep, _who: Viewer, limit: Limit = 20) -> ForecastOut:
+    """Risks of hardware faults, memory that runs full and fragmentation that grows, the most urgent first."""
+    return service.forecast(limit)
+
+
+@read_router.get("/forecast/capacity", tags=["ahead"])
+def capacity(service: ServiceDep, _who: Viewer) -> CapacityOut:
+    """Pools and the fleet's fragmentation a week ahead, with intervals; 503 while it is worked out."""
+    return service.capacity()
+
+
+@read_router.get("/fragmentation", tags=["ahead"])
+def fragmentation(service: ServiceDep, _who: Viewer, limit: Limit = 20) -> FragmentationOut:
+    """Free, fragmented and stranded GPUs, by pool and host, and MIG layouts, the worst first."""
+    return service.fragmentation(limit)
+
+
+@read_router.get("/plan/{planner}", tags=["ahead"])
+def plan(
+    service: ServiceDep, _who: Viewer, planner: Annotated[Planner, PathParameter(description="Which planner.")]
+) -> PlansOut:
+    """What a planner would do with the fleet as it is now, without doing it; 503 while it is worked out."""
+    return service.plan(planner)
+
+
+@read_router.get("/cost", tags=["ahead"], responses=documented(400))
+def cost(
+    service: ServiceDep,
+    _who: Viewer,
+    start: Annotated[str | None, Query(description="RFC 3339. Default: 24 hours before `end`.")] = None,
+    end: Annotated[str | None, Query(description="RFC 3339. Default: the brain's clock.")] = None,
+) -> CostOut:
+    """What GPUs were used for, energy and faults, in the whole hours that `start` and `end` touch, at most 35 days."""
+    start_ms, end_ms = span_of(start, end, service.now_ms(), DAY - HOUR)
+    return service.cost(start_ms, end_ms)

@@ -8,7 +8,7 @@ from pydantic import SecretStr, ValidationError
 
 from tocsin.api.app import create_app
 from tocsin.api.principal import Grant, Principal, grants_of, simple
-from tocsin.api.reached import pools_of
+from tocsin.api.routes_decisions import pools_of
 from tocsin.client.models import DecisionOut, SubjectOut
 from tocsin.config.access import AccessScope, ApiSettings, GroupRole, Role, Token
 from tocsin.domain.finding import ActionKind

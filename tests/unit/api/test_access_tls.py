@@ -14,8 +14,7 @@ import pytest
 import trustme
 from pydantic import SecretStr, ValidationError
 
-from tocsin.api.server import ApiServer
-from tocsin.api.tls import ServerTls, names_of
+from tocsin.api.server import ApiServer, ServerTls, names_of
 from tocsin.client.client import Client
 from tocsin.client.errors import Denied
 from tocsin.client.tls import ClientTls, client_context

@@ -12,8 +12,8 @@ from influxdb_client.client.influxdb_client import InfluxDBClient
 from influxdb_client.client.write_api import SYNCHRONOUS
 
 from tocsin.api.app import create_app
-from tocsin.api.body import MAX_MEMBERS, unpack
 from tocsin.api.errors import ApiError
+from tocsin.api.routes_ops import MAX_MEMBERS, unpack
 from tocsin.config.access import ApiSettings
 from tocsin_testing.fake_service import FakeService, serving
 
