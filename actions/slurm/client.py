@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from tocsin.actions.slurm import parse_json, parse_text
+from tocsin.actions.slurm.parse_json import jobs_of_json, nodes_of_json
+from tocsin.actions.slurm.parse_text import jobs_of_text, nodes_of_text
 from tocsin.actions.slurm.runner import Runner, SlurmProblem, Trouble, checked
 from tocsin.actions.slurm.state import SlurmJob, SlurmNode, Snapshot
 from tocsin.config.slurm import SlurmSettings
@@ -156,17 +157,17 @@ class Slurm:
     def _nodes(self) -> list[SlurmNode]:
         return self._read(
             ["sinfo", "--all", "--json"],
-            parse_json.read_nodes,
+            nodes_of_json,
             ["scontrol", "--all", "show", "node", "--oneliner"],
-            parse_text.read_nodes,
+            nodes_of_text,
         )
 
     def _jobs(self) -> list[SlurmJob]:
         return self._read(
             ["squeue", "--all", "--json"],
-            parse_json.read_jobs,
+            jobs_of_json,
             ["scontrol", "--all", "--details", "show", "job", "--oneliner"],
-            parse_text.read_jobs,
+            jobs_of_text,
         )
 
     def _read(self, command: Command, read: Callable[[str], _T], older: Command, read_older: Callable[[str], _T]) -> _T:

@@ -13,23 +13,23 @@ from tocsin.actions.slurm.state import ACTIVE, SlurmJob, SlurmNode, split_state
 from tocsin.actions.slurm.words import gpu_count, gpus_by_node, job_ref, names, plain
 
 
-def read_nodes(text: str) -> list[SlurmNode]:
+def nodes_of_json(text: str) -> list[SlurmNode]:
     """Every node of ``sinfo --json``, each once. Raises ValueError for what is no such output."""
     found: dict[str, SlurmNode] = {}
-    for item in _list(text, "nodes", "sinfo"):
+    for item in _json_list(text, "nodes", "sinfo"):
         name = plain(item.get("name"))
         if name:
-            found[name] = _node(name, item)
+            found[name] = _json_node(name, item)
     return list(found.values())
 
 
-def read_jobs(text: str) -> list[SlurmJob]:
+def jobs_of_json(text: str) -> list[SlurmJob]:
     """Every job of ``squeue --json``. Raises ValueError for what is no such output."""
-    jobs = (_job(item) for item in _list(text, "jobs"))
+    jobs = (_json_job(item) for item in _json_list(text, "jobs"))
     return [job for job in jobs if job is not None]
 
 
-def _list(text: str, *keys: str) -> list[dict[str, Any]]:
+def _json_list(text: str, *keys: str) -> list[dict[str, Any]]:
     try:
         document = json.loads(text)
     except RecursionError:
@@ -40,7 +40,7 @@ def _list(text: str, *keys: str) -> list[dict[str, Any]]:
     raise ValueError(f"there is no list {keys[0]!r} in it")
 
 
-def _node(name: str, item: dict[str, Any]) -> SlurmNode:
+def _json_node(name: str, item: dict[str, Any]) -> SlurmNode:
     base, flags = split_state([*_words(item.get("state")), *_words(item.get("state_flags"))])
     return SlurmNode(
         name,
@@ -51,20 +51,20 @@ def _node(name: str, item: dict[str, Any]) -> SlurmNode:
         plain(item.get("comment")),
         tuple(_words(item.get("partitions"))),
         gpu_count(item.get("gres")),
-        _number(item.get("boot_time")) or 0,
-        _number(item.get("last_busy")) or 0,
+        _json_number(item.get("boot_time")) or 0,
+        _json_number(item.get("last_busy")) or 0,
     )
 
 
-def _job(item: dict[str, Any]) -> SlurmJob | None:
-    number = _number(item.get("job_id"))
+def _json_job(item: dict[str, Any]) -> SlurmJob | None:
+    number = _json_number(item.get("job_id"))
     if not number:
         return None
-    task, array = _number(item.get("array_task_id")), _number(item.get("array_job_id")) or 0
+    task, array = _json_number(item.get("array_task_id")), _json_number(item.get("array_job_id")) or 0
     nodes = names(item.get("nodes"))
     details = item.get("gres_detail")
     return SlurmJob(
-        job_ref(number, array, task, _number(item.get("het_job_id")) or 0),
+        job_ref(number, array, task, _json_number(item.get("het_job_id")) or 0),
         number,
         _job_state(_words(item.get("job_state"))),
         nodes,
@@ -77,9 +77,9 @@ def _job(item: dict[str, Any]) -> SlurmJob | None:
         plain(item.get("current_working_directory")),
         plain(item.get("user_name")),
         gpus_by_node(nodes, details) if isinstance(details, list) else {},
-        _number(item.get("priority")) or 0,
-        _number(item.get("start_time")) or 0,
-        (_number(item.get("end_time")) or 0) if _number(item.get("time_limit")) else 0,
+        _json_number(item.get("priority")) or 0,
+        _json_number(item.get("start_time")) or 0,
+        (_json_number(item.get("end_time")) or 0) if _json_number(item.get("time_limit")) else 0,
     )
 
 
@@ -102,7 +102,7 @@ def _words(value: object) -> list[str]:
     return [word for word in value if isinstance(word, str)] if isinstance(value, list) else []
 
 
-def _number(value: object) -> int | None:
+def _json_number(value: object) -> int | None:
     if isinstance(value, dict):
         if value.get("set") is False or value.get("infinite") is True:
             return None

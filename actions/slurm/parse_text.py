@@ -23,15 +23,15 @@ _AFTER_FREE = {
 }
 
 
-def read_nodes(text: str) -> list[SlurmNode]:
+def nodes_of_text(text: str) -> list[SlurmNode]:
     """Nodes of ``scontrol show node --oneliner``; lines that show none are passed over."""
     records = [_fields(line) for line in text.splitlines() if line.startswith("NodeName=")]
-    return [_node(record) for record in records if plain(record.get("NodeName"))]
+    return [_text_node(record) for record in records if plain(record.get("NodeName"))]
 
 
-def read_jobs(text: str) -> list[SlurmJob]:
+def jobs_of_text(text: str) -> list[SlurmJob]:
     """Jobs of ``scontrol -d show job --oneliner``; lines that show none are passed over."""
-    jobs = (_job(line) for line in text.splitlines() if line.startswith("JobId="))
+    jobs = (_text_job(line) for line in text.splitlines() if line.startswith("JobId="))
     return [job for job in jobs if job is not None]
 
 
@@ -49,7 +49,7 @@ def _fields(line: str) -> dict[str, str]:
     return found
 
 
-def _node(record: dict[str, str]) -> SlurmNode:
+def _text_node(record: dict[str, str]) -> SlurmNode:
     base, flags = split_state(record.get("State", "").split("+"))
     reason = record.get("Reason", "")
     who = _WHO.search(reason)
@@ -62,21 +62,21 @@ def _node(record: dict[str, str]) -> SlurmNode:
         plain(record.get("Comment")),
         tuple(part for part in plain(record.get("Partitions")).split(",") if part),
         gpu_count(record.get("Gres")),
-        _seconds(record.get("BootTime")),
-        _seconds(record.get("LastBusyTime")),
+        _local_seconds(record.get("BootTime")),
+        _local_seconds(record.get("LastBusyTime")),
     )
 
 
-def _job(line: str) -> SlurmJob | None:
+def _text_job(line: str) -> SlurmJob | None:
     record = _fields(line)
-    number = _number(record.get("JobId"))
+    number = _text_number(record.get("JobId"))
     if not number:
         return None
     nodes = names(record.get("NodeList"))
-    task = _number(record.get("ArrayTaskId"))
+    task = _text_number(record.get("ArrayTaskId"))
     held = {node: text for listed, text in _RESOURCES.findall(line) for node in names(listed)}
     return SlurmJob(
-        job_ref(number, _number(record.get("ArrayJobId")) or 0, task, _number(record.get("HetJobId")) or 0),
+        job_ref(number, _text_number(record.get("ArrayJobId")) or 0, task, _text_number(record.get("HetJobId")) or 0),
         number,
         record.get("JobState", "UNKNOWN").upper(),
         nodes,
@@ -89,17 +89,17 @@ def _job(line: str) -> SlurmJob | None:
         plain(record.get("WorkDir")),
         plain(record.get("UserId")).split("(")[0],
         gpus_by_node(nodes, [held.get(node, "") for node in nodes]),
-        _number(record.get("Priority")) or 0,
-        _seconds(record.get("StartTime")),
-        _seconds(record.get("EndTime")),
+        _text_number(record.get("Priority")) or 0,
+        _local_seconds(record.get("StartTime")),
+        _local_seconds(record.get("EndTime")),
     )
 
 
-def _number(text: str | None) -> int | None:
+def _text_number(text: str | None) -> int | None:
     return int(text) if text and text.isdecimal() and text.isascii() and len(text) < 19 else None
 
 
-def _seconds(text: str | None) -> int:
+def _local_seconds(text: str | None) -> int:
     """Slurm's local time in seconds since the epoch; 0 where it says none."""
     try:
         return int(datetime.fromisoformat(text or "").astimezone().timestamp())

@@ -9,9 +9,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.actions.slurm import comments, parse_json, parse_text
+from tocsin.actions.slurm import comments
 from tocsin.actions.slurm.comments import CommentTag
 from tocsin.actions.slurm.hostlist import expand
+from tocsin.actions.slurm.parse_json import jobs_of_json, nodes_of_json
+from tocsin.actions.slurm.parse_text import jobs_of_text, nodes_of_text
 from tocsin.actions.slurm.state import BASES, split_state
 
 DATA = Path(__file__).parent.parent / "data" / "slurm"
@@ -35,7 +37,7 @@ def changed(records: list[dict[str, Any]]) -> st.SearchStrategy[dict[str, Any]]:
 
 @given(st.lists(changed(SEEN_NODES), max_size=3))
 def test_nodes_of_any_shape(records: list[dict[str, Any]]) -> None:
-    for node in parse_json.read_nodes(json.dumps({"nodes": records})):
+    for node in nodes_of_json(json.dumps({"nodes": records})):
         assert node.name
         assert node.base in BASES
         assert not node.flags & BASES
@@ -43,7 +45,7 @@ def test_nodes_of_any_shape(records: list[dict[str, Any]]) -> None:
 
 @given(st.lists(changed(SEEN_JOBS), max_size=3))
 def test_jobs_of_any_shape(records: list[dict[str, Any]]) -> None:
-    for job in parse_json.read_jobs(json.dumps({"jobs": records})):
+    for job in jobs_of_json(json.dumps({"jobs": records})):
         assert job.ref
         assert not (job.active and job.pending)
         assert set(job.gpus) <= set(job.nodes)
@@ -51,7 +53,7 @@ def test_jobs_of_any_shape(records: list[dict[str, Any]]) -> None:
 
 @given(st.text(max_size=200) | anything.map(json.dumps))
 def test_what_is_no_such_output_is_a_value_error(text: str) -> None:
-    for read in (parse_json.read_nodes, parse_json.read_jobs):
+    for read in (nodes_of_json, jobs_of_json):
         try:
             read(text)
         except ValueError:
@@ -62,9 +64,9 @@ def test_what_is_no_such_output_is_a_value_error(text: str) -> None:
 def test_text_cut_and_changed_anywhere(text: str, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(text)))
     broken = text[:at] + data.draw(st.text(max_size=10)) + text[at + data.draw(st.integers(0, 30)) :]
-    for node in parse_text.read_nodes(broken):
+    for node in nodes_of_text(broken):
         assert node.base in BASES
-    for job in parse_text.read_jobs(broken):
+    for job in jobs_of_text(broken):
         assert job.number > 0
 
 

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.actions.slurm import comments, parse_json, parse_text
+from tocsin.actions.slurm import comments
 from tocsin.actions.slurm.comments import CommentTag
 from tocsin.actions.slurm.hostlist import expand
 from tocsin.actions.slurm.nodes import foreign, is_ours
+from tocsin.actions.slurm.parse_json import jobs_of_json, nodes_of_json
+from tocsin.actions.slurm.parse_text import jobs_of_text, nodes_of_text
 from tocsin.actions.slurm.runner import Answer, CommandRunner, Trouble, trouble_of
 from tocsin.actions.slurm.state import SlurmNode, split_state
 from tocsin.actions.slurm.words import gpu_count, gpu_indices, job_ref
@@ -32,7 +34,7 @@ def transcript(name: str) -> list[tuple[str, Answer]]:
 
 
 def test_nodes_in_json_with_their_flags_beside_the_state() -> None:
-    nodes = {node.name: node for node in parse_json.read_nodes((DATA / "sinfo_all_states.json").read_text())}
+    nodes = {node.name: node for node in nodes_of_json((DATA / "sinfo_all_states.json").read_text())}
     assert [node.base for node in nodes.values()] == ["IDLE", "MIXED", "IDLE", "DOWN", "UNKNOWN"]
     first = nodes["node-1"]
     assert (first.drained, first.schedulable, first.ready) == (True, False, True)
@@ -43,14 +45,14 @@ def test_nodes_in_json_with_their_flags_beside_the_state() -> None:
 
 
 def test_a_killed_slurmd_is_seen_as_not_responding() -> None:
-    nodes = parse_json.read_nodes((DATA / "sinfo_down_not_responding.json").read_text())
+    nodes = nodes_of_json((DATA / "sinfo_down_not_responding.json").read_text())
     lost = [node for node in nodes if "NOT_RESPONDING" in node.flags]
     assert [(node.name, node.ready, node.schedulable) for node in lost] == [("node-5", False, False)]
 
 
 def test_text_and_json_say_the_same_of_the_same_nodes() -> None:
-    text = parse_text.read_nodes(transcript("scontrol_show_node_all_states.txt")[0][1].out)
-    found = parse_json.read_nodes((DATA / "sinfo_all_states.json").read_text())
+    text = nodes_of_text(transcript("scontrol_show_node_all_states.txt")[0][1].out)
+    found = nodes_of_json((DATA / "sinfo_all_states.json").read_text())
     assert [(n.name, n.base, n.flags, n.partitions, n.gpus) for n in text] == [
         (n.name, n.base, n.flags, n.partitions, n.gpus) for n in found
     ]
@@ -68,16 +70,16 @@ def test_newer_versions_list_the_words_of_a_state_and_wrap_numbers() -> None:
             }
         ],
     }
-    (node,) = parse_json.read_nodes(json.dumps(document))
+    (node,) = nodes_of_json(json.dumps(document))
     assert (node.base, sorted(node.flags), node.boot_s, node.busy_s) == ("IDLE", ["DRAIN", "NOT_RESPONDING"], 7, 0)
     jobs = {"jobs": [{"job_id": 9, "job_state": ["RUNNING"], "array_job_id": {"set": True, "number": 8}}]}
     jobs["jobs"][0]["array_task_id"] = {"set": True, "infinite": False, "number": 0}
-    (job,) = parse_json.read_jobs(json.dumps(jobs))
+    (job,) = jobs_of_json(json.dumps(jobs))
     assert (job.ref, job.active) == ("8_0", True)
 
 
 def test_jobs_in_json() -> None:
-    jobs = {job.number: job for job in parse_json.read_jobs((DATA / "squeue_mixed.json").read_text())}
+    jobs = {job.number: job for job in jobs_of_json((DATA / "squeue_mixed.json").read_text())}
     assert {number: job.state for number, job in jobs.items()} == {
         1: "RUNNING",
         2: "RUNNING",
@@ -88,23 +90,23 @@ def test_jobs_in_json() -> None:
     assert jobs[1].gpus == {"node-1": frozenset({0, 1, 2, 3})}
     assert (jobs[1].requeue, jobs[5].requeue, jobs[1].required_nodes) == (True, False, ("node-1",))
     assert (jobs[3].active, jobs[3].pending, jobs[3].nodes) == (False, True, ())
-    assert parse_json.read_jobs((DATA / "squeue_empty.json").read_text()) == []
+    assert jobs_of_json((DATA / "squeue_empty.json").read_text()) == []
 
 
 def test_jobs_in_text() -> None:
     for name, ref, state, requeue in (("running", "1", "RUNNING", True), ("array", "4", "PENDING", True)):
         shown = [answer.out for command, answer in transcript(f"scontrol_show_job_{name}.txt")][-1]
-        (job,) = parse_text.read_jobs(" ".join(shown.split()))
+        (job,) = jobs_of_text(" ".join(shown.split()))
         assert (job.ref, job.state, job.requeue, job.batch) == (ref, state, requeue, True)
     running = " ".join(transcript("scontrol_show_job_running.txt")[1][1].out.split())
-    (job,) = parse_text.read_jobs(running)
+    (job,) = jobs_of_text(running)
     assert (job.user, job.folder, job.nodes) == ("root", "/var/lib/slurm", ("node-1",))
     assert job.gpus == {"node-1": frozenset({0, 1, 2, 3})}
 
 
 def test_a_comment_or_reason_with_an_equals_sign_ends_where_it_ends() -> None:
     line = "NodeName=n1 State=IDLE+DRAIN Reason=fan A=1 B=2 [ann@2026-11-21T03:19:07] Comment=own State=X"
-    (node,) = parse_text.read_nodes(line)
+    (node,) = nodes_of_text(line)
     assert (node.reason, node.reason_user, node.comment) == ("fan A=1 B=2", "ann", "own State=X")
 
 
@@ -244,7 +246,7 @@ def test_only_slurm_s_own_words_are_nobody_s_decision(reason: str, by: str, nobo
     ],
 )
 def test_a_job_of_several_states_is_active_where_one_of_them_is(states: object, state: str, active: bool) -> None:
-    (job,) = parse_json.read_jobs(json.dumps({"jobs": [{"job_id": 7, "job_state": states}]}))
+    (job,) = jobs_of_json(json.dumps({"jobs": [{"job_id": 7, "job_state": states}]}))
     assert (job.state, job.active) == (state, active)
 
 
