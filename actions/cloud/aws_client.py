@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from tocsin.actions.cloud.aws import Activity, AwsProblem, Group, Instance
+from tocsin.actions.cloud.auto_scaling import Activity, AwsProblem, Group, Instance
 from tocsin.config.cloud import AwsSettings
 from tocsin.domain.clock import SECOND
 from tocsin.domain.errors import InputError

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tocsin.actions.cloud.asg import Scaling
-from tocsin.actions.cloud.aws import Activity, AutoScaling, AwsProblem, Group
+from tocsin.actions.cloud.auto_scaling import Activity, AutoScaling, AwsProblem, Group, Scaling
 from tocsin.actions.cloud.aws_client import open_boto
 from tocsin.actions.executors.registry import Dependencies, executor
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor

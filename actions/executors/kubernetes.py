@@ -8,13 +8,12 @@ from dataclasses import replace
 from tocsin.actions.executors.registry import Dependencies, executor
 from tocsin.actions.kubernetes import observe
 from tocsin.actions.kubernetes.actions import KubernetesActions, host_of, mig_config_of, pods_of, pool_of, wish_of
+from tocsin.actions.kubernetes.api import KubeError
 from tocsin.actions.kubernetes.client import open_door
 from tocsin.actions.kubernetes.cluster import Cluster
-from tocsin.actions.kubernetes.drain import Rounds
-from tocsin.actions.kubernetes.eviction import Round
-from tocsin.actions.kubernetes.port import KubeError
+from tocsin.actions.kubernetes.drain import Round, Rounds
+from tocsin.actions.kubernetes.observe import work_seen
 from tocsin.actions.kubernetes.rights import Need, needed
-from tocsin.actions.kubernetes.workloads import work_seen
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.view import FleetView

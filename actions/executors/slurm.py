@@ -17,12 +17,10 @@ from tocsin.actions.model.scope import named_host
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.facts import NodeState, WorkloadSeen
 from tocsin.actions.slurm import comments, nodes
-from tocsin.actions.slurm.client import Slurm
-from tocsin.actions.slurm.moving import CHECKPOINT, REQUEUE, Errand, Mover
-from tocsin.actions.slurm.power import DOWN, UP, Power, none_idle
-from tocsin.actions.slurm.runner import CommandRunner, Runner, SlurmProblem
+from tocsin.actions.slurm.client import CommandRunner, Runner, Slurm, SlurmProblem
+from tocsin.actions.slurm.jobs import CHECKPOINT, REQUEUE, Errand, Mover, work_seen
+from tocsin.actions.slurm.nodes import DOWN, UP, Power, none_idle
 from tocsin.actions.slurm.state import SlurmJob, SlurmNode, Snapshot
-from tocsin.actions.slurm.workloads import work_seen
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, Ruling, Verdict

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from tocsin.actions.kubernetes.port import PLAIN, Json, KubeError
+from tocsin.actions.kubernetes.api import PLAIN, Json, KubeError
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.domain.errors import InputError
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from tocsin.actions.kubernetes.objects import Node, Pod
-from tocsin.actions.kubernetes.port import MERGE, STRATEGIC, ApiClient, Json, KubeError
+from tocsin.actions.kubernetes.api import MERGE, STRATEGIC, ApiClient, Json, KubeError, Node, Pod
 from tocsin.actions.kubernetes.rights import Right
 
 PAGE = 500

@@ -2,18 +2,202 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tocsin.actions.kubernetes import patches
+from tocsin.actions.kubernetes.api import CHECKPOINT_DONE, CHECKPOINT_REQUESTED, Json, KubeError, Node, Pod
 from tocsin.actions.kubernetes.cluster import Cluster
-from tocsin.actions.kubernetes.eviction import Evictor, Round, Sorted, blockers, sort_pods, stuck
-from tocsin.actions.kubernetes.objects import Node, Pod
-from tocsin.actions.kubernetes.port import Json
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.domain.clock import Clock
+
+# Getting pods off a node: which ones leave, one round of asking, and what is in the way.
+
+FIRST_PAUSE_SECONDS = 5.0
+LONGEST_PAUSE_SECONDS = 60.0
+"""Rest between two requests to evict one pod: doubles from the first to the longest (own choice; kubectl rests 5 s)."""
+MOST_REFUSALS = 3
+"""Answers 500 for one pod that are taken for a fault of the moment; two budgets on one pod answer so for ever."""
+
+_BUDGET = re.compile(r"disruption budget (\S+)")
+
+
+@dataclass(slots=True)
+class Wait:
+    """What one pod waits for: not asked again before `next_at`, seconds on the monotonic scale."""
+
+    next_at: float = 0.0
+    pause: float = 0.0
+    why: str = ""
+    budget: str = ""
+    refusals: int = 0
+
+
+@dataclass(slots=True)
+class Round:
+    """Everything that is remembered of one drain or migration between two rounds; a restart begins it anew.
+
+    `since` is when its time box began, `begun` whether the world was changed for it, `asked` when each pod was asked
+    for a checkpoint, by UID. `deleted` says that pods which budgets protect were deleted, which opens the second and
+    last time box. `silent_since` is when the server stopped answering, `doubtful` whether a request may have taken
+    effect unseen.
+    """
+
+    since: float
+    begun: bool = False
+    doubtful: bool = False
+    deleted: bool = False
+    evicted: set[str] = field(default_factory=set)
+    asked: dict[str, float] = field(default_factory=dict)
+    checkpoints: set[str] = field(default_factory=set)
+    waits: dict[str, Wait] = field(default_factory=dict)
+    times_blocked: int = 0
+    silent_since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """The pods of a node: those that `leave`, and those that stay behind, with why, by ``namespace/name``."""
+
+    leave: tuple[Pod, ...]
+    stay: dict[str, str]
+    stranded_gpus: tuple[str, ...]
+    """Of those that stay, the ones that hold GPUs and that a drain ought to have moved."""
+
+
+def sort_pods(pods: Sequence[Pod], settings: KubernetesSettings) -> Sorted:
+    """Which of a node's pods a drain evicts. Finished pods hold nothing and count for neither."""
+    leave, stay, stranded = [], {}, []
+    for pod in pods:
+        if pod.finished:
+            continue
+        why = stays(pod, settings)
+        if not why:
+            leave.append(pod)
+            continue
+        stay[pod.title] = why
+        if pod.gpus and not (pod.mirror or pod.of_daemon):
+            stranded.append(pod.title)
+    return Sorted(tuple(leave), stay, tuple(stranded))
+
+
+def stays(pod: Pod, settings: KubernetesSettings) -> str:
+    """Why a drain leaves the pod where it is; empty where it does not."""
+    if pod.mirror:
+        return "mirror pod"
+    if pod.of_daemon:
+        return "DaemonSet"
+    if pod.terminating:
+        return ""
+    if pod.keeps_files and not settings.evict_local_data:
+        return "local data (kubernetes.evict_local_data)"
+    if not pod.owner and not settings.evict_bare_pods:
+        return "no controller makes it anew (kubernetes.evict_bare_pods)"
+    return ""
+
+
+class Evictor:
+    """Asks for evictions."""
+
+    def __init__(self, cluster: Cluster, settings: KubernetesSettings) -> None:
+        self._cluster = cluster
+        self._settings = settings
+
+    def ask(self, pods: Sequence[Pod], state: Round, key: str, now: float) -> None:
+        """One round over `pods`: ask for checkpoints, then for the evictions that are due. Raises KubeError where the
+        server gives no answer or forbids the request."""
+        for pod in pods:
+            if not pod.terminating and self._saved(pod, state, key, now):
+                self._evict(pod, state, now)
+
+    def delete(self, pods: Sequence[Pod], state: Round) -> None:
+        """Delete the pods that a budget protects; one that has gone or was replaced meanwhile is no error."""
+        for pod in pods:
+            if not pod.terminating and state.waits.get(pod.uid, Wait()).budget:
+                try:
+                    self._cluster.delete_pod(pod)
+                except KubeError as error:
+                    if error.status not in {404, 409}:
+                        raise
+                state.evicted.add(pod.uid)
+
+    def _saved(self, pod: Pod, state: Round, key: str, now: float) -> bool:
+        """Whether the pod need not be waited for: its checkpoint is done, it takes none, or it took too long."""
+        longest = self._settings.checkpoint_seconds
+        if not longest or not pod.checkpoints or pod.uid in state.checkpoints:
+            return True
+        if pod.annotations.get(CHECKPOINT_DONE) == key:
+            state.checkpoints.add(pod.uid)
+            return True
+        if pod.uid not in state.asked:
+            ask_for_checkpoint(self._cluster, pod, key)
+            state.asked[pod.uid] = now
+        return now - state.asked[pod.uid] >= longest
+
+    def _evict(self, pod: Pod, state: Round, now: float) -> None:
+        wait = state.waits.setdefault(pod.uid, Wait())
+        if now < wait.next_at or wait.refusals >= MOST_REFUSALS:
+            return
+        try:
+            self._cluster.evict(pod, self._settings.grace_seconds)
+        except KubeError as error:
+            _put_off(wait, error, now)
+            state.times_blocked += error.status == 429
+            return
+        state.evicted.add(pod.uid)
+        wait.why = wait.budget = ""
+
+
+def ask_for_checkpoint(cluster: Cluster, pod: Pod, key: str) -> None:
+    """Write the request on the pod, once; a pod that has gone or was replaced meanwhile is no error."""
+    if pod.annotations.get(CHECKPOINT_REQUESTED) == key:
+        return
+    try:
+        cluster.annotate_pod(pod, {CHECKPOINT_REQUESTED: key})
+    except KubeError as error:
+        if error.status not in {404, 409, 422}:
+            raise
+
+
+def _put_off(wait: Wait, error: KubeError, now: float) -> None:
+    """Note why a pod was not evicted and when to ask again; what is no answer about this pod is raised."""
+    if error.status in {404, 409}:
+        # Gone, or another pod has its name: the next list shows which.
+        return
+    if error.status not in {429, 500}:
+        raise error
+    wait.pause = min(max(FIRST_PAUSE_SECONDS, 2 * wait.pause), LONGEST_PAUSE_SECONDS)
+    wait.next_at = now + max(wait.pause, error.retry_after or 0.0)
+    wait.why = "; ".join(error.causes) or error.message
+    wait.refusals = wait.refusals + 1 if error.status == 500 else 0
+    found = _BUDGET.search(wait.why)
+    wait.budget = found.group(1) if found else ""
+
+
+def blockers(pods: Sequence[Pod], state: Round) -> str:
+    """In words, what the pods that are still there wait for."""
+    words = []
+    for pod in pods:
+        wait = state.waits.get(pod.uid)
+        if pod.terminating or pod.uid in state.evicted:
+            words.append(f"{pod.title} is ending")
+        elif wait is not None and wait.why:
+            words.append(f"{pod.title}: {wait.why.rstrip('.')}")
+        elif pod.uid in state.asked:
+            words.append(f"{pod.title} takes its checkpoint")
+        else:
+            words.append(f"{pod.title} waits")
+    return ", ".join(words)
+
+
+def stuck(pods: Sequence[Pod], state: Round) -> bool:
+    """Whether nothing but pods that the server refuses to evict is left."""
+    none = Wait()
+    return bool(pods) and all(state.waits.get(pod.uid, none).refusals >= MOST_REFUSALS for pod in pods)
+
 
 MOST_REMEMBERED = 256
 """Actions whose state is kept; of what nobody asked about for longest, more is forgotten."""

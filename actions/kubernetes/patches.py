@@ -11,8 +11,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tocsin.actions.kubernetes.objects import Node
-from tocsin.actions.kubernetes.port import Json
+from tocsin.actions.kubernetes.api import Json, Node
 
 OWNER = "tocsin"
 """Value of the label, and the field manager of everything that Tocsin writes on nodes."""

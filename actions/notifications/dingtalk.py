@@ -11,8 +11,7 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 
-from tocsin.actions.notifications.delivery import Answer, Request, by_code, to_json
-from tocsin.actions.notifications.http_channel import HttpChannel
+from tocsin.actions.notifications.delivery import Answer, HttpChannel, Request, by_code, to_json
 from tocsin.actions.notifications.protocol import Channel, Delivery, Message
 from tocsin.actions.notifications.registry import ChannelDependencies, channel
 from tocsin.actions.notifications.text import clip_bytes, no_mention

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tocsin.actions.notifications.delivery import Request, to_json
-from tocsin.actions.notifications.http_channel import HttpChannel
+from tocsin.actions.notifications.delivery import HttpChannel, Request, to_json
 from tocsin.actions.notifications.protocol import Channel, Message
 from tocsin.actions.notifications.registry import ChannelDependencies, channel
 from tocsin.actions.notifications.text import clean, clip

@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tocsin.actions.planning.defragment import defragment, repack_mig
-from tocsin.actions.planning.follow_power import Cap, follow_power
-from tocsin.actions.planning.intent import RULES, Intent, subject_of_gpu, work_of
-from tocsin.actions.planning.plan import Plan, Step, StepKind
-from tocsin.actions.planning.power import PowerBudget
+from tocsin.actions.planning.plan import RULES, Intent, Plan, Step, StepKind, subject_of_gpu, work_of
+from tocsin.actions.planning.power import Cap, PowerBudget, follow_power
 from tocsin.actions.planning.scaling import Demand, ScalingPolicy, follow_demand, scale_in
 from tocsin.actions.planning.simulation import PlanBroken, Simulation
 from tocsin.actions.planning.state import FleetState, Pool

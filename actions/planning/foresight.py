@@ -6,9 +6,8 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tocsin.actions.planning.intent import RULES, work_of
 from tocsin.actions.planning.placement import assign
-from tocsin.actions.planning.plan import Plan, Step
+from tocsin.actions.planning.plan import RULES, Plan, Step, work_of
 from tocsin.actions.planning.state import UNSEEN, FleetState, Slot, Workload
 from tocsin.actions.planning.units import Limits, pinned, price
 from tocsin.domain.action_parameters import ActionParameters, DefragmentParameters, MigrateParameters

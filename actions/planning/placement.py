@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tocsin.actions.planning.measures import fleet_figures, mig_unusable
+from tocsin.actions.planning.bins import fleet_figures, mig_unusable
 from tocsin.actions.planning.plan import Move, Plan, Refusal, Step, StepKind
 from tocsin.actions.planning.simulation import Simulation, misfit
 from tocsin.actions.planning.state import SHARE_EPSILON, TEMPLATES, FleetState, GpuMode, Hold, Node, Slot, Workload

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from pydantic import SecretStr
 
-from tocsin.actions.kubernetes.port import KubeError
+from tocsin.actions.kubernetes.api import KubeError
 from tocsin.api.app import create_app
 from tocsin.api.server import ApiServer
 from tocsin.cli import act

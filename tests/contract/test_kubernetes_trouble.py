@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import trustme
 
+from tocsin.actions.kubernetes.api import KubeError
 from tocsin.actions.kubernetes.client import open_door
 from tocsin.actions.kubernetes.cluster import Cluster
-from tocsin.actions.kubernetes.port import KubeError
 from tocsin.actions.model.executor import ManagerUnavailable
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.domain.clock import SECOND, ManualClock

@@ -16,9 +16,8 @@ from tocsin.actions.model.executor import ExecutionResult
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.view import Confirmations, FleetView, GpuView
-from tocsin.actions.slurm.client import Slurm
-from tocsin.actions.slurm.hostlist import expand
-from tocsin.actions.slurm.runner import CommandRunner, SlurmProblem, Trouble
+from tocsin.actions.slurm.client import CommandRunner, Slurm, SlurmProblem, Trouble
+from tocsin.actions.slurm.parsing import expand
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.action_parameters import parameters_of
 from tocsin.domain.clock import HOUR, SystemClock

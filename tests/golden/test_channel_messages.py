@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.actions.notifications.http_channel import HttpChannel
+from tocsin.actions.notifications.delivery import HttpChannel
 from tocsin.actions.notifications.mail import compose
 from tocsin.actions.notifications.protocol import Message, Phase, message_of
 from tocsin.actions.notifications.registry import build_channel

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tocsin.actions.notifications.delivery import Request
-from tocsin.actions.notifications.http_channel import HttpChannel
+from tocsin.actions.notifications.delivery import HttpChannel, Request
 from tocsin.actions.notifications.mail import compose
 from tocsin.actions.notifications.pagerduty import SUMMARY_LIMIT
 from tocsin.actions.notifications.protocol import Message, Phase, message_of

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tocsin.actions.executors.kubernetes import Kubernetes
+from tocsin.actions.kubernetes.api import Json
 from tocsin.actions.kubernetes.cluster import Cluster
-from tocsin.actions.kubernetes.port import Json
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.domain.clock import SECOND, ManualClock

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.actions.kubernetes import patches
-from tocsin.actions.kubernetes.objects import Node
+from tocsin.actions.kubernetes.api import Node
 from tocsin_testing.kube_state import merge
 
 WORDS = st.text("abcdefgh-", min_size=1, max_size=6)

@@ -225,7 +225,7 @@ def _placed_anew(state: FleetState, steps: list[Step]) -> list[Step]:
 
 
 def _fragmented(state: FleetState) -> float:
-    from tocsin.actions.planning.measures import fleet_figures
+    from tocsin.actions.planning.bins import fleet_figures
 
     return fleet_figures(state)["fragmented_gpus"]
 

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from tocsin.actions.slurm import comments
 from tocsin.actions.slurm.comments import CommentTag
-from tocsin.actions.slurm.hostlist import expand
-from tocsin.actions.slurm.parse_json import jobs_of_json, nodes_of_json
-from tocsin.actions.slurm.parse_text import jobs_of_text, nodes_of_text
+from tocsin.actions.slurm.parsing import expand, jobs_of_json, jobs_of_text, nodes_of_json, nodes_of_text
 from tocsin.actions.slurm.state import BASES, split_state
 
 DATA = Path(__file__).parent.parent / "data" / "slurm"

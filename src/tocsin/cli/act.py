@@ -421,7 +421,7 @@ def scale(person: Person, target: str, replicas: int) -> int:
     """Set TARGET (NAMESPACE/KIND/NAME) to REPLICAS, unless an autoscaler owns it."""
     from pydantic import ValidationError
 
-    from tocsin.actions.kubernetes.place import place_of
+    from tocsin.actions.kubernetes.rights import place_of
 
     person.allow()
     try:

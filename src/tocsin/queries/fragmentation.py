@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tocsin.actions.planning.bins import mig_unusable
 from tocsin.actions.planning.layouts import Layout, layouts_of
-from tocsin.actions.planning.measures import mig_unusable
 from tocsin.actions.planning.state import FleetState
 from tocsin.client.models_fragmentation import (
     FragmentationOut,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tocsin.actions.cloud.aws import Activity, AwsProblem, Group, Instance
+from tocsin.actions.cloud.auto_scaling import Activity, AwsProblem, Group, Instance
 from tocsin.domain.clock import ManualClock
 
 SHORTAGE = "We currently do not have sufficient p5.48xlarge capacity in the Availability Zone you requested."

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tocsin.actions.slurm.runner import Answer, SlurmProblem, Trouble
+from tocsin.actions.slurm.client import Answer, SlurmProblem, Trouble
 from tocsin.actions.slurm.state import split_state
 
 

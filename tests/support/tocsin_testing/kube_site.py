@@ -19,9 +19,9 @@ from typing import Any, Protocol
 
 from tocsin.actions.executors.kubernetes import Kubernetes
 from tocsin.actions.executors.registry import Dependencies, build_executor
+from tocsin.actions.kubernetes.api import MERGE, PLAIN, STRATEGIC, ApiClient, Json, KubeError
 from tocsin.actions.kubernetes.client import judge, open_door
 from tocsin.actions.kubernetes.cluster import Cluster
-from tocsin.actions.kubernetes.port import MERGE, PLAIN, STRATEGIC, ApiClient, Json, KubeError
 from tocsin.actions.model.executor import Executor
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.config.settings import Settings

@@ -15,7 +15,7 @@ else:
     boto3 = pytest.importorskip("boto3", reason="the extra aws is not installed here; `make aws-test` runs these")
 from botocore.stub import ANY, Stubber
 
-from tocsin.actions.cloud.aws import TAG, AwsProblem
+from tocsin.actions.cloud.auto_scaling import TAG, AwsProblem
 from tocsin.actions.cloud.aws_client import Boto, open_boto
 from tocsin.actions.executors.aws_asg import AwsAsg
 from tocsin.config.cloud import AwsSettings

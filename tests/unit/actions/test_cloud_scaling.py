@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pytest_httpserver import HTTPServer
 
-from tocsin.actions.cloud.aws import TAG, Group, Instance
+from tocsin.actions.cloud.auto_scaling import TAG, Group, Instance
 from tocsin.actions.executors.aws_asg import AwsAsg
 from tocsin.actions.executors.registry import Dependencies, build_executor
 from tocsin.actions.model.scaling import gpus_wanted, nodes_wanted

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from tocsin.actions.executors.node import NodeAgents
+from tocsin.actions.kubernetes.api import Pod
 from tocsin.actions.kubernetes.cluster import Cluster
-from tocsin.actions.kubernetes.jobs import job_of_pod
-from tocsin.actions.kubernetes.objects import Pod
-from tocsin.actions.kubernetes.observe import node_states
+from tocsin.actions.kubernetes.observe import job_of_pod, node_states
 from tocsin.actions.loop.decide import decide
 from tocsin.actions.model.ranks import work_on
 from tocsin.actions.model.view import GpuView

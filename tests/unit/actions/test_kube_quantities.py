@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tocsin.actions.kubernetes.objects import Pod, whole
+from tocsin.actions.kubernetes.api import Pod, whole
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,10 @@ from dataclasses import replace
 import pytest
 
 from tocsin.actions.planning import rehearsal
-from tocsin.actions.planning.baseline import greedy
-from tocsin.actions.planning.bins import FleetBins, MigBins
-from tocsin.actions.planning.compare import compare, yardstick
-from tocsin.actions.planning.defragment import WHOLE_MODES, defragment, repack_mig
-from tocsin.actions.planning.measures import fleet_figures, mig_unusable
+from tocsin.actions.planning.bins import FleetBins, MigBins, fleet_figures, mig_unusable
+from tocsin.actions.planning.compare import compare, greedy, yardstick
+from tocsin.actions.planning.defragment import WHOLE_MODES, defragment, repack_mig, schedule
 from tocsin.actions.planning.plan import Move, Step, StepKind
-from tocsin.actions.planning.schedule import schedule
 from tocsin.actions.planning.simulation import PlanBroken, Simulation
 from tocsin.actions.planning.state import FleetState, GpuMode, Hold, Workload
 from tocsin.actions.planning.units import Limits, price, units_of

@@ -9,8 +9,7 @@ import pytest
 
 from tocsin.actions.planning import rehearsal
 from tocsin.actions.planning.defragment import figures
-from tocsin.actions.planning.follow_power import follow_power
-from tocsin.actions.planning.power import PowerBudget
+from tocsin.actions.planning.power import PowerBudget, follow_power
 from tocsin.actions.planning.scaling import Demand
 from tocsin.actions.planning.state import FleetState, Pool
 from tocsin.config.planning import PlanningSettings

@@ -15,7 +15,7 @@ from tocsin.actions.model.executor import ManagerUnavailable
 from tocsin.actions.model.ranks import work_on
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.slurm import comments
-from tocsin.actions.slurm.runner import Answer, SlurmProblem, Trouble
+from tocsin.actions.slurm.client import Answer, SlurmProblem, Trouble
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.action_parameters import parameters_of
 from tocsin.domain.clock import HOUR, SECOND, ManualClock

@@ -9,14 +9,20 @@ from pathlib import Path
 import pytest
 
 from tocsin.actions.slurm import comments
+from tocsin.actions.slurm.client import Answer, CommandRunner, Trouble, trouble_of
 from tocsin.actions.slurm.comments import CommentTag
-from tocsin.actions.slurm.hostlist import expand
 from tocsin.actions.slurm.nodes import foreign, is_ours
-from tocsin.actions.slurm.parse_json import jobs_of_json, nodes_of_json
-from tocsin.actions.slurm.parse_text import jobs_of_text, nodes_of_text
-from tocsin.actions.slurm.runner import Answer, CommandRunner, Trouble, trouble_of
+from tocsin.actions.slurm.parsing import (
+    expand,
+    gpu_count,
+    gpu_indices,
+    job_ref,
+    jobs_of_json,
+    jobs_of_text,
+    nodes_of_json,
+    nodes_of_text,
+)
 from tocsin.actions.slurm.state import SlurmNode, split_state
-from tocsin.actions.slurm.words import gpu_count, gpu_indices, job_ref
 from tocsin.config.slurm import SlurmSettings
 
 DATA = Path(__file__).parents[2] / "data" / "slurm"

@@ -10,7 +10,9 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from tocsin.actions.kubernetes import objects, patches, scaling
+from tocsin.actions.kubernetes import actions as scaling
+from tocsin.actions.kubernetes import api as objects
+from tocsin.actions.kubernetes import patches
 from tocsin.actions.kubernetes.rights import FEATURES
 from tocsin.cli import act
 from tocsin.cli.main import cli

@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from tocsin.actions.kubernetes.api import Json, KubeError
 from tocsin.actions.kubernetes.client import open_door
 from tocsin.actions.kubernetes.cluster import Cluster
-from tocsin.actions.kubernetes.port import Json, KubeError
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import SECOND, Clock
 

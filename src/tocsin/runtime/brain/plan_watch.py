@@ -10,10 +10,9 @@ from tocsin.actions.model.controls import Controls
 from tocsin.actions.model.scope import base_key
 from tocsin.actions.planning.build import work_id
 from tocsin.actions.planning.follow import Past, PlanDependencies, follow
-from tocsin.actions.planning.follow_power import Cap
 from tocsin.actions.planning.foresight import PLANNED, Foresight
-from tocsin.actions.planning.intent import RULES, Intent
-from tocsin.actions.planning.power import PowerBudget
+from tocsin.actions.planning.plan import RULES, Intent
+from tocsin.actions.planning.power import Cap, PowerBudget
 from tocsin.actions.planning.scaling import Demand, demand_of
 from tocsin.actions.planning.state import FleetState
 from tocsin.config.planning import PlanningSettings
