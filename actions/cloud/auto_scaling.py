@@ -43,7 +43,7 @@ class AwsProblem(ManagerUnavailable):
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
+class GroupInstance:
     """`lifecycle` is ``InService``, ``Pending``, ``Terminating`` and so on."""
 
     id: str
@@ -64,7 +64,7 @@ class Group:
     least: int
     most: int
     desired: int
-    instances: tuple[Instance, ...] = ()
+    instances: tuple[GroupInstance, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -79,7 +79,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Activity:
+class ScalingActivity:
     """One scaling activity; `status` is ``InProgress``, ``Successful``, ``Failed`` and so on."""
 
     at_ms: int
@@ -99,7 +99,7 @@ class AutoScaling(Protocol):
         """Those of `names` that exist, by name."""
         ...
 
-    def activities(self, group: str) -> list[Activity]:
+    def activities(self, group: str) -> list[ScalingActivity]:
         """The latest activities, the newest first."""
         ...
 
@@ -135,7 +135,7 @@ class Ended(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ScalingOrder:
     """What a tag of a group says.
 
     `target` is the desired number, or the instance to end; `before` the number before.
@@ -157,23 +157,23 @@ class Order:
         return f"{told}/{self.ended}" if self.ended else told
 
 
-def orders_on(group: Group) -> list[Order]:
+def orders_on(group: Group) -> list[ScalingOrder]:
     """What was asked of `group`, for whichever decision, the oldest first; tags that cannot be read are passed over."""
     found = (_read(value) for key, value in group.tags.items() if key.startswith(TAG))
     return sorted((order for order in found if order is not None), key=lambda order: (order.at_ms, order.id))
 
 
-def order_of(group: Group, identity: str) -> Order | None:
+def order_of(group: Group, identity: str) -> ScalingOrder | None:
     """What was begun on `group` for the decision with `identity`; None where nothing was."""
     return _read(group.tags.get(f"{TAG}{identity}", ""))
 
 
-def _read(value: str) -> Order | None:
+def _read(value: str) -> ScalingOrder | None:
     found = _ORDER.fullmatch(value)
     if found is None:
         return None
     identity, target, before, at_ms, ended = found.groups()
-    return Order(identity, target, int(before), int(at_ms), Ended(ended or ""))
+    return ScalingOrder(identity, target, int(before), int(at_ms), Ended(ended or ""))
 
 
 STALE_MS = HOUR
@@ -263,11 +263,11 @@ class Scaling:
     def _ask(self, group: Group, identity: str, count: int, now_ms: int, refused: list[str]) -> ExecutionResult:
         """The tag first: it makes a second call know the first; `before` undoes it."""
         target = group.desired + count
-        order = Order(identity, str(target), group.desired, now_ms)
+        order = ScalingOrder(identity, str(target), group.desired, now_ms)
         self._mark(group, order)
         return self._set(group, order, refused)
 
-    def _mark(self, group: Group, order: Order) -> None:
+    def _mark(self, group: Group, order: ScalingOrder) -> None:
         """Begin `order` in the group's tags, and make room for it among them first."""
         others = orders_on(group)
         over = [
@@ -279,7 +279,7 @@ class Scaling:
             self._aws.unmark(group.name, over)
         self._aws.mark(group.name, order.key, str(order))
 
-    def _set(self, group: Group, order: Order, refused: list[str]) -> ExecutionResult:
+    def _set(self, group: Group, order: ScalingOrder, refused: list[str]) -> ExecutionResult:
         said = _after(refused)
         if order.ended or (order.id, group.name) in self._accepted:
             self._close(group, order)
@@ -293,7 +293,7 @@ class Scaling:
         self._accepted.add((order.id, group.name))
         return ExecutionResult(True, f"asked {group.name} for {order.target} instances{said}", pending=True)
 
-    def _let_go(self, group: Group, order: Order, problem: AwsProblem) -> None:
+    def _let_go(self, group: Group, order: ScalingOrder, problem: AwsProblem) -> None:
         """Raise `problem` again unless the group is busy; what is refused for good must hold up no other order."""
         if problem.busy:
             return
@@ -301,13 +301,13 @@ class Scaling:
             self._close(group, order)
         raise problem
 
-    def _close(self, group: Group, order: Order) -> None:
+    def _close(self, group: Group, order: ScalingOrder) -> None:
         """Let other decisions have the group."""
         if not order.ended:
             done = replace(order, ended=Ended.DONE)
             self._aws.mark(group.name, done.key, str(done))
 
-    def _settled(self, group: Group, order: Order) -> Order:
+    def _settled(self, group: Group, order: ScalingOrder) -> ScalingOrder:
         """The order; where EC2 has no machines for the rest of it, ended with what came.
 
         The desired number goes down to the instances that exist, so that none is ended, and only where nobody else has
@@ -322,7 +322,9 @@ class Scaling:
         self._aws.mark(group.name, short.key, str(short))
         return short
 
-    def _progress(self, group: Group, order: Order, now_ms: int, refused: list[str], given: int = 0) -> ExecutionResult:
+    def _progress(
+        self, group: Group, order: ScalingOrder, now_ms: int, refused: list[str], given: int = 0
+    ) -> ExecutionResult:
         target = int(order.target) if order.target.isdecimal() else order.before
         if group.desired < target:
             return self._set(group, order, refused)
@@ -336,7 +338,7 @@ class Scaling:
         }
         return ExecutionResult(True, f"{group.name} runs {target} instances{_after(refused)}", effect=effect)
 
-    def _is_short(self, group: Group, order: Order) -> bool:
+    def _is_short(self, group: Group, order: ScalingOrder) -> bool:
         """Whether the newest activity since the order failed for want of machines; any, once it was put back."""
         if not order.target.isdecimal() or group.existing >= int(order.target):
             return False
@@ -349,7 +351,7 @@ class Scaling:
             return ExecutionResult(False, f"{instance} is protected from scale-in", lasting=False)
         if group.desired <= group.least:
             return ExecutionResult(False, f"{group.name} is at its minimum of {group.least}", lasting=False)
-        order = Order(identity, instance, group.desired, now_ms)
+        order = ScalingOrder(identity, instance, group.desired, now_ms)
         self._mark(group, order)
         try:
             self._aws.terminate(instance)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from tocsin.actions.cloud.auto_scaling import Activity, AwsProblem, Group, Instance
+from tocsin.actions.cloud.auto_scaling import AwsProblem, Group, GroupInstance, ScalingActivity
 from tocsin.config.cloud import AwsSettings
 from tocsin.domain.clock import SECOND
 from tocsin.domain.errors import InputError
@@ -25,10 +25,10 @@ class Boto:
         answer = _call(self._autoscaling.describe_auto_scaling_groups, AutoScalingGroupNames=list(names))
         return {found.name: found for found in map(_group, answer.get("AutoScalingGroups", ()))}
 
-    def activities(self, group: str) -> list[Activity]:
+    def activities(self, group: str) -> list[ScalingActivity]:
         answer = _call(self._autoscaling.describe_scaling_activities, AutoScalingGroupName=group, MaxRecords=_RECENT)
         return [
-            Activity(
+            ScalingActivity(
                 round(item["StartTime"].timestamp() * SECOND),
                 str(item.get("StatusCode", "")),
                 f"{item.get('StatusMessage', '')} {item.get('Cause', '')}".strip(),
@@ -116,7 +116,7 @@ def _group(item: Mapping[str, Any]) -> Group:
         int(item["MaxSize"]),
         int(item["DesiredCapacity"]),
         tuple(
-            Instance(each["InstanceId"], each["LifecycleState"], bool(each.get("ProtectedFromScaleIn")))
+            GroupInstance(each["InstanceId"], each["LifecycleState"], bool(each.get("ProtectedFromScaleIn")))
             for each in instances
         ),
         {tag["Key"]: tag.get("Value", "") for tag in item.get("Tags", ())},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tocsin.actions.cloud.auto_scaling import Activity, AutoScaling, AwsProblem, Group, Scaling
+from tocsin.actions.cloud.auto_scaling import AutoScaling, AwsProblem, Group, Scaling, ScalingActivity
 from tocsin.actions.cloud.aws_client import open_boto
 from tocsin.actions.executors.registry import Dependencies, executor
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
@@ -102,7 +102,7 @@ class _Planned:
     def groups(self, names: Sequence[str]) -> dict[str, Group]:
         return self._aws.groups(names)
 
-    def activities(self, group: str) -> list[Activity]:
+    def activities(self, group: str) -> list[ScalingActivity]:
         return self._aws.activities(group)
 
     def instance_on(self, host: str) -> str:

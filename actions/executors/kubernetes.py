@@ -7,11 +7,18 @@ from dataclasses import replace
 
 from tocsin.actions.executors.registry import Dependencies, executor
 from tocsin.actions.kubernetes import observe
-from tocsin.actions.kubernetes.actions import KubernetesActions, host_of, mig_config_of, pods_of, pool_of, wish_of
+from tocsin.actions.kubernetes.actions import (
+    KubernetesActions,
+    host_of,
+    mig_config_of,
+    pods_of,
+    pool_of,
+    replicas_asked,
+)
 from tocsin.actions.kubernetes.api import KubeError
-from tocsin.actions.kubernetes.client import open_door
+from tocsin.actions.kubernetes.client import connect
 from tocsin.actions.kubernetes.cluster import Cluster
-from tocsin.actions.kubernetes.drain import Round, Rounds
+from tocsin.actions.kubernetes.drain import DrainProgress, DrainProgresses
 from tocsin.actions.kubernetes.observe import work_seen
 from tocsin.actions.kubernetes.rights import Need, needed
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
@@ -43,7 +50,7 @@ class Kubernetes:
         self._settings = settings
         self._clock = clock
         self._hands = KubernetesActions(cluster, settings, clock)
-        self._rounds = Rounds(clock)
+        self._rounds = DrainProgresses(clock)
         self._owned: dict[str, tuple[str, int]] = {}
 
     def supports(self, action: ActionKind) -> bool:
@@ -91,7 +98,7 @@ class Kubernetes:
             return None
         try:
             if decision.action in _SCALING:
-                return self._hands.scaler.seen(self._settings.workloads[pool_of(decision)], wish_of(decision))
+                return self._hands.scaler.seen(self._settings.workloads[pool_of(decision)], replicas_asked(decision))
             return observe.seen(decision, self._cluster)
         except (KubeError, ValueError):
             return None
@@ -127,7 +134,7 @@ class Kubernetes:
 
     def _check_scaling(self, decision: Decision) -> Verdict:
         try:
-            wish_of(decision)
+            replicas_asked(decision)
         except ValueError:
             return Verdict(PRE_CHECK, Ruling.DENY, "its parameter replicas is no number")
         why, at_ms = self._owned.get(pool_of(decision), ("", 0))
@@ -136,7 +143,7 @@ class Kubernetes:
             return Verdict(PRE_CHECK, Ruling.HOLD, why, until_ms)
         return Verdict(PRE_CHECK, Ruling.ALLOW)
 
-    def _in_trouble(self, error: KubeError, decision: Decision, state: Round) -> ExecutionResult:
+    def _in_trouble(self, error: KubeError, decision: Decision, state: DrainProgress) -> ExecutionResult:
         """Go on a little later where the trouble may pass; else it has failed."""
         state.doubtful = state.doubtful or not error.certain
         now = self._clock.monotonic()
@@ -173,4 +180,4 @@ def _build(means: Dependencies) -> Executor:
     settings = means.settings.kubernetes
     if means.settings.actions.dry_run:
         settings = settings.model_copy(update={"dry_run": True})
-    return Kubernetes(Cluster(open_door(settings), dry_run=settings.dry_run), settings, means.clock)
+    return Kubernetes(Cluster(connect(settings), dry_run=settings.dry_run), settings, means.clock)

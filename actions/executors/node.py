@@ -11,7 +11,7 @@ from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.model.ranks import ranks_of, unseen_hosts, untold
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.view import FleetView
-from tocsin.actions.node.order_queue import WITHDRAWN, OrderQueue, Standing
+from tocsin.actions.node.order_queue import WITHDRAWN, OrderQueue, QueuedOrder
 from tocsin.actions.planning.facts import NodeState
 from tocsin.domain.action_parameters import (
     Rank,
@@ -129,7 +129,7 @@ class NodeAgents:
         late = [each for each in standing if _late(each, now_ms)]
         return self._give_up(standing, late) if late else _result(decision, standing)
 
-    def _rehearsed(self, decision: Decision, standing: Sequence[Standing], now_ms: int) -> ExecutionResult:
+    def _rehearsed(self, decision: Decision, standing: Sequence[QueuedOrder], now_ms: int) -> ExecutionResult:
         late = [each for each in standing if _late(each, now_ms)]
         result = self._give_up(standing, late) if late else _result(decision, standing)
         words = result.detail if result.detail.startswith("dry run") else f"dry run: {result.detail}"
@@ -158,7 +158,7 @@ class NodeAgents:
             return ExecutionResult(False, f"{said}: whether its GPU was reset is unknown", certain=False)
         return ExecutionResult(True, f"waits until {host} is seen out of service and empty again", pending=True)
 
-    def _give_up(self, standing: Sequence[Standing], late: Sequence[Standing]) -> ExecutionResult:
+    def _give_up(self, standing: Sequence[QueuedOrder], late: Sequence[QueuedOrder]) -> ExecutionResult:
         self._board.withdraw(each.order.key for each in standing)
         hosts = ", ".join(sorted({each.order.host for each in late}))
         taken = any(each.taken for each in standing)
@@ -167,7 +167,7 @@ class NodeAgents:
         why = said or "is it running, with node.allow set?"
         return ExecutionResult(False, f"the agent of {hosts} {problem} in time: {why}", certain=not taken)
 
-    def _take_back(self, standing: Sequence[Standing], fallen: Standing) -> ExecutionResult:
+    def _take_back(self, standing: Sequence[QueuedOrder], fallen: QueuedOrder) -> ExecutionResult:
         """One GPU of a job did not take part: the others are given back, and only then has it failed."""
         self._board.withdraw(each.order.key for each in standing)
         backs = [self._board.standing(f"{each.order.key}{WITHDRAWN}") for each in standing]
@@ -226,7 +226,7 @@ class NodeAgents:
         return inverse_of(decision)
 
 
-def _late(standing: Standing, now_ms: int) -> bool:
+def _late(standing: QueuedOrder, now_ms: int) -> bool:
     expires_ms = standing.order.expires_ms
     if not standing.taken:
         return now_ms >= expires_ms
@@ -253,7 +253,7 @@ def _drained(decision: Decision, view: FleetView) -> bool:
     return bool(members) and all(member.under_action for member in members)
 
 
-def _result(decision: Decision, standing: Sequence[Standing]) -> ExecutionResult:
+def _result(decision: Decision, standing: Sequence[QueuedOrder]) -> ExecutionResult:
     """What the reports add up to."""
     reports = [each.report for each in standing if each.report is not None]
     waiting = len(standing) - len(reports)

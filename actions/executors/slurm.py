@@ -18,9 +18,9 @@ from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.facts import NodeState, WorkloadSeen
 from tocsin.actions.slurm import comments, nodes
 from tocsin.actions.slurm.client import CommandRunner, Runner, Slurm, SlurmProblem
-from tocsin.actions.slurm.jobs import CHECKPOINT, REQUEUE, Errand, Mover, work_seen
-from tocsin.actions.slurm.nodes import DOWN, UP, Power, none_idle
-from tocsin.actions.slurm.state import SlurmJob, SlurmNode, Snapshot
+from tocsin.actions.slurm.jobs import CHECKPOINT, REQUEUE, JobTask, Mover, work_seen
+from tocsin.actions.slurm.nodes import DOWN, UP, CloudNodePower, none_idle
+from tocsin.actions.slurm.state import SlurmJob, SlurmNode, SlurmSnapshot
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, Ruling, Verdict
@@ -58,7 +58,7 @@ class SlurmExecutor:
         self._settings = settings
         self._clock = clock
         self._slurm = Slurm(settings, runner, clock)
-        self._power = Power(self._slurm)
+        self._power = CloudNodePower(self._slurm)
         self._indices: dict[str, int] = {}
         self._begun: set[str] = set()
 
@@ -134,7 +134,7 @@ class SlurmExecutor:
         # Of the cluster itself in a dry run too: the pre-check goes by what was seen last.
         seen, now_ms = self._slurm.snapshot(), self._clock.now_ms()
         if decision.action in _ON_POOLS:
-            power, pool = Power(slurm), pool_of(decision)
+            power, pool = CloudNodePower(slurm), pool_of(decision)
             if decision.action is ActionKind.SCALE_OUT:
                 return power.out(decision, pool, seen, now_ms)
             return power.back(decision, pool, seen, now_ms, self._named(named_host(decision)))
@@ -157,11 +157,11 @@ class SlurmExecutor:
             return ExecutionResult(True, f"{name} takes no new work")
         return self._empty(decision, slurm, node, seen)
 
-    def _empty(self, decision: Decision, slurm: Slurm, node: SlurmNode, seen: Snapshot) -> ExecutionResult:
+    def _empty(self, decision: Decision, slurm: Slurm, node: SlurmNode, seen: SlurmSnapshot) -> ExecutionResult:
         """The rest of a drain: what runs is waited for, or moved first."""
         now_ms, said, effect = self._clock.now_ms(), "", {}
         if self._settings.drain_jobs == "requeue":
-            errand = Errand(decision.id, node.name, requeue=True, deadline_ms=decision.parameters.context.deadline_ms)
+            errand = JobTask(decision.id, node.name, requeue=True, deadline_ms=decision.parameters.context.deadline_ms)
             progress = Mover(slurm).tend(errand, seen, now_ms)
             said, effect = f"; {progress.text()}", progress.effect()
             if not progress.done:
@@ -173,9 +173,9 @@ class SlurmExecutor:
         done = effect | nodes.drain_seconds(node, now_ms)
         return ExecutionResult(True, f"{node.name} is drained{said}", effect=done)
 
-    def _move(self, decision: Decision, slurm: Slurm, node: SlurmNode, seen: Snapshot) -> ExecutionResult:
+    def _move(self, decision: Decision, slurm: Slurm, node: SlurmNode, seen: SlurmSnapshot) -> ExecutionResult:
         """Checkpoint the jobs of a node, or of one GPU, and for a migration requeue them."""
-        errand = Errand(
+        errand = JobTask(
             decision.id,
             node.name,
             requeue=decision.action is ActionKind.MIGRATE,
@@ -206,7 +206,7 @@ class SlurmExecutor:
         index = self._indices.get(decision.subject.name)
         return index is not None and index in job.gpus.get(node, frozenset())
 
-    def _give_back(self, decision: Decision, slurm: Slurm, node: SlurmNode, seen: Snapshot) -> ExecutionResult:
+    def _give_back(self, decision: Decision, slurm: Slurm, node: SlurmNode, seen: SlurmSnapshot) -> ExecutionResult:
         drained = comments.find(node.comment, nodes.DRAIN)
         result = nodes.give_back(slurm, node, self._clock.now_ms())
         released = Mover(slurm).release_held(seen, drained.id) if result.ok and drained is not None else []
@@ -215,7 +215,7 @@ class SlurmExecutor:
         said = f"{result.detail}; released {', '.join(released)}"
         return ExecutionResult(True, said, lasting=result.lasting, effect=result.effect)
 
-    def _objection(self, decision: Decision, seen: Snapshot, view: FleetView) -> str:
+    def _objection(self, decision: Decision, seen: SlurmSnapshot, view: FleetView) -> str:
         if decision.action is ActionKind.SCALE_OUT:
             pool = pool_of(decision)
             none = f"partition {self._power.partition(pool)} has no powered-down cloud node left"
@@ -263,7 +263,7 @@ def _unproved(decision: Decision, view: FleetView) -> str:
     return f"{sick[0]} is not healthy" if sick else ""
 
 
-def _seen_on(decision: Decision, node: SlurmNode, seen: Snapshot) -> bool | None:
+def _seen_on(decision: Decision, node: SlurmNode, seen: SlurmSnapshot) -> bool | None:
     action = decision.action
     if action is ActionKind.UNCORDON:
         return not node.drained and node.base != "DOWN"
@@ -281,7 +281,7 @@ def _seen_on(decision: Decision, node: SlurmNode, seen: Snapshot) -> bool | None
     return action is ActionKind.CHECKPOINT or not any(job.active and node.name in job.nodes for job in told)
 
 
-def _state(node: SlurmNode, host: str, seen: Snapshot) -> NodeState:
+def _state(node: SlurmNode, host: str, seen: SlurmSnapshot) -> NodeState:
     jobs = seen.on(node.name)
     work = tuple(job.ref for job in jobs if job.gpus.get(node.name) or node.name not in job.gpus)
     held_by = frozenset(f"slurm {job.number}" for job in jobs if job.gpus.get(node.name))

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tocsin.actions.kubernetes import patches
-from tocsin.actions.kubernetes.api import CHECKPOINT_DONE, Json, KubeError, Node, Pod
+from tocsin.actions.kubernetes.api import CHECKPOINT_DONE, Json, KubeError, KubeNode, Pod
 from tocsin.actions.kubernetes.cluster import TRIES, Cluster
-from tocsin.actions.kubernetes.drain import Drainer, Round, Task, ask_for_checkpoint
-from tocsin.actions.kubernetes.patches import CordonNote, Standing
-from tocsin.actions.kubernetes.rights import Place, place_of
+from tocsin.actions.kubernetes.drain import Drainer, DrainProgress, DrainTask, ask_for_checkpoint
+from tocsin.actions.kubernetes.patches import CordonNote, CordonState
+from tocsin.actions.kubernetes.rights import WorkloadResource, resource_of
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.config.kubernetes import KubernetesSettings, KubernetesWorkload
 from tocsin.domain.action_parameters import DefragmentParameters, ScaleParameters
@@ -31,7 +31,7 @@ MINIMUM_SET = "tocsin.io/minimum-set"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ReplicaRequest:
     """`replicas` in all, or a step more (`direction` 1) or fewer (-1) than there are. `key` is the decision's id."""
 
     key: str
@@ -46,7 +46,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class Autoscaler:
     """The autoscaler of a workload: `kind` is ``HorizontalPodAutoscaler`` or ``ScaledObject`` (KEDA)."""
 
     kind: str
@@ -73,9 +73,9 @@ class Scaler:
         self._cluster = cluster
         self._move_minimum = move_minimum
 
-    def apply(self, workload: KubernetesWorkload, wish: Wish) -> ExecutionResult:
+    def apply(self, workload: KubernetesWorkload, wish: ReplicaRequest) -> ExecutionResult:
         """Ask for the replicas, once. Raises KubeError."""
-        place = place_of(workload)
+        place = resource_of(workload)
         for left in reversed(range(TRIES)):
             try:
                 return self._try(place, workload, wish)
@@ -84,9 +84,9 @@ class Scaler:
                     raise
         raise AssertionError("the last try returns or raises")
 
-    def seen(self, workload: KubernetesWorkload, wish: Wish) -> bool | None:
+    def seen(self, workload: KubernetesWorkload, wish: ReplicaRequest) -> bool | None:
         """Whether the replicas are as this decision set them; None while they are on the way, or it set none."""
-        place = place_of(workload)
+        place = resource_of(workload)
         held = self._cluster.workload(place.path)
         owner = self._owner(place, str(held.get("kind", "")))
         if owner is not None:
@@ -97,7 +97,7 @@ class Scaler:
         asked, there = _replicas(scale), int((scale.get("status") or {}).get("replicas", 0))
         return True if asked == there else None
 
-    def _try(self, place: Place, workload: KubernetesWorkload, wish: Wish) -> ExecutionResult:
+    def _try(self, place: WorkloadResource, workload: KubernetesWorkload, wish: ReplicaRequest) -> ExecutionResult:
         held = self._cluster.workload(place.path)
         owner = self._owner(place, str(held.get("kind", "")))
         if owner is not None:
@@ -113,7 +113,9 @@ class Scaler:
         self._cluster.set_replicas(place.path, target, scale["metadata"]["resourceVersion"], _manager(wish.key))
         return _scaled(f"{workload.target}: {now} -> {target} replicas", target - now)
 
-    def _hand_over(self, place: Place, workload: KubernetesWorkload, wish: Wish, owner: Owner) -> ExecutionResult:
+    def _hand_over(
+        self, place: WorkloadResource, workload: KubernetesWorkload, wish: ReplicaRequest, owner: Autoscaler
+    ) -> ExecutionResult:
         """Leave the replicas to their owner; where settings allow, move its minimum instead."""
         if not self._move_minimum:
             return ExecutionResult(False, f"{owner} sets the replicas of {workload.target}; it was left to that one")
@@ -133,7 +135,7 @@ class Scaler:
             self._cluster.patch_autoscaler(place.namespace, owner.name, body)
         return _scaled(f"{owner} of {workload.target}: minimum {owner.minimum} -> {target}", target - owner.minimum)
 
-    def _owner(self, place: Place, kind: str) -> Owner | None:
+    def _owner(self, place: WorkloadResource, kind: str) -> Autoscaler | None:
         for one in self._cluster.scaled_objects(place.namespace):
             spec = one.get("spec") or {}
             if _aims_at(spec.get("scaleTargetRef"), kind, place.name):
@@ -146,10 +148,10 @@ class Scaler:
         return None
 
 
-def _owner(kind: str, one: Json, lowest: Any, highest: Any) -> Owner:
+def _owner(kind: str, one: Json, lowest: Any, highest: Any) -> Autoscaler:
     metadata = one.get("metadata") or {}
     name, version = str(metadata.get("name", "")), str(metadata.get("resourceVersion", ""))
-    return Owner(kind, name, int(lowest), int(highest), version, metadata.get("annotations") or {})
+    return Autoscaler(kind, name, int(lowest), int(highest), version, metadata.get("annotations") or {})
 
 
 def _aims_at(target: Mapping[str, Any] | None, kind: str, name: str) -> bool:
@@ -200,11 +202,11 @@ def mig_config_of(decision: Decision) -> str:
     return asked.mig_config if isinstance(asked, DefragmentParameters) else ""
 
 
-def wish_of(decision: Decision) -> Wish:
+def replicas_asked(decision: Decision) -> ReplicaRequest:
     """The replicas that the decision asks for, None where it names no number."""
     asked = decision.parameters
     direction = 1 if decision.action is ActionKind.SCALE_OUT else -1
-    return Wish(decision.id, direction, asked.replicas if isinstance(asked, ScaleParameters) else None)
+    return ReplicaRequest(decision.id, direction, asked.replicas if isinstance(asked, ScaleParameters) else None)
 
 
 class KubernetesActions:
@@ -216,7 +218,7 @@ class KubernetesActions:
         self._clock = clock
         self._drainer = Drainer(cluster, settings, clock)
         self.scaler = Scaler(cluster, move_minimum=settings.autoscaled == "raise_minimum")
-        self._ways: dict[ActionKind, Callable[[Decision, Round], ExecutionResult]] = {
+        self._ways: dict[ActionKind, Callable[[Decision, DrainProgress], ExecutionResult]] = {
             ActionKind.CORDON: self._cordon,
             ActionKind.UNCORDON: self._uncordon,
             ActionKind.DRAIN: self._drain,
@@ -233,7 +235,7 @@ class KubernetesActions:
         """What can be carried out."""
         return frozenset(self._ways)
 
-    def carry_out(self, decision: Decision, state: Round) -> ExecutionResult:
+    def carry_out(self, decision: Decision, state: DrainProgress) -> ExecutionResult:
         """The next step of `decision`, whose action is one of `actions`."""
         return self._ways[decision.action](decision, state)
 
@@ -245,24 +247,24 @@ class KubernetesActions:
         """Take the marks of a cordon off a node that a person gave back; False where there are none."""
         return self._cluster.change_node(node, lambda fresh: patches.strip(fresh, self._settings.fault_taint))
 
-    def _cordon(self, decision: Decision, state: Round) -> ExecutionResult:
+    def _cordon(self, decision: Decision, state: DrainProgress) -> ExecutionResult:
         host = host_of(decision)
         stands = self._take(host, self._mark(decision), state)
-        if stands is Standing.UNDONE:
+        if stands is CordonState.UNDONE:
             return ExecutionResult(False, f"somebody made {host} schedulable again; it is left so")
-        if stands is Standing.FOREIGN:
+        if stands is CordonState.FOREIGN:
             return ExecutionResult(True, f"{host} is cordoned by somebody else; it is left so", lasting=False)
-        words = f"cordoned {host}" if stands is Standing.FREE else f"{host} is cordoned already"
+        words = f"cordoned {host}" if stands is CordonState.FREE else f"{host} is cordoned already"
         return ExecutionResult(True, words + self._tell(host, decision, healthy=False))
 
-    def _take(self, host: str, mark: CordonNote, state: Round) -> Standing:
+    def _take(self, host: str, mark: CordonNote, state: DrainProgress) -> CordonState:
         """Cordon `host` unless it is, or unless that was undone; how it stood before."""
-        stood = [Standing.FREE]
+        stood = [CordonState.FREE]
 
-        def change(node: Node) -> Json | None:
-            stood[0] = patches.standing(node, mark.key)
+        def change(node: KubeNode) -> Json | None:
+            stood[0] = patches.cordon_state(node, mark.key)
             if state.begun and node.schedulable:
-                stood[0] = Standing.UNDONE
+                stood[0] = CordonState.UNDONE
                 return None
             return patches.cordon(node, mark)
 
@@ -270,11 +272,11 @@ class KubernetesActions:
         state.begun = not self._cluster.dry_run
         return stood[0]
 
-    def _uncordon(self, decision: Decision, state: Round) -> ExecutionResult:
+    def _uncordon(self, decision: Decision, state: DrainProgress) -> ExecutionResult:
         host = host_of(decision)
         foreign = [False]
 
-        def change(node: Node) -> Json | None:
+        def change(node: KubeNode) -> Json | None:
             foreign[0] = not node.schedulable and not patches.is_ours(node)
             return patches.uncordon(node, self._settings.fault_taint)
 
@@ -284,7 +286,7 @@ class KubernetesActions:
             return ExecutionResult(False, f"{host} was cordoned by somebody else, who has to give it back")
         return ExecutionResult(True, f"{host} carries no mark of Tocsin's", lasting=False)
 
-    def _drain(self, decision: Decision, state: Round) -> ExecutionResult:
+    def _drain(self, decision: Decision, state: DrainProgress) -> ExecutionResult:
         host, mark = host_of(decision), self._mark(decision)
         before = state.begun
         try:
@@ -295,22 +297,24 @@ class KubernetesActions:
             return ExecutionResult(
                 True, f"{host} was deleted while it was drained; nothing is left to do", lasting=False
             )
-        if stands is Standing.UNDONE:
+        if stands is CordonState.UNDONE:
             return ExecutionResult(False, f"somebody made {host} schedulable again; the drain ends there")
         said = "" if before else self._tell(host, decision, healthy=False)
-        result = self._drainer.drain(Task(host, mark), state)
-        return replace(result, detail=result.detail + said, lasting=result.lasting and stands is not Standing.FOREIGN)
+        result = self._drainer.drain(DrainTask(host, mark), state)
+        return replace(
+            result, detail=result.detail + said, lasting=result.lasting and stands is not CordonState.FOREIGN
+        )
 
-    def _migrate(self, decision: Decision, state: Round) -> ExecutionResult:
+    def _migrate(self, decision: Decision, state: DrainProgress) -> ExecutionResult:
         host, wanted = host_of(decision), pods_of(decision)
         if not wanted:
             return ExecutionResult(False, f"no pods are named that hold {decision.subject.name}")
         if not state.begun:
             self._steer_away(host, decision.id)
             state.begun = not self._cluster.dry_run
-        return self._drainer.migrate(Task(host, self._mark(decision), wanted), state)
+        return self._drainer.migrate(DrainTask(host, self._mark(decision), wanted), state)
 
-    def _checkpoint(self, decision: Decision, state: Round) -> ExecutionResult:
+    def _checkpoint(self, decision: Decision, state: DrainProgress) -> ExecutionResult:
         host, wanted = host_of(decision), pods_of(decision)
         here = [pod for pod in self._cluster.pods_on(host) if not pod.finished and not pod.terminating]
         asked = [pod for pod in here if pod.checkpoints and (pod.title in wanted if wanted else pod.gpus)]
@@ -329,7 +333,7 @@ class KubernetesActions:
         late = took >= self._settings.checkpoint_seconds
         return ExecutionResult(not late, words, pending=not late, effect=effect)
 
-    def _avoid(self, decision: Decision, state: Round) -> ExecutionResult:
+    def _avoid(self, decision: Decision, state: DrainProgress) -> ExecutionResult:
         host = host_of(decision)
         until = self._steer_away(host, decision.id)
         if not until:
@@ -343,7 +347,7 @@ class KubernetesActions:
         done = self._cluster.change_node(host, lambda node: patches.avoid(node, until, key, by_taint=by_taint))
         return until if done else ""
 
-    def _repartition(self, decision: Decision, state: Round) -> ExecutionResult:
+    def _repartition(self, decision: Decision, state: DrainProgress) -> ExecutionResult:
         host = host_of(decision)
         node = self._cluster.node(host)
         if node.annotations.get(patches.MIG_KEY) == decision.id:
@@ -360,7 +364,7 @@ class KubernetesActions:
         self._cluster.change_node(host, lambda fresh: patches.repartition(fresh, config, decision.id))
         return ExecutionResult(True, f"asked mig-manager for {config} on {host}", pending=True)
 
-    def _repartitioned(self, node: Node, state: Round) -> ExecutionResult:
+    def _repartitioned(self, node: KubeNode, state: DrainProgress) -> ExecutionResult:
         answer, config = node.labels.get(patches.MIG_STATE, ""), node.labels.get(patches.MIG_CONFIG, "")
         took = self._clock.monotonic() - state.since
         effect = {"repartition_seconds": took}
@@ -374,11 +378,11 @@ class KubernetesActions:
         words = f"mig-manager on {node.name} still says {answer} after {self._settings.mig_seconds:.0f} s"
         return ExecutionResult(False, words, certain=False, effect=effect)
 
-    def _scale(self, decision: Decision, state: Round) -> ExecutionResult:
+    def _scale(self, decision: Decision, state: DrainProgress) -> ExecutionResult:
         workload = self._settings.workloads[pool_of(decision)]
         if decision.parameters.problem:
             return ExecutionResult(False, decision.parameters.problem)
-        return self.scaler.apply(workload, wish_of(decision))
+        return self.scaler.apply(workload, replicas_asked(decision))
 
     def _mark(self, decision: Decision) -> CordonNote:
         reason = f"{decision.rule}: {decision.sentence}"

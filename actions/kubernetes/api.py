@@ -133,7 +133,7 @@ class _Object:
         return self._metadata.get("annotations") or {}
 
 
-class Node(_Object):
+class KubeNode(_Object):
     """One node."""
 
     @property

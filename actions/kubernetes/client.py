@@ -68,7 +68,7 @@ class KubernetesClient:
         self._client.close()
 
 
-def open_door(settings: KubernetesSettings) -> KubernetesClient:
+def connect(settings: KubernetesSettings) -> KubernetesClient:
     """A door to the cluster that `settings` name; nothing is asked of it yet.
 
     Raises InputError where the library is not installed or the credentials cannot be read.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from tocsin.actions.kubernetes.api import MERGE, STRATEGIC, ApiClient, Json, KubeError, Node, Pod
+from tocsin.actions.kubernetes.api import MERGE, STRATEGIC, ApiClient, Json, KubeError, KubeNode, Pod
 from tocsin.actions.kubernetes.rights import Right
 
 PAGE = 500
@@ -31,13 +31,13 @@ class Cluster:
         """Let go of connections."""
         self._door.close()
 
-    def node(self, name: str) -> Node:
+    def node(self, name: str) -> KubeNode:
         """The node; 404 where there is none."""
-        return Node(self._door.ask("GET", f"/api/v1/nodes/{_in_path(name)}"))
+        return KubeNode(self._door.ask("GET", f"/api/v1/nodes/{_in_path(name)}"))
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[KubeNode]:
         """All nodes, from the server's cache."""
-        return [Node(item) for item in self._all("/api/v1/nodes", {"resourceVersion": "0"})]
+        return [KubeNode(item) for item in self._all("/api/v1/nodes", {"resourceVersion": "0"})]
 
     def pods_on(self, node: str) -> list[Pod]:
         """The pods that are bound to `node`, finished ones too."""
@@ -52,7 +52,7 @@ class Cluster:
         """The PodDisruptionBudgets of all namespaces."""
         return self._all("/apis/policy/v1/poddisruptionbudgets", {"resourceVersion": "0"})
 
-    def change_node(self, name: str, change: Callable[[Node], Json | None]) -> bool:
+    def change_node(self, name: str, change: Callable[[KubeNode], Json | None]) -> bool:
         """Apply the merge patch that `change` makes of the node as it is now; False where that is None.
 
         A change by somebody else in between is seen as 409, and `change` is asked again with a fresh read.

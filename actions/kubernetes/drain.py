@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tocsin.actions.kubernetes import patches
-from tocsin.actions.kubernetes.api import CHECKPOINT_DONE, CHECKPOINT_REQUESTED, Json, KubeError, Node, Pod
+from tocsin.actions.kubernetes.api import CHECKPOINT_DONE, CHECKPOINT_REQUESTED, Json, KubeError, KubeNode, Pod
 from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.config.kubernetes import KubernetesSettings
@@ -26,7 +26,7 @@ _BUDGET = re.compile(r"disruption budget (\S+)")
 
 
 @dataclass(slots=True)
-class Wait:
+class EvictionWait:
     """What one pod waits for: not asked again before `next_at`, seconds on the monotonic scale."""
 
     next_at: float = 0.0
@@ -37,7 +37,7 @@ class Wait:
 
 
 @dataclass(slots=True)
-class Round:
+class DrainProgress:
     """Everything that is remembered of one drain or migration between two rounds; a restart begins it anew.
 
     `since` is when its time box began, `begun` whether the world was changed for it, `asked` when each pod was asked
@@ -53,13 +53,13 @@ class Round:
     evicted: set[str] = field(default_factory=set)
     asked: dict[str, float] = field(default_factory=dict)
     checkpoints: set[str] = field(default_factory=set)
-    waits: dict[str, Wait] = field(default_factory=dict)
+    waits: dict[str, EvictionWait] = field(default_factory=dict)
     times_blocked: int = 0
     silent_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Sorted:
+class SortedPods:
     """The pods of a node: those that `leave`, and those that stay behind, with why, by ``namespace/name``."""
 
     leave: tuple[Pod, ...]
@@ -68,7 +68,7 @@ class Sorted:
     """Of those that stay, the ones that hold GPUs and that a drain ought to have moved."""
 
 
-def sort_pods(pods: Sequence[Pod], settings: KubernetesSettings) -> Sorted:
+def sort_pods(pods: Sequence[Pod], settings: KubernetesSettings) -> SortedPods:
     """Which of a node's pods a drain evicts. Finished pods hold nothing and count for neither."""
     leave, stay, stranded = [], {}, []
     for pod in pods:
@@ -81,7 +81,7 @@ def sort_pods(pods: Sequence[Pod], settings: KubernetesSettings) -> Sorted:
         stay[pod.title] = why
         if pod.gpus and not (pod.mirror or pod.of_daemon):
             stranded.append(pod.title)
-    return Sorted(tuple(leave), stay, tuple(stranded))
+    return SortedPods(tuple(leave), stay, tuple(stranded))
 
 
 def stays(pod: Pod, settings: KubernetesSettings) -> str:
@@ -106,17 +106,17 @@ class Evictor:
         self._cluster = cluster
         self._settings = settings
 
-    def ask(self, pods: Sequence[Pod], state: Round, key: str, now: float) -> None:
+    def ask(self, pods: Sequence[Pod], state: DrainProgress, key: str, now: float) -> None:
         """One round over `pods`: ask for checkpoints, then for the evictions that are due. Raises KubeError where the
         server gives no answer or forbids the request."""
         for pod in pods:
             if not pod.terminating and self._saved(pod, state, key, now):
                 self._evict(pod, state, now)
 
-    def delete(self, pods: Sequence[Pod], state: Round) -> None:
+    def delete(self, pods: Sequence[Pod], state: DrainProgress) -> None:
         """Delete the pods that a budget protects; one that has gone or was replaced meanwhile is no error."""
         for pod in pods:
-            if not pod.terminating and state.waits.get(pod.uid, Wait()).budget:
+            if not pod.terminating and state.waits.get(pod.uid, EvictionWait()).budget:
                 try:
                     self._cluster.delete_pod(pod)
                 except KubeError as error:
@@ -124,7 +124,7 @@ class Evictor:
                         raise
                 state.evicted.add(pod.uid)
 
-    def _saved(self, pod: Pod, state: Round, key: str, now: float) -> bool:
+    def _saved(self, pod: Pod, state: DrainProgress, key: str, now: float) -> bool:
         """Whether the pod need not be waited for: its checkpoint is done, it takes none, or it took too long."""
         longest = self._settings.checkpoint_seconds
         if not longest or not pod.checkpoints or pod.uid in state.checkpoints:
@@ -137,8 +137,8 @@ class Evictor:
             state.asked[pod.uid] = now
         return now - state.asked[pod.uid] >= longest
 
-    def _evict(self, pod: Pod, state: Round, now: float) -> None:
-        wait = state.waits.setdefault(pod.uid, Wait())
+    def _evict(self, pod: Pod, state: DrainProgress, now: float) -> None:
+        wait = state.waits.setdefault(pod.uid, EvictionWait())
         if now < wait.next_at or wait.refusals >= MOST_REFUSALS:
             return
         try:
@@ -162,7 +162,7 @@ def ask_for_checkpoint(cluster: Cluster, pod: Pod, key: str) -> None:
             raise
 
 
-def _put_off(wait: Wait, error: KubeError, now: float) -> None:
+def _put_off(wait: EvictionWait, error: KubeError, now: float) -> None:
     """Note why a pod was not evicted and when to ask again; what is no answer about this pod is raised."""
     if error.status in {404, 409}:
         # Gone, or another pod has its name: the next list shows which.
@@ -177,7 +177,7 @@ def _put_off(wait: Wait, error: KubeError, now: float) -> None:
     wait.budget = found.group(1) if found else ""
 
 
-def blockers(pods: Sequence[Pod], state: Round) -> str:
+def blockers(pods: Sequence[Pod], state: DrainProgress) -> str:
     """In words, what the pods that are still there wait for."""
     words = []
     for pod in pods:
@@ -193,9 +193,9 @@ def blockers(pods: Sequence[Pod], state: Round) -> str:
     return ", ".join(words)
 
 
-def stuck(pods: Sequence[Pod], state: Round) -> bool:
+def stuck(pods: Sequence[Pod], state: DrainProgress) -> bool:
     """Whether nothing but pods that the server refuses to evict is left."""
-    none = Wait()
+    none = EvictionWait()
     return bool(pods) and all(state.waits.get(pod.uid, none).refusals >= MOST_REFUSALS for pod in pods)
 
 
@@ -203,18 +203,18 @@ MOST_REMEMBERED = 256
 """Actions whose state is kept; of what nobody asked about for longest, more is forgotten."""
 
 
-class Rounds:
+class DrainProgresses:
     """What is remembered of every action that goes on, by idempotency key."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._rounds: dict[str, Round] = {}
+        self._rounds: dict[str, DrainProgress] = {}
         self._lock = threading.Lock()
 
-    def of(self, key: str) -> Round:
+    def of(self, key: str) -> DrainProgress:
         """That of `key`, begun now where there is none."""
         with self._lock:
-            state = self._rounds.pop(key, None) or Round(self._clock.monotonic())
+            state = self._rounds.pop(key, None) or DrainProgress(self._clock.monotonic())
             self._rounds[key] = state
             while len(self._rounds) > MOST_REMEMBERED:
                 del self._rounds[next(iter(self._rounds))]
@@ -227,7 +227,7 @@ class Rounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class DrainTask:
     """One drain or migration: `mark` is what is written on the node, `pods` names the ones to move, None for all."""
 
     node: str
@@ -244,12 +244,12 @@ class Drainer:
         self._clock = clock
         self._evictor = Evictor(cluster, settings)
 
-    def drain(self, task: Task, state: Round) -> ExecutionResult:
+    def drain(self, task: DrainTask, state: DrainProgress) -> ExecutionResult:
         """One round of draining a node that is cordoned. Raises KubeError."""
         found = sort_pods(self._cluster.pods_on(task.node), self._settings)
         return self._round(found.leave, found, task, state)
 
-    def migrate(self, task: Task, state: Round) -> ExecutionResult:
+    def migrate(self, task: DrainTask, state: DrainProgress) -> ExecutionResult:
         """One round of moving single pods; those that came later under the same name are left alone."""
         pods = self._cluster.pods_on(task.node)
         chosen = self._chosen(task, pods)
@@ -259,7 +259,7 @@ class Drainer:
             self._cluster.change_node(task.node, lambda node: _forget(node, task.mark.key))
         return result
 
-    def _chosen(self, task: Task, pods: Sequence[Pod]) -> frozenset[str]:
+    def _chosen(self, task: DrainTask, pods: Sequence[Pod]) -> frozenset[str]:
         """UIDs of the pods that the first round found under the wanted names; kept on the node."""
         note = patches.MIGRATED + task.mark.key
         known = self._cluster.node(task.node).annotations.get(note)
@@ -271,7 +271,7 @@ class Drainer:
             self._cluster.change_node(task.node, lambda _: {"metadata": {"annotations": {note: ",".join(chosen)}}})
         return frozenset(chosen)
 
-    def _round(self, pods: Sequence[Pod], found: Sorted, task: Task, state: Round) -> ExecutionResult:
+    def _round(self, pods: Sequence[Pod], found: SortedPods, task: DrainTask, state: DrainProgress) -> ExecutionResult:
         now = self._clock.monotonic()
         self._evictor.ask(pods, state, task.mark.key, now)
         if self._cluster.dry_run:
@@ -285,7 +285,7 @@ class Drainer:
             return ExecutionResult(True, f"waiting: {blockers(pods, state)}", pending=True, effect=effect)
         return self._late(pods, state, effect)
 
-    def _late(self, pods: Sequence[Pod], state: Round, effect: Mapping[str, float]) -> ExecutionResult:
+    def _late(self, pods: Sequence[Pod], state: DrainProgress, effect: Mapping[str, float]) -> ExecutionResult:
         words = blockers(pods, state)
         protected = [pod for pod in pods if pod.uid in state.waits and state.waits[pod.uid].budget]
         if protected and self._settings.delete_blocked_pods and not state.deleted:
@@ -298,12 +298,12 @@ class Drainer:
         return ExecutionResult(False, f"not drained within {box}: {words}", effect=effect)
 
 
-def _forget(node: Node, key: str) -> Json | None:
+def _forget(node: KubeNode, key: str) -> Json | None:
     note = patches.MIGRATED + key
     return {"metadata": {"annotations": {note: None}}} if note in node.annotations else None
 
 
-def _effect(state: Round, now: float) -> dict[str, float]:
+def _effect(state: DrainProgress, now: float) -> dict[str, float]:
     return {
         "drain_seconds": now - state.since,
         "pods_evicted": float(len(state.evicted)),
@@ -312,7 +312,7 @@ def _effect(state: Round, now: float) -> dict[str, float]:
     }
 
 
-def _ended(node: str, found: Sorted, state: Round, effect: Mapping[str, float]) -> ExecutionResult:
+def _ended(node: str, found: SortedPods, state: DrainProgress, effect: Mapping[str, float]) -> ExecutionResult:
     left = "; ".join(f"left {title} ({why})" for title, why in found.stay.items())
     if found.stranded_gpus:
         return ExecutionResult(False, f"pods that hold GPUs stay on {node}: {left}", effect=effect)
@@ -320,7 +320,7 @@ def _ended(node: str, found: Sorted, state: Round, effect: Mapping[str, float]) 
     return ExecutionResult(True, detail, lasting=True, effect=effect)
 
 
-def _rehearsed(pods: Sequence[Pod], found: Sorted, state: Round) -> str:
+def _rehearsed(pods: Sequence[Pod], found: SortedPods, state: DrainProgress) -> str:
     going = [pod.title for pod in pods if pod.uid in state.evicted]
     held = [
         f"{pod.title} ({state.waits[pod.uid].why})"
@@ -334,6 +334,6 @@ def _rehearsed(pods: Sequence[Pod], found: Sorted, state: Round) -> str:
     )
 
 
-def _why(pod: Pod, state: Round) -> str:
+def _why(pod: Pod, state: DrainProgress) -> str:
     wait = state.waits.get(pod.uid)
     return wait.why if wait else ""

@@ -7,11 +7,11 @@ from typing import Any
 
 from tocsin.actions.kubernetes import patches
 from tocsin.actions.kubernetes.actions import host_of, mig_config_of, pods_of
-from tocsin.actions.kubernetes.api import Json, Node, Pod, quantity
+from tocsin.actions.kubernetes.api import Json, KubeNode, Pod, quantity
 from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.actions.kubernetes.drain import stays
 from tocsin.actions.model.ranks import named_job
-from tocsin.actions.planning.facts import NodeState, Room, WorkloadFacts, WorkloadSeen
+from tocsin.actions.planning.facts import HostRoom, NodeState, WorkloadFacts, WorkloadSeen
 from tocsin.actions.planning.state import Budget
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.domain.clock import SECOND, from_iso
@@ -190,7 +190,7 @@ def _requests(pod: Pod) -> tuple[float, float]:
     )
 
 
-def _rooms(nodes: Iterable[Node], pods: Iterable[Pod]) -> dict[str, Room]:
+def _rooms(nodes: Iterable[KubeNode], pods: Iterable[Pod]) -> dict[str, HostRoom]:
     """What each node has for GPU work: what it may give, less what other pods ask for."""
     others: dict[str, tuple[float, float]] = {}
     for pod in pods:
@@ -202,7 +202,7 @@ def _rooms(nodes: Iterable[Node], pods: Iterable[Pod]) -> dict[str, Room]:
         given = (node.raw.get("status") or {}).get("allocatable") or {}
         if "cpu" in given and "memory" in given:
             cpus, memory = others.get(node.name, (0.0, 0.0))
-            found[node.name] = Room(quantity(given["cpu"]) - cpus, quantity(given["memory"]) - memory)
+            found[node.name] = HostRoom(quantity(given["cpu"]) - cpus, quantity(given["memory"]) - memory)
     return found
 
 
@@ -240,7 +240,7 @@ def node_states(cluster: Cluster) -> Mapping[str, NodeState]:
     return {node.name: _state(node, placed.get(node.name, [])) for node in cluster.nodes()}
 
 
-def _state(node: Node, pods: Sequence[Pod]) -> NodeState:
+def _state(node: KubeNode, pods: Sequence[Pod]) -> NodeState:
     ours = patches.is_ours(node)
     jobs: dict[str, str] = {}
     for pod in pods:
@@ -258,17 +258,17 @@ def _state(node: Node, pods: Sequence[Pod]) -> NodeState:
     )
 
 
-def overdue(nodes: Sequence[Node], now_ms: int) -> list[str]:
+def overdue(nodes: Sequence[KubeNode], now_ms: int) -> list[str]:
     """Nodes whose mark that steers work away has run out."""
     return [node.name for node in nodes if _runs_out(node) <= now_ms]
 
 
-def left_over(nodes: Sequence[Node]) -> list[str]:
+def left_over(nodes: Sequence[KubeNode]) -> list[str]:
     """Nodes that a person gave back and that still carry the marks of Tocsin's cordon."""
     return [node.name for node in nodes if patches.is_left_over(node)]
 
 
-def _runs_out(node: Node) -> float:
+def _runs_out(node: KubeNode) -> float:
     until = node.annotations.get(patches.AVOID_UNTIL)
     if until is None:
         return float("inf")
@@ -291,7 +291,7 @@ def seen(decision: Decision, cluster: Cluster) -> bool | None:
     return None
 
 
-def _on_node(decision: Decision, node: Node, cluster: Cluster) -> bool:
+def _on_node(decision: Decision, node: KubeNode, cluster: Cluster) -> bool:
     if decision.action is ActionKind.UNCORDON:
         return node.schedulable and not patches.is_marked(node)
     if decision.action is ActionKind.PLACE_ELSEWHERE:

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tocsin.actions.kubernetes.api import Json, Node
+from tocsin.actions.kubernetes.api import Json, KubeNode
 
 OWNER = "tocsin"
 """Value of the label, and the field manager of everything that Tocsin writes on nodes."""
@@ -50,7 +50,7 @@ class CordonNote:
     taint: str = ""
 
 
-class Standing(StrEnum):
+class CordonState(StrEnum):
     """How a node stands towards a cordon of Tocsin's."""
 
     FREE = "free"
@@ -63,32 +63,32 @@ class Standing(StrEnum):
     """This decision cordoned it, and somebody has made it schedulable since."""
 
 
-def is_marked(node: Node) -> bool:
+def is_marked(node: KubeNode) -> bool:
     """Whether the node carries Tocsin's mark of a cordon; it stays when a person gives the node back."""
     return node.labels.get(CORDONED_BY) == OWNER
 
 
-def is_ours(node: Node) -> bool:
+def is_ours(node: KubeNode) -> bool:
     """Whether the node carries the mark, and nobody else has cordoned it since, as far as the server tells."""
     writers = node.cordon_writers
     return is_marked(node) and (node.schedulable or not writers or OWNER in writers)
 
 
-def standing(node: Node, key: str) -> Standing:
+def cordon_state(node: KubeNode, key: str) -> CordonState:
     """How `node` stands towards the decision `key`."""
     if node.schedulable:
-        return Standing.UNDONE if node.annotations.get(CORDON_KEY) == key else Standing.FREE
-    return Standing.OURS if is_ours(node) else Standing.FOREIGN
+        return CordonState.UNDONE if node.annotations.get(CORDON_KEY) == key else CordonState.FREE
+    return CordonState.OURS if is_ours(node) else CordonState.FOREIGN
 
 
-def cordon(node: Node, mark: CordonNote) -> Json | None:
+def cordon(node: KubeNode, mark: CordonNote) -> Json | None:
     """Make it unschedulable with Tocsin's mark; None where that is done, or is not Tocsin's to do."""
-    stands = standing(node, mark.key)
-    if stands in {Standing.FOREIGN, Standing.UNDONE}:
+    stands = cordon_state(node, mark.key)
+    if stands in {CordonState.FOREIGN, CordonState.UNDONE}:
         return None
-    if stands is Standing.OURS and node.annotations.get(CORDON_KEY) == mark.key:
+    if stands is CordonState.OURS and node.annotations.get(CORDON_KEY) == mark.key:
         return None
-    at = node.annotations.get(CORDON_AT, mark.at) if stands is Standing.OURS else mark.at
+    at = node.annotations.get(CORDON_AT, mark.at) if stands is CordonState.OURS else mark.at
     notes = {CORDON_REASON: mark.reason[:LONGEST_REASON], CORDON_KEY: mark.key, CORDON_AT: at}
     spec: Json = {"unschedulable": True}
     others = [each for each in node.taints if not _is_fault(node, each, mark.taint)]
@@ -97,7 +97,7 @@ def cordon(node: Node, mark: CordonNote) -> Json | None:
     return {"metadata": {"labels": {CORDONED_BY: OWNER}, "annotations": notes}, "spec": spec}
 
 
-def uncordon(node: Node, taint: str = "") -> Json | None:
+def uncordon(node: KubeNode, taint: str = "") -> Json | None:
     """Take back what Tocsin put, and nothing else; None where there is nothing of Tocsin's."""
     gone = {
         key: None for key in (CORDON_REASON, CORDON_KEY, CORDON_AT, AVOID_UNTIL, AVOID_KEY) if key in node.annotations
@@ -114,12 +114,12 @@ def uncordon(node: Node, taint: str = "") -> Json | None:
     return {"metadata": {"labels": labels, "annotations": gone}, "spec": spec}
 
 
-def is_left_over(node: Node) -> bool:
+def is_left_over(node: KubeNode) -> bool:
     """Whether a person gave the node back and Tocsin's marks of the cordon are still there."""
     return is_marked(node) and node.schedulable
 
 
-def strip(node: Node, taint: str = "") -> Json | None:
+def strip(node: KubeNode, taint: str = "") -> Json | None:
     """Take those marks back, so that a later cordon by a person is that person's; None where there are none.
 
     The decision's id stays: by it a decision that still goes on knows that it was overruled.
@@ -134,7 +134,7 @@ def strip(node: Node, taint: str = "") -> Json | None:
     return patch
 
 
-def avoid(node: Node, until: str, key: str, *, by_taint: bool) -> Json | None:
+def avoid(node: KubeNode, until: str, key: str, *, by_taint: bool) -> Json | None:
     """Steer new work elsewhere until then; None where this decision has done so, also where somebody undid it since."""
     if node.annotations.get(AVOID_KEY) == key:
         return None
@@ -145,12 +145,12 @@ def avoid(node: Node, until: str, key: str, *, by_taint: bool) -> Json | None:
     return {"metadata": metadata, "spec": {"taints": [*_others(node), taint]}}
 
 
-def is_avoided(node: Node) -> bool:
+def is_avoided(node: KubeNode) -> bool:
     """Whether new work is steered elsewhere by Tocsin's mark."""
     return node.labels.get(AVOID) == "true" or any(_is(each, AVOID, RATHER_NOT) for each in node.taints)
 
 
-def no_longer_avoid(node: Node) -> Json | None:
+def no_longer_avoid(node: KubeNode) -> Json | None:
     """Take that mark back; None where there is none."""
     gone = {key: None for key in (AVOID_UNTIL, AVOID_KEY) if key in node.annotations}
     if not is_avoided(node) and not gone:
@@ -164,7 +164,7 @@ def no_longer_avoid(node: Node) -> Json | None:
     return patch
 
 
-def repartition(node: Node, config: str, key: str) -> Json | None:
+def repartition(node: KubeNode, config: str, key: str) -> Json | None:
     """Ask mig-manager for `config`; None where this decision has asked already.
 
     The state is set to ``pending`` with it, as mig-manager itself will: the ``success`` of the time before would be
@@ -177,13 +177,13 @@ def repartition(node: Node, config: str, key: str) -> Json | None:
     return {"metadata": {"labels": labels, "annotations": {MIG_KEY: key, MIG_BEFORE: before}}}
 
 
-def label(node: Node, changes: dict[str, str | None]) -> Json | None:
+def label(node: KubeNode, changes: dict[str, str | None]) -> Json | None:
     """Set labels, or remove those that are None; None where they are so already."""
     due = {key: value for key, value in changes.items() if node.labels.get(key) != value}
     return {"metadata": {"labels": due}} if due else None
 
 
-def condition(node: Node, kind: str, *, healthy: bool, reason: str, message: str, at: str) -> Json | None:
+def condition(node: KubeNode, kind: str, *, healthy: bool, reason: str, message: str, at: str) -> Json | None:
     """The condition to write; None where it says so already. `at` is RFC 3339 in whole seconds."""
     before = node.condition(kind)
     status = "True" if healthy else "False"
@@ -200,7 +200,7 @@ def condition(node: Node, kind: str, *, healthy: bool, reason: str, message: str
     }
 
 
-def _others(node: Node) -> list[Json]:
+def _others(node: KubeNode) -> list[Json]:
     """All taints but the one that steers away."""
     return [each for each in node.taints if not _is(each, AVOID, RATHER_NOT)]
 
@@ -209,7 +209,7 @@ def _is(taint: Json, key: str, effect: str) -> bool:
     return taint.get("key") == key and taint.get("effect") == effect
 
 
-def _is_fault(node: Node, taint: Json, key: str) -> bool:
+def _is_fault(node: KubeNode, taint: Json, key: str) -> bool:
     """Whether it is the taint `key` that went with Tocsin's cordon: its value names the decision, as the mark does."""
     own = is_marked(node) and taint.get("value") == _value(node.annotations.get(CORDON_KEY, ""))
     return bool(key) and own and _is(taint, key, CLOSED)

@@ -12,7 +12,7 @@ _APPS = {"deployment": "deployments", "statefulset": "statefulsets", "replicaset
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkloadResource:
     """One workload; `group` and `plural` name its resource, such as ``apps`` and ``deployments``."""
 
     namespace: str
@@ -27,14 +27,14 @@ class Place:
         return f"/apis/{self.group}/{self.version}/namespaces/{self.namespace}/{self.plural}/{self.name}"
 
 
-def place_of(workload: KubernetesWorkload) -> Place:
+def resource_of(workload: KubernetesWorkload) -> WorkloadResource:
     """The place of the workload that settings name."""
     namespace, kind, name = workload.target.split("/")
     plural = _APPS.get(kind.lower())
     if plural is not None:
-        return Place(namespace, name, "apps", "v1", plural)
+        return WorkloadResource(namespace, name, "apps", "v1", plural)
     plural, version, group = kind.split(".", 2)
-    return Place(namespace, name, group, version, plural)
+    return WorkloadResource(namespace, name, group, version, plural)
 
 
 APPS = "apps"
@@ -101,7 +101,7 @@ def needed(settings: KubernetesSettings) -> tuple[Need, ...]:
     if settings.delete_blocked_pods:
         needs += [Need(right) for right in FEATURES["delete"]]
     for workload in settings.workloads.values():
-        place = place_of(workload)
+        place = resource_of(workload)
         rights = list(_rights(place.group, place.plural, "get"))
         rights += _rights(place.group, f"{place.plural}/scale", "get", "patch")
         rights += [right for right in FEATURES["scale"] if right.group in {HPA, KEDA}]

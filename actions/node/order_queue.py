@@ -22,7 +22,7 @@ WITHDRAWN = "|withdrawn"
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class QueuedOrder:
     """An order and the newest report of it, None where no agent spoke of it yet. A closed one is handed out no more."""
 
     order: Order
@@ -54,7 +54,7 @@ class OrderQueue:
         self._lease = lease_seconds
         self._hold_ms = int(hold_seconds * SECOND)
         self._lock = threading.Lock()
-        self._standing: dict[str, Standing] = {}
+        self._standing: dict[str, QueuedOrder] = {}
         self._halted = False
         self.epoch = 0
         self.nodes: Callable[[], Mapping[str, NodeState]] = dict
@@ -77,7 +77,7 @@ class OrderQueue:
         """Put orders up; one whose key is known is left as it stands."""
         with self._lock:
             for order in orders:
-                self._standing.setdefault(order.key, Standing(order))
+                self._standing.setdefault(order.key, QueuedOrder(order))
             self._trim()
 
     def withdraw(self, keys: Iterable[str]) -> None:
@@ -109,14 +109,14 @@ class OrderQueue:
             lease_seconds=0.0,
             parameters=RestoreOrderParameters(of=given.throttle_kind, dry_run=given.dry_run),
         )
-        self._standing[back.key] = Standing(back)
+        self._standing[back.key] = QueuedOrder(back)
 
-    def standing(self, key: str) -> Standing | None:
+    def standing(self, key: str) -> QueuedOrder | None:
         """How an order stands; None where it is unknown."""
         with self._lock:
             return self._standing.get(key)
 
-    def on_gpu(self, gpu: str, action: ActionKind) -> list[Standing]:
+    def on_gpu(self, gpu: str, action: ActionKind) -> list[QueuedOrder]:
         """Orders of one action on one GPU that have not ended."""
         with self._lock:
             return [
@@ -132,7 +132,7 @@ class OrderQueue:
             found = [self._handed_out(each) for each in self._standing.values() if self._open(each, host, now_ms)]
         return sorted(found, key=lambda order: (order.action is not ActionKind.RESTORE, order.issued_ms, order.key))
 
-    def _open(self, standing: Standing, host: str, now_ms: int) -> bool:
+    def _open(self, standing: QueuedOrder, host: str, now_ms: int) -> bool:
         order = standing.order
         if order.host != host or standing.state.ended or standing.closed:
             return False
@@ -144,7 +144,7 @@ class OrderQueue:
         done = standing.state is OrderState.APPLIED
         return not done and now_ms < order.expires_ms
 
-    def _handed_out(self, standing: Standing) -> Order:
+    def _handed_out(self, standing: QueuedOrder) -> Order:
         order = standing.order
         parameters = order.parameters
         if isinstance(parameters, ThrottleOrderParameters):
@@ -155,7 +155,7 @@ class OrderQueue:
         lease = self._lease if order.action is ActionKind.THROTTLE else 0.0
         return replace(order, parameters=parameters, lease_seconds=lease, epoch=self._epoch_of(standing))
 
-    def _epoch_of(self, standing: Standing) -> int:
+    def _epoch_of(self, standing: QueuedOrder) -> int:
         if not self._halted:
             return self.epoch
         return 0 if standing.report is None else standing.report.order.epoch
@@ -174,10 +174,10 @@ class OrderQueue:
             if report.order.action is not ActionKind.THROTTLE or over:
                 return False
             # A brain that was restarted learns what stands at a node, so that its lease goes on.
-            self._standing[key] = Standing(report.order, report)
+            self._standing[key] = QueuedOrder(report.order, report)
             return True
 
-    def all(self) -> Sequence[Standing]:
+    def all(self) -> Sequence[QueuedOrder]:
         """Every order that is remembered, oldest first."""
         with self._lock:
             return list(self._standing.values())
@@ -190,7 +190,7 @@ class OrderQueue:
                 del self._standing[key]
 
 
-def _keeps(standing: Standing) -> bool:
+def _keeps(standing: QueuedOrder) -> bool:
     """Whether an order gives back, or keeps a limit as it is."""
     if standing.order.action is ActionKind.RESTORE:
         return True

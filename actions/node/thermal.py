@@ -40,7 +40,7 @@ class ThermalSettings:
             )
 
 
-class Phase(StrEnum):
+class ThermalPhase(StrEnum):
     """What the controller does now."""
 
     ARMED = "armed"
@@ -88,11 +88,11 @@ class ThermalController:
         return self._ceiling
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> ThermalPhase:
         """Where it stands after the last sample."""
         if self.limit_mw == self._floor and self._hot >= self._settings.engage_samples:
-            return Phase.EXHAUSTED
-        return Phase.ENGAGED if self.limit_mw < self._ceiling else Phase.ARMED
+            return ThermalPhase.EXHAUSTED
+        return ThermalPhase.ENGAGED if self.limit_mw < self._ceiling else ThermalPhase.ARMED
 
     def sample(self, now_s: float, heat: Heat) -> int:
         """The limit in milliwatts that ought to hold after a look at `now_s`, seconds on a scale that never steps back.

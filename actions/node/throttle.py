@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tocsin.actions.node.limit_writer import LimitWriter, Write
 from tocsin.actions.node.ports import PowerPort
-from tocsin.actions.node.thermal import Phase, ThermalController, ThermalSettings
+from tocsin.actions.node.thermal import ThermalController, ThermalPhase, ThermalSettings
 from tocsin.domain.action_parameters import ThrottleKind
 from tocsin.domain.order import Order, OrderReport, OrderState, ThrottleOrderParameters
 from tocsin.domain.power import Heat, LimitFailure, Obstacle, PowerLimits
@@ -144,7 +144,7 @@ class Throttle:
             self._wanted_mw = self._controller.sample(now_s, heat)
             if self._wanted_mw >= self._controller.ceiling_mw and self.state is OrderState.PENDING:
                 return None
-            if self._controller.phase is Phase.EXHAUSTED:
+            if self._controller.phase is ThermalPhase.EXHAUSTED:
                 self.detail = "the limit is at its floor and the GPU is still too hot: move its work away"
         return self._write(keeper)
 

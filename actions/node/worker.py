@@ -42,7 +42,7 @@ GRACE_SECONDS = 30.0
 
 
 @dataclass
-class Request:
+class HookRequest:
     """One such order at its node; begun at `begun_s` seconds on the agent's monotonic scale."""
 
     order: Order
@@ -148,7 +148,7 @@ class NodeWorker:
         self._clock = clock
         self._epoch = folder.highest_epoch()
         self._throttles: dict[str, Throttle] = {}
-        self._requests: dict[str, Request] = {}
+        self._requests: dict[str, HookRequest] = {}
         self._resets: dict[str, tuple[Order, Future[ResetResult]]] = {}
         self._ended: dict[str, OrderReport] = {}
         self._reports: dict[str, OrderReport] = {}
@@ -275,7 +275,7 @@ class NodeWorker:
             held = order.gpu in self._keeper.held
             return OrderState.RESTORED, f"dry run: would give back {'what is held' if held else 'nothing'}"
         if order.action is not ActionKind.THROTTLE:
-            return Request(order, self._clock.monotonic()).rehearse(self._ports.hooks)
+            return HookRequest(order, self._clock.monotonic()).rehearse(self._ports.hooks)
         problem = self._taken_already(order)
         if problem:
             return OrderState.REFUSED, problem
@@ -340,7 +340,7 @@ class NodeWorker:
             self._end(order, OrderState.RESTORED, said, figures=figures)
 
     def _ask(self, order: Order) -> None:
-        request = Request(order, self._clock.monotonic())
+        request = HookRequest(order, self._clock.monotonic())
         problem = request.begin(self._ports.hooks, (order.expires_ms - order.issued_ms) / 1000.0)
         if problem:
             self._end(order, OrderState.REFUSED, problem)
@@ -379,7 +379,7 @@ class NodeWorker:
     def _gone_long(self, throttle: Throttle) -> bool:
         return throttle.lapsed(self._clock.monotonic()) != ""
 
-    def _look_at(self, request: Request) -> None:
+    def _look_at(self, request: HookRequest) -> None:
         outcome = request.look(self._ports.hooks, self._clock.monotonic())
         if outcome is not None:
             del self._requests[request.order.key]

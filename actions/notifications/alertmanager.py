@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tocsin.actions.notifications.delivery import HttpChannel, Request, to_json
+from tocsin.actions.notifications.delivery import HttpChannel, HttpRequest, to_json
 from tocsin.actions.notifications.protocol import Channel, Message
 from tocsin.actions.notifications.registry import ChannelDependencies, channel
 from tocsin.actions.notifications.text import clean, clip
@@ -35,7 +35,7 @@ class Alertmanager(HttpChannel):
         super().__init__(means, means.settings.endpoint.rstrip("/") + PATH)
         self.refresh_seconds = means.settings.refresh_seconds
 
-    def encode(self, messages: Sequence[Message]) -> Request:
+    def encode(self, messages: Sequence[Message]) -> HttpRequest:
         alerts: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
         # Two with the same labels are one alert to Alertmanager: what fires outweighs the end of one before it.
         for message in sorted(messages, key=lambda each: not each.resolved):
@@ -44,7 +44,7 @@ class Alertmanager(HttpChannel):
         headers = {"content-type": "application/json"}
         if self.settings.key:
             headers["authorization"] = f"Bearer {self.settings.key}"
-        return Request(to_json(list(alerts.values())), headers)
+        return HttpRequest(to_json(list(alerts.values())), headers)
 
     def _alert(self, message: Message) -> dict[str, Any]:
         decision = message.first

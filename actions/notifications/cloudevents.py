@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tocsin.actions.notifications.delivery import SIGNATURE_HEADER, HttpChannel, Request, sign, to_json
+from tocsin.actions.notifications.delivery import SIGNATURE_HEADER, HttpChannel, HttpRequest, sign, to_json
 from tocsin.actions.notifications.protocol import Channel, Message
 from tocsin.actions.notifications.registry import ChannelDependencies, channel
 from tocsin.actions.notifications.webhook import CLOUDEVENTS_TYPE, NOTIFIED, cloud_event
@@ -29,13 +29,13 @@ class CloudEvents(HttpChannel):
 
     keyed = True
 
-    def encode(self, messages: Sequence[Message]) -> Request:
+    def encode(self, messages: Sequence[Message]) -> HttpRequest:
         (message,) = messages
         body = to_json(event(message))
         headers = {"content-type": CLOUDEVENTS_TYPE}
         if self.settings.key:
             headers[SIGNATURE_HEADER] = sign(self.settings.key, body, self.clock.now_ms())
-        return Request(body, headers)
+        return HttpRequest(body, headers)
 
 
 def event(message: Message) -> dict[str, Any]:

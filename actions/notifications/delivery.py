@@ -17,7 +17,7 @@ import httpx2
 
 from tocsin.actions.notifications.protocol import Delivery, Message
 from tocsin.actions.notifications.registry import ChannelDependencies
-from tocsin.actions.notifications.text import Text, clean, clip, text_of
+from tocsin.actions.notifications.text import MessageText, clean, clip, text_of
 from tocsin.domain.clock import MINUTE, SECOND
 from tocsin.domain.errors import InputError
 
@@ -39,15 +39,15 @@ class HttpChannel:
         self.clock = means.clock
         self._receiver = Receiver(url or settings.endpoint, settings.timeout_seconds, settings.ca_file)
 
-    def encode(self, messages: Sequence[Message]) -> Request:
+    def encode(self, messages: Sequence[Message]) -> HttpRequest:
         """What is posted for `messages`."""
         raise NotImplementedError
 
-    def judge(self, answer: Answer) -> Delivery:
+    def judge(self, answer: HttpAnswer) -> Delivery:
         """What the receiver's answer means."""
         return by_status(answer)
 
-    def text(self, message: Message) -> Text:
+    def text(self, message: Message) -> MessageText:
         """`message` in the channel's language."""
         return text_of(message, self.links, self.settings.language)
 
@@ -73,7 +73,7 @@ _SHORTEST_TOKEN = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """What is posted; `query` is added to that of the URL."""
 
     body: bytes
@@ -82,7 +82,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """What came back; `text` is at most 64 KiB of the body."""
 
     status: int
@@ -98,7 +98,7 @@ class Answer:
         return value.get(name) if isinstance(value, dict) else None
 
 
-Judge = Callable[[Answer], Delivery]
+Judge = Callable[[HttpAnswer], Delivery]
 
 
 def to_json(value: Any) -> bytes:
@@ -164,7 +164,7 @@ class Receiver:
         verify = tls_context(ca_file) if ca_file is not None else True
         self._client = httpx2.Client(timeout=timeout_seconds, verify=verify)
 
-    def deliver(self, make: Callable[[], Request], attempts: int, judge: Judge | None = None) -> Delivery:
+    def deliver(self, make: Callable[[], HttpRequest], attempts: int, judge: Judge | None = None) -> Delivery:
         """At most `attempts` tries, with growing rests between them; `make` signs the request of each try anew.
 
         A failure is certain only where every try was: one try that timed out may have been taken.
@@ -182,13 +182,13 @@ class Receiver:
                 self._rest(pause_seconds(count))
         return replace(delivery, certain=certain or delivery.ok)
 
-    def post(self, request: Request, judge: Judge) -> Delivery:
+    def post(self, request: HttpRequest, judge: Judge) -> Delivery:
         """One try."""
         try:
             url, headers = self._address(request), dict(request.headers)
             with self._client.stream("POST", url, content=request.body, headers=headers) as response:
                 said = self._blanked(_read(response))
-                answer = Answer(response.status_code, said, response.headers.get("retry-after", ""))
+                answer = HttpAnswer(response.status_code, said, response.headers.get("retry-after", ""))
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             return Delivery(False, f"cannot connect: {self._words(error)}", 1)
         except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
@@ -202,7 +202,7 @@ class Receiver:
             return Delivery(False, "closed while sending", 1, certain=False)
         return judge(answer)
 
-    def rehearse(self, request: Request) -> Delivery:
+    def rehearse(self, request: HttpRequest) -> Delivery:
         """Address the request as `post` does, and keep it here."""
         try:
             url = self._address(request)
@@ -216,7 +216,7 @@ class Receiver:
         self._closed.set()
         self._client.close()
 
-    def _address(self, request: Request) -> httpx2.URL:
+    def _address(self, request: HttpRequest) -> httpx2.URL:
         """Raises InvalidURL or UnsupportedProtocol where the receiver's address is none."""
         url = httpx2.URL(self._url)
         if url.scheme not in ("http", "https") or not url.host:
@@ -260,7 +260,7 @@ def _read(response: httpx2.Response) -> str:
     return held[:_MOST_READ].decode(errors="replace")
 
 
-def by_status(answer: Answer) -> Delivery:
+def by_status(answer: HttpAnswer) -> Delivery:
     """2xx is delivered; 408, 425, 429 and 5xx may be tried again; the rest is final."""
     said = clip(clean(answer.text), 200)
     detail = f"answered {answer.status}" + (f": {said}" if said and answer.status >= 300 else "")
@@ -271,7 +271,7 @@ def by_status(answer: Answer) -> Delivery:
     return Delivery(False, detail, 1, again=answer.status in _TRY_AGAIN, rest_seconds=_rest(answer))
 
 
-def by_code(answer: Answer, name: str, busy: Mapping[int, float]) -> Delivery:
+def by_code(answer: HttpAnswer, name: str, busy: Mapping[int, float]) -> Delivery:
     """For receivers that answer 200 also to what they refuse: field `name` of the body must be 0.
 
     `busy` maps the codes that ask for patience to seconds of rest.
@@ -287,7 +287,7 @@ def by_code(answer: Answer, name: str, busy: Mapping[int, float]) -> Delivery:
     return Delivery(False, detail, 1, again=again, rest_seconds=max(busy.get(code, 0.0), judged.rest_seconds))
 
 
-def _rest(answer: Answer) -> float:
+def _rest(answer: HttpAnswer) -> float:
     """Retry-After in seconds; a date in it is not read, the growing rests serve as well."""
     text = answer.retry_after.strip()
     return min(float(text), LONGEST_REST_SECONDS) if text.isascii() and text.isdigit() else 0.0

@@ -11,7 +11,7 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 
-from tocsin.actions.notifications.delivery import Answer, HttpChannel, Request, by_code, to_json
+from tocsin.actions.notifications.delivery import HttpAnswer, HttpChannel, HttpRequest, by_code, to_json
 from tocsin.actions.notifications.protocol import Channel, Delivery, Message
 from tocsin.actions.notifications.registry import ChannelDependencies, channel
 from tocsin.actions.notifications.text import clip_bytes, no_mention
@@ -26,7 +26,7 @@ whether it takes them again."""
 class DingTalk(HttpChannel):
     """Plain text: markup of other types could load pictures, and only `at` calls people."""
 
-    def encode(self, messages: Sequence[Message]) -> Request:
+    def encode(self, messages: Sequence[Message]) -> HttpRequest:
         (message,) = messages
         text = clip_bytes(no_mention(self.text(message).plain()), TEXT_LIMIT)
         body = {"msgtype": "text", "text": {"content": text}, "at": {"isAtAll": False, "atMobiles": []}}
@@ -34,9 +34,9 @@ class DingTalk(HttpChannel):
         if self.settings.key:
             now_ms = self.clock.now_ms()
             query = {"timestamp": str(now_ms), "sign": sign(self.settings.key, now_ms)}
-        return Request(to_json(body), query=query)
+        return HttpRequest(to_json(body), query=query)
 
-    def judge(self, answer: Answer) -> Delivery:
+    def judge(self, answer: HttpAnswer) -> Delivery:
         return by_code(answer, "errcode", _BUSY)
 
 

@@ -12,10 +12,10 @@ import hmac
 from collections.abc import Sequence
 from typing import Any
 
-from tocsin.actions.notifications.delivery import Answer, HttpChannel, Request, by_code, to_json
+from tocsin.actions.notifications.delivery import HttpAnswer, HttpChannel, HttpRequest, by_code, to_json
 from tocsin.actions.notifications.protocol import Channel, Delivery, Message
 from tocsin.actions.notifications.registry import ChannelDependencies, channel
-from tocsin.actions.notifications.text import Text, clip_bytes, no_mention
+from tocsin.actions.notifications.text import MessageText, clip_bytes, no_mention
 from tocsin.domain.clock import SECOND
 
 BODY_LIMIT = 6_000
@@ -27,18 +27,18 @@ _BUSY = {11232: 60.0}
 class Feishu(HttpChannel):
     """A post of text elements, in which Feishu looks for no mention."""
 
-    def encode(self, messages: Sequence[Message]) -> Request:
+    def encode(self, messages: Sequence[Message]) -> HttpRequest:
         (message,) = messages
         body = {"msg_type": "post", "content": {"post": {self._locale(): content(self.text(message))}}}
         if self.settings.key:
             seconds = self.clock.now_ms() // SECOND
             body |= {"timestamp": str(seconds), "sign": sign(self.settings.key, seconds)}
-        return Request(to_json(body))
+        return HttpRequest(to_json(body))
 
     def _locale(self) -> str:
         return "zh_cn" if self.settings.language == "zh" else "en_us"
 
-    def judge(self, answer: Answer) -> Delivery:
+    def judge(self, answer: HttpAnswer) -> Delivery:
         return by_code(answer, "code", _BUSY)
 
 
@@ -47,7 +47,7 @@ def sign(secret: str, seconds: int) -> str:
     return base64.b64encode(hmac.new(f"{seconds}\n{secret}".encode(), b"", hashlib.sha256).digest()).decode()
 
 
-def content(text: Text) -> dict[str, Any]:
+def content(text: MessageText) -> dict[str, Any]:
     """Title and lines; each line is a list of elements."""
     facts = " · ".join(f"{label}: {value}" for label, value in text.facts)
     lines = [*clip_bytes(text.body, BODY_LIMIT).split("\n"), facts]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tocsin.actions.notifications.delivery import HttpChannel, Request, to_json
+from tocsin.actions.notifications.delivery import HttpChannel, HttpRequest, to_json
 from tocsin.actions.notifications.protocol import Channel, Message
 from tocsin.actions.notifications.registry import ChannelDependencies, channel
 from tocsin.actions.notifications.text import clean, clip
@@ -25,7 +25,7 @@ class PagerDuty(HttpChannel):
 
     keyed = True
 
-    def encode(self, messages: Sequence[Message]) -> Request:
+    def encode(self, messages: Sequence[Message]) -> HttpRequest:
         (message,) = messages
         event: dict[str, Any] = {
             "routing_key": self.settings.key,
@@ -36,7 +36,7 @@ class PagerDuty(HttpChannel):
             event |= {"payload": self._payload(message), "client": "Tocsin", "links": self._links(message)}
             if self.links.console:
                 event["client_url"] = self.links.console
-        return Request(to_json(event))
+        return HttpRequest(to_json(event))
 
     def _payload(self, message: Message) -> dict[str, Any]:
         text = self.text(message)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tocsin.actions.notifications.delivery import HttpChannel, Request, to_json
+from tocsin.actions.notifications.delivery import HttpChannel, HttpRequest, to_json
 from tocsin.actions.notifications.protocol import Channel, Message
 from tocsin.actions.notifications.registry import ChannelDependencies, channel
-from tocsin.actions.notifications.text import Text, clip, no_mention
+from tocsin.actions.notifications.text import MessageText, clip, no_mention
 
 HEADER_LIMIT = 150
 SECTION_LIMIT = 3_000
@@ -23,12 +23,12 @@ TEXT_LIMIT = 3_000
 class Slack(HttpChannel):
     """Sentences go as plain text blocks, in which Slack reads no markup; `text` beside them is escaped."""
 
-    def encode(self, messages: Sequence[Message]) -> Request:
+    def encode(self, messages: Sequence[Message]) -> HttpRequest:
         (message,) = messages
-        return Request(to_json(payload(self.text(message))))
+        return HttpRequest(to_json(payload(self.text(message))))
 
 
-def payload(text: Text) -> dict[str, Any]:
+def payload(text: MessageText) -> dict[str, Any]:
     """The message's JSON."""
     facts = "\n".join(f"{label}: {value}" for label, value in text.facts)
     blocks: list[dict[str, Any]] = [{"type": "header", "text": _plain(text.title, HEADER_LIMIT)}]

@@ -83,7 +83,7 @@ class Links:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class MessageText:
     """A message for people, on its way to a receiver's format. `facts` and `links` are (label, value)."""
 
     title: str
@@ -134,7 +134,7 @@ def no_mention(text: str) -> str:
     return text.replace("@", "\uff20")
 
 
-def text_of(message: Message, links: Links, language: str) -> Text:
+def text_of(message: Message, links: Links, language: str) -> MessageText:
     """`message` in words."""
     words = _WORDS[language]
     mark = f"[{words['simulated']}] " if message.simulated else ""
@@ -151,7 +151,7 @@ def text_of(message: Message, links: Links, language: str) -> Text:
         about, body, facts = _several(message, language)
     else:
         about, body, facts = _single(message, language)
-    return Text(clip(clean(f"{mark}Tocsin {sign}: {about}"), 150), body, facts, tuple(found))
+    return MessageText(clip(clean(f"{mark}Tocsin {sign}: {about}"), 150), body, facts, tuple(found))
 
 
 def _single(message: Message, language: str) -> tuple[str, str, tuple[tuple[str, str], ...]]:

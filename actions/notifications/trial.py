@@ -20,7 +20,7 @@ WEBHOOK = "webhook"
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class ChannelTrial:
     """What one channel answered; `ended` is None where it hears of no ends, or where nothing was taken."""
 
     name: str
@@ -57,7 +57,7 @@ def marked_message(channel: str, now_ms: int) -> Message:
     return Message(decision.key, (decision,), now_ms, test=True)
 
 
-def trials(settings: Settings, clock: Clock, names: Collection[str] = ()) -> list[Trial]:
+def trials(settings: Settings, clock: Clock, names: Collection[str] = ()) -> list[ChannelTrial]:
     """Send to each channel, or to those of `names`; raises InputError where one of these is no channel."""
     kinds = {channel.name: str(channel.kind) for channel in settings.notify.channels}
     if settings.webhook.url:
@@ -77,10 +77,10 @@ def trials(settings: Settings, clock: Clock, names: Collection[str] = ()) -> lis
             sender.close()
 
 
-def _try(queue: ChannelQueue, kind: str, clock: Clock) -> Trial:
+def _try(queue: ChannelQueue, kind: str, clock: Clock) -> ChannelTrial:
     message = marked_message(queue.name, clock.now_ms())
     sent = queue.channel.send([message])
     ended = None
     if sent.ok and queue.reports_end and not isinstance(queue.channel, NotifierChannel):
         ended = queue.channel.send([replace(message, phase=Phase.RESOLVED)])
-    return Trial(queue.name, kind, sent, ended)
+    return ChannelTrial(queue.name, kind, sent, ended)

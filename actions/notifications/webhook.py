@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tocsin.actions.model.codec import dump_decision
-from tocsin.actions.notifications.delivery import SIGNATURE_HEADER, Receiver, Request, sign, to_json
+from tocsin.actions.notifications.delivery import SIGNATURE_HEADER, HttpRequest, Receiver, sign, to_json
 from tocsin.actions.notifications.protocol import Delivery
 from tocsin.config.settings import WebhookSettings
 from tocsin.domain.clock import Clock, to_iso
@@ -94,12 +94,12 @@ class WebhookSender:
         """End a wait that is going on and let go of connections; safe to repeat."""
         self._receiver.close()
 
-    def _request(self, body: bytes, content_type: str) -> Request:
+    def _request(self, body: bytes, content_type: str) -> HttpRequest:
         headers = {"content-type": content_type}
         secret = self.settings.secret.get_secret_value()
         if secret:
             headers[SIGNATURE_HEADER] = sign(secret, body, self._clock.now_ms())
-        return Request(body, headers)
+        return HttpRequest(body, headers)
 
 
 class WebhookNotifier:

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterator
 
 from tocsin.actions.planning.bins import Bins, Place
 from tocsin.actions.planning.state import FleetState
-from tocsin.actions.planning.units import Limits
+from tocsin.actions.planning.units import PlanLimits
 
 EPSILON = 1e-9
 BLINK = 0.02
@@ -33,7 +33,7 @@ class Arrangement:
     has a bin with room is the best, and no bin is looked at that does not come into question.
     """
 
-    def __init__(self, board: Bins, state: FleetState, limits: Limits) -> None:
+    def __init__(self, board: Bins, state: FleetState, limits: PlanLimits) -> None:
         self.board = board
         self.limits = limits
         self.horizon_h = limits.horizon_h

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
-from tocsin.actions.planning.state import SHARE_EPSILON, TEMPLATES, FleetState, GpuMode, Node, Slot
-from tocsin.actions.planning.units import Limits, Unit
+from tocsin.actions.planning.state import SHARE_EPSILON, TEMPLATES, FleetNode, FleetState, GpuMode, Slot
+from tocsin.actions.planning.units import PlanLimits, Unit
 from tocsin.domain.fragmentation import (
     SEVEN_SLICE,
     MigTemplate,
@@ -162,7 +162,7 @@ class HostClass(NamedTuple):
 class FleetBins:
     """Hosts as bins; the measure is FGD's F over GPUs that are not in MIG mode."""
 
-    def __init__(self, state: FleetState, units: tuple[Unit, ...], limits: Limits) -> None:
+    def __init__(self, state: FleetState, units: tuple[Unit, ...], limits: PlanLimits) -> None:
         self._mix = state.mix
         self._counts_cpus = any(task.cpus > 0 for task in state.mix)
         hosts = [host for host, node in state.nodes.items() if node.schedulable and _uniform(state, host)]
@@ -176,7 +176,7 @@ class FleetBins:
         self._measures: dict[Hashable, float] = {}
         self._options: dict[Hashable, tuple[Option, ...]] = {}
 
-    def _bin(self, state: FleetState, node: Node, limits: Limits) -> Bin:
+    def _bin(self, state: FleetState, node: FleetNode, limits: PlanLimits) -> Bin:
         slots = [slot for slot in state.by_host[node.host] if slot.mode is not GpuMode.MIG]
         exclusive = [slot for slot in slots if slot.mode is GpuMode.EXCLUSIVE]
         whole = sum(state.free(slot.uuid) >= 1.0 - SHARE_EPSILON for slot in exclusive)
@@ -305,7 +305,7 @@ class MigClass(NamedTuple):
 class MigBins:
     """GPUs in MIG mode as bins, their layouts as states; the measure is `mig_unusable` as a share of the GPU."""
 
-    def __init__(self, state: FleetState, units: tuple[Unit, ...], limits: Limits) -> None:
+    def __init__(self, state: FleetState, units: tuple[Unit, ...], limits: PlanLimits) -> None:
         self._demand = dict(state.demand)
         slots = [slot for slot in state.gpus.values() if _usable(state, slot)]
         rank = _rank(state, sorted({slot.host for slot in slots}), units)
@@ -324,7 +324,7 @@ class MigBins:
         self._measures: dict[Hashable, float] = {}
         self._options: dict[Hashable, tuple[Option, ...]] = {}
 
-    def _bin(self, state: FleetState, slot: Slot, limits: Limits) -> Bin:
+    def _bin(self, state: FleetState, slot: Slot, limits: PlanLimits) -> Bin:
         node = state.nodes[slot.host]
         kind = MigKind(node.pool, slot.model, slot.template, node.risk <= limits.most_risk)
         return Bin(slot.uuid, slot.host, kind, state.layout(slot.uuid))

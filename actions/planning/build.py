@@ -6,18 +6,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from tocsin.actions.planning.facts import NodeState, Room, WorkloadFacts
-from tocsin.actions.planning.layouts import Layout, is_divided, is_unread, template_of
+from tocsin.actions.planning.facts import HostRoom, NodeState, WorkloadFacts
+from tocsin.actions.planning.layouts import MigLayout, is_divided, is_unread, template_of
 from tocsin.actions.planning.state import (
     GUESSED,
     UNMANAGED,
     UNSEEN,
     Budget,
+    FleetNode,
     FleetState,
     GpuMode,
     Hold,
     LeftOut,
-    Node,
     Pool,
     Slot,
     Workload,
@@ -48,10 +48,10 @@ class Knowledge:
     budgets: Mapping[str, Budget] = field(default_factory=dict)
     pools: Mapping[str, Pool] = field(default_factory=dict)
     islands: Mapping[str, str] = field(default_factory=dict)
-    layouts: Mapping[str, Layout] = field(default_factory=dict)
+    layouts: Mapping[str, MigLayout] = field(default_factory=dict)
     healthy: Mapping[str, bool] = field(default_factory=dict)
     at_work: frozenset[str] = frozenset()
-    rooms: Mapping[str, Room] = field(default_factory=dict)
+    rooms: Mapping[str, HostRoom] = field(default_factory=dict)
     mix: tuple[Task, ...] = ()
     demand: Mapping[str, float] = field(default_factory=dict)
     restart_s: float = 300.0
@@ -239,13 +239,13 @@ def _told(work: Workload, facts: WorkloadFacts | None, known: Knowledge) -> Work
 
 def _nodes(
     kept: Mapping[str, Reading], predictions: Iterable[Prediction], known: Knowledge, now_ms: int
-) -> dict[str, Node]:
+) -> dict[str, FleetNode]:
     risk = host_risk(predictions, {uuid: one.gpu.host for uuid, one in kept.items()}, now_ms, known.risk_horizon_ms)
-    nodes: dict[str, Node] = {}
+    nodes: dict[str, FleetNode] = {}
     for one in kept.values():
         gpu = one.gpu
         told, room = known.nodes.get(gpu.host), known.rooms.get(gpu.host)
-        nodes[gpu.host] = Node(
+        nodes[gpu.host] = FleetNode(
             gpu.host,
             gpu.pool,
             gpu.rack,
@@ -284,7 +284,7 @@ def host_risk(
 
 def _pools(
     told: Iterable[PoolState],
-    nodes: Mapping[str, Node],
+    nodes: Mapping[str, FleetNode],
     slots: Mapping[str, Slot],
     works: Mapping[str, Workload],
     known: Knowledge,

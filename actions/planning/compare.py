@@ -13,13 +13,13 @@ from tocsin.actions.planning.bound import least_cost
 from tocsin.actions.planning.defragment import WHOLE_MODES, defragment, figures, outside, repack_mig
 from tocsin.actions.planning.plan import Plan
 from tocsin.actions.planning.state import FleetState, GpuMode
-from tocsin.actions.planning.units import Limits, units_of
+from tocsin.actions.planning.units import PlanLimits, units_of
 from tocsin.domain.progress import track
 
 # The yardstick of defragmentation: repeat the single move that lowers F most until none does, whatever it costs.
 
 
-def greedy(board: Bins, state: FleetState, limits: Limits) -> Arrangement:
+def greedy(board: Bins, state: FleetState, limits: PlanLimits) -> Arrangement:
     """Where steepest descent of F ends. Of equal moves the cheapest is taken; a unit that moves twice is paid once."""
     now = Arrangement(board, state, limits)
     while (step := _steepest(now)) is not None:
@@ -61,7 +61,7 @@ UNBOUNDED = 10**9
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparisonRow:
     """One fleet: F in GPUs and cost in GPU-hours, before, after the greedy descent and after the planner.
 
     `at_once` is the planner's cost where it neither waits for checkpoints nor asks for them, as the greedy descent
@@ -97,7 +97,7 @@ class Row:
         return self.planner_f <= self.greedy_f + 1e-6 and self.planner_cost <= self.greedy_cost / 2 + 1e-9
 
 
-def yardstick(kind: str, state: FleetState, limits: Limits) -> tuple[float, float, int]:
+def yardstick(kind: str, state: FleetState, limits: PlanLimits) -> tuple[float, float, int]:
     """F, cost and number of works moved of the greedy descent, at the price of moving at once."""
     limits = replace(limits, at_once=True, most_moves=UNBOUNDED)
     board = _board(kind, state, limits)
@@ -110,10 +110,10 @@ def compare(
     sizes: Iterable[int],
     seeds: Iterable[int],
     clock: Callable[[], float],
-    limits: Limits | None = None,
-) -> Iterator[Row]:
+    limits: PlanLimits | None = None,
+) -> Iterator[ComparisonRow]:
     """One row for each made-up fleet; `kinds` are ``defragment`` and ``mig``, `clock` counts seconds."""
-    limits = replace(limits or Limits(), most_moves=UNBOUNDED)
+    limits = replace(limits or PlanLimits(), most_moves=UNBOUNDED)
     seeds = list(seeds)
     sizes = list(sizes)
     fleets = [(kind, gpus, seed) for kind in kinds for gpus in sizes for seed in seeds]
@@ -121,9 +121,9 @@ def compare(
         yield _row(kind, gpus, seed, clock, limits)
 
 
-def _row(kind: str, gpus: int, seed: int, clock: Callable[[], float], limits: Limits) -> Row:
+def _row(kind: str, gpus: int, seed: int, clock: Callable[[], float], limits: PlanLimits) -> ComparisonRow:
     state = rehearsal.fleet(gpus, seed) if kind == "defragment" else rehearsal.mig(gpus, seed)
-    planner: Callable[[FleetState, Limits], Plan] = defragment if kind == "defragment" else repack_mig
+    planner: Callable[[FleetState, PlanLimits], Plan] = defragment if kind == "defragment" else repack_mig
     greedy_f, greedy_cost, moves = yardstick(kind, state, limits)
     begun = clock()
     thrifty = planner(state, replace(limits, pack_to=greedy_f))
@@ -131,7 +131,7 @@ def _row(kind: str, gpus: int, seed: int, clock: Callable[[], float], limits: Li
     at_once = planner(state, replace(limits, pack_to=greedy_f, at_once=True))
     free = planner(state, limits)
     before = free.before["fragmented_gpus"]
-    return Row(
+    return ComparisonRow(
         kind,
         gpus,
         seed,
@@ -151,11 +151,11 @@ def _row(kind: str, gpus: int, seed: int, clock: Callable[[], float], limits: Li
     )
 
 
-def _board(kind: str, state: FleetState, limits: Limits) -> Bins:
+def _board(kind: str, state: FleetState, limits: PlanLimits) -> Bins:
     fleet = kind == "defragment"
     units, _ = units_of(state, WHOLE_MODES if fleet else (GpuMode.MIG,), limits)
     return FleetBins(state, units, limits) if fleet else MigBins(state, units, limits)
 
 
-def _outside(kind: str, state: FleetState, limits: Limits) -> float:
+def _outside(kind: str, state: FleetState, limits: PlanLimits) -> float:
     return outside(figures(kind, state), _board(kind, state, limits))

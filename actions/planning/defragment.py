@@ -13,7 +13,7 @@ from tocsin.actions.planning.bins import Bins, FleetBins, MigBins, fleet_figures
 from tocsin.actions.planning.plan import Move, Plan, Refusal, Step, StepKind
 from tocsin.actions.planning.simulation import Simulation
 from tocsin.actions.planning.state import FleetState, GpuMode, Hold
-from tocsin.actions.planning.units import HOUR_S, Limits, Unit, units_of
+from tocsin.actions.planning.units import HOUR_S, PlanLimits, Unit, units_of
 from tocsin.domain.words import counted
 
 # In what order the moves to a new arrangement are made, and what each of them says.
@@ -22,7 +22,7 @@ MINUTE_S = 60.0
 
 
 def schedule(
-    state: FleetState, board: Bins, spots: Sequence[Spot], limits: Limits, *, by_worth: bool = False
+    state: FleetState, board: Bins, spots: Sequence[Spot], limits: PlanLimits, *, by_worth: bool = False
 ) -> tuple[tuple[Step, ...], list[int], tuple[Refusal, ...]]:
     """The moves that lead to where `spots` has each unit, with the numbers of the units that they move.
 
@@ -207,7 +207,7 @@ _DRAWS = 40
 """Draws for a bin of the kind that is sought."""
 
 
-def search(board: Bins, state: FleetState, limits: Limits) -> Arrangement:
+def search(board: Bins, state: FleetState, limits: PlanLimits) -> Arrangement:
     """The best arrangement found; equal input gives an equal answer.
 
     With `pack_to` the horizon is first sought that leads about there, then what is too much or too little is mended.
@@ -225,7 +225,7 @@ def search(board: Bins, state: FleetState, limits: Limits) -> Arrangement:
     return now
 
 
-def improve(board: Bins, state: FleetState, spots: Iterable[Spot], limits: Limits) -> Arrangement:
+def improve(board: Bins, state: FleetState, spots: Iterable[Spot], limits: PlanLimits) -> Arrangement:
     """What can be made of an arrangement that keeps to the limits; without effort, units that gain nothing go home."""
     now = Arrangement(board, state, limits)
     _go(now, list(spots))
@@ -427,13 +427,13 @@ def _restore(now: Arrangement, units: Iterable[int], spots: Iterable[Spot]) -> N
 WHOLE_MODES = (GpuMode.EXCLUSIVE, GpuMode.TIME_SLICE)
 
 
-def defragment(state: FleetState, limits: Limits) -> Plan:
+def defragment(state: FleetState, limits: PlanLimits) -> Plan:
     """Moves of work between hosts after which fewer free GPUs are of no use to the work that comes."""
     units, refused = units_of(state, WHOLE_MODES, limits)
     return _plan("defragment", state, FleetBins(state, units, limits), refused, limits)
 
 
-def repack_mig(state: FleetState, limits: Limits) -> Plan:
+def repack_mig(state: FleetState, limits: PlanLimits) -> Plan:
     """Moves of work between MIG instances after which more of the instances in demand can be created."""
     units, refused = units_of(state, (GpuMode.MIG,), limits)
     left_out = tuple(Refusal(one.uuid, one.reason) for one in state.left_out.values())
@@ -450,7 +450,7 @@ def outside(found: Mapping[str, float], board: Bins) -> float:
     return found["fragmented_gpus"] - sum(board.measure(one.kind, one.state) for one in board.bins)
 
 
-def _plan(kind: str, state: FleetState, board: Bins, refused: tuple[Refusal, ...], limits: Limits) -> Plan:
+def _plan(kind: str, state: FleetState, board: Bins, refused: tuple[Refusal, ...], limits: PlanLimits) -> Plan:
     before = figures(kind, state)
     # Of what no move changes nothing is asked; below that everything is.
     inside = replace(limits, pack_to=max(0.0, limits.pack_to - outside(before, board)) if limits.pack_to > 0 else 0.0)
@@ -472,7 +472,7 @@ def _plan(kind: str, state: FleetState, board: Bins, refused: tuple[Refusal, ...
     )
 
 
-def _steps(state: FleetState, board: Bins, limits: Limits) -> tuple[tuple[Step, ...], tuple[Refusal, ...]]:
+def _steps(state: FleetState, board: Bins, limits: PlanLimits) -> tuple[tuple[Step, ...], tuple[Refusal, ...]]:
     """Moves none of which could be left out with profit, and what had to stay."""
     spots = search(board, state, replace(limits, most_moves=len(board.units))).at
     steps, order, stuck = schedule(state, board, spots, limits, by_worth=True)

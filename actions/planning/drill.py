@@ -16,8 +16,8 @@ from tocsin.actions.planning.placement import evacuate
 from tocsin.actions.planning.plan import Step, StepKind
 from tocsin.actions.planning.scaling import replace_before_drain
 from tocsin.actions.planning.simulation import PlanBroken, Simulation
-from tocsin.actions.planning.state import FleetState, Hold, Node, Pool, Slot, Workload
-from tocsin.actions.planning.units import Limits
+from tocsin.actions.planning.state import FleetNode, FleetState, Hold, Pool, Slot, Workload
+from tocsin.actions.planning.units import PlanLimits
 
 POOL = "train"
 GPUS = 8
@@ -74,7 +74,7 @@ class DrillResult:
 
 def drill(seed: int, way: Way, spec: DrillSpec | None = None) -> DrillResult:
     """One run of a day; equal arguments give equal results."""
-    return _Run(seed, way, spec or DrillSpec()).result()
+    return _DrillRun(seed, way, spec or DrillSpec()).result()
 
 
 @dataclass(order=True)
@@ -85,13 +85,13 @@ class _Event:
     host: str = field(compare=False)
 
 
-class _Run:
+class _DrillRun:
     def __init__(self, seed: int, way: Way, spec: DrillSpec) -> None:
         self._seed, self._way, self._spec = seed, way, spec
         self._provider = random.Random(f"provider {seed}")
         self._state = _pool(random.Random(f"pool {seed}"), spec)
         self._floor = self._state.pools[POOL].floor_gpus
-        self._limits = Limits()
+        self._limits = PlanLimits()
         self._events: list[_Event] = []
         self._warned: list[str] = []
         self._ordered: set[str] = set()
@@ -188,7 +188,7 @@ class _Run:
         self._added += 1
         name = f"{host}-new"
         slots = [Slot(f"{name}/{index}", name, "H100") for index in range(GPUS)]
-        self._state = self._state.with_nodes([Node(name, POOL)], slots)
+        self._state = self._state.with_nodes([FleetNode(name, POOL)], slots)
 
     def _react(self) -> None:
         for host in list(self._warned):
@@ -226,7 +226,7 @@ class _Run:
 
 
 def _pool(rng: random.Random, spec: DrillSpec) -> FleetState:
-    nodes = {name: Node(name, POOL) for name in (f"node-{number:02d}" for number in range(spec.nodes))}
+    nodes = {name: FleetNode(name, POOL) for name in (f"node-{number:02d}" for number in range(spec.nodes))}
     slots = [Slot(f"{host}/{index}", host, "H100") for host in nodes for index in range(GPUS)]
     works: dict[str, Workload] = {}
     for host in nodes:

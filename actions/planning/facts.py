@@ -51,7 +51,7 @@ class WorkloadFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class HostRoom:
     """What GPU work may have of a host: CPUs, and memory in bytes."""
 
     cpus: float
@@ -64,4 +64,4 @@ class WorkloadSeen:
 
     facts: Mapping[str, WorkloadFacts] = field(default_factory=dict)
     budgets: Mapping[str, Budget] = field(default_factory=dict)
-    rooms: Mapping[str, Room] = field(default_factory=dict)
+    rooms: Mapping[str, HostRoom] = field(default_factory=dict)

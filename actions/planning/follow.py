@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from tocsin.actions.planning.defragment import defragment, repack_mig
 from tocsin.actions.planning.plan import RULES, Intent, Plan, Step, StepKind, subject_of_gpu, work_of
 from tocsin.actions.planning.power import Cap, PowerBudget, follow_power
-from tocsin.actions.planning.scaling import Demand, ScalingPolicy, follow_demand, scale_in
+from tocsin.actions.planning.scaling import PoolDemand, ScalingPolicy, follow_demand, scale_in
 from tocsin.actions.planning.simulation import PlanBroken, Simulation
 from tocsin.actions.planning.state import FleetState, Pool
-from tocsin.actions.planning.units import Limits
+from tocsin.actions.planning.units import PlanLimits
 from tocsin.domain.action_parameters import (
     DecisionContext,
     GpuPlace,
@@ -30,7 +30,7 @@ SOON_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class PlanHistory:
     """What earlier looks and decisions left behind.
 
     `before` are the intents of the last look. `running` names the rules of which a step is under way: no other step of
@@ -49,21 +49,21 @@ class Past:
 class PlanDependencies:
     """What the planners count with."""
 
-    limits: Limits = field(default_factory=Limits)
+    limits: PlanLimits = field(default_factory=PlanLimits)
     scaling: ScalingPolicy = field(default_factory=ScalingPolicy)
     power: PowerBudget = field(default_factory=PowerBudget)
-    demands: tuple[Demand, ...] = ()
+    demands: tuple[PoolDemand, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class FollowedPlans:
     """What the plans of one look ask for, and the plans themselves by planner."""
 
     intents: tuple[Intent, ...]
     plans: Mapping[str, Plan]
 
 
-def follow(state: FleetState, planners: Iterable[str], means: PlanDependencies, past: Past) -> Followed:
+def follow(state: FleetState, planners: Iterable[str], means: PlanDependencies, past: PlanHistory) -> FollowedPlans:
     """Make the plans of `planners` anew and take from each what is to be done now.
 
     A plan is worth it where it gains more than it costs. Of a plan that moves work one step is taken, the one that the
@@ -78,7 +78,7 @@ def follow(state: FleetState, planners: Iterable[str], means: PlanDependencies, 
         plan, found = _FOLLOWERS[name](state, means, past)
         plans[name] = plan
         intents += found
-    return Followed(_one_each(intents), plans)
+    return FollowedPlans(_one_each(intents), plans)
 
 
 def _one_each(intents: Sequence[Intent]) -> tuple[Intent, ...]:
@@ -101,8 +101,8 @@ def _with_scaling(state: FleetState, scaled_ms: Mapping[str, int]) -> FleetState
     return replace(state, pools=changed)
 
 
-def _moves(planner: str) -> Callable[[FleetState, PlanDependencies, Past], tuple[Plan, list[Intent]]]:
-    def made(state: FleetState, means: PlanDependencies, past: Past) -> tuple[Plan, list[Intent]]:
+def _moves(planner: str) -> Callable[[FleetState, PlanDependencies, PlanHistory], tuple[Plan, list[Intent]]]:
+    def made(state: FleetState, means: PlanDependencies, past: PlanHistory) -> tuple[Plan, list[Intent]]:
         plan = (defragment if planner == "defragment" else repack_mig)(state, means.limits)
         rule = RULES[planner]
         if rule in past.running or plan.gain_gpu_hours <= plan.cost_gpu_hours:
@@ -117,7 +117,7 @@ def _moves(planner: str) -> Callable[[FleetState, PlanDependencies, Past], tuple
     return made
 
 
-def _first(state: FleetState, steps: Sequence[Step], limits: Limits, rule: str, past: Past) -> Step | None:
+def _first(state: FleetState, steps: Sequence[Step], limits: PlanLimits, rule: str, past: PlanHistory) -> Step | None:
     """The step that is to be taken now: that of the last look while it holds, else the first that need not wait."""
     able = [step for step in steps if step.moves and step.wait_s <= SOON_S and _can_begin(state, step, limits)]
     known = {one.subject.detail for one in past.before if one.rule == rule and one.work}
@@ -125,7 +125,7 @@ def _first(state: FleetState, steps: Sequence[Step], limits: Limits, rule: str, 
     return next(kept, able[0] if able else None)
 
 
-def _can_begin(state: FleetState, step: Step, limits: Limits) -> bool:
+def _can_begin(state: FleetState, step: Step, limits: PlanLimits) -> bool:
     try:
         Simulation(state, limits.most_risk).do(step)
     except PlanBroken:
@@ -161,12 +161,12 @@ def _migrations(rule: str, state: FleetState, step: Step, told: str, plan: Plan)
     return [Intent(rule, subject, ActionKind.MIGRATE, sentence, parameters, work_of(work), state.simulated)]
 
 
-def _scale_in(state: FleetState, means: PlanDependencies, past: Past) -> tuple[Plan, list[Intent]]:
+def _scale_in(state: FleetState, means: PlanDependencies, past: PlanHistory) -> tuple[Plan, list[Intent]]:
     plan = scale_in(state, means.scaling, means.limits)
     return plan, _scaling(RULES["scale_in"], state, plan, means, past)
 
 
-def _demand(state: FleetState, means: PlanDependencies, past: Past) -> tuple[Plan, list[Intent]]:
+def _demand(state: FleetState, means: PlanDependencies, past: PlanHistory) -> tuple[Plan, list[Intent]]:
     """Nodes that were asked for count only once they are there: until then a pool that has grown rests."""
     slow = max((pool.provision_s for pool in state.pools.values()), default=0.0)
     policy = replace(means.scaling, out_rest_s=max(means.scaling.out_rest_s, slow))
@@ -174,7 +174,7 @@ def _demand(state: FleetState, means: PlanDependencies, past: Past) -> tuple[Pla
     return plan, _scaling(RULES["demand"], state, plan, means, past)
 
 
-def _scaling(rule: str, state: FleetState, plan: Plan, means: PlanDependencies, past: Past) -> list[Intent]:
+def _scaling(rule: str, state: FleetState, plan: Plan, means: PlanDependencies, past: PlanHistory) -> list[Intent]:
     found: list[Intent] = []
     for pool, steps in _by_pool(state, plan.steps).items():
         last = steps[-1]
@@ -198,13 +198,13 @@ def _by_pool(state: FleetState, steps: Iterable[Step]) -> dict[str, list[Step]]:
     return found
 
 
-def _pays(pool: Pool, steps: Sequence[Step], limits: Limits) -> bool:
+def _pays(pool: Pool, steps: Sequence[Step], limits: PlanLimits) -> bool:
     """Whether a node less saves more GPU-hours over the horizon than its work loses by moving."""
     return pool.node_gpus * limits.horizon_h > math.fsum(step.cost_gpu_hours for step in steps)
 
 
 def _emptied(
-    rule: str, state: FleetState, pool: str, steps: Sequence[Step], limits: Limits, past: Past
+    rule: str, state: FleetState, pool: str, steps: Sequence[Step], limits: PlanLimits, past: PlanHistory
 ) -> list[Intent]:
     """The next move off the node that is to go, or the pool's change of size once nothing runs there."""
     if rule in past.running:
@@ -232,11 +232,11 @@ def _size(rule: str, action: ActionKind, state: FleetState, pool: str, step: Ste
     return Intent(rule, subject, action, step.sentence, parameters, simulated=state.simulated)
 
 
-def _power(state: FleetState, means: PlanDependencies, past: Past) -> tuple[Plan, list[Intent]]:
+def _power(state: FleetState, means: PlanDependencies, past: PlanHistory) -> tuple[Plan, list[Intent]]:
     return follow_power(state, means.power, past.caps, past.held)
 
 
-_FOLLOWERS: Mapping[str, Callable[[FleetState, PlanDependencies, Past], tuple[Plan, list[Intent]]]] = {
+_FOLLOWERS: Mapping[str, Callable[[FleetState, PlanDependencies, PlanHistory], tuple[Plan, list[Intent]]]] = {
     "defragment": _moves("defragment"),
     "mig": _moves("mig"),
     "demand": _demand,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from tocsin.actions.planning.placement import assign
 from tocsin.actions.planning.plan import RULES, Plan, Step, work_of
 from tocsin.actions.planning.state import UNSEEN, FleetState, Slot, Workload
-from tocsin.actions.planning.units import Limits, pinned, price
+from tocsin.actions.planning.units import PlanLimits, pinned, price
 from tocsin.domain.action_parameters import ActionParameters, DefragmentParameters, MigrateParameters
 from tocsin.domain.finding import ActionKind, Finding, Incident
 from tocsin.domain.subject import Subject, SubjectKind
@@ -41,7 +41,7 @@ class Foresight:
     steps: Mapping[tuple[str, str], ActionParameters] = field(default_factory=dict)
     state: FleetState | None = None
     plans: Mapping[str, Plan] = field(default_factory=dict)
-    limits: Limits = field(default_factory=Limits)
+    limits: PlanLimits = field(default_factory=PlanLimits)
 
     def told(self, root: Finding, action: ActionKind) -> PlanNote:
         """What a decision for `action` about `root` should name; nothing where no plan knows anything."""
@@ -57,7 +57,7 @@ class Foresight:
         return NOTHING
 
 
-def _places(state: FleetState, subject: Subject, limits: Limits) -> PlanNote:
+def _places(state: FleetState, subject: Subject, limits: PlanLimits) -> PlanNote:
     """Where the work on `subject` would go, each piece for itself, and why it would stay."""
     slots = _slots(state, subject)
     works = {work.id: work for slot in slots for work in state.on_gpu.get(slot.uuid, ())}
@@ -77,7 +77,7 @@ def _places(state: FleetState, subject: Subject, limits: Limits) -> PlanNote:
     return PlanNote(MigrateParameters(work=names, to_host=hosts), f"{', '.join(said[:MOST_NAMED])}{more}")
 
 
-def _place(state: FleetState, works: list[Workload], limits: Limits) -> tuple[tuple[str, ...], str]:
+def _place(state: FleetState, works: list[Workload], limits: PlanLimits) -> tuple[tuple[str, ...], str]:
     """The hosts for these pieces of one unit, and in words; no hosts where they have to stay."""
     name = works[0].unit
     alone = [replace(work, gang="", lost_s=work.lost_s or 0.0) for work in works]

@@ -23,7 +23,7 @@ _RATIO, _MODE = "gpu_mig_fragmentation_ratio", "gpu_mig_mode"
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class MigLayout:
     """The placement of each instance of a GPU in MIG mode, by the instance's UUID; None where `reason` says why not.
 
     `guessed` are instances of which it is not known which of several places each has; one that is in no reading is
@@ -45,7 +45,7 @@ def template_of(model: str) -> str:
     return "four" if mig_layout.template_of(model) is FOUR_SLICE else "seven"
 
 
-def layouts_of(readings: Iterable[Reading]) -> dict[str, Layout]:
+def layouts_of(readings: Iterable[Reading]) -> dict[str, MigLayout]:
     """The layout of each physical GPU in MIG mode, by its UUID.
 
     An instance tells its first slice in a label of its reading (`MIG_START`). Where one does not, the layout is worked
@@ -69,16 +69,16 @@ def is_divided(whole: Reading, parts: Sequence[Reading]) -> bool:
     return bool(parts) or _RATIO in whole.values or whole.values.get(_MODE) == 1.0
 
 
-def _layout(whole: Reading, parts: Sequence[Reading]) -> Layout:
+def _layout(whole: Reading, parts: Sequence[Reading]) -> MigLayout:
     try:
         profiles = _profiles(whole, parts)
         if parts and all(one.gpu.labels.get(MIG_START, "").isdecimal() for one in parts):
-            return Layout(_told(whole, parts, profiles))
+            return MigLayout(_told(whole, parts, profiles))
         if not parts and _is_bare(whole):
-            return Layout({})
+            return MigLayout({})
         return _worked_out(whole, profiles)
     except _Unclear as unclear:
-        return Layout(None, str(unclear), count=0)
+        return MigLayout(None, str(unclear), count=0)
 
 
 def _is_bare(whole: Reading) -> bool:
@@ -104,12 +104,12 @@ def _told(whole: Reading, parts: Sequence[Reading], profiles: Mapping[str, str])
     return made
 
 
-def _worked_out(whole: Reading, profiles: Mapping[str, str]) -> Layout:
+def _worked_out(whole: Reading, profiles: Mapping[str, str]) -> MigLayout:
     template = TEMPLATES[template_of(whole.gpu.model)]
     found = deduced(whole.values, template, Counter(profiles.values()) if profiles else None)
     if found.layout is None:
         several = f"{found.count} layouts of its MIG instances agree with what is known"
-        return Layout(None, several if found.count else "nothing tells how its MIG instances lie", count=found.count)
+        return MigLayout(None, several if found.count else "nothing tells how its MIG instances lie", count=found.count)
     names: dict[str, list[str]] = defaultdict(list)
     for uuid, profile in sorted(profiles.items()):
         names[profile].append(uuid)
@@ -119,7 +119,7 @@ def _worked_out(whole: Reading, profiles: Mapping[str, str]) -> Layout:
     }
     alike = Counter(profile for profile, _ in found.layout)
     sure = {name for name, (profile, _) in placed.items() if profiles and found.count == alike[profile] == 1}
-    return Layout(placed, guessed=frozenset(placed.keys() - sure), count=found.count)
+    return MigLayout(placed, guessed=frozenset(placed.keys() - sure), count=found.count)
 
 
 def _unread(gpu: str, number: int) -> str:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from tocsin.actions.planning.bins import fleet_figures, mig_unusable
 from tocsin.actions.planning.plan import Move, Plan, Refusal, Step, StepKind
 from tocsin.actions.planning.simulation import Simulation, misfit
-from tocsin.actions.planning.state import SHARE_EPSILON, TEMPLATES, FleetState, GpuMode, Hold, Node, Slot, Workload
-from tocsin.actions.planning.units import HOUR_S, Limits, pinned, price
+from tocsin.actions.planning.state import SHARE_EPSILON, TEMPLATES, FleetNode, FleetState, GpuMode, Hold, Slot, Workload
+from tocsin.actions.planning.units import HOUR_S, PlanLimits, pinned, price
 from tocsin.domain.fragmentation import free_slices
 from tocsin.domain.fragmentation_fleet import Node as FreeNode
 from tocsin.domain.fragmentation_fleet import expected_unusable
@@ -48,7 +48,9 @@ class Candidate:
         return math.fsum(self.terms.values())
 
 
-def candidates(state: FleetState, work: Workload, limits: Limits, weights: Weights | None = None) -> list[Candidate]:
+def candidates(
+    state: FleetState, work: Workload, limits: PlanLimits, weights: Weights | None = None
+) -> list[Candidate]:
     """Every host on which `work` can start now, the best first."""
     weights = weights or Weights()
     found = []
@@ -94,7 +96,7 @@ def _instance(state: FleetState, work: Workload, able: Sequence[Slot]) -> tuple[
 
 
 def _terms(
-    state: FleetState, work: Workload, node: Node, holds: tuple[Hold, ...], limits: Limits, weights: Weights
+    state: FleetState, work: Workload, node: FleetNode, holds: tuple[Hold, ...], limits: PlanLimits, weights: Weights
 ) -> dict[str, float]:
     held = math.fsum(state.share_of(work, hold) for hold in holds)
     lost_s = work.checkpoint_every_s / 2 if work.checkpoint_every_s else LOSS_S
@@ -128,14 +130,14 @@ def _fragmentation(state: FleetState, work: Workload, host: str, holds: tuple[Ho
     return expected_unusable(after_node, state.mix) - expected_unusable(before, state.mix)
 
 
-def _fetch_s(state: FleetState, work: Workload, node: Node, weights: Weights) -> float:
+def _fetch_s(state: FleetState, work: Workload, node: FleetNode, weights: Weights) -> float:
     if not work.data_hosts or node.host in work.data_hosts:
         return 0.0
     racks = {state.nodes[host].rack for host in work.data_hosts if host in state.nodes} - {""}
     return weights.rack_fetch_s if node.rack in racks else weights.far_fetch_s
 
 
-def place(state: FleetState, limits: Limits, weights: Weights | None = None) -> Plan:
+def place(state: FleetState, limits: PlanLimits, weights: Weights | None = None) -> Plan:
     """A place for all work that waits: the highest priority first, then the largest; a gang whole or not at all."""
     waiting: dict[str, list[Workload]] = {}
     for work in state.works.values():
@@ -176,7 +178,9 @@ def _urgency(name: str, works: Sequence[Workload]) -> tuple[float, float, str]:
 Found = list[tuple[Workload, Candidate]]
 
 
-def _together(state: FleetState, works: Sequence[Workload], limits: Limits, weights: Weights | None) -> Found | None:
+def _together(
+    state: FleetState, works: Sequence[Workload], limits: PlanLimits, weights: Weights | None
+) -> Found | None:
     """Places for all of `works`: in one fabric where one has room, else in one rack, else anywhere; None: nowhere."""
     if len(works) == 1:
         found = candidates(state, works[0], limits, weights)
@@ -188,23 +192,23 @@ def _together(state: FleetState, works: Sequence[Workload], limits: Limits, weig
     return None
 
 
-def _fabric(node: Node) -> str:
+def _fabric(node: FleetNode) -> str:
     return node.fabric
 
 
-def _rack(node: Node) -> str:
+def _rack(node: FleetNode) -> str:
     return node.rack or node.host
 
 
-def _anywhere(_: Node) -> str:
+def _anywhere(_: FleetNode) -> str:
     return ""
 
 
 def _in_one(
     state: FleetState,
     works: Sequence[Workload],
-    narrow: Callable[[Node], str],
-    limits: Limits,
+    narrow: Callable[[FleetNode], str],
+    limits: PlanLimits,
     weights: Weights | None,
 ) -> Found | None:
     best: Found | None = None
@@ -223,7 +227,7 @@ def _sum(found: Found) -> float:
 def assign(
     state: FleetState,
     works: Iterable[Workload],
-    limits: Limits,
+    limits: PlanLimits,
     weights: Weights | None = None,
     hosts: frozenset[str] | None = None,
 ) -> Found | None:
@@ -254,7 +258,7 @@ def _placing(name: str, found: Found) -> Step:
     )
 
 
-def _why_not(state: FleetState, work: Workload, limits: Limits) -> str:
+def _why_not(state: FleetState, work: Workload, limits: PlanLimits) -> str:
     reasons: dict[str, int] = {}
     for host, node in state.nodes.items():
         problems = [misfit(work, node, (slot,), limits.most_risk) for slot in state.by_host[host]]
@@ -273,7 +277,7 @@ def _why_not(state: FleetState, work: Workload, limits: Limits) -> str:
     return f"it fits nowhere now ({told})" if told else "there is no host"
 
 
-def evacuate(state: FleetState, host: str, limits: Limits) -> tuple[tuple[Step, ...], tuple[Refusal, ...]]:
+def evacuate(state: FleetState, host: str, limits: PlanLimits) -> tuple[tuple[Step, ...], tuple[Refusal, ...]]:
     """Steps that bring all work of `host`, which takes none any more, elsewhere, and what has to stay and why.
 
     Work that can be asked writes a checkpoint first. A gang moves whole: its members on other hosts restart in place.
@@ -304,7 +308,7 @@ def _leaving(state: FleetState, host: str) -> dict[str, list[Workload]]:
     return found
 
 
-def _must_stay(state: FleetState, works: list[Workload], host: str, limits: Limits, left: Mapping[str, int]) -> str:
+def _must_stay(state: FleetState, works: list[Workload], host: str, limits: PlanLimits, left: Mapping[str, int]) -> str:
     for work in works:
         alone = replace(work, gang="", lost_s=work.lost_s or 0.0)
         node = state.nodes[state.host_of(work)]
@@ -320,7 +324,7 @@ def _must_stay(state: FleetState, works: list[Workload], host: str, limits: Limi
     return f"disruption budget {short[0]} has nothing left" if short else ""
 
 
-def _elsewhere(state: FleetState, works: list[Workload], host: str, limits: Limits) -> Found | None:
+def _elsewhere(state: FleetState, works: list[Workload], host: str, limits: PlanLimits) -> Found | None:
     """Places for the works of a unit that cannot restart where they are; the others restart in place."""
     staying = [work for work in works if _can_restart(state, work, host, limits)]
     leaving = [replace(work, holds=()) for work in works if work not in staying]
@@ -338,13 +342,15 @@ def _elsewhere(state: FleetState, works: list[Workload], host: str, limits: Limi
     return found + [(work, Candidate(state.host_of(work), work.holds)) for work in staying]
 
 
-def _can_restart(state: FleetState, work: Workload, host: str, limits: Limits) -> bool:
+def _can_restart(state: FleetState, work: Workload, host: str, limits: PlanLimits) -> bool:
     node = state.nodes[state.host_of(work)]
     slots = [state.gpus[hold.gpu] for hold in work.holds]
     return node.host != host and not misfit(work, node, slots, limits.most_risk)
 
 
-def _moving(state: FleetState, name: str, works: list[Workload], found: Found, host: str, limits: Limits) -> list[Step]:
+def _moving(
+    state: FleetState, name: str, works: list[Workload], found: Found, host: str, limits: PlanLimits
+) -> list[Step]:
     held = math.fsum(state.held_gpus(work) for work in works)
     asked = [work for work in works if work.checkpoint_s is not None and work.lost_s]
     prices = [price(state, work, replace(limits, patience_s=-1.0)) for work in works]

@@ -138,7 +138,7 @@ class PowerBudget:
 
 
 @dataclass(slots=True)
-class _Group:
+class _PowerGroup:
     """GPUs whose limits move together: those that one job holds, or one GPU that has none or several."""
 
     name: str
@@ -216,7 +216,7 @@ def _floors_too_high(state: FleetState, slots: Iterable[Slot], budget: PowerBudg
     ]
 
 
-def _groups(state: FleetState, slots: Iterable[Slot]) -> list[_Group]:
+def _groups(state: FleetState, slots: Iterable[Slot]) -> list[_PowerGroup]:
     """GPUs joined by every job that holds several of them; a gang is one job."""
     leader: dict[str, str] = {slot.uuid: slot.uuid for slot in slots}
 
@@ -235,16 +235,16 @@ def _groups(state: FleetState, slots: Iterable[Slot]) -> list[_Group]:
         for uuid in held:
             leader[find(uuid)] = find(held[0])
             weights[uuid] = max(weights.get(uuid, 0.0), 1.0 + max(0, *(work.priority for work in works), 0))
-    groups: dict[str, _Group] = {}
+    groups: dict[str, _PowerGroup] = {}
     for slot in slots:
         name = find(slot.uuid)
-        group = groups.setdefault(name, _Group(name, [], IDLE_WEIGHT))
+        group = groups.setdefault(name, _PowerGroup(name, [], IDLE_WEIGHT))
         group.slots.append(slot)
         group.weight = max(group.weight, weights.get(slot.uuid, 0.0))
     return list(groups.values())
 
 
-def _fill(state: FleetState, groups: list[_Group], budget: PowerBudget) -> dict[str, float]:
+def _fill(state: FleetState, groups: list[_PowerGroup], budget: PowerBudget) -> dict[str, float]:
     left = {"": budget.facility, **budget.racks}
     racks = [{state.nodes[slot.host].rack for slot in group.slots} for group in groups]
     for group in groups:
@@ -277,14 +277,14 @@ def _watts(slot: Slot, share: float) -> float:
     return found[0] + share * (found[1] - found[0])
 
 
-def _worth(group: _Group) -> float:
+def _worth(group: _PowerGroup) -> float:
     """What the next watt gains: weight x slope of the throughput, relative to the full limit."""
     slot = group.slots[0]
     full = slot.limit_watts or 1.0
     return group.weight * 2.0 * BEND * (1.0 - _watts(slot, group.share) / full) / full
 
 
-def _tight(state: FleetState, left: Mapping[str, float], more: Mapping[str, float], group: _Group) -> set[str]:
+def _tight(state: FleetState, left: Mapping[str, float], more: Mapping[str, float], group: _PowerGroup) -> set[str]:
     wanted: dict[str, float] = {"": math.fsum(more.values())}
     for slot in group.slots:
         rack = state.nodes[slot.host].rack
@@ -293,7 +293,7 @@ def _tight(state: FleetState, left: Mapping[str, float], more: Mapping[str, floa
     return {name for name, watts in wanted.items() if watts > left.get(name, math.inf) + 1e-9}
 
 
-def _spend(state: FleetState, left: dict[str, float], watts: Mapping[str, float], group: _Group) -> None:
+def _spend(state: FleetState, left: dict[str, float], watts: Mapping[str, float], group: _PowerGroup) -> None:
     for slot in group.slots:
         for name in {"", state.nodes[slot.host].rack}:
             if name in left:

@@ -10,10 +10,10 @@ from tocsin.actions.planning.state import (
     SHARE_EPSILON,
     TEMPLATES,
     Budget,
+    FleetNode,
     FleetState,
     GpuMode,
     Hold,
-    Node,
     Pool,
     Slot,
     Workload,
@@ -93,15 +93,15 @@ def with_waiting(state: FleetState, seed: int = 0) -> FleetState:
     return state.with_works(waiting)
 
 
-def _nodes(count: int, rng: random.Random) -> tuple[dict[str, Node], dict[str, Slot]]:
-    nodes: dict[str, Node] = {}
+def _nodes(count: int, rng: random.Random) -> tuple[dict[str, FleetNode], dict[str, Slot]]:
+    nodes: dict[str, FleetNode] = {}
     slots: dict[str, Slot] = {}
     for number in range(count):
         kind = _kind_of(number, count)
         host = f"node-{number:04d}"
         rack = f"rack-{number // NODES_PER_RACK:03d}"
         risk = rng.uniform(0.2, 0.6) if rng.random() < 0.03 else rng.uniform(0.0, 0.02)
-        nodes[host] = Node(host, kind.name, rack, "", NODE_CPUS, NODE_MEMORY, rng.random() >= 0.02, risk)
+        nodes[host] = FleetNode(host, kind.name, rack, "", NODE_CPUS, NODE_MEMORY, rng.random() >= 0.02, risk)
         for index in range(GPUS_PER_NODE):
             shared = kind.name == "inference" and index >= GPUS_PER_NODE // 2
             uuid = f"GPU-{number:04d}-{index}"
@@ -250,7 +250,7 @@ def mig(gpus: int, seed: int = 0) -> FleetState:
     nodes, slots = {}, {}
     for number in range(gpus):
         host = f"node-{number // GPUS_PER_NODE:04d}"
-        nodes[host] = Node(host, "shared", f"rack-{number // GPUS_PER_NODE // NODES_PER_RACK:03d}", cpus=NODE_CPUS)
+        nodes[host] = FleetNode(host, "shared", f"rack-{number // GPUS_PER_NODE // NODES_PER_RACK:03d}", cpus=NODE_CPUS)
         uuid = f"GPU-{number // GPUS_PER_NODE:04d}-{number % GPUS_PER_NODE}"
         slots[uuid] = Slot(uuid, host, "NVIDIA H100 80GB HBM3", GpuMode.MIG)
     layouts: dict[str, list[Placement]] = {uuid: [] for uuid in slots}

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from tocsin.actions.planning.placement import evacuate
 from tocsin.actions.planning.plan import Plan, Refusal, Step, StepKind
 from tocsin.actions.planning.simulation import PlanBroken, Simulation
-from tocsin.actions.planning.state import FleetState, Node, Pool
-from tocsin.actions.planning.units import Limits, price
+from tocsin.actions.planning.state import FleetNode, FleetState, Pool
+from tocsin.actions.planning.units import PlanLimits, price
 from tocsin.domain.clock import SECOND
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.subject import SubjectKind
@@ -38,7 +38,7 @@ class ScalingPolicy:
     in_window_s: float = 7200.0
 
 
-def replace_before_drain(state: FleetState, hosts: Sequence[str], limits: Limits) -> Plan:
+def replace_before_drain(state: FleetState, hosts: Sequence[str], limits: PlanLimits) -> Plan:
     """Empty and drain `hosts`, in order, each only once its pool keeps its floor without it and its work has a place.
 
     Where that is not so now, nodes are added first and waited for. What cannot be done within the laws is refused; a
@@ -80,7 +80,9 @@ def ready_figures(state: FleetState) -> dict[str, float]:
     return {f"ready_gpus {pool}": float(state.ready_gpus(pool)) for pool in pools}
 
 
-def _replace_one(state: FleetState, host: str, risk: float, limits: Limits) -> tuple[list[Step], tuple[Refusal, ...]]:
+def _replace_one(
+    state: FleetState, host: str, risk: float, limits: PlanLimits
+) -> tuple[list[Step], tuple[Refusal, ...]]:
     node = state.nodes[host]
     pool = state.pools.get(node.pool)
     best: tuple[list[Step], tuple[Refusal, ...]] | None = None
@@ -122,7 +124,7 @@ def new_names(state: FleetState, pool: Pool, count: int) -> tuple[str, ...]:
     return tuple(itertools.islice(free, count))
 
 
-def scale_in(state: FleetState, policy: ScalingPolicy, limits: Limits) -> Plan:
+def scale_in(state: FleetState, policy: ScalingPolicy, limits: PlanLimits) -> Plan:
     """One node less for each pool that idles: the one whose removal loses least. Never below a pool's floor."""
     steps: list[Step] = []
     refused: list[Refusal] = []
@@ -166,7 +168,7 @@ def _keep(state: FleetState, pool: Pool, policy: ScalingPolicy) -> str:
     return f"the rest would be {after:.0%} busy" if after > policy.most_after else ""
 
 
-def _dispensable(state: FleetState, pool: Pool, limits: Limits) -> list[Step] | None:
+def _dispensable(state: FleetState, pool: Pool, limits: PlanLimits) -> list[Step] | None:
     nodes = [node for node in state.nodes.values() if node.pool == pool.name and node.schedulable]
     for node in sorted(nodes, key=lambda one: (_loss(state, one, limits), -one.risk, one.host)):
         if state.staying(node.host) or any(not work.movable for work in state.on_host.get(node.host, ())):
@@ -186,13 +188,13 @@ def _dispensable(state: FleetState, pool: Pool, limits: Limits) -> list[Step] | 
     return None
 
 
-def _loss(state: FleetState, node: Node, limits: Limits) -> float:
+def _loss(state: FleetState, node: FleetNode, limits: PlanLimits) -> float:
     prices = [price(state, work, limits) for work in state.on_host.get(node.host, ())]
     return math.inf if None in prices else math.fsum(one.gpu_hours for one in prices if one is not None)
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class PoolDemand:
     """GPUs that a pool's work will use: (instant in milliseconds, most likely, at most likely enough), in order."""
 
     pool: str
@@ -204,7 +206,7 @@ class Demand:
         return max(found, default=None)
 
 
-def demand_of(predictions: Iterable[Prediction], state: FleetState) -> list[Demand]:
+def demand_of(predictions: Iterable[Prediction], state: FleetState) -> list[PoolDemand]:
     """The demand that forecasts of pools tell: a pool that is to be too busy, or to have work waiting, and when.
 
     Of each forecast the extreme that it names as evidence counts from the expected instant on, or from the early end of
@@ -222,10 +224,10 @@ def demand_of(predictions: Iterable[Prediction], state: FleetState) -> list[Dema
         gpus = ready + extreme.value if waiting else extreme.value * ready
         at_ms = one.eta_low_ms or one.eta_ms or extreme.at_ms
         made.setdefault(one.subject.name, []).append((at_ms, gpus, gpus))
-    return [Demand(pool, tuple(sorted(points))) for pool, points in sorted(made.items())]
+    return [PoolDemand(pool, tuple(sorted(points))) for pool, points in sorted(made.items())]
 
 
-def follow_demand(state: FleetState, demands: Iterable[Demand], policy: ScalingPolicy, limits: Limits) -> Plan:
+def follow_demand(state: FleetState, demands: Iterable[PoolDemand], policy: ScalingPolicy, limits: PlanLimits) -> Plan:
     """Nodes to add ahead of demand, or one to give back, with rest after a change and a gap between both limits.
 
     A pool grows for the demand within its provisioning time and the rest after a change. It shrinks only by what demand
@@ -257,7 +259,7 @@ def follow_demand(state: FleetState, demands: Iterable[Demand], policy: ScalingP
 
 
 def _follow(
-    state: FleetState, pool: Pool, demand: Demand, policy: ScalingPolicy, limits: Limits
+    state: FleetState, pool: Pool, demand: PoolDemand, policy: ScalingPolicy, limits: PlanLimits
 ) -> tuple[list[Step], str]:
     """Steps, or why there are none."""
     now_ms, size, ready = state.at_ms, pool.node_gpus, state.ready_gpus(pool.name)

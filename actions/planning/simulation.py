@@ -10,10 +10,10 @@ from tocsin.actions.planning.plan import Move, Step, StepKind
 from tocsin.actions.planning.state import (
     SHARE_EPSILON,
     TEMPLATES,
+    FleetNode,
     FleetState,
     GpuMode,
     Hold,
-    Node,
     Pool,
     Slot,
     Workload,
@@ -32,7 +32,7 @@ class PlanBroken(TocsinError):
         super().__init__(f"step {number} ({step.kind} {step.subject}) breaks the plan: {reason}")
 
 
-class _Refused(Exception):
+class _MoveRefused(Exception):
     """Why a step is refused."""
 
 
@@ -83,7 +83,7 @@ class Simulation:
         self._steps += 1
         try:
             _DEEDS[step.kind](self, step)
-        except _Refused as refused:
+        except _MoveRefused as refused:
             raise PlanBroken(self._steps, step, str(refused)) from None
 
     def work(self, name: str) -> Workload:
@@ -127,18 +127,18 @@ class Simulation:
             self._arrive(self._works[move.work])
         after = {self._fabric(self._works[work.id]) for work in works}
         if len(works) > 1 and before and len(after) > len(before):
-            raise _Refused(f"the gang would lie in {len(after)} fabrics in place of {len(before)}")
+            raise _MoveRefused(f"the gang would lie in {len(after)} fabrics in place of {len(before)}")
 
     def _leave(self, move: Move) -> Workload:
         work = self._works.get(move.work)
         if work is None or work.holds != move.source:
-            raise _Refused(f"{move.work} is not where the step takes it from")
+            raise _MoveRefused(f"{move.work} is not where the step takes it from")
         if not move.target:
-            raise _Refused(f"{move.work} would be left without a GPU")
+            raise _MoveRefused(f"{move.work} would be left without a GPU")
         if work.holds and work.stays:
-            raise _Refused(f"{work.id} stays: {work.stays}")
+            raise _MoveRefused(f"{work.id} stays: {work.stays}")
         if work.holds and not work.movable:
-            raise _Refused(f"no eviction may touch {work.id}")
+            raise _MoveRefused(f"no eviction may touch {work.id}")
         return work
 
     def _whole_gangs(self, works: list[Workload]) -> None:
@@ -146,14 +146,14 @@ class Simulation:
         for gang in {work.gang for work in works if work.gang}:
             missing = {work.id for work in self._origin.gangs.get(gang, ())} - moving
             if missing:
-                raise _Refused(f"gang {gang} would be split: {min(missing)} stays")
+                raise _MoveRefused(f"gang {gang} would be split: {min(missing)} stays")
 
     def _disturb(self, work: Workload) -> None:
         for name in work.budgets:
             budget = self._origin.budgets.get(name)
             self._disturbed[name] += 1
             if budget is None or self._disturbed[name] > budget.allowed:
-                raise _Refused(f"disruption budget {name} does not allow it")
+                raise _MoveRefused(f"disruption budget {name} does not allow it")
 
     def _fabric(self, work: Workload) -> str:
         return self._nodes[self._gpus[work.holds[0].gpu].host].fabric
@@ -161,32 +161,32 @@ class Simulation:
     def _arrive(self, work: Workload) -> None:
         slots = [self._gpus[hold.gpu] for hold in work.holds if hold.gpu in self._gpus]
         if len(slots) < len(work.holds):
-            raise _Refused(f"{work.id} would get a GPU that is not known")
+            raise _MoveRefused(f"{work.id} would get a GPU that is not known")
         if not whole_request(work, work.holds):
-            raise _Refused(f"{work.id} would not get what it asks for")
+            raise _MoveRefused(f"{work.id} would not get what it asks for")
         if len({slot.host for slot in slots}) != 1:
-            raise _Refused(f"{work.id} would lie on {len({slot.host for slot in slots})} hosts")
+            raise _MoveRefused(f"{work.id} would lie on {len({slot.host for slot in slots})} hosts")
         node = self._nodes[slots[0].host]
         problem = misfit(work, node, slots, self._most_risk)
         if problem:
-            raise _Refused(problem)
+            raise _MoveRefused(problem)
         self._hold(work, 1)
         if node.cpus is not None and self._cpus[node.host] > node.cpus + SHARE_EPSILON:
-            raise _Refused(f"{node.host} has not enough CPUs")
+            raise _MoveRefused(f"{node.host} has not enough CPUs")
         if node.memory_bytes is not None and self._memory[node.host] > node.memory_bytes + 1.0:
-            raise _Refused(f"{node.host} has not enough memory")
+            raise _MoveRefused(f"{node.host} has not enough memory")
         for slot in slots:
             self._fits(slot)
 
     def _fits(self, slot: Slot) -> None:
         if slot.mode is not GpuMode.MIG:
             if self._taken.get(slot.uuid, 0.0) > 1.0 + 1e-6:
-                raise _Refused(f"{slot.uuid} would be given out more than once")
+                raise _MoveRefused(f"{slot.uuid} would be given out more than once")
             return
         try:
             free_slices(self._layouts.get(slot.uuid, ()), TEMPLATES[slot.template])
         except ValueError as error:
-            raise _Refused(f"{slot.uuid}: {error}") from None
+            raise _MoveRefused(f"{slot.uuid}: {error}") from None
 
     def _ready(self, pool: str) -> int:
         return sum(
@@ -197,21 +197,23 @@ class Simulation:
     def _above_floor(self, pool: str) -> None:
         floor = self._origin.pools[pool].floor_gpus if pool in self._origin.pools else 0
         if self._ready(pool) < floor:
-            raise _Refused(f"pool {pool} would have {self._ready(pool)} GPUs ready, fewer than its floor of {floor}")
+            raise _MoveRefused(
+                f"pool {pool} would have {self._ready(pool)} GPUs ready, fewer than its floor of {floor}"
+            )
 
     def _scale_out(self, step: Step) -> None:
         pool = self._origin.pools.get(step.subject)
         if pool is None:
-            raise _Refused("nothing is known of this pool")
+            raise _MoveRefused("nothing is known of this pool")
         if pool.most_nodes is not None:
             have = sum(node.pool == pool.name for node in self._nodes.values())
             if have + len(step.hosts) > pool.most_nodes:
-                raise _Refused(f"pool {pool.name} has {have} nodes and may have {pool.most_nodes}")
+                raise _MoveRefused(f"pool {pool.name} has {have} nodes and may have {pool.most_nodes}")
         pattern = self._pattern(pool)
         for host in step.hosts:
             if host in self._nodes:
-                raise _Refused(f"{host} is there already")
-            self._nodes[host] = Node(host, pool.name, cpus=pool.node_cpus, schedulable=False)
+                raise _MoveRefused(f"{host} is there already")
+            self._nodes[host] = FleetNode(host, pool.name, cpus=pool.node_cpus, schedulable=False)
             self._hosted[host] = set()
             self._cpus[host] = self._memory[host] = 0.0
             for index, slot in enumerate(pattern):
@@ -229,7 +231,7 @@ class Simulation:
     def _wait_ready(self, step: Step) -> None:
         for host in step.hosts:
             if host not in self._nodes:
-                raise _Refused(f"{host} was never asked for")
+                raise _MoveRefused(f"{host} was never asked for")
             self._nodes[host] = replace(self._nodes[host], schedulable=True)
 
     def _cordon(self, step: Step) -> None:
@@ -243,13 +245,13 @@ class Simulation:
         node = self._node(step.subject)
         left = sorted(name for name in self._hosted[node.host] if self._works[name].movable)
         if left:
-            raise _Refused(f"{left[0]} still runs there")
+            raise _MoveRefused(f"{left[0]} still runs there")
         staying = self._origin.staying(node.host)
         if staying:
             name, reason = min(staying.items())
-            raise _Refused(f"{name} must stay: {reason}")
+            raise _MoveRefused(f"{name} must stay: {reason}")
         if node.schedulable:
-            raise _Refused("it still takes work")
+            raise _MoveRefused("it still takes work")
 
     def _scale_in(self, step: Step) -> None:
         self._drain(step)
@@ -261,20 +263,22 @@ class Simulation:
     def _checkpoint(self, step: Step) -> None:
         work = self._works.get(step.subject)
         if work is None:
-            raise _Refused("there is no such work")
+            raise _MoveRefused("there is no such work")
         self._works[work.id] = replace(work, lost_s=0.0)
 
     def _power_limit(self, step: Step) -> None:
         slot = self._gpus.get(step.subject)
         if slot is None or slot.limit_watts is None or slot.least_watts is None:
-            raise _Refused("its power limits are not known")
+            raise _MoveRefused("its power limits are not known")
         if not slot.least_watts - 1e-6 <= step.amount <= slot.limit_watts + 1e-6:
-            raise _Refused(f"{step.amount:.0f} W is not between {slot.least_watts:.0f} and {slot.limit_watts:.0f} W")
+            raise _MoveRefused(
+                f"{step.amount:.0f} W is not between {slot.least_watts:.0f} and {slot.limit_watts:.0f} W"
+            )
         self._gpus[slot.uuid] = replace(slot, limit_watts=step.amount)
 
-    def _node(self, host: str) -> Node:
+    def _node(self, host: str) -> FleetNode:
         if host not in self._nodes:
-            raise _Refused("there is no such node")
+            raise _MoveRefused("there is no such node")
         return self._nodes[host]
 
 
@@ -291,7 +295,7 @@ _DEEDS: dict[StepKind, Callable[[Simulation, Step], None]] = {
 }
 
 
-def misfit(work: Workload, node: Node, slots: Iterable[Slot], most_risk: float) -> str:
+def misfit(work: Workload, node: FleetNode, slots: Iterable[Slot], most_risk: float) -> str:
     """Why `work` may not come to these GPUs of `node`, room apart; empty where it may."""
     if not node.schedulable:
         return f"{node.host} takes no work"

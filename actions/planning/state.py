@@ -60,7 +60,7 @@ class Slot:
 
 @with_config(STRICT)
 @dataclass(frozen=True, slots=True)
-class Node:
+class FleetNode:
     """A host. `cpus` and `memory_bytes` are all that GPU work may have of it, None where unknown, taken as enough.
 
     `island` names the fast fabric that it belongs to, the host itself where empty. `risk` is the probability that it
@@ -198,7 +198,7 @@ class FleetState:
     """
 
     at_ms: int = 0
-    nodes: Mapping[str, Node] = field(default_factory=dict)
+    nodes: Mapping[str, FleetNode] = field(default_factory=dict)
     gpus: Mapping[str, Slot] = field(default_factory=dict)
     works: Mapping[str, Workload] = field(default_factory=dict)
     budgets: Mapping[str, Budget] = field(default_factory=dict)
@@ -314,7 +314,7 @@ class FleetState:
         """A copy in which `works` stand for those of the same id."""
         return self._copy(works={**self.works, **{work.id: work for work in works}})
 
-    def with_nodes(self, nodes: Iterable[Node], gpus: Iterable[Slot] = ()) -> FleetState:
+    def with_nodes(self, nodes: Iterable[FleetNode], gpus: Iterable[Slot] = ()) -> FleetState:
         """A copy in which `nodes` and `gpus` stand for, or are added to, those of the same name."""
         return self._copy(
             nodes={**self.nodes, **{node.host: node for node in nodes}},
@@ -331,7 +331,7 @@ class FleetState:
     def _copy(
         self,
         works: Mapping[str, Workload] | None = None,
-        nodes: Mapping[str, Node] | None = None,
+        nodes: Mapping[str, FleetNode] | None = None,
         gpus: Mapping[str, Slot] | None = None,
     ) -> FleetState:
         return FleetState(

@@ -12,7 +12,17 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tocsin.actions.planning.simulation import whole_request
-from tocsin.actions.planning.state import TEMPLATES, Budget, FleetState, GpuMode, LeftOut, Node, Pool, Slot, Workload
+from tocsin.actions.planning.state import (
+    TEMPLATES,
+    Budget,
+    FleetNode,
+    FleetState,
+    GpuMode,
+    LeftOut,
+    Pool,
+    Slot,
+    Workload,
+)
 from tocsin.domain.clock import from_iso, to_iso
 from tocsin.domain.errors import InputError
 from tocsin.domain.fragmentation import free_slices
@@ -34,7 +44,7 @@ class _File(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     at: str = "1970-01-01T00:00:00Z"
-    nodes: list[Node]
+    nodes: list[FleetNode]
     gpus: list[Slot]
     works: list[Workload] = Field(default_factory=list)
     budgets: list[Budget] = Field(default_factory=list)

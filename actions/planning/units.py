@@ -13,7 +13,7 @@ HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PlanLimits:
     """Bounds of a plan that moves work.
 
     At most `most_moves` pieces of work move. Freed capacity counts for `horizon_h` hours. No work goes to a node whose
@@ -61,7 +61,7 @@ class Unit:
         return sum(work.gpus for work in self.works)
 
 
-def price(state: FleetState, work: Workload, limits: Limits) -> Price | None:
+def price(state: FleetState, work: Workload, limits: PlanLimits) -> Price | None:
     """The least that moving `work` can lose; None where nobody knows when its last checkpoint was.
 
     GPUs held x (time since the last checkpoint + restart). Work that can be asked loses, in place of what it did since
@@ -82,7 +82,7 @@ def price(state: FleetState, work: Workload, limits: Limits) -> Price | None:
 
 
 def units_of(
-    state: FleetState, modes: Iterable[GpuMode], limits: Limits
+    state: FleetState, modes: Iterable[GpuMode], limits: PlanLimits
 ) -> tuple[tuple[Unit, ...], tuple[Refusal, ...]]:
     """Everything that runs on GPUs of `modes` as units that may move, and the rest with the reason why not."""
     wanted = frozenset(modes)
@@ -100,7 +100,7 @@ def units_of(
     return tuple(units), tuple(refused)
 
 
-def pinned(state: FleetState, works: list[Workload], limits: Limits) -> str:
+def pinned(state: FleetState, works: list[Workload], limits: PlanLimits) -> str:
     """Why these works, which move together, stay where they are; empty where they may move."""
     hosts = {state.host_of(work) for work in works}
     if works[0].gang and len(state.gangs[works[0].gang]) != len(works):
@@ -119,7 +119,7 @@ def pinned(state: FleetState, works: list[Workload], limits: Limits) -> str:
     return f"budget {short[0]} allows {state.budgets[short[0]].allowed} disruptions now" if short else ""
 
 
-def _pinned(state: FleetState, work: Workload, limits: Limits) -> str:
+def _pinned(state: FleetState, work: Workload, limits: PlanLimits) -> str:
     if work.stays:
         return work.stays
     if not work.movable:
@@ -140,7 +140,7 @@ def _budgets(works: Iterable[Workload]) -> Counter[str]:
     return Counter(name for work in works for name in work.budgets)
 
 
-def _unit(state: FleetState, name: str, works: tuple[Workload, ...], limits: Limits) -> Unit:
+def _unit(state: FleetState, name: str, works: tuple[Workload, ...], limits: PlanLimits) -> Unit:
     prices = [found for work in works if (found := price(state, work, limits)) is not None]
     if len({(one.asks, one.wait_s) for one in prices}) > 1:
         # Members of a gang stop at one instant: what some would wait for, others would have to stand for.

@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 
 from tocsin.actions.model.executor import ManagerUnavailable
 from tocsin.actions.slurm.parsing import jobs_of_json, jobs_of_text, nodes_of_json, nodes_of_text
-from tocsin.actions.slurm.state import SlurmJob, SlurmNode, Snapshot
+from tocsin.actions.slurm.state import SlurmJob, SlurmNode, SlurmSnapshot
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import Clock
 
@@ -86,7 +86,7 @@ class SlurmProblem(ManagerUnavailable):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CommandResult:
     """How a command ended and what it printed."""
 
     code: int
@@ -97,7 +97,7 @@ class Answer:
 class Runner(Protocol):
     """Runs commands where Slurm's are."""
 
-    def run(self, command: Sequence[str], seconds: float) -> Answer:
+    def run(self, command: Sequence[str], seconds: float) -> CommandResult:
         """Run `command` to its end; raises SlurmProblem where it cannot be run or does not end within `seconds`."""
         ...
 
@@ -113,7 +113,7 @@ class CommandRunner:
         if settings.conf is not None:
             self._environment["SLURM_CONF"] = str(settings.conf)
 
-    def run(self, command: Sequence[str], seconds: float) -> Answer:
+    def run(self, command: Sequence[str], seconds: float) -> CommandResult:
         words = [shlex.quote(word) for word in command] if self._quoted else list(command)
         try:
             child = subprocess.Popen(
@@ -130,7 +130,7 @@ class CommandRunner:
         except subprocess.TimeoutExpired:
             _end(child)
             raise SlurmProblem(Trouble.TIMED_OUT, command, f"no end within {seconds:g} s") from None
-        return Answer(child.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+        return CommandResult(child.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
@@ -143,7 +143,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
             pipe.close()
 
 
-def trouble_of(answer: Answer) -> Trouble | None:
+def trouble_of(answer: CommandResult) -> Trouble | None:
     """What went wrong; None where nothing did."""
     if answer.code == 0:
         return None
@@ -153,7 +153,7 @@ def trouble_of(answer: Answer) -> Trouble | None:
     return next((trouble for text, trouble in _TEXTS if re.search(text, said)), Trouble.OTHER)
 
 
-def checked(answer: Answer, command: Sequence[str]) -> str:
+def checked(answer: CommandResult, command: Sequence[str]) -> str:
     """What a command printed; raises SlurmProblem where it failed."""
     trouble = trouble_of(answer)
     if trouble is None:
@@ -184,8 +184,8 @@ class Slurm:
         self._clock = clock
         self._plan = plan
         self._lock = threading.Lock()
-        self._known: tuple[float, Snapshot | SlurmProblem] | None = None
-        self._latest: tuple[float, Snapshot | SlurmProblem] | None = None
+        self._known: tuple[float, SlurmSnapshot | SlurmProblem] | None = None
+        self._latest: tuple[float, SlurmSnapshot | SlurmProblem] | None = None
         self._json = True
 
     def planning(self, plan: list[Command]) -> Slurm:
@@ -202,7 +202,7 @@ class Slurm:
             checked(answer, command)
         raise SlurmProblem(Trouble.UNREACHABLE, command, answer.out or answer.err)
 
-    def snapshot(self, max_age_seconds: float = 0.0) -> Snapshot:
+    def snapshot(self, max_age_seconds: float = 0.0) -> SlurmSnapshot:
         """Nodes and jobs; those of an earlier call, or its failure, where that is at most so old."""
         with self._lock:
             now = self._clock.monotonic()
@@ -214,7 +214,7 @@ class Slurm:
             raise found
         return found
 
-    def latest(self, max_age_seconds: float) -> Snapshot | None:
+    def latest(self, max_age_seconds: float) -> SlurmSnapshot | None:
         """What an earlier call of `snapshot` found, also from before the last change; None where it is older.
 
         Asks Slurm nothing and waits for nobody who does. Raises SlurmProblem where that call failed.
@@ -226,13 +226,13 @@ class Slurm:
             raise latest[1]
         return latest[1]
 
-    def _look(self) -> Snapshot | SlurmProblem:
+    def _look(self) -> SlurmSnapshot | SlurmProblem:
         try:
             self.ping()
             nodes, jobs = self._nodes(), self._jobs()
         except SlurmProblem as problem:
             return problem
-        return Snapshot({node.name: node for node in nodes}, tuple(jobs))
+        return SlurmSnapshot({node.name: node for node in nodes}, tuple(jobs))
 
     def drain(self, node: str, reason: str, comment: str) -> None:
         """Take no new work; what runs goes on."""

@@ -10,7 +10,7 @@ from tocsin.actions.planning.facts import WorkloadFacts, WorkloadSeen
 from tocsin.actions.slurm import comments
 from tocsin.actions.slurm.client import Slurm, SlurmProblem, Trouble
 from tocsin.actions.slurm.comments import CommentTag
-from tocsin.actions.slurm.state import SlurmJob, Snapshot
+from tocsin.actions.slurm.state import SlurmJob, SlurmSnapshot
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import SECOND
 from tocsin.domain.words import counted
@@ -72,7 +72,7 @@ _ENDED = frozenset({Trouble.UNKNOWN_JOB, Trouble.JOB_PENDING})
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
+class JobTask:
     """What is to be done about the jobs of `node` for the decision `id`.
 
     `requeue` also moves them, `exclude` keeps them off the node afterwards. `deadline_ms` is when the node goes away by
@@ -88,7 +88,7 @@ class Errand:
 
 
 @dataclass
-class Progress:
+class JobTaskProgress:
     """How far an errand is, by the jobs' names: `left` ones will not be touched, for the reason that it gives."""
 
     told: list[str] = field(default_factory=list)
@@ -131,9 +131,9 @@ class Mover:
         self._slurm = slurm
         self._settings = slurm.settings
 
-    def tend(self, errand: Errand, seen: Snapshot, now_ms: int) -> Progress:
+    def tend(self, errand: JobTask, seen: SlurmSnapshot, now_ms: int) -> JobTaskProgress:
         """Do what is next for each job; raises SlurmProblem where the cluster does not take it."""
-        progress = Progress()
+        progress = JobTaskProgress()
         on_node = seen.on(errand.node)
         for job in _once(job for job in on_node if errand.wanted(job)):
             try:
@@ -148,7 +148,7 @@ class Mover:
             self._follow(errand, job, progress)
         return progress
 
-    def release_held(self, seen: Snapshot, drain_id: str) -> list[str]:
+    def release_held(self, seen: SlurmSnapshot, drain_id: str) -> list[str]:
         """Release the jobs that were requeued in held state for a drain, and name them."""
         released = []
         for job in _once(job for job in seen.jobs if job.pending):
@@ -159,7 +159,7 @@ class Mover:
                 released.append(job.ref)
         return released
 
-    def _tend_one(self, errand: Errand, job: SlurmJob, progress: Progress, now_ms: int) -> None:
+    def _tend_one(self, errand: JobTask, job: SlurmJob, progress: JobTaskProgress, now_ms: int) -> None:
         if job.state == "COMPLETING":
             progress.waiting.append(job.ref)
             return
@@ -187,13 +187,13 @@ class Mover:
         else:
             self._conclude(job, None, progress)
 
-    def _conclude(self, job: SlurmJob, proof_ms: int | None, progress: Progress) -> None:
+    def _conclude(self, job: SlurmJob, proof_ms: int | None, progress: JobTaskProgress) -> None:
         if proof_ms is not None:
             progress.proved.append(job.ref)
         else:
             progress.left[job.ref] = f"it gave no proof of a checkpoint within {self._wait_ms / SECOND:g} s"
 
-    def _unmovable(self, errand: Errand, job: SlurmJob) -> str:
+    def _unmovable(self, errand: JobTask, job: SlurmJob) -> str:
         word = self._settings.opt_in_comment
         if not job.batch:
             return "it is no batch job"
@@ -205,18 +205,18 @@ class Mover:
             return f"it asks for {errand.node} by name"
         return ""
 
-    def _tell(self, errand: Errand, job: SlurmJob, now_ms: int) -> None:
+    def _tell(self, errand: JobTask, job: SlurmJob, now_ms: int) -> None:
         """The signal first: a mark without a signal would lose work, a second signal costs a checkpoint."""
         self._slurm.signal(job)
         self._slurm.mark_job(job, comments.put(job.admin_comment, CommentTag(CHECKPOINT, errand.id, now_ms)))
 
-    def _requeue(self, errand: Errand, job: SlurmJob, now_ms: int) -> None:
+    def _requeue(self, errand: JobTask, job: SlurmJob, now_ms: int) -> None:
         held = self._settings.requeue_held
         comment = comments.put(job.admin_comment, CommentTag(REQUEUE, errand.id, now_ms))
         self._slurm.mark_job(job, comments.put(comment, CommentTag(HELD, errand.id, now_ms)) if held else comment)
         self._slurm.requeue(job, hold=held)
 
-    def _follow(self, errand: Errand, job: SlurmJob, progress: Progress) -> None:
+    def _follow(self, errand: JobTask, job: SlurmJob, progress: JobTaskProgress) -> None:
         """A requeued job: Slurm lets it wait for two minutes, and forgets a start time set while it still ends."""
         mark = comments.find(job.admin_comment, REQUEUE, errand.id)
         if mark is None:
@@ -234,7 +234,7 @@ class Mover:
     def _wait_ms(self) -> int:
         return round(self._settings.checkpoint_wait_seconds * SECOND)
 
-    def _end_ms(self, errand: Errand, asked: CommentTag) -> int:
+    def _end_ms(self, errand: JobTask, asked: CommentTag) -> int:
         end = asked.at_ms + self._wait_ms
         return end if errand.deadline_ms is None else min(end, errand.deadline_ms - NOTICE_MARGIN_MS)
 

@@ -11,7 +11,7 @@ from tocsin.actions.slurm import comments
 from tocsin.actions.slurm.client import Slurm
 from tocsin.actions.slurm.comments import CommentTag
 from tocsin.actions.slurm.parsing import expand
-from tocsin.actions.slurm.state import SlurmNode, Snapshot
+from tocsin.actions.slurm.state import SlurmNode, SlurmSnapshot
 from tocsin.domain.clock import SECOND
 from tocsin.domain.decision import Decision
 from tocsin.domain.errors import InputError
@@ -24,7 +24,7 @@ TURNING_MS = 30 * SECOND
 """Slurm shows a node as powered down for a moment after it took the request to power it up (own choice)."""
 
 
-class Power:
+class CloudNodePower:
     """What was powered for a decision carries its mark in the node's comment, so that nothing is powered twice."""
 
     def __init__(self, slurm: Slurm) -> None:
@@ -36,7 +36,7 @@ class Power:
         """The partition of `pool`; empty where it is not to be scaled."""
         return self._settings.partitions.get(pool, "")
 
-    def asleep(self, pool: str, seen: Snapshot) -> list[str]:
+    def asleep(self, pool: str, seen: SlurmSnapshot) -> list[str]:
         """Cloud nodes of the pool that can be powered up, by name; those that Slurm hides count as powered down."""
         listed = [
             node.name
@@ -45,7 +45,7 @@ class Power:
         ]
         return sorted(listed + [name for name in self._hidden.get(pool, ()) if name not in seen.nodes])
 
-    def idle(self, pool: str, seen: Snapshot, only: str = "") -> list[str]:
+    def idle(self, pool: str, seen: SlurmSnapshot, only: str = "") -> list[str]:
         """Cloud nodes of the pool without work, the longest idle first; none but `only` where that names one."""
         nodes = [
             node
@@ -54,7 +54,7 @@ class Power:
         ]
         return [node.name for node in sorted(nodes, key=lambda node: (node.busy_s, node.name))]
 
-    def out(self, decision: Decision, pool: str, seen: Snapshot, now_ms: int) -> ExecutionResult:
+    def out(self, decision: Decision, pool: str, seen: SlurmSnapshot, now_ms: int) -> ExecutionResult:
         """Power up what lacks; pending until all of it has reported."""
         mine = _marked(seen, UP, decision.id)
         sleeping = self.asleep(pool, seen)
@@ -70,7 +70,7 @@ class Power:
             return ExecutionResult(False, f"partition {where} has no powered-down cloud node left", lasting=False)
         return _arrival(list(mine.values()), wanted, now_ms)
 
-    def back(self, decision: Decision, pool: str, seen: Snapshot, now_ms: int, only: str = "") -> ExecutionResult:
+    def back(self, decision: Decision, pool: str, seen: SlurmSnapshot, now_ms: int, only: str = "") -> ExecutionResult:
         """Power down idle nodes, none but `only` where that names one."""
         mine = _marked(seen, DOWN, decision.id)
         wanted = self._wanted(decision, pool, seen)
@@ -82,22 +82,22 @@ class Power:
             return ExecutionResult(False, none_idle(self.partition(pool), only), lasting=False)
         return ExecutionResult(True, f"powering down {', '.join(names)}", effect={"nodes_down": float(len(names))})
 
-    def seen(self, decision: Decision, what: str, seen: Snapshot) -> bool | None:
+    def seen(self, decision: Decision, what: str, seen: SlurmSnapshot) -> bool | None:
         """Whether what was powered for `decision` is where it should be; None where it shows no such node."""
         mine = _marked(seen, what, decision.id).values()
         if not mine:
             return None
         return all(node.off for node in mine) if what == DOWN else all(node.ready for node in mine)
 
-    def _members(self, pool: str, seen: Snapshot) -> list[SlurmNode]:
+    def _members(self, pool: str, seen: SlurmSnapshot) -> list[SlurmNode]:
         return [node for node in seen.nodes.values() if self.partition(pool) in node.partitions]
 
-    def _ask(self, name: str, seen: Snapshot, mark: CommentTag, *, up: bool) -> None:
+    def _ask(self, name: str, seen: SlurmSnapshot, mark: CommentTag, *, up: bool) -> None:
         known = seen.nodes.get(name)
         comment = comments.put("" if known is None else known.comment, mark)
         self._slurm.power(name, up=up, comment=comment)
 
-    def _wanted(self, decision: Decision, pool: str, seen: Snapshot) -> int:
+    def _wanted(self, decision: Decision, pool: str, seen: SlurmSnapshot) -> int:
         """``nodes`` of the decision, or as many as hold its ``gpus``; else one."""
         each = max((node.gpus for node in self._members(pool, seen)), default=0)
         return nodes_wanted(scale_parameters(decision), each)
@@ -108,7 +108,7 @@ def none_idle(where: str, only: str) -> str:
     return f"{only} is no idle cloud node of {where}" if only else f"no cloud node of {where} is idle"
 
 
-def _is_idle(node: SlurmNode, seen: Snapshot) -> bool:
+def _is_idle(node: SlurmNode, seen: SlurmSnapshot) -> bool:
     return node.base == "IDLE" and node.schedulable and not seen.on(node.name)
 
 
@@ -135,7 +135,7 @@ def _comes(node: SlurmNode, now_ms: int) -> bool:
     return node.coming_up or (node.base != "DOWN" and turning)
 
 
-def _marked(seen: Snapshot, what: str, identity: str) -> dict[str, SlurmNode]:
+def _marked(seen: SlurmSnapshot, what: str, identity: str) -> dict[str, SlurmNode]:
     return {
         name: node
         for name, node in sorted(seen.nodes.items())

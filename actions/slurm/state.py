@@ -141,7 +141,7 @@ class SlurmJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class SlurmSnapshot:
     """All nodes by name and all jobs at one instant."""
 
     nodes: Mapping[str, SlurmNode]

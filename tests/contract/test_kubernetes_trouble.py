@@ -12,7 +12,7 @@ import pytest
 import trustme
 
 from tocsin.actions.kubernetes.api import KubeError
-from tocsin.actions.kubernetes.client import open_door
+from tocsin.actions.kubernetes.client import connect
 from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.actions.model.executor import ManagerUnavailable
 from tocsin.config.kubernetes import KubernetesSettings
@@ -269,11 +269,11 @@ def test_keda_is_the_owner_even_of_the_hpa_that_it_made(site: Site, clock: Manua
 
 def test_credentials_that_cannot_be_read_are_bad_input(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"kubernetes\.kubeconfig"):
-        open_door(KubernetesSettings(kubeconfig=tmp_path / "missing"))
+        connect(KubernetesSettings(kubeconfig=tmp_path / "missing"))
     broken = tmp_path / "broken"
     broken.write_text("clusters: [")
     with pytest.raises(InputError, match="cannot be read"):
-        open_door(KubernetesSettings(kubeconfig=broken))
+        connect(KubernetesSettings(kubeconfig=broken))
 
 
 def test_a_pod_uses_its_service_account_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,11 +288,11 @@ def test_a_pod_uses_its_service_account_over_tls(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("kubernetes.config.incluster_config.SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", url.rpartition(":")[2])
-    door = open_door(KubernetesSettings())
+    door = connect(KubernetesSettings())
     assert Cluster(door).nodes() == []
     door.close()
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.crt"))
-    stranger = open_door(KubernetesSettings())
+    stranger = connect(KubernetesSettings())
     with pytest.raises(KubeError, match="no secure connection") as caught:
         Cluster(stranger).nodes()
     assert caught.value.certain
@@ -300,13 +300,13 @@ def test_a_pod_uses_its_service_account_over_tls(tmp_path: Path, monkeypatch: py
     double.stop()
     (tmp_path / "token").unlink()
     with pytest.raises(InputError, match="token file"):
-        open_door(KubernetesSettings())
+        connect(KubernetesSettings())
 
 
 def test_a_library_that_is_not_installed_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kubernetes", None)
     with pytest.raises(InputError, match=r"pip install 'tocsin\[kubernetes\]'"):
-        open_door(KubernetesSettings())
+        connect(KubernetesSettings())
 
 
 def test_an_answer_that_is_no_json_is_told(site: Site) -> None:

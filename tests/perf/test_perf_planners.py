@@ -16,11 +16,11 @@ from tocsin.actions.planning.placement import place
 from tocsin.actions.planning.power import PowerBudget, power_caps
 from tocsin.actions.planning.scaling import ScalingPolicy, scale_in
 from tocsin.actions.planning.state import FleetState
-from tocsin.actions.planning.units import Limits
+from tocsin.actions.planning.units import PlanLimits
 
 GPUS = 1000
 MOST_SECONDS = 2.0
-LIMITS = Limits()
+LIMITS = PlanLimits()
 Planner = Callable[[FleetState], object]
 PLANNERS: dict[str, tuple[Callable[[], FleetState], Planner]] = {
     "defragment": (lambda: rehearsal.fleet(GPUS), lambda state: defragment(state, LIMITS)),

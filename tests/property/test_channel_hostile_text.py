@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tocsin.actions.notifications.delivery import HttpChannel, Request
+from tocsin.actions.notifications.delivery import HttpChannel, HttpRequest
 from tocsin.actions.notifications.mail import compose
 from tocsin.actions.notifications.pagerduty import SUMMARY_LIMIT
 from tocsin.actions.notifications.protocol import Message, Phase, message_of
@@ -79,7 +79,7 @@ CHANNELS = {
 }
 
 
-def _request(kind: str, message: Message, language: str) -> Request:
+def _request(kind: str, message: Message, language: str) -> HttpRequest:
     made = CHANNELS[kind, language]
     assert isinstance(made, HttpChannel)
     return made.encode([message])

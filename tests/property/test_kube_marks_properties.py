@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.actions.kubernetes import patches
-from tocsin.actions.kubernetes.api import Node
+from tocsin.actions.kubernetes.api import KubeNode
 from tocsin_testing.kube_state import merge
 
 WORDS = st.text("abcdefgh-", min_size=1, max_size=6)
@@ -47,9 +47,9 @@ def _plain(raw: dict[str, Any]) -> dict[str, Any]:
 def test_an_uncordon_gives_back_exactly_the_node_before_the_cordon(
     raw: dict[str, Any], mark: patches.CordonNote
 ) -> None:
-    taken = _apply(raw, patches.cordon(Node(raw), mark))
-    assert not Node(taken).schedulable
-    given_back = _apply(taken, patches.uncordon(Node(taken), mark.taint))
+    taken = _apply(raw, patches.cordon(KubeNode(raw), mark))
+    assert not KubeNode(taken).schedulable
+    given_back = _apply(taken, patches.uncordon(KubeNode(taken), mark.taint))
     assert _plain(given_back) == _plain(raw)
 
 
@@ -57,29 +57,29 @@ def test_an_uncordon_gives_back_exactly_the_node_before_the_cordon(
 def test_steering_work_away_and_ending_it_leaves_nothing(
     raw: dict[str, Any], mark: patches.CordonNote, taint: bool
 ) -> None:
-    marked = _apply(raw, patches.avoid(Node(raw), "2026-11-22T00:00:00.000Z", "key", by_taint=taint))
-    assert patches.avoid(Node(marked), "2026-11-23T00:00:00.000Z", "key", by_taint=taint) is None
-    assert patches.is_avoided(Node(marked))
-    assert _plain(_apply(marked, patches.no_longer_avoid(Node(marked)))) == _plain(raw)
-    both = _apply(marked, patches.cordon(Node(marked), mark))
-    assert _plain(_apply(both, patches.uncordon(Node(both), mark.taint))) == _plain(raw)
+    marked = _apply(raw, patches.avoid(KubeNode(raw), "2026-11-22T00:00:00.000Z", "key", by_taint=taint))
+    assert patches.avoid(KubeNode(marked), "2026-11-23T00:00:00.000Z", "key", by_taint=taint) is None
+    assert patches.is_avoided(KubeNode(marked))
+    assert _plain(_apply(marked, patches.no_longer_avoid(KubeNode(marked)))) == _plain(raw)
+    both = _apply(marked, patches.cordon(KubeNode(marked), mark))
+    assert _plain(_apply(both, patches.uncordon(KubeNode(both), mark.taint))) == _plain(raw)
 
 
 @given(NODES, MARKS)
 def test_a_second_cordon_of_one_key_changes_nothing(raw: dict[str, Any], mark: patches.CordonNote) -> None:
-    taken = _apply(raw, patches.cordon(Node(raw), mark))
-    assert patches.cordon(Node(taken), mark) is None
+    taken = _apply(raw, patches.cordon(KubeNode(raw), mark))
+    assert patches.cordon(KubeNode(taken), mark) is None
 
 
 @given(NODES, MARKS)
 def test_nothing_of_others_is_cordoned_or_given_back(raw: dict[str, Any], mark: patches.CordonNote) -> None:
-    if not Node(raw).schedulable:
-        assert patches.cordon(Node(raw), mark) is None
-    assert patches.uncordon(Node(raw), mark.taint) is None
+    if not KubeNode(raw).schedulable:
+        assert patches.cordon(KubeNode(raw), mark) is None
+    assert patches.uncordon(KubeNode(raw), mark.taint) is None
 
 
 @given(MARKS)
 def test_reasons_fit_into_an_annotation(mark: patches.CordonNote) -> None:
-    patch = patches.cordon(Node({"metadata": {}, "spec": {}}), mark)
+    patch = patches.cordon(KubeNode({"metadata": {}, "spec": {}}), mark)
     assert patch is not None
     assert len(patch["metadata"]["annotations"][patches.CORDON_REASON]) <= patches.LONGEST_REASON

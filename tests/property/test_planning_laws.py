@@ -14,10 +14,10 @@ from tocsin.actions.planning.defragment import defragment, repack_mig
 from tocsin.actions.planning.placement import place
 from tocsin.actions.planning.plan import Plan, Step, StepKind
 from tocsin.actions.planning.power import FLOOR_SHARE, PowerBudget, power_caps
-from tocsin.actions.planning.scaling import Demand, ScalingPolicy, follow_demand, replace_before_drain, scale_in
+from tocsin.actions.planning.scaling import PoolDemand, ScalingPolicy, follow_demand, replace_before_drain, scale_in
 from tocsin.actions.planning.simulation import PlanBroken, Simulation
-from tocsin.actions.planning.state import Budget, FleetState, GpuMode, Hold, Node, Pool, Slot, Workload
-from tocsin.actions.planning.units import Limits
+from tocsin.actions.planning.state import Budget, FleetNode, FleetState, GpuMode, Hold, Pool, Slot, Workload
+from tocsin.actions.planning.units import PlanLimits
 from tocsin.domain.fragmentation import SEVEN_SLICE, Placement, mig_capacity
 from tocsin.domain.fragmentation_fleet import Task
 
@@ -47,7 +47,7 @@ def works(draw: st.DrawFn, host: str, free: list[str], number: int) -> Workload:
 @st.composite
 def fleets(draw: st.DrawFn) -> FleetState:
     nodes = {
-        f"n{number}": Node(
+        f"n{number}": FleetNode(
             f"n{number}",
             "p",
             f"r{number // 2}",
@@ -123,7 +123,7 @@ def mig_fleets(draw: st.DrawFn) -> FleetState:
                 lost_s=draw(st.none() | seconds),
                 restart_s=draw(seconds),
             )
-    nodes = {f"n{i}": Node(f"n{i}", "p") for i in range(2)}
+    nodes = {f"n{i}": FleetNode(f"n{i}", "p") for i in range(2)}
     return FleetState(
         0,
         nodes,
@@ -135,7 +135,7 @@ def mig_fleets(draw: st.DrawFn) -> FleetState:
 
 
 limits = st.builds(
-    Limits,
+    PlanLimits,
     most_moves=st.sampled_from([0, 1, 2, 5, 100]),
     horizon_h=st.sampled_from([0.5, 24.0]),
     effort=st.just(150),
@@ -170,7 +170,7 @@ def keeps_the_laws(state: FleetState, plan: Plan) -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(st.one_of(fleets(), mig_fleets()), limits)
-def test_defragmentation_keeps_the_laws_and_pays(state: FleetState, bounds: Limits) -> None:
+def test_defragmentation_keeps_the_laws_and_pays(state: FleetState, bounds: PlanLimits) -> None:
     before = copy.deepcopy(state)
     planner = repack_mig if any(slot.mode is GpuMode.MIG for slot in state.gpus.values()) else defragment
     plan = planner(state, bounds)
@@ -193,7 +193,7 @@ def test_defragmentation_keeps_the_laws_and_pays(state: FleetState, bounds: Limi
 
 @settings(max_examples=50, deadline=None)
 @given(fleets(), limits)
-def test_no_step_can_be_left_out_with_profit(state: FleetState, bounds: Limits) -> None:
+def test_no_step_can_be_left_out_with_profit(state: FleetState, bounds: PlanLimits) -> None:
     """A move only when its gain exceeds its cost: without any one of them, where that is possible, less is left."""
     bounds = replace(bounds, pack_to=0.0, at_once=True)
     plan = defragment(state, bounds)
@@ -234,7 +234,7 @@ def _fragmented(state: FleetState) -> float:
 @given(fleets())
 def test_placement_keeps_the_laws(state: FleetState) -> None:
     before = copy.deepcopy(state)
-    bounds = Limits()
+    bounds = PlanLimits()
     plan = place(state, bounds)
     assert place(state, bounds) == plan
     assert state == before
@@ -253,7 +253,7 @@ def test_placement_keeps_the_laws(state: FleetState) -> None:
 @given(fleets(), st.lists(st.sampled_from([f"n{i}" for i in range(HOSTS)]), unique=True, max_size=3))
 def test_no_drain_breaks_a_floor_a_gang_or_a_budget(state: FleetState, hosts: list[str]) -> None:
     before = copy.deepcopy(state)
-    plan = replace_before_drain(state, hosts, Limits())
+    plan = replace_before_drain(state, hosts, PlanLimits())
     assert state == before
     _stays_above_the_floor(state, plan)
     keeps_the_laws(_with_new(state, plan), plan)
@@ -285,9 +285,9 @@ def test_a_pool_never_shrinks_below_its_floor_nor_grows_beyond_its_bound(
 ) -> None:
     pool = replace(state.pools["p"], changed_ms=changed_ms)
     state = replace(state, at_ms=10_000_000, pools={"p": pool})
-    demand = Demand("p", ((state.at_ms + 60_000, float(wanted), float(wanted)),))
+    demand = PoolDemand("p", ((state.at_ms + 60_000, float(wanted), float(wanted)),))
     policy = ScalingPolicy()
-    for plan in (scale_in(state, policy, Limits()), follow_demand(state, [demand], policy, Limits())):
+    for plan in (scale_in(state, policy, PlanLimits()), follow_demand(state, [demand], policy, PlanLimits())):
         _stays_above_the_floor(state, plan)
         kinds = {step.kind for step in plan.steps}
         assert not {StepKind.SCALE_IN, StepKind.SCALE_OUT} <= kinds

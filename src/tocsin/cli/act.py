@@ -234,11 +234,11 @@ class Person:
     def open(self, **more: Any) -> tuple[KubernetesClient, Cluster, Kubernetes]:
         """The cluster, which has answered, and the executor over it with the settings changed by `more`."""
         from tocsin.actions.executors.kubernetes import Kubernetes
-        from tocsin.actions.kubernetes.client import open_door
+        from tocsin.actions.kubernetes.client import connect
         from tocsin.actions.kubernetes.cluster import Cluster
 
         settings = self.settings.model_copy(update={"dry_run": self.dry_run} | more)
-        door = open_door(settings)
+        door = connect(settings)
         cluster = Cluster(door, dry_run=self.dry_run)
         try:
             door.ask("GET", "/version")
@@ -421,7 +421,7 @@ def scale(person: Person, target: str, replicas: int) -> int:
     """Set TARGET (NAMESPACE/KIND/NAME) to REPLICAS, unless an autoscaler owns it."""
     from pydantic import ValidationError
 
-    from tocsin.actions.kubernetes.rights import place_of
+    from tocsin.actions.kubernetes.rights import resource_of
 
     person.allow()
     try:
@@ -430,7 +430,7 @@ def scale(person: Person, target: str, replicas: int) -> int:
         raise InputError("TARGET", target, "it names no workload", error.errors()[0]["msg"]) from None
     door, cluster, executor = person.open(workloads={_POOL: workload})
     try:
-        now = int(cluster.scale(place_of(workload).path).get("spec", {}).get("replicas", 0))
+        now = int(cluster.scale(resource_of(workload).path).get("spec", {}).get("replicas", 0))
         kind = ScaleOutParameters if replicas > now else ScaleInParameters
         subject = Subject(SubjectKind.POOL, _POOL, pool=_POOL)
         decision = person.decision(subject, "asked for by a person", kind(replicas=replicas))

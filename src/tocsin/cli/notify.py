@@ -10,7 +10,7 @@ from tocsin.cli.common import CliContext, dump, json_option, pass_context
 from tocsin.domain.errors import InputError
 
 if TYPE_CHECKING:
-    from tocsin.actions.notifications.trial import Trial
+    from tocsin.actions.notifications.trial import ChannelTrial
 
 
 @click.group()
@@ -44,7 +44,7 @@ def try_out(context: CliContext, click_context: click.Context, names: tuple[str,
         click_context.exit(1)
 
 
-def _line(trial: Trial) -> str:
+def _line(trial: ChannelTrial) -> str:
     ended = "" if trial.ended is None else f"; end: {trial.ended.detail}"
     return f"{'ok' if trial.ok else 'failed'}  {trial.name} ({trial.kind}): {trial.sent.detail}{ended}"
 

@@ -16,12 +16,12 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.progress import track
 
 if TYPE_CHECKING:
-    from tocsin.actions.planning.compare import Row
+    from tocsin.actions.planning.compare import ComparisonRow
     from tocsin.actions.planning.drill import DrillResult
     from tocsin.actions.planning.plan import Plan
-    from tocsin.actions.planning.scaling import Demand, ScalingPolicy
+    from tocsin.actions.planning.scaling import PoolDemand, ScalingPolicy
     from tocsin.actions.planning.state import FleetState
-    from tocsin.actions.planning.units import Limits
+    from tocsin.actions.planning.units import PlanLimits
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SHOWN = 40
@@ -92,14 +92,14 @@ def _limits(
     hours: float | None = None,
     pack_to: float = 0.0,
     at_once: bool = False,
-) -> Limits:
-    from tocsin.actions.planning.units import Limits
+) -> PlanLimits:
+    from tocsin.actions.planning.units import PlanLimits
 
     settings = context.settings.planning
     horizon_h = settings.horizon_hours if hours is None else hours
     if not horizon_h > 0 or pack_to < 0:
         raise InputError("--hours", horizon_h, "or --pack-to is not positive", "give a number above 0")
-    return Limits(
+    return PlanLimits(
         settings.max_moves if moves is None else moves,
         horizon_h,
         settings.max_risk,
@@ -125,7 +125,7 @@ def _policy(context: CliContext) -> ScalingPolicy:
 
 def _moved(
     context: CliContext,
-    planner: Callable[[FleetState, Limits], Plan],
+    planner: Callable[[FleetState, PlanLimits], Plan],
     made: Callable[[int, int], FleetState],
     *,
     state_file: Path | None,
@@ -210,8 +210,8 @@ def plan_scale(
     _show([*plans, *([] if demands else [scale_in(state, policy, limits)])], as_json)
 
 
-def _demand(text: str, state: FleetState) -> Demand:
-    from tocsin.actions.planning.scaling import Demand
+def _demand(text: str, state: FleetState) -> PoolDemand:
+    from tocsin.actions.planning.scaling import PoolDemand
 
     pool, _, rest = text.partition("=")
     gpus, _, minutes = rest.partition("@")
@@ -219,7 +219,7 @@ def _demand(text: str, state: FleetState) -> Demand:
         at_ms, wanted = state.at_ms + int(float(minutes or "0") * MINUTE_MS), float(gpus)
     except (ValueError, OverflowError):
         raise InputError("--demand", text, "is not understood", "write POOL=GPUS@MINUTES") from None
-    return Demand(pool, ((at_ms, wanted, wanted),))
+    return PoolDemand(pool, ((at_ms, wanted, wanted),))
 
 
 @plan.command("power")
@@ -344,7 +344,7 @@ def plan_compare(context: CliContext, kind: tuple[str, ...], gpus: str, seeds: i
         click.echo(_row(row))
 
 
-def _row(row: Row) -> str:
+def _row(row: ComparisonRow) -> str:
     at_once = row.at_once / row.greedy_cost if row.greedy_cost > 0 else 0.0
     least = "    -" if row.least is None or row.greedy_cost <= 0 else f"{row.least / row.greedy_cost:5.3f}"
     return (

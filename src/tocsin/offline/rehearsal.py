@@ -14,7 +14,7 @@ import numpy as np
 
 from tocsin.actions.node.limit_writer import LimitWriter
 from tocsin.actions.node.markers import MarkerFolder
-from tocsin.actions.node.thermal import Phase, ThermalController, ThermalSettings
+from tocsin.actions.node.thermal import ThermalController, ThermalPhase, ThermalSettings
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, ManualClock
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.order import Order
@@ -312,7 +312,7 @@ class ControlledArm:
         heat = Heat(shown_c, float(self.arm.state.power[place]), slowdown_c=float(self._cases.slowdown_c[place]))
         before = controller.limit_mw
         wanted = controller.sample(float(second), heat)
-        if controller.phase is Phase.EXHAUSTED:
+        if controller.phase is ThermalPhase.EXHAUSTED:
             self.exhausted[place] = True
         if wanted == before:
             return

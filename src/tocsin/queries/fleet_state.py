@@ -17,7 +17,7 @@ from tocsin.actions.planning.layouts import layouts_of, running_demand
 from tocsin.actions.planning.scaling import ScalingPolicy
 from tocsin.actions.planning.state import FleetState, Pool
 from tocsin.actions.planning.statefile import state_json
-from tocsin.actions.planning.units import Limits
+from tocsin.actions.planning.units import PlanLimits
 from tocsin.config.planning import PlanningSettings
 from tocsin.config.settings import TaskShare
 from tocsin.domain.fragmentation_fleet import Task, mix_of_sizes
@@ -155,9 +155,9 @@ def state_document(brain: LiveBrain, now_ms: int) -> dict[str, Any]:
     return document
 
 
-def limits_of(settings: PlanningSettings) -> Limits:
+def limits_of(settings: PlanningSettings) -> PlanLimits:
     """The bounds of plans that move work."""
-    return Limits(
+    return PlanLimits(
         settings.max_moves, settings.horizon_hours, settings.max_risk, settings.patience_seconds, settings.effort
     )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tocsin.actions.planning.bins import mig_unusable
-from tocsin.actions.planning.layouts import Layout, layouts_of
+from tocsin.actions.planning.layouts import MigLayout, layouts_of
 from tocsin.actions.planning.state import FleetState
 from tocsin.client.models_fragmentation import (
     FragmentationOut,
@@ -139,7 +139,7 @@ def _host_out(one: _Host, mix: Sequence[Task]) -> HostFragment:
 # ---------------------------------------------------------------------- MIG
 
 
-def _mig_out(reading: Reading, found: Layout) -> MigGpuOut:
+def _mig_out(reading: Reading, found: MigLayout) -> MigGpuOut:
     gpu, template = reading.gpu, template_of(reading.gpu.model)
     names, layout = _names(reading, template), _placements(found)
     fitting = _fitting(gpu, template, layout, found.count)
@@ -153,7 +153,7 @@ def _mig_out(reading: Reading, found: Layout) -> MigGpuOut:
     )
 
 
-def _placements(found: Layout) -> tuple[Placement, ...] | None:
+def _placements(found: MigLayout) -> tuple[Placement, ...] | None:
     return None if found.placed is None else tuple(sorted(found.placed.values(), key=lambda one: one[1]))
 
 

@@ -13,7 +13,7 @@ from tocsin.actions.planning.power import PowerBudget, power_caps
 from tocsin.actions.planning.scaling import ScalingPolicy, replace_before_drain, scale_in
 from tocsin.actions.planning.simulation import Simulation
 from tocsin.actions.planning.state import TEMPLATES, FleetState, GpuMode
-from tocsin.actions.planning.units import Limits
+from tocsin.actions.planning.units import PlanLimits
 from tocsin.client.models_fragmentation import HostChange, MigChange, Planner, PlanOut, PlansOut, RefusalOut, StepOut
 from tocsin.domain.clock import to_iso
 from tocsin.queries.background import BackgroundTasks
@@ -30,7 +30,7 @@ class Ask:
 
     planner: Planner
     state: FleetState
-    limits: Limits
+    limits: PlanLimits
     policy: ScalingPolicy
     power: PowerBudget
 
@@ -86,7 +86,7 @@ def _answer(ask: Ask) -> tuple[int, list[PlanOut]]:
     return ask.state.at_ms, make_plans(ask)
 
 
-def plan_out(plan: Plan, state: FleetState, limits: Limits) -> PlanOut:
+def plan_out(plan: Plan, state: FleetState, limits: PlanLimits) -> PlanOut:
     """A plan as the API shows it, with what it changes on hosts and MIG GPUs."""
     after = Simulation(state, limits.most_risk).run(plan.steps)
     touched = _touched(plan.steps)

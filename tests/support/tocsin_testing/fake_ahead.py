@@ -17,7 +17,7 @@ from tocsin.actions.planning.rehearsal import fleet as made_up
 from tocsin.actions.planning.rehearsal import mig as made_up_mig
 from tocsin.actions.planning.rehearsal import with_waiting
 from tocsin.actions.planning.scaling import ScalingPolicy, scale_in
-from tocsin.actions.planning.units import Limits
+from tocsin.actions.planning.units import PlanLimits
 from tocsin.client.models import PredictionOut
 from tocsin.client.models_cost import CostOut, EarlyOut, LostOut
 from tocsin.client.models_forecast import (
@@ -254,7 +254,7 @@ def fragmentation(limit: int, hosts: int, *, simulated: bool) -> FragmentationOu
 
 def plan(planner: Planner, *, simulated: bool) -> PlansOut:
     """The plan of a made-up fleet of 64 GPUs."""
-    limits = Limits(most_moves=12, effort=500)
+    limits = PlanLimits(most_moves=12, effort=500)
     state = made_up_mig(64, 1) if planner == "mig" else with_waiting(made_up(64, 1), 1)
     made = {
         "defragment": lambda: defragment(state, limits),

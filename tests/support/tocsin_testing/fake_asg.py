@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tocsin.actions.cloud.auto_scaling import Activity, AwsProblem, Group, Instance
+from tocsin.actions.cloud.auto_scaling import AwsProblem, Group, GroupInstance, ScalingActivity
 from tocsin.domain.clock import ManualClock
 
 SHORTAGE = "We currently do not have sufficient p5.48xlarge capacity in the Availability Zone you requested."
@@ -21,12 +21,12 @@ class FakeAsg:
         self.empty: set[str] = set()
         self.fails: list[str] = []
         self.hosts = {"node-0": "i-00000000"}
-        self._failed: dict[str, list[Activity]] = {}
+        self._failed: dict[str, list[ScalingActivity]] = {}
 
     def groups(self, names: Sequence[str]) -> dict[str, Group]:
         return {name: self.known[name] for name in names if name in self.known}
 
-    def activities(self, group: str) -> list[Activity]:
+    def activities(self, group: str) -> list[ScalingActivity]:
         return self._failed.get(group, [])
 
     def mark(self, group: str, key: str, value: str) -> None:
@@ -57,17 +57,17 @@ class FakeAsg:
             stays = tuple(i for i in group.instances if i.lifecycle != "Terminating")
             lack = group.desired - len(stays)
             if group.name in self.empty and lack > 0:
-                self._failed[group.name] = [Activity(self.clock.now_ms(), "Failed", SHORTAGE)]
+                self._failed[group.name] = [ScalingActivity(self.clock.now_ms(), "Failed", SHORTAGE)]
                 lack = 0
-            new = tuple(Instance(f"i-{len(stays) + n:08x}", "InService") for n in range(lack))
+            new = tuple(GroupInstance(f"i-{len(stays) + n:08x}", "InService") for n in range(lack))
             self._put(group.name, instances=stays + new)
 
     def launch_some(self, name: str, count: int) -> None:
         """Group `name` gets `count` of what it asks for, and then EC2 has no more."""
         group = self.known[name]
-        new = tuple(Instance(f"i-9{n:07x}", "InService") for n in range(count))
+        new = tuple(GroupInstance(f"i-9{n:07x}", "InService") for n in range(count))
         self._put(name, instances=group.instances + new)
-        self._failed[name] = [Activity(self.clock.now_ms(), "Failed", SHORTAGE)]
+        self._failed[name] = [ScalingActivity(self.clock.now_ms(), "Failed", SHORTAGE)]
 
     def _put(self, name: str, **fields: object) -> None:
         self.known[name] = replace(self.known[name], **fields)  # type: ignore[arg-type]
@@ -79,5 +79,5 @@ class FakeAsg:
 
 def group(name: str, desired: int = 1, most: int = 4, least: int = 0) -> Group:
     """A group whose instances all run."""
-    running = tuple(Instance(f"i-{n:08x}", "InService") for n in range(desired))
+    running = tuple(GroupInstance(f"i-{n:08x}", "InService") for n in range(desired))
     return Group(name, least, most, desired, running)

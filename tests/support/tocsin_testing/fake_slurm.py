@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tocsin.actions.slurm.client import Answer, SlurmProblem, Trouble
+from tocsin.actions.slurm.client import CommandResult, SlurmProblem, Trouble
 from tocsin.actions.slurm.state import split_state
 
 
@@ -57,32 +57,32 @@ class FakeSlurm:
         self.files: dict[str, float] = {}
         self.partition = "gpu"
 
-    def run(self, command: Sequence[str], seconds: float) -> Answer:
+    def run(self, command: Sequence[str], seconds: float) -> CommandResult:
         assert seconds > 0
         self.asked += 1
         if command[0] == "stat":
             changed = self.files.get(command[-1])
-            return Answer(1, "", "No such file") if changed is None else Answer(0, f"{changed}\n")
+            return CommandResult(1, "", "No such file") if changed is None else CommandResult(0, f"{changed}\n")
         if list(command[:2]) == ["scontrol", "ping"]:
             return (
-                Answer(1, "Slurmctld(primary) at c is DOWN")
+                CommandResult(1, "Slurmctld(primary) at c is DOWN")
                 if self.down
-                else Answer(0, "Slurmctld(primary) at c is UP")
+                else CommandResult(0, "Slurmctld(primary) at c is UP")
             )
         if self.down:
-            return Answer(1, "", "slurm_load_node: Unable to contact slurm controller (connect failure)")
+            return CommandResult(1, "", "slurm_load_node: Unable to contact slurm controller (connect failure)")
         if command[0] in ("sinfo", "squeue"):
             return self._listed(command)
         if "show" in command:
-            return Answer(0, self._text(command))
+            return CommandResult(0, self._text(command))
         self.log.append(" ".join(command))
         if self.refuses:
-            return Answer(1, "", self.refuses)
+            return CommandResult(1, "", self.refuses)
         said = self._change(list(command))
         if self.lost_answer:
             self.lost_answer = False
             raise SlurmProblem(Trouble.TIMED_OUT, command, "no end")
-        return Answer(1, "", said) if said else Answer(0, "")
+        return CommandResult(1, "", said) if said else CommandResult(0, "")
 
     def ended(self) -> None:
         """What was ending has ended: requeued jobs wait for their begin time."""
@@ -102,10 +102,12 @@ class FakeSlurm:
         """Commands of the log with `word` in them."""
         return [line for line in self.log if word in line]
 
-    def _listed(self, command: Sequence[str]) -> Answer:
+    def _listed(self, command: Sequence[str]) -> CommandResult:
         if not self.json:
-            return Answer(1, "", f"{command[0]}: unrecognized option '--json'")
-        return Answer(0, json.dumps({"nodes": self._nodes()} if command[0] == "sinfo" else {"jobs": self._jobs()}))
+            return CommandResult(1, "", f"{command[0]}: unrecognized option '--json'")
+        return CommandResult(
+            0, json.dumps({"nodes": self._nodes()} if command[0] == "sinfo" else {"jobs": self._jobs()})
+        )
 
     def _nodes(self) -> list[dict[str, object]]:
         return [

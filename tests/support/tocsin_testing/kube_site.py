@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from tocsin.actions.executors.kubernetes import Kubernetes
 from tocsin.actions.executors.registry import Dependencies, build_executor
 from tocsin.actions.kubernetes.api import MERGE, PLAIN, STRATEGIC, ApiClient, Json, KubeError
-from tocsin.actions.kubernetes.client import judge, open_door
+from tocsin.actions.kubernetes.client import connect, judge
 from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.actions.model.executor import Executor
 from tocsin.config.kubernetes import KubernetesSettings
@@ -112,7 +112,7 @@ class Site:
     def executor(self, clock: Clock | None = None, **more: Any) -> Kubernetes:
         """An executor over the official client, with the rights of the shipped manifest on the double."""
         settings = self.settings(**more)
-        door = open_door(settings)
+        door = connect(settings)
         self._closing.append(door)
         return Kubernetes(Cluster(door, dry_run=settings.dry_run), settings, clock or ManualClock(T0))
 
@@ -274,7 +274,7 @@ def open_site(folder: Path) -> Iterator[Site]:
             yield site
         return
     mark = f"tocsin-test-{secrets.token_hex(3)}"
-    door = open_door(KubernetesSettings(kubeconfig=Path(real)))
+    door = connect(KubernetesSettings(kubeconfig=Path(real)))
     door.ask("POST", "/api/v1/namespaces", body={"metadata": {"name": mark}})
     site = Site(Path(real), door, None, mark, f"{mark}-")
     try:
@@ -289,7 +289,7 @@ def double_site(folder: Path) -> Iterator[Site]:
     double = KubeDouble()
     url = double.start()
     own = write_kubeconfig(folder / "kubeconfig", url, TOCSIN)
-    door = open_door(KubernetesSettings(kubeconfig=write_kubeconfig(folder / "admin", url, ADMIN)))
+    door = connect(KubernetesSettings(kubeconfig=write_kubeconfig(folder / "admin", url, ADMIN)))
     site = Site(own, door, double)
     try:
         yield site

@@ -14,7 +14,7 @@ from tocsin.actions.model.status import DecisionStatus, StepReport
 from tocsin.actions.model.view import Confirmations, FleetView, GpuView
 from tocsin.actions.planning.foresight import alone
 from tocsin.actions.planning.plan import Move, Step, StepKind
-from tocsin.actions.planning.scaling import Demand, new_names
+from tocsin.actions.planning.scaling import PoolDemand, new_names
 from tocsin.actions.planning.simulation import PlanBroken, Simulation
 from tocsin.actions.planning.state import FleetState, Hold
 from tocsin.config.planning import PlanningSettings
@@ -134,7 +134,7 @@ class PlannedWorld:
         pools = sorted({node.pool for node in state.nodes.values()})
         self.policy = Policy(actions or settings(managed_pools=pools))
         self.planning = planning
-        self.demands: tuple[Demand, ...] = ()
+        self.demands: tuple[PoolDemand, ...] = ()
         self._since: dict[tuple[str, str], int] = {}
         self.restart()
 

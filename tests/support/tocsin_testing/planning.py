@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tocsin.actions.planning.state import Budget, FleetState, GpuMode, Hold, Node, Pool, Slot, Workload
+from tocsin.actions.planning.state import Budget, FleetNode, FleetState, GpuMode, Hold, Pool, Slot, Workload
 from tocsin.domain.fragmentation_fleet import Task
 
 MIX = (Task(1.0, 0.5), Task(4.0, 0.25), Task(8.0, 0.25))
 MODEL = "H100"
 
 
-def nodes(count: int, gpus: int = 8, **more: object) -> tuple[dict[str, Node], dict[str, Slot]]:
+def nodes(count: int, gpus: int = 8, **more: object) -> tuple[dict[str, FleetNode], dict[str, Slot]]:
     """`count` hosts ``n0``... of `gpus` GPUs ``n0/0``...; keywords go to every node."""
-    hosts = {f"n{number}": Node(f"n{number}", "p", f"r{number // 4}", **more) for number in range(count)}  # type: ignore[arg-type]
+    hosts = {f"n{number}": FleetNode(f"n{number}", "p", f"r{number // 4}", **more) for number in range(count)}  # type: ignore[arg-type]
     slots = [Slot(f"{host}/{index}", host, MODEL) for host in hosts for index in range(gpus)]
     return hosts, {slot.uuid: slot for slot in slots}
 
@@ -46,7 +46,7 @@ def mig_fleet(layouts: Iterable[Iterable[tuple[str, int]]], demand: dict[str, fl
             name = f"w{number}-{place}"
             fields: dict[str, object] = {"lost_s": 0.0, "restart_s": 60.0, **more}
             works[name] = Workload(name, 1.0, (Hold(uuid, 1.0, start),), profile, **fields)  # type: ignore[arg-type]
-    return FleetState(nodes={"n0": Node("n0", "p")}, gpus=slots, works=works, demand=demand)
+    return FleetState(nodes={"n0": FleetNode("n0", "p")}, gpus=slots, works=works, demand=demand)
 
 
 def budgets(**allowed: int) -> dict[str, Budget]:

@@ -13,7 +13,7 @@ from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.defragment import defragment
 from tocsin.actions.planning.foresight import Foresight, alone
 from tocsin.actions.planning.state import FleetState
-from tocsin.actions.planning.units import Limits
+from tocsin.actions.planning.units import PlanLimits
 from tocsin.domain.action_parameters import encode
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind, Category, Finding
@@ -63,7 +63,7 @@ def test_a_gpu_that_is_left_is_no_target() -> None:
 
 def test_defragmenting_names_the_moves_of_the_plan_that_touch_the_subject() -> None:
     state = fleet(2, [work("a", on("n0", 0, 1, 2, 3)), work("b", on("n1", 0))])
-    plan = defragment(state, Limits(effort=500))
+    plan = defragment(state, PlanLimits(effort=500))
     seen = Foresight(state=state, plans={"defragment": plan})
     for subject in (
         Subject(SubjectKind.FLEET, "fleet"),

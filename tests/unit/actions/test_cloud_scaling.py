@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pytest_httpserver import HTTPServer
 
-from tocsin.actions.cloud.auto_scaling import TAG, Group, Instance
+from tocsin.actions.cloud.auto_scaling import TAG, Group, GroupInstance
 from tocsin.actions.executors.aws_asg import AwsAsg
 from tocsin.actions.executors.registry import Dependencies, build_executor
 from tocsin.actions.model.scaling import gpus_wanted, nodes_wanted
@@ -187,7 +187,7 @@ def test_minimum_protection_and_strangers_are_respected() -> None:
     one = decision(ActionKind.SCALE_IN, instance="i-00000000")
     least = Site(group("spot", desired=1, least=1))
     assert "minimum" in least.executor.execute(one).detail
-    kept = replace(group("spot"), instances=(Instance("i-00000000", "InService", protected=True),))
+    kept = replace(group("spot"), instances=(GroupInstance("i-00000000", "InService", protected=True),))
     assert "protected" in Site(kept).executor.execute(one).detail
     assert (
         "is not in spot"

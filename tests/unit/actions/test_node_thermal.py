@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tocsin.actions.node.thermal import Phase, ThermalController, ThermalSettings
+from tocsin.actions.node.thermal import ThermalController, ThermalPhase, ThermalSettings
 from tocsin.domain.errors import InputError
 from tocsin.domain.power import Heat, PowerLimits
 
@@ -32,9 +32,9 @@ class Run:
 def test_it_waits_for_three_samples_and_then_takes_one_step_from_what_is_drawn() -> None:
     run = Run()
     assert run.feed(HOT, 2) == 700_000
-    assert run.controller.phase is Phase.ARMED
+    assert run.controller.phase is ThermalPhase.ARMED
     assert run.feed(HOT, 1) == 690_000 - 52_500
-    assert run.controller.phase is Phase.ENGAGED
+    assert run.controller.phase is ThermalPhase.ENGAGED
 
 
 def test_a_single_cooler_sample_starts_the_count_anew() -> None:
@@ -50,7 +50,7 @@ def test_steps_are_twenty_seconds_apart_in_air_and_end_at_the_floor() -> None:
     assert run.feed(HOT, 19) == first
     assert run.feed(HOT, 1) == first - 52_500
     assert run.feed(HOT, 500) == 420_000 == run.controller.floor_mw
-    assert run.controller.phase is Phase.EXHAUSTED
+    assert run.controller.phase is ThermalPhase.EXHAUSTED
 
 
 def test_the_gpus_own_least_limit_is_a_floor_too() -> None:

@@ -14,10 +14,10 @@ from tocsin.actions.planning.bound import least_cost
 from tocsin.actions.planning.compare import UNBOUNDED, yardstick
 from tocsin.actions.planning.defragment import WHOLE_MODES, defragment, repack_mig
 from tocsin.actions.planning.state import FleetState, GpuMode
-from tocsin.actions.planning.units import Limits, units_of
+from tocsin.actions.planning.units import PlanLimits, units_of
 from tocsin_testing.planning import fleet, mig_fleet, on, work
 
-LIMITS = Limits(most_moves=UNBOUNDED)
+LIMITS = PlanLimits(most_moves=UNBOUNDED)
 
 
 def board_of(state: FleetState) -> Bins:

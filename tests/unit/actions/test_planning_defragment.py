@@ -15,11 +15,11 @@ from tocsin.actions.planning.defragment import WHOLE_MODES, defragment, repack_m
 from tocsin.actions.planning.plan import Move, Step, StepKind
 from tocsin.actions.planning.simulation import PlanBroken, Simulation
 from tocsin.actions.planning.state import FleetState, GpuMode, Hold, Workload
-from tocsin.actions.planning.units import Limits, price, units_of
+from tocsin.actions.planning.units import PlanLimits, price, units_of
 from tocsin.domain.fragmentation_fleet import Node, Task, expected_unusable
 from tocsin_testing.planning import budgets, fleet, mig_fleet, on, work
 
-QUICK = Limits(effort=2000)
+QUICK = PlanLimits(effort=2000)
 
 
 def two_halves(**more: object) -> FleetState:
@@ -79,18 +79,18 @@ def test_a_gang_over_two_hosts_stays_and_one_on_a_single_host_moves_whole() -> N
 def test_work_that_can_be_asked_or_is_about_to_save_is_cheaper() -> None:
     state = fleet(1, [])
     plain = work("a", on("n0", 0, 1), lost_s=1800.0, restart_s=360.0)
-    now = price(state, plain, Limits())
+    now = price(state, plain, PlanLimits())
     assert now is not None
     assert (now.gpu_hours, now.wait_s, now.asks) == (pytest.approx(2 * 2160 / 3600), 0.0, False)
-    asked = price(state, replace(plain, checkpoint_s=40.0), Limits())
+    asked = price(state, replace(plain, checkpoint_s=40.0), PlanLimits())
     assert asked is not None
     assert (asked.gpu_hours, asked.asks) == (pytest.approx(2 * 400 / 3600), True)
-    soon = price(state, replace(plain, checkpoint_every_s=2400.0), Limits())
+    soon = price(state, replace(plain, checkpoint_every_s=2400.0), PlanLimits())
     assert soon is not None
     assert (soon.gpu_hours, soon.wait_s) == (pytest.approx(2 * 360 / 3600), 600.0)
-    assert price(state, replace(plain, checkpoint_every_s=2400.0), Limits(patience_s=500.0)) == now
-    assert price(state, replace(plain, checkpoint_s=1.0, checkpoint_every_s=1800.0), Limits(at_once=True)) == now
-    assert price(state, replace(plain, lost_s=None), Limits()) is None
+    assert price(state, replace(plain, checkpoint_every_s=2400.0), PlanLimits(patience_s=500.0)) == now
+    assert price(state, replace(plain, checkpoint_s=1.0, checkpoint_every_s=1800.0), PlanLimits(at_once=True)) == now
+    assert price(state, replace(plain, lost_s=None), PlanLimits()) is None
 
 
 def test_a_plan_waits_for_the_checkpoint_that_makes_it_worth_while() -> None:
@@ -171,7 +171,7 @@ def test_tasks_that_need_cpus_are_measured_with_them() -> None:
 def test_the_yardstick_ends_where_no_single_move_lowers_f(seed: int) -> None:
     """Checked with the domain's own measure on states that the stage has moved."""
     state = rehearsal.fleet(64, seed)
-    limits = Limits(at_once=True, most_moves=10**9)
+    limits = PlanLimits(at_once=True, most_moves=10**9)
     units, _ = units_of(state, WHOLE_MODES, limits)
     board = FleetBins(state, units, limits)
     end = greedy(board, state, limits)
@@ -181,7 +181,7 @@ def test_the_yardstick_ends_where_no_single_move_lowers_f(seed: int) -> None:
     found = _measure(after)
     assert found == pytest.approx(fleet_figures(after)["fragmented_gpus"])
     assert (found, end.cost, end.moved) == (
-        pytest.approx(yardstick("defragment", state, Limits())[0]),
+        pytest.approx(yardstick("defragment", state, PlanLimits())[0]),
         *_paid(board, order),
     )
     spent = Counter(name for unit in order for name in board.units[unit].budgets)
@@ -218,7 +218,7 @@ def _single_moves(state: FleetState, piece: Workload) -> Iterator[FleetState]:
 
 @pytest.mark.parametrize("kind", ["defragment", "mig"])
 def test_the_same_packing_costs_less_than_half(kind: str) -> None:
-    rows = list(compare([kind], [64, 256], range(2), lambda: 0.0, Limits(effort=4000)))
+    rows = list(compare([kind], [64, 256], range(2), lambda: 0.0, PlanLimits(effort=4000)))
     assert all(row.planner_f <= row.greedy_f + 1e-6 for row in rows)
     assert sum(row.planner_cost for row in rows) <= sum(row.greedy_cost for row in rows) / 2
     assert all(row.net >= row.greedy_net for row in rows)

@@ -10,7 +10,7 @@ import pytest
 from tocsin.actions.planning import rehearsal
 from tocsin.actions.planning.defragment import figures
 from tocsin.actions.planning.power import PowerBudget, follow_power
-from tocsin.actions.planning.scaling import Demand
+from tocsin.actions.planning.scaling import PoolDemand
 from tocsin.actions.planning.state import FleetState, Pool
 from tocsin.config.planning import PlanningSettings
 from tocsin.domain.action_parameters import MigrateParameters, ScaleOutParameters, encode
@@ -175,7 +175,7 @@ def test_demand_ahead_adds_nodes_once_and_waits_for_them() -> None:
     state = fleet(2, [work("a", on("n0", *range(8)))])
     world = PlannedWorld(state, planning("demand"))
     at_ms = world.clock.now_ms() + 10 * MINUTE
-    world.demands = (Demand("p", ((at_ms, 20.0, 20.0),)),)
+    world.demands = (PoolDemand("p", ((at_ms, 20.0, 20.0),)),)
     for _ in range(9):
         world.step()
     (one,) = world.decisions(ActionKind.SCALE_OUT)

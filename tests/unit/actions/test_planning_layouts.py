@@ -8,12 +8,12 @@ import pytest
 
 from tocsin.actions.planning.build import Knowledge, fleet_state_from
 from tocsin.actions.planning.defragment import repack_mig
-from tocsin.actions.planning.layouts import Layout, layouts_of, profile_of, running_demand
+from tocsin.actions.planning.layouts import MigLayout, layouts_of, profile_of, running_demand
 from tocsin.actions.planning.plan import StepKind
 from tocsin.actions.planning.scaling import ScalingPolicy, replace_before_drain, scale_in
 from tocsin.actions.planning.state import GpuMode, Hold, Pool
 from tocsin.actions.planning.statefile import parse_state, state_json
-from tocsin.actions.planning.units import Limits
+from tocsin.actions.planning.units import PlanLimits
 from tocsin.domain.identity import MIG_START
 from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading
@@ -36,7 +36,7 @@ def whole(**more: float) -> Reading:
 def test_instances_are_placed_and_their_work_with_them() -> None:
     readings = [whole(), part(1, "3g.40gb", "4", Owner(7, slurm_job="9")), part(2, "1g.10gb", "0")]
     layouts = layouts_of(readings)
-    assert layouts == {WHOLE.uuid: Layout({"MIG-1": ("3g", 4), "MIG-2": ("1g", 0)})}
+    assert layouts == {WHOLE.uuid: MigLayout({"MIG-1": ("3g", 4), "MIG-2": ("1g", 0)})}
     state = fleet_state_from(readings, [], [], T0, Knowledge(layouts=layouts))
     assert state.gpus[WHOLE.uuid].mode is GpuMode.MIG
     assert state.works["slurm/9"].holds == (Hold(WHOLE.uuid, 1.0, 4),)
@@ -62,11 +62,11 @@ def test_a_gpu_of_which_not_all_is_known_is_left_out_and_says_why(parts: list[Re
     assert WHOLE.uuid not in state.gpus
     assert why in state.left_out[WHOLE.uuid].reason
     assert parse_state(state_json(state)).left_out == state.left_out
-    refused = {one.subject: one.reason for one in repack_mig(state, Limits()).refused}
+    refused = {one.subject: one.reason for one in repack_mig(state, PlanLimits()).refused}
     assert refused == {WHOLE.uuid: state.left_out[WHOLE.uuid].reason}
-    plan = scale_in(state, ScalingPolicy(), Limits())
+    plan = scale_in(state, ScalingPolicy(), PlanLimits())
     assert not plan.steps, "what it does is not known, so its node stays"
-    drain = replace_before_drain(state, [WHOLE.host], Limits())
+    drain = replace_before_drain(state, [WHOLE.host], PlanLimits())
     assert StepKind.DRAIN not in {step.kind for step in drain.steps}
 
 
@@ -78,7 +78,7 @@ def test_the_numbers_of_instances_leave_one_layout() -> None:
     assert (found.count, found.guessed) == (1, {"MIG-1", "MIG-2"}), "which of the two has which place is not known"
     state = fleet_state_from(readings, [], [], T0, Knowledge(layouts=layouts_of(readings)))
     assert state.works["slurm/9"].stays
-    assert not repack_mig(state, Limits()).steps
+    assert not repack_mig(state, PlanLimits()).steps
     (alone,) = layouts_of([whole(), part(1, "7g.80gb", None)]).values()
     assert (alone.placed, alone.guessed) == ({"MIG-1": ("7g", 0)}, frozenset())
 
@@ -101,7 +101,7 @@ def test_layouts_into_which_the_same_fits_are_as_good_as_one() -> None:
 
 
 def test_a_gpu_in_mig_mode_without_instances_is_empty() -> None:
-    assert layouts_of([whole()]) == {WHOLE.uuid: Layout({})}
+    assert layouts_of([whole()]) == {WHOLE.uuid: MigLayout({})}
     told = {'gpu_mig_instance_memory_used_ratio{instance="MIG-1"}': 0.5}
     (found,) = layouts_of([Reading(WHOLE, T0, TOTAL | told)]).values()
     assert found.placed is None, "an instance that is read nowhere"

@@ -10,10 +10,10 @@ from tocsin.actions.planning.placement import candidates, evacuate, place
 from tocsin.actions.planning.plan import StepKind
 from tocsin.actions.planning.simulation import Simulation
 from tocsin.actions.planning.state import FleetState, GpuMode, Hold, Workload
-from tocsin.actions.planning.units import Limits
+from tocsin.actions.planning.units import PlanLimits
 from tocsin_testing.planning import MODEL, budgets, fleet, mig_fleet, on, work
 
-LIMITS = Limits()
+LIMITS = PlanLimits()
 
 
 def waiting(name: str = "w", gpus: float = 2.0, **more: object) -> Workload:

@@ -10,7 +10,7 @@ import pytest
 from tocsin.actions.planning.drill import DrillSpec, Way, drill
 from tocsin.actions.planning.plan import StepKind
 from tocsin.actions.planning.scaling import (
-    Demand,
+    PoolDemand,
     ScalingPolicy,
     demand_of,
     follow_demand,
@@ -18,14 +18,14 @@ from tocsin.actions.planning.scaling import (
     scale_in,
 )
 from tocsin.actions.planning.state import FleetState, Pool
-from tocsin.actions.planning.units import Limits
+from tocsin.actions.planning.units import PlanLimits
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.finding import Evidence
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin_testing.planning import fleet, on, work
 
-LIMITS, POLICY = Limits(), ScalingPolicy()
+LIMITS, POLICY = PlanLimits(), ScalingPolicy()
 NOW = 10 * HOUR
 
 
@@ -125,8 +125,8 @@ def test_a_pool_whose_rest_would_be_too_busy_keeps_its_size() -> None:
     assert "no node can be emptied" in scale_in(stuck, POLICY, LIMITS).refused[0].reason
 
 
-def ahead(minutes: float, gpus: float) -> Demand:
-    return Demand("p", ((NOW + int(minutes * MINUTE), gpus, gpus),))
+def ahead(minutes: float, gpus: float) -> PoolDemand:
+    return PoolDemand("p", ((NOW + int(minutes * MINUTE), gpus, gpus),))
 
 
 def test_demand_within_the_time_that_a_node_takes_adds_nodes() -> None:
@@ -150,14 +150,14 @@ def test_growth_is_bounded_and_rests() -> None:
 def test_a_pool_shrinks_only_where_demand_stays_low_for_long() -> None:
     state = fleet(4, [], pools=pool(), at_ms=NOW)
     assert StepKind.SCALE_IN in kinds(follow_demand(state, [ahead(5, 10.0)], POLICY, LIMITS))
-    soon_busy = Demand("p", ((NOW, 5.0, 10.0), (NOW + 100 * MINUTE, 15.0, 20.0)))
+    soon_busy = PoolDemand("p", ((NOW, 5.0, 10.0), (NOW + 100 * MINUTE, 15.0, 20.0)))
     assert "neither" in follow_demand(state, [soon_busy], POLICY, LIMITS).refused[0].reason
     fresh = fleet(4, [], pools=pool(changed_ms=NOW - 10 * MINUTE), at_ms=NOW)
     assert "10 min ago" in follow_demand(fresh, [ahead(5, 10.0)], POLICY, LIMITS).refused[0].reason
     floor = fleet(4, [], pools=pool(floor_gpus=32), at_ms=NOW)
     assert "floor" in follow_demand(floor, [ahead(5, 10.0)], POLICY, LIMITS).refused[0].reason
-    assert "nothing is known" in follow_demand(state, [Demand("q", ())], POLICY, LIMITS).refused[0].reason
-    assert "of the demand" in follow_demand(state, [Demand("p", ())], POLICY, LIMITS).refused[0].reason
+    assert "nothing is known" in follow_demand(state, [PoolDemand("q", ())], POLICY, LIMITS).refused[0].reason
+    assert "of the demand" in follow_demand(state, [PoolDemand("p", ())], POLICY, LIMITS).refused[0].reason
 
 
 def test_no_demand_makes_a_pool_swing() -> None:
@@ -214,7 +214,7 @@ def test_forecasts_of_pools_become_demand() -> None:
         ],
         state,
     )
-    assert found == [Demand("p", ((NOW + HOUR, 0.95 * 32, 0.95 * 32), (NOW + 3 * HOUR, 38.0, 38.0)))]
+    assert found == [PoolDemand("p", ((NOW + HOUR, 0.95 * 32, 0.95 * 32), (NOW + 3 * HOUR, 38.0, 38.0)))]
     assert found[0].most(NOW, NOW + HOUR) == pytest.approx(30.4)
     assert found[0].most(NOW, NOW) is None
 

@@ -11,10 +11,10 @@ from tocsin.actions.planning import rehearsal
 from tocsin.actions.planning.build import Knowledge, WorkloadFacts, fleet_state_from, host_risk, work_id
 from tocsin.actions.planning.defragment import defragment
 from tocsin.actions.planning.facts import NodeState
-from tocsin.actions.planning.layouts import Layout
+from tocsin.actions.planning.layouts import MigLayout
 from tocsin.actions.planning.state import Budget, GpuMode, Hold, Pool
 from tocsin.actions.planning.statefile import parse_state, read_state, state_json
-from tocsin.actions.planning.units import Limits
+from tocsin.actions.planning.units import PlanLimits
 from tocsin.domain.clock import HOUR
 from tocsin.domain.errors import InputError
 from tocsin.domain.identity import Gpu
@@ -145,7 +145,7 @@ def test_jobs_pods_and_processes_become_work() -> None:
     assert state.pools["p"].waiting_gpus == 4.0
     assert state.pools["p"].utilisation == pytest.approx(5 / 6)
     parse_state(state_json(state))
-    assert defragment(state, Limits()).kind == "defragment"
+    assert defragment(state, PlanLimits()).kind == "defragment"
 
 
 def test_a_job_that_shares_some_gpus_is_one_gang() -> None:
@@ -157,7 +157,7 @@ def test_a_job_that_shares_some_gpus_is_one_gang() -> None:
 def test_mig_needs_to_know_where_instances_begin() -> None:
     readings = [reading("g", "n0"), reading("MIG-1", "n0", POD, parent="g"), reading("MIG-2", "n0", parent="g")]
     assert fleet_state_from(readings, [], [], T0).gpus == {}
-    layouts = {"g": Layout({"MIG-1": ("3g", 0), "MIG-2": ("1g", 4)})}
+    layouts = {"g": MigLayout({"MIG-1": ("3g", 0), "MIG-2": ("1g", 4)})}
     state = fleet_state_from(readings, [], [], T0, Knowledge(layouts=layouts))
     assert state.gpus["g"].mode is GpuMode.MIG
     assert state.gpus["g"].instances == (("1g", 4), ("3g", 0))

@@ -11,7 +11,7 @@ from tocsin.actions.planning.placement import place
 from tocsin.actions.planning.plan import StepKind
 from tocsin.actions.planning.scaling import ScalingPolicy, replace_before_drain, scale_in
 from tocsin.actions.planning.state import FleetState, Pool, Workload
-from tocsin.actions.planning.units import Limits
+from tocsin.actions.planning.units import PlanLimits
 from tocsin.config.planning import PlanningSettings
 from tocsin.domain.fragmentation_fleet import Task
 from tocsin.domain.identity import Gpu
@@ -54,21 +54,21 @@ def test_no_planner_takes_it_for_free(values: dict[str, float]) -> None:
     state = fleet(values)
     assert state.free("n0/0") == 0
     assert state.pools["p"].utilisation == 2 / 8
-    for plan in (defragment(state, Limits(effort=500)), scale_in(state, ScalingPolicy(), Limits())):
+    for plan in (defragment(state, PlanLimits(effort=500)), scale_in(state, ScalingPolicy(), PlanLimits())):
         assert plan.steps
         assert not [m for step in plan.steps for m in step.moves if m.work == "unseen/n0/0"]
         assert "n0/0" not in {hold.gpu for step in plan.steps for m in step.moves for hold in m.target}
         assert "n0" not in {step.subject for step in plan.steps if step.kind is StepKind.SCALE_IN}
     waiting = state.with_works([Workload(f"new-{number}", gpus=2.0) for number in range(4)])
-    filled = {hold.gpu for step in place(waiting, Limits()).steps for move in step.moves for hold in move.target}
+    filled = {hold.gpu for step in place(waiting, PlanLimits()).steps for move in step.moves for hold in move.target}
     assert filled == {"n2/0", "n2/1", "n3/0", "n3/1"}
 
 
 def test_its_node_is_closed_and_never_drained() -> None:
-    plan = replace_before_drain(fleet(BUSY), ["n0"], Limits())
+    plan = replace_before_drain(fleet(BUSY), ["n0"], PlanLimits())
     assert [step.kind for step in plan.steps] == [StepKind.CORDON]
     assert [(one.subject, one.reason) for one in plan.refused] == [("unseen/n0/0", "nobody knows whose work it is")]
-    assert StepKind.DRAIN in {step.kind for step in replace_before_drain(fleet(IDLE), ["n0"], Limits()).steps}
+    assert StepKind.DRAIN in {step.kind for step in replace_before_drain(fleet(IDLE), ["n0"], PlanLimits()).steps}
 
 
 def test_the_plan_watch_leaves_it_alone() -> None:
@@ -78,7 +78,7 @@ def test_the_plan_watch_leaves_it_alone() -> None:
         planner.look(state, PlanInputs(), T0)
         found, _ = planner.look(state, PlanInputs(), T0 + 60_000)
         assert found, "there is something to do elsewhere"
-        removed = {plan.steps[-1].subject for plan in (scale_in(state, ScalingPolicy(), Limits()),)}
+        removed = {plan.steps[-1].subject for plan in (scale_in(state, ScalingPolicy(), PlanLimits()),)}
         assert ("n0" in removed) == free
         assert all("unseen" not in one.sentence for one in found)
         if not free:

@@ -16,7 +16,7 @@ from tocsin.actions.model.executor import ManagerUnavailable, SeesWorkloads
 from tocsin.actions.planning.build import Knowledge, fleet_state_from
 from tocsin.actions.planning.facts import WorkloadSeen
 from tocsin.actions.planning.state import GpuMode
-from tocsin.actions.planning.units import Limits, price, units_of
+from tocsin.actions.planning.units import PlanLimits, price, units_of
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import MINUTE, ManualClock, to_iso
@@ -234,8 +234,8 @@ def test_a_running_fleet_is_priced_by_what_its_manager_tells(site: Site) -> None
     known = Knowledge(facts=told.facts, budgets=told.budgets, rooms=told.rooms, restart_s=300.0)
     state = fleet_state_from(readings, [], [], T0, known)
     train = state.works[f"pod/{uids[0]}"]
-    paid = price(state, train, Limits())
+    paid = price(state, train, PlanLimits())
     assert paid is not None
     assert paid.gpu_hours == pytest.approx((30 * 60 + 300) / 3600)
-    _, refused = units_of(state, [GpuMode.EXCLUSIVE], Limits())
+    _, refused = units_of(state, [GpuMode.EXCLUSIVE], PlanLimits())
     assert [one.reason for one in refused] == ["budget default/all-of-them allows 0 disruptions now"]

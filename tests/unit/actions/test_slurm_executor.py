@@ -15,7 +15,7 @@ from tocsin.actions.model.executor import ManagerUnavailable
 from tocsin.actions.model.ranks import work_on
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.slurm import comments
-from tocsin.actions.slurm.client import Answer, SlurmProblem, Trouble
+from tocsin.actions.slurm.client import CommandResult, SlurmProblem, Trouble
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.action_parameters import parameters_of
 from tocsin.domain.clock import HOUR, SECOND, ManualClock
@@ -558,7 +558,7 @@ def test_two_decisions_about_one_job_tell_it_at_most_once_each() -> None:
 class Hanging(FakeSlurm):
     """A cluster where one file system never answers."""
 
-    def run(self, command: Sequence[str], seconds: float) -> Answer:
+    def run(self, command: Sequence[str], seconds: float) -> CommandResult:
         if command[0] == "stat" and command[-1].startswith("/stale"):
             raise SlurmProblem(Trouble.TIMED_OUT, command, "no end within 10 s")
         return super().run(command, seconds)

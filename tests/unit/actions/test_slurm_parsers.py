@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tocsin.actions.slurm import comments
-from tocsin.actions.slurm.client import Answer, CommandRunner, Trouble, trouble_of
+from tocsin.actions.slurm.client import CommandResult, CommandRunner, Trouble, trouble_of
 from tocsin.actions.slurm.comments import CommentTag
 from tocsin.actions.slurm.nodes import foreign, is_ours
 from tocsin.actions.slurm.parsing import (
@@ -28,14 +28,14 @@ from tocsin.config.slurm import SlurmSettings
 DATA = Path(__file__).parents[2] / "data" / "slurm"
 
 
-def transcript(name: str) -> list[tuple[str, Answer]]:
+def transcript(name: str) -> list[tuple[str, CommandResult]]:
     """Command and answer of each exchange of a recorded file."""
     found = []
     for piece in re.split(r"^\$ ", (DATA / name).read_text(), flags=re.MULTILINE)[1:]:
         command, _, rest = piece.partition("\n")
         body, _, code = rest.rpartition("--- exit ")
         out, _, err = body.partition("--- stderr\n")
-        found.append((command, Answer(int(code.split()[0]), out, err)))
+        found.append((command, CommandResult(int(code.split()[0]), out, err)))
     return found
 
 

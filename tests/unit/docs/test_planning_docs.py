@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tocsin.actions.planning.state import Budget, Node, Pool, Slot, Workload
+from tocsin.actions.planning.state import Budget, FleetNode, Pool, Slot, Workload
 from tocsin.actions.planning.statefile import parse_state
 from tocsin.cli.main import cli
 from tocsin.config.settings import Settings
@@ -33,7 +33,7 @@ def test_a_command_prints_what_the_page_says(
 def test_every_key_of_a_state_file_is_on_the_page() -> None:
     assert len(COMMANDS) == 8
     assert parse_state(EXAMPLE).works
-    for kind in (Node, Slot, Workload, Budget, Pool):
+    for kind in (FleetNode, Slot, Workload, Budget, Pool):
         missing = [name for name in kind.__dataclass_fields__ if f"`{name}`" not in TEXT]
         assert missing == [], kind
 

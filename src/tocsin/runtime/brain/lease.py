@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from tocsin.actions.kubernetes.api import Json, KubeError
-from tocsin.actions.kubernetes.client import open_door
+from tocsin.actions.kubernetes.client import connect
 from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import SECOND, Clock
@@ -217,5 +217,5 @@ def open_lease(settings: Settings, clock: Clock) -> Lease | None:
     identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
     wanted = settings.kubernetes
     if wanted.lease:
-        return KubernetesLease(Cluster(open_door(wanted)), wanted.lease, identity, wanted.lease_seconds, clock)
+        return KubernetesLease(Cluster(connect(wanted)), wanted.lease, identity, wanted.lease_seconds, clock)
     return None if settings.actions.lease_file is None else FileLease(settings.actions.lease_file, identity)

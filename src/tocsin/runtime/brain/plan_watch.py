@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from tocsin.actions.model.controls import Controls
 from tocsin.actions.model.scope import base_key
 from tocsin.actions.planning.build import work_id
-from tocsin.actions.planning.follow import Past, PlanDependencies, follow
+from tocsin.actions.planning.follow import PlanDependencies, PlanHistory, follow
 from tocsin.actions.planning.foresight import PLANNED, Foresight
 from tocsin.actions.planning.plan import RULES, Intent
 from tocsin.actions.planning.power import Cap, PowerBudget
-from tocsin.actions.planning.scaling import Demand, demand_of
+from tocsin.actions.planning.scaling import PoolDemand, demand_of
 from tocsin.actions.planning.state import FleetState
 from tocsin.config.planning import PlanningSettings
 from tocsin.domain.action_parameters import ThrottleParameters, ranks_in
@@ -31,7 +31,7 @@ _REPACKING = frozenset({"defragment", "mig"})
 class PlanInputs:
     """What planners go by beside the state: forecasts, what was decided before, what is found, who runs what."""
 
-    demands: tuple[Demand, ...] = ()
+    demands: tuple[PoolDemand, ...] = ()
     controls: Controls = field(default_factory=Controls)
     active: Sequence[Finding] = ()
     owners: Mapping[str, tuple[Owner, ...]] = field(default_factory=dict)
@@ -101,7 +101,7 @@ def _owners(brain: Brain) -> Mapping[str, tuple[Owner, ...]]:
     return {name: tuple(owners) for name, owners in found.items()}
 
 
-def _past(last: tuple[Intent, ...], controls: Controls) -> Past:
+def _past(last: tuple[Intent, ...], controls: Controls) -> PlanHistory:
     effects = [one for one in controls.effects.values() if one.rule in PLANNED]
     throttles = [one for one in controls.effects.values() if one.action is ActionKind.THROTTLE]
     held = frozenset(gpu for one in throttles if one.rule not in PLANNED for gpu in _gpus(one))
@@ -111,7 +111,7 @@ def _past(last: tuple[Intent, ...], controls: Controls) -> Past:
         if kind == SubjectKind.POOL and starts and action in (ActionKind.SCALE_OUT, ActionKind.SCALE_IN):
             scaled[pool] = max(scaled.get(pool, 0), *starts)
     running = frozenset(one.rule for one in effects if base_key(one.subject) in controls.busy)
-    return Past(last, running, tuple(_cap(one) for one in throttles if one.rule in PLANNED), held, scaled)
+    return PlanHistory(last, running, tuple(_cap(one) for one in throttles if one.rule in PLANNED), held, scaled)
 
 
 def _cap(effect: Decision) -> Cap:
