@@ -1,4 +1,4 @@
-"""Growing and shrinking Auto Scaling groups, step by step, by what their tags and activities show."""
+"""EC2 Auto Scaling groups: how they grow and shrink step by step, by what their tags and activities show."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Protocol
 
 from tocsin.actions.model.executor import ExecutionResult, ManagerUnavailable
 from tocsin.domain.clock import HOUR, SECOND
-
-# EC2 Auto Scaling as the executor needs it: what is read, what is asked for, and what its errors mean.
 
 TAG = "tocsin/decision/"
 """Begins the key of a group's tags with what Tocsin asked of it, one a decision: its id follows. An execution that was
@@ -153,8 +151,8 @@ class ScalingOrder:
         return f"{TAG}{self.id}"
 
     def __str__(self) -> str:
-        told = f"{self.id}/{self.target}/{self.before}/{self.at_ms}"
-        return f"{told}/{self.ended}" if self.ended else told
+        text = f"{self.id}/{self.target}/{self.before}/{self.at_ms}"
+        return f"{text}/{self.ended}" if self.ended else text
 
 
 def orders_on(group: Group) -> list[ScalingOrder]:

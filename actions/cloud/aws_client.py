@@ -101,8 +101,8 @@ def _call(call: Callable[..., Any], **arguments: Any) -> Mapping[str, Any]:
     try:
         answer: Mapping[str, Any] = call(**arguments)
     except ClientError as error:
-        told = error.response.get("Error", {})
-        raise AwsProblem(str(told.get("Code", "Unknown")), name, str(told.get("Message", ""))) from None
+        error_body = error.response.get("Error", {})
+        raise AwsProblem(str(error_body.get("Code", "Unknown")), name, str(error_body.get("Message", ""))) from None
     except BotoCoreError as error:
         raise AwsProblem("", name, str(error)) from None
     return answer

@@ -145,8 +145,8 @@ def _idle_host(view: FleetView, pool: str, named: str = "") -> str:
 
 
 @executor("aws_asg")
-def _build(means: Dependencies) -> Executor:
-    settings = means.settings.aws
-    if means.settings.actions.dry_run:
+def _build(dependencies: Dependencies) -> Executor:
+    settings = dependencies.settings.aws
+    if dependencies.settings.actions.dry_run:
         settings = settings.model_copy(update={"dry_run": True})
-    return AwsAsg(settings, open_boto(settings), means.clock)
+    return AwsAsg(settings, open_boto(settings), dependencies.clock)

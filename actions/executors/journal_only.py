@@ -36,5 +36,5 @@ class JournalOnly:
 
 
 @executor("journal_only")
-def _build(means: Dependencies) -> Executor:
+def _build(dependencies: Dependencies) -> Executor:
     return JournalOnly()

@@ -49,12 +49,12 @@ class Kubernetes:
         self._cluster = cluster
         self._settings = settings
         self._clock = clock
-        self._hands = KubernetesActions(cluster, settings, clock)
+        self._actions = KubernetesActions(cluster, settings, clock)
         self._rounds = DrainProgresses(clock)
         self._owned: dict[str, tuple[str, int]] = {}
 
     def supports(self, action: ActionKind) -> bool:
-        return action in self._hands.actions
+        return action in self._actions.actions
 
     def serves(self, decision: Decision) -> bool:
         if decision.action in _SCALING:
@@ -81,7 +81,7 @@ class Kubernetes:
             return ExecutionResult(False, f"{decision.subject.key} is nothing in this cluster", lasting=False)
         state = self._rounds.of(decision.key)
         try:
-            result = self._hands.carry_out(decision, state)
+            result = self._actions.carry_out(decision, state)
             state.silent_since = None
         except KubeError as error:
             result = self._in_trouble(error, decision, state)
@@ -98,7 +98,7 @@ class Kubernetes:
             return None
         try:
             if decision.action in _SCALING:
-                return self._hands.scaler.seen(self._settings.workloads[pool_of(decision)], replicas_asked(decision))
+                return self._actions.scaler.seen(self._settings.workloads[pool_of(decision)], replicas_asked(decision))
             return observe.seen(decision, self._cluster)
         except (KubeError, ValueError):
             return None
@@ -121,8 +121,8 @@ class Kubernetes:
         Raises ManagerUnavailable.
         """
         nodes = self._cluster.nodes()
-        released = [node for node in observe.overdue(nodes, self._clock.now_ms()) if self._hands.release(node)]
-        return [*released, *(node for node in observe.left_over(nodes) if self._hands.strip(node))]
+        released = [node for node in observe.overdue(nodes, self._clock.now_ms()) if self._actions.release(node)]
+        return [*released, *(node for node in observe.left_over(nodes) if self._actions.strip(node))]
 
     def missing_rights(self) -> list[Need]:
         """What the cluster would not allow, of all that the settings turn on; raises ManagerUnavailable."""
@@ -176,8 +176,8 @@ def _as_rehearsed(result: ExecutionResult) -> ExecutionResult:
 
 
 @executor("kubernetes")
-def _build(means: Dependencies) -> Executor:
-    settings = means.settings.kubernetes
-    if means.settings.actions.dry_run:
+def _build(dependencies: Dependencies) -> Executor:
+    settings = dependencies.settings.kubernetes
+    if dependencies.settings.actions.dry_run:
         settings = settings.model_copy(update={"dry_run": True})
-    return Kubernetes(Cluster(connect(settings), dry_run=settings.dry_run), settings, means.clock)
+    return Kubernetes(Cluster(connect(settings), dry_run=settings.dry_run), settings, dependencies.clock)

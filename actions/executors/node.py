@@ -58,8 +58,8 @@ class NodeAgents:
     name = "node"
     resumable = True
 
-    def __init__(self, board: OrderQueue, clock: Clock, *, dry_run: bool = False) -> None:
-        self._board = board
+    def __init__(self, queue: OrderQueue, clock: Clock, *, dry_run: bool = False) -> None:
+        self._queue = queue
         self._clock = clock
         self._dry_run = dry_run
         self._drained: set[str] = set()
@@ -110,15 +110,15 @@ class NodeAgents:
             return self._not_seen(decision)
         orders = self._orders(decision)
         if decision.action is ActionKind.RESET_GPU and self._in_service_again(decision, orders):
-            self._board.close(order.key for order in orders)
+            self._queue.close(order.key for order in orders)
             return ExecutionResult(False, f"{_host(decision)} takes work again; its GPU was not reset", lasting=False)
         if decision.action is ActionKind.RESTORE and not self._dry_run:
             for order in orders:
                 kind = order.parameters.of if isinstance(order.parameters, RestoreOrderParameters) else None
-                standing = self._board.on_gpu(order.gpu, ActionKind.THROTTLE)
-                self._board.close(s.order.key for s in standing if kind in (None, s.order.parameters.throttle_kind))
-        self._board.post(orders)
-        standing = [found for order in orders if (found := self._board.standing(order.key)) is not None]
+                standing = self._queue.on_gpu(order.gpu, ActionKind.THROTTLE)
+                self._queue.close(s.order.key for s in standing if kind in (None, s.order.parameters.throttle_kind))
+        self._queue.post(orders)
+        standing = [found for order in orders if (found := self._queue.standing(order.key)) is not None]
         now_ms = self._clock.now_ms()
         if self._dry_run:
             return self._rehearsed(decision, standing, now_ms)
@@ -138,7 +138,7 @@ class NodeAgents:
     def _seen_drained(self, decision: Decision) -> bool:
         """Whether this process has seen the node out of service and empty: at the pre-check, or now."""
         if decision.key not in self._drained:
-            state = self._board.nodes().get(_host(decision))
+            state = self._queue.nodes().get(_host(decision))
             if state is None or not _empty(state):
                 return False
             self._drained.add(decision.key)
@@ -146,8 +146,8 @@ class NodeAgents:
 
     def _in_service_again(self, decision: Decision, orders: Sequence[Order]) -> bool:
         """Whether the node was given back before its agent came to the order."""
-        state = self._board.nodes().get(_host(decision))
-        standing = [self._board.standing(order.key) for order in orders]
+        state = self._queue.nodes().get(_host(decision))
+        standing = [self._queue.standing(order.key) for order in orders]
         return state is not None and not _empty(state) and not any(each is not None and each.taken for each in standing)
 
     def _not_seen(self, decision: Decision) -> ExecutionResult:
@@ -159,7 +159,7 @@ class NodeAgents:
         return ExecutionResult(True, f"waits until {host} is seen out of service and empty again", pending=True)
 
     def _give_up(self, standing: Sequence[QueuedOrder], late: Sequence[QueuedOrder]) -> ExecutionResult:
-        self._board.withdraw(each.order.key for each in standing)
+        self._queue.withdraw(each.order.key for each in standing)
         hosts = ", ".join(sorted({each.order.host for each in late}))
         taken = any(each.taken for each in standing)
         problem = "did not end the order" if taken else "took no order"
@@ -169,8 +169,8 @@ class NodeAgents:
 
     def _take_back(self, standing: Sequence[QueuedOrder], fallen: QueuedOrder) -> ExecutionResult:
         """One GPU of a job did not take part: the others are given back, and only then has it failed."""
-        self._board.withdraw(each.order.key for each in standing)
-        backs = [self._board.standing(f"{each.order.key}{WITHDRAWN}") for each in standing]
+        self._queue.withdraw(each.order.key for each in standing)
+        backs = [self._queue.standing(f"{each.order.key}{WITHDRAWN}") for each in standing]
         open_ = [each for each in backs if each is not None and not each.state.ended]
         why = "" if fallen.report is None else fallen.report.detail
         detail = f"all GPUs of a job or none: {fallen.order.gpu} on {fallen.order.host} did not take part ({why})"
@@ -216,7 +216,7 @@ class NodeAgents:
     def verify(self, decision: Decision, view: FleetView) -> bool | None:
         if self._dry_run:
             return None
-        states = [found.state for order in self._orders(decision) if (found := self._board.standing(order.key))]
+        states = [found.state for order in self._orders(decision) if (found := self._queue.standing(order.key))]
         if decision.action in (ActionKind.RESTORE, ActionKind.CHECKPOINT):
             wanted = OrderState.RESTORED if decision.action is ActionKind.RESTORE else OrderState.APPLIED
             return all(state is wanted for state in states) if states else None
@@ -273,6 +273,6 @@ def _result(decision: Decision, standing: Sequence[QueuedOrder]) -> ExecutionRes
 
 
 @executor("node")
-def _build(means: Dependencies) -> Executor:
-    board = means.orders or OrderQueue(means.clock)
-    return NodeAgents(board, means.clock, dry_run=means.settings.actions.dry_run)
+def _build(dependencies: Dependencies) -> Executor:
+    queue = dependencies.orders or OrderQueue(dependencies.clock)
+    return NodeAgents(queue, dependencies.clock, dry_run=dependencies.settings.actions.dry_run)

@@ -71,9 +71,9 @@ def executors() -> dict[str, Factory]:
     return dict(sorted(_REGISTER.items()))
 
 
-def build_executor(name: str, means: Dependencies) -> Executor:
+def build_executor(name: str, dependencies: Dependencies) -> Executor:
     """The executor that settings name; raises InputError where there is none of that name."""
     known = executors()
     if name not in known:
         raise InputError("actions.executors", name, "no executor has this name", f"use one of {', '.join(known)}")
-    return known[name](means)
+    return known[name](dependencies)

@@ -70,7 +70,7 @@ class ScaleWebhook:
         effect = {"gpus_wanted": float(wanted), "gpus_before": float(self._sizes[pool])}
         if self._sender is None:
             return ExecutionResult(True, f"{METRIC} of pool {pool} is {wanted}", effect=effect)
-        delivery = self._sender.send(self._told(decision, pool, wanted), REQUESTED)
+        delivery = self._sender.send(self._with_sizes(decision, pool, wanted), REQUESTED)
         return ExecutionResult(
             delivery.ok,
             f"asked for {wanted} GPUs in pool {pool}: {delivery.detail}",
@@ -82,10 +82,10 @@ class ScaleWebhook:
     def _rehearse(self, decision: Decision, pool: str, wanted: int) -> ExecutionResult:
         if self._sender is None:
             return ExecutionResult(True, f"dry run: {METRIC} of pool {pool} would be {wanted}", lasting=False)
-        delivery = self._sender.rehearse(self._told(decision, pool, wanted), REQUESTED)
+        delivery = self._sender.rehearse(self._with_sizes(decision, pool, wanted), REQUESTED)
         return ExecutionResult(delivery.ok, f"{delivery.detail}, for {wanted} GPUs in pool {pool}", lasting=False)
 
-    def _told(self, decision: Decision, pool: str, wanted: int) -> Decision:
+    def _with_sizes(self, decision: Decision, pool: str, wanted: int) -> Decision:
         asked = scale_parameters(decision)
         context = replace(asked.context, pool=pool)
         return replace(
@@ -107,13 +107,15 @@ class ScaleWebhook:
 
 
 @executor("scale_webhook")
-def _build(means: Dependencies) -> Executor:
-    settings = means.settings.scale_webhook
+def _build(dependencies: Dependencies) -> Executor:
+    settings = dependencies.settings.scale_webhook
     receiver = WebhookSettings(
         url=settings.url,
         secret=settings.secret,
         timeout_seconds=settings.timeout_seconds,
         attempts=settings.attempts,
     )
-    sender = WebhookSender(receiver, means.clock, name="scale_webhook.url") if settings.url else None
-    return ScaleWebhook(settings, sender, means.own or OwnMetrics(), dry_run=means.settings.actions.dry_run)
+    sender = WebhookSender(receiver, dependencies.clock, name="scale_webhook.url") if settings.url else None
+    return ScaleWebhook(
+        settings, sender, dependencies.own or OwnMetrics(), dry_run=dependencies.settings.actions.dry_run
+    )

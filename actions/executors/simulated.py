@@ -113,8 +113,8 @@ def _all(decision: Decision, target: str) -> list[str]:
 
 
 @executor("simulated")
-def _build(means: Dependencies) -> Executor:
-    if means.fleet is None:
+def _build(dependencies: Dependencies) -> Executor:
+    if dependencies.fleet is None:
         problem = "there is no fleet that this process simulates"
         raise InputError("actions.executors", "simulated", problem, "use it with tocsin demo alone")
-    return Simulated(means.fleet, dry_run=means.settings.actions.dry_run)
+    return Simulated(dependencies.fleet, dry_run=dependencies.settings.actions.dry_run)

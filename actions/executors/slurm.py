@@ -18,7 +18,7 @@ from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.facts import NodeState, WorkloadSeen
 from tocsin.actions.slurm import comments, nodes
 from tocsin.actions.slurm.client import CommandRunner, Runner, Slurm, SlurmProblem
-from tocsin.actions.slurm.jobs import CHECKPOINT, REQUEUE, JobTask, Mover, work_seen
+from tocsin.actions.slurm.jobs import CHECKPOINT, REQUEUE, JobMover, JobTask, work_seen
 from tocsin.actions.slurm.nodes import DOWN, UP, CloudNodePower, none_idle
 from tocsin.actions.slurm.state import SlurmJob, SlurmNode, SlurmSnapshot
 from tocsin.config.slurm import SlurmSettings
@@ -161,8 +161,8 @@ class SlurmExecutor:
         """The rest of a drain: what runs is waited for, or moved first."""
         now_ms, said, effect = self._clock.now_ms(), "", {}
         if self._settings.drain_jobs == "requeue":
-            errand = JobTask(decision.id, node.name, requeue=True, deadline_ms=decision.parameters.context.deadline_ms)
-            progress = Mover(slurm).tend(errand, seen, now_ms)
+            task = JobTask(decision.id, node.name, requeue=True, deadline_ms=decision.parameters.context.deadline_ms)
+            progress = JobMover(slurm).tend(task, seen, now_ms)
             said, effect = f"; {progress.text()}", progress.effect()
             if not progress.done:
                 return ExecutionResult(True, f"{node.name} takes no new work{said}", pending=True)
@@ -175,7 +175,7 @@ class SlurmExecutor:
 
     def _move(self, decision: Decision, slurm: Slurm, node: SlurmNode, seen: SlurmSnapshot) -> ExecutionResult:
         """Checkpoint the jobs of a node, or of one GPU, and for a migration requeue them."""
-        errand = JobTask(
+        task = JobTask(
             decision.id,
             node.name,
             requeue=decision.action is ActionKind.MIGRATE,
@@ -189,11 +189,11 @@ class SlurmExecutor:
             if not begun:
                 said = f"which GPU of {node.name} {decision.subject.name} is, is not known here"
                 return ExecutionResult(False, said, lasting=False)
-        progress = Mover(slurm).tend(errand, seen, self._clock.now_ms())
+        progress = JobMover(slurm).tend(task, seen, self._clock.now_ms())
         return ExecutionResult(
             True,
             f"{node.name}: {progress.text()}",
-            lasting=bool(progress.told or progress.proved or progress.requeued or progress.waiting),
+            lasting=bool(progress.asked or progress.proved or progress.requeued or progress.waiting),
             pending=not progress.done,
             effect=progress.effect(),
         )
@@ -209,7 +209,7 @@ class SlurmExecutor:
     def _give_back(self, decision: Decision, slurm: Slurm, node: SlurmNode, seen: SlurmSnapshot) -> ExecutionResult:
         drained = comments.find(node.comment, nodes.DRAIN)
         result = nodes.give_back(slurm, node, self._clock.now_ms())
-        released = Mover(slurm).release_held(seen, drained.id) if result.ok and drained is not None else []
+        released = JobMover(slurm).release_held(seen, drained.id) if result.ok and drained is not None else []
         if not released:
             return result
         said = f"{result.detail}; released {', '.join(released)}"
@@ -289,8 +289,8 @@ def _state(node: SlurmNode, host: str, seen: SlurmSnapshot) -> NodeState:
 
 
 @executor("slurm")
-def _build(means: Dependencies) -> Executor:
-    settings = means.settings.slurm
-    if means.settings.actions.dry_run:
+def _build(dependencies: Dependencies) -> Executor:
+    settings = dependencies.settings.slurm
+    if dependencies.settings.actions.dry_run:
         settings = settings.model_copy(update={"dry_run": True})
-    return SlurmExecutor(settings, CommandRunner(settings), means.clock)
+    return SlurmExecutor(settings, CommandRunner(settings), dependencies.clock)

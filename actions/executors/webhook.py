@@ -49,11 +49,11 @@ class Webhook:
 
 
 @executor("webhook")
-def _build(means: Dependencies) -> Executor:
-    if means.sender is None:
+def _build(dependencies: Dependencies) -> Executor:
+    if dependencies.sender is None:
         raise InputError("webhook.url", "", "executor webhook has no receiver", "set webhook.url or another executor")
-    if means.sender.settings.format == "slack":
+    if dependencies.sender.settings.format == "slack":
         raise InputError(
             "webhook.format", "slack", "a chat room carries out no action", "use cloudevents, or executor journal_only"
         )
-    return Webhook(means.sender, dry_run=means.settings.actions.dry_run)
+    return Webhook(dependencies.sender, dry_run=dependencies.settings.actions.dry_run)

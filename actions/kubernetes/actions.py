@@ -1,4 +1,8 @@
-"""Each action as requests to the cluster. Every method looks at the world, does the next thing and says so."""
+"""Each action as requests to the cluster: cordon, drain, migrate, checkpoint, repartition, scale.
+
+Every method reads the cluster, does the next thing and says so. Replicas are changed through the scale subresource, or
+through the autoscaler that owns them.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +23,6 @@ from tocsin.domain.clock import SECOND, Clock, to_iso
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.subject import SubjectKind
-
-# Replicas of a workload: through the scale subresource, or through the autoscaler that owns them.
 
 SCALED_BY = "tocsin.io/scaled-by"
 """Annotation on an autoscaler: id of the decision that moved its minimum."""
@@ -255,7 +257,7 @@ class KubernetesActions:
         if stands is CordonState.FOREIGN:
             return ExecutionResult(True, f"{host} is cordoned by somebody else; it is left so", lasting=False)
         words = f"cordoned {host}" if stands is CordonState.FREE else f"{host} is cordoned already"
-        return ExecutionResult(True, words + self._tell(host, decision, healthy=False))
+        return ExecutionResult(True, words + self._set_condition(host, decision, healthy=False))
 
     def _take(self, host: str, mark: CordonNote, state: DrainProgress) -> CordonState:
         """Cordon `host` unless it is, or unless that was undone; how it stood before."""
@@ -281,7 +283,7 @@ class KubernetesActions:
             return patches.uncordon(node, self._settings.fault_taint)
 
         if self._cluster.change_node(host, change) and not foreign[0]:
-            return ExecutionResult(True, f"uncordoned {host}" + self._tell(host, decision, healthy=True))
+            return ExecutionResult(True, f"uncordoned {host}" + self._set_condition(host, decision, healthy=True))
         if foreign[0]:
             return ExecutionResult(False, f"{host} was cordoned by somebody else, who has to give it back")
         return ExecutionResult(True, f"{host} carries no mark of Tocsin's", lasting=False)
@@ -299,7 +301,7 @@ class KubernetesActions:
             )
         if stands is CordonState.UNDONE:
             return ExecutionResult(False, f"somebody made {host} schedulable again; the drain ends there")
-        said = "" if before else self._tell(host, decision, healthy=False)
+        said = "" if before else self._set_condition(host, decision, healthy=False)
         result = self._drainer.drain(DrainTask(host, mark), state)
         return replace(
             result, detail=result.detail + said, lasting=result.lasting and stands is not CordonState.FOREIGN
@@ -388,7 +390,7 @@ class KubernetesActions:
         reason = f"{decision.rule}: {decision.sentence}"
         return CordonNote(decision.id, reason, to_iso(self._clock.now_ms()), self._settings.fault_taint)
 
-    def _tell(self, host: str, decision: Decision, *, healthy: bool) -> str:
+    def _set_condition(self, host: str, decision: Decision, *, healthy: bool) -> str:
         """Write the node condition; what went wrong with that, in words: the action itself has succeeded."""
         kind = self._settings.node_condition
         if not kind:

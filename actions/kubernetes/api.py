@@ -1,4 +1,4 @@
-"""Nodes and pods, as far as Tocsin reads them."""
+"""What the rest of this package needs of an API server: one request, what its refusal means, and nodes and pods."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from tocsin.actions.model.executor import ManagerUnavailable
-
-# What the rest of this package needs of an API server: one question, and what its refusal means.
 
 Json = dict[str, Any]
 """An object of the API as JSON has it."""

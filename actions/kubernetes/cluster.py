@@ -23,17 +23,17 @@ class Cluster:
     KubeError.
     """
 
-    def __init__(self, door: ApiClient, *, dry_run: bool = False) -> None:
-        self._door = door
+    def __init__(self, client: ApiClient, *, dry_run: bool = False) -> None:
+        self._client = client
         self.dry_run = dry_run
 
     def close(self) -> None:
         """Let go of connections."""
-        self._door.close()
+        self._client.close()
 
     def node(self, name: str) -> KubeNode:
         """The node; 404 where there is none."""
-        return KubeNode(self._door.ask("GET", f"/api/v1/nodes/{_in_path(name)}"))
+        return KubeNode(self._client.ask("GET", f"/api/v1/nodes/{_in_path(name)}"))
 
     def nodes(self) -> list[KubeNode]:
         """All nodes, from the server's cache."""
@@ -100,11 +100,11 @@ class Cluster:
 
     def workload(self, path: str) -> Json:
         """The workload whose API path is `path`."""
-        return self._door.ask("GET", path)
+        return self._client.ask("GET", path)
 
     def scale(self, path: str) -> Json:
         """The scale of the workload whose API path is `path`."""
-        return self._door.ask("GET", f"{path}/scale")
+        return self._client.ask("GET", f"{path}/scale")
 
     def set_replicas(self, path: str, replicas: int, version: str, manager: str) -> None:
         """Ask for `replicas`, as field manager `manager`; 409 where the workload is not of `version` any more."""
@@ -134,7 +134,7 @@ class Cluster:
 
     def lease(self, namespace: str, name: str) -> Json:
         """The lease; 404 where there is none."""
-        return self._door.ask("GET", f"{_lease_path(namespace)}/{_in_path(name)}")
+        return self._client.ask("GET", f"{_lease_path(namespace)}/{_in_path(name)}")
 
     def create_lease(self, namespace: str, name: str, spec: Json) -> Json:
         """Create the lease; 409 where another was first."""
@@ -156,7 +156,7 @@ class Cluster:
             "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": {key: value for key, value in attributes.items() if value}},
         }
-        answer = self._door.ask("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=body)
+        answer = self._client.ask("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=body)
         return bool(answer.get("status", {}).get("allowed"))
 
     def _write(
@@ -165,7 +165,7 @@ class Cluster:
         asked = dict(query or {"fieldManager": _MANAGER} if method == "PATCH" else {})
         asked |= {"dryRun": "All"} if self.dry_run else {}
         more: dict[str, Any] = {"content_type": content_type} if content_type else {}
-        return self._door.ask(method, path, query=asked, body=body, **more)
+        return self._client.ask(method, path, query=asked, body=body, **more)
 
     def _all(self, path: str, query: Mapping[str, str]) -> list[Json]:
         """Every item of a list, page by page; a list that grew too old on the way (410) begins anew."""
@@ -181,7 +181,7 @@ class Cluster:
         items: list[Json] = []
         asked = dict(query) | {"limit": str(PAGE)}
         while True:
-            answer = self._door.ask("GET", path, query=asked)
+            answer = self._client.ask("GET", path, query=asked)
             items += answer.get("items") or []
             token = answer.get("metadata", {}).get("continue")
             if not token:

@@ -1,4 +1,9 @@
-"""Drain and migration: level-triggered, one look at the world and one round of requests a call."""
+"""Drain and migration: which pods leave a node, one round of asking for their evictions, and what is in the way.
+
+Level-triggered: each call reads the node's pods anew and makes one round of requests. What is remembered between two
+rounds only spaces requests and bounds time: a restart loses it and begins the time box anew, and harms nothing, because
+an eviction names the pod's UID and a cordon is known by its mark on the node.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +18,6 @@ from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.domain.clock import Clock
-
-# Getting pods off a node: which ones leave, one round of asking, and what is in the way.
 
 FIRST_PAUSE_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 60.0
@@ -100,7 +103,13 @@ def stays(pod: Pod, settings: KubernetesSettings) -> str:
 
 
 class Evictor:
-    """Asks for evictions."""
+    """Asks for evictions.
+
+    A pod is known by its UID alone: eviction and deletion carry it as a precondition, so that a pod that came later
+    under the same name is never touched (the server answers 409, and the next list shows which is there). A budget that
+    forbids an eviction is the cluster's word and is waited for, with growing rests; only the time box, and a setting,
+    go against it.
+    """
 
     def __init__(self, cluster: Cluster, settings: KubernetesSettings) -> None:
         self._cluster = cluster
@@ -147,6 +156,7 @@ class Evictor:
             _put_off(wait, error, now)
             state.times_blocked += error.status == 429
             return
+        # Accepted is not gone: the pod counts as leaving until a list shows it no more.
         state.evicted.add(pod.uid)
         wait.why = wait.budget = ""
 
@@ -260,7 +270,11 @@ class Drainer:
         return result
 
     def _chosen(self, task: DrainTask, pods: Sequence[Pod]) -> frozenset[str]:
-        """UIDs of the pods that the first round found under the wanted names; kept on the node."""
+        """UIDs of the pods that the first round found under the wanted names.
+
+        They are written on the node before the first eviction: after a restart the same names may belong to new pods,
+        which nobody asked to move.
+        """
         note = patches.MIGRATED + task.mark.key
         known = self._cluster.node(task.node).annotations.get(note)
         if known is not None:

@@ -1,4 +1,10 @@
-"""What the cluster shows: nodes as the brain sees them, and whether an action took effect."""
+"""What the cluster shows: nodes, the work on their GPUs and the job it belongs to, and whether an action took effect.
+
+Pods of one job run in step, so that what slows one of them slows all. A job is known by the label that its operator
+puts on every pod of it, and where there is none, by the pod's controller. A label stands for the whole chain of owners
+above the pod: a JobSet hands its name down to the pods of its Jobs, a TrainJob is a JobSet, and so on; the chain itself
+is never asked for.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +23,6 @@ from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.domain.clock import SECOND, from_iso
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind
-
-# Which job a pod belongs to: pods of one job run in step, so that what slows one of them slows all. A job is known by
-# the label that its operator puts on every pod of it, and where there is none, by the pod's controller. A label
-# stands for the whole chain of owners above the pod: a JobSet hands its name down to the pods of its Jobs, a TrainJob
-# is a JobSet, and so on; the chain itself is never asked for.
 
 OWN_LABEL = "tocsin.io/job"
 """Label with which a site names its jobs itself; it goes before all others."""
@@ -80,8 +81,6 @@ def known_as(pod: Pod) -> Mapping[str, str]:
     return {key: job for key in (pod.uid, pod.title) if key}
 
 
-# What a cluster tells of the work on its GPUs: budgets, priority, requests, the job it belongs to, checkpoints.
-
 CHECKPOINT_AT = "tocsin.io/checkpoint-at"
 """Pod annotation that the program sets to the instant of its last checkpoint (ISO 8601)."""
 CHECKPOINT_EVERY = "tocsin.io/checkpoint-every"
@@ -97,10 +96,10 @@ def work_seen(cluster: Cluster, settings: KubernetesSettings, now_ms: int) -> Wo
     facts: dict[str, WorkloadFacts] = {}
     for pod in pods:
         if pod.gpus:
-            told = _facts(pod, budgets, settings, now_ms)
-            facts[f"pod/{pod.title}"] = told
+            found = _facts(pod, budgets, settings, now_ms)
+            facts[f"pod/{pod.title}"] = found
             if pod.uid:
-                facts[f"pod/{pod.uid}"] = told
+                facts[f"pod/{pod.uid}"] = found
     allowed = {name: Budget(name, _allowed(one)) for one in budgets if (name := _name(one))}
     return WorkloadSeen(facts, allowed, _rooms(cluster.nodes(), pods))
 

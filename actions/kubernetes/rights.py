@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from tocsin.config.kubernetes import KubernetesSettings, KubernetesWorkload
 
-# Where a workload is in the API.
-
 _APPS = {"deployment": "deployments", "statefulset": "statefulsets", "replicaset": "replicasets"}
 
 

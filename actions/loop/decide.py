@@ -149,7 +149,7 @@ def _action(
 ) -> Decision:
     root, action = incident.root, choice.action
     eta = eta_clause(prediction, view.now_ms)
-    told = view.foresight.told(root, action)
+    told = view.foresight.note(root, action)
     sentence = action_sentence(
         action, root.subject, incident.sentence, eta, "; ".join(filter(None, (choice.why, told.words)))
     )

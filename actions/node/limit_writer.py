@@ -44,8 +44,19 @@ def near(one: int, other: int) -> bool:
 class LimitWriter:
     """Changes and gives back the limits of a node. Belongs to one thread.
 
+    What must hold at every instant, since the process may be killed at any:
+
+    - The marker is durable before the driver is asked. A marker of a change that never came costs nothing: giving it
+      back finds the limit as it was. A change without a marker would never be given back.
+    - `prior_mw` is written with the first change and copied from then on. Read anew under a limit of ours, it would
+      make that limit the one to come back to.
+    - `ours_mw` names every value that the driver may have by our doing: during a write the old one and the new one.
+      Only so is a value near none of them known to be somebody else's, and left alone.
+    - A marker goes only after the driver was read back. Until then every later attempt, of this process or of the
+      next, begins from the marker and not from memory.
+
     `boot` names this boot of the machine; a marker of an earlier one is only removed where the driver forgot the limit.
-    `told` gets every write, done or refused, for counts.
+    `observer` gets every write, done or refused, for counts.
     """
 
     def __init__(
@@ -54,13 +65,13 @@ class LimitWriter:
         folder: MarkerFolder,
         clock: Clock,
         boot: str,
-        told: Callable[[Write], None] = lambda _write: None,
+        observer: Callable[[Write], None] = lambda _write: None,
     ) -> None:
         self._port = port
         self._folder = folder
         self._clock = clock
         self._boot = boot
-        self._told = told
+        self._observer = observer
         self._markers = {marker.gpu: marker for marker in folder.all()}
         self._asked: dict[str, dict[str, int]] = {}
         self._locked_by: dict[str, str] = {}
@@ -99,6 +110,7 @@ class LimitWriter:
         elif not any(near(before.current_mw, ours) for ours in marker.ours_mw):
             self._disown(order.gpu)
             raise self._failed(_overruled(order.gpu, before), before)
+        # Until the new limit is read back this order holds nothing: a failure falls back to what the others hold.
         self._asked.get(order.gpu, {}).pop(order.key, None)
         target = _target(milliwatts if cap is None else min(milliwatts, cap), marker.prior_mw, before)
         self._remember(replace(marker, ours_mw=(before.current_mw, target)))
@@ -279,7 +291,7 @@ class LimitWriter:
 
     def _done(self, write: Write) -> Write:
         _log.info("limit", gpu=write.gpu, outcome=write.outcome, detail=write.detail, **_numbers(write))
-        self._told(write)
+        self._observer(write)
         return write
 
     def _failed(
@@ -287,7 +299,7 @@ class LimitWriter:
     ) -> LimitFailure:
         write = Write("", failure.obstacle.value, str(failure), before, after)
         _log.warning("limit not changed", outcome=write.outcome, detail=write.detail, **_numbers(write))
-        self._told(write)
+        self._observer(write)
         return failure
 
 

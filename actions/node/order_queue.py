@@ -1,4 +1,4 @@
-"""The brain's board of orders: what each node is asked for, and how it stands there.
+"""The brain's queue of orders: what each node is asked for, and how it stands there.
 
 In memory: after a restart of the brain pending decisions put their orders up again under the same keys, and what stands
 at a node comes back with its next report.
@@ -46,7 +46,7 @@ class OrderQueue:
     An order to throttle stands until it is withdrawn, until its node ends it, or for `hold_seconds` at most: each time
     its node asks, its lease begins anew. Every other order ends with its report, or at its expiry where no agent took
     it. `epoch` is the brain's and goes with every order of a brain that acts. `nodes` says how the fleet's managers see
-    its nodes; whoever runs the board sets it.
+    its nodes; whoever runs the queue sets it.
     """
 
     def __init__(self, clock: Clock, lease_seconds: float = 900.0, hold_seconds: float = 14_400.0) -> None:
@@ -62,7 +62,7 @@ class OrderQueue:
     def halt(self, halted: bool) -> None:
         """While halted nothing new is handed out: only what gives back, and what keeps limits that are in force.
 
-        A halted board speaks for no brain, so that one that waits fences off none that acts: orders go out under the
+        A halted queue speaks for no brain, so that one that waits fences off none that acts: orders go out under the
         epoch that their node reported, 0 before that.
         """
         with self._lock:

@@ -68,9 +68,9 @@ class Throttle:
         """Whether the controller decides, rather than a number in the order."""
         return self.kind is ThrottleKind.HEAT and not self.parameters.lead
 
-    def begin(self, port: PowerPort, keeper: LimitWriter) -> None:
+    def begin(self, port: PowerPort, writer: LimitWriter) -> None:
         """Look at the GPU before anything is done."""
-        self.found = self.now = keeper.found(self.order.gpu)
+        self.found = self.now = writer.found(self.order.gpu)
         self.least_mw = self.found.current_mw
         heat = port.heat(self.order.gpu)
         self._note(heat)
@@ -87,9 +87,9 @@ class Throttle:
         self._controller = ThermalController(self.found, self.settings)
         self.detail = f"watches: {margin:g} C are left, it acts at {self.settings.engage_margin_c:g}"
 
-    def rehearse(self, port: PowerPort, keeper: LimitWriter) -> str:
+    def rehearse(self, port: PowerPort, writer: LimitWriter) -> str:
         """Look at the GPU as `begin` and the first write do, and say what would be done. Raises LimitFailure."""
-        self.begin(port, keeper)
+        self.begin(port, writer)
         assert self.found is not None
         now = f"{self.found.current_mw / 1000:g} W"
         highest = self.parameters.sm_clock_max_mhz
@@ -129,7 +129,7 @@ class Throttle:
             return "it was not needed: the GPU never came so near to slowing down"
         return ""
 
-    def sample(self, now_s: float, port: PowerPort, keeper: LimitWriter) -> Write | None:
+    def sample(self, now_s: float, port: PowerPort, writer: LimitWriter) -> Write | None:
         """Do what is due at `now_s`; the write that was made, None where none was."""
         if now_s - self._sampled_s < SAMPLE_SECONDS:
             return None
@@ -138,22 +138,22 @@ class Throttle:
         self._note(heat)
         highest = self.parameters.sm_clock_max_mhz
         if highest is not None:
-            return self._lock(highest, now_s, port, keeper)
+            return self._lock(highest, now_s, port, writer)
         if self._controller is not None:
-            self._controller.cap_mw = keeper.cap(self.order)
+            self._controller.cap_mw = writer.cap(self.order)
             self._wanted_mw = self._controller.sample(now_s, heat)
             if self._wanted_mw >= self._controller.ceiling_mw and self.state is OrderState.PENDING:
                 return None
             if self._controller.phase is ThermalPhase.EXHAUSTED:
                 self.detail = "the limit is at its floor and the GPU is still too hot: move its work away"
-        return self._write(keeper)
+        return self._write(writer)
 
-    def _write(self, keeper: LimitWriter) -> Write | None:
+    def _write(self, writer: LimitWriter) -> Write | None:
         wanted = self._wanted_mw
         if wanted is None or wanted == self._asked_mw:
             return None
         self._asked_mw = None
-        write = keeper.hold(self.order, wanted)
+        write = writer.hold(self.order, wanted)
         self._asked_mw = wanted
         self.state = OrderState.APPLIED
         if write.after is not None:
@@ -167,10 +167,10 @@ class Throttle:
             self.least_mw = min(self.least_mw, now.current_mw)
             self.detail = f"limit {now.current_mw / 1000:g} W, {now.enforced_mw / 1000:g} W in force"
 
-    def _lock(self, highest: float, now_s: float, port: PowerPort, keeper: LimitWriter) -> Write | None:
+    def _lock(self, highest: float, now_s: float, port: PowerPort, writer: LimitWriter) -> Write | None:
         if self._locked_s is None:
             self._locked_s = now_s
-            return keeper.lock(self.order, round(highest))
+            return writer.lock(self.order, round(highest))
         if now_s - self._locked_s < CLOCK_SETTLES_SECONDS:
             return None
         clocks = port.clocks(self.order.gpu)

@@ -33,8 +33,6 @@ from tocsin.domain.power import LimitFailure, PowerLimits
 from tocsin.hook.wire import CHECKPOINT, DONE, EMPTY_CACHE
 from tocsin.telemetry.log import logger
 
-# An order that asks the training processes of a GPU for a favour: to save a checkpoint, or to empty their cache.
-
 KINDS = {ActionKind.CHECKPOINT: CHECKPOINT, ActionKind.DEFRAGMENT: EMPTY_CACHE}
 """What a process is asked for, by action."""
 GRACE_SECONDS = 30.0
@@ -84,10 +82,10 @@ class HookRequest:
         if done:
             self.figures["slowest_seconds"] = max(answer.seconds for answer in done)
         state = OrderState.APPLIED if len(done) == self.asked else OrderState.FAILED
-        return state, _told(self.asked, answers)
+        return state, _answered(self.asked, answers)
 
 
-def _told(asked: int, answers: Sequence[Asked]) -> str:
+def _answered(asked: int, answers: Sequence[Asked]) -> str:
     counts = Counter(answer.outcome for answer in answers)
     counts["without an answer"] = asked - len(answers)
     text = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()) if count)
@@ -135,15 +133,23 @@ class Ports:
 class NodeWorker:
     """Carries out the orders of one node.
 
-    Everything that an earlier process left behind is given back before anything else. An order that the node does not
-    allow, that came too late, that is for another host or from an older brain is refused, and says why; a restore is
-    followed whichever brain it is from.
+    Everything that an earlier process left behind is given back before anything else: its leases and controllers are
+    gone with it, so that nobody would end those limits. An order that the node does not allow, that came too late, that
+    is for another host or from an older brain is refused, and says why.
+
+    - The epoch only rises, and is kept on disk: two brains that both take themselves for
+      the acting one cannot both throttle. A restore is followed whichever brain it is from, because it only gives back.
+    - An order ends once. Its report is remembered, so that the same order, listed again by a brain that missed the
+      report, is answered and not carried out again.
+    - A limit stands only as long as an order in `_throttles` holds it and its lease runs: whatever else goes wrong, the
+      silence of the brain gives the GPU back.
+    - A GPU in `_left` has a limit that could not be given back. It takes no new order until that is done.
     """
 
-    def __init__(self, rules: NodeRules, ports: Ports, keeper: LimitWriter, folder: MarkerFolder, clock: Clock) -> None:
+    def __init__(self, rules: NodeRules, ports: Ports, writer: LimitWriter, folder: MarkerFolder, clock: Clock) -> None:
         self._rules = rules
         self._ports = ports
-        self._keeper = keeper
+        self._writer = writer
         self._folder = folder
         self._clock = clock
         self._epoch = folder.highest_epoch()
@@ -152,10 +158,10 @@ class NodeWorker:
         self._resets: dict[str, tuple[Order, Future[ResetResult]]] = {}
         self._ended: dict[str, OrderReport] = {}
         self._reports: dict[str, OrderReport] = {}
-        self._told_s: dict[str, float] = {}
+        self._reported_s: dict[str, float] = {}
         self._retry_s = 0.0
         self._pause_s = RETRY_SECONDS
-        self._left = keeper.restore_all()
+        self._left = writer.restore_all()
 
     @property
     def busy(self) -> bool:
@@ -165,7 +171,7 @@ class NodeWorker:
     @property
     def engaged(self) -> int:
         """GPUs whose limits are changed now."""
-        return len(self._keeper.held)
+        return len(self._writer.held)
 
     def reports(self) -> tuple[OrderReport, ...]:
         """What the brain has not been told yet, one for each order, the newest."""
@@ -193,6 +199,7 @@ class NodeWorker:
         """Do what is due now."""
         now_s = self._clock.monotonic()
         for throttle in list(self._throttles.values()):
+            # The end of one order may have ended another of the same GPU.
             if throttle.order.key in self._throttles:
                 self._sample(throttle, now_s)
         for request in list(self._requests.values()):
@@ -209,7 +216,7 @@ class NodeWorker:
         """Give everything back; what cannot be given back now is left to the next process. Safe to repeat."""
         while self._throttles:
             self._release(next(iter(self._throttles.values())), OrderState.RESTORED, "the agent ends")
-        self._left = self._keeper.restore_all()
+        self._left = self._writer.restore_all()
         self._ports.power.release()
 
     # ------------------------------------------------------------------ taking
@@ -245,6 +252,7 @@ class NodeWorker:
             allowed = "reset" in self._rules.allow and not self._dry(order)
             drained = isinstance(order.parameters, ResetOrderParameters) and order.parameters.drained
             port = self._ports.reset
+            # The worker is itself a client that has the driver open; a reset waits for all of them to let go.
             self._ports.power.release()
             future = self._ports.submit(lambda: run_reset(port, order.gpu, drained=drained, allowed=allowed))
             self._resets[order.key] = (order, future)
@@ -272,7 +280,7 @@ class NodeWorker:
     def _rehearse(self, order: Order) -> tuple[OrderState, str]:
         """All but the last call of an order, and what that would have been."""
         if order.action is ActionKind.RESTORE:
-            held = order.gpu in self._keeper.held
+            held = order.gpu in self._writer.held
             return OrderState.RESTORED, f"dry run: would give back {'what is held' if held else 'nothing'}"
         if order.action is not ActionKind.THROTTLE:
             return HookRequest(order, self._clock.monotonic()).rehearse(self._ports.hooks)
@@ -282,7 +290,7 @@ class NodeWorker:
         now_s = self._clock.monotonic()
         throttle = Throttle(order, now_s, now_s + order.lease_seconds, self._rules.thermal, self._rules.arm_seconds)
         try:
-            return OrderState.RESTORED, throttle.rehearse(self._ports.power, self._keeper)
+            return OrderState.RESTORED, throttle.rehearse(self._ports.power, self._writer)
         except LimitFailure as failure:
             return OrderState.REFUSED, str(failure)
 
@@ -310,12 +318,12 @@ class NodeWorker:
         now_s = self._clock.monotonic()
         throttle = Throttle(order, now_s, now_s + order.lease_seconds, self._rules.thermal, self._rules.arm_seconds)
         try:
-            throttle.begin(self._ports.power, self._keeper)
+            throttle.begin(self._ports.power, self._writer)
         except LimitFailure as failure:
             self._end(order, OrderState.REFUSED, str(failure), throttle)
             return
         self._throttles[order.key] = throttle
-        self._say(throttle)
+        self._report_throttle(throttle)
 
     def _restore(self, order: Order) -> None:
         """Give back what orders of the named kind hold on this GPU, or any; a restore of nothing is done at once."""
@@ -357,24 +365,25 @@ class NodeWorker:
             return
         before = throttle.state, throttle.detail
         try:
-            write = throttle.sample(now_s, self._ports.power, self._keeper)
+            write = throttle.sample(now_s, self._ports.power, self._writer)
         except LimitFailure as failure:
+            # What passes is waited out while a limit stands, but never beyond the lease.
             if failure.obstacle.passes and throttle.state is OrderState.APPLIED and not self._gone_long(throttle):
                 return
             self._release(throttle, OrderState.FAILED, str(failure))
             return
         if write is not None and write.after is not None:
             self._see(throttle.order.gpu, write.after)
-        again = now_s - self._told_s.get(throttle.order.key, -1e18) >= REPORT_SECONDS
+        again = now_s - self._reported_s.get(throttle.order.key, -1e18) >= REPORT_SECONDS
         if again or before != (throttle.state, throttle.detail):
-            self._say(throttle)
+            self._report_throttle(throttle)
 
     def _see(self, gpu: str, now: PowerLimits) -> None:
         """Every order of a GPU reports the limit that is set, whichever has set it."""
         for each in self._on(gpu):
             if each.now != now and each.state is OrderState.APPLIED:
                 each.see(now)
-                self._say(each)
+                self._report_throttle(each)
 
     def _gone_long(self, throttle: Throttle) -> bool:
         return throttle.lapsed(self._clock.monotonic()) != ""
@@ -402,13 +411,14 @@ class NodeWorker:
     def _release(self, throttle: Throttle, state: OrderState, detail: str) -> None:
         order = throttle.order
         self._throttles.pop(order.key, None)
-        self._keeper.release(order)
+        self._writer.release(order)
         problem = self._give_back(order.gpu)
         if problem:
             detail += f"; its limit could not be given back for good yet ({problem}), which is tried again"
         self._end(order, state, detail, throttle)
+        # Where giving back found the limit to be somebody else's, what the others held is gone with it.
         for other in self._on(order.gpu):
-            if other.limits and not self._keeper.holds(other.order):
+            if other.limits and not self._writer.holds(other.order):
                 self._release(other, OrderState.FAILED, f"its limit does not hold any more ({detail})")
         if not self._throttles and not self._left:
             self._ports.power.release()
@@ -416,7 +426,7 @@ class NodeWorker:
     def _give_back(self, gpu: str) -> str:
         """Why it is to be tried again; empty where it is done."""
         try:
-            write = self._keeper.settle(gpu)
+            write = self._writer.settle(gpu)
         except LimitFailure as failure:
             if gpu not in self._left:
                 self._left = (*self._left, gpu)
@@ -440,14 +450,14 @@ class NodeWorker:
         else:
             report = throttle.report(state, detail, now_ms, self._limits(order.gpu))
         _log.info("order ended", order=order.key, gpu=order.gpu, state=state.value, detail=detail)
-        self._told_s.pop(order.key, None)
+        self._reported_s.pop(order.key, None)
         self._ended[order.key] = report
         while len(self._ended) > REMEMBERED:
             self._ended.pop(next(iter(self._ended)))
         self._report(report)
 
-    def _say(self, throttle: Throttle) -> None:
-        self._told_s[throttle.order.key] = self._clock.monotonic()
+    def _report_throttle(self, throttle: Throttle) -> None:
+        self._reported_s[throttle.order.key] = self._clock.monotonic()
         self._report(throttle.report(throttle.state, throttle.detail, self._clock.now_ms(), throttle.now))
 
     def _report(self, report: OrderReport) -> None:

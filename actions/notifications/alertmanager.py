@@ -31,9 +31,9 @@ class Alertmanager(HttpChannel):
     batch = 200
     keyed = True
 
-    def __init__(self, means: ChannelDependencies) -> None:
-        super().__init__(means, means.settings.endpoint.rstrip("/") + PATH)
-        self.refresh_seconds = means.settings.refresh_seconds
+    def __init__(self, dependencies: ChannelDependencies) -> None:
+        super().__init__(dependencies, dependencies.settings.endpoint.rstrip("/") + PATH)
+        self.refresh_seconds = dependencies.settings.refresh_seconds
 
     def encode(self, messages: Sequence[Message]) -> HttpRequest:
         alerts: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
@@ -91,5 +91,5 @@ def alertname(rule: str) -> str:
 
 
 @channel("alertmanager")
-def _build(means: ChannelDependencies) -> Channel:
-    return Alertmanager(means)
+def _build(dependencies: ChannelDependencies) -> Channel:
+    return Alertmanager(dependencies)

@@ -72,5 +72,5 @@ def _short(message: Message, index: int) -> dict[str, str]:
 
 
 @channel("cloudevents")
-def _build(means: ChannelDependencies) -> Channel:
-    return CloudEvents(means)
+def _build(dependencies: ChannelDependencies) -> Channel:
+    return CloudEvents(dependencies)

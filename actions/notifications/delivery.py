@@ -21,43 +21,6 @@ from tocsin.actions.notifications.text import MessageText, clean, clip, text_of
 from tocsin.domain.clock import MINUTE, SECOND
 from tocsin.domain.errors import InputError
 
-# What channels that post over HTTP have in common.
-
-
-class HttpChannel:
-    """`encode` makes a request of messages, `judge` a delivery of the answer."""
-
-    batch = 1
-    keyed = False
-    refresh_seconds: float | None = None
-
-    def __init__(self, means: ChannelDependencies, url: str | None = None) -> None:
-        settings = means.settings
-        self.settings = settings
-        self.name = settings.name
-        self.links = means.links
-        self.clock = means.clock
-        self._receiver = Receiver(url or settings.endpoint, settings.timeout_seconds, settings.ca_file)
-
-    def encode(self, messages: Sequence[Message]) -> HttpRequest:
-        """What is posted for `messages`."""
-        raise NotImplementedError
-
-    def judge(self, answer: HttpAnswer) -> Delivery:
-        """What the receiver's answer means."""
-        return by_status(answer)
-
-    def text(self, message: Message) -> MessageText:
-        """`message` in the channel's language."""
-        return text_of(message, self.links, self.settings.language)
-
-    def send(self, messages: Sequence[Message]) -> Delivery:
-        return self._receiver.post(self.encode(messages), self.judge)
-
-    def close(self) -> None:
-        self._receiver.close()
-
-
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0
 LONGEST_REST_SECONDS = 900.0
@@ -291,3 +254,37 @@ def _rest(answer: HttpAnswer) -> float:
     """Retry-After in seconds; a date in it is not read, the growing rests serve as well."""
     text = answer.retry_after.strip()
     return min(float(text), LONGEST_REST_SECONDS) if text.isascii() and text.isdigit() else 0.0
+
+
+class HttpChannel:
+    """A channel that posts over HTTP: `encode` makes a request of messages, `judge` a delivery of the answer."""
+
+    batch = 1
+    keyed = False
+    refresh_seconds: float | None = None
+
+    def __init__(self, dependencies: ChannelDependencies, url: str | None = None) -> None:
+        settings = dependencies.settings
+        self.settings = settings
+        self.name = settings.name
+        self.links = dependencies.links
+        self.clock = dependencies.clock
+        self._receiver = Receiver(url or settings.endpoint, settings.timeout_seconds, settings.ca_file)
+
+    def encode(self, messages: Sequence[Message]) -> HttpRequest:
+        """What is posted for `messages`."""
+        raise NotImplementedError
+
+    def judge(self, answer: HttpAnswer) -> Delivery:
+        """What the receiver's answer means."""
+        return by_status(answer)
+
+    def text(self, message: Message) -> MessageText:
+        """`message` in the channel's language."""
+        return text_of(message, self.links, self.settings.language)
+
+    def send(self, messages: Sequence[Message]) -> Delivery:
+        return self._receiver.post(self.encode(messages), self.judge)
+
+    def close(self) -> None:
+        self._receiver.close()

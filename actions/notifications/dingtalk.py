@@ -47,5 +47,5 @@ def sign(secret: str, now_ms: int) -> str:
 
 
 @channel("dingtalk")
-def _build(means: ChannelDependencies) -> Channel:
-    return DingTalk(means)
+def _build(dependencies: ChannelDependencies) -> Channel:
+    return DingTalk(dependencies)

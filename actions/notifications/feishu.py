@@ -63,5 +63,5 @@ def _harmless(text: str) -> str:
 
 
 @channel("feishu")
-def _build(means: ChannelDependencies) -> Channel:
-    return Feishu(means)
+def _build(dependencies: ChannelDependencies) -> Channel:
+    return Feishu(dependencies)

@@ -29,12 +29,12 @@ class Mail:
     keyed = False
     refresh_seconds: float | None = None
 
-    def __init__(self, means: ChannelDependencies, mail: MailSettings) -> None:
-        self.settings = means.settings
-        self.name = means.settings.name
+    def __init__(self, dependencies: ChannelDependencies, mail: MailSettings) -> None:
+        self.settings = dependencies.settings
+        self.name = dependencies.settings.name
         self._mail = mail
-        self._links = means.links
-        self._context = tls_context(means.settings.ca_file)
+        self._links = dependencies.links
+        self._context = tls_context(dependencies.settings.ca_file)
 
     def send(self, messages: Sequence[Message]) -> Delivery:
         (message,) = messages
@@ -106,7 +106,9 @@ def _refused(error: smtplib.SMTPException) -> Delivery:
 
 
 @channel("email")
-def _build(means: ChannelDependencies) -> Channel:
-    if means.settings.mail is None:
-        raise InputError("notify.channels", means.settings.name, "has no table `mail`", "name its mail server there")
-    return Mail(means, means.settings.mail)
+def _build(dependencies: ChannelDependencies) -> Channel:
+    if dependencies.settings.mail is None:
+        raise InputError(
+            "notify.channels", dependencies.settings.name, "has no table `mail`", "name its mail server there"
+        )
+    return Mail(dependencies, dependencies.settings.mail)

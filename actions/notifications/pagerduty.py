@@ -57,5 +57,5 @@ class PagerDuty(HttpChannel):
 
 
 @channel("pagerduty")
-def _build(means: ChannelDependencies) -> Channel:
-    return PagerDuty(means)
+def _build(dependencies: ChannelDependencies) -> Channel:
+    return PagerDuty(dependencies)

@@ -44,6 +44,6 @@ def channels() -> dict[str, Factory]:
     return dict(sorted(_REGISTER.items()))
 
 
-def build_channel(means: ChannelDependencies) -> Channel:
+def build_channel(dependencies: ChannelDependencies) -> Channel:
     """The channel that its settings describe; raises InputError where a file that they name cannot be read."""
-    return channels()[means.settings.kind](means)
+    return channels()[dependencies.settings.kind](dependencies)

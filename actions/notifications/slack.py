@@ -50,5 +50,5 @@ def _plain(text: str, limit: int) -> dict[str, Any]:
 
 
 @channel("slack")
-def _build(means: ChannelDependencies) -> Channel:
-    return Slack(means)
+def _build(dependencies: ChannelDependencies) -> Channel:
+    return Slack(dependencies)

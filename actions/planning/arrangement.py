@@ -33,25 +33,25 @@ class Arrangement:
     has a bin with room is the best, and no bin is looked at that does not come into question.
     """
 
-    def __init__(self, board: Bins, state: FleetState, limits: PlanLimits) -> None:
-        self.board = board
+    def __init__(self, packing: Bins, state: FleetState, limits: PlanLimits) -> None:
+        self.packing = packing
         self.limits = limits
         self.horizon_h = limits.horizon_h
-        self.states: list[Hashable] = [one.state for one in board.bins]
-        self.at: list[Spot] = list(board.homes)
-        self.inside: list[set[int]] = [set() for _ in board.bins]
+        self.states: list[Hashable] = [one.state for one in packing.bins]
+        self.at: list[Spot] = list(packing.homes)
+        self.inside: list[set[int]] = [set() for _ in packing.bins]
         self._groups: dict[tuple[Hashable, Hashable], set[int]] = {}
         self._made = 0
-        self._ranked: dict[Hashable, list[Ranked]] = {cls: [] for cls in board.classes}
-        self._room = {one.host: [state.cpus_left(one.host), state.memory_left(one.host)] for one in board.bins}
+        self._ranked: dict[Hashable, list[Ranked]] = {cls: [] for cls in packing.classes}
+        self._room = {one.host: [state.cpus_left(one.host), state.memory_left(one.host)] for one in packing.bins}
         self._left = {name: budget.allowed for name, budget in state.budgets.items()}
         self.moved = 0
         self.cost = 0.0
-        for number, one in enumerate(board.bins):
+        for number, one in enumerate(packing.bins):
             self._group(one.kind, one.state).add(number)
-        for unit, (home, _) in enumerate(board.homes):
+        for unit, (home, _) in enumerate(packing.homes):
             self.inside[home].add(unit)
-        self.fragmented = sum(board.measure(one.kind, one.state) for one in board.bins)
+        self.fragmented = sum(packing.measure(one.kind, one.state) for one in packing.bins)
 
     @property
     def value(self) -> float:
@@ -66,8 +66,8 @@ class Arrangement:
             self._made += 1
             members = self._groups[kind, state] = set()
             for cls, ranked in self._ranked.items():
-                if self.board.fits(cls, kind):
-                    for change, place, after in self.board.options(cls, kind, state):
+                if self.packing.fits(cls, kind):
+                    for change, place, after in self.packing.options(cls, kind, state):
                         insort(ranked, (change, -place, self._made, place, after, members))
         return members
 
@@ -78,10 +78,10 @@ class Arrangement:
             ranked[:] = [entry for entry in ranked if entry[-1]]
 
     def _set(self, number: int, state: Hashable) -> None:
-        kind, before = self.board.bins[number].kind, self.states[number]
+        kind, before = self.packing.bins[number].kind, self.states[number]
         self._groups[kind, before].discard(number)
         self._group(kind, state).add(number)
-        self.fragmented += self.board.measure(kind, state) - self.board.measure(kind, before)
+        self.fragmented += self.packing.measure(kind, state) - self.packing.measure(kind, before)
         self.states[number] = state
 
     def take(self, unit: int) -> Spot:
@@ -116,19 +116,19 @@ class Arrangement:
 
     def state_without(self, unit: int) -> Hashable:
         """What the state of the unit's bin would be without it."""
-        number, place = self.at[unit]
-        return self.board.without(self.board.classes[unit], self.board.bins[number].kind, self.states[number], place)
+        packing, (number, place) = self.packing, self.at[unit]
+        return packing.without(packing.classes[unit], packing.bins[number].kind, self.states[number], place)
 
     def _state_with(self, unit: int, spot: Spot) -> Hashable | None:
         number, place = spot
-        return self.board.back(self.board.classes[unit], self.board.bins[number].kind, self.states[number], place)
+        return self.packing.back(self.packing.classes[unit], self.packing.bins[number].kind, self.states[number], place)
 
     def _account(self, unit: int, spot: Spot, sign: int) -> None:
-        piece = self.board.units[unit]
-        room = self._room[self.board.bins[spot[0]].host]
+        piece = self.packing.units[unit]
+        room = self._room[self.packing.bins[spot[0]].host]
         room[0] += sign * piece.cpus
         room[1] += sign * piece.memory_bytes
-        if spot != self.board.homes[unit]:
+        if spot != self.packing.homes[unit]:
             self.cost -= sign * piece.price.gpu_hours
             self.moved -= sign
             for name, count in piece.budgets.items():
@@ -136,32 +136,32 @@ class Arrangement:
 
     def has_room(self, unit: int, number: int) -> bool:
         """Whether the host of a bin has the CPUs and the memory for a unit that comes from another host."""
-        piece = self.board.units[unit]
-        cpus, memory = self._room[self.board.bins[number].host]
+        piece = self.packing.units[unit]
+        cpus, memory = self._room[self.packing.bins[number].host]
         return piece.cpus <= cpus + EPSILON and piece.memory_bytes <= memory + EPSILON
 
     def may_move(self, unit: int) -> bool:
         """Whether budgets and the number of moves let the lifted `unit` be elsewhere than at home."""
         if self.moved >= self.limits.most_moves:
             return False
-        return all(self._left[name] >= count for name, count in self.board.units[unit].budgets.items())
+        return all(self._left[name] >= count for name, count in self.packing.units[unit].budgets.items())
 
     def best(self, unit: int, closed: frozenset[int] = NO_BINS, rng: random.Random | None = None) -> Found | None:
         """The best place of a lifted unit outside `closed`; with `rng` good places are overlooked now and then."""
-        board, home = self.board, self.board.homes[unit]
+        packing, home = self.packing, self.packing.homes[unit]
         found: Found | None = None
         least = math.inf
         if home[0] not in closed and self.has_room(unit, home[0]):
             state = self._state_with(unit, home)
             if state is not None:
-                kind = board.bins[home[0]].kind
-                change = board.measure(kind, state) - board.measure(kind, self.states[home[0]])
+                kind = packing.bins[home[0]].kind
+                change = packing.measure(kind, state) - packing.measure(kind, self.states[home[0]])
                 least, found = self.horizon_h * max(self.fragmented + change, self.limits.pack_to), (home, state)
         if not self.may_move(unit):
             return found
         for change, spot, after in self.targets(unit, closed):
             value = self.horizon_h * max(self.fragmented + change, self.limits.pack_to)
-            if value + board.units[unit].price.gpu_hours >= least - EPSILON:
+            if value + packing.units[unit].price.gpu_hours >= least - EPSILON:
                 return found
             if spot != home and (rng is None or rng.random() >= BLINK):
                 return spot, after
@@ -169,9 +169,9 @@ class Arrangement:
 
     def targets(self, unit: int, closed: frozenset[int] = NO_BINS) -> Iterator[tuple[float, Spot, Hashable]]:
         """Places of a unit as (change of F, spot, state of the bin after), the best first; of alike bins only one."""
-        piece = self.board.units[unit]
+        piece = self.packing.units[unit]
         free = not (closed or piece.cpus or piece.memory_bytes)
-        for change, _, _, place, after, members in self._ranked[self.board.classes[unit]]:
+        for change, _, _, place, after, members in self._ranked[self.packing.classes[unit]]:
             if members:
                 number = min(members) if free else self._choose(unit, members, closed)
                 if number is not None:

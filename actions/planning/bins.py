@@ -1,4 +1,4 @@
-"""Boards for the search: what the bins are, how work fits into them, and how fragmented each is.
+"""Bins for the search: what they are, how work fits into them, and how fragmented each is.
 
 A bin is a host for the fleet and a GPU for MIG. Its state is a small hashable value, so that what has been worked out
 for one bin holds for every other in the same state.
@@ -26,8 +26,6 @@ from tocsin.domain.fragmentation import (
 )
 from tocsin.domain.fragmentation_fleet import Node as FreeNode
 from tocsin.domain.fragmentation_fleet import Task, expected_unusable, fleet_fragmentation
-
-# Figures of a state that plans are judged by.
 
 NODE_GPUS = 8
 """GPUs of the job that takes a whole node of the usual size."""

@@ -15,7 +15,7 @@ Front = list[tuple[float, float]]
 """(F, cost): the cheapest cost of each F, falling as F rises."""
 
 
-def least_cost(board: Bins, most_f: float, most_states: int = MOST_STATES) -> float | None:
+def least_cost(packing: Bins, most_f: float, most_states: int = MOST_STATES) -> float | None:
     """The least cost in GPU-hours of any arrangement whose F is at most `most_f`; None where the fleet is too large.
 
     Every place of every unit is tried, islands of bins between which work moves for themselves. Budgets, memory and the
@@ -23,17 +23,17 @@ def least_cost(board: Bins, most_f: float, most_states: int = MOST_STATES) -> fl
     packs so well.
     """
     fronts: Front = [(0.0, 0.0)]
-    for bins in _islands(board):
-        found = _front(board, bins, most_states)
+    for bins in _islands(packing):
+        found = _front(packing, bins, most_states)
         if found is None:
             return None
         fronts = _pruned([(f + more, cost + dearer) for f, cost in fronts for more, dearer in found])
     return min((cost for f, cost in fronts if f <= most_f + 1e-6), default=math.inf)
 
 
-def _islands(board: Bins) -> list[list[int]]:
+def _islands(packing: Bins) -> list[list[int]]:
     """Bins grouped so that no unit can go from one group to another."""
-    leader = list(range(len(board.bins)))
+    leader = list(range(len(packing.bins)))
 
     def find(number: int) -> int:
         while leader[number] != number:
@@ -41,50 +41,50 @@ def _islands(board: Bins) -> list[list[int]]:
         return number
 
     first: dict[Hashable, int] = {}
-    for number, one in enumerate(board.bins):
+    for number, one in enumerate(packing.bins):
         leader[number] = first.setdefault(one.kind, number)
-    for cls, (home, _) in set(zip(board.classes, board.homes, strict=True)):
+    for cls, (home, _) in set(zip(packing.classes, packing.homes, strict=True)):
         for kind, number in first.items():
-            if board.fits(cls, kind):
+            if packing.fits(cls, kind):
                 leader[find(number)] = find(home)
     groups: dict[int, list[int]] = {}
-    for number in range(len(board.bins)):
+    for number in range(len(packing.bins)):
         groups.setdefault(find(number), []).append(number)
     return list(groups.values())
 
 
-def _front(board: Bins, bins: list[int], most_states: int) -> Front | None:
+def _front(packing: Bins, bins: list[int], most_states: int) -> Front | None:
     """Units are lifted and put back one by one; of all ways to one state of the bins the cheapest counts."""
-    units = [unit for unit, (home, _) in enumerate(board.homes) if home in bins]
-    states = [board.bins[number].state for number in bins]
+    units = [unit for unit, (home, _) in enumerate(packing.homes) if home in bins]
+    states = [packing.bins[number].state for number in bins]
     for unit in units:
-        home, place = board.homes[unit]
+        home, place = packing.homes[unit]
         at = bins.index(home)
-        states[at] = board.without(board.classes[unit], board.bins[home].kind, states[at], place)
+        states[at] = packing.without(packing.classes[unit], packing.bins[home].kind, states[at], place)
     costs: dict[tuple[Hashable, ...], float] = {tuple(states): 0.0}
-    for unit in sorted(units, key=lambda one: -board.units[one].size):
-        placed = _placed(board, bins, unit, costs, most_states)
+    for unit in sorted(units, key=lambda one: -packing.units[one].size):
+        placed = _placed(packing, bins, unit, costs, most_states)
         if placed is None:
             return None
         costs = placed
-    kinds = [board.bins[number].kind for number in bins]
-    return _pruned([(sum(map(board.measure, kinds, state)), cost) for state, cost in costs.items()])
+    kinds = [packing.bins[number].kind for number in bins]
+    return _pruned([(sum(map(packing.measure, kinds, state)), cost) for state, cost in costs.items()])
 
 
 def _placed(
-    board: Bins, bins: list[int], unit: int, costs: dict[tuple[Hashable, ...], float], most_states: int
+    packing: Bins, bins: list[int], unit: int, costs: dict[tuple[Hashable, ...], float], most_states: int
 ) -> dict[tuple[Hashable, ...], float] | None:
     """The states after one more unit; None for more than `most_states`."""
-    cls, home, price = board.classes[unit], board.homes[unit], board.units[unit].price.gpu_hours
+    cls, home, price = packing.classes[unit], packing.homes[unit], packing.units[unit].price.gpu_hours
     found: dict[tuple[Hashable, ...], float] = {}
     for state, cost in costs.items():
         if len(found) > most_states:
             return None
         for at, number in enumerate(bins):
-            kind = board.bins[number].kind
-            places = _places(cls, kind, state[at]) if board.fits(cls, kind) else (home[1],) * (number == home[0])
+            kind = packing.bins[number].kind
+            places = _places(cls, kind, state[at]) if packing.fits(cls, kind) else (home[1],) * (number == home[0])
             for place in places:
-                after = board.back(cls, kind, state[at], place)
+                after = packing.back(cls, kind, state[at], place)
                 if after is None:
                     continue
                 key = (*state[:at], after, *state[at + 1 :])

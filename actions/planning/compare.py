@@ -1,4 +1,7 @@
-"""Defragmentation beside its yardstick, on made-up fleets: what the same packing costs."""
+"""Defragmentation beside its yardstick, on made-up fleets: what the same packing costs.
+
+The yardstick repeats the single move that lowers F most until none does, whatever it costs.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,10 @@ from tocsin.actions.planning.state import FleetState, GpuMode
 from tocsin.actions.planning.units import PlanLimits, units_of
 from tocsin.domain.progress import track
 
-# The yardstick of defragmentation: repeat the single move that lowers F most until none does, whatever it costs.
 
-
-def greedy(board: Bins, state: FleetState, limits: PlanLimits) -> Arrangement:
+def greedy(packing: Bins, state: FleetState, limits: PlanLimits) -> Arrangement:
     """Where steepest descent of F ends. Of equal moves the cheapest is taken; a unit that moves twice is paid once."""
-    now = Arrangement(board, state, limits)
+    now = Arrangement(packing, state, limits)
     while (step := _steepest(now)) is not None:
         unit, spot, after = step
         now.take(unit)
@@ -32,8 +33,8 @@ def greedy(board: Bins, state: FleetState, limits: PlanLimits) -> Arrangement:
 def _steepest(now: Arrangement) -> tuple[int, Spot, Hashable] | None:
     found: tuple[int, Spot, Hashable] | None = None
     least, cheapest = -EPSILON, math.inf
-    for unit in range(len(now.board.units)):
-        price = now.board.units[unit].price.gpu_hours
+    for unit in range(len(now.packing.units)):
+        price = now.packing.units[unit].price.gpu_hours
         for total, spot, after in _first(now, unit):
             if total < least - EPSILON or (total < least + EPSILON and found is not None and price < cheapest):
                 found, least, cheapest = (unit, spot, after), min(least, total), price
@@ -42,14 +43,14 @@ def _steepest(now: Arrangement) -> tuple[int, Spot, Hashable] | None:
 
 def _first(now: Arrangement, unit: int) -> Iterator[tuple[float, Spot, Hashable]]:
     """The best place in another bin and every other place in its own, each with the change of F of the whole move."""
-    board, (own, place) = now.board, now.at[unit]
-    if now.at[unit] == board.homes[unit] and not now.may_move(unit):
+    packing, (own, place) = now.packing, now.at[unit]
+    if now.at[unit] == packing.homes[unit] and not now.may_move(unit):
         return
-    cls, kind = board.classes[unit], board.bins[own].kind
+    cls, kind = packing.classes[unit], packing.bins[own].kind
     without = now.state_without(unit)
-    lifted = board.measure(kind, without) - board.measure(kind, now.states[own])
-    if board.fits(cls, kind):
-        for change, other, after in board.options(cls, kind, without):
+    lifted = packing.measure(kind, without) - packing.measure(kind, now.states[own])
+    if packing.fits(cls, kind):
+        for change, other, after in packing.options(cls, kind, without):
             if other != place:
                 yield lifted + change, (own, other), after
     for change, spot, after in now.targets(unit, frozenset({own})):
@@ -100,9 +101,9 @@ class ComparisonRow:
 def yardstick(kind: str, state: FleetState, limits: PlanLimits) -> tuple[float, float, int]:
     """F, cost and number of works moved of the greedy descent, at the price of moving at once."""
     limits = replace(limits, at_once=True, most_moves=UNBOUNDED)
-    board = _board(kind, state, limits)
-    end = greedy(board, state, limits)
-    return end.fragmented + outside(figures(kind, state), board), end.cost, end.moved
+    packing = _packing(kind, state, limits)
+    end = greedy(packing, state, limits)
+    return end.fragmented + outside(figures(kind, state), packing), end.cost, end.moved
 
 
 def compare(
@@ -147,15 +148,15 @@ def _row(kind: str, gpus: int, seed: int, clock: Callable[[], float], limits: Pl
         (before - greedy_f) * limits.horizon_h - greedy_cost,
         free.gain_gpu_hours - free.cost_gpu_hours,
         seconds,
-        least_cost(_board(kind, state, limits), greedy_f - _outside(kind, state, limits)),
+        least_cost(_packing(kind, state, limits), greedy_f - _outside(kind, state, limits)),
     )
 
 
-def _board(kind: str, state: FleetState, limits: PlanLimits) -> Bins:
+def _packing(kind: str, state: FleetState, limits: PlanLimits) -> Bins:
     fleet = kind == "defragment"
     units, _ = units_of(state, WHOLE_MODES if fleet else (GpuMode.MIG,), limits)
     return FleetBins(state, units, limits) if fleet else MigBins(state, units, limits)
 
 
 def _outside(kind: str, state: FleetState, limits: PlanLimits) -> float:
-    return outside(figures(kind, state), _board(kind, state, limits))
+    return outside(figures(kind, state), _packing(kind, state, limits))

@@ -16,13 +16,11 @@ from tocsin.actions.planning.state import FleetState, GpuMode, Hold
 from tocsin.actions.planning.units import HOUR_S, PlanLimits, Unit, units_of
 from tocsin.domain.words import counted
 
-# In what order the moves to a new arrangement are made, and what each of them says.
-
 MINUTE_S = 60.0
 
 
 def schedule(
-    state: FleetState, board: Bins, spots: Sequence[Spot], limits: PlanLimits, *, by_worth: bool = False
+    state: FleetState, packing: Bins, spots: Sequence[Spot], limits: PlanLimits, *, by_worth: bool = False
 ) -> tuple[tuple[Step, ...], list[int], tuple[Refusal, ...]]:
     """The moves that lead to where `spots` has each unit, with the numbers of the units that they move.
 
@@ -32,17 +30,17 @@ def schedule(
     anew. The time that the moves themselves take is not counted.
     """
     queue = _Queue(
-        Arrangement(board, state, replace(limits, pack_to=0.0, most_moves=len(board.units))), spots, by_worth
+        Arrangement(packing, state, replace(limits, pack_to=0.0, most_moves=len(packing.units))), spots, by_worth
     )
-    stage = Simulation(state, limits.most_risk)
+    simulation = Simulation(state, limits.most_risk)
     steps: list[Step] = []
     order: list[int] = []
     begins_s = 0.0
     while (unit := queue.pop()) is not None:
         gain = queue.move(unit) * limits.horizon_h
-        begins_s = max(begins_s, board.units[unit].price.wait_s)
-        step = _step(state, stage, board, unit, spots[unit], gain, begins_s)
-        stage.do(step)
+        begins_s = max(begins_s, packing.units[unit].price.wait_s)
+        step = _step(state, simulation, packing, unit, spots[unit], gain, begins_s)
+        simulation.do(step)
         steps.append(step)
         order.append(unit)
     return tuple(steps), order, tuple(queue.refused)
@@ -69,13 +67,13 @@ class _Queue:
         worth = -math.inf
         if now.can_stand(unit, spot):
             now.put_back(unit, spot)
-            worth = (before - now.fragmented) * now.limits.horizon_h - now.board.units[unit].price.gpu_hours
+            worth = (before - now.fragmented) * now.limits.horizon_h - now.packing.units[unit].price.gpu_hours
             now.take(unit)
         now.put_back(unit, home)
         return worth
 
     def _entry(self, unit: int) -> tuple[float, float, int]:
-        wait_s = 0.0 if self._by_worth else self._now.board.units[unit].price.wait_s
+        wait_s = 0.0 if self._by_worth else self._now.packing.units[unit].price.wait_s
         return wait_s, -self._worth(unit), unit
 
     def _refill(self) -> None:
@@ -103,7 +101,7 @@ class _Queue:
         return None
 
     def _refuse(self) -> None:
-        units = self._now.board.units
+        units = self._now.packing.units
         unit = max(self._waiting, key=lambda one: (units[one].price.gpu_hours, one))
         self._waiting.discard(unit)
         self.refused.append(Refusal(units[unit].name, "its place is free only after it has left"))
@@ -120,10 +118,10 @@ class _Queue:
 
 
 def _step(
-    state: FleetState, stage: Simulation, board: Bins, unit: int, spot: Spot, gain: float, begins_s: float
+    state: FleetState, simulation: Simulation, packing: Bins, unit: int, spot: Spot, gain: float, begins_s: float
 ) -> Step:
-    piece, target = board.units[unit], board.bins[spot[0]]
-    moves = _moves(state, stage, piece, target.name, target.host, spot[1])
+    piece, target = packing.units[unit], packing.bins[spot[0]]
+    moves = _moves(state, simulation, piece, target.name, target.host, spot[1])
     cost = piece.price.gpu_hours + _lateness(state, piece, begins_s - piece.price.wait_s)
     return Step(
         StepKind.MOVE,
@@ -166,7 +164,9 @@ def _how(piece: Unit, begins_s: float) -> str:
     return f"{when} once its checkpoint is written" if piece.price.wait_s > 0 else when
 
 
-def _moves(state: FleetState, stage: Simulation, piece: Unit, name: str, host: str, place: int) -> tuple[Move, ...]:
+def _moves(
+    state: FleetState, simulation: Simulation, piece: Unit, name: str, host: str, place: int
+) -> tuple[Move, ...]:
     moves: list[Move] = []
     free: list[str] | None = None
     for work in piece.works:
@@ -176,10 +176,10 @@ def _moves(state: FleetState, stage: Simulation, piece: Unit, name: str, host: s
             shared = [slot.uuid for slot in state.by_host[host] if slot.mode is GpuMode.TIME_SLICE]
             target = (Hold(shared[place], work.gpus),)
         else:
-            free = stage.free_whole(host, work.model) if free is None else free
+            free = simulation.free_whole(host, work.model) if free is None else free
             taken, free = free[: int(work.gpus)], free[int(work.gpus) :]
             target = tuple(Hold(uuid) for uuid in taken)
-        moves.append(Move(work.id, stage.work(work.id).holds, target))
+        moves.append(Move(work.id, simulation.work(work.id).holds, target))
     return tuple(moves)
 
 
@@ -207,13 +207,13 @@ _DRAWS = 40
 """Draws for a bin of the kind that is sought."""
 
 
-def search(board: Bins, state: FleetState, limits: PlanLimits) -> Arrangement:
+def search(packing: Bins, state: FleetState, limits: PlanLimits) -> Arrangement:
     """The best arrangement found; equal input gives an equal answer.
 
     With `pack_to` the horizon is first sought that leads about there, then what is too much or too little is mended.
     """
-    now = Arrangement(board, state, limits)
-    if not board.units or limits.most_moves < 1:
+    now = Arrangement(packing, state, limits)
+    if not packing.units or limits.most_moves < 1:
         return now
     rng = random.Random(limits.seed)
     if limits.pack_to > 0:
@@ -225,9 +225,9 @@ def search(board: Bins, state: FleetState, limits: PlanLimits) -> Arrangement:
     return now
 
 
-def improve(board: Bins, state: FleetState, spots: Iterable[Spot], limits: PlanLimits) -> Arrangement:
+def improve(packing: Bins, state: FleetState, spots: Iterable[Spot], limits: PlanLimits) -> Arrangement:
     """What can be made of an arrangement that keeps to the limits; without effort, units that gain nothing go home."""
-    now = Arrangement(board, state, limits)
+    now = Arrangement(packing, state, limits)
     _go(now, list(spots))
     if limits.effort:
         if limits.pack_to == 0:
@@ -239,11 +239,11 @@ def improve(board: Bins, state: FleetState, spots: Iterable[Spot], limits: PlanL
 
 
 def _send_home(now: Arrangement) -> None:
-    moved = [unit for unit, spot in enumerate(now.at) if spot != now.board.homes[unit]]
-    for unit in sorted(moved, key=lambda one: -now.board.units[one].price.gpu_hours):
+    moved = [unit for unit, spot in enumerate(now.at) if spot != now.packing.homes[unit]]
+    for unit in sorted(moved, key=lambda one: -now.packing.units[one].price.gpu_hours):
         before = now.value
         spot = now.take(unit)
-        home = now.board.homes[unit]
+        home = now.packing.homes[unit]
         if now.can_stand(unit, home):
             now.put_back(unit, home)
             if now.value <= before + EPSILON:
@@ -325,7 +325,7 @@ def _go(now: Arrangement, spots: list[Spot]) -> None:
 
 def descend(now: Arrangement) -> None:
     """Move what gains most, again and again; a gain is worked out anew only when its turn comes."""
-    heap = [(-_gain(now, unit), unit) for unit in range(len(now.board.units))]
+    heap = [(-_gain(now, unit), unit) for unit in range(len(now.packing.units))]
     heapify(heap)
     while heap:
         unit = heappop(heap)[1]
@@ -357,7 +357,7 @@ def _gain(now: Arrangement, unit: int) -> float:
 
 def settle(now: Arrangement, passes: int = _MOST_PASSES) -> None:
     """Put each unit where it alone is best, until none is better elsewhere; units that gain nothing go home."""
-    units = now.board.units
+    units = now.packing.units
     cheapest_first = sorted(range(len(units)), key=lambda unit: units[unit].price.gpu_hours)
     for _ in range(passes):
         changed = False
@@ -387,7 +387,7 @@ def _ruin(now: Arrangement, rng: random.Random) -> tuple[list[int], frozenset[in
         return rng.sample(inside, rng.randint(1, len(inside)))[:_MOST_LIFTED], frozenset({first})
     units = set(inside)
     for _ in range(rng.randint(1, 2)):
-        units |= now.inside[_any_bin(now, rng, now.board.bins[first].kind)]
+        units |= now.inside[_any_bin(now, rng, now.packing.bins[first].kind)]
     return sorted(units)[:_MOST_LIFTED], frozenset()
 
 
@@ -399,14 +399,14 @@ def _any_bin(now: Arrangement, rng: random.Random, kind: Hashable = None) -> int
         number = size - 1 - int(rng.random() ** 1.5 * size)
         if now.inside[number]:
             found = number
-            if kind is None or now.board.bins[number].kind == kind:
+            if kind is None or now.packing.bins[number].kind == kind:
                 return number
     return found if found >= 0 else next(number for number in range(size) if now.inside[number])
 
 
 def _recreate(now: Arrangement, units: list[int], closed: frozenset[int], rng: random.Random) -> bool:
     """Put lifted units back, large ones first; whether all of them found a place."""
-    pieces = now.board.units
+    pieces = now.packing.units
     for unit in sorted(units, key=lambda one: -pieces[one].size * (0.7 + 0.6 * rng.random())):
         found = now.best(unit, closed, rng) or now.best(unit)
         if found is None:
@@ -445,16 +445,16 @@ def figures(kind: str, state: FleetState) -> dict[str, float]:
     return fleet_figures(state) if kind == "defragment" else mig_figures(state)
 
 
-def outside(found: Mapping[str, float], board: Bins) -> float:
+def outside(found: Mapping[str, float], packing: Bins) -> float:
     """F of what is no bin, such as nodes out of service, which no move changes; `found` are the state's figures."""
-    return found["fragmented_gpus"] - sum(board.measure(one.kind, one.state) for one in board.bins)
+    return found["fragmented_gpus"] - sum(packing.measure(one.kind, one.state) for one in packing.bins)
 
 
-def _plan(kind: str, state: FleetState, board: Bins, refused: tuple[Refusal, ...], limits: PlanLimits) -> Plan:
+def _plan(kind: str, state: FleetState, packing: Bins, refused: tuple[Refusal, ...], limits: PlanLimits) -> Plan:
     before = figures(kind, state)
     # Of what no move changes nothing is asked; below that everything is.
-    inside = replace(limits, pack_to=max(0.0, limits.pack_to - outside(before, board)) if limits.pack_to > 0 else 0.0)
-    steps, stuck = _steps(state, board, inside)
+    inside = replace(limits, pack_to=max(0.0, limits.pack_to - outside(before, packing)) if limits.pack_to > 0 else 0.0)
+    steps, stuck = _steps(state, packing, inside)
     gain = sum(step.gain_gpu_hours for step in steps)
     cost = sum(step.cost_gpu_hours for step in steps)
     after = figures(kind, Simulation(state, limits.most_risk).run(steps))
@@ -472,27 +472,27 @@ def _plan(kind: str, state: FleetState, board: Bins, refused: tuple[Refusal, ...
     )
 
 
-def _steps(state: FleetState, board: Bins, limits: PlanLimits) -> tuple[tuple[Step, ...], tuple[Refusal, ...]]:
+def _steps(state: FleetState, packing: Bins, limits: PlanLimits) -> tuple[tuple[Step, ...], tuple[Refusal, ...]]:
     """Moves none of which could be left out with profit, and what had to stay."""
-    spots = search(board, state, replace(limits, most_moves=len(board.units))).at
-    steps, order, stuck = schedule(state, board, spots, limits, by_worth=True)
+    spots = search(packing, state, replace(limits, most_moves=len(packing.units))).at
+    steps, order, stuck = schedule(state, packing, spots, limits, by_worth=True)
     if len(steps) > limits.most_moves:
-        best = _only(board, spots, order[: limits.most_moves])
-        spots = improve(board, state, best, replace(limits, effort=limits.effort // 2)).at
-    steps, order, stuck = schedule(state, board, spots, limits)
+        best = _only(packing, spots, order[: limits.most_moves])
+        spots = improve(packing, state, best, replace(limits, effort=limits.effort // 2)).at
+    steps, order, stuck = schedule(state, packing, spots, limits)
     while stuck and order:
-        spots = improve(board, state, _only(board, spots, order), replace(limits, effort=0)).at
-        steps, order, more = schedule(state, board, spots, limits)
+        spots = improve(packing, state, _only(packing, spots, order), replace(limits, effort=0)).at
+        steps, order, more = schedule(state, packing, spots, limits)
         if not more:
             break
         stuck = (*stuck, *more)
     return steps, stuck
 
 
-def _only(board: Bins, spots: Sequence[Spot], units: Iterable[int]) -> list[Spot]:
+def _only(packing: Bins, spots: Sequence[Spot], units: Iterable[int]) -> list[Spot]:
     """`spots` with all but `units` at home."""
     kept = set(units)
-    return [spots[unit] if unit in kept else home for unit, home in enumerate(board.homes)]
+    return [spots[unit] if unit in kept else home for unit, home in enumerate(packing.homes)]
 
 
 def _sentence(

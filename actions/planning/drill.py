@@ -207,15 +207,15 @@ class _DrillRun:
         return (cordon, *moves, Step(StepKind.DRAIN, host, "Drain."))
 
     def _carry_out(self, host: str, steps: Iterable[Step]) -> None:
-        """Do what can be done. The stage of the drill has no floor of its own: it is counted, not enforced."""
-        stage = Simulation(replace(self._state, pools={}), 1.0)
+        """Do what can be done. The simulation of the drill has no floor of its own: it is counted, not enforced."""
+        simulation = Simulation(replace(self._state, pools={}), 1.0)
         for step in steps:
             before = self._ready()
             try:
-                stage.do(step)
+                simulation.do(step)
             except PlanBroken:
                 break
-            self._state = replace(stage.state, pools=self._state.pools)
+            self._state = replace(simulation.state, pools=self._state.pools)
             after = self._ready()
             self._least = min(self._least, after)
             if after < before and after < self._floor:

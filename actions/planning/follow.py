@@ -63,7 +63,9 @@ class FollowedPlans:
     plans: Mapping[str, Plan]
 
 
-def follow(state: FleetState, planners: Iterable[str], means: PlanDependencies, past: PlanHistory) -> FollowedPlans:
+def follow(
+    state: FleetState, planners: Iterable[str], dependencies: PlanDependencies, past: PlanHistory
+) -> FollowedPlans:
     """Make the plans of `planners` anew and take from each what is to be done now.
 
     A plan is worth it where it gains more than it costs. Of a plan that moves work one step is taken, the one that the
@@ -75,7 +77,7 @@ def follow(state: FleetState, planners: Iterable[str], means: PlanDependencies, 
     intents: list[Intent] = []
     state = _with_scaling(state, past.scaled_ms)
     for name in wanted:
-        plan, found = _FOLLOWERS[name](state, means, past)
+        plan, found = _FOLLOWERS[name](state, dependencies, past)
         plans[name] = plan
         intents += found
     return FollowedPlans(_one_each(intents), plans)
@@ -102,17 +104,17 @@ def _with_scaling(state: FleetState, scaled_ms: Mapping[str, int]) -> FleetState
 
 
 def _moves(planner: str) -> Callable[[FleetState, PlanDependencies, PlanHistory], tuple[Plan, list[Intent]]]:
-    def made(state: FleetState, means: PlanDependencies, past: PlanHistory) -> tuple[Plan, list[Intent]]:
-        plan = (defragment if planner == "defragment" else repack_mig)(state, means.limits)
+    def made(state: FleetState, dependencies: PlanDependencies, past: PlanHistory) -> tuple[Plan, list[Intent]]:
+        plan = (defragment if planner == "defragment" else repack_mig)(state, dependencies.limits)
         rule = RULES[planner]
         if rule in past.running or plan.gain_gpu_hours <= plan.cost_gpu_hours:
             return plan, []
-        step = _first(state, plan.steps, means.limits, rule, past)
-        told = (
+        step = _first(state, plan.steps, dependencies.limits, rule, past)
+        sentence = (
             f"{counted(len(plan.steps), 'step')} of this plan gain {plan.gain_gpu_hours:.2f} GPU-hours and cost "
             f"{plan.cost_gpu_hours:.2f}"
         )
-        return plan, [] if step is None else _migrations(rule, state, step, told, plan)
+        return plan, [] if step is None else _migrations(rule, state, step, sentence, plan)
 
     return made
 
@@ -140,7 +142,7 @@ def _detail(state: FleetState, step: Step) -> str:
     return f"{step.subject} to {', '.join(places or hosts)}"
 
 
-def _migrations(rule: str, state: FleetState, step: Step, told: str, plan: Plan) -> list[Intent]:
+def _migrations(rule: str, state: FleetState, step: Step, sentence: str, plan: Plan) -> list[Intent]:
     """One step as an intent on the first GPU that its work leaves: managers move a job or a pod as a whole."""
     moved = [move for move in step.moves if move.source and move.source != move.target]
     if not moved:
@@ -156,32 +158,34 @@ def _migrations(rule: str, state: FleetState, step: Step, told: str, plan: Plan)
         plan_gain_gpu_hours=round(plan.gain_gpu_hours, 2),
         plan_cost_gpu_hours=round(plan.cost_gpu_hours, 2),
     )
-    sentence = f"{step.sentence.rstrip('.')}; {told}."
+    sentence = f"{step.sentence.rstrip('.')}; {sentence}."
     subject = subject_of_gpu(state, first.source[0].gpu, _detail(state, step))
     return [Intent(rule, subject, ActionKind.MIGRATE, sentence, parameters, work_of(work), state.simulated)]
 
 
-def _scale_in(state: FleetState, means: PlanDependencies, past: PlanHistory) -> tuple[Plan, list[Intent]]:
-    plan = scale_in(state, means.scaling, means.limits)
-    return plan, _scaling(RULES["scale_in"], state, plan, means, past)
+def _scale_in(state: FleetState, dependencies: PlanDependencies, past: PlanHistory) -> tuple[Plan, list[Intent]]:
+    plan = scale_in(state, dependencies.scaling, dependencies.limits)
+    return plan, _scaling(RULES["scale_in"], state, plan, dependencies, past)
 
 
-def _demand(state: FleetState, means: PlanDependencies, past: PlanHistory) -> tuple[Plan, list[Intent]]:
+def _demand(state: FleetState, dependencies: PlanDependencies, past: PlanHistory) -> tuple[Plan, list[Intent]]:
     """Nodes that were asked for count only once they are there: until then a pool that has grown rests."""
     slow = max((pool.provision_s for pool in state.pools.values()), default=0.0)
-    policy = replace(means.scaling, out_rest_s=max(means.scaling.out_rest_s, slow))
-    plan = follow_demand(state, means.demands, policy, means.limits)
-    return plan, _scaling(RULES["demand"], state, plan, means, past)
+    policy = replace(dependencies.scaling, out_rest_s=max(dependencies.scaling.out_rest_s, slow))
+    plan = follow_demand(state, dependencies.demands, policy, dependencies.limits)
+    return plan, _scaling(RULES["demand"], state, plan, dependencies, past)
 
 
-def _scaling(rule: str, state: FleetState, plan: Plan, means: PlanDependencies, past: PlanHistory) -> list[Intent]:
+def _scaling(
+    rule: str, state: FleetState, plan: Plan, dependencies: PlanDependencies, past: PlanHistory
+) -> list[Intent]:
     found: list[Intent] = []
     for pool, steps in _by_pool(state, plan.steps).items():
         last = steps[-1]
         if last.kind is StepKind.SCALE_OUT:
             found.append(_size(rule, ActionKind.SCALE_OUT, state, pool, last, int(last.amount)))
-        elif last.kind is StepKind.SCALE_IN and _pays(state.pools[pool], steps, means.limits):
-            found += _emptied(rule, state, pool, steps, means.limits, past)
+        elif last.kind is StepKind.SCALE_IN and _pays(state.pools[pool], steps, dependencies.limits):
+            found += _emptied(rule, state, pool, steps, dependencies.limits, past)
     return found
 
 
@@ -217,9 +221,9 @@ def _emptied(
     if step is None:
         return []
     saved = state.pools[pool].node_gpus * limits.horizon_h
-    told = f"it empties {last.subject}, which pool {pool} can do without: {saved:.0f} GPU-hours are saved"
+    sentence = f"it empties {last.subject}, which pool {pool} can do without: {saved:.0f} GPU-hours are saved"
     whole = Plan("scale", "", tuple(steps), gain_gpu_hours=saved, cost_gpu_hours=sum(s.cost_gpu_hours for s in steps))
-    return _migrations(rule, state, step, told, whole)
+    return _migrations(rule, state, step, sentence, whole)
 
 
 def _size(rule: str, action: ActionKind, state: FleetState, pool: str, step: Step, nodes: int) -> Intent:
@@ -232,8 +236,8 @@ def _size(rule: str, action: ActionKind, state: FleetState, pool: str, step: Ste
     return Intent(rule, subject, action, step.sentence, parameters, simulated=state.simulated)
 
 
-def _power(state: FleetState, means: PlanDependencies, past: PlanHistory) -> tuple[Plan, list[Intent]]:
-    return follow_power(state, means.power, past.caps, past.held)
+def _power(state: FleetState, dependencies: PlanDependencies, past: PlanHistory) -> tuple[Plan, list[Intent]]:
+    return follow_power(state, dependencies.power, past.caps, past.held)
 
 
 _FOLLOWERS: Mapping[str, Callable[[FleetState, PlanDependencies, PlanHistory], tuple[Plan, list[Intent]]]] = {

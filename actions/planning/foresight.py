@@ -43,7 +43,7 @@ class Foresight:
     plans: Mapping[str, Plan] = field(default_factory=dict)
     limits: PlanLimits = field(default_factory=PlanLimits)
 
-    def told(self, root: Finding, action: ActionKind) -> PlanNote:
+    def note(self, root: Finding, action: ActionKind) -> PlanNote:
         """What a decision for `action` about `root` should name; nothing where no plan knows anything."""
         if root.rule in PLANNED:
             return PlanNote(self.steps.get((root.rule, root.subject.key)))

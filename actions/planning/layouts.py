@@ -73,7 +73,7 @@ def _layout(whole: Reading, parts: Sequence[Reading]) -> MigLayout:
     try:
         profiles = _profiles(whole, parts)
         if parts and all(one.gpu.labels.get(MIG_START, "").isdecimal() for one in parts):
-            return MigLayout(_told(whole, parts, profiles))
+            return MigLayout(_placements(whole, parts, profiles))
         if not parts and _is_bare(whole):
             return MigLayout({})
         return _worked_out(whole, profiles)
@@ -83,8 +83,8 @@ def _layout(whole: Reading, parts: Sequence[Reading]) -> MigLayout:
 
 def _is_bare(whole: Reading) -> bool:
     """Whether a GPU whose fragmentation is known has no instance that anything tells of."""
-    told = any(name.startswith((_PARTS, INSTANCES, CAPACITY)) for name in whole.values)
-    return _RATIO in whole.values and not told
+    known = any(name.startswith((_PARTS, INSTANCES, CAPACITY)) for name in whole.values)
+    return _RATIO in whole.values and not known
 
 
 def _profiles(whole: Reading, parts: Sequence[Reading]) -> dict[str, str]:
@@ -95,7 +95,7 @@ def _profiles(whole: Reading, parts: Sequence[Reading]) -> dict[str, str]:
     return found
 
 
-def _told(whole: Reading, parts: Sequence[Reading], profiles: Mapping[str, str]) -> dict[str, Placement]:
+def _placements(whole: Reading, parts: Sequence[Reading], profiles: Mapping[str, str]) -> dict[str, Placement]:
     made = {one.gpu.uuid: (profiles[one.gpu.uuid], int(one.gpu.labels[MIG_START])) for one in parts}
     try:
         free_slices(made.values(), TEMPLATES[template_of(whole.gpu.model)])

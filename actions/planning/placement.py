@@ -273,8 +273,8 @@ def _why_not(state: FleetState, work: Workload, limits: PlanLimits) -> str:
         else:
             reason = "too few free GPUs, or in the wrong places"
         reasons[reason] = reasons.get(reason, 0) + 1
-    told = "; ".join(f"{counted(count, 'host')}: {reason}" for reason, count in sorted(reasons.items()))
-    return f"it fits nowhere now ({told})" if told else "there is no host"
+    summary = "; ".join(f"{counted(count, 'host')}: {reason}" for reason, count in sorted(reasons.items()))
+    return f"it fits nowhere now ({summary})" if summary else "there is no host"
 
 
 def evacuate(state: FleetState, host: str, limits: PlanLimits) -> tuple[tuple[Step, ...], tuple[Refusal, ...]]:
@@ -360,14 +360,14 @@ def _moving(
         Step(StepKind.CHECKPOINT, work.id, f"Ask {work.id} for a checkpoint and wait {work.checkpoint_s:.0f} s.")
         for work in asked
     ]
-    told = f"{cost:.2f} GPU-hours of work lost" if None not in prices else "nobody knows how much work is lost"
+    summary = f"{cost:.2f} GPU-hours of work lost" if None not in prices else "nobody knows how much work is lost"
     sources = {work.id: work.holds for work in works}
     return [
         *steps,
         Step(
             StepKind.MOVE,
             name,
-            f"Move {name} ({held:g} GPU{'' if held <= 1 else 's'}) from {host} to {hosts}: {told}.",
+            f"Move {name} ({held:g} GPU{'' if held <= 1 else 's'}) from {host} to {hosts}: {summary}.",
             tuple(Move(work.id, sources[work.id], one.holds) for work, one in found),
             cost_gpu_hours=cost,
         ),

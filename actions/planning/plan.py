@@ -1,4 +1,7 @@
-"""What a planner returns: steps in order, each with its gain, its cost and a sentence, and what was refused and why."""
+"""What a planner returns: steps in order, each with its gain, its cost and a sentence, and what was refused and why.
+
+An `Intent` is what a plan asks for next, in the terms of decisions: an action on a subject with its reasons.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,6 @@ from tocsin.domain.finding import ActionKind, Category, Finding, Severity
 from tocsin.domain.owner import Owner
 from tocsin.domain.subject import Subject, SubjectKind
 
-# What a plan asks for next: an action on a subject with its reasons, in the terms of decisions.
-
 RULES: Mapping[str, str] = {
     "defragment": "plan_defragment",
     "mig": "plan_mig",
@@ -26,53 +27,6 @@ RULES: Mapping[str, str] = {
 NODE = "node"
 """Parameter of a decision to scale in: the host that is to go."""
 _CATEGORIES = {"plan_defragment": Category.FRAGMENTATION, "plan_mig": Category.FRAGMENTATION}
-
-
-@dataclass(frozen=True, slots=True)
-class Intent:
-    """`parameters` go into the decision. `work` names what is moved, empty where nothing is."""
-
-    rule: str
-    subject: Subject
-    action: ActionKind
-    sentence: str
-    parameters: ActionParameters
-    work: str = ""
-    simulated: bool = False
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """What tells it from others: its rule and its subject, the target of a move among it."""
-        return self.rule, self.subject.key
-
-    def as_finding(self, since_ms: int, now_ms: int, owners: tuple[Owner, ...] = ()) -> Finding:
-        """The intent as a cause that the guards can look for: there since one look, seen last at another.
-
-        `owners` are the processes of the work that it moves.
-        """
-        return Finding(
-            rule=self.rule,
-            subject=self.subject,
-            severity=Severity.INFO,
-            category=_CATEGORIES.get(self.rule, Category.CAPACITY),
-            action=self.action,
-            started_ms=since_ms,
-            last_ms=now_ms,
-            sentence=self.sentence,
-            simulated=self.simulated,
-            owners=owners,
-        )
-
-
-def subject_of_gpu(state: FleetState, uuid: str, detail: str = "") -> Subject:
-    """A GPU as the subject of a decision."""
-    host = state.gpus[uuid].host
-    return Subject(SubjectKind.GPU, uuid, host, state.nodes[host].pool, detail)
-
-
-def work_of(work: Workload) -> str:
-    """The id under which managers know a piece of work: that of its gang where it is a part of one."""
-    return work.gang or work.id
 
 
 class StepKind(StrEnum):
@@ -154,3 +108,50 @@ class Plan:
     def as_json(self) -> dict[str, Any]:
         """The plan as `tocsin plan --json` prints it."""
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """`parameters` go into the decision. `work` names what is moved, empty where nothing is."""
+
+    rule: str
+    subject: Subject
+    action: ActionKind
+    sentence: str
+    parameters: ActionParameters
+    work: str = ""
+    simulated: bool = False
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from others: its rule and its subject, the target of a move among it."""
+        return self.rule, self.subject.key
+
+    def as_finding(self, since_ms: int, now_ms: int, owners: tuple[Owner, ...] = ()) -> Finding:
+        """The intent as a cause that the guards can look for: there since one look, seen last at another.
+
+        `owners` are the processes of the work that it moves.
+        """
+        return Finding(
+            rule=self.rule,
+            subject=self.subject,
+            severity=Severity.INFO,
+            category=_CATEGORIES.get(self.rule, Category.CAPACITY),
+            action=self.action,
+            started_ms=since_ms,
+            last_ms=now_ms,
+            sentence=self.sentence,
+            simulated=self.simulated,
+            owners=owners,
+        )
+
+
+def subject_of_gpu(state: FleetState, uuid: str, detail: str = "") -> Subject:
+    """A GPU as the subject of a decision."""
+    host = state.gpus[uuid].host
+    return Subject(SubjectKind.GPU, uuid, host, state.nodes[host].pool, detail)
+
+
+def work_of(work: Workload) -> str:
+    """The id under which managers know a piece of work: that of its gang where it is a part of one."""
+    return work.gang or work.id

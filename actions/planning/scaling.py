@@ -183,8 +183,8 @@ def _dispensable(state: FleetState, pool: Pool, limits: PlanLimits) -> list[Step
             continue
         loss = math.fsum(step.cost_gpu_hours for step in moves)
         busy = "of unknown load" if pool.utilisation is None else f"{pool.utilisation:.0%} busy"
-        told = f"Remove {node.host} from pool {pool.name}, {busy}: {loss:.2f} GPU-hours are lost."
-        return [cordon, *moves, Step(StepKind.SCALE_IN, node.host, told, amount=1.0)]
+        sentence = f"Remove {node.host} from pool {pool.name}, {busy}: {loss:.2f} GPU-hours are lost."
+        return [cordon, *moves, Step(StepKind.SCALE_IN, node.host, sentence, amount=1.0)]
     return None
 
 
@@ -289,6 +289,8 @@ def _more(state: FleetState, pool: Pool, wanted: int, soon: float) -> tuple[list
         wanted = min(wanted, pool.most_nodes - have)
     if wanted < 1:
         return [], f"it has {counted(have, 'node')} and may have no more"
-    told = f"Add {counted(wanted, 'node')} to pool {pool.name}: {soon:.0f} GPUs are wanted within the time that takes."
+    sentence = (
+        f"Add {counted(wanted, 'node')} to pool {pool.name}: {soon:.0f} GPUs are wanted within the time that takes."
+    )
     hosts = new_names(state, pool, wanted)
-    return [Step(StepKind.SCALE_OUT, pool.name, told, amount=float(wanted), hosts=hosts)], ""
+    return [Step(StepKind.SCALE_OUT, pool.name, sentence, amount=float(wanted), hosts=hosts)], ""

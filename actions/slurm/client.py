@@ -1,4 +1,7 @@
-"""What Tocsin asks of Slurm: the state of its nodes and jobs, and the verbs that change them."""
+"""What Tocsin asks of Slurm: the state of its nodes and jobs, and the verbs that change them.
+
+Each command has a deadline, and its error text says what went wrong.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,6 @@ from tocsin.actions.slurm.parsing import jobs_of_json, jobs_of_text, nodes_of_js
 from tocsin.actions.slurm.state import SlurmJob, SlurmNode, SlurmSnapshot
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import Clock
-
-# Running Slurm's commands, each with a deadline, and what their error texts mean.
 
 _GRACE_SECONDS = 1.0
 MAX_SAID = 200

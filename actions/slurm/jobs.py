@@ -1,4 +1,4 @@
-"""Running jobs: told to checkpoint, waited for, requeued. Every call looks at the cluster and does the next thing."""
+"""Running jobs: what Slurm tells of them, and how they are asked to checkpoint, waited for and requeued."""
 
 from __future__ import annotations
 
@@ -15,7 +15,224 @@ from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import SECOND
 from tocsin.domain.words import counted
 
-# What Slurm tells of its running jobs: priority, when they end, whether they may be requeued, their checkpoints.
+CHECKPOINT: Final = "checkpoint"
+REQUEUE: Final = "requeue"
+HELD: Final = "held"
+NOTICE_MARGIN_MS = 10 * SECOND
+"""Time kept before the end of a notice for ending a job and writing the rest (own choice)."""
+PROOF_WORD = "checkpointed="
+_ENDED = frozenset({Trouble.UNKNOWN_JOB, Trouble.JOB_PENDING})
+
+
+@dataclass(frozen=True, slots=True)
+class JobTask:
+    """What is to be done about the jobs of `node` for the decision `id`.
+
+    `requeue` also moves them, `exclude` keeps them off the node afterwards. `deadline_ms` is when the node goes away by
+    itself, None where it does not. `wanted` picks the jobs.
+    """
+
+    id: str
+    node: str
+    requeue: bool
+    exclude: bool = False
+    deadline_ms: int | None = None
+    wanted: Callable[[SlurmJob], bool] = lambda _: True
+
+
+@dataclass
+class JobTaskProgress:
+    """How far a task is, by the jobs' names: `left` ones will not be touched, for the reason that it gives."""
+
+    asked: list[str] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
+    proved: list[str] = field(default_factory=list)
+    requeued: list[str] = field(default_factory=list)
+    left: dict[str, str] = field(default_factory=dict)
+    checkpoint_ms: int = 0
+    """Longest time from the signal to the proof, or to the requeue."""
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is waited for."""
+        return not self.waiting
+
+    def text(self) -> str:
+        """Where it stands, in words."""
+        parts = [
+            f"{counted(len(self.waiting), 'job')} under way ({_listed(self.waiting)})" if self.waiting else "",
+            f"{counted(len(self.proved), 'job')} checkpointed ({_listed(self.proved)})" if self.proved else "",
+            f"{counted(len(self.requeued), 'job')} requeued ({_listed(self.requeued)})" if self.requeued else "",
+            *(f"job {ref} is left running: {why}" for ref, why in self.left.items()),
+        ]
+        return "; ".join(part for part in parts if part) or "no job is concerned"
+
+    def effect(self) -> dict[str, float]:
+        """Counts, and the time that checkpoints took."""
+        found = {
+            "jobs_checkpointed": float(len(self.proved)),
+            "jobs_requeued": float(len(self.requeued)),
+            "jobs_left": float(len(self.left)),
+        }
+        return found | ({"checkpoint_seconds": self.checkpoint_ms / SECOND} if self.checkpoint_ms else {})
+
+
+class JobMover:
+    """Asks jobs to checkpoint and requeues them, one step a call, from what the cluster shows.
+
+    What was begun for a job stands in its administrator's comment and nowhere else, so that a restart goes on where the
+    last process was:
+
+    - The signal comes before its tag. Killed in between, the job is asked once more, which costs a checkpoint; the
+      other way round it would be waited for and requeued without one, which loses work.
+    - The tag of a requeue comes before the requeue, since the job loses its nodes with it: by the tag it is still found
+      among the jobs that are on no node.
+    - A job that was asked lately, for whatever decision, is not asked again: its proof serves both.
+    """
+
+    def __init__(self, slurm: Slurm) -> None:
+        self._slurm = slurm
+        self._settings = slurm.settings
+
+    def tend(self, task: JobTask, seen: SlurmSnapshot, now_ms: int) -> JobTaskProgress:
+        """Do what is next for each job; raises SlurmProblem where the cluster does not take it."""
+        progress = JobTaskProgress()
+        on_node = seen.on(task.node)
+        for job in _once(job for job in on_node if task.wanted(job)):
+            try:
+                self._tend_one(task, job, progress, now_ms)
+            except SlurmProblem as problem:
+                if problem.trouble is Trouble.NOT_REQUEUEABLE:
+                    progress.left[job.ref] = "it may not be requeued"
+                elif problem.trouble not in _ENDED:
+                    raise
+        active = {job.ref for job in on_node}
+        for job in _once(job for job in seen.jobs if job.ref not in active):
+            self._follow(task, job, progress)
+        return progress
+
+    def release_held(self, seen: SlurmSnapshot, drain_id: str) -> list[str]:
+        """Release the jobs that were requeued in held state for a drain, and name them."""
+        released = []
+        for job in _once(job for job in seen.jobs if job.pending):
+            if comments.find(job.admin_comment, HELD, drain_id) is not None:
+                self._slurm.release(job)
+                self._slurm.start_soon(job)
+                self._slurm.mark_job(job, comments.drop(job.admin_comment, HELD))
+                released.append(job.ref)
+        return released
+
+    def _tend_one(self, task: JobTask, job: SlurmJob, progress: JobTaskProgress, now_ms: int) -> None:
+        if job.state == "COMPLETING":
+            progress.waiting.append(job.ref)
+            return
+        why = self._unmovable(task, job)
+        if why:
+            progress.left[job.ref] = why
+            return
+        asked = comments.find(job.admin_comment, CHECKPOINT, task.id) or comments.find(job.admin_comment, CHECKPOINT)
+        if asked is None or (asked.id != task.id and now_ms - asked.at_ms > self._wait_ms):
+            self._ask_for_checkpoint(task, job, now_ms)
+            progress.asked.append(job.ref)
+            progress.waiting.append(job.ref)
+            return
+        proof_ms = self._proof(job, asked, now_ms)
+        over = now_ms >= self._end_ms(task, asked)
+        if proof_ms is not None:
+            progress.checkpoint_ms = max(progress.checkpoint_ms, proof_ms - asked.at_ms)
+        if proof_ms is None and not over:
+            progress.waiting.append(job.ref)
+        elif not task.requeue:
+            self._conclude(job, proof_ms, progress)
+        elif proof_ms is not None or self._settings.without_proof == "requeue" or task.deadline_ms is not None:
+            self._requeue(task, job, now_ms)
+            progress.waiting.append(job.ref)
+        else:
+            self._conclude(job, None, progress)
+
+    def _conclude(self, job: SlurmJob, proof_ms: int | None, progress: JobTaskProgress) -> None:
+        if proof_ms is not None:
+            progress.proved.append(job.ref)
+        else:
+            progress.left[job.ref] = f"it gave no proof of a checkpoint within {self._wait_ms / SECOND:g} s"
+
+    def _unmovable(self, task: JobTask, job: SlurmJob) -> str:
+        word = self._settings.opt_in_comment
+        if not job.batch:
+            return "it is no batch job"
+        if task.requeue and not job.requeue:
+            return "it may not be requeued"
+        if word and word not in job.comment.split():
+            return f"its comment does not say {word}"
+        if task.requeue and task.node in job.required_nodes:
+            return f"it asks for {task.node} by name"
+        return ""
+
+    def _ask_for_checkpoint(self, task: JobTask, job: SlurmJob, now_ms: int) -> None:
+        self._slurm.signal(job)
+        self._slurm.mark_job(job, comments.put(job.admin_comment, CommentTag(CHECKPOINT, task.id, now_ms)))
+
+    def _requeue(self, task: JobTask, job: SlurmJob, now_ms: int) -> None:
+        held = self._settings.requeue_held
+        comment = comments.put(job.admin_comment, CommentTag(REQUEUE, task.id, now_ms))
+        self._slurm.mark_job(job, comments.put(comment, CommentTag(HELD, task.id, now_ms)) if held else comment)
+        self._slurm.requeue(job, hold=held)
+
+    def _follow(self, task: JobTask, job: SlurmJob, progress: JobTaskProgress) -> None:
+        """A requeued job: Slurm lets it wait for two minutes, and forgets a start time set while it still ends."""
+        mark = comments.find(job.admin_comment, REQUEUE, task.id)
+        if mark is None:
+            return
+        asked = comments.find(job.admin_comment, CHECKPOINT, task.id)
+        if asked is not None:
+            progress.checkpoint_ms = max(progress.checkpoint_ms, mark.at_ms - asked.at_ms)
+        if job.pending and job.reason == "BeginTime":
+            self._slurm.start_soon(job, task.node if task.exclude else "")
+            progress.waiting.append(job.ref)
+        else:
+            progress.requeued.append(job.ref)
+
+    @property
+    def _wait_ms(self) -> int:
+        return round(self._settings.checkpoint_wait_seconds * SECOND)
+
+    def _end_ms(self, task: JobTask, asked: CommentTag) -> int:
+        end = asked.at_ms + self._wait_ms
+        return end if task.deadline_ms is None else min(end, task.deadline_ms - NOTICE_MARGIN_MS)
+
+    def _proof(self, job: SlurmJob, asked: CommentTag, now_ms: int) -> int | None:
+        """When the job showed that it has checkpointed since it was asked; None where it has not."""
+        if self._settings.checkpoint_proof == "time":
+            return asked.at_ms + self._wait_ms if now_ms >= asked.at_ms + self._wait_ms else None
+        if self._settings.checkpoint_proof == "comment":
+            said = [_seconds(word.removeprefix(PROOF_WORD)) for word in job.comment.split() if PROOF_WORD in word]
+            # The comment knows whole seconds: the one in which the job was asked counts.
+            return next((at * SECOND for at in said if at * SECOND >= asked.at_ms - asked.at_ms % SECOND), None)
+        changed = self._slurm.file_seconds(checkpoint_path(self._settings, job))
+        return None if changed is None or changed * SECOND < asked.at_ms else round(changed * SECOND)
+
+
+def checkpoint_path(settings: SlurmSettings, job: SlurmJob) -> str:
+    """The file that `job` renews when it has checkpointed."""
+    words = {"%w": job.folder, "%j": job.ref, "%u": job.user}
+    path = settings.checkpoint_file
+    for sign, value in words.items():
+        path = path.replace(sign, value)
+    return path
+
+
+def _once(jobs: Iterable[SlurmJob]) -> list[SlurmJob]:
+    """Each name once: the parts of a heterogeneous job are changed together."""
+    return list({job.ref: job for job in jobs}.values())
+
+
+def _seconds(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 12 else 0
+
+
+def _listed(refs: list[str]) -> str:
+    shown = ", ".join(refs[:8])
+    return f"{shown} and {len(refs) - 8} more" if len(refs) > 8 else shown
 
 
 def work_seen(slurm: Slurm, now_ms: int) -> WorkloadSeen:
@@ -60,214 +277,3 @@ def _shown_s(slurm: Slurm, job: SlurmJob) -> float | None:
         said = [word.removeprefix(PROOF_WORD) for word in job.comment.split() if word.startswith(PROOF_WORD)]
         return next((float(one) for one in said if one.isascii() and one.isdecimal() and len(one) <= 12), None)
     return None
-
-
-CHECKPOINT: Final = "checkpoint"
-REQUEUE: Final = "requeue"
-HELD: Final = "held"
-NOTICE_MARGIN_MS = 10 * SECOND
-"""Time kept before the end of a notice for ending a job and writing the rest (own choice)."""
-PROOF_WORD = "checkpointed="
-_ENDED = frozenset({Trouble.UNKNOWN_JOB, Trouble.JOB_PENDING})
-
-
-@dataclass(frozen=True, slots=True)
-class JobTask:
-    """What is to be done about the jobs of `node` for the decision `id`.
-
-    `requeue` also moves them, `exclude` keeps them off the node afterwards. `deadline_ms` is when the node goes away by
-    itself, None where it does not. `wanted` picks the jobs.
-    """
-
-    id: str
-    node: str
-    requeue: bool
-    exclude: bool = False
-    deadline_ms: int | None = None
-    wanted: Callable[[SlurmJob], bool] = lambda _: True
-
-
-@dataclass
-class JobTaskProgress:
-    """How far an errand is, by the jobs' names: `left` ones will not be touched, for the reason that it gives."""
-
-    told: list[str] = field(default_factory=list)
-    waiting: list[str] = field(default_factory=list)
-    proved: list[str] = field(default_factory=list)
-    requeued: list[str] = field(default_factory=list)
-    left: dict[str, str] = field(default_factory=dict)
-    checkpoint_ms: int = 0
-    """Longest time from the signal to the proof, or to the requeue."""
-
-    @property
-    def done(self) -> bool:
-        """Whether nothing is waited for."""
-        return not self.waiting
-
-    def text(self) -> str:
-        """Where it stands, in words."""
-        parts = [
-            f"{counted(len(self.waiting), 'job')} under way ({_listed(self.waiting)})" if self.waiting else "",
-            f"{counted(len(self.proved), 'job')} checkpointed ({_listed(self.proved)})" if self.proved else "",
-            f"{counted(len(self.requeued), 'job')} requeued ({_listed(self.requeued)})" if self.requeued else "",
-            *(f"job {ref} is left running: {why}" for ref, why in self.left.items()),
-        ]
-        return "; ".join(part for part in parts if part) or "no job is concerned"
-
-    def effect(self) -> dict[str, float]:
-        """Counts, and the time that checkpoints took."""
-        found = {
-            "jobs_checkpointed": float(len(self.proved)),
-            "jobs_requeued": float(len(self.requeued)),
-            "jobs_left": float(len(self.left)),
-        }
-        return found | ({"checkpoint_seconds": self.checkpoint_ms / SECOND} if self.checkpoint_ms else {})
-
-
-class Mover:
-    """Does errands. What was begun for a job is marked in its administrator's comment."""
-
-    def __init__(self, slurm: Slurm) -> None:
-        self._slurm = slurm
-        self._settings = slurm.settings
-
-    def tend(self, errand: JobTask, seen: SlurmSnapshot, now_ms: int) -> JobTaskProgress:
-        """Do what is next for each job; raises SlurmProblem where the cluster does not take it."""
-        progress = JobTaskProgress()
-        on_node = seen.on(errand.node)
-        for job in _once(job for job in on_node if errand.wanted(job)):
-            try:
-                self._tend_one(errand, job, progress, now_ms)
-            except SlurmProblem as problem:
-                if problem.trouble is Trouble.NOT_REQUEUEABLE:
-                    progress.left[job.ref] = "it may not be requeued"
-                elif problem.trouble not in _ENDED:
-                    raise
-        active = {job.ref for job in on_node}
-        for job in _once(job for job in seen.jobs if job.ref not in active):
-            self._follow(errand, job, progress)
-        return progress
-
-    def release_held(self, seen: SlurmSnapshot, drain_id: str) -> list[str]:
-        """Release the jobs that were requeued in held state for a drain, and name them."""
-        released = []
-        for job in _once(job for job in seen.jobs if job.pending):
-            if comments.find(job.admin_comment, HELD, drain_id) is not None:
-                self._slurm.release(job)
-                self._slurm.start_soon(job)
-                self._slurm.mark_job(job, comments.drop(job.admin_comment, HELD))
-                released.append(job.ref)
-        return released
-
-    def _tend_one(self, errand: JobTask, job: SlurmJob, progress: JobTaskProgress, now_ms: int) -> None:
-        if job.state == "COMPLETING":
-            progress.waiting.append(job.ref)
-            return
-        why = self._unmovable(errand, job)
-        if why:
-            progress.left[job.ref] = why
-            return
-        asked = comments.find(job.admin_comment, CHECKPOINT, errand.id) or comments.find(job.admin_comment, CHECKPOINT)
-        if asked is None or (asked.id != errand.id and now_ms - asked.at_ms > self._wait_ms):
-            self._tell(errand, job, now_ms)
-            progress.told.append(job.ref)
-            progress.waiting.append(job.ref)
-            return
-        proof_ms = self._proof(job, asked, now_ms)
-        over = now_ms >= self._end_ms(errand, asked)
-        if proof_ms is not None:
-            progress.checkpoint_ms = max(progress.checkpoint_ms, proof_ms - asked.at_ms)
-        if proof_ms is None and not over:
-            progress.waiting.append(job.ref)
-        elif not errand.requeue:
-            self._conclude(job, proof_ms, progress)
-        elif proof_ms is not None or self._settings.without_proof == "requeue" or errand.deadline_ms is not None:
-            self._requeue(errand, job, now_ms)
-            progress.waiting.append(job.ref)
-        else:
-            self._conclude(job, None, progress)
-
-    def _conclude(self, job: SlurmJob, proof_ms: int | None, progress: JobTaskProgress) -> None:
-        if proof_ms is not None:
-            progress.proved.append(job.ref)
-        else:
-            progress.left[job.ref] = f"it gave no proof of a checkpoint within {self._wait_ms / SECOND:g} s"
-
-    def _unmovable(self, errand: JobTask, job: SlurmJob) -> str:
-        word = self._settings.opt_in_comment
-        if not job.batch:
-            return "it is no batch job"
-        if errand.requeue and not job.requeue:
-            return "it may not be requeued"
-        if word and word not in job.comment.split():
-            return f"its comment does not say {word}"
-        if errand.requeue and errand.node in job.required_nodes:
-            return f"it asks for {errand.node} by name"
-        return ""
-
-    def _tell(self, errand: JobTask, job: SlurmJob, now_ms: int) -> None:
-        """The signal first: a mark without a signal would lose work, a second signal costs a checkpoint."""
-        self._slurm.signal(job)
-        self._slurm.mark_job(job, comments.put(job.admin_comment, CommentTag(CHECKPOINT, errand.id, now_ms)))
-
-    def _requeue(self, errand: JobTask, job: SlurmJob, now_ms: int) -> None:
-        held = self._settings.requeue_held
-        comment = comments.put(job.admin_comment, CommentTag(REQUEUE, errand.id, now_ms))
-        self._slurm.mark_job(job, comments.put(comment, CommentTag(HELD, errand.id, now_ms)) if held else comment)
-        self._slurm.requeue(job, hold=held)
-
-    def _follow(self, errand: JobTask, job: SlurmJob, progress: JobTaskProgress) -> None:
-        """A requeued job: Slurm lets it wait for two minutes, and forgets a start time set while it still ends."""
-        mark = comments.find(job.admin_comment, REQUEUE, errand.id)
-        if mark is None:
-            return
-        asked = comments.find(job.admin_comment, CHECKPOINT, errand.id)
-        if asked is not None:
-            progress.checkpoint_ms = max(progress.checkpoint_ms, mark.at_ms - asked.at_ms)
-        if job.pending and job.reason == "BeginTime":
-            self._slurm.start_soon(job, errand.node if errand.exclude else "")
-            progress.waiting.append(job.ref)
-        else:
-            progress.requeued.append(job.ref)
-
-    @property
-    def _wait_ms(self) -> int:
-        return round(self._settings.checkpoint_wait_seconds * SECOND)
-
-    def _end_ms(self, errand: JobTask, asked: CommentTag) -> int:
-        end = asked.at_ms + self._wait_ms
-        return end if errand.deadline_ms is None else min(end, errand.deadline_ms - NOTICE_MARGIN_MS)
-
-    def _proof(self, job: SlurmJob, asked: CommentTag, now_ms: int) -> int | None:
-        """When the job showed that it has checkpointed since it was asked; None where it has not."""
-        if self._settings.checkpoint_proof == "time":
-            return asked.at_ms + self._wait_ms if now_ms >= asked.at_ms + self._wait_ms else None
-        if self._settings.checkpoint_proof == "comment":
-            said = [_seconds(word.removeprefix(PROOF_WORD)) for word in job.comment.split() if PROOF_WORD in word]
-            # The comment knows whole seconds: the one in which the job was asked counts.
-            return next((at * SECOND for at in said if at * SECOND >= asked.at_ms - asked.at_ms % SECOND), None)
-        changed = self._slurm.file_seconds(checkpoint_path(self._settings, job))
-        return None if changed is None or changed * SECOND < asked.at_ms else round(changed * SECOND)
-
-
-def checkpoint_path(settings: SlurmSettings, job: SlurmJob) -> str:
-    """The file that `job` renews when it has checkpointed."""
-    words = {"%w": job.folder, "%j": job.ref, "%u": job.user}
-    path = settings.checkpoint_file
-    for sign, value in words.items():
-        path = path.replace(sign, value)
-    return path
-
-
-def _once(jobs: Iterable[SlurmJob]) -> list[SlurmJob]:
-    """Each name once: the parts of a heterogeneous job are changed together."""
-    return list({job.ref: job for job in jobs}.values())
-
-
-def _seconds(text: str) -> int:
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 12 else 0
-
-
-def _listed(refs: list[str]) -> str:
-    shown = ", ".join(refs[:8])
-    return f"{shown} and {len(refs) - 8} more" if len(refs) > 8 else shown

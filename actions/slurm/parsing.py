@@ -1,7 +1,9 @@
-"""``sinfo --json`` and ``squeue --json``, from 22.05 on.
+"""What Slurm's commands print, as nodes and jobs.
 
-From 23.02 on states are lists of words and optional numbers are ``{"set": true, "infinite": false, "number": 1}``;
-before, the state is one word with its flags beside it. Both are read.
+``sinfo --json`` and ``squeue --json`` print JSON from 22.05 on. From 23.02 on states are lists of words and optional
+numbers are ``{"set": true, "infinite": false, "number": 1}``; before, the state is one word with its flags beside it.
+For versions that print no JSON, ``scontrol show node`` and ``scontrol -d show job`` print one record a line. Host names
+come in Slurm's short form, ``gpu-[1-3,07],login``.
 """
 
 from __future__ import annotations
@@ -13,8 +15,6 @@ from datetime import datetime
 from typing import Any
 
 from tocsin.actions.slurm.state import ACTIVE, SlurmJob, SlurmNode, split_state
-
-# Slurm's short form of many host names: ``gpu-[1-3,07],login``.
 
 MOST_NAMES = 100_000
 """More than any cluster has: a range with a slip in it must not fill the memory."""
@@ -68,8 +68,6 @@ def _numbers(inside: str, room: int) -> Iterator[str]:
         yield from (str(number).zfill(len(low)) for number in range(int(low), int(high) + 1))
 
 
-# Small pieces that both forms of Slurm's output share.
-
 _GPUS = re.compile(r"(?:^|,)\s*(?:gres[:/])?gpu(?::[A-Za-z][^:,()=]*)?[:=](\d+)")
 _INDICES = re.compile(r"(?:^|,)\s*(?:gres[:/])?gpu[^,()]*\(IDX:([\d,-]+)\)")
 _EMPTY = frozenset({"", "(null)", "None", "N/A", "none"})
@@ -120,8 +118,6 @@ def gpus_by_node(nodes: tuple[str, ...], texts: list[object]) -> Mapping[str, fr
     found = {node: gpu_indices(text) for node, text in zip(nodes, texts, strict=True)}
     return {node: indices for node, indices in found.items() if indices is not None}
 
-
-# ``scontrol show node`` and ``scontrol -d show job``, one record a line: for versions that print no JSON.
 
 _KEY = re.compile(r"(?:^|\s)([A-Z][A-Za-z0-9_/:&]*)=")
 _WHO = re.compile(r"\s*\[([^\[\]@]+)@[^\[\]]*\]$")

@@ -116,23 +116,23 @@ def _node(folder: Path, url: str, dry_run: bool) -> Iterator[LawSite]:
     power.celsius["GPU-0-0"] = 85.0
     agent = GpuNode(folder / "limits", power=power)
     agent.rename("node-0")
-    board = OrderQueue(agent.clock)
-    board.nodes = lambda: {"node-0": NodeState("node-0", schedulable=False)}
+    queue = OrderQueue(agent.clock)
+    queue.nodes = lambda: {"node-0": NodeState("node-0", schedulable=False)}
 
     def turn() -> None:
-        agent.worker.receive(board.for_host("node-0"))
+        agent.worker.receive(queue.for_host("node-0"))
         if agent.hooks.asked:
             agent.hooks.given = [Asked(pid, DONE, 1.0, "") for pid in range(agent.hooks.count)]
         agent.seconds(5)
         for report in agent.worker.reports():
-            board.report(report)
+            queue.report(report)
             agent.worker.told(report)
 
     def writes() -> list[Any]:
         done = [gpus for gpus, dry in agent.machine.resets if not dry]
         return [*(write.detail for write in agent.writes), *agent.hooks.asked, *done]
 
-    yield LawSite(NodeAgents(board, agent.clock, dry_run=dry_run), agent.clock, writes, turn)
+    yield LawSite(NodeAgents(queue, agent.clock, dry_run=dry_run), agent.clock, writes, turn)
 
 
 class NamedFleet:

@@ -101,16 +101,16 @@ def test_what_agents_are_told_to_give_back_is_of_one_kind(capped: Capped) -> Non
     capped.steps(20)
     cap, heat = capped.effects
     clock = capped.world.clock
-    board = OrderQueue(clock)
-    executor = NodeAgents(board, clock)
+    queue = OrderQueue(clock)
+    executor = NodeAgents(queue, clock)
     for decision in (cap, heat):
         executor.execute(replace(decision, expires_ms=clock.now_ms() + HOUR))
-    for order in board.for_host("node-0"):
-        board.report(OrderReport(order, OrderState.APPLIED, "", clock.now_ms()))
+    for order in queue.for_host("node-0"):
+        queue.report(OrderReport(order, OrderState.APPLIED, "", clock.now_ms()))
     back = inverse_of(heat)
     assert back is not None
     executor.execute(replace(back, at_ms=clock.now_ms(), expires_ms=clock.now_ms() + HOUR))
-    restore, left = board.for_host("node-0")
+    restore, left = queue.for_host("node-0")
     assert (restore.action, restore.parameters) == (ActionKind.RESTORE, RestoreOrderParameters(of=ThrottleKind.HEAT))
     assert (left.action, left.parameters.throttle_kind) == (ActionKind.THROTTLE, "cap")
 

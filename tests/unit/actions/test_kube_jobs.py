@@ -125,8 +125,8 @@ def test_a_hot_gpu_of_one_pod_throttles_the_ranks_of_all_pods_of_its_job() -> No
     view = replace(view, gpus=gpus, nodes=nodes)
     (throttle,) = (d for d in decide(view.incidents, [], view, world.policy) if d.action is ActionKind.THROTTLE)
     assert ranks_in(throttle.parameters) == (Rank("node-0", "GPU-0-0"), Rank("node-1", "GPU-1-0"))
-    board = OrderQueue(world.clock)
-    agents = NodeAgents(board, world.clock)
+    queue = OrderQueue(world.clock)
+    agents = NodeAgents(queue, world.clock)
     assert agents.check(throttle, view).ruling is Ruling.ALLOW
     agents.execute(throttle)
-    assert [order.gpu for host in ("node-0", "node-1") for order in board.for_host(host)] == ["GPU-0-0", "GPU-1-0"]
+    assert [order.gpu for host in ("node-0", "node-1") for order in queue.for_host(host)] == ["GPU-0-0", "GPU-1-0"]

@@ -194,9 +194,9 @@ def test_a_lock_of_the_clocks_and_the_heat_end_for_themselves(node: Node) -> Non
 
 
 def test_what_the_board_takes_back_names_its_kind(node: Node) -> None:
-    board = OrderQueue(node.clock)
+    queue = OrderQueue(node.clock)
     cap, heat = node.order(key="cap", power_limit_watts="500"), node.order(key="heat")
-    board.post([cap, heat])
-    board.withdraw(["heat"])
-    (back, left) = board.for_host("node-1")
+    queue.post([cap, heat])
+    queue.withdraw(["heat"])
+    (back, left) = queue.for_host("node-1")
     assert (encode(back.parameters), left.key) == ({"of": "heat"}, "cap")

@@ -25,20 +25,20 @@ def board_of(state: FleetState) -> Bins:
     return FleetBins(state, units, LIMITS)
 
 
-def everything(board: Bins, state: FleetState, most_f: float) -> float:
+def everything(packing: Bins, state: FleetState, most_f: float) -> float:
     """The cheapest of all ways to place all units, by hand."""
     costs = [float("inf")]
     spots = [
         [
             (bin_, place)
-            for bin_ in range(len(board.bins))
+            for bin_ in range(len(packing.bins))
             for place in range(8)
-            if board.fits(cls, board.bins[bin_].kind)
+            if packing.fits(cls, packing.bins[bin_].kind)
         ]
-        for cls in board.classes
+        for cls in packing.classes
     ]
     for chosen in itertools.product(*spots):
-        now = Arrangement(board, state, LIMITS)
+        now = Arrangement(packing, state, LIMITS)
         for unit in range(len(chosen)):
             now.take(unit)
         for unit, spot in enumerate(chosen):
@@ -59,10 +59,10 @@ def test_it_is_what_trying_everything_finds(most_f: float) -> None:
         work("c", on("n2", 0, 1, 2), lost_s=30.0),
     ]
     state = fleet(3, works, gpus=4)
-    board = board_of(state)
-    found = least_cost(board, most_f)
+    packing = board_of(state)
+    found = least_cost(packing, most_f)
     assert found is not None
-    expected = everything(board, state, most_f)
+    expected = everything(packing, state, most_f)
     assert found == pytest.approx(expected)
 
 
@@ -78,11 +78,11 @@ def test_no_plan_costs_less(seed: int) -> None:
 def test_instances_are_bounded_too() -> None:
     state = mig_fleet([[("1g", 0), ("1g", 4)], [("3g", 4)]], {"4g": 0.5, "7g": 0.5})
     units, _ = units_of(state, (GpuMode.MIG,), LIMITS)
-    board = MigBins(state, units, LIMITS)
-    assert least_cost(board, 100.0) == 0.0
+    packing = MigBins(state, units, LIMITS)
+    assert least_cost(packing, 100.0) == 0.0
     plan = repack_mig(state, LIMITS)
     assert plan.cost_gpu_hours > 0
-    assert least_cost(board, plan.after["fragmented_gpus"]) == pytest.approx(plan.cost_gpu_hours)
+    assert least_cost(packing, plan.after["fragmented_gpus"]) == pytest.approx(plan.cost_gpu_hours)
 
 
 def test_a_fleet_too_large_for_it_has_no_bound() -> None:

@@ -163,8 +163,8 @@ def test_tasks_that_need_cpus_are_measured_with_them() -> None:
     state = state.with_nodes([replace(state.nodes["n0"], cpus=64.0)])
     assert fleet_figures(state)["stranded_gpus"] == 7.0
     units, _ = units_of(state, WHOLE_MODES, QUICK)
-    board = FleetBins(state, units, QUICK)
-    assert board.measure(board.bins[0].kind, board.bins[0].state) == 7.0
+    packing = FleetBins(state, units, QUICK)
+    assert packing.measure(packing.bins[0].kind, packing.bins[0].state) == 7.0
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -173,18 +173,18 @@ def test_the_yardstick_ends_where_no_single_move_lowers_f(seed: int) -> None:
     state = rehearsal.fleet(64, seed)
     limits = PlanLimits(at_once=True, most_moves=10**9)
     units, _ = units_of(state, WHOLE_MODES, limits)
-    board = FleetBins(state, units, limits)
-    end = greedy(board, state, limits)
-    steps, order, stuck = schedule(state, board, end.at, limits)
+    packing = FleetBins(state, units, limits)
+    end = greedy(packing, state, limits)
+    steps, order, stuck = schedule(state, packing, end.at, limits)
     assert not stuck
     after = Simulation(state, limits.most_risk).run(steps)
     found = _measure(after)
     assert found == pytest.approx(fleet_figures(after)["fragmented_gpus"])
     assert (found, end.cost, end.moved) == (
         pytest.approx(yardstick("defragment", state, PlanLimits())[0]),
-        *_paid(board, order),
+        *_paid(packing, order),
     )
-    spent = Counter(name for unit in order for name in board.units[unit].budgets)
+    spent = Counter(name for unit in order for name in packing.units[unit].budgets)
     for unit in units:
         piece = after.works.get(unit.name)
         if piece is None or any(spent[name] >= state.budgets[name].allowed for name in piece.budgets):
@@ -193,8 +193,8 @@ def test_the_yardstick_ends_where_no_single_move_lowers_f(seed: int) -> None:
             assert _measure(moved) >= found - 1e-9
 
 
-def _paid(board: FleetBins, order: list[int]) -> tuple[object, int]:
-    return pytest.approx(sum(board.units[unit].price.gpu_hours for unit in order)), len(order)
+def _paid(packing: FleetBins, order: list[int]) -> tuple[object, int]:
+    return pytest.approx(sum(packing.units[unit].price.gpu_hours for unit in order)), len(order)
 
 
 def _measure(state: FleetState) -> float:
