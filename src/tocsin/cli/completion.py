@@ -19,8 +19,7 @@ def completion(shell: str) -> None:
     bash (4.4 or newer): tocsin completion bash > ~/.local/share/bash-completion/completions/tocsin. zsh: into a file
     _tocsin of a folder in $fpath. fish: into ~/.config/fish/completions/tocsin.fish.
     """
-    from tocsin.cli.main import cli
-
+    cli = click.get_current_context().find_root().command
     kind = get_completion_class(shell)
     assert kind is not None
     # Not the source of bash's own class: it runs the bash of this machine to ask for its version.

@@ -54,9 +54,8 @@ def _walk(command: click.Command, name: str) -> Iterator[tuple[str, click.Comman
 
 
 def commands_page() -> str:
-    """Markdown of every command with its options."""
-    from tocsin.cli.main import cli
-
+    """Markdown of every command with its options; called within a command."""
+    cli = click.get_current_context().find_root().command
     lines = ["# Commands", "", "Made by `tocsin reference commands`.", ""]
     for name, command in _walk(cli, "tocsin"):
         usage = " ".join(
