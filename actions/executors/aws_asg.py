@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tocsin.actions.cloud.auto_scaling import AutoScaling, AwsProblem, Group, Scaling, ScalingActivity
 from tocsin.actions.cloud.aws_client import open_boto
-from tocsin.actions.executors.registry import Dependencies, executor
+from tocsin.actions.executors.registry import Dependencies
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.scaling import nodes_wanted, pool_of, scale_parameters
@@ -144,8 +144,8 @@ def _idle_host(view: FleetView, pool: str, named: str = "") -> str:
     return next((host for host in hosts if all(idle(member) for member in view.by_host[host])), "")
 
 
-@executor("aws_asg")
-def _build(dependencies: Dependencies) -> Executor:
+def build(dependencies: Dependencies) -> Executor:
+    """Executor `aws_asg` by the settings; raises InputError or Unavailable where it cannot be had."""
     settings = dependencies.settings.aws
     if dependencies.settings.actions.dry_run:
         settings = settings.model_copy(update={"dry_run": True})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tocsin.actions.executors.registry import Dependencies, executor
+from tocsin.actions.executors.registry import Dependencies
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.view import FleetView
@@ -35,6 +35,6 @@ class JournalOnly:
         return inverse_of(decision)
 
 
-@executor("journal_only")
-def _build(dependencies: Dependencies) -> Executor:
+def build(dependencies: Dependencies) -> Executor:
+    """Executor `journal_only` by the settings; raises InputError or Unavailable where it cannot be had."""
     return JournalOnly()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tocsin.actions.executors.registry import Dependencies, executor
+from tocsin.actions.executors.registry import Dependencies
 from tocsin.actions.kubernetes import observe
 from tocsin.actions.kubernetes.actions import (
     KubernetesActions,
@@ -175,8 +175,8 @@ def _as_rehearsed(result: ExecutionResult) -> ExecutionResult:
     return replace(result, detail=words, lasting=False, pending=False)
 
 
-@executor("kubernetes")
-def _build(dependencies: Dependencies) -> Executor:
+def build(dependencies: Dependencies) -> Executor:
+    """Executor `kubernetes` by the settings; raises InputError or Unavailable where it cannot be had."""
     settings = dependencies.settings.kubernetes
     if dependencies.settings.actions.dry_run:
         settings = settings.model_copy(update={"dry_run": True})

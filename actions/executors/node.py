@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tocsin.actions.executors.registry import Dependencies, executor
+from tocsin.actions.executors.registry import Dependencies
 from tocsin.actions.executors.verification import seen_in
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.model.ranks import ranks_of, unseen_hosts, untold
@@ -272,7 +272,7 @@ def _result(decision: Decision, standing: Sequence[QueuedOrder]) -> ExecutionRes
     return ExecutionResult(True, said, lasting=lasting, effect=effect)
 
 
-@executor("node")
-def _build(dependencies: Dependencies) -> Executor:
+def build(dependencies: Dependencies) -> Executor:
+    """Executor `node` by the settings; raises InputError or Unavailable where it cannot be had."""
     queue = dependencies.orders or OrderQueue(dependencies.clock)
     return NodeAgents(queue, dependencies.clock, dry_run=dependencies.settings.actions.dry_run)

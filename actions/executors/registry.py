@@ -1,22 +1,19 @@
-"""Executors by name, found among the modules of this package."""
+"""What executors are built from, and how one is found by its name."""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, cast
 
-import tocsin.actions.executors as package
 from tocsin.actions.model.executor import Executor
 from tocsin.actions.node.order_queue import OrderQueue
 from tocsin.actions.notifications.webhook import WebhookSender
 from tocsin.config.settings import Settings
 from tocsin.domain.action_parameters import ActionParameters
 from tocsin.domain.clock import Clock, SystemClock
-from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind
+from tocsin.plugins import Kind, load, plugins
 from tocsin.sim.jobs import SimulatedJob
 from tocsin.telemetry.metrics import OwnMetrics
 
@@ -50,30 +47,15 @@ class Dependencies:
 
 
 Factory = Callable[[Dependencies], Executor]
-_REGISTER: dict[str, Factory] = {}
+"""What a plug-in of kind `executor` is: a class or a function."""
 
 
-def executor(name: str) -> Callable[[Factory], Factory]:
-    """Enter the decorated factory into the register as executor `name`."""
-
-    def enter(factory: Factory) -> Factory:
-        _REGISTER[name] = factory
-        return factory
-
-    return enter
-
-
-def executors() -> dict[str, Factory]:
-    """Every executor's factory by name."""
-    for module in pkgutil.iter_modules(package.__path__):
-        if module.name != "registry":
-            importlib.import_module(f"{package.__name__}.{module.name}")
-    return dict(sorted(_REGISTER.items()))
+def executors() -> tuple[str, ...]:
+    """Name of every executor."""
+    return tuple(plugins(Kind.EXECUTOR))
 
 
 def build_executor(name: str, dependencies: Dependencies) -> Executor:
     """The executor that settings name; raises InputError where there is none of that name."""
-    known = executors()
-    if name not in known:
-        raise InputError("actions.executors", name, "no executor has this name", f"use one of {', '.join(known)}")
-    return known[name](dependencies)
+    factory = cast("Factory", load(Kind.EXECUTOR, name, "actions.executors"))
+    return factory(dependencies)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tocsin.actions.executors.registry import Dependencies, executor
+from tocsin.actions.executors.registry import Dependencies
 from tocsin.actions.executors.verification import seen_in
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.model.recovery import inverse_of
@@ -106,8 +106,8 @@ class ScaleWebhook:
         return min(max(self._sizes[pool_of(decision)] + sign * change, bounds.min_gpus), bounds.max_gpus)
 
 
-@executor("scale_webhook")
-def _build(dependencies: Dependencies) -> Executor:
+def build(dependencies: Dependencies) -> Executor:
+    """Executor `scale_webhook` by the settings; raises InputError or Unavailable where it cannot be had."""
     settings = dependencies.settings.scale_webhook
     receiver = WebhookSettings(
         url=settings.url,

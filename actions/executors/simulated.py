@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tocsin.actions.executors.registry import Dependencies, SimulatedPort, executor
+from tocsin.actions.executors.registry import Dependencies, SimulatedPort
 from tocsin.actions.executors.verification import seen_in
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.model.recovery import inverse_of
@@ -112,8 +112,8 @@ def _all(decision: Decision, target: str) -> list[str]:
     return [rank.gpu for rank in ranks] or [target]
 
 
-@executor("simulated")
-def _build(dependencies: Dependencies) -> Executor:
+def build(dependencies: Dependencies) -> Executor:
+    """Executor `simulated` by the settings; raises InputError or Unavailable where it cannot be had."""
     if dependencies.fleet is None:
         problem = "there is no fleet that this process simulates"
         raise InputError("actions.executors", "simulated", problem, "use it with tocsin demo alone")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tocsin.actions.executors.registry import Dependencies, executor
+from tocsin.actions.executors.registry import Dependencies
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor, ManagerUnavailable
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.scaling import pool_of
@@ -288,8 +288,8 @@ def _state(node: SlurmNode, host: str, seen: SlurmSnapshot) -> NodeState:
     return NodeState(host, node.schedulable, node.ready, nodes.is_ours(node), node.reason, work, held_by=held_by)
 
 
-@executor("slurm")
-def _build(dependencies: Dependencies) -> Executor:
+def build(dependencies: Dependencies) -> Executor:
+    """Executor `slurm` by the settings; raises InputError or Unavailable where it cannot be had."""
     settings = dependencies.settings.slurm
     if dependencies.settings.actions.dry_run:
         settings = settings.model_copy(update={"dry_run": True})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tocsin.actions.executors.registry import Dependencies, executor
+from tocsin.actions.executors.registry import Dependencies
 from tocsin.actions.executors.verification import seen_in
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.model.recovery import inverse_of
@@ -48,8 +48,8 @@ class Webhook:
         return inverse_of(decision)
 
 
-@executor("webhook")
-def _build(dependencies: Dependencies) -> Executor:
+def build(dependencies: Dependencies) -> Executor:
+    """Executor `webhook` by the settings; raises InputError or Unavailable where it cannot be had."""
     if dependencies.sender is None:
         raise InputError("webhook.url", "", "executor webhook has no receiver", "set webhook.url or another executor")
     if dependencies.sender.settings.format == "slack":

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tocsin.actions.notifications.delivery import HttpChannel, HttpRequest, to_json
-from tocsin.actions.notifications.protocol import Channel, Message
-from tocsin.actions.notifications.registry import ChannelDependencies, channel
+from tocsin.actions.notifications.protocol import Message
+from tocsin.actions.notifications.registry import ChannelDependencies
 from tocsin.actions.notifications.text import clean, clip
 from tocsin.domain.action_parameters import NotifyParameters
 from tocsin.domain.clock import SECOND, to_iso
@@ -88,8 +88,3 @@ def labels_of(decision: Decision, more: dict[str, str]) -> dict[str, str]:
 def alertname(rule: str) -> str:
     """`gpu_silent` as TocsinGpuSilent."""
     return "Tocsin" + "".join(word[:1].upper() + word[1:] for word in clean(rule).replace("_", " ").split())
-
-
-@channel("alertmanager")
-def _build(dependencies: ChannelDependencies) -> Channel:
-    return Alertmanager(dependencies)

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tocsin.actions.notifications.delivery import SIGNATURE_HEADER, HttpChannel, HttpRequest, sign, to_json
-from tocsin.actions.notifications.protocol import Channel, Message
-from tocsin.actions.notifications.registry import ChannelDependencies, channel
+from tocsin.actions.notifications.protocol import Message
 from tocsin.actions.notifications.webhook import CLOUDEVENTS_TYPE, NOTIFIED, cloud_event
 from tocsin.domain.clock import to_iso
 
@@ -69,8 +68,3 @@ def _short(message: Message, index: int) -> dict[str, str]:
         "severity": str(decision.severity),
         "sentence": decision.sentence,
     }
-
-
-@channel("cloudevents")
-def _build(dependencies: ChannelDependencies) -> Channel:
-    return CloudEvents(dependencies)

@@ -12,8 +12,7 @@ import hmac
 from collections.abc import Sequence
 
 from tocsin.actions.notifications.delivery import HttpAnswer, HttpChannel, HttpRequest, by_code, to_json
-from tocsin.actions.notifications.protocol import Channel, Delivery, Message
-from tocsin.actions.notifications.registry import ChannelDependencies, channel
+from tocsin.actions.notifications.protocol import Delivery, Message
 from tocsin.actions.notifications.text import clip_bytes, no_mention
 
 TEXT_LIMIT = 8_000
@@ -44,8 +43,3 @@ def sign(secret: str, now_ms: int) -> str:
     """The secret is the key, instant and secret are the message; the URL's own encoding comes on top."""
     mac = hmac.new(secret.encode(), f"{now_ms}\n{secret}".encode(), hashlib.sha256)
     return base64.b64encode(mac.digest()).decode()
-
-
-@channel("dingtalk")
-def _build(dependencies: ChannelDependencies) -> Channel:
-    return DingTalk(dependencies)

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tocsin.actions.notifications.delivery import HttpAnswer, HttpChannel, HttpRequest, by_code, to_json
-from tocsin.actions.notifications.protocol import Channel, Delivery, Message
-from tocsin.actions.notifications.registry import ChannelDependencies, channel
+from tocsin.actions.notifications.protocol import Delivery, Message
 from tocsin.actions.notifications.text import MessageText, clip_bytes, no_mention
 from tocsin.domain.clock import SECOND
 
@@ -60,8 +59,3 @@ def content(text: MessageText) -> dict[str, Any]:
 def _harmless(text: str) -> str:
     """Beside `@`, which calls people, also the tag that does in other message types."""
     return no_mention(text).replace("<at", "\uff1cat")
-
-
-@channel("feishu")
-def _build(dependencies: ChannelDependencies) -> Channel:
-    return Feishu(dependencies)

@@ -13,7 +13,7 @@ from email.utils import format_datetime
 
 from tocsin.actions.notifications.delivery import tls_context
 from tocsin.actions.notifications.protocol import Channel, Delivery, Message
-from tocsin.actions.notifications.registry import ChannelDependencies, channel
+from tocsin.actions.notifications.registry import ChannelDependencies
 from tocsin.actions.notifications.text import Links, clean, clip, text_of
 from tocsin.config.notify import ChannelSettings, MailSettings
 from tocsin.domain.clock import SECOND
@@ -105,8 +105,8 @@ def _refused(error: smtplib.SMTPException) -> Delivery:
     return Delivery(False, f"no answer: {name}", 1, certain=False)
 
 
-@channel("email")
-def _build(dependencies: ChannelDependencies) -> Channel:
+def build(dependencies: ChannelDependencies) -> Channel:
+    """The channel that `dependencies` describe; raises InputError where it lacks a mail server."""
     if dependencies.settings.mail is None:
         raise InputError(
             "notify.channels", dependencies.settings.name, "has no table `mail`", "name its mail server there"

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tocsin.actions.notifications.delivery import HttpChannel, HttpRequest, to_json
-from tocsin.actions.notifications.protocol import Channel, Message
-from tocsin.actions.notifications.registry import ChannelDependencies, channel
+from tocsin.actions.notifications.protocol import Message
 from tocsin.actions.notifications.text import clean, clip
 from tocsin.domain.clock import to_iso
 from tocsin.domain.finding import Severity
@@ -54,8 +53,3 @@ class PagerDuty(HttpChannel):
 
     def _links(self, message: Message) -> list[dict[str, str]]:
         return [{"href": url, "text": label} for label, url in self.text(message).links]
-
-
-@channel("pagerduty")
-def _build(dependencies: ChannelDependencies) -> Channel:
-    return PagerDuty(dependencies)

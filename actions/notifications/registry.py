@@ -1,17 +1,16 @@
-"""Channels by kind, found among the modules of this package."""
+"""What channels are built from, and how one is found by its kind."""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import cast
 
-import tocsin.actions.notifications as package
 from tocsin.actions.notifications.protocol import Channel
 from tocsin.actions.notifications.text import Links
 from tocsin.config.notify import ChannelSettings
 from tocsin.domain.clock import Clock, SystemClock
+from tocsin.plugins import Kind, load
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,26 +23,10 @@ class ChannelDependencies:
 
 
 Factory = Callable[[ChannelDependencies], Channel]
-_REGISTER: dict[str, Factory] = {}
-
-
-def channel(kind: str) -> Callable[[Factory], Factory]:
-    """Enter the decorated factory into the register for channels of `kind`."""
-
-    def enter(factory: Factory) -> Factory:
-        _REGISTER[kind] = factory
-        return factory
-
-    return enter
-
-
-def channels() -> dict[str, Factory]:
-    """Every channel's factory by kind."""
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")
-    return dict(sorted(_REGISTER.items()))
+"""What a plug-in of kind `channel` is: a class or a function."""
 
 
 def build_channel(dependencies: ChannelDependencies) -> Channel:
     """The channel that its settings describe; raises InputError where a file that they name cannot be read."""
-    return channels()[dependencies.settings.kind](dependencies)
+    factory = cast("Factory", load(Kind.CHANNEL, dependencies.settings.kind, "notify.channels.kind"))
+    return factory(dependencies)

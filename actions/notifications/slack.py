@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tocsin.actions.notifications.delivery import HttpChannel, HttpRequest, to_json
-from tocsin.actions.notifications.protocol import Channel, Message
-from tocsin.actions.notifications.registry import ChannelDependencies, channel
+from tocsin.actions.notifications.protocol import Message
 from tocsin.actions.notifications.text import MessageText, clip, no_mention
 
 HEADER_LIMIT = 150
@@ -47,8 +46,3 @@ def escape(text: str) -> str:
 
 def _plain(text: str, limit: int) -> dict[str, Any]:
     return {"type": "plain_text", "text": clip(no_mention(text), limit), "emoji": False}
-
-
-@channel("slack")
-def _build(dependencies: ChannelDependencies) -> Channel:
-    return Slack(dependencies)

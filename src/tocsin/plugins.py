@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -31,6 +32,8 @@ class Kind(StrEnum):
     """Adds to what a source read: `tocsin.collector.source.Companion`."""
     CONDITION = "condition"
     """What a rule may ask: `tocsin.rules.conditions.base.Condition`."""
+    FORECASTER = "forecaster"
+    """Foretells when a level is crossed: `tocsin.forecaster.trend.protocol.Forecaster`."""
     SCORER = "scorer"
     """Hazard of a fault: `tocsin.forecaster.hazard.scorer.Scorer`."""
     GUARD = "guard"
@@ -43,7 +46,32 @@ class Kind(StrEnum):
     """Keeps telemetry: `tocsin.store.port.Store`."""
 
 
+_NOTIFICATIONS = "tocsin.actions.notifications"
+_EXECUTORS = "tocsin.actions.executors"
+_SOURCES = "tocsin.runtime.agent.sources"
+_COMPANIONS = "tocsin.runtime.agent.companions"
+_HAZARD = "tocsin.forecaster.hazard"
+
 BUILT_IN: dict[Kind, dict[str, str]] = {
+    Kind.SOURCE: {
+        "auto": f"{_SOURCES}:open_auto",
+        "nvml": f"{_SOURCES}:open_nvml",
+        "nvidia_smi": f"{_SOURCES}:open_nvidia_smi",
+        "dcgm_exporter": f"{_SOURCES}:open_dcgm_exporter",
+        "dcgmi": f"{_SOURCES}:open_dcgmi",
+        "simulated": f"{_SOURCES}:open_simulated",
+        "replay": f"{_SOURCES}:open_replay",
+    },
+    # In the order in which they are asked: what marks the source's own values comes first.
+    Kind.COMPANION: {
+        "frozen": f"{_COMPANIONS}:companion_frozen",
+        "kernel_log": f"{_COMPANIONS}:companion_kernel_log",
+        "hook": f"{_COMPANIONS}:companion_hook",
+        "vllm": f"{_COMPANIONS}:companion_vllm",
+        "notices": f"{_COMPANIONS}:companion_notices",
+        "host_load": f"{_COMPANIONS}:companion_host_load",
+        "attribution": f"{_COMPANIONS}:companion_attribution",
+    },
     Kind.CONDITION: {
         "elastic": "tocsin.rules.conditions.elastic:Elastic",
         "event_count": "tocsin.rules.conditions.event_count:EventCount",
@@ -84,6 +112,43 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "breaker": "tocsin.actions.guards.breaker:breaker",
         "approval": "tocsin.actions.guards.permission:approval",
         "time_box": "tocsin.actions.guards.evidence:time_box",
+    },
+    Kind.FORECASTER: {"threshold": "tocsin.forecaster.trend.model_threshold:build"},
+    Kind.SCORER: {
+        "boosting": f"{_HAZARD}.scorer_boosting:build",
+        "calibrated": f"{_HAZARD}.scorer_calibrated:build",
+        "ensemble": f"{_HAZARD}.scorer_ensemble:build",
+        "hazard": f"{_HAZARD}.scorer_hazard:build",
+        "isolation": f"{_HAZARD}.scorer_isolation:build",
+        "lstm": "tocsin.forecaster.deep.scorer_lstm:build",
+        "rate": f"{_HAZARD}.scorer_rate:build",
+        "reconstruction": f"{_HAZARD}.scorer_reconstruction:build",
+        "rules": f"{_HAZARD}.scorer_rules:build",
+    },
+    Kind.EXECUTOR: {
+        "aws_asg": f"{_EXECUTORS}.aws_asg:build",
+        "journal_only": f"{_EXECUTORS}.journal_only:build",
+        "kubernetes": f"{_EXECUTORS}.kubernetes:build",
+        "node": f"{_EXECUTORS}.node:build",
+        "scale_webhook": f"{_EXECUTORS}.scale_webhook:build",
+        "simulated": f"{_EXECUTORS}.simulated:build",
+        "slurm": f"{_EXECUTORS}.slurm:build",
+        "webhook": f"{_EXECUTORS}.webhook:build",
+    },
+    Kind.CHANNEL: {
+        "alertmanager": f"{_NOTIFICATIONS}.alertmanager:Alertmanager",
+        "cloudevents": f"{_NOTIFICATIONS}.cloudevents:CloudEvents",
+        "dingtalk": f"{_NOTIFICATIONS}.dingtalk:DingTalk",
+        "email": f"{_NOTIFICATIONS}.mail:build",
+        "feishu": f"{_NOTIFICATIONS}.feishu:Feishu",
+        "pagerduty": f"{_NOTIFICATIONS}.pagerduty:PagerDuty",
+        "slack": f"{_NOTIFICATIONS}.slack:Slack",
+    },
+    Kind.STORE: {
+        "memory": "tocsin.store.factory:open_memory",
+        "sqlite": "tocsin.store.factory:open_sqlite",
+        "influxdb": "tocsin.store.influx.store:InfluxStore",
+        "victoriametrics": "tocsin.store.factory:open_victoriametrics",
     },
 }
 """Tocsin's own plug-ins, as ``module:attribute``. The order is that of lists shown to people."""
@@ -177,15 +242,27 @@ def load_all(kind: Kind) -> dict[str, Any]:
     return {name: plugin.load() for name, plugin in plugins(kind).items()}
 
 
+def _nearest(name: str, found: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, found, 1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"{hint}known are {', '.join(sorted(found))}"
+
+
+def known(kind: Kind, name: str) -> str:
+    """`name` where it is a plug-in of `kind`; ValueError, which a settings model turns into its error, where not."""
+    found = plugins(kind)
+    if name not in found:
+        raise ValueError(f"no {kind} has this name; {_nearest(name, found)}")
+    return name
+
+
 def load(kind: Kind, name: str, field: str) -> Any:
     """The plug-in of `kind` that setting `field` names.
 
     Raises InputError where there is none of that name or it does not load, Unavailable where it needs a library that
     is not installed.
     """
-    known = plugins(kind)
-    if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
-        remedy = f"did you mean {near[0]}?" if near else f"use one of {', '.join(known)}"
-        raise InputError(field, name, f"no {kind} has this name", remedy)
-    return known[name].load()
+    found = plugins(kind)
+    if name not in found:
+        raise InputError(field, name, f"no {kind} has this name", _nearest(name, found))
+    return found[name].load()

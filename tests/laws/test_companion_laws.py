@@ -33,7 +33,7 @@ from tocsin.domain.metrics import spec_of
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading, sanitise
 from tocsin.hook.wire import VERSION, pack
-from tocsin.runtime.agent.companions import COMPANIONS
+from tocsin.plugins import BUILT_IN, Kind
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0, gpu, xid
 
@@ -235,7 +235,7 @@ def rounds(made: Made, clock: ManualClock, count: int = 30) -> Iterator[tuple[Ba
 
 def test_it_has_the_name_that_the_settings_know(name: str, make: Make) -> None:
     assert make(b"").companion.name == name
-    assert set(FACTORIES) == set(COMPANIONS)
+    assert set(FACTORIES) == set(BUILT_IN[Kind.COMPANION])
 
 
 def test_the_same_object_comes_back_where_it_knows_nothing(make: Make, clock: ManualClock) -> None:

@@ -100,7 +100,7 @@ def store_init(context: CliContext, as_json: bool) -> None:
     opened = open_store(context.settings.store)
     opened.init()
     opened.close()
-    kind = context.settings.store.kind.value
+    kind = str(context.settings.store.kind)
     done(as_json, f"{kind} is ready", store=kind)
 
 
@@ -153,7 +153,7 @@ def store_restore(context: CliContext, source: Path, as_json: bool) -> None:
 def _embedded(context: CliContext) -> Path:
     settings = context.settings.store
     if settings.kind != "sqlite":
-        raise InputError("store.kind", settings.kind.value, "has no file", "use the server's own backup")
+        raise InputError("store.kind", str(settings.kind), "has no file", "use the server's own backup")
     return settings.path
 
 

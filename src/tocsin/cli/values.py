@@ -61,9 +61,9 @@ def _fault_kinds() -> Named:
 
 
 def _sources() -> Named:
-    from tocsin.runtime.agent.sources import SOURCES
+    from tocsin.plugins import Kind, plugins
 
-    return sorted(SOURCES)
+    return sorted(plugins(Kind.SOURCE))
 
 
 def _scorers() -> Named:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from tocsin.config.section import Section
 from tocsin.domain.finding import Severity
+from tocsin.plugins import Kind, known
 
-ChannelKind = Literal["cloudevents", "slack", "alertmanager", "pagerduty", "feishu", "dingtalk", "email"]
+ChannelKind = Annotated[str, AfterValidator(partial(known, Kind.CHANNEL))]
+"""A channel of Tocsin or of another package."""
 
 PAGERDUTY_URL = "https://events.pagerduty.com/v2/enqueue"
 """https://developer.pagerduty.com/docs/events-api-v2-overview; accounts in Europe have a host of their own."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 from tocsin.config.access import ApiSettings
 from tocsin.config.cloud import AwsSettings, CloudSettings, ScaleWebhookSettings
@@ -23,6 +23,7 @@ from tocsin.config.section import Section
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.decision import Mode
 from tocsin.domain.usage import Prices
+from tocsin.plugins import Kind, known
 
 # Settings of the page on cost: what is paid for GPUs and energy.
 
@@ -148,10 +149,15 @@ class StoreKind(StrEnum):
     VICTORIAMETRICS = "victoriametrics"
 
 
+def _store_kind(name: str) -> str:
+    """One of Tocsin's as its member, which the code compares by identity; one of another package by its name."""
+    return StoreKind(name) if name in set(StoreKind) else known(Kind.STORE, name)
+
+
 class StoreSettings(Section):
     """The store of readings, events, findings and predictions."""
 
-    kind: StoreKind = StoreKind.SQLITE
+    kind: Annotated[str, AfterValidator(_store_kind)] = StoreKind.SQLITE
     """`sqlite` (embedded), `influxdb`, `victoriametrics` or `memory`."""
     path: Path = Path("var/brain/store.db")
     """File of the embedded store; its history lies in a folder of the same name with `.segments` behind it."""

@@ -27,7 +27,7 @@ from tocsin.domain.metrics import spec_of, variant
 from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading, sanitise
 from tocsin.hook.wire import DEFAULT_SOCKET, MAX_MESSAGE, pack
-from tocsin.runtime.agent.companions import COMPANIONS, Companions, Context
+from tocsin.runtime.agent.companions import Companions, Context, find_companion
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0
 from tocsin_testing.fake_torch import UUID
@@ -392,6 +392,6 @@ def test_agent_and_process_meet_by_default() -> None:
 def test_only_sources_of_this_node_open_it(tmp_path: Path, source: str, opened: bool) -> None:
     settings = Settings(agent=AgentSettings(hook_socket=str(tmp_path / "s")))
     around = Context(settings, ManualClock(), OwnMetrics(), source)
-    companions = Companions(around, [("hook", COMPANIONS["hook"])])
+    companions = Companions(around, [("hook", find_companion("hook"))])
     assert (tmp_path / "s").exists() == opened
     companions.close()

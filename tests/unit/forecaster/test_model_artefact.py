@@ -157,7 +157,7 @@ def edit(folder: Path, name: str, change: Callable[[dict[str, object]], None]) -
     ("name", "change", "words"),
     [
         ("state.json", lambda v: v.update(format=99), "not of format 1"),
-        ("state.json", lambda v: v["settings"].update(family="oracle"), "no such family"),
+        ("state.json", lambda v: v["settings"].update(family="oracle"), "no scorer has this name"),
         ("state.json", lambda v: v["settings"].update(family="hazard", build={}), "do not fit together"),
         ("state.json", lambda v: v["settings"].pop("build"), "how it was built"),
         ("state.json", lambda v: v["settings"].pop("names"), "do not fit together"),

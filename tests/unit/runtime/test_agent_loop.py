@@ -26,7 +26,7 @@ from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading
 from tocsin.runtime.agent import process as module
 from tocsin.runtime.agent.process import Agent, once, serve
-from tocsin.runtime.agent.sources import SOURCES, open_source
+from tocsin.runtime.agent.sources import open_source
 from tocsin.store.line_protocol.decode import decode
 from tocsin_testing.builders import T0, gpu, reading, xid
 
@@ -323,7 +323,7 @@ def test_a_source_that_is_gone_for_good_ends_the_run(tmp_path: Path) -> None:
 
 def test_serve_shows_metrics_and_closes_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, source = ManualClock(T0), ListSource([reading(gpu(0), temperature_celsius=66)])
-    monkeypatch.setitem(SOURCES, "list", lambda _settings, _clock, _own: source)
+    monkeypatch.setattr("tocsin.runtime.agent.process.open_source", lambda *_: source)
     told: list[str] = []
     pages: list[str] = []
 
@@ -344,7 +344,7 @@ def test_serve_closes_the_source_where_the_spool_cannot_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = ListSource()
-    monkeypatch.setitem(SOURCES, "list", lambda _settings, _clock, _own: source)
+    monkeypatch.setattr("tocsin.runtime.agent.process.open_source", lambda *_: source)
     (tmp_path / "file").write_text("")
     wanted = settings(tmp_path, listen="127.0.0.1:0", push_url="http://b.test", spool=tmp_path / "file" / "spool.db")
     with pytest.raises(InputError, match=r"agent\.spool"):
@@ -383,7 +383,9 @@ def test_a_replay_of_nothing_is_one_clear_error() -> None:
 
 
 def test_an_unknown_source_is_named_with_the_nearest() -> None:
-    with pytest.raises(InputError, match=r"agent\.source = 'simulate': is no source; did you mean simulated\?"):
+    with pytest.raises(
+        InputError, match=r"agent\.source = 'simulate': no source has this name; did you mean simulated\?"
+    ):
         open_source("simulate", Settings(), ManualClock(T0))
 
 

@@ -14,7 +14,7 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.owner import Owner
-from tocsin.runtime.agent.companions import COMPANIONS, RETRY_SECONDS, Companions, Context
+from tocsin.runtime.agent.companions import RETRY_SECONDS, Companions, Context, every_companion
 from tocsin.runtime.agent.process import Agent
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0, gpu, reading, xid
@@ -173,5 +173,5 @@ def test_the_time_they_take_is_counted() -> None:
 
 
 def test_the_registry_has_the_source_marked_first_and_owners_last() -> None:
-    assert next(iter(COMPANIONS)) == "frozen"
-    assert list(COMPANIONS)[-1] == "attribution"
+    assert every_companion()[0][0] == "frozen"
+    assert every_companion()[-1][0] == "attribution"

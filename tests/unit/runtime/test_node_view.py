@@ -108,7 +108,7 @@ def test_this_node_by_the_simulated_source() -> None:
     assert look.simulated
     assert feed.origin == "this node (simulated)"
     feed.close()
-    with pytest.raises(InputError, match="is no source"):
+    with pytest.raises(InputError, match="no source has this name"):
         local_feed(settings, "simulatd", ManualClock(T0), 2.0)
 
 

@@ -11,8 +11,9 @@ from tocsin.config.settings import AgentSettings, Settings
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.errors import InputError, Unavailable
 from tocsin.domain.missing import Missing
+from tocsin.plugins import Kind, plugins
 from tocsin.runtime.agent import sources
-from tocsin.runtime.agent.sources import SOURCES, open_source
+from tocsin.runtime.agent.sources import open_source
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0
 from tocsin_testing.mock_gpus import h100
@@ -89,9 +90,9 @@ def test_nvml_lets_go_of_the_gpus_while_the_file_of_the_settings_is_there(tmp_pa
 
 
 def test_the_sources_are_those_of_the_settings() -> None:
-    assert set(SOURCES) == {"auto", "nvml", "nvidia_smi", "dcgm_exporter", "dcgmi", "simulated", "replay"}
+    assert set(plugins(Kind.SOURCE)) == {"auto", "nvml", "nvidia_smi", "dcgm_exporter", "dcgmi", "simulated", "replay"}
     text = AgentSettings.model_fields["source"].description or ""
-    assert all(f"`{name}`" in text for name in SOURCES)
+    assert all(f"`{name}`" in text for name in plugins(Kind.SOURCE))
 
 
 def test_dcgm_exporter_counts_on_the_agent_s_own_metrics() -> None:

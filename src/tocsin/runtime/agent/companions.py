@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import cast
 
 from tocsin.collector.source import Companion
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import Clock
+from tocsin.plugins import Kind, load, plugins
 from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics
 
@@ -44,13 +46,15 @@ Opener = Callable[[Context], Companion | None]
 """Opens a companion; None where the settings do not want it. What it raises says why it cannot be had."""
 
 
-def _frozen(around: Context) -> Companion:
+def companion_frozen(around: Context) -> Companion:
+    """Marks values that repeat while they cannot."""
     from tocsin.collector.frozen import FrozenValues
 
     return FrozenValues(around.own)
 
 
-def _kernel_log(around: Context) -> Companion | None:
+def companion_kernel_log(around: Context) -> Companion | None:
+    """XID, SXid and verdicts of the kernel log."""
     if not around.is_this_node or around.settings.agent.kernel_log == "off":
         return None
     from tocsin.collector.kernel_log.companion import open_kernel_log
@@ -58,7 +62,8 @@ def _kernel_log(around: Context) -> Companion | None:
     return open_kernel_log(around.settings, around.clock, around.own, around.alarm)
 
 
-def _hook(around: Context) -> Companion | None:
+def companion_hook(around: Context) -> Companion | None:
+    """What training processes say through the hook."""
     if not around.is_this_node or not around.settings.agent.hook_socket:
         return None
     from tocsin.collector.training_hook.companion import open_hook
@@ -66,7 +71,8 @@ def _hook(around: Context) -> Companion | None:
     return open_hook(around.settings.agent, around.clock, around.own)
 
 
-def _vllm(around: Context) -> Companion | None:
+def companion_vllm(around: Context) -> Companion | None:
+    """Load and latency of inference servers."""
     if not around.is_this_node or not around.settings.agent.vllm_urls:
         return None
     from tocsin.collector.vllm import open_vllm
@@ -74,7 +80,8 @@ def _vllm(around: Context) -> Companion | None:
     return open_vllm(around.settings.agent, around.clock, around.own)
 
 
-def _host_load(around: Context) -> Companion | None:
+def companion_host_load(around: Context) -> Companion | None:
+    """CPU, storage waits, pressure and memory of the node."""
     wanted = around.settings.agent
     if not around.is_this_node or not wanted.host_load:
         return None
@@ -83,7 +90,8 @@ def _host_load(around: Context) -> Companion | None:
     return HostLoad(wanted.proc, around.clock)
 
 
-def _attribution(around: Context) -> Companion | None:
+def companion_attribution(around: Context) -> Companion | None:
+    """Who owns the processes."""
     wanted = around.settings.agent
     if not around.is_this_node or not wanted.attribution:
         return None
@@ -92,7 +100,8 @@ def _attribution(around: Context) -> Companion | None:
     return AttributionCompanion(Attribution(wanted.proc, wanted.pod_logs))
 
 
-def _notices(around: Context) -> Companion | None:
+def companion_notices(around: Context) -> Companion | None:
+    """Spot and maintenance notices of the cloud."""
     if not around.is_this_node or around.settings.cloud.notices == "off":
         return None
     from tocsin.collector.spot import open_notices
@@ -100,17 +109,19 @@ def _notices(around: Context) -> Companion | None:
     return open_notices(around.settings, around.clock, around.own, around.alarm)
 
 
-COMPANIONS: dict[str, Opener] = {
-    "frozen": _frozen,
-    "kernel_log": _kernel_log,
-    "hook": _hook,
-    "vllm": _vllm,
-    "notices": _notices,
-    "host_load": _host_load,
-    "attribution": _attribution,
-}
-"""Name to opener, in the order in which they are asked: what marks the source's own values comes first, and owners are
-looked up last, for the processes that the others brought. Imports are inside: what is not wanted is not loaded."""
+LAST = "attribution"
+"""Owners are looked up last, for the processes that the others brought."""
+
+
+def find_companion(name: str) -> Opener:
+    """The opener of companion `name`; raises InputError where there is none."""
+    return cast("Opener", load(Kind.COMPANION, name, "companion"))
+
+
+def every_companion() -> list[tuple[str, Opener]]:
+    """Name and opener of all, in the order in which they are asked: Tocsin's, those of other packages, owners."""
+    names = [name for name in plugins(Kind.COMPANION) if name != LAST]
+    return [(name, find_companion(name)) for name in (*names, LAST)]
 
 
 class _Place:
@@ -196,7 +207,7 @@ class Companions:
 
     def __init__(self, around: Context, openers: Iterable[tuple[str, Opener]] | None = None) -> None:
         self.around = around
-        chosen = COMPANIONS.items() if openers is None else openers
+        chosen = every_companion() if openers is None else openers
         places = [_Place(name, opener, around) for name, opener in chosen]
         self._places = [place for place in places if place.wanted]
 

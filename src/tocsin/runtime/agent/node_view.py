@@ -29,7 +29,7 @@ from tocsin.queries.convert import incident_out
 from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.load import load_rules
 from tocsin.rules.schema import RuleSet
-from tocsin.runtime.agent.companions import COMPANIONS, Companions, Context
+from tocsin.runtime.agent.companions import Companions, Context, find_companion
 from tocsin.runtime.agent.scan import BESIDE, apart, at_once, recent
 from tocsin.runtime.agent.sources import open_source
 from tocsin.telemetry.metrics import OwnMetrics
@@ -241,7 +241,7 @@ def local_feed(settings: Settings, source_name: str, clock: Clock, interval_s: f
         source = open_source(source_name, settings, clock)
         stack.callback(source.close)
         around = Context(apart(settings, Path(folder)), clock, OwnMetrics(), source.name)
-        beside = Companions(around, [(name, COMPANIONS[name]) for name in BESIDE])
+        beside = Companions(around, [(name, find_companion(name)) for name in BESIDE])
         stack.callback(beside.close)
         blind = settings.agent.kernel_log != "off" and around.is_this_node and "kernel_log" not in beside.names
         notes = ["the kernel log cannot be read: no XIDs"] if blind else []

@@ -23,7 +23,7 @@ from tocsin.domain.errors import TocsinError
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.identity import Gpu
 from tocsin.domain.reading import Reading, sanitise
-from tocsin.runtime.agent.companions import COMPANIONS, Companions, Context, Opener
+from tocsin.runtime.agent.companions import Companions, Context, Opener, find_companion
 from tocsin.runtime.agent.sources import open_source
 from tocsin.runtime.service_manager import ServiceManager, Stop, Watched
 from tocsin.store.line_protocol.encode import encode
@@ -273,7 +273,9 @@ def once(settings: Settings, name: str, clock: Clock) -> Iterator[dict[str, obje
     """One reading of each GPU of source `name`, with the owners of its processes, as rows: see `Reading.as_json`."""
     own = OwnMetrics()
     source = open_source(name, settings, clock, own)
-    companions = Companions(Context(settings, clock, own, source.name), [("attribution", COMPANIONS["attribution"])])
+    companions = Companions(
+        Context(settings, clock, own, source.name), [("attribution", find_companion("attribution"))]
+    )
     try:
         now_ms = clock.now_ms()
         for reading in companions.enrich(source.read(now_ms), now_ms).readings:

@@ -23,7 +23,7 @@ from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.load import load_rules
 from tocsin.rules.schema import RuleSet
 from tocsin.rules.xid import XidCatalogue
-from tocsin.runtime.agent.companions import COMPANIONS, Companions, Context
+from tocsin.runtime.agent.companions import Companions, Context, find_companion
 from tocsin.runtime.agent.sources import open_source
 from tocsin.telemetry.metrics import OwnMetrics
 
@@ -45,7 +45,7 @@ def scan_node(
     try:
         with tempfile.TemporaryDirectory(prefix="tocsin-scan-") as folder:
             around = Context(apart(settings, Path(folder)), clock, OwnMetrics(), source.name)
-            beside = Companions(around, [(name, COMPANIONS[name]) for name in BESIDE])
+            beside = Companions(around, [(name, find_companion(name)) for name in BESIDE])
             try:
                 wanted = settings.agent.kernel_log != "off" and around.is_this_node
                 blind = ("the kernel log",) if wanted and "kernel_log" not in beside.names else ()

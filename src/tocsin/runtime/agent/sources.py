@@ -1,17 +1,17 @@
-"""The sources that an agent can read, by name. A source is one entry here."""
+"""How the agent opens the sources that Tocsin brings. Imports are inside: one source must not load another's."""
 
 from __future__ import annotations
 
 import ctypes
-import difflib
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from tocsin.collector.source import Source
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import Clock
 from tocsin.domain.errors import InputError, Unavailable
+from tocsin.plugins import Kind, load
 from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics
 
@@ -28,7 +28,8 @@ def _place(settings: Settings) -> Place:
     return Place(wanted.host or socket.gethostname(), wanted.pool, wanted.rack, wanted.labels)
 
 
-def _nvml(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
+def open_nvml(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
+    """The driver's library."""
     from tocsin.collector.nvml.library import PynvmlLibrary
     from tocsin.collector.nvml.source import DEADLINE_SECONDS, NvmlSource
     from tocsin.collector.release import ReleaseRequest
@@ -38,7 +39,8 @@ def _nvml(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
     return NvmlSource(PynvmlLibrary(), _place(settings), deadline, clock=clock, own=own, released=released)
 
 
-def _nvidia_smi(settings: Settings, _clock: Clock, _own: OwnMetrics) -> Source:
+def open_nvidia_smi(settings: Settings, _clock: Clock, _own: OwnMetrics) -> Source:
+    """The program nvidia-smi."""
     from tocsin.collector.nvidia_smi.source import NvidiaSmiSource, SmiProgram
 
     return NvidiaSmiSource(SmiProgram(settings.agent.nvidia_smi_command), _place(settings))
@@ -52,13 +54,13 @@ def _nvml_loads() -> bool:
     return True
 
 
-def _auto(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
+def open_auto(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
     """NVML; nvidia-smi only where no NVML library loads. A library without a driver is a fault to be told, not hidden:
     nvidia-smi would meet the same."""
     if _nvml_loads():
-        return _nvml(settings, clock, own)
+        return open_nvml(settings, clock, own)
     try:
-        source = _nvidia_smi(settings, clock, own)
+        source = open_nvidia_smi(settings, clock, own)
     except Unavailable as error:
         raise Unavailable(
             "no NVML library loads (libnvidia-ml.so.1): install the NVIDIA driver, or give the container the driver "
@@ -69,25 +71,29 @@ def _auto(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
     return source
 
 
-def _dcgm_exporter(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
-    from tocsin.collector.dcgm.exporter import open_dcgm_exporter
+def open_dcgm_exporter(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
+    """The page of dcgm-exporter."""
+    from tocsin.collector.dcgm import exporter
 
-    return open_dcgm_exporter(settings, clock, own)
-
-
-def _dcgmi(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
-    from tocsin.collector.dcgm.dcgmi import open_dcgmi
-
-    return open_dcgmi(settings, clock, own)
+    return exporter.open_dcgm_exporter(settings, clock, own)
 
 
-def _simulated(settings: Settings, clock: Clock, _own: OwnMetrics) -> Source:
+def open_dcgmi(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
+    """The program dcgmi."""
+    from tocsin.collector.dcgm import dcgmi
+
+    return dcgmi.open_dcgmi(settings, clock, own)
+
+
+def open_simulated(settings: Settings, clock: Clock, _own: OwnMetrics) -> Source:
+    """A simulated fleet."""
     from tocsin.collector.simulated import from_settings
 
     return from_settings(settings.simulation, clock.now_ms())
 
 
-def _replay(settings: Settings, clock: Clock, _own: OwnMetrics) -> Source:
+def open_replay(settings: Settings, clock: Clock, _own: OwnMetrics) -> Source:
+    """Recorded telemetry; raises InputError where none is named."""
     from tocsin.collector.replay.source import ReplaySource, read_recording
 
     paths = settings.agent.replay
@@ -97,17 +103,7 @@ def _replay(settings: Settings, clock: Clock, _own: OwnMetrics) -> Source:
 
 
 Opener = Callable[[Settings, Clock, OwnMetrics], Source]
-
-SOURCES: dict[str, Opener] = {
-    "auto": _auto,
-    "nvml": _nvml,
-    "nvidia_smi": _nvidia_smi,
-    "dcgm_exporter": _dcgm_exporter,
-    "dcgmi": _dcgmi,
-    "simulated": _simulated,
-    "replay": _replay,
-}
-"""Name, as in setting ``agent.source``, to what opens it. Imports are inside: one source must not load another's."""
+"""What a plug-in of kind `source` is."""
 
 
 def open_source(name: str, settings: Settings, clock: Clock, own: OwnMetrics | None = None) -> Source:
@@ -115,9 +111,5 @@ def open_source(name: str, settings: Settings, clock: Clock, own: OwnMetrics | N
 
     Raises InputError for an unknown name, and Unavailable where what it reads from is not there.
     """
-    opener = SOURCES.get(name)
-    if opener is None:
-        close = difflib.get_close_matches(name, SOURCES, n=1, cutoff=0.4)
-        hint = f"did you mean {close[0]}? " if close else ""
-        raise InputError("agent.source", name, "is no source", f"{hint}known are {', '.join(sorted(SOURCES))}")
+    opener = cast("Opener", load(Kind.SOURCE, name, "agent.source"))
     return opener(settings, clock, own if own is not None else OwnMetrics())
