@@ -22,11 +22,16 @@ from tocsin.actions.notifications.alertmanager import PATH, alertname, labels_of
 from tocsin.actions.notifications.cloudevents import RESOLVED, SUMMARISED
 from tocsin.actions.notifications.delivery import LONGEST_REST_SECONDS, SIGNATURE_HEADER, is_valid
 from tocsin.actions.notifications.protocol import Delivery, Message, Phase, message_of
+<<<<<<< HEAD
 from tocsin.actions.notifications.registry import ChannelDependencies, build_channel, channels
 from tocsin.domain.action_parameters import NotifyParameters
+=======
+from tocsin.actions.notifications.registry import ChannelDependencies, build_channel
+>>>>>>> 9dad777 (Tests know the one registry)
 from tocsin.domain.clock import MINUTE, ManualClock
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import Severity
+from tocsin.plugins import Kind, plugins
 from tocsin_testing.builders import T0
 from tocsin_testing.notify_world import DECISION, LINKS, channel_settings, means, message
 from tocsin_testing.servers import free_port
@@ -58,7 +63,7 @@ def _body(httpserver: HTTPServer) -> Any:
 
 
 def test_every_kind_of_the_settings_has_a_channel() -> None:
-    assert list(channels()) == sorted([*POSTED, "email"])
+    assert list(plugins(Kind.CHANNEL)) == sorted([*POSTED, "email"])
 
 
 @pytest.mark.parametrize("kind", sorted(set(POSTED) - {"alertmanager"}))

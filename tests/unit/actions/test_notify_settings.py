@@ -62,7 +62,7 @@ HTTP = {"url": "https://example.com/hook"}
         ({"name": "a", "kind": "slack", "url": "hooks.slack.com/5ecret"}, "needs a url"),
         ({"name": "a", "kind": "slack", "url": "https://user:5ecret@example.com/"}, "needs a url"),
         ({"name": "a", "kind": "pagerduty"}, "routing key"),
-        ({"name": "a", "kind": "irc", **HTTP}, "Input should be"),
+        ({"name": "a", "kind": "irc", **HTTP}, "no channel has this name; known are"),
         ({"name": "A b", "kind": "slack", **HTTP}, "pattern"),
         ({"name": "webhook", "kind": "slack", **HTTP}, "name of something else"),
         ({"name": "a", "kind": "slack", "per_minute": 0, **HTTP}, "greater than or equal"),

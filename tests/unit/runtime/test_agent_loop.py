@@ -383,9 +383,7 @@ def test_a_replay_of_nothing_is_one_clear_error() -> None:
 
 
 def test_an_unknown_source_is_named_with_the_nearest() -> None:
-    with pytest.raises(
-        InputError, match=r"agent\.source = 'simulate': no source has this name; did you mean simulated\?"
-    ):
+    with pytest.raises(InputError, match=r"agent\.source = 'simulate': .*; did you mean simulated\?"):
         open_source("simulate", Settings(), ManualClock(T0))
 
 

@@ -51,7 +51,7 @@ def test_auto_is_nvidia_smi_where_no_library_loads(tmp_path: Path, monkeypatch: 
     class Smi:
         name = "nvidia_smi"
 
-    monkeypatch.setattr(sources, "_nvidia_smi", lambda *around: asked.append(around) or Smi())
+    monkeypatch.setattr(sources, "open_nvidia_smi", lambda *around: asked.append(around) or Smi())
     assert open_source("auto", settings(), ManualClock(T0)).name == "nvidia_smi"
     assert len(asked) == 1
 
