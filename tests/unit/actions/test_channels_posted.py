@@ -22,12 +22,8 @@ from tocsin.actions.notifications.alertmanager import PATH, alertname, labels_of
 from tocsin.actions.notifications.cloudevents import RESOLVED, SUMMARISED
 from tocsin.actions.notifications.delivery import LONGEST_REST_SECONDS, SIGNATURE_HEADER, is_valid
 from tocsin.actions.notifications.protocol import Delivery, Message, Phase, message_of
-<<<<<<< HEAD
-from tocsin.actions.notifications.registry import ChannelDependencies, build_channel, channels
-from tocsin.domain.action_parameters import NotifyParameters
-=======
 from tocsin.actions.notifications.registry import ChannelDependencies, build_channel
->>>>>>> 9dad777 (Tests know the one registry)
+from tocsin.domain.action_parameters import NotifyParameters
 from tocsin.domain.clock import MINUTE, ManualClock
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import Severity
