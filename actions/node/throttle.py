@@ -20,7 +20,7 @@ SAMPLE_SECONDS = 1.0
 
 
 @dataclass
-class Throttle:
+class ActiveThrottle:
     """An order in hand. Times are seconds on the agent's monotonic scale.
 
     `begin` looks at the GPU again and may refuse; `sample` does what is due. Both raise LimitFailure, after which the

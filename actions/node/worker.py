@@ -16,7 +16,7 @@ from tocsin.actions.node.markers import MarkerFolder
 from tocsin.actions.node.ports import Asked, HookPort, PowerPort, ResetPort
 from tocsin.actions.node.reset import ResetResult, run_reset
 from tocsin.actions.node.thermal import ThermalSettings
-from tocsin.actions.node.throttle import Throttle
+from tocsin.actions.node.throttle import ActiveThrottle
 from tocsin.domain.action_parameters import ThrottleKind
 from tocsin.domain.clock import Clock
 from tocsin.domain.errors import InputError, TocsinError
@@ -153,7 +153,7 @@ class NodeWorker:
         self._folder = folder
         self._clock = clock
         self._epoch = folder.highest_epoch()
-        self._throttles: dict[str, Throttle] = {}
+        self._throttles: dict[str, ActiveThrottle] = {}
         self._requests: dict[str, HookRequest] = {}
         self._resets: dict[str, tuple[Order, Future[ResetResult]]] = {}
         self._ended: dict[str, OrderReport] = {}
@@ -288,7 +288,9 @@ class NodeWorker:
         if problem:
             return OrderState.REFUSED, problem
         now_s = self._clock.monotonic()
-        throttle = Throttle(order, now_s, now_s + order.lease_seconds, self._rules.thermal, self._rules.arm_seconds)
+        throttle = ActiveThrottle(
+            order, now_s, now_s + order.lease_seconds, self._rules.thermal, self._rules.arm_seconds
+        )
         try:
             return OrderState.RESTORED, throttle.rehearse(self._ports.power, self._writer)
         except LimitFailure as failure:
@@ -301,7 +303,7 @@ class NodeWorker:
             return f"the GPU is under another order already ({other.order.key})"
         return "an earlier limit of this GPU could not be given back yet" if order.gpu in self._left else ""
 
-    def _on(self, gpu: str, kind: ThrottleKind | None = None) -> list[Throttle]:
+    def _on(self, gpu: str, kind: ThrottleKind | None = None) -> list[ActiveThrottle]:
         """The throttles of a GPU, those of one kind where it is named."""
         return [each for each in self._throttles.values() if each.order.gpu == gpu and kind in (None, each.kind)]
 
@@ -316,7 +318,9 @@ class NodeWorker:
             self._end(order, OrderState.REFUSED, problem)
             return
         now_s = self._clock.monotonic()
-        throttle = Throttle(order, now_s, now_s + order.lease_seconds, self._rules.thermal, self._rules.arm_seconds)
+        throttle = ActiveThrottle(
+            order, now_s, now_s + order.lease_seconds, self._rules.thermal, self._rules.arm_seconds
+        )
         try:
             throttle.begin(self._ports.power, self._writer)
         except LimitFailure as failure:
@@ -358,7 +362,7 @@ class NodeWorker:
 
     # ------------------------------------------------------------------ going on
 
-    def _sample(self, throttle: Throttle, now_s: float) -> None:
+    def _sample(self, throttle: ActiveThrottle, now_s: float) -> None:
         lapsed = throttle.lapsed(now_s)
         if lapsed:
             self._release(throttle, OrderState.EXPIRED, lapsed)
@@ -385,7 +389,7 @@ class NodeWorker:
                 each.see(now)
                 self._report_throttle(each)
 
-    def _gone_long(self, throttle: Throttle) -> bool:
+    def _gone_long(self, throttle: ActiveThrottle) -> bool:
         return throttle.lapsed(self._clock.monotonic()) != ""
 
     def _look_at(self, request: HookRequest) -> None:
@@ -408,7 +412,7 @@ class NodeWorker:
 
     # ------------------------------------------------------------------ ending
 
-    def _release(self, throttle: Throttle, state: OrderState, detail: str) -> None:
+    def _release(self, throttle: ActiveThrottle, state: OrderState, detail: str) -> None:
         order = throttle.order
         self._throttles.pop(order.key, None)
         self._writer.release(order)
@@ -441,7 +445,7 @@ class NodeWorker:
         order: Order,
         state: OrderState,
         detail: str,
-        throttle: Throttle | None = None,
+        throttle: ActiveThrottle | None = None,
         figures: Mapping[str, float] | None = None,
     ) -> None:
         now_ms = self._clock.now_ms()
@@ -456,7 +460,7 @@ class NodeWorker:
             self._ended.pop(next(iter(self._ended)))
         self._report(report)
 
-    def _report_throttle(self, throttle: Throttle) -> None:
+    def _report_throttle(self, throttle: ActiveThrottle) -> None:
         self._reported_s[throttle.order.key] = self._clock.monotonic()
         self._report(throttle.report(throttle.state, throttle.detail, self._clock.now_ms(), throttle.now))
 

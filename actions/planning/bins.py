@@ -94,7 +94,7 @@ Option = tuple[float, Place, Hashable]
 
 
 @dataclass(frozen=True, slots=True)
-class Bin:
+class PackingBin:
     """`kind` says what fits at all; bins of one kind and state are alike."""
 
     name: str
@@ -106,7 +106,7 @@ class Bin:
 class Bins(Protocol):
     """Bins in the order in which they are preferred, units, and each unit's home as (bin, place)."""
 
-    bins: list[Bin]
+    bins: list[PackingBin]
     units: list[Unit]
     homes: list[tuple[int, Place]]
     classes: list[Hashable]
@@ -174,14 +174,16 @@ class FleetBins:
         self._measures: dict[Hashable, float] = {}
         self._options: dict[Hashable, tuple[Option, ...]] = {}
 
-    def _bin(self, state: FleetState, node: FleetNode, limits: PlanLimits) -> Bin:
+    def _bin(self, state: FleetState, node: FleetNode, limits: PlanLimits) -> PackingBin:
         slots = [slot for slot in state.by_host[node.host] if slot.mode is not GpuMode.MIG]
         exclusive = [slot for slot in slots if slot.mode is GpuMode.EXCLUSIVE]
         whole = sum(state.free(slot.uuid) >= 1.0 - SHARE_EPSILON for slot in exclusive)
         shares = tuple(round(state.free(slot.uuid), 9) for slot in slots if slot.mode is GpuMode.TIME_SLICE)
         cpus = state.cpus_left(node.host) if self._counts_cpus else math.inf
         kind = HostKind(node.pool, slots[0].model if slots else "", node.risk <= limits.most_risk)
-        return Bin(node.host, node.host, kind, HostState(whole, shares, None if math.isinf(cpus) else round(cpus, 6)))
+        return PackingBin(
+            node.host, node.host, kind, HostState(whole, shares, None if math.isinf(cpus) else round(cpus, 6))
+        )
 
     def _class(self, state: FleetState, unit: Unit) -> HostClass:
         node = state.nodes[unit.host]
@@ -322,10 +324,10 @@ class MigBins:
         self._measures: dict[Hashable, float] = {}
         self._options: dict[Hashable, tuple[Option, ...]] = {}
 
-    def _bin(self, state: FleetState, slot: Slot, limits: PlanLimits) -> Bin:
+    def _bin(self, state: FleetState, slot: Slot, limits: PlanLimits) -> PackingBin:
         node = state.nodes[slot.host]
         kind = MigKind(node.pool, slot.model, slot.template, node.risk <= limits.most_risk)
-        return Bin(slot.uuid, slot.host, kind, state.layout(slot.uuid))
+        return PackingBin(slot.uuid, slot.host, kind, state.layout(slot.uuid))
 
     def measure(self, kind: Hashable, state: Hashable) -> float:
         assert isinstance(kind, MigKind)

@@ -15,8 +15,8 @@ from tocsin.actions.planning.state import (
     Budget,
     FleetNode,
     FleetState,
+    GpuHold,
     GpuMode,
-    Hold,
     LeftOut,
     Pool,
     Slot,
@@ -146,7 +146,7 @@ def _slot(reading: Reading, sharers: int, known: Knowledge) -> Slot:
 
 
 def _works(newest: Mapping[str, Reading], slots: Mapping[str, Slot], known: Knowledge) -> list[Workload]:
-    held: dict[tuple[str, str], list[tuple[Hold, str]]] = defaultdict(list)
+    held: dict[tuple[str, str], list[tuple[GpuHold, str]]] = defaultdict(list)
     for uuid, one in newest.items():
         gpu = one.gpu
         names = sorted({_work_name(owner, gpu) for owner in one.owners})
@@ -154,9 +154,9 @@ def _works(newest: Mapping[str, Reading], slots: Mapping[str, Slot], known: Know
             if gpu.is_mig:
                 placement = _placed(known, gpu.parent).get(uuid)
                 if placement is not None and gpu.parent in slots:
-                    held[name, gpu.host].append((Hold(gpu.parent, 1.0, placement[1]), placement[0]))
+                    held[name, gpu.host].append((GpuHold(gpu.parent, 1.0, placement[1]), placement[0]))
             elif uuid in slots and slots[uuid].mode is not GpuMode.MIG:
-                held[name, gpu.host].append((Hold(uuid, 1.0 / len(names)), ""))
+                held[name, gpu.host].append((GpuHold(uuid, 1.0 / len(names)), ""))
     hosts: dict[str, int] = defaultdict(int)
     for name, _ in held:
         hosts[name] += 1
@@ -170,7 +170,7 @@ def _works(newest: Mapping[str, Reading], slots: Mapping[str, Slot], known: Know
 def _pieces(
     name: str,
     host: str,
-    found: list[tuple[Hold, str]],
+    found: list[tuple[GpuHold, str]],
     several: bool,
     slots: Mapping[str, Slot],
     known: Knowledge,
@@ -191,7 +191,7 @@ def _pieces(
     return pieces
 
 
-def _is_guessed(hold: Hold, known: Knowledge) -> bool:
+def _is_guessed(hold: GpuHold, known: Knowledge) -> bool:
     layout = known.layouts[hold.gpu]
     return any(start == hold.start for uuid, (_, start) in _placed(known, hold.gpu).items() if uuid in layout.guessed)
 
@@ -205,13 +205,13 @@ def _unseen(slots: Mapping[str, Slot], works: Iterable[Workload], known: Knowled
             for name, (profile, start) in _placed(known, uuid).items():
                 busy = (uuid if is_unread(name, uuid) else name) in known.at_work
                 if busy and (uuid, start) not in held:
-                    made.append(_nobodys(name, Hold(uuid, 1.0, start), slot, profile))
+                    made.append(_nobodys(name, GpuHold(uuid, 1.0, start), slot, profile))
         elif uuid in known.at_work and (uuid, None) not in held:
-            made.append(_nobodys(uuid, Hold(uuid), slot))
+            made.append(_nobodys(uuid, GpuHold(uuid), slot))
     return made
 
 
-def _nobodys(name: str, hold: Hold, slot: Slot, profile: str = "") -> Workload:
+def _nobodys(name: str, hold: GpuHold, slot: Slot, profile: str = "") -> Workload:
     work = Workload(f"unseen/{name}", holds=(hold,), profile=profile, model=slot.model)
     return replace(work, movable=False, stays=UNSEEN)
 

@@ -12,7 +12,7 @@ from tocsin.actions.planning.arrangement import EPSILON, Arrangement, Spot
 from tocsin.actions.planning.bins import Bins, FleetBins, MigBins, fleet_figures, mig_figures
 from tocsin.actions.planning.plan import Move, Plan, Refusal, Step, StepKind
 from tocsin.actions.planning.simulation import Simulation
-from tocsin.actions.planning.state import FleetState, GpuMode, Hold
+from tocsin.actions.planning.state import FleetState, GpuHold, GpuMode
 from tocsin.actions.planning.units import HOUR_S, PlanLimits, Unit, units_of
 from tocsin.domain.words import counted
 
@@ -171,14 +171,14 @@ def _moves(
     free: list[str] | None = None
     for work in piece.works:
         if work.profile:
-            target: tuple[Hold, ...] = (Hold(name, 1.0, place),)
+            target: tuple[GpuHold, ...] = (GpuHold(name, 1.0, place),)
         elif work.gpus < 1:
             shared = [slot.uuid for slot in state.by_host[host] if slot.mode is GpuMode.TIME_SLICE]
-            target = (Hold(shared[place], work.gpus),)
+            target = (GpuHold(shared[place], work.gpus),)
         else:
             free = simulation.free_whole(host, work.model) if free is None else free
             taken, free = free[: int(work.gpus)], free[int(work.gpus) :]
-            target = tuple(Hold(uuid) for uuid in taken)
+            target = tuple(GpuHold(uuid) for uuid in taken)
         moves.append(Move(work.id, simulation.work(work.id).holds, target))
     return tuple(moves)
 

@@ -16,7 +16,7 @@ from tocsin.actions.planning.placement import evacuate
 from tocsin.actions.planning.plan import Step, StepKind
 from tocsin.actions.planning.scaling import replace_before_drain
 from tocsin.actions.planning.simulation import PlanBroken, Simulation
-from tocsin.actions.planning.state import FleetNode, FleetState, Hold, Pool, Slot, Workload
+from tocsin.actions.planning.state import FleetNode, FleetState, GpuHold, Pool, Slot, Workload
 from tocsin.actions.planning.units import PlanLimits
 
 POOL = "train"
@@ -234,7 +234,9 @@ def _pool(rng: random.Random, spec: DrillSpec) -> FleetState:
         for size in rng.choice(((4,), (2, 2), (4, 2), (2, 1), (2, 2, 1))):
             held, free = free[:size], free[size:]
             name = f"{host}-job-{len(works)}"
-            works[name] = Workload(name, float(size), tuple(Hold(uuid) for uuid in held), lost_s=600.0, restart_s=300.0)
+            works[name] = Workload(
+                name, float(size), tuple(GpuHold(uuid) for uuid in held), lost_s=600.0, restart_s=300.0
+            )
     pool = Pool(
         POOL,
         floor_gpus=GPUS * (spec.nodes - spec.spare),

@@ -9,7 +9,16 @@ from dataclasses import dataclass, field, replace
 from tocsin.actions.planning.bins import fleet_figures, mig_unusable
 from tocsin.actions.planning.plan import Move, Plan, Refusal, Step, StepKind
 from tocsin.actions.planning.simulation import Simulation, misfit
-from tocsin.actions.planning.state import SHARE_EPSILON, TEMPLATES, FleetNode, FleetState, GpuMode, Hold, Slot, Workload
+from tocsin.actions.planning.state import (
+    SHARE_EPSILON,
+    TEMPLATES,
+    FleetNode,
+    FleetState,
+    GpuHold,
+    GpuMode,
+    Slot,
+    Workload,
+)
 from tocsin.actions.planning.units import HOUR_S, PlanLimits, pinned, price
 from tocsin.domain.fragmentation import free_slices
 from tocsin.domain.fragmentation_fleet import Node as FreeNode
@@ -39,7 +48,7 @@ class Candidate:
     """A place: what the work would hold, and what that costs in GPU-hours, by reason."""
 
     host: str
-    holds: tuple[Hold, ...]
+    holds: tuple[GpuHold, ...]
     terms: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -66,18 +75,18 @@ def candidates(
     return sorted(found, key=lambda one: (one.cost, one.host))
 
 
-def _holds(state: FleetState, work: Workload, able: Sequence[Slot]) -> tuple[Hold, ...]:
+def _holds(state: FleetState, work: Workload, able: Sequence[Slot]) -> tuple[GpuHold, ...]:
     if work.profile:
         return _instance(state, work, able)
     if work.gpus < 1:
         shares = [(state.free(slot.uuid), slot.uuid) for slot in able]
         fitting = [one for one in shares if one[0] >= work.gpus - SHARE_EPSILON]
-        return (Hold(min(fitting)[1], work.gpus),) if fitting else ()
+        return (GpuHold(min(fitting)[1], work.gpus),) if fitting else ()
     whole = [slot.uuid for slot in able if state.free(slot.uuid) >= 1.0 - SHARE_EPSILON]
-    return tuple(Hold(uuid) for uuid in whole[: int(work.gpus)]) if len(whole) >= work.gpus else ()
+    return tuple(GpuHold(uuid) for uuid in whole[: int(work.gpus)]) if len(whole) >= work.gpus else ()
 
 
-def _instance(state: FleetState, work: Workload, able: Sequence[Slot]) -> tuple[Hold, ...]:
+def _instance(state: FleetState, work: Workload, able: Sequence[Slot]) -> tuple[GpuHold, ...]:
     best: tuple[float, str, int] | None = None
     for slot in able:
         template = TEMPLATES[slot.template]
@@ -92,11 +101,11 @@ def _instance(state: FleetState, work: Workload, able: Sequence[Slot]) -> tuple[
             change = mig_unusable(after, state.demand, template) - mig_unusable(layout, state.demand, template)
             if best is None or (change, slot.uuid, -start) < (best[0], best[1], -best[2]):
                 best = change, slot.uuid, start
-    return (Hold(best[1], 1.0, best[2]),) if best else ()
+    return (GpuHold(best[1], 1.0, best[2]),) if best else ()
 
 
 def _terms(
-    state: FleetState, work: Workload, node: FleetNode, holds: tuple[Hold, ...], limits: PlanLimits, weights: Weights
+    state: FleetState, work: Workload, node: FleetNode, holds: tuple[GpuHold, ...], limits: PlanLimits, weights: Weights
 ) -> dict[str, float]:
     held = math.fsum(state.share_of(work, hold) for hold in holds)
     lost_s = work.checkpoint_every_s / 2 if work.checkpoint_every_s else LOSS_S
@@ -111,7 +120,7 @@ def _terms(
     }
 
 
-def _fragmentation(state: FleetState, work: Workload, host: str, holds: tuple[Hold, ...]) -> float:
+def _fragmentation(state: FleetState, work: Workload, host: str, holds: tuple[GpuHold, ...]) -> float:
     """How much F rises, in GPUs, if `work` starts with `holds`."""
     if work.profile:
         slot = state.gpus[holds[0].gpu]

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from tocsin.actions.planning.state import FleetState, Hold, Workload
+from tocsin.actions.planning.state import FleetState, GpuHold, Workload
 from tocsin.domain.action_parameters import ActionParameters
 from tocsin.domain.finding import ActionKind, Category, Finding, Severity
 from tocsin.domain.owner import Owner
@@ -48,8 +48,8 @@ class Move:
     """One piece of work and what it holds after; `source` is empty where it starts anew."""
 
     work: str
-    source: tuple[Hold, ...]
-    target: tuple[Hold, ...]
+    source: tuple[GpuHold, ...]
+    target: tuple[GpuHold, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from tocsin.actions.planning.state import (
     Budget,
     FleetNode,
     FleetState,
+    GpuHold,
     GpuMode,
-    Hold,
     Pool,
     Slot,
     Workload,
@@ -182,8 +182,8 @@ class _Churn:
             self._free[hold.gpu] += sign * hold.share
         self._cpus[self.state.gpus[work.holds[0].gpu].host] += sign * work.cpus
 
-    def _place(self, pool: str, gpus: float, cpus: float) -> tuple[Hold, ...]:
-        best: tuple[float, tuple[Hold, ...]] | None = None
+    def _place(self, pool: str, gpus: float, cpus: float) -> tuple[GpuHold, ...]:
+        best: tuple[float, tuple[GpuHold, ...]] | None = None
         mode = GpuMode.TIME_SLICE if gpus < 1 else GpuMode.EXCLUSIVE
         for host in self._hosts[pool]:
             slots = [slot.uuid for slot in self.state.by_host[host] if slot.mode is mode]
@@ -193,7 +193,7 @@ class _Churn:
             free = sum(self._free[uuid] for uuid in slots) + self._rng.random()
             if best is None or free > best[0]:
                 wanted = self._rng.sample(able, max(1, int(gpus)))
-                best = free, tuple(Hold(uuid, min(gpus, 1.0)) for uuid in sorted(wanted))
+                best = free, tuple(GpuHold(uuid, min(gpus, 1.0)) for uuid in sorted(wanted))
         return best[1] if best else ()
 
     def _template(self, kind: _Kind, size: float, name: str) -> Workload:
@@ -308,7 +308,7 @@ def _begin(rng: random.Random, name: str, works: dict[str, Workload], layouts: d
     stateful = rng.random() < 0.4
     works[name] = Workload(
         name,
-        holds=(Hold(uuid, 1.0, start),),
+        holds=(GpuHold(uuid, 1.0, start),),
         profile=profile,
         cpus=2.0,
         budgets=() if stateful else (f"serve-{rng.randrange(40):02d}",),

@@ -12,8 +12,8 @@ from tocsin.actions.planning.state import (
     TEMPLATES,
     FleetNode,
     FleetState,
+    GpuHold,
     GpuMode,
-    Hold,
     Pool,
     Slot,
     Workload,
@@ -313,7 +313,7 @@ def misfit(work: Workload, node: FleetNode, slots: Iterable[Slot], most_risk: fl
     return ""
 
 
-def whole_request(work: Workload, holds: Iterable[Hold]) -> bool:
+def whole_request(work: Workload, holds: Iterable[GpuHold]) -> bool:
     """Whether `holds` are what `work` asks for: one instance, one share, or so many whole GPUs."""
     found = list(holds)
     if work.profile:

@@ -84,7 +84,7 @@ class FleetNode:
 
 @with_config(STRICT)
 @dataclass(frozen=True, slots=True, order=True)
-class Hold:
+class GpuHold:
     """What a piece of work has of one GPU: a `share` of it, or the MIG instance that begins at slice `start`."""
 
     gpu: str
@@ -109,7 +109,7 @@ class Workload:
 
     id: str
     gpus: float = 1.0
-    holds: tuple[Hold, ...] = ()
+    holds: tuple[GpuHold, ...] = ()
     profile: str = ""
     gang: str = ""
     priority: int = 0
@@ -140,7 +140,7 @@ class Workload:
         return f"gang {self.gang}" if self.gang else self.id
 
 
-def share_of(slot: Slot, work: Workload, hold: Hold) -> float:
+def share_of(slot: Slot, work: Workload, hold: GpuHold) -> float:
     """The share of the GPU `slot` that `hold` of `work` is, 0 to 1; of MIG instances that of the memory slices."""
     if not work.profile:
         return hold.share
@@ -256,7 +256,7 @@ class FleetState:
         """The host that `work` is on; empty while it waits."""
         return self.gpus[work.holds[0].gpu].host if work.holds else ""
 
-    def share_of(self, work: Workload, hold: Hold) -> float:
+    def share_of(self, work: Workload, hold: GpuHold) -> float:
         """The share of the GPU that `hold` is, 0 to 1."""
         return share_of(self.gpus[hold.gpu], work, hold)
 
@@ -319,13 +319,6 @@ class FleetState:
         return self._copy(
             nodes={**self.nodes, **{node.host: node for node in nodes}},
             gpus={**self.gpus, **{slot.uuid: slot for slot in gpus}},
-        )
-
-    def without_node(self, host: str) -> FleetState:
-        """A copy without a host and its GPUs; its work must have left."""
-        return self._copy(
-            nodes={name: node for name, node in self.nodes.items() if name != host},
-            gpus={uuid: slot for uuid, slot in self.gpus.items() if slot.host != host},
         )
 
     def _copy(

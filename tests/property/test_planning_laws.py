@@ -16,7 +16,7 @@ from tocsin.actions.planning.plan import Plan, Step, StepKind
 from tocsin.actions.planning.power import FLOOR_SHARE, PowerBudget, power_caps
 from tocsin.actions.planning.scaling import PoolDemand, ScalingPolicy, follow_demand, replace_before_drain, scale_in
 from tocsin.actions.planning.simulation import PlanBroken, Simulation
-from tocsin.actions.planning.state import Budget, FleetNode, FleetState, GpuMode, Hold, Pool, Slot, Workload
+from tocsin.actions.planning.state import Budget, FleetNode, FleetState, GpuHold, GpuMode, Pool, Slot, Workload
 from tocsin.actions.planning.units import PlanLimits
 from tocsin.domain.fragmentation import SEVEN_SLICE, Placement, mig_capacity
 from tocsin.domain.fragmentation_fleet import Task
@@ -31,7 +31,7 @@ def works(draw: st.DrawFn, host: str, free: list[str], number: int) -> Workload:
     return Workload(
         f"w{number:02d}",
         float(size),
-        tuple(Hold(free.pop()) for _ in range(size)),
+        tuple(GpuHold(free.pop()) for _ in range(size)),
         gang=draw(st.sampled_from(["", "", "", "g1", "g2"])),
         priority=draw(st.integers(0, 3)),
         budgets=draw(st.sampled_from([(), (), ("b0",), ("b1",), ("b2",)])),
@@ -117,7 +117,7 @@ def mig_fleets(draw: st.DrawFn) -> FleetState:
             found[name] = Workload(
                 name,
                 1.0,
-                (Hold(uuid, 1.0, start),),
+                (GpuHold(uuid, 1.0, start),),
                 profile,
                 budgets=draw(st.sampled_from([(), ("b0",), ("b1",)])),
                 lost_s=draw(st.none() | seconds),
@@ -218,7 +218,7 @@ def _placed_anew(state: FleetState, steps: list[Step]) -> list[Step]:
             host = state.gpus[move.target[0].gpu].host
             free = [uuid for uuid in stage.free_whole(host, "") if uuid not in taken][: len(move.target)]
             taken |= set(free)
-            moves.append(replace(move, target=tuple(Hold(uuid) for uuid in free)))
+            moves.append(replace(move, target=tuple(GpuHold(uuid) for uuid in free)))
         made.append(replace(step, moves=tuple(moves)))
         stage.do(made[-1])
     return made

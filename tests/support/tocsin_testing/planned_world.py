@@ -16,7 +16,7 @@ from tocsin.actions.planning.foresight import alone
 from tocsin.actions.planning.plan import Move, Step, StepKind
 from tocsin.actions.planning.scaling import PoolDemand, new_names
 from tocsin.actions.planning.simulation import PlanBroken, Simulation
-from tocsin.actions.planning.state import FleetState, Hold
+from tocsin.actions.planning.state import FleetState, GpuHold
 from tocsin.config.planning import PlanningSettings
 from tocsin.config.settings import ActionSettings
 from tocsin.domain.action_parameters import (
@@ -114,7 +114,7 @@ class StagedManager:
         work = works[0]
         places = [place.partition("@") for place in to.split()]
         share = 1.0 if work.gpus >= 1 or work.profile else work.gpus
-        target = tuple(Hold(gpu, share, int(start) if start else None) for gpu, _, start in places)
+        target = tuple(GpuHold(gpu, share, int(start) if start else None) for gpu, _, start in places)
         self._run(Step(StepKind.MOVE, name, "", (Move(work.id, work.holds, target),)))
         back_ms = self.clock.now_ms() + round(work.restart_s * SECOND)
         self._resting += [(budget, back_ms) for budget in work.budgets]

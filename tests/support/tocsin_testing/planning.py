@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tocsin.actions.planning.state import Budget, FleetNode, FleetState, GpuMode, Hold, Pool, Slot, Workload
+from tocsin.actions.planning.state import Budget, FleetNode, FleetState, GpuHold, GpuMode, Pool, Slot, Workload
 from tocsin.domain.fragmentation_fleet import Task
 
 MIX = (Task(1.0, 0.5), Task(4.0, 0.25), Task(8.0, 0.25))
@@ -18,12 +18,12 @@ def nodes(count: int, gpus: int = 8, **more: object) -> tuple[dict[str, FleetNod
     return hosts, {slot.uuid: slot for slot in slots}
 
 
-def on(host: str, *indices: int) -> tuple[Hold, ...]:
+def on(host: str, *indices: int) -> tuple[GpuHold, ...]:
     """Whole GPUs of a host."""
-    return tuple(Hold(f"{host}/{index}") for index in indices)
+    return tuple(GpuHold(f"{host}/{index}") for index in indices)
 
 
-def work(name: str, holds: tuple[Hold, ...] = (), gpus: float | None = None, **more: object) -> Workload:
+def work(name: str, holds: tuple[GpuHold, ...] = (), gpus: float | None = None, **more: object) -> Workload:
     """Work without state that restarts in a minute."""
     fields: dict[str, object] = {"lost_s": 0.0, "restart_s": 60.0, "model": MODEL, "pool": "p", **more}
     return Workload(name, float(len(holds)) if gpus is None else gpus, holds, **fields)  # type: ignore[arg-type]
@@ -45,7 +45,7 @@ def mig_fleet(layouts: Iterable[Iterable[tuple[str, int]]], demand: dict[str, fl
         for place, (profile, start) in enumerate(layout):
             name = f"w{number}-{place}"
             fields: dict[str, object] = {"lost_s": 0.0, "restart_s": 60.0, **more}
-            works[name] = Workload(name, 1.0, (Hold(uuid, 1.0, start),), profile, **fields)  # type: ignore[arg-type]
+            works[name] = Workload(name, 1.0, (GpuHold(uuid, 1.0, start),), profile, **fields)  # type: ignore[arg-type]
     return FleetState(nodes={"n0": FleetNode("n0", "p")}, gpus=slots, works=works, demand=demand)
 
 

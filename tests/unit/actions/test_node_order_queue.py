@@ -1,4 +1,4 @@
-"""The brain's board of orders, and the executor that fills it."""
+"""The brain's queue of orders, and the executor that fills it."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def written(ranks: tuple[Rank, ...]) -> str:
 ALL = tuple(Rank(gpu.host, gpu.uuid) for gpu in GPUS.values())
 
 
-class Desk:
-    """A board with its executor, and decisions for it."""
+class QueueRig:
+    """A queue with its executor, and decisions for it."""
 
     def __init__(self) -> None:
         self.clock = ManualClock(T0)
-        self.board = OrderQueue(self.clock, lease_seconds=900.0, hold_seconds=4 * 3600.0)
-        self.executor = NodeAgents(self.board, self.clock)
+        self.queue = OrderQueue(self.clock, lease_seconds=900.0, hold_seconds=4 * 3600.0)
+        self.executor = NodeAgents(self.queue, self.clock)
 
     def decision(self, action: ActionKind = ActionKind.THROTTLE, gpu: str = HOT, **parameters: str) -> Decision:
         return Decision(
@@ -65,12 +65,12 @@ class Desk:
 
     def say(self, order: Order, state: OrderState, detail: str = "said", **more: object) -> bool:
         report = OrderReport(order, state, detail, self.clock.now_ms(), **more)  # type: ignore[arg-type]
-        return self.board.report(report)
+        return self.queue.report(report)
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def rig() -> QueueRig:
+    return QueueRig()
 
 
 def view(job: str = "", **more: object) -> FleetView:
@@ -78,125 +78,125 @@ def view(job: str = "", **more: object) -> FleetView:
     return FleetView(T0, 0, gpus, policy=Policy(settings()), **more)  # type: ignore[arg-type]
 
 
-def test_a_decision_waits_for_its_agent_and_ends_with_its_word(desk: Desk) -> None:
-    decision = desk.decision()
-    first = desk.executor.execute(decision)
+def test_a_decision_waits_for_its_agent_and_ends_with_its_word(rig: QueueRig) -> None:
+    decision = rig.decision()
+    first = rig.executor.execute(decision)
     assert (first.ok, first.pending) == (True, True)
-    (order,) = desk.board.for_host("node-0")
+    (order,) = rig.queue.for_host("node-0")
     assert (order.gpu, order.lease_seconds, order.decision) == (HOT, 900.0, decision.id)
-    assert desk.board.for_host("node-1") == []
-    desk.say(order, OrderState.APPLIED, figures={"limit_lowered_watts": 52.5})
-    done = desk.executor.execute(decision)
+    assert rig.queue.for_host("node-1") == []
+    rig.say(order, OrderState.APPLIED, figures={"limit_lowered_watts": 52.5})
+    done = rig.executor.execute(decision)
     assert (done.ok, done.pending, done.lasting) == (True, False, True)
     assert done.effect == {"limit_lowered_watts": 52.5}
 
 
-def test_one_key_is_one_order_also_after_a_restart_of_the_brain(desk: Desk) -> None:
-    desk.executor.execute(desk.decision())
-    before = desk.board.for_host("node-0")
-    again = Desk()
+def test_one_key_is_one_order_also_after_a_restart_of_the_brain(rig: QueueRig) -> None:
+    rig.executor.execute(rig.decision())
+    before = rig.queue.for_host("node-0")
+    again = QueueRig()
     again.executor.execute(again.decision())
     again.executor.execute(again.decision())
-    assert again.board.for_host("node-0") == before
+    assert again.queue.for_host("node-0") == before
 
 
-def test_an_order_that_no_agent_takes_fails_with_the_reason(desk: Desk) -> None:
-    decision = desk.decision()
-    desk.executor.execute(decision)
-    desk.clock.advance(HOUR)
-    assert desk.board.for_host("node-0") == []
-    result = desk.executor.execute(decision)
+def test_an_order_that_no_agent_takes_fails_with_the_reason(rig: QueueRig) -> None:
+    decision = rig.decision()
+    rig.executor.execute(decision)
+    rig.clock.advance(HOUR)
+    assert rig.queue.for_host("node-0") == []
+    result = rig.executor.execute(decision)
     assert (result.ok, result.certain) == (False, True)
     assert "the agent of node-0 took no order in time" in result.detail
 
 
-def test_an_agent_that_dies_with_an_order_does_not_hold_it_for_ever(desk: Desk) -> None:
-    decision = desk.decision()
-    desk.executor.execute(decision)
-    desk.say(desk.board.for_host("node-0")[0], OrderState.PENDING)
-    desk.clock.advance(HOUR + 14 * MINUTE)
-    assert desk.executor.execute(decision).pending
-    desk.clock.advance(MINUTE)
-    result = desk.executor.execute(decision)
+def test_an_agent_that_dies_with_an_order_does_not_hold_it_for_ever(rig: QueueRig) -> None:
+    decision = rig.decision()
+    rig.executor.execute(decision)
+    rig.say(rig.queue.for_host("node-0")[0], OrderState.PENDING)
+    rig.clock.advance(HOUR + 14 * MINUTE)
+    assert rig.executor.execute(decision).pending
+    rig.clock.advance(MINUTE)
+    result = rig.executor.execute(decision)
     assert (result.ok, result.certain) == (False, False)
 
 
 @pytest.mark.parametrize(("state", "certain"), [(OrderState.REFUSED, True), (OrderState.FAILED, False)])
-def test_a_refusal_is_a_failure_that_says_why(desk: Desk, state: OrderState, certain: bool) -> None:
-    decision = desk.decision()
-    desk.executor.execute(decision)
-    desk.say(desk.board.for_host("node-0")[0], state, "not hot")
-    result = desk.executor.execute(decision)
+def test_a_refusal_is_a_failure_that_says_why(rig: QueueRig, state: OrderState, certain: bool) -> None:
+    decision = rig.decision()
+    rig.executor.execute(decision)
+    rig.say(rig.queue.for_host("node-0")[0], state, "not hot")
+    result = rig.executor.execute(decision)
     assert (result.ok, result.detail, result.certain) == (False, "not hot", certain)
 
 
-def test_one_that_was_not_needed_leaves_nothing_behind(desk: Desk) -> None:
-    decision = desk.decision()
-    desk.executor.execute(decision)
-    desk.say(desk.board.for_host("node-0")[0], OrderState.EXPIRED, "it was not needed")
-    result = desk.executor.execute(decision)
+def test_one_that_was_not_needed_leaves_nothing_behind(rig: QueueRig) -> None:
+    decision = rig.decision()
+    rig.executor.execute(decision)
+    rig.say(rig.queue.for_host("node-0")[0], OrderState.EXPIRED, "it was not needed")
+    result = rig.executor.execute(decision)
     assert (result.ok, result.lasting) == (True, False)
 
 
-def test_what_stands_is_renewed_and_ends_after_the_hold(desk: Desk) -> None:
-    desk.executor.execute(desk.decision())
-    desk.say(desk.board.for_host("node-0")[0], OrderState.APPLIED)
-    desk.clock.advance(4 * HOUR - 1)
-    assert len(desk.board.for_host("node-0")) == 1
-    desk.clock.advance(1)
-    assert desk.board.for_host("node-0") == []
+def test_what_stands_is_renewed_and_ends_after_the_hold(rig: QueueRig) -> None:
+    rig.executor.execute(rig.decision())
+    rig.say(rig.queue.for_host("node-0")[0], OrderState.APPLIED)
+    rig.clock.advance(4 * HOUR - 1)
+    assert len(rig.queue.for_host("node-0")) == 1
+    rig.clock.advance(1)
+    assert rig.queue.for_host("node-0") == []
 
 
-def test_a_restore_closes_the_throttle_and_ends_with_its_own_report(desk: Desk) -> None:
-    desk.executor.execute(desk.decision())
-    throttle = desk.board.for_host("node-0")[0]
-    desk.say(throttle, OrderState.APPLIED)
-    back = desk.executor.inverse(desk.decision())
+def test_a_restore_closes_the_throttle_and_ends_with_its_own_report(rig: QueueRig) -> None:
+    rig.executor.execute(rig.decision())
+    throttle = rig.queue.for_host("node-0")[0]
+    rig.say(throttle, OrderState.APPLIED)
+    back = rig.executor.inverse(rig.decision())
     assert back is not None
-    assert desk.executor.execute(back).pending
-    (order,) = desk.board.for_host("node-0")
+    assert rig.executor.execute(back).pending
+    (order,) = rig.queue.for_host("node-0")
     assert order.action is ActionKind.RESTORE
-    desk.say(order, OrderState.RESTORED, figures={"celsius_per_watt": 0.09})
-    assert desk.executor.execute(back).effect == {"celsius_per_watt": 0.09}
-    assert desk.executor.verify(back, view()) is True
+    rig.say(order, OrderState.RESTORED, figures={"celsius_per_watt": 0.09})
+    assert rig.executor.execute(back).effect == {"celsius_per_watt": 0.09}
+    assert rig.executor.verify(back, view()) is True
 
 
-def test_a_new_brain_learns_what_stands_from_the_next_report(desk: Desk) -> None:
-    desk.executor.execute(desk.decision())
-    order = desk.board.for_host("node-0")[0]
-    new = Desk()
+def test_a_new_brain_learns_what_stands_from_the_next_report(rig: QueueRig) -> None:
+    rig.executor.execute(rig.decision())
+    order = rig.queue.for_host("node-0")[0]
+    new = QueueRig()
     assert new.say(order, OrderState.APPLIED) is True
-    assert [each.key for each in new.board.for_host("node-0")] == [order.key]
+    assert [each.key for each in new.queue.for_host("node-0")] == [order.key]
     other = replace(order, key="other")
     assert new.say(other, OrderState.RESTORED) is False
-    assert new.board.standing("other") is None
+    assert new.queue.standing("other") is None
 
 
-def test_all_ranks_are_ordered_and_the_others_follow_the_hot_one(desk: Desk) -> None:
-    decision = desk.decision(ranks=written(ALL))
-    desk.executor.execute(decision)
-    lead, mate = desk.board.for_host("node-0")
+def test_all_ranks_are_ordered_and_the_others_follow_the_hot_one(rig: QueueRig) -> None:
+    decision = rig.decision(ranks=written(ALL))
+    rig.executor.execute(decision)
+    lead, mate = rig.queue.for_host("node-0")
     assert (lead.gpu, "lead" in encode(lead.parameters)) == (HOT, False)
     assert encode(mate.parameters) == {"lead": lead.key}
-    assert [encode(order.parameters) for order in desk.board.for_host("node-1")] == [{"lead": lead.key}] * 2
-    desk.say(lead, OrderState.APPLIED, requested_after_mw=600_000, figures={"default_limit_watts": 700.0})
-    assert encode(desk.board.for_host("node-1")[0].parameters)["limit_share"] == "0.857143"
+    assert [encode(order.parameters) for order in rig.queue.for_host("node-1")] == [{"lead": lead.key}] * 2
+    rig.say(lead, OrderState.APPLIED, requested_after_mw=600_000, figures={"default_limit_watts": 700.0})
+    assert encode(rig.queue.for_host("node-1")[0].parameters)["limit_share"] == "0.857143"
 
 
-def test_one_rank_that_refuses_restores_the_others_first(desk: Desk) -> None:
-    decision = desk.decision(ranks=written(ALL))
-    desk.executor.execute(decision)
-    orders = [*desk.board.for_host("node-0"), *desk.board.for_host("node-1")]
+def test_one_rank_that_refuses_restores_the_others_first(rig: QueueRig) -> None:
+    decision = rig.decision(ranks=written(ALL))
+    rig.executor.execute(decision)
+    orders = [*rig.queue.for_host("node-0"), *rig.queue.for_host("node-1")]
     for order in orders[:3]:
-        desk.say(order, OrderState.APPLIED, requested_after_mw=600_000)
-    desk.say(orders[3], OrderState.REFUSED, "not allowed on this node")
-    result = desk.executor.execute(decision)
+        rig.say(order, OrderState.APPLIED, requested_after_mw=600_000)
+    rig.say(orders[3], OrderState.REFUSED, "not allowed on this node")
+    result = rig.executor.execute(decision)
     assert (result.ok, result.pending) == (True, True)
-    backs = [*desk.board.for_host("node-0"), *desk.board.for_host("node-1")]
+    backs = [*rig.queue.for_host("node-0"), *rig.queue.for_host("node-1")]
     assert [(order.action, order.gpu) for order in backs] == [(ActionKind.RESTORE, order.gpu) for order in orders[:3]]
     for order in backs:
-        desk.say(order, OrderState.RESTORED)
-    result = desk.executor.execute(decision)
+        rig.say(order, OrderState.RESTORED)
+    result = rig.executor.execute(decision)
     assert (result.ok, result.pending) == (False, False)
     assert (
         "GPU-1-1 on node-1 did not take part (not allowed on this node); the others are as they were" in result.detail
@@ -249,10 +249,10 @@ def test_a_pod_that_its_manager_has_not_shown_yet_is_known_as_such() -> None:
     assert work_on("node-0", pod) == NodeRanks("pod u9")
 
 
-def test_a_job_is_throttled_only_where_all_of_it_is_seen(desk: Desk) -> None:
-    check = desk.executor.check
+def test_a_job_is_throttled_only_where_all_of_it_is_seen(rig: QueueRig) -> None:
+    check = rig.executor.check
     job = "pods ns/jobset/train"
-    whole = desk.decision(ranks=written(ALL))
+    whole = rig.decision(ranks=written(ALL))
     held_by = frozenset({job})
     nodes = {host: NodeState(host, True, held_by=held_by) for host in ("node-0", "node-1")}
     assert check(whole, view(job, nodes=nodes)).ruling is Ruling.ALLOW
@@ -263,18 +263,18 @@ def test_a_job_is_throttled_only_where_all_of_it_is_seen(desk: Desk) -> None:
     assert check(whole, replace(view(job), gpus=untold)).ruling is Ruling.HOLD
 
 
-def test_a_decision_for_one_pod_is_made_anew_once_its_job_is_known(desk: Desk) -> None:
-    verdict = desk.executor.check(desk.decision(), view("pods ns/job/train"))
+def test_a_decision_for_one_pod_is_made_anew_once_its_job_is_known(rig: QueueRig) -> None:
+    verdict = rig.executor.check(rig.decision(), view("pods ns/job/train"))
     assert (verdict.ruling, verdict.until_ms) == (Ruling.DENY, T0)
     # A cap in watts is for one GPU, whatever runs on it.
-    assert desk.executor.check(desk.decision(power_limit_watts="500"), view("slurm 7")).ruling is Ruling.ALLOW
+    assert rig.executor.check(rig.decision(power_limit_watts="500"), view("slurm 7")).ruling is Ruling.ALLOW
 
 
-def test_a_cap_in_watts_for_a_job_is_made_anew_once_the_job_has_changed(desk: Desk) -> None:
-    check = desk.executor.check
-    whole = desk.decision(power_limit_watts="500", ranks=written(ALL))
+def test_a_cap_in_watts_for_a_job_is_made_anew_once_the_job_has_changed(rig: QueueRig) -> None:
+    check = rig.executor.check
+    whole = rig.decision(power_limit_watts="500", ranks=written(ALL))
     assert check(whole, view("slurm 7")).ruling is Ruling.ALLOW
-    part = desk.decision(power_limit_watts="500", ranks=written(ALL[:2]))
+    part = rig.decision(power_limit_watts="500", ranks=written(ALL[:2]))
     verdict = check(part, view("slurm 7"))
     assert (verdict.ruling, verdict.until_ms) == (Ruling.DENY, T0)
     assert check(whole, view()).ruling is Ruling.DENY, "the job has gone, and another may be on its other GPUs"
@@ -286,55 +286,55 @@ def test_a_host_is_throttled_with_all_ranks_of_the_jobs_on_it() -> None:
     assert set(ranks_of(host, view("slurm 7"))) == set(ALL)
 
 
-def test_the_pre_check(desk: Desk) -> None:
-    check = desk.executor.check
-    assert check(desk.decision(), view()).ruling is Ruling.ALLOW
-    assert check(replace(desk.decision(), simulated=True), view()).ruling is Ruling.DENY
-    changed = desk.decision(ranks=written(ALL[:2]))
+def test_the_pre_check(rig: QueueRig) -> None:
+    check = rig.executor.check
+    assert check(rig.decision(), view()).ruling is Ruling.ALLOW
+    assert check(replace(rig.decision(), simulated=True), view()).ruling is Ruling.DENY
+    changed = rig.decision(ranks=written(ALL[:2]))
     assert check(changed, view("slurm 7")).ruling is Ruling.DENY
     unmanaged = replace(view("slurm 7"), policy=Policy(settings(managed_pools=[])))
-    verdict = check(desk.decision(ranks=written(ALL)), unmanaged)
+    verdict = check(rig.decision(ranks=written(ALL)), unmanaged)
     assert (verdict.ruling, "4 of 4 are not managed" in verdict.reason) == (Ruling.HOLD, True)
 
 
-def test_a_reset_waits_for_a_drained_node_and_says_so_to_the_agent(desk: Desk) -> None:
-    decision = desk.decision(ActionKind.RESET_GPU)
-    assert desk.executor.check(decision, view()).ruling is Ruling.HOLD
+def test_a_reset_waits_for_a_drained_node_and_says_so_to_the_agent(rig: QueueRig) -> None:
+    decision = rig.decision(ActionKind.RESET_GPU)
+    assert rig.executor.check(decision, view()).ruling is Ruling.HOLD
     working = view(nodes={"node-0": NodeState("node-0", False, work=("ns/pod",))})
-    assert desk.executor.check(decision, working).ruling is Ruling.HOLD
+    assert rig.executor.check(decision, working).ruling is Ruling.HOLD
     empty = view(nodes={"node-0": NodeState("node-0", False)})
-    assert desk.executor.check(decision, empty).ruling is Ruling.ALLOW
-    desk.executor.execute(decision)
-    assert encode(desk.board.for_host("node-0")[0].parameters) == {"drained": "true"}
+    assert rig.executor.check(decision, empty).ruling is Ruling.ALLOW
+    rig.executor.execute(decision)
+    assert encode(rig.queue.for_host("node-0")[0].parameters) == {"drained": "true"}
 
 
-def test_a_node_that_is_given_back_before_its_agent_comes_is_not_reset(desk: Desk) -> None:
-    decision = desk.decision(ActionKind.RESET_GPU)
+def test_a_node_that_is_given_back_before_its_agent_comes_is_not_reset(rig: QueueRig) -> None:
+    decision = rig.decision(ActionKind.RESET_GPU)
     state = [NodeState("node-0", False)]
-    desk.board.nodes = lambda: {"node-0": state[0]}
-    assert desk.executor.execute(decision).pending
-    assert len(desk.board.for_host("node-0")) == 1
+    rig.queue.nodes = lambda: {"node-0": state[0]}
+    assert rig.executor.execute(decision).pending
+    assert len(rig.queue.for_host("node-0")) == 1
     state[0] = NodeState("node-0", True)
-    result = desk.executor.execute(decision)
+    result = rig.executor.execute(decision)
     assert (result.ok, result.lasting, "takes work again" in result.detail) == (False, False, True)
-    assert desk.board.for_host("node-0") == []
+    assert rig.queue.for_host("node-0") == []
 
 
-def test_a_reset_goes_on_after_a_restart_once_its_node_is_seen_out_of_service_again(desk: Desk) -> None:
-    decision = desk.decision(ActionKind.RESET_GPU)
+def test_a_reset_goes_on_after_a_restart_once_its_node_is_seen_out_of_service_again(rig: QueueRig) -> None:
+    decision = rig.decision(ActionKind.RESET_GPU)
     for state in (None, NodeState("node-0", True), NodeState("node-0", False, work=("ns/pod",))):
-        desk.board.nodes = lambda state=state: {} if state is None else {"node-0": state}  # type: ignore[misc]
-        waits = desk.executor.execute(decision)
+        rig.queue.nodes = lambda state=state: {} if state is None else {"node-0": state}  # type: ignore[misc]
+        waits = rig.executor.execute(decision)
         assert (waits.pending, waits.detail) == (True, "waits until node-0 is seen out of service and empty again")
-        assert desk.board.for_host("node-0") == []
-    desk.board.nodes = lambda: {"node-0": NodeState("node-0", False)}
-    assert desk.executor.execute(decision).pending
-    assert encode(desk.board.for_host("node-0")[0].parameters) == {"drained": "true"}
+        assert rig.queue.for_host("node-0") == []
+    rig.queue.nodes = lambda: {"node-0": NodeState("node-0", False)}
+    assert rig.executor.execute(decision).pending
+    assert encode(rig.queue.for_host("node-0")[0].parameters) == {"drained": "true"}
 
 
-def test_a_reset_whose_node_is_not_seen_again_ends_as_unknown(desk: Desk) -> None:
-    desk.clock.advance(HOUR)
-    result = desk.executor.execute(desk.decision(ActionKind.RESET_GPU))
+def test_a_reset_whose_node_is_not_seen_again_ends_as_unknown(rig: QueueRig) -> None:
+    rig.clock.advance(HOUR)
+    result = rig.executor.execute(rig.decision(ActionKind.RESET_GPU))
     assert (result.ok, result.certain) == (False, False)
     assert "whether its GPU was reset is unknown" in result.detail
 
@@ -343,104 +343,104 @@ def order(gpu: str, action: ActionKind = ActionKind.THROTTLE) -> Order:
     return Order(f"{action}@{gpu}", "d", "node-0", gpu, action, T0, T0 + HOUR)
 
 
-def test_a_halted_board_hands_out_only_what_gives_back_or_keeps_limits(desk: Desk) -> None:
+def test_a_halted_board_hands_out_only_what_gives_back_or_keeps_limits(rig: QueueRig) -> None:
     applied, armed, unheard = (order(gpu) for gpu in ("GPU-0-0", "GPU-0-1", "GPU-0-2"))
     others = [order(HOT, action) for action in (ActionKind.RESET_GPU, ActionKind.CHECKPOINT, ActionKind.RESTORE)]
-    desk.board.post([applied, armed, unheard, *others])
-    desk.say(applied, OrderState.APPLIED)
-    desk.say(armed, OrderState.PENDING)
-    desk.board.halt(True)
-    found = desk.board.for_host("node-0")
+    rig.queue.post([applied, armed, unheard, *others])
+    rig.say(applied, OrderState.APPLIED)
+    rig.say(armed, OrderState.PENDING)
+    rig.queue.halt(True)
+    found = rig.queue.for_host("node-0")
     assert [(each.action, each.gpu) for each in found] == [(ActionKind.RESTORE, HOT), (ActionKind.THROTTLE, HOT)]
     assert found[1].lease_seconds == 900.0
-    desk.clock.advance(20 * MINUTE)
-    assert len(desk.board.for_host("node-0")) == 2
-    desk.board.halt(False)
-    assert len(desk.board.for_host("node-0")) == 6
+    rig.clock.advance(20 * MINUTE)
+    assert len(rig.queue.for_host("node-0")) == 2
+    rig.queue.halt(False)
+    assert len(rig.queue.for_host("node-0")) == 6
 
 
-def test_a_halted_board_never_fences_off_the_brain_that_acts(desk: Desk, tmp_path: Path) -> None:
+def test_a_halted_board_never_fences_off_the_brain_that_acts(rig: QueueRig, tmp_path: Path) -> None:
     """A brain that waits for the lease has begun later than the one that holds it, and may be asked by agents."""
     node = Node(tmp_path / "limits", power=FakePower(("GPU-a", "GPU-b")))
-    desk.board.epoch = 100
+    rig.queue.epoch = 100
     held = replace(node.order(power_limit_watts="500"), key="held")
-    desk.board.post([held])
-    node.worker.receive(desk.board.for_host("node-1"))
+    rig.queue.post([held])
+    node.worker.receive(rig.queue.for_host("node-1"))
     node.seconds(2)
-    waiting = Desk()
-    waiting.board.epoch = 200
-    waiting.board.halt(True)
-    waiting.board.report(node.report(held))
-    waiting.board.post([replace(node.order(ActionKind.RESTORE, "GPU-b"), key="back")])
+    waiting = QueueRig()
+    waiting.queue.epoch = 200
+    waiting.queue.halt(True)
+    waiting.queue.report(node.report(held))
+    waiting.queue.post([replace(node.order(ActionKind.RESTORE, "GPU-b"), key="back")])
     node.seconds(800)
-    node.worker.receive(waiting.board.for_host("node-1"))
+    node.worker.receive(waiting.queue.for_host("node-1"))
     node.seconds(200)
     assert node.watts == 500, "its lease was renewed"
     later = replace(node.order(gpu="GPU-b", power_limit_watts="500"), key="later")
-    desk.board.post([later])
-    node.worker.receive([each for each in desk.board.for_host("node-1") if each.key == "later"])
+    rig.queue.post([later])
+    node.worker.receive([each for each in rig.queue.for_host("node-1") if each.key == "later"])
     node.seconds(2)
     assert node.power.limit_mw["GPU-b"] == 500_000
 
 
 def test_a_dry_run_asks_every_rank_and_takes_nothing_back(tmp_path: Path) -> None:
-    desk = Desk()
-    desk.executor = NodeAgents(desk.board, desk.clock, dry_run=True)
-    decision = desk.decision(ranks=written(ALL))
-    assert desk.executor.execute(decision).pending
-    orders = [*desk.board.for_host("node-0"), *desk.board.for_host("node-1")]
+    rig = QueueRig()
+    rig.executor = NodeAgents(rig.queue, rig.clock, dry_run=True)
+    decision = rig.decision(ranks=written(ALL))
+    assert rig.executor.execute(decision).pending
+    orders = [*rig.queue.for_host("node-0"), *rig.queue.for_host("node-1")]
     assert all(order.parameters.dry_run for order in orders)
     for order in orders:
-        desk.say(order, OrderState.RESTORED, "dry run: would do it")
-    result = desk.executor.execute(decision)
+        rig.say(order, OrderState.RESTORED, "dry run: would do it")
+    result = rig.executor.execute(decision)
     assert (result.ok, result.pending, result.lasting, result.detail) == (True, False, False, "dry run: would do it")
-    assert desk.executor.verify(decision, view()) is None
-    assert desk.board.for_host("node-0") == []
+    assert rig.executor.verify(decision, view()) is None
+    assert rig.queue.for_host("node-0") == []
 
 
-def test_what_a_dry_run_takes_back_is_a_dry_run_too(desk: Desk) -> None:
-    desk.executor = NodeAgents(desk.board, desk.clock, dry_run=True)
-    decision = desk.decision()
-    desk.executor.execute(decision)
-    desk.clock.advance(HOUR)
-    late = desk.executor.execute(decision)
+def test_what_a_dry_run_takes_back_is_a_dry_run_too(rig: QueueRig) -> None:
+    rig.executor = NodeAgents(rig.queue, rig.clock, dry_run=True)
+    decision = rig.decision()
+    rig.executor.execute(decision)
+    rig.clock.advance(HOUR)
+    late = rig.executor.execute(decision)
     assert (late.ok, late.certain, "took no order in time" in late.detail) == (False, True, True)
-    (back,) = desk.board.for_host("node-0")
+    (back,) = rig.queue.for_host("node-0")
     assert (back.action, encode(back.parameters)) == (ActionKind.RESTORE, {"of": "heat", "dry_run": "true"})
 
 
 def test_an_order_that_a_node_puts_behind_a_newer_brain_waits_for_its_own_to_act_again(tmp_path: Path) -> None:
-    desk = Desk()
-    decision = desk.decision(ActionKind.THROTTLE, HOT, power_limit_watts="500")
+    rig = QueueRig()
+    decision = rig.decision(ActionKind.THROTTLE, HOT, power_limit_watts="500")
     node = Node(tmp_path / "limits", power=FakePower((HOT,)))
     node.rename("node-0")
     node.worker.receive([replace(node.order(ActionKind.RESTORE, HOT), host="node-0", epoch=T0 + 5)])
-    desk.board.epoch = T0
-    assert desk.executor.execute(decision).pending
+    rig.queue.epoch = T0
+    assert rig.executor.execute(decision).pending
     for _ in range(2):
-        node.worker.receive(desk.board.for_host("node-0"))
+        node.worker.receive(rig.queue.for_host("node-0"))
         for report in node.worker.reports():
-            desk.board.report(report)
+            rig.queue.report(report)
             node.worker.told(report)
-        waits = desk.executor.execute(decision)
+        waits = rig.executor.execute(decision)
         assert (waits.pending, "older brain" in waits.detail) == (True, True)
-    desk.clock.advance(10)
-    desk.board.renew_epoch()
-    node.worker.receive(desk.board.for_host("node-0"))
+    rig.clock.advance(10)
+    rig.queue.renew_epoch()
+    node.worker.receive(rig.queue.for_host("node-0"))
     node.seconds(1)
     for report in node.worker.reports():
-        desk.board.report(report)
-    done = desk.executor.execute(decision)
+        rig.queue.report(report)
+    done = rig.executor.execute(decision)
     assert (done.ok, done.pending, node.power.limit_mw[HOT]) == (True, False, 500_000)
 
 
-def test_one_that_is_outranked_to_its_end_fails_with_the_remedy_and_nothing_done(desk: Desk) -> None:
-    decision = desk.decision()
-    desk.executor.execute(decision)
-    desk.say(desk.board.for_host("node-0")[0], OrderState.OUTRANKED, "from an older brain: remove the file")
-    desk.clock.advance(HOUR)
-    assert desk.board.for_host("node-0") == []
-    result = desk.executor.execute(decision)
+def test_one_that_is_outranked_to_its_end_fails_with_the_remedy_and_nothing_done(rig: QueueRig) -> None:
+    decision = rig.decision()
+    rig.executor.execute(decision)
+    rig.say(rig.queue.for_host("node-0")[0], OrderState.OUTRANKED, "from an older brain: remove the file")
+    rig.clock.advance(HOUR)
+    assert rig.queue.for_host("node-0") == []
+    result = rig.executor.execute(decision)
     assert (result.ok, result.pending, result.certain) == (False, False, True)
     assert "remove the file" in result.detail
 
@@ -480,42 +480,42 @@ def test_the_order_service_halts_its_queue() -> None:
 
 
 def test_an_order_that_was_forgotten_in_between_is_closed_without_an_error(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    rig: QueueRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(order_queue, "KEPT", 1)
-    desk.board.post([order(HOT)])
-    keys = [each.order.key for each in desk.board.on_gpu(HOT, ActionKind.THROTTLE)]
-    desk.say(order(HOT), OrderState.RESTORED)
-    desk.board.post([order("GPU-0-1")])
-    assert desk.board.standing(keys[0]) is None
-    desk.board.close([*keys, order("GPU-0-1").key])
-    assert desk.board.for_host("node-0") == []
+    rig.queue.post([order(HOT)])
+    keys = [each.order.key for each in rig.queue.on_gpu(HOT, ActionKind.THROTTLE)]
+    rig.say(order(HOT), OrderState.RESTORED)
+    rig.queue.post([order("GPU-0-1")])
+    assert rig.queue.standing(keys[0]) is None
+    rig.queue.close([*keys, order("GPU-0-1").key])
+    assert rig.queue.for_host("node-0") == []
 
 
-def test_a_job_over_two_agents_from_order_to_restore(desk: Desk, tmp_path: Path) -> None:
+def test_a_job_over_two_agents_from_order_to_restore(rig: QueueRig, tmp_path: Path) -> None:
     """Board, executor and a real worker: the hot GPU leads, the other follows, and both are given back."""
     ranks = (Rank("node-1", "GPU-a"), Rank("node-1", "GPU-b"))
     node = Node(tmp_path / "limits", power=FakePower(("GPU-a", "GPU-b")))
     node.power.celsius["GPU-a"] = 84.0
     decision = replace(
-        desk.decision(), parameters=ThrottleParameters(ranks=ranks, context=DecisionContext(host="node-1"))
+        rig.decision(), parameters=ThrottleParameters(ranks=ranks, context=DecisionContext(host="node-1"))
     )
 
     def turn(seconds: int) -> None:
         for _ in range(seconds):
-            node.worker.receive(desk.board.for_host("node-1"))
+            node.worker.receive(rig.queue.for_host("node-1"))
             node.seconds(1)
             for report in node.worker.reports():
-                desk.board.report(report)
+                rig.queue.report(report)
                 node.worker.told(report)
 
-    desk.executor.execute(decision)
+    rig.executor.execute(decision)
     turn(10)
-    assert not desk.executor.execute(decision).pending
+    assert not rig.executor.execute(decision).pending
     assert node.power.limit_mw["GPU-a"] == node.power.limit_mw["GPU-b"] == 597_500
-    back = desk.executor.inverse(decision)
+    back = rig.executor.inverse(decision)
     assert back is not None
-    desk.executor.execute(back)
+    rig.executor.execute(back)
     turn(3)
-    assert desk.executor.execute(back).ok
+    assert rig.executor.execute(back).ok
     assert set(node.power.limit_mw.values()) == {700_000}

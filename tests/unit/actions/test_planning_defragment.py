@@ -14,7 +14,7 @@ from tocsin.actions.planning.compare import compare, greedy, yardstick
 from tocsin.actions.planning.defragment import WHOLE_MODES, defragment, repack_mig, schedule
 from tocsin.actions.planning.plan import Move, Step, StepKind
 from tocsin.actions.planning.simulation import PlanBroken, Simulation
-from tocsin.actions.planning.state import FleetState, GpuMode, Hold, Workload
+from tocsin.actions.planning.state import FleetState, GpuHold, GpuMode, Workload
 from tocsin.actions.planning.units import PlanLimits, price, units_of
 from tocsin.domain.fragmentation_fleet import Node, Task, expected_unusable
 from tocsin_testing.planning import budgets, fleet, mig_fleet, on, work
@@ -140,7 +140,7 @@ def test_at_most_so_many_moves_and_the_best_of_them() -> None:
 
 
 def test_shares_of_gpus_are_put_together() -> None:
-    halves = [work(f"h{number}", (Hold(f"n0/{number}", 0.5),), 0.5) for number in range(2)]
+    halves = [work(f"h{number}", (GpuHold(f"n0/{number}", 0.5),), 0.5) for number in range(2)]
     state = replace(fleet(1, halves, gpus=2), mix=(Task(1.0),))
     state = state.with_nodes([], [replace(slot, mode=GpuMode.TIME_SLICE) for slot in state.gpus.values()])
     plan = defragment(state, QUICK)
@@ -205,8 +205,8 @@ def _single_moves(state: FleetState, piece: Workload) -> Iterator[FleetState]:
     for host in state.nodes:
         free = [slot.uuid for slot in state.by_host[host] if slot.mode is piece.mode]
         able = [uuid for uuid in free if state.free(uuid) >= min(piece.gpus, 1.0) - 1e-9]
-        whole = [tuple(Hold(uuid) for uuid in able[: int(piece.gpus)])] if len(able) >= piece.gpus >= 1 else []
-        targets = whole if piece.gpus >= 1 else [(Hold(uuid, piece.gpus),) for uuid in able]
+        whole = [tuple(GpuHold(uuid) for uuid in able[: int(piece.gpus)])] if len(able) >= piece.gpus >= 1 else []
+        targets = whole if piece.gpus >= 1 else [(GpuHold(uuid, piece.gpus),) for uuid in able]
         for target in targets:
             try:
                 yield Simulation(state, 0.1).run(
@@ -227,12 +227,12 @@ def test_the_same_packing_costs_less_than_half(kind: str) -> None:
 def test_mig_slices_are_put_where_they_hinder_least() -> None:
     """The golden places of domain knowledge: a 3g belongs at 4, a lone 1g at 6."""
     plan = repack_mig(mig_fleet([[("3g", 0)]], {"4g": 1.0}), QUICK)
-    assert [move.target for step in plan.steps for move in step.moves] == [(Hold("n0/0", 1.0, 4),)]
+    assert [move.target for step in plan.steps for move in step.moves] == [(GpuHold("n0/0", 1.0, 4),)]
     assert plan.before["creatable_4g"] == 0.0
     assert plan.after["creatable_4g"] == 1.0
     assert plan.after["index"] == 0.0
     plan = repack_mig(mig_fleet([[("1g", 0)]], {"4g": 0.5, "2g": 0.5}), QUICK)
-    assert [move.target for step in plan.steps for move in step.moves] == [(Hold("n0/0", 1.0, 6),)]
+    assert [move.target for step in plan.steps for move in step.moves] == [(GpuHold("n0/0", 1.0, 6),)]
 
 
 def test_mig_work_leaves_a_gpu_that_a_whole_instance_wants() -> None:

@@ -11,7 +11,7 @@ from tocsin.actions.planning.defragment import repack_mig
 from tocsin.actions.planning.layouts import MigLayout, layouts_of, profile_of, running_demand
 from tocsin.actions.planning.plan import StepKind
 from tocsin.actions.planning.scaling import ScalingPolicy, replace_before_drain, scale_in
-from tocsin.actions.planning.state import GpuMode, Hold, Pool
+from tocsin.actions.planning.state import GpuHold, GpuMode, Pool
 from tocsin.actions.planning.statefile import parse_state, state_json
 from tocsin.actions.planning.units import PlanLimits
 from tocsin.domain.identity import MIG_START
@@ -39,7 +39,7 @@ def test_instances_are_placed_and_their_work_with_them() -> None:
     assert layouts == {WHOLE.uuid: MigLayout({"MIG-1": ("3g", 4), "MIG-2": ("1g", 0)})}
     state = fleet_state_from(readings, [], [], T0, Knowledge(layouts=layouts))
     assert state.gpus[WHOLE.uuid].mode is GpuMode.MIG
-    assert state.works["slurm/9"].holds == (Hold(WHOLE.uuid, 1.0, 4),)
+    assert state.works["slurm/9"].holds == (GpuHold(WHOLE.uuid, 1.0, 4),)
     assert state.layout(WHOLE.uuid) == (("3g", 4),)
     assert running_demand([layouts[WHOLE.uuid].placed or {}]) == {"1g": 0.5, "3g": 0.5}
 

@@ -9,7 +9,7 @@ import pytest
 from tocsin.actions.planning.placement import candidates, evacuate, place
 from tocsin.actions.planning.plan import StepKind
 from tocsin.actions.planning.simulation import Simulation
-from tocsin.actions.planning.state import FleetState, GpuMode, Hold, Workload
+from tocsin.actions.planning.state import FleetState, GpuHold, GpuMode, Workload
 from tocsin.actions.planning.units import PlanLimits
 from tocsin_testing.planning import MODEL, budgets, fleet, mig_fleet, on, work
 
@@ -60,10 +60,10 @@ def test_work_that_shares_goes_to_the_least_loaded() -> None:
 
 
 def test_a_share_goes_where_it_just_fits() -> None:
-    parts = [work("a", (Hold("n0/0", 0.25),), 0.25), work("b", (Hold("n0/1", 0.5),), 0.5), waiting(gpus=0.5)]
+    parts = [work("a", (GpuHold("n0/0", 0.25),), 0.25), work("b", (GpuHold("n0/1", 0.5),), 0.5), waiting(gpus=0.5)]
     state = fleet(1, parts, gpus=3)
     state = state.with_nodes([], [replace(slot, mode=GpuMode.TIME_SLICE) for slot in state.gpus.values()])
-    assert candidates(state, state.works["w"], LIMITS)[0].holds == (Hold("n0/1", 0.5),)
+    assert candidates(state, state.works["w"], LIMITS)[0].holds == (GpuHold("n0/1", 0.5),)
 
 
 def test_an_instance_goes_where_it_hinders_least() -> None:

@@ -171,10 +171,15 @@ def test_no_demand_makes_a_pool_swing() -> None:
                 if step.kind is StepKind.SCALE_OUT:
                     state = _ready(state, step.hosts)
                 elif step.kind is StepKind.SCALE_IN:
-                    state = state.without_node(step.subject)
+                    state = _without(state, step.subject)
             sizes.append(len(state.nodes))
         steps = [later - sooner for sooner, later in pairwise(sizes)]
         assert all(change <= 0 for change in steps) or all(change >= 0 for change in steps), (gpus, sizes)
+
+
+def _without(state: FleetState, host: str) -> FleetState:
+    nodes = {name: node for name, node in state.nodes.items() if name != host}
+    return replace(state, nodes=nodes, gpus={uuid: slot for uuid, slot in state.gpus.items() if slot.host != host})
 
 
 def _ready(state: FleetState, hosts: tuple[str, ...]) -> FleetState:

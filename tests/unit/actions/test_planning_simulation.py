@@ -8,7 +8,7 @@ import pytest
 
 from tocsin.actions.planning.plan import Move, Step, StepKind
 from tocsin.actions.planning.simulation import PlanBroken, Simulation
-from tocsin.actions.planning.state import FleetState, GpuMode, Hold, Pool, Workload
+from tocsin.actions.planning.state import FleetState, GpuHold, GpuMode, Pool, Workload
 from tocsin_testing.planning import budgets, fleet, mig_fleet, on, work
 
 
@@ -16,7 +16,7 @@ def move(*moves: Move) -> Step:
     return Step(StepKind.MOVE, moves[0].work, "Move.", moves)
 
 
-def shift(state: FleetState, name: str, target: tuple[Hold, ...]) -> Move:
+def shift(state: FleetState, name: str, target: tuple[GpuHold, ...]) -> Move:
     return Move(name, state.works[name].holds, target)
 
 
@@ -64,13 +64,13 @@ def test_what_a_host_must_offer(change: dict[str, object], reason: str) -> None:
     ("target", "reason"),
     [
         ((), "without a GPU"),
-        ((Hold("gone"), Hold("n1/0")), "not known"),
+        ((GpuHold("gone"), GpuHold("n1/0")), "not known"),
         (on("n1", 0), "what it asks for"),
         (on("n1", 0, 0), "what it asks for"),
-        ((Hold("n1/0"), Hold("n0/0")), "2 hosts"),
+        ((GpuHold("n1/0"), GpuHold("n0/0")), "2 hosts"),
     ],
 )
-def test_what_a_work_must_get(target: tuple[Hold, ...], reason: str) -> None:
+def test_what_a_work_must_get(target: tuple[GpuHold, ...], reason: str) -> None:
     state = fleet(2, [work("a", on("n0", 6, 7))])
     assert reason in refused(state, move(shift(state, "a", target))).reason
 
@@ -123,18 +123,20 @@ def test_a_budget_counts_over_all_steps() -> None:
 
 def test_mig_instances_may_not_overlap() -> None:
     state = mig_fleet([[("3g", 0)], [("4g", 0)]], {})
-    assert "overlaps" in refused(state, move(shift(state, "w0-0", (Hold("n0/1", 1.0, 0),)))).reason
-    after = Simulation(state).run([move(shift(state, "w0-0", (Hold("n0/1", 1.0, 4),)))])
+    assert "overlaps" in refused(state, move(shift(state, "w0-0", (GpuHold("n0/1", 1.0, 0),)))).reason
+    after = Simulation(state).run([move(shift(state, "w0-0", (GpuHold("n0/1", 1.0, 4),)))])
     assert after.layout("n0/1") == (("3g", 4), ("4g", 0))
 
 
 def test_shares_add_up_to_one_at_most() -> None:
-    parts = [work(name, (Hold("n0/0", share),), share) for name, share in (("a", 0.5), ("b", 0.25))]
-    other = work("c", (Hold("n0/1", 0.5),), 0.5)
+    parts = [work(name, (GpuHold("n0/0", share),), share) for name, share in (("a", 0.5), ("b", 0.25))]
+    other = work("c", (GpuHold("n0/1", 0.5),), 0.5)
     state = fleet(1, [*parts, other])
     state = state.with_nodes([], [replace(slot, mode=GpuMode.TIME_SLICE) for slot in state.gpus.values()])
-    assert "more than once" in refused(state, move(shift(state, "c", (Hold("n0/0", 0.5),)))).reason
-    assert Simulation(state).run([move(shift(state, "b", (Hold("n0/1", 0.25),)))]).free("n0/1") == pytest.approx(0.25)
+    assert "more than once" in refused(state, move(shift(state, "c", (GpuHold("n0/0", 0.5),)))).reason
+    assert Simulation(state).run([move(shift(state, "b", (GpuHold("n0/1", 0.25),)))]).free("n0/1") == pytest.approx(
+        0.25
+    )
 
 
 def scale(kind: StepKind, subject: str, *hosts: str) -> Step:

@@ -12,7 +12,7 @@ from tocsin.actions.planning.build import Knowledge, WorkloadFacts, fleet_state_
 from tocsin.actions.planning.defragment import defragment
 from tocsin.actions.planning.facts import NodeState
 from tocsin.actions.planning.layouts import MigLayout
-from tocsin.actions.planning.state import Budget, GpuMode, Hold, Pool
+from tocsin.actions.planning.state import Budget, GpuHold, GpuMode, Pool
 from tocsin.actions.planning.statefile import parse_state, read_state, state_json
 from tocsin.actions.planning.units import PlanLimits
 from tocsin.domain.clock import HOUR
@@ -47,7 +47,7 @@ def document() -> dict[str, list[dict[str, object]]]:
 
 def test_a_minimal_file() -> None:
     state = parse_state(json.dumps(document()))
-    assert state.works["w"].holds == (Hold("a"),)
+    assert state.works["w"].holds == (GpuHold("a"),)
     assert state.gpus["m"].mode is GpuMode.MIG
 
 
@@ -134,7 +134,7 @@ def test_jobs_pods_and_processes_become_work() -> None:
     gang = [state.works[name] for name in ("slurm/7@n0", "slurm/7@n1")]
     assert [(work.gpus, work.gang, work.priority) for work in gang] == [(2.0, "slurm/7", 5), (1.0, "slurm/7", 5)]
     assert state.gpus["d"].mode is GpuMode.TIME_SLICE
-    assert state.works["pod/web/serve"].holds == (Hold("d", 0.5),)
+    assert state.works["pod/web/serve"].holds == (GpuHold("d", 0.5),)
     assert state.works["pod/web/serve"].restart_s == 9.0
     assert state.works["pod/web/serve2"].lost_s is None
     assert not state.works["process/n1/4"].movable
@@ -162,11 +162,11 @@ def test_mig_needs_to_know_where_instances_begin() -> None:
     assert state.gpus["g"].mode is GpuMode.MIG
     assert state.gpus["g"].instances == (("1g", 4), ("3g", 0))
     assert state.layout("g") == (("3g", 0),), "nobody uses the other"
-    assert state.works["pod/web/serve"].holds == (Hold("g", 1.0, 0),)
+    assert state.works["pod/web/serve"].holds == (GpuHold("g", 1.0, 0),)
     known = Knowledge(layouts=layouts, at_work=frozenset({"g", "MIG-1", "MIG-2"}), pools={"p": Pool("p", node_gpus=1)})
     state = fleet_state_from(readings, [], [], T0, known)
     assert state.layout("g") == (("1g", 4), ("3g", 0))
-    assert state.works["unseen/MIG-2"].holds == (Hold("g", 1.0, 4),)
+    assert state.works["unseen/MIG-2"].holds == (GpuHold("g", 1.0, 4),)
     assert state.pools["p"].utilisation == 5 / 8
 
 
