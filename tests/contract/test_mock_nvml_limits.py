@@ -24,8 +24,8 @@ from tocsin_testing.node_world import Node
 SETTER = "nvmlDeviceSetPowerManagementLimit"
 
 
-class Desk:
-    """A node of two GPUs, its port, and a keeper over both."""
+class LimitedNode:
+    """A node of two GPUs, its port, and a limit writer over both."""
 
     def __init__(self, fleet: MockFleet, folder: Path) -> None:
         self.fleet = fleet
@@ -35,7 +35,7 @@ class Desk:
         self.order = self.node.order(gpu=self.gpu)
 
     def hold(self, watts: int) -> int:
-        write = self.node.writer.hold(self.order, watts * 1000)
+        write = self.node.keeper.hold(self.order, watts * 1000)
         assert write.after is not None
         return write.after.enforced_mw // 1000
 
@@ -45,32 +45,32 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
+def node(tmp_path: Path) -> Iterator[LimitedNode]:
     fleet = MockFleet(tmp_path, [h100(0), h100(1)])
     with fleet.loaded():
-        made = Desk(fleet, tmp_path / "limits")
+        made = LimitedNode(fleet, tmp_path / "limits")
         yield made
         made.port.release()
 
 
-def test_a_limit_is_set_read_back_and_given_back(desk: Desk) -> None:
-    assert desk.hold(500) == 500
-    assert desk.hold(150) == 200, "the least that the GPU allows"
-    desk.node.restart()
-    assert desk.watts == 700
+def test_a_limit_is_set_read_back_and_given_back(node: LimitedNode) -> None:
+    assert node.hold(500) == 500
+    assert node.hold(150) == 200, "the least that the GPU allows"
+    node.node.restart()
+    assert node.watts == 700
 
 
-def test_the_wrapper_that_never_looks_at_the_answer_is_not_used(desk: Desk) -> None:
-    desk.hold(500)
-    assert desk.fleet.calls(SETTER) == 1
-    assert desk.fleet.calls("nvmlDeviceSetPowerManagementLimit_v2") == 0
+def test_the_wrapper_that_never_looks_at_the_answer_is_not_used(node: LimitedNode) -> None:
+    node.hold(500)
+    assert node.fleet.calls(SETTER) == 1
+    assert node.fleet.calls("nvmlDeviceSetPowerManagementLimit_v2") == 0
 
 
-def test_neither_fans_nor_application_clocks_are_ever_set(desk: Desk) -> None:
-    desk.hold(500)
-    desk.node.writer.lock(desk.order, 1200)
-    desk.node.writer.restore_all()
-    setters = {name for name in desk.fleet.all_calls() if "Set" in name or "Reset" in name}
+def test_neither_fans_nor_application_clocks_are_ever_set(node: LimitedNode) -> None:
+    node.hold(500)
+    node.node.keeper.lock(node.order, 1200)
+    node.node.keeper.restore_all()
+    setters = {name for name in node.fleet.all_calls() if "Set" in name or "Reset" in name}
     assert setters == {SETTER, "nvmlDeviceSetGpuLockedClocks", "nvmlDeviceResetGpuLockedClocks"}
 
 
@@ -86,93 +86,93 @@ def test_neither_fans_nor_application_clocks_are_ever_set(desk: Desk) -> None:
     ],
 )
 def test_a_setter_that_fails_says_why_and_leaves_the_limit(
-    desk: Desk, code: str, obstacle: Obstacle, monkeypatch: pytest.MonkeyPatch
+    node: LimitedNode, code: str, obstacle: Obstacle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # pynvml remembers every number that it has met as an error of its own.
     monkeypatch.setattr(pynvml.NVMLError, "_errcode_to_string", dict(pynvml.NVMLError._errcode_to_string))
-    desk.fleet.gpus[0].fail(SETTER, code)
-    desk.fleet.apply()
+    node.fleet.gpus[0].fail(SETTER, code)
+    node.fleet.apply()
     with pytest.raises(LimitFailure) as failure:
-        desk.hold(500)
+        node.hold(500)
     assert failure.value.obstacle is obstacle
-    desk.fleet.heal()
-    desk.node.restart()
-    assert (desk.watts, desk.node.markers) == (700, [])
+    node.fleet.heal()
+    node.node.restart()
+    assert (node.watts, node.node.markers) == (700, [])
 
 
-def test_a_setter_that_is_ignored_is_found_out(desk: Desk) -> None:
-    desk.fleet.gpus[0].ignore(SETTER)
-    desk.fleet.apply()
+def test_a_setter_that_is_ignored_is_found_out(node: LimitedNode) -> None:
+    node.fleet.gpus[0].ignore(SETTER)
+    node.fleet.apply()
     with pytest.raises(LimitFailure, match="700 W is in force"):
-        desk.hold(500)
-    assert desk.node.markers == []
+        node.hold(500)
+    assert node.node.markers == []
 
 
-def test_a_setter_that_does_something_else_is_undone(desk: Desk) -> None:
-    desk.fleet.gpus[0].set(SETTER, to=333_000)
-    desk.fleet.apply()
+def test_a_setter_that_does_something_else_is_undone(node: LimitedNode) -> None:
+    node.fleet.gpus[0].set(SETTER, to=333_000)
+    node.fleet.apply()
     with pytest.raises(LimitFailure, match="333 W"):
-        desk.hold(500)
-    desk.fleet.gpus[0].forget(SETTER)
-    desk.fleet.apply()
-    desk.node.restart()
-    assert desk.watts == 700
+        node.hold(500)
+    node.fleet.gpus[0].forget(SETTER)
+    node.fleet.apply()
+    node.node.restart()
+    assert node.watts == 700
 
 
-def test_a_gpu_lost_between_setting_and_reading_back(desk: Desk) -> None:
-    desk.hold(600)
-    desk.fleet.gpus[0].fail("nvmlDeviceGetPowerManagementLimit", "GPU_IS_LOST")
-    desk.fleet.apply()
+def test_a_gpu_lost_between_setting_and_reading_back(node: LimitedNode) -> None:
+    node.hold(600)
+    node.fleet.gpus[0].fail("nvmlDeviceGetPowerManagementLimit", "GPU_IS_LOST")
+    node.fleet.apply()
     with pytest.raises(LimitFailure):
-        desk.hold(500)
-    assert desk.node.writer.restore_all() == (desk.gpu,)
-    desk.fleet.heal()
-    assert desk.node.writer.restore_all() == ()
-    assert desk.watts == 700
+        node.hold(500)
+    assert node.node.keeper.restore_all() == (node.gpu,)
+    node.fleet.heal()
+    assert node.node.keeper.restore_all() == ()
+    assert node.watts == 700
 
 
-def test_a_reloaded_driver_is_opened_anew_and_has_forgotten_the_limit(desk: Desk) -> None:
-    desk.hold(500)
-    desk.fleet.reload()
-    assert desk.watts == 700
-    assert desk.fleet.stale_handles <= 1
-    desk.node.restart()
-    assert (desk.watts, desk.node.markers) == (700, [])
+def test_a_reloaded_driver_is_opened_anew_and_has_forgotten_the_limit(node: LimitedNode) -> None:
+    node.hold(500)
+    node.fleet.reload()
+    assert node.watts == 700
+    assert node.fleet.stale_handles <= 1
+    node.node.restart()
+    assert (node.watts, node.node.markers) == (700, [])
 
 
-def test_heat_is_read_with_margin_and_slowdown(desk: Desk) -> None:
-    heat = desk.port.heat(desk.gpu)
+def test_heat_is_read_with_margin_and_slowdown(node: LimitedNode) -> None:
+    heat = node.port.heat(node.gpu)
     assert (heat.slowdown_c, heat.margin_c is not None, heat.power_w is not None) == (89.0, True, True)
     assert 55 < heat.temperature_c < 65
 
 
-def test_clocks_are_locked_below_and_unlocked(desk: Desk) -> None:
-    found = desk.port.clocks(desk.gpu)
+def test_clocks_are_locked_below_and_unlocked(node: LimitedNode) -> None:
+    found = node.port.clocks(node.gpu)
     assert (found.low_mhz, found.high_mhz, found.held) == (210, 1980, False)
-    desk.node.writer.lock(desk.order, 1200)
-    assert desk.port.clocks(desk.gpu).now_mhz == 1200
-    desk.node.writer.restore_all()
-    assert desk.port.clocks(desk.gpu).now_mhz > 1900
+    node.node.keeper.lock(node.order, 1200)
+    assert node.port.clocks(node.gpu).now_mhz == 1200
+    node.node.keeper.restore_all()
+    assert node.port.clocks(node.gpu).now_mhz > 1900
 
 
-def test_clocks_that_somebody_set_are_seen(desk: Desk) -> None:
-    desk.fleet.gpus[0].set("nvmlDeviceGetCurrentClocksEventReasons", to=0x2)
-    desk.fleet.apply()
+def test_clocks_that_somebody_set_are_seen(node: LimitedNode) -> None:
+    node.fleet.gpus[0].set("nvmlDeviceGetCurrentClocksEventReasons", to=0x2)
+    node.fleet.apply()
     with pytest.raises(LimitFailure, match="held by somebody"):
-        desk.node.writer.lock(desk.order, 1200)
+        node.node.keeper.lock(node.order, 1200)
 
 
-def test_another_uuid_is_nobodys(desk: Desk) -> None:
+def test_another_uuid_is_nobodys(node: LimitedNode) -> None:
     with pytest.raises(LimitFailure) as failure:
-        desk.port.limits("GPU-00000000-0000-0000-0000-000000000000")
+        node.port.limits("GPU-00000000-0000-0000-0000-000000000000")
     assert failure.value.obstacle is Obstacle.UNKNOWN_GPU
 
 
-def test_what_is_let_go_holds_no_handle(desk: Desk) -> None:
-    desk.hold(500)
-    desk.port.release()
-    assert desk.fleet.opens == desk.fleet.closes
-    assert desk.watts == 500
+def test_what_is_let_go_holds_no_handle(node: LimitedNode) -> None:
+    node.hold(500)
+    node.port.release()
+    assert node.fleet.opens == node.fleet.closes
+    assert node.watts == 500
 
 
 def test_what_stands_against_a_reset(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_a_list_of_processes_that_cannot_be_had_counts_as_one(tmp_path: Path) ->
     assert "does not tell" in found.processes[0]
 
 
-HANDS = """
+WORKER = """
 import sys
 from pathlib import Path
 from tocsin.actions.node.limit_writer import LimitWriter
@@ -240,7 +240,7 @@ def test_hands_that_are_killed_leave_no_limit_behind(tmp_path: Path, seed: int) 
         rng = random.Random(seed)
         lowered = 0
         for _ in range(6):
-            command = [sys.executable, "-c", HANDS, str(tmp_path / "limits"), *uuids]
+            command = [sys.executable, "-c", WORKER, str(tmp_path / "limits"), *uuids]
             env = os.environ | fleet.environment()
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
                 assert process.stdout is not None
