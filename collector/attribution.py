@@ -107,7 +107,7 @@ _SLURM_STEP_NAMES = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _SeenProcess:
     """An owner as found at `at_ms` for the process that began at `started` (clock ticks after boot)."""
 
     owner: Owner
@@ -121,7 +121,7 @@ class Attribution:
     def __init__(self, proc: Path = Path("/proc"), pod_logs: Path = Path("/var/log/pods")) -> None:
         self._proc = proc
         self._pod_logs = pod_logs
-        self._seen: dict[int, _Seen] = {}
+        self._seen: dict[int, _SeenProcess] = {}
         self._pods: Mapping[str, tuple[str, str]] = {}
         self._pods_ms: int | None = None
 
@@ -134,7 +134,7 @@ class Attribution:
         seen = self._seen.get(pid)
         # A number is given anew after a process ends; its start tells the two apart.
         if seen is None or seen.started != started or not 0 <= now_ms - seen.at_ms < LOOK_AGAIN_MS:
-            seen = self._seen[pid] = _Seen(self._look(pid, now_ms), started, now_ms)
+            seen = self._seen[pid] = _SeenProcess(self._look(pid, now_ms), started, now_ms)
         return seen.owner
 
     def keep(self, pids: AbstractSet[int]) -> None:

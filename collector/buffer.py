@@ -139,9 +139,9 @@ class Buffer:
         """Remove `batches` and keep `parked` lines (line, problem) aside; how many parked lines made room."""
         with self._lock:
             done = {batch.id for batch in batches}
-            kept = [held for held in self._held if held.id not in done]
-            self._held_bytes = sum(len(held.body) for held in kept)
-            self._held = deque(kept)
+            left = [held for held in self._held if held.id not in done]
+            self._held_bytes = sum(len(held.body) for held in left)
+            self._held = deque(left)
             self._settled |= {number for number in done if number > 0}
             self._refused += parked
             evicted = self._settle_on_disk()

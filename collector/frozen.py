@@ -84,7 +84,7 @@ LIVE = (
 
 
 @dataclass(slots=True)
-class _Run:
+class _FrozenRun:
     """One value, or several together, that have been the same for `repeats` readings behind the first."""
 
     value: object = None
@@ -119,10 +119,10 @@ class _Track:
     renewal_ms: int = 0
     base_joules: float | None = None
     base_ms: int = 0
-    energy: _Run = field(default_factory=_Run)
-    power: _Run = field(default_factory=_Run)
-    live: _Run = field(default_factory=_Run)
-    dead: _Run = field(default_factory=_Run)
+    energy: _FrozenRun = field(default_factory=_FrozenRun)
+    power: _FrozenRun = field(default_factory=_FrozenRun)
+    live: _FrozenRun = field(default_factory=_FrozenRun)
+    dead: _FrozenRun = field(default_factory=_FrozenRun)
     marked: frozenset[str] = frozenset()
 
 

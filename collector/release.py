@@ -13,14 +13,14 @@ MOST_SECONDS = 1800.0
 """How long a request holds: one that was forgotten must not leave a node unwatched."""
 
 
-class ReleaseRequest:
+class ReleaseFile:
     """A file that asks for it by being there; what it holds means nothing. An empty path asks never."""
 
     def __init__(self, path: str, clock: Clock) -> None:
         self._path = Path(path) if path else None
         self._clock = clock
         self._since: float | None = None
-        self._told = False
+        self._logged = False
 
     def __call__(self) -> bool:
         """Whether to let go now."""
@@ -28,15 +28,15 @@ class ReleaseRequest:
             if self._since is not None:
                 _log.info("the request to let go of the GPUs is withdrawn", path=str(self._path))
             self._since = None
-            self._told = False
+            self._logged = False
             return False
         if self._since is None:
             self._since = self._clock.monotonic()
             _log.warning("asked to let go of the GPUs", path=str(self._path), most_seconds=MOST_SECONDS)
         if self._clock.monotonic() - self._since < MOST_SECONDS:
             return True
-        if not self._told:
-            self._told = True
+        if not self._logged:
+            self._logged = True
             _log.warning("the request to let go of the GPUs is too old, they are read again", path=str(self._path))
         return False
 

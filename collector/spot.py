@@ -125,12 +125,12 @@ class Gcp:
         self._since: dict[str, int] = {}
 
     def ask(self, now_ms: int) -> list[SpotNotice]:
-        told = {path: self._get(path).upper() for path in ("preempted", "maintenance-event")}
-        maintenance = told["maintenance-event"]
+        answers = {path: self._get(path).upper() for path in ("preempted", "maintenance-event")}
+        maintenance = answers["maintenance-event"]
         ends = maintenance == "TERMINATE_ON_HOST_MAINTENANCE"
         self._since = {
             name: self._since.get(name, now_ms)
-            for name, holds in (("preempted", told["preempted"] == "TRUE"), ("ends", ends))
+            for name, holds in (("preempted", answers["preempted"] == "TRUE"), ("ends", ends))
             if holds
         }
         found: list[SpotNotice] = []
@@ -276,8 +276,8 @@ class NoticeCompanion:
     """Adds an event of kind ``maintenance_notice`` for this node when one is announced, changed or withdrawn.
 
     The metadata service is asked in a thread of its own. While it does not answer, what it said last stands: silence
-    withdraws nothing. Of several notices of one code the earliest is told. `alarm` is called, by that thread, when the
-    answer has changed.
+    withdraws nothing. Of several notices of one code the earliest is reported. `alarm` is called, by that thread, when
+    the answer has changed.
     """
 
     name = "notices"
@@ -298,7 +298,7 @@ class NoticeCompanion:
         self._clock = clock
         self._own = own
         self._standing: tuple[SpotNotice, ...] = ()
-        self._told: dict[NoticeCode, tuple[int | None, int]] = {}
+        self._reported: dict[NoticeCode, tuple[int | None, int]] = {}
         self._failing = False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="notices", daemon=True)
@@ -336,17 +336,17 @@ class NoticeCompanion:
     def _news(self, now_ms: int) -> list[Event]:
         standing = self._earliest(self._standing, now_ms)
         events: list[Event] = []
-        if self._told.keys() - standing.keys():
+        if self._reported.keys() - standing.keys():
             events.append(self._event(NoticeCode.WITHDRAWN, "no longer announced", now_ms))
-            self._told = {}
+            self._reported = {}
         for code, notice in standing.items():
-            deadline, told_ms = self._told.get(code, (None, -REPEAT_MS))
+            deadline, reported_ms = self._reported.get(code, (None, -REPEAT_MS))
             moved = abs((deadline or 0) - (notice.deadline_ms or 0)) >= SECOND
-            if code not in self._told or moved or now_ms - told_ms >= REPEAT_MS or now_ms < told_ms:
+            if code not in self._reported or moved or now_ms - reported_ms >= REPEAT_MS or now_ms < reported_ms:
                 # One millisecond behind the withdrawal, which ends what came before it.
                 text = notice_text(notice.text, notice.deadline_ms)
                 events.append(self._event(code, text, now_ms + len(events[:1])))
-                self._told[code] = (notice.deadline_ms, now_ms)
+                self._reported[code] = (notice.deadline_ms, now_ms)
         return events
 
     def _earliest(self, notices: Sequence[SpotNotice], now_ms: int) -> dict[NoticeCode, SpotNotice]:

@@ -40,7 +40,7 @@ _TRY_AGAIN = frozenset({401, 403, 404, 405, 407, 408, 415, 421, 425, 426, 429})
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class PushTarget:
     """Where to push. `url` is the base, below which ``/api/v2/write`` lies; `tls` None trusts the system's CAs."""
 
     url: str
@@ -64,7 +64,7 @@ class _Again:
 
 
 @dataclass(frozen=True, slots=True)
-class _Refused:
+class _RefusedLines:
     """Never: `bad` names the lines at fault by position, from 0, with the problem; empty where the answer does not.
 
     `total` is how many are at fault, which may be more than the answer names.
@@ -75,7 +75,7 @@ class _Refused:
     total: int = 0
 
 
-_Answer = _Again | _Refused | None
+_Answer = _Again | _RefusedLines | None
 
 
 class Queue(Protocol):
@@ -116,7 +116,7 @@ class Uplink:
     def __init__(
         self,
         spool: Queue,
-        target: Target,
+        target: PushTarget,
         clock: Clock,
         own: OwnMetrics,
         *,
@@ -186,7 +186,7 @@ class Uplink:
             self._succeeded()
         return parked
 
-    def _sort_out(self, lines: Sequence[str], answer: _Refused) -> list[tuple[str, str]] | _Again:
+    def _sort_out(self, lines: Sequence[str], answer: _RefusedLines) -> list[tuple[str, str]] | _Again:
         """Find the bad ones of `lines`, which were refused by `answer`, and get the others through."""
         pending: list[tuple[Sequence[str], _Answer]] = [(lines, answer)]
         parked: list[tuple[str, str]] = []
@@ -237,7 +237,7 @@ class Uplink:
         if status in _TRY_AGAIN or not 400 <= status < 500:
             return _Again(reason, self._retry_after(response.headers.get("Retry-After", "")))
         bad, total = _rejected(body, lines)
-        return _Refused(reason, bad, total)
+        return _RefusedLines(reason, bad, total)
 
     def _retry_after(self, text: str) -> float | None:
         """Seconds asked for by a ``Retry-After``, as a number or a date (RFC 9110, section 10.2.3)."""
@@ -288,7 +288,7 @@ def _ended(text: str) -> str:
     return text if not text or text.endswith("\n") else text + "\n"
 
 
-def _write_url(target: Target) -> httpx2.URL:
+def _write_url(target: PushTarget) -> httpx2.URL:
     try:
         base = httpx2.URL(target.url)
     except httpx2.InvalidURL as error:

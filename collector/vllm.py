@@ -215,7 +215,7 @@ class VllmCompanion:
         self._client = httpx2.Client(transport=transport, timeout=TIMEOUT_SECONDS, trust_env=False)
         self._scrapes: dict[Server, Scrape] = {}
         self._placed: dict[Server, tuple[float, frozenset[int]]] = {}
-        self._told: set[Server] = set()
+        self._warned: set[Server] = set()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="vllm", daemon=True)
 
@@ -262,8 +262,8 @@ class VllmCompanion:
                 found = list(readings)
         if not found and readings:
             self._own.count("tocsin_vllm_scrapes_total", outcome="without_gpu")
-            if server not in self._told:
-                self._told.add(server)
+            if server not in self._warned:
+                self._warned.add(server)
                 _log.warning(
                     "no GPU is known to be this vLLM server's (said once)",
                     url=server.url,

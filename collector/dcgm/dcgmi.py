@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from tocsin.collector.dcgm.exporter import Site
 from tocsin.collector.dcgm.fields import Field, blank_number, blank_text, field_numbered, readable_ids
-from tocsin.collector.dcgm.readings import XID, Look, Row, XidOnsets, absent
+from tocsin.collector.dcgm.readings import XID, DcgmRow, XidOnsets, XidState, absent
 from tocsin.collector.transitions import Transitions
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
@@ -253,12 +253,12 @@ _LOST = re.compile(r"GPU is lost", re.IGNORECASE)
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownGpu:
     """One GPU or instance. `row` is what `dmon` said last, at `row_s` on the monotonic scale."""
 
     gpu: Gpu
     names: dict[str, None]
-    row: Row | None = None
+    row: DcgmRow | None = None
     row_s: float = 0.0
     lost: bool = False
     answered: bool = False
@@ -268,10 +268,10 @@ class _Known:
 class _Entities:
     """GPUs by DCGM's number, instances by DCGM's entity id."""
 
-    gpus: dict[int, _Known] = field(default_factory=dict)
-    instances: dict[int, _Known] = field(default_factory=dict)
+    gpus: dict[int, _KnownGpu] = field(default_factory=dict)
+    instances: dict[int, _KnownGpu] = field(default_factory=dict)
 
-    def all(self) -> Iterable[_Known]:
+    def all(self) -> Iterable[_KnownGpu]:
         """Every one, GPUs first."""
         return (*self.gpus.values(), *self.instances.values())
 
@@ -326,7 +326,7 @@ class DcgmiSource:
         for known, reading in zip(self._entities.all(), readings, strict=True):
             code = reading.values.get(XID)
             if code is not None:
-                events += self._xids.note(Look(known.gpu, int(code)), now_ms)
+                events += self._xids.note(XidState(known.gpu, int(code)), now_ms)
         return Batch(readings, events)
 
     def close(self) -> None:
@@ -394,7 +394,7 @@ class DcgmiSource:
         }
         return True
 
-    def _listed(self, one: ListedGpu) -> _Known:
+    def _listed(self, one: ListedGpu) -> _KnownGpu:
         """What is known of a GPU; one that lost its UUID keeps the one from before."""
         before = self._entities.gpus.get(one.number)
         lost = not one.uuid
@@ -402,12 +402,12 @@ class DcgmiSource:
             before.lost = lost
             return before
         known = Gpu(one.uuid or f"/gpu{one.number}", "", one.number, one.model, pci_bus_id=one.pci_bus_id)
-        return _Known(self._site.dress(known), {}, lost=lost)
+        return _KnownGpu(self._site.dress(known), {}, lost=lost)
 
-    def _instance(self, number: int, instance: int) -> _Known:
+    def _instance(self, number: int, instance: int) -> _KnownGpu:
         parent = self._entities.gpus[number].gpu
         gpu = Gpu(f"{parent.uuid}/gi{instance}", parent.host, number, parent.model, parent=parent.uuid)
-        return _Known(self._site.dress(gpu), {})
+        return _KnownGpu(self._site.dress(gpu), {})
 
     def _await_first(self) -> None:
         until = self._clock.monotonic() + FIRST_SECONDS
@@ -481,7 +481,7 @@ class DcgmiSource:
             self._own.count("tocsin_dcgm_lines_total", outcome="other_entity")
             return
         self._own.count("tocsin_dcgm_lines_total", outcome="used")
-        row = Row(known.gpu) if not line.link or known.row is None else known.row
+        row = DcgmRow(known.gpu) if not line.link or known.row is None else known.row
         for which, cell in zip(self._fields, line.values, strict=True):
             if line.link and (isinstance(cell, Missing) or not which.of_links()):
                 continue
@@ -491,7 +491,7 @@ class DcgmiSource:
         if not line.link:
             self._judge(known, row)
 
-    def _judge(self, known: _Known, row: Row) -> None:
+    def _judge(self, known: _KnownGpu, row: DcgmRow) -> None:
         """A GPU of which only the latched XID is left may be lost; the listing knows."""
         answers = any(name != XID for name in row.values)
         if answers:
@@ -500,7 +500,7 @@ class DcgmiSource:
             known.answered = False
             self._enumerate()
 
-    def _reading(self, known: _Known, now_ms: int) -> Reading:
+    def _reading(self, known: _KnownGpu, now_ms: int) -> Reading:
         if known.lost:
             return absent(known.gpu, now_ms, known.names, Missing.LOST)
         if known.row is None or self._clock.monotonic() - known.row_s > 2 * self._delay:

@@ -12,7 +12,17 @@ import httpx2
 from tocsin.collector.dcgm.exposition import Head, Heads, Sample, Use, samples
 from tocsin.collector.dcgm.fields import SXID_FATAL, Field
 from tocsin.collector.dcgm.http import ScrapeFailed, fetch, is_http
-from tocsin.collector.dcgm.readings import FATAL, NON_FATAL, Counted, Look, Row, SxidOnsets, XidOnsets, absent, counters
+from tocsin.collector.dcgm.readings import (
+    FATAL,
+    NON_FATAL,
+    Counted,
+    DcgmRow,
+    SxidOnsets,
+    XidOnsets,
+    XidState,
+    absent,
+    counters,
+)
 from tocsin.collector.transitions import Transitions
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
@@ -62,10 +72,10 @@ class Site:
 
 
 @dataclass(slots=True)
-class Page:
+class ScrapedPage:
     """One page, sorted by what its lines are about."""
 
-    rows: dict[str, Row] = field(default_factory=dict)
+    rows: dict[str, DcgmRow] = field(default_factory=dict)
     counts: dict[str, dict[int, Counted]] = field(default_factory=dict)
     switches: list[tuple[str, str, str, int]] = field(default_factory=list)
     """(host, switch, severity, code)."""
@@ -91,10 +101,10 @@ class Page:
         else:
             self.lines["blank" if sample.blank is not None else use.value] += 1
 
-    def _row(self, gpu: Gpu) -> Row:
+    def _row(self, gpu: Gpu) -> DcgmRow:
         row = self.rows.get(gpu.uuid)
         if row is None:
-            row = self.rows[gpu.uuid] = Row(gpu)
+            row = self.rows[gpu.uuid] = DcgmRow(gpu)
         return row
 
     def _metric(self, sample: Sample, gpu: Gpu, which: Field) -> None:
@@ -105,9 +115,9 @@ class Page:
         self.lines["blank" if sample.blank is not None else "used" if plausible else "implausible"] += 1
 
 
-def read_page(text: str, heads: Heads) -> Page:
+def read_page(text: str, heads: Heads) -> ScrapedPage:
     """Everything on one page; lines that cannot be used are counted."""
-    page = Page()
+    page = ScrapedPage()
 
     def bad(_line: str) -> None:
         page.lines["malformed"] += 1
@@ -119,7 +129,7 @@ def read_page(text: str, heads: Heads) -> Page:
 
 
 @dataclass(slots=True)
-class _Known:
+class _RememberedGpu:
     """What is remembered of one GPU: the names it ever had, its counters, and since when it is gone."""
 
     gpu: Gpu
@@ -155,7 +165,7 @@ class DcgmExporterSource:
         # Half for the connection and half for the first bytes; `fetch` watches over the whole.
         self._client = httpx2.Client(timeout=timeout_seconds / 2, transport=transport, trust_env=False)
         self._heads = Heads(site.dress_head)
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _RememberedGpu] = {}
         self._xids = XidOnsets(NAME)
         self._sxids = SxidOnsets(NAME)
         self._transitions = Transitions(NAME)
@@ -184,7 +194,7 @@ class DcgmExporterSource:
     def close(self) -> None:
         self._client.close()
 
-    def _page(self) -> Page | None:
+    def _page(self) -> ScrapedPage | None:
         """The page, or None where it did not come or has no GPU, which is how an exporter that starts looks."""
         problem, page = "", None
         try:
@@ -205,15 +215,15 @@ class DcgmExporterSource:
                 _log.info("dcgm-exporter can be read again", url=self._url)
         return None if problem else page
 
-    def _remember(self, page: Page) -> None:
+    def _remember(self, page: ScrapedPage) -> None:
         for uuid, row in page.rows.items():
             known = self._known.get(uuid)
             if known is None:
-                known = self._known[uuid] = _Known(row.gpu)
+                known = self._known[uuid] = _RememberedGpu(row.gpu)
             known.gpu, known.gone_ms = row.gpu, None
             known.names.update(dict.fromkeys((*row.values, *row.missing)))
 
-    def _forget_gone(self, page: Page, now_ms: int) -> None:
+    def _forget_gone(self, page: ScrapedPage, now_ms: int) -> None:
         """A GPU that became instances is not lost, and neither is an instance whose GPU is still there."""
         parents = {row.gpu.parent for row in page.rows.values() if row.gpu.parent}
         for uuid in [uuid for uuid in self._known if uuid not in page.rows]:
@@ -224,10 +234,10 @@ class DcgmExporterSource:
                 self._transitions.forget(uuid)
                 del self._known[uuid]
 
-    def _notice_restart(self, page: Page) -> None:
+    def _notice_restart(self, page: ScrapedPage) -> None:
         """Note whose latched codes may be old, and why: see `tocsin.collector.dcgm.readings`."""
-        told = page.started is not None and self._started is not None
-        restarted = told and page.started != self._started
+        datable = page.started is not None and self._started is not None
+        restarted = datable and page.started != self._started
         self._started = page.started if page.started is not None else self._started
         if restarted:
             _log.info("dcgm-exporter was started anew", url=self._url)
@@ -235,13 +245,13 @@ class DcgmExporterSource:
         for uuid, row in page.rows.items():
             known, now = self._known[uuid], counters(row.values)
             if any(now[key] < before for key, before in known.counters.items() if key in now) and not restarted:
-                what = "the driver was loaded anew" if told else "driver or exporter was started anew"
+                what = "the driver was loaded anew" if datable else "driver or exporter was started anew"
                 _log.info(f"counters fell: {what}", gpu=uuid)
-                if not told:
+                if not datable:
                     self._doubts[uuid] = NO_START_TIME
             known.counters.update(now)
 
-    def _reading(self, known: _Known, page: Page, now_ms: int) -> Reading:
+    def _reading(self, known: _RememberedGpu, page: ScrapedPage, now_ms: int) -> Reading:
         row = page.rows.get(known.gpu.uuid)
         if row is None:
             return absent(known.gpu, now_ms, known.names, Missing.LOST)
@@ -249,11 +259,11 @@ class DcgmExporterSource:
         known.names.update(dict.fromkeys(reading.values))
         return reading
 
-    def _events(self, page: Page, readings: Iterable[Reading], now_ms: int) -> list[Event]:
+    def _events(self, page: ScrapedPage, readings: Iterable[Reading], now_ms: int) -> list[Event]:
         events = self._transitions.note([one for one in readings if not one.gpu.is_mig], now_ms)
         for uuid, row in page.rows.items():
             doubt = self._doubts.get(uuid, "")
-            look = Look(row.gpu, row.latched_xid, page.counts.get(uuid, {}))
+            look = XidState(row.gpu, row.latched_xid, page.counts.get(uuid, {}))
             events += self._xids.note(look, now_ms, settled=not doubt)
             self._report(self._xids.unsettled, "xid", doubt)
         restarted = RESTARTED in self._doubts.values()

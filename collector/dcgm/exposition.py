@@ -54,7 +54,7 @@ class Use(Enum):
     """No metric of dcgm-exporter's."""
 
 
-class Labels:
+class LineLabels:
     """Labels of one line, found in any case; an empty value is no value."""
 
     __slots__ = ("_by_name",)
@@ -86,13 +86,13 @@ class Head:
     host: str = ""
 
 
-def host_of(labels: Labels) -> str:
+def host_of(labels: LineLabels) -> str:
     """The node: what the exporter says, else what a scraper's relabelling is likely to have added; "" if unknown."""
     named = labels.first("hostname", "exported_hostname", "node", "exported_node", "kubernetes_node", "nodename")
     return named or _PORT.sub("", labels.first("instance"))
 
 
-def gpu_of(labels: Labels) -> Gpu | None:
+def gpu_of(labels: LineLabels) -> Gpu | None:
     """The GPU, or MIG instance, of a line; None for a line of something else.
 
     A line that names a GPU instance belongs to the instance alone, never to its parent. Without a UUID the GPU is
@@ -118,7 +118,7 @@ def gpu_of(labels: Labels) -> Gpu | None:
     )
 
 
-def owner_of(labels: Labels) -> Owner | None:
+def owner_of(labels: LineLabels) -> Owner | None:
     """Who the GPU is given to; None where it is unassigned, which the exporter writes as empty values.
 
     A scraper that does not honour the exporter's labels puts its own pod, the exporter itself, in `pod`: such a one
@@ -141,7 +141,7 @@ def _number(text: str) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def _xid_count(name: str, labels: Labels, gpu: Gpu) -> Head:
+def _xid_count(name: str, labels: LineLabels, gpu: Gpu) -> Head:
     code = _number(labels.first("xid", "err_code"))
     window = _number(labels.first("window_size_in_ms"))
     return Head(name, Use.XID_COUNT if code else Use.UNKNOWN, gpu, code=code, window_ms=window, host=gpu.host)
@@ -150,11 +150,11 @@ def _xid_count(name: str, labels: Labels, gpu: Gpu) -> Head:
 def head_of(name: str, raw: Mapping[str, str]) -> Head:
     """What the line `name` with labels `raw` is about."""
     if name == PROCESS_START:
-        labels = Labels(raw)
+        labels = LineLabels(raw)
         return Head(name, Use.PROCESS_START, part=labels.first("instance"), host=host_of(labels))
     if not name.startswith(DCGM_PREFIXES):
         return Head(name, Use.FOREIGN)
-    labels = Labels(raw)
+    labels = LineLabels(raw)
     if name in SXID_FATAL or name in SXID_NON_FATAL:
         switch = labels.first("nvswitch")
         return Head(name, Use.SXID if switch else Use.OTHER_ENTITY, part=switch, host=host_of(labels))
@@ -181,7 +181,7 @@ _NAN = float("nan")
 _BLANKS = " \t"
 
 
-class BadLine(ValueError):
+class BadSampleLine(ValueError):
     """A line that is no sample."""
 
 
@@ -198,9 +198,9 @@ def _parse_head(text: str) -> Head:
     try:
         found = [s for family in text_string_to_metric_families(f"{text} 0") for s in family.samples]
     except (ValueError, IndexError, TypeError, KeyError) as error:
-        raise BadLine(str(error)) from None
+        raise BadSampleLine(str(error)) from None
     if len(found) != 1:
-        raise BadLine(text)
+        raise BadSampleLine(text)
     return head_of(found[0].name, found[0].labels)
 
 
@@ -237,7 +237,7 @@ class Heads:
         cut = brace + 1 if brace >= 0 else line.find(" ")
         rest = line[cut:].split()
         if cut <= 0 or not 1 <= len(rest) <= 2:
-            raise BadLine(line[:200])
+            raise BadSampleLine(line[:200])
         head = self.of(line[:cut])
         text = rest[0]
         at_ms = _instant(rest[1]) if len(rest) == 2 else None
@@ -246,7 +246,7 @@ class Heads:
         except ValueError:
             reason = blank_text(text)
             if reason is None:
-                raise BadLine(line[:200]) from None
+                raise BadSampleLine(line[:200]) from None
             return Sample(head, _NAN, reason, at_ms)
         reason = blank_number(raw, text)
         return Sample(head, raw if reason is None else _NAN, reason, at_ms)
@@ -257,7 +257,7 @@ def _instant(text: str) -> int:
     try:
         return round(float(text) * 1000) if "." in text else int(text)
     except ValueError:
-        raise BadLine(text) from None
+        raise BadSampleLine(text) from None
 
 
 def samples(text: str, heads: Heads, bad: Callable[[str], None]) -> Iterator[Sample]:
@@ -268,7 +268,7 @@ def samples(text: str, heads: Heads, bad: Callable[[str], None]) -> Iterator[Sam
             continue
         try:
             sample = heads.sample(line)
-        except BadLine:
+        except BadSampleLine:
             bad(line)
             continue
         yield sample

@@ -32,7 +32,7 @@ _USED, _FREE = "gpu_memory_used_bytes", "gpu_memory_free_bytes"
 
 
 @dataclass(slots=True)
-class Row:
+class DcgmRow:
     """Grows by `add`. A value outlives a blank of the same name: shared GPUs have a line for each that uses them."""
 
     gpu: Gpu
@@ -117,11 +117,11 @@ class _Memory:
     latched: int | None = None
     counts: dict[int, int] = field(default_factory=dict)
     windows: frozenset[int] = frozenset()
-    told: dict[int, tuple[str, int]] = field(default_factory=dict)
+    reported: dict[int, tuple[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class XidState:
     """What one scrape says of one GPU: the latched code (None where it has none) and the counts by code."""
 
     gpu: Gpu
@@ -145,7 +145,7 @@ class XidOnsets:
         """Take the next scrape of `gpu` for the first: its exporter or driver was started anew."""
         self._known.pop((gpu.host, gpu.uuid), None)
 
-    def note(self, look: Look, at_ms: int, *, settled: bool = True) -> list[Event]:
+    def note(self, look: XidState, at_ms: int, *, settled: bool = True) -> list[Event]:
         """New XIDs of one GPU; `settled` is False where the gauge may come from another process than before."""
         key = (look.gpu.host, look.gpu.uuid)
         memory = self._known.get(key)
@@ -158,11 +158,11 @@ class XidOnsets:
         changed = look.latched is not None and look.latched != memory.latched
         if changed and look.latched:
             code, before = look.latched, memory.latched
-            told = before is None or self._told(memory, code, "count", at_ms, DEFAULT_WINDOW_MS)
-            if not told and not settled:
+            known = before is None or self._was_reported(memory, code, "count", at_ms, DEFAULT_WINDOW_MS)
+            if not known and not settled:
                 self._doubt(look.gpu, code)
-            elif not told:
-                memory.told[code] = ("gauge", at_ms)
+            elif not known:
+                memory.reported[code] = ("gauge", at_ms)
                 text = f"the last-XID gauge went from {before} to {code}"
                 events[code] = self._event(look.gpu, at_ms, code, text)
         if look.latched is not None:
@@ -173,36 +173,36 @@ class XidOnsets:
         if (gpu.uuid, code) not in self.unsettled:
             self.unsettled.append((gpu.uuid, code))
 
-    def _risen(self, look: Look, memory: _Memory, at_ms: int, settled: bool) -> dict[int, Event]:
+    def _risen(self, look: XidState, memory: _Memory, at_ms: int, settled: bool) -> dict[int, Event]:
         events: dict[int, Event] = {}
         for code, now in look.counts.items():
             before = memory.counts.get(code, 0)
             new = now.count - before
-            if new > 0 and self._told(memory, code, "gauge", at_ms, now.window_ms or DEFAULT_WINDOW_MS):
+            if new > 0 and self._was_reported(memory, code, "gauge", at_ms, now.window_ms or DEFAULT_WINDOW_MS):
                 new -= 1
             if new > 0 and not settled and now.window_ms not in memory.windows:
                 self._doubt(look.gpu, code)
             elif new > 0:
-                memory.told[code] = ("count", at_ms)
+                memory.reported[code] = ("count", at_ms)
                 span = (now.window_ms or DEFAULT_WINDOW_MS) // 1000
                 text = f"the count of XID {code} within {span} s rose from {before} to {now.count}"
                 events[code] = self._event(look.gpu, at_ms, code, text)
         return events
 
     @staticmethod
-    def _told(memory: _Memory, code: int, by: str, at_ms: int, window_ms: int) -> bool:
-        """Whether the other witness reported `code` already; one report excuses one happening."""
-        teller, told_ms = memory.told.get(code, ("", 0))
-        if teller != by or at_ms - told_ms > window_ms:
+    def _was_reported(memory: _Memory, code: int, by: str, at_ms: int, window_ms: int) -> bool:
+        """Whether the other of gauge and count reported `code` already; one report excuses one happening."""
+        reporter, reported_ms = memory.reported.get(code, ("", 0))
+        if reporter != by or at_ms - reported_ms > window_ms:
             return False
-        del memory.told[code]
+        del memory.reported[code]
         return True
 
     def _event(self, gpu: Gpu, at_ms: int, code: int, text: str) -> Event:
         return Event(EventKind.XID, gpu.uuid, gpu.host, at_ms, code, text, self._source, gpu.simulated)
 
 
-def _keep_counts(memory: _Memory, look: Look) -> None:
+def _keep_counts(memory: _Memory, look: XidState) -> None:
     memory.counts = {code: one.count for code, one in look.counts.items()}
     memory.windows = frozenset(one.window_ms for one in look.counts.values())
 

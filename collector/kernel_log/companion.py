@@ -16,9 +16,9 @@ from tocsin.collector.kernel_log.readers import (
     JOURNALCTL,
     KMSG,
     JournalReader,
+    KernelLogReader,
     KmsgReader,
     Position,
-    Reader,
     load_position,
     save_position,
 )
@@ -35,8 +35,8 @@ from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics
 
 _KINDS = frozenset({EventKind.XID, EventKind.RECOVERY_ACTION})
-_KEPT = 1_024
-"""Events of either side that wait for their twin."""
+_WAITING = 1_024
+"""Events of either side that wait for their duplicate."""
 
 SLACK_MS = 5 * SECOND
 """What the two may differ by beyond the time between two readings."""
@@ -52,11 +52,11 @@ class Deduplicator:
 
     def __init__(self, interval_ms: int) -> None:
         self._reach_ms = interval_ms + SLACK_MS
-        self._kernel: deque[Event] = deque(maxlen=_KEPT)
-        self._other: deque[Event] = deque(maxlen=_KEPT)
+        self._kernel: deque[Event] = deque(maxlen=_WAITING)
+        self._other: deque[Event] = deque(maxlen=_WAITING)
 
     def settle(self, kernel: Sequence[Event], other: Sequence[Event]) -> tuple[list[Event], list[Event]]:
-        """`kernel` and `other`, both new, without those whose twin speaks for them."""
+        """`kernel` and `other`, both new, without those whose duplicate is handed on."""
         own = [event for event in kernel if event.kind not in _KINDS or not self._taken(event, self._other, late=True)]
         self._kernel.extend(event for event in own if event.kind in _KINDS)
         rest = [
@@ -83,7 +83,7 @@ QUEUE_EVENTS = 4_096
 WAIT_SECONDS = 5.0
 _REST_SECONDS = 15.0
 """Pause after a read that failed."""
-_KEPT_NAMES = 8_192
+_REMEMBERED_NAMES = 8_192
 DRIVER = Path("/proc/driver/nvidia/version")
 _VERSION = re.compile(r"\b([0-9]{2,4}\.[0-9]{1,4}(?:\.[0-9]{1,4})?)\b")
 
@@ -103,7 +103,7 @@ class KernelLogCompanion:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: KernelLogReader,
         own: OwnMetrics,
         *,
         host: str,
@@ -119,7 +119,7 @@ class KernelLogCompanion:
         self._host = host
         self._state = state
         self._parser = KernelLogParser(driver)
-        self._twins = Deduplicator(round(interval_seconds * SECOND))
+        self._dedup = Deduplicator(round(interval_seconds * SECOND))
         self._bound = queue_events
         self._queue: list[KernelEvent] = []
         self._lock = threading.Lock()
@@ -129,7 +129,7 @@ class KernelLogCompanion:
         self._handed = reader.position
         self._saved = reader.position
         self._buses: dict[str, str] = {}
-        self._names: deque[str] = deque(maxlen=_KEPT_NAMES)
+        self._names: deque[str] = deque(maxlen=_REMEMBERED_NAMES)
         self._taken: set[str] = set()
         self._last: dict[str, int] = {}
         self._counts: dict[str, dict[int, int]] = {}
@@ -191,7 +191,7 @@ class KernelLogCompanion:
                 self._buses.setdefault(bus, uuid)
         kernel = [self._own_name(self._as_event(event, now_ms)) for event in waiting]
         self._count(kernel)
-        own, rest = self._twins.settle(kernel, batch.events)
+        own, rest = self._dedup.settle(kernel, batch.events)
         for kept, number in (("other", len(kernel) - len(own)), ("kernel", len(batch.events) - len(rest))):
             if number:
                 self._own.count("tocsin_kernel_log_twins_total", number, kept=kept)
@@ -259,7 +259,7 @@ class KernelLogCompanion:
         """
         while event.id in self._taken:
             event = replace(event, at_ms=event.at_ms + 1)
-        if len(self._names) == _KEPT_NAMES:
+        if len(self._names) == _REMEMBERED_NAMES:
             self._taken.discard(self._names.popleft())
         self._names.append(event.id)
         self._taken.add(event.id)
@@ -326,7 +326,7 @@ def open_kernel_log(
     return companion
 
 
-def _open_reader(kind: str, clock: Clock, before: Position | None) -> Reader:
+def _open_reader(kind: str, clock: Clock, before: Position | None) -> KernelLogReader:
     if kind == "journald":
         return JournalReader(clock, before)
     try:

@@ -77,7 +77,7 @@ MAX_LINE_BYTES = 1 << 20
 """A line beyond this is given up."""
 
 
-class Bell:
+class WakePipe:
     """Wakes a waiting reader from another thread."""
 
     def __init__(self) -> None:
@@ -186,7 +186,7 @@ class Chunk:
     malformed: int = 0
 
 
-class Reader(Protocol):
+class KernelLogReader(Protocol):
     """Reads the kernel log on. `position` is behind the last line that was read."""
 
     name: str
@@ -227,11 +227,11 @@ class KmsgReader:
             remedy = "give the agent CAP_SYSLOG and the device, or set agent.kernel_log to journald or off"
             raise Unavailable(f"{path} cannot be read: {error.strerror}; {remedy}") from None
         same = before is not None and before.boot_id == boot
-        kept = before if same and before is not None else Position(boot)
+        known = before if same and before is not None else Position(boot)
         cursor = before.cursor if before is not None else ""
-        self.position = replace(kept, boot_ms=boot_instant(clock, kept.boot_ms), cursor=cursor)
+        self.position = replace(known, boot_ms=boot_instant(clock, known.boot_ms), cursor=cursor)
         self.starts = 1
-        self._bell = Bell()
+        self._bell = WakePipe()
         self._stream = LineStream(self._fd)
 
     def read(self, seconds: float) -> Chunk:
@@ -291,7 +291,7 @@ class JournalReader:
         self._command = tuple(command)
         self.position = before if before is not None else Position()
         self.starts = 0
-        self._bell = Bell()
+        self._bell = WakePipe()
         self._tries = 0
         self._due = 0.0
         self._newest_ms = self._again_ms = 0

@@ -96,7 +96,7 @@ def _scaled(value: float, unit: str) -> float | Missing:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SmiMetric:
     """Where one metric (or variant) stands. Several XML paths or CSV fields are names of different driver versions.
 
     A path with ``+`` is a sum, blank unless all of its parts are there.
@@ -107,8 +107,8 @@ class Row:
     csv: tuple[str, ...] = ()
 
 
-def _row(key: str, xml: str, csv: str = "") -> Row:
-    return Row(key, tuple(xml.split("|")) if xml else (), tuple(csv.split("|")) if csv else ())
+def _row(key: str, xml: str, csv: str = "") -> SmiMetric:
+    return SmiMetric(key, tuple(xml.split("|")) if xml else (), tuple(csv.split("|")) if csv else ())
 
 
 _VOLATILE, _AGGREGATE = "ecc_errors/volatile/", "ecc_errors/aggregate/"
@@ -130,7 +130,7 @@ _POWER, _OLD_POWER = "gpu_power_readings/", "power_readings/"
 _COUNTERS = "clocks_event_reasons_counters/clocks_event_reasons_counters_"
 _REMAP = "remapped_rows/row_remapper_histogram/row_remapper_histogram_"
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[SmiMetric, ...] = (
     _row("gpu_utilization_ratio", "utilization/gpu_util", "utilization.gpu"),
     _row("gpu_memory_copy_utilization_ratio", "utilization/memory_util", "utilization.memory"),
     _row("gpu_encoder_utilization_ratio", "utilization/encoder_util", "utilization.encoder"),

@@ -48,7 +48,7 @@ _LISTED = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SmiAnswer:
     """What the program printed, and its exit status."""
 
     status: int
@@ -63,7 +63,7 @@ class DriverGone(Unavailable):
 class Program(Protocol):
     """Running nvidia-smi."""
 
-    def run(self, arguments: Sequence[str], seconds: float) -> Answer | None:
+    def run(self, arguments: Sequence[str], seconds: float) -> SmiAnswer | None:
         """Its answer; None where it has not ended in time, or an earlier run still has not. Raises OSError."""
         ...
 
@@ -82,7 +82,7 @@ class SmiProgram:
         self._command = tuple(command)
         self._stuck: subprocess.Popen[str] | None = None
 
-    def run(self, arguments: Sequence[str], seconds: float) -> Answer | None:
+    def run(self, arguments: Sequence[str], seconds: float) -> SmiAnswer | None:
         if self._stuck is not None:
             if self._stuck.poll() is None:
                 return None
@@ -102,7 +102,7 @@ class SmiProgram:
             child.terminate()
             self._stuck = child
             return None
-        return Answer(child.returncode, out, err)
+        return SmiAnswer(child.returncode, out, err)
 
     def close(self) -> None:
         if self._stuck is not None:
@@ -188,10 +188,10 @@ class NvidiaSmiSource:
         except SmiError as error:
             raise Unavailable(f"nvidia-smi's answer cannot be used: {error}") from None
 
-    def _query(self) -> Answer | None:
+    def _query(self) -> SmiAnswer | None:
         return self._run(f"--query-gpu={','.join(csv_fields(self._refused))}", "--format=csv")
 
-    def _run(self, *arguments: str) -> Answer | None:
+    def _run(self, *arguments: str) -> SmiAnswer | None:
         try:
             answer = self._program.run(arguments, self._deadline)
         except OSError as error:
@@ -292,7 +292,7 @@ def _add_instance(cells: Cells, mig: Gpu, seen: SmiInstance) -> None:
     )
 
 
-def _why(answer: Answer) -> str:
+def _why(answer: SmiAnswer) -> str:
     words = " ".join((answer.out + " " + answer.err).split())[:200] or "it printed nothing"
     if answer.status == 12:
         return f"nvidia-smi finds no libnvidia-ml.so: {words}"

@@ -185,9 +185,9 @@ def fabric(answer: Any) -> Answer:
     }
     mask = getattr(answer, "healthMask", 0)
     for problem, shift in FABRIC_PROBLEMS.items():
-        told = (mask >> shift) & 0x3
-        if told in (_YES, _NO):
-            values[variant("gpu_fabric_problem", "problem", problem)] = float(told == _YES)
+        answer = (mask >> shift) & 0x3
+        if answer in (_YES, _NO):
+            values[variant("gpu_fabric_problem", "problem", problem)] = float(answer == _YES)
     configuration = (mask >> _CONFIGURATION_SHIFT) & _CONFIGURATION_MASK
     if configuration:
         key = variant("gpu_fabric_problem", "problem", "incorrect_configuration")

@@ -17,7 +17,7 @@ _SIZE_RETRIES = 3
 Bound = Callable[[], tuple[int, Any]]
 
 
-class Fields:
+class FieldQuery:
     """A batch of fields of one handle. Those that this GPU does not have leave the batch for good.
 
     `dropped` has their reasons by key, `latency_us` the longest answer of the last batch in microseconds, None where
@@ -105,7 +105,7 @@ class Fields:
             self._set([probe for place, probe in enumerate(self._probes) if place not in lasting])
 
 
-class _Row:
+class _BoundCall:
     """One call, and what makes it once it was made."""
 
     __slots__ = ("bound", "probe", "single")
@@ -122,13 +122,13 @@ class Calls:
     def __init__(self, library: Nvml, handle: Any, probes: Iterable[CallProbe]) -> None:
         self._library = library
         self._handle = handle
-        self._rows = [_Row(probe) for probe in probes]
+        self._rows = [_BoundCall(probe) for probe in probes]
         self.dropped: dict[str, Missing] = {}
 
     def read(self, answers: Answers) -> None:
         """Make each call one of whose metrics has no value yet. Raises GpuLost and NvmlFailure."""
         values = answers.values
-        lasting: list[_Row] = []
+        lasting: list[_BoundCall] = []
         for row in self._rows:
             metrics = row.probe.metrics
             if metrics[0] in values and (row.single or all(metric in values for metric in metrics)):
@@ -157,7 +157,7 @@ class Calls:
             if self.dropped.get(key, Missing.UNSUPPORTED) is Missing.UNSUPPORTED:
                 self.dropped[key] = reason
 
-    def _asked(self, row: _Row) -> tuple[int, Any]:
+    def _asked(self, row: _BoundCall) -> tuple[int, Any]:
         bound = row.bound
         if bound is None:
             try:
@@ -188,7 +188,7 @@ def _keep(given: Mapping[str, float | None], answers: Answers) -> None:
                 answers.fail(key, Missing.BLANK)
 
 
-class Part(Protocol):
+class AnswerPart(Protocol):
     """Something of a handle that takes more than one question to know."""
 
     def read(self, answers: Answers) -> None:
@@ -205,9 +205,9 @@ class Tiered:
         handle: Any,
         fields: Iterable[FieldProbe] = (),
         calls: Iterable[CallProbe] = (),
-        parts: Sequence[Part] = (),
+        parts: Sequence[AnswerPart] = (),
     ) -> None:
-        self.fields = Fields(library, handle, fields)
+        self.fields = FieldQuery(library, handle, fields)
         self.calls = Calls(library, handle, calls)
         self._parts = parts
         self._clean = False

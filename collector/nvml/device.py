@@ -11,7 +11,7 @@ from typing import Any
 
 from tocsin.collector.nvml.answers import GpuLost, metric_of
 from tocsin.collector.nvml.asker import Tiered
-from tocsin.collector.nvml.gpm import Activity
+from tocsin.collector.nvml.gpm import GpmActivity
 from tocsin.collector.nvml.library import LIBRARY_CODES, Code, Nvml, NvmlFailure, attempt, text
 from tocsin.collector.nvml.probes import (
     GPM,
@@ -23,7 +23,7 @@ from tocsin.collector.nvml.probes import (
     THROUGHPUT,
     Tier,
 )
-from tocsin.collector.nvml.tiers import Plan, Processes, Standing
+from tocsin.collector.nvml.tiers import Processes, ReadPlan, TierCache
 from tocsin.domain.clock import SECOND
 from tocsin.domain.identity import MIG_START, Gpu, normalise_pci_bus_id
 from tocsin.domain.metrics import variant
@@ -46,7 +46,7 @@ _INSTANCE_RATIO = "gpu_mig_instance_memory_used_ratio"
 
 
 @dataclass(frozen=True, slots=True)
-class Counters:
+class RateCounters:
     """Counters behind the rates, as last read at `at_ms` on a scale that nobody sets."""
 
     at_ms: int
@@ -56,7 +56,7 @@ class Counters:
 class Rates:
     """Keeps the counters of the reading before. `by_link` are keys of counters that come link by link."""
 
-    def __init__(self, by_link: Iterable[str], before: Counters | None) -> None:
+    def __init__(self, by_link: Iterable[str], before: RateCounters | None) -> None:
         self.last = before
         keys = tuple(by_link)
         names = dict.fromkeys(name for counters in RATES.values() for name in counters)
@@ -69,7 +69,7 @@ class Rates:
         counters do not tell.
         """
         sums = self._sums(values)
-        before, self.last = self.last, Counters(at_ms, sums)
+        before, self.last = self.last, RateCounters(at_ms, sums)
         failed: dict[str, Missing] = {}
         for rate, counters in RATES.items():
             lacking = [name for name in counters if name not in sums]
@@ -111,7 +111,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class DeviceSample:
     """One GPU at one instant: its own values and reasons, and the readings of its MIG instances."""
 
     values: dict[str, float]
@@ -119,40 +119,40 @@ class Look:
     instances: Sequence[Reading]
 
 
-class Device:
+class NvmlDevice:
     """Reads one GPU: what is due at its cadence, and with it the last values of what is not.
 
     A value of a slow tier stands for its period and is then read anew, so none in a reading is older than its period
     and one interval. Static values, and what the GPU does not have, are kept until the next enumeration, which makes a
-    new `Device`; `before`, of the enumeration before, hands over the rates' counters and its samples of activity.
+    new `NvmlDevice`; `before`, of the enumeration before, hands over the rates' counters and its samples of activity.
     """
 
     def __init__(
-        self, library: Nvml, handle: Any, gpu: Gpu, instances: Sequence[Instance], before: Device | None = None
+        self, library: Nvml, handle: Any, gpu: Gpu, instances: Sequence[MigInstance], before: NvmlDevice | None = None
     ) -> None:
         self.gpu = gpu
         self.instances = tuple(instances)
         self.handle = handle
         self._library = library
-        self._plan: Plan | None = None
+        self._plan: ReadPlan | None = None
         self._rates = Rates((), None if before is None else before.counters)
         same = before is not None and library.key(before.handle) == library.key(handle)
-        self._activity: Activity = before._activity if before and same else Activity(library, handle, GPM, None)
+        self._activity: GpmActivity = before._activity if before and same else GpmActivity(library, handle, GPM, None)
         self._throughput: Tiered | None = None
-        self._told: tuple[object, ...] = ()
+        self._seen_reasons: tuple[object, ...] = ()
         self._missing: dict[str, Missing] = {}
 
     @property
-    def activities(self) -> list[Activity]:
+    def activities(self) -> list[GpmActivity]:
         """The samples that hold memory of the library: the GPU's, then its instances'."""
         return [self._activity, *(instance.activity for instance in self.instances)]
 
     @property
-    def counters(self) -> Counters | None:
+    def counters(self) -> RateCounters | None:
         """The counters behind the rates."""
         return self._rates.last
 
-    def read(self, at_ms: int, steady_ms: int) -> Look | None:
+    def read(self, at_ms: int, steady_ms: int) -> DeviceSample | None:
         """What the GPU says at `at_ms`; None where it is lost. Raises NvmlFailure where the library itself is gone.
 
         `steady_ms` is the same instant on a scale that nobody sets: rates are growth over its milliseconds.
@@ -174,17 +174,17 @@ class Device:
     def hurry(self) -> None:
         """Read the slow tiers with the next reading: something happened to the GPU."""
         if self._plan is not None:
-            self._plan.standing.hurry()
+            self._plan.cache.hurry()
 
-    def _read(self, at_ms: int, steady_ms: int) -> Look:
+    def _read(self, at_ms: int, steady_ms: int) -> DeviceSample:
         plan = self._plan
         if plan is None:
             plan = self._plan = self._first()
         else:
             plan.fast.read()
         fast = plan.fast
-        fresh = plan.standing.refresh(at_ms)
-        values = {**plan.standing.values, **fast.values}
+        fresh = plan.cache.refresh(at_ms)
+        values = {**plan.cache.values, **fast.values}
         if fast.fields.latency_us is not None:
             values[_LATENCY] = fast.fields.latency_us / _MICROSECONDS
         values.update(self._activity.read(steady_ms))
@@ -193,27 +193,27 @@ class Device:
         self._fall_back(values, missing, Tier.SLOW in fresh)
         instances = [instance.read(at_ms, steady_ms) for instance in self.instances]
         self._add_instances(values, missing, instances)
-        return Look(values, missing, instances)
+        return DeviceSample(values, missing, instances)
 
-    def _first(self) -> Plan:
+    def _first(self) -> ReadPlan:
         numbers = [instance.number for instance in self.instances if instance.number is not None]
-        plan = Plan(self._library, self.handle, self.gpu.index or 0, numbers)
+        plan = ReadPlan(self._library, self.handle, self.gpu.index or 0, numbers)
         self._rates = Rates(plan.by_link, self._rates.last)
         return plan
 
     def _reasons(
-        self, plan: Plan, values: Mapping[str, float], unrated: dict[str, Missing], fresh: bool
+        self, plan: ReadPlan, values: Mapping[str, float], unrated: dict[str, Missing], fresh: bool
     ) -> dict[str, Missing]:
-        told = (plan.fast.missing, self._activity.missing, unrated, tuple(values))
-        if fresh or told != self._told:
+        seen = (plan.fast.missing, self._activity.missing, unrated, tuple(values))
+        if fresh or seen != self._seen_reasons:
             idle = self._activity.missing
-            merged = {**plan.standing.reasons, **plan.fast.missing, **idle, **unrated}
+            merged = {**plan.cache.reasons, **plan.fast.missing, **idle, **unrated}
             # What GPM can tell from the next reading on is not unsupported for want of a counter.
             merged.update((key, reason) for key, reason in idle.items() if reason is Missing.NOT_DUE)
             if _LATENCY not in values:
                 merged[_LATENCY] = Missing.UNSUPPORTED
             self._missing = {key: reason for key, reason in merged.items() if key not in values}
-            self._told = told
+            self._seen_reasons = seen
         return dict(self._missing)
 
     def _fall_back(self, values: dict[str, float], missing: dict[str, Missing], fresh: bool) -> None:
@@ -243,23 +243,23 @@ class Device:
                 values[key] = used
 
 
-class Instance:
+class MigInstance:
     """One MIG instance of a GPU; `number` is the id of its GPU instance on `parent`, None where it is not told."""
 
     def __init__(self, library: Nvml, handle: Any, gpu: Gpu, parent: Any, number: int | None) -> None:
         self.gpu = gpu
-        self.activity = Activity(library, parent, INSTANCE_GPM, number)
+        self.activity = GpmActivity(library, parent, INSTANCE_GPM, number)
         self.number = number
         self._fast = Tiered(library, handle, calls=INSTANCE_CALLS)
         processes = Tiered(library, handle, parts=[Processes(library, handle, utilization=False)])
-        self._standing = Standing(None, [(Tier.PROCESSES, processes)], gpu.index or 0)
+        self._cache = TierCache(None, [(Tier.PROCESSES, processes)], gpu.index or 0)
 
     def read(self, at_ms: int, steady_ms: int) -> Reading:
         """What the instance's own handle answers, and its share of the GPU's counters. Raises GpuLost, NvmlFailure."""
-        self._standing.refresh(at_ms)
+        self._cache.refresh(at_ms)
         self._fast.read()
-        values = {**self._standing.values, **self._fast.values}
-        missing = {**self._standing.reasons, **self._fast.missing}
+        values = {**self._cache.values, **self._fast.values}
+        missing = {**self._cache.reasons, **self._fast.missing}
         if self.number is not None:
             values.update(self.activity.read(steady_ms))
             missing.update(self.activity.missing)
@@ -272,7 +272,7 @@ class Instance:
         return Reading(self.gpu, at_ms, {}, dict.fromkeys(names, reason))
 
 
-def open_device(library: Nvml, index: int, place: Place, before: Mapping[str, Device]) -> Device:
+def open_device(library: Nvml, index: int, place: Place, before: Mapping[str, NvmlDevice]) -> NvmlDevice:
     """The GPU at `index`, with its MIG instances; `before` has the devices of the enumeration before, by UUID.
 
     Raises NvmlFailure where its handle or UUID cannot be had.
@@ -286,14 +286,14 @@ def open_device(library: Nvml, index: int, place: Place, before: Mapping[str, De
         serial=text(attempt(library, "nvmlDeviceGetSerial", handle)),
         pci_bus_id=normalise_pci_bus_id(text(getattr(attempt(library, "nvmlDeviceGetPciInfo", handle), "busId", ""))),
     )
-    return Device(library, handle, gpu, _instances(library, handle, gpu, place), before.get(uuid))
+    return NvmlDevice(library, handle, gpu, _instances(library, handle, gpu, place), before.get(uuid))
 
 
-def _instances(library: Nvml, handle: Any, parent: Gpu, place: Place) -> list[Instance]:
+def _instances(library: Nvml, handle: Any, parent: Gpu, place: Place) -> list[MigInstance]:
     mode = attempt(library, "nvmlDeviceGetMigMode", handle)
     if not mode or mode[0] != 1:
         return []
-    found: list[Instance] = []
+    found: list[MigInstance] = []
     for number in range(attempt(library, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
         instance = attempt(library, "nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
         uuid = text(attempt(library, "nvmlDeviceGetUUID", instance)) if instance is not None else ""
@@ -309,7 +309,7 @@ def _instances(library: Nvml, handle: Any, parent: Gpu, place: Place) -> list[In
             )
             number_on_gpu = attempt(library, "nvmlDeviceGetGpuInstanceId", instance)
             found.append(
-                Instance(library, instance, _placed(library, gpu, handle, number_on_gpu), handle, number_on_gpu)
+                MigInstance(library, instance, _placed(library, gpu, handle, number_on_gpu), handle, number_on_gpu)
             )
     return found
 
@@ -381,31 +381,31 @@ class Listing:
     """
 
     count: int
-    devices: tuple[Device, ...]
+    devices: tuple[NvmlDevice, ...]
     closed: Mapping[int, NvmlFailure]
-    left: Mapping[str, Device]
+    left: Mapping[str, NvmlDevice]
     present: frozenset[str]
     driver: str
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownGpus:
     """What is known when GPUs are listed: those of the enumeration before by UUID, and in which of them calls hang.
 
     `same_opening` is whether their handles are still good.
     """
 
-    devices: Mapping[str, Device]
+    devices: Mapping[str, NvmlDevice]
     hanging: Collection[str]
     same_opening: bool
 
 
-def list_gpus(library: Nvml, place: Place, known: Known, driver_files: Path) -> Listing:
+def list_gpus(library: Nvml, place: Place, known: KnownGpus, driver_files: Path) -> Listing:
     """Ask the driver which GPUs there are and open them. Raises NvmlFailure where the library itself is gone."""
     count = int(library.call("nvmlDeviceGetCount"))
     # Opening a GPU in which a call hangs would hang as well; it keeps its place.
     hanging = {known.devices[uuid].gpu.index for uuid in known.hanging if uuid in known.devices}
-    devices: list[Device] = []
+    devices: list[NvmlDevice] = []
     closed: dict[int, NvmlFailure] = {}
     for index in range(count):
         if index in hanging:
@@ -438,15 +438,15 @@ def _present(driver_files: Path) -> frozenset[str]:
 
 def _never_opened(
     library: Nvml, place: Place, indices: Collection[int], named_already: Collection[str], driver_files: Path
-) -> dict[str, Device]:
+) -> dict[str, NvmlDevice]:
     """GPUs that the driver counts but that gave no handle since the start, as devices without one."""
     if not indices:
         return {}
     named = name_closed(indices, named_already, driver_gpus(driver_files))
-    found: dict[str, Device] = {}
+    found: dict[str, NvmlDevice] = {}
     for index in indices:
-        told = named.get(index)
-        uuid = (told.uuid if told is not None else "") or f"GPU-unknown-{place.host}-{index}"
-        model, bus = (told.model, told.pci_bus_id) if told is not None else ("", "")
-        found[uuid] = Device(library, None, place.gpu(uuid, index=index, model=model, pci_bus_id=bus), ())
+        driver_gpu = named.get(index)
+        uuid = (driver_gpu.uuid if driver_gpu is not None else "") or f"GPU-unknown-{place.host}-{index}"
+        model, bus = (driver_gpu.model, driver_gpu.pci_bus_id) if driver_gpu is not None else ("", "")
+        found[uuid] = NvmlDevice(library, None, place.gpu(uuid, index=index, model=model, pci_bus_id=bus), ())
     return found

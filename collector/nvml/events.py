@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tocsin.collector.nvml.answers import quiet_reason
-from tocsin.collector.nvml.device import Device
+from tocsin.collector.nvml.device import NvmlDevice
 from tocsin.collector.nvml.library import ALL_EVENTS, LIBRARY_CODES, DeviceEvent, EventType, Nvml, NvmlFailure
 from tocsin.domain.clock import SECOND, Clock
 from tocsin.domain.event import Event, EventKind
@@ -58,7 +58,7 @@ class XidWatch:
         self._values: dict[str, dict[str, float]] = {}
         self._pause = FIRST_PAUSE_SECONDS
 
-    def register(self, devices: Iterable[Device]) -> None:
+    def register(self, devices: Iterable[NvmlDevice]) -> None:
         """Watch `devices`, those already watched and new ones; called after each enumeration."""
         for device in devices:
             self._register(device.gpu, device.handle)

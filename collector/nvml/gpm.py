@@ -14,7 +14,7 @@ MIN_STEP_MS = 100
 """Two samples must lie farther apart than this (nvml.h, ``nvmlGpmMetricsGet``)."""
 
 
-class Activity:
+class GpmActivity:
     """Keeps the sample of the reading before and asks for all metrics of the time since, in one call.
 
     `instance` is the id of a MIG instance on the GPU behind `handle`. The first reading has no metrics yet (not due),

@@ -20,7 +20,7 @@ _LISTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ResetCheck:
     """One GPU: what runs on it, how many MIG instances it is split into, and which GPUs are reset with it, by UUID."""
 
     processes: tuple[str, ...]
@@ -28,12 +28,12 @@ class Standing:
     peers: tuple[str, ...]
 
 
-def standing(library: Nvml, handle: Any) -> Standing:
+def reset_check(library: Nvml, handle: Any) -> ResetCheck:
     """The standing of a GPU. A list of processes that cannot be had counts as one process: a reset needs proof.
 
     Raises NvmlFailure where the GPU or the library is gone.
     """
-    return Standing(_processes(library, handle), _instances(library, handle), _peers(library, handle))
+    return ResetCheck(_processes(library, handle), _instances(library, handle), _peers(library, handle))
 
 
 def _processes(library: Nvml, handle: Any) -> tuple[str, ...]:

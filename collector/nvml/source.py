@@ -7,11 +7,20 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tocsin.collector.nvml.device import DRIVER_GPUS, Device, Known, Listing, Look, Place, list_gpus, open_device
+from tocsin.collector.nvml.device import (
+    DRIVER_GPUS,
+    DeviceSample,
+    KnownGpus,
+    Listing,
+    NvmlDevice,
+    Place,
+    list_gpus,
+    open_device,
+)
 from tocsin.collector.nvml.events import XidWatch
-from tocsin.collector.nvml.gpm import Activity
+from tocsin.collector.nvml.gpm import GpmActivity
 from tocsin.collector.nvml.library import LIBRARY_CODES, Code, Nvml, NvmlFailure, unavailable
-from tocsin.collector.nvml.workers import Workers
+from tocsin.collector.nvml.workers import DriverThreads
 from tocsin.collector.transitions import Transitions
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, Clock, SystemClock
@@ -41,7 +50,7 @@ _LIBRARY = "library"
 """Key of what is asked of the library as a whole, beside the UUIDs of GPUs."""
 
 
-class Account:
+class ReadingBuilder:
     """Turns looks at GPUs into readings, and what changed since the look before into events.
 
     `driver` is the driver's version as last listed.
@@ -53,7 +62,7 @@ class Account:
         self._watch = watch
         self._own = own
         self._transitions = Transitions(source)
-        self._told_of: set[tuple[str, str]] = set()
+        self._logged_models: set[tuple[str, str]] = set()
         self.driver = ""
 
     @property
@@ -70,7 +79,7 @@ class Account:
         if self._own is not None:
             self._own.observe("tocsin_nvml_read_seconds", seconds)
 
-    def seen(self, device: Device, look: Look, now_ms: int) -> list[Reading]:
+    def seen(self, device: NvmlDevice, look: DeviceSample, now_ms: int) -> list[Reading]:
         """The readings of a GPU that answers."""
         self._count("ok")
         self._tell(device, look)
@@ -79,7 +88,7 @@ class Account:
         look.missing.update(missing)
         return [Reading(device.gpu, now_ms, look.values, look.missing), *look.instances]
 
-    def absent(self, device: Device, reason: Missing, now_ms: int) -> list[Reading]:
+    def absent(self, device: NvmlDevice, reason: Missing, now_ms: int) -> list[Reading]:
         """The readings of a GPU that does not answer."""
         self._count(reason.label)
         return device.absent(now_ms, reason)
@@ -99,12 +108,12 @@ class Account:
             for event in events
         ]
 
-    def _tell(self, device: Device, look: Look) -> None:
+    def _tell(self, device: NvmlDevice, look: DeviceSample) -> None:
         """One line for each model and driver: what can be read, and what cannot."""
         kind = (device.gpu.model, self.driver)
-        if kind in self._told_of:
+        if kind in self._logged_models:
             return
-        self._told_of.add(kind)
+        self._logged_models.add(kind)
         unsupported = sorted(key for key, reason in look.missing.items() if reason is Missing.UNSUPPORTED)
         names = {key.split("{", 1)[0] for key in look.values}
         _log.info("GPU model", model=kind[0], driver=kind[1], metrics=len(names), unsupported=unsupported)
@@ -115,7 +124,7 @@ class Account:
 
 
 @dataclass(slots=True)
-class _Spell:
+class _Hang:
     """One time without an answer."""
 
     since_ms: int
@@ -123,35 +132,35 @@ class _Spell:
     pause_ms: int = FIRST_RETRY_MS
 
 
-class Stuck:
-    """Keeps account of calls that have not come back. Begin and end of a spell are logged."""
+class HungCalls:
+    """The calls that have not come back, when each began and when to try again. Begin and end are logged."""
 
     most_left_behind = MOST_LEFT_BEHIND
 
     def __init__(self) -> None:
-        self._spells: dict[str, _Spell] = {}
+        self._hangs: dict[str, _Hang] = {}
 
     @property
     def uuids(self) -> AbstractSet[str]:
         """What hangs: GPUs by UUID, and the library as a whole."""
-        return self._spells.keys()
+        return self._hangs.keys()
 
     def note(self, stuck: AbstractSet[str], now_ms: int) -> None:
         """`stuck` are those whose call is out after the reading at `now_ms`."""
-        for uuid in stuck - self._spells.keys():
-            self._spells[uuid] = _Spell(now_ms, now_ms + FIRST_RETRY_MS)
+        for uuid in stuck - self._hangs.keys():
+            self._hangs[uuid] = _Hang(now_ms, now_ms + FIRST_RETRY_MS)
             _log.warning("a call into the driver hangs: it is not asked again until that comes back", reader=uuid)
-        for uuid in self._spells.keys() - stuck:
-            spell = self._spells.pop(uuid)
-            _log.info("it answers again", reader=uuid, seconds=(now_ms - spell.since_ms) / SECOND)
+        for uuid in self._hangs.keys() - stuck:
+            hang = self._hangs.pop(uuid)
+            _log.info("it answers again", reader=uuid, seconds=(now_ms - hang.since_ms) / SECOND)
 
     def due(self, uuid: str, now_ms: int) -> bool:
         """Whether to try `uuid` afresh now; if so, the next try is put off further."""
-        spell = self._spells.get(uuid)
-        if spell is None or 0 < spell.retry_ms - now_ms <= spell.pause_ms:  # a longer wait is a clock that was set back
+        hang = self._hangs.get(uuid)
+        if hang is None or 0 < hang.retry_ms - now_ms <= hang.pause_ms:  # a longer wait is a clock that was set back
             return False
-        spell.pause_ms = min(2 * spell.pause_ms, MAX_STUCK_RETRY_MS)
-        spell.retry_ms = now_ms + spell.pause_ms
+        hang.pause_ms = min(2 * hang.pause_ms, MAX_STUCK_RETRY_MS)
+        hang.retry_ms = now_ms + hang.pause_ms
         return True
 
 
@@ -159,8 +168,8 @@ class Stuck:
 class _Taken:
     """One reading of one GPU: None where it is lost. `device` is a new one where the GPU was opened afresh."""
 
-    device: Device
-    look: Look | None
+    device: NvmlDevice
+    look: DeviceSample | None
     seconds: float
 
 
@@ -204,17 +213,17 @@ class NvmlSource:
         self._place = place
         self.deadline_seconds = deadline_seconds
         self._clock = clock if clock is not None else SystemClock()
-        self._workers: Workers[_Result] = Workers()
+        self._workers: DriverThreads[_Result] = DriverThreads()
         self._watch = XidWatch(library, self._clock, own)
-        self._stuck = Stuck()
-        self._devices: dict[str, Device] = {}
+        self._stuck = HungCalls()
+        self._devices: dict[str, NvmlDevice] = {}
         self._without_handle: frozenset[str] = frozenset()
         self._present: frozenset[str] = frozenset()
         self._appeared = False
         self._count = 0
         self._listed_ms: int | None = None
-        self._account = Account(place.host, self.name, self._watch, own)
-        self._retired: tuple[Activity, ...] = ()
+        self._builder = ReadingBuilder(place.host, self.name, self._watch, own)
+        self._retired: tuple[GpmActivity, ...] = ()
         self._open = True
         self._closed = False
         self._away = Missing.TIMED_OUT
@@ -253,20 +262,20 @@ class NvmlSource:
         readings: list[Reading] = []
         for uuid, device in self._devices.items():
             readings += self._noted(device, taken.get(uuid), now_ms)
-        events += self._account.changes(readings, now_ms)
+        events += self._builder.changes(readings, now_ms)
         return Batch(readings=tuple(readings), events=tuple(events))
 
-    def _noted(self, device: Device, taken: _Taken | None, now_ms: int) -> list[Reading]:
+    def _noted(self, device: NvmlDevice, taken: _Taken | None, now_ms: int) -> list[Reading]:
         if taken is not None:
-            self._account.took(taken.seconds)
+            self._builder.took(taken.seconds)
             if taken.look is not None:
-                return self._account.seen(device, taken.look, now_ms)
+                return self._builder.seen(device, taken.look, now_ms)
         reason = Missing.LOST
         if not self._open:
             reason = self._away
         elif taken is None and device.gpu.uuid not in self._without_handle:
             reason = Missing.TIMED_OUT
-        return self._account.absent(device, reason, now_ms)
+        return self._builder.absent(device, reason, now_ms)
 
     def close(self) -> None:
         if self._closed:
@@ -279,7 +288,7 @@ class NvmlSource:
     def _opened(self, seconds: float) -> Listing:
         """The library opened and its GPUs listed. Raises NvmlFailure, a time-out among them."""
         # What belongs to an earlier opening must not be used again.
-        known = Known(dict(self._devices), frozenset(self._stuck.uuids), same_opening=False)
+        known = KnownGpus(dict(self._devices), frozenset(self._stuck.uuids), same_opening=False)
 
         def task() -> Listing:
             self._library.open()
@@ -290,7 +299,7 @@ class NvmlSource:
             return listing
         raise NvmlFailure(Code.TIMEOUT, f"no answer within {seconds:g} s")
 
-    def _listed(self, known: Known) -> Listing:
+    def _listed(self, known: KnownGpus) -> Listing:
         listing = list_gpus(self._library, self._place, known, self._driver_files)
         self._watch.register(listing.devices)
         return listing
@@ -317,7 +326,7 @@ class NvmlSource:
         self._listed_ms = now_ms
         if self._away is Missing.LOST:
             text = "NVML went away and was opened again"
-            events.append(self._account.event(EventKind.DRIVER_RELOAD, now_ms, text))
+            events.append(self._builder.event(EventKind.DRIVER_RELOAD, now_ms, text))
         self._open, self._away = True, Missing.TIMED_OUT
         self._show_released(False)
         return True
@@ -378,7 +387,7 @@ class NvmlSource:
         if 0 <= now_ms - self._listed_ms < ENUMERATE_MS:
             return
         calm = not self._workers.stuck and not self._workers.left_behind
-        if calm and (self._appeared or self._account.lost):
+        if calm and (self._appeared or self._builder.lost):
             # Handles that were open when a GPU went, or was not there yet, never see it.
             self._shut_down()
             self._take(self._opened(self.deadline_seconds), retire=False)
@@ -388,7 +397,7 @@ class NvmlSource:
         self._enumerate(now_ms)
 
     def _enumerate(self, now_ms: int) -> None:
-        known = Known(dict(self._devices), frozenset(self._stuck.uuids), same_opening=True)
+        known = KnownGpus(dict(self._devices), frozenset(self._stuck.uuids), same_opening=True)
         listing = self._run_one(lambda: self._listed(known), self.deadline_seconds)
         if isinstance(listing, Listing):
             self._take(listing, retire=True)
@@ -398,16 +407,16 @@ class NvmlSource:
         """Go on with what `listing` found; `retire` what only earlier devices of the same opening need."""
         devices = {**{device.gpu.uuid: device for device in listing.devices}, **listing.left}
         if retire:
-            kept = {id(a) for device in devices.values() for a in device.activities}
+            in_use = {id(a) for device in devices.values() for a in device.activities}
             gone = (a for uuid, d in self._devices.items() if uuid not in self._stuck.uuids for a in d.activities)
-            self._retired += tuple(activity for activity in gone if id(activity) not in kept)
+            self._retired += tuple(activity for activity in gone if id(activity) not in in_use)
         else:
             self._present = listing.present
         self._appeared = not listing.present <= self._present
         self._devices = devices
         self._without_handle = frozenset(listing.left.keys() - self._stuck.uuids)
         self._count = listing.count
-        self._account.driver = listing.driver
+        self._builder.driver = listing.driver
 
     def _read_all(self, now_ms: int) -> dict[str, _Taken]:
         self._given_up(_LIBRARY, now_ms)
@@ -449,7 +458,7 @@ class NvmlSource:
                 raise
             return self._count
 
-    def _task(self, device: Device, now_ms: int) -> Callable[[], _Result]:
+    def _task(self, device: NvmlDevice, now_ms: int) -> Callable[[], _Result]:
         uuid = device.gpu.uuid
         if self._given_up(uuid, now_ms):
             return _guarded(lambda: self._afresh(device, now_ms))
@@ -462,12 +471,12 @@ class NvmlSource:
         self._workers.abandon(key)
         return True
 
-    def _timed(self, device: Device, now_ms: int) -> _Taken:
+    def _timed(self, device: NvmlDevice, now_ms: int) -> _Taken:
         begun = self._clock.monotonic()
         look = device.read(now_ms, round(begun * SECOND) if self._steady else now_ms)
         return _Taken(device, look, self._clock.monotonic() - begun)
 
-    def _afresh(self, stale: Device, now_ms: int) -> _Taken:
+    def _afresh(self, stale: NvmlDevice, now_ms: int) -> _Taken:
         """A reading of a GPU in which an earlier call still hangs, through a handle and memory of its own."""
         try:
             device = open_device(self._library, stale.gpu.index or 0, self._place, {})

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from tocsin.collector.nvml.answers import LASTING, PERCENT, Answers, metric_of, reason_of, scaled
-from tocsin.collector.nvml.asker import Part, Tiered, ask
+from tocsin.collector.nvml.asker import AnswerPart, Tiered, ask
 from tocsin.collector.nvml.library import Code, Nvml, NvmlFailure, attempt, coded, text
 from tocsin.collector.nvml.probes import (
     BYTE_FIELDS,
@@ -50,7 +50,7 @@ class Profile:
         return _EXTRA.sub("", self.name)
 
 
-class Layout:
+class MigCapacity:
     """What still fits on a GPU in MIG mode, by profile, and how broken up it is.
 
     `instances` are the ids of its GPU instances. Profiles and places are looked up once. Places need privilege: without
@@ -286,7 +286,7 @@ _MOST_LINKS = 36
 _LINKS_MAX = "gpu_nvlink_links_max"
 
 
-class Without(Part):
+class Without(AnswerPart):
     """Metrics that a GPU cannot have."""
 
     def __init__(self, metrics: Iterable[str]) -> None:
@@ -297,7 +297,7 @@ class Without(Part):
         answers.blame(self._metrics, Missing.UNSUPPORTED)
 
 
-class Standing:
+class TierCache:
     """What of one handle is not read every time: each tier at its period, with the last values in between.
 
     `values` and `reasons` are those of all tiers, static ones among them. `turn` spreads the second reading over the
@@ -337,8 +337,8 @@ class Standing:
         return frozenset(fresh)
 
 
-class Plan:
-    """How one GPU is read: `standing`, `fast`, which was just read to see what the GPU has, and keys of bytes by link.
+class ReadPlan:
+    """How one GPU is read: `cache`, `fast`, which was just read to see what the GPU has, and keys of bytes by link.
 
     Raises GpuLost, and NvmlFailure where the library is gone.
     """
@@ -349,9 +349,9 @@ class Plan:
         static = Tiered(library, handle, fields_of(Tier.STATIC), calls_of(Tier.STATIC))
         static.read()
         links = _links(library, handle, static)
-        parts: list[Part] = [Vgpus(library, handle)]
+        parts: list[AnswerPart] = [Vgpus(library, handle)]
         if mig:
-            parts.append(Layout(library, handle, instances))
+            parts.append(MigCapacity(library, handle, instances))
         if not links:
             parts.append(Without(LINK_METRICS))
         slow = Tiered(
@@ -362,7 +362,7 @@ class Plan:
             parts,
         )
         processes = Tiered(library, handle, parts=[Processes(library, handle, utilization=not mig)])
-        self.standing = Standing(static, [(Tier.SLOW, slow), (Tier.PROCESSES, processes)], turn)
+        self.cache = TierCache(static, [(Tier.SLOW, slow), (Tier.PROCESSES, processes)], turn)
         by_link = link_fields(BYTE_FIELDS, links)
         self.by_link = tuple(probe.key for probe in by_link)
         self.fast = Tiered(library, handle, (*fields_of(Tier.FAST), *by_link), calls_of(Tier.FAST))

@@ -20,7 +20,7 @@ _CLOCK = SystemClock()
 
 
 @dataclass(eq=False, slots=True)
-class _Job(Generic[T]):
+class _DriverCall(Generic[T]):
     """One task of one round."""
 
     key: str
@@ -29,7 +29,7 @@ class _Job(Generic[T]):
     pending: set[str] = field(repr=False)
 
 
-class Workers(Generic[T]):
+class DriverThreads(Generic[T]):
     """Runs tasks one after the other on a thread of their own, and waits for a bounded time.
 
     While every task is quick one thread does them all, which spares the hand-over between threads; as soon as one takes
@@ -44,9 +44,9 @@ class Workers(Generic[T]):
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._done = threading.Condition(self._lock)
-        self._queue: deque[_Job[T]] = deque()
-        self._busy: dict[str, _Job[T]] = {}
-        self._abandoned: set[_Job[T]] = set()
+        self._queue: deque[_DriverCall[T]] = deque()
+        self._busy: dict[str, _DriverCall[T]] = {}
+        self._abandoned: set[_DriverCall[T]] = set()
         self._idle = 0
         self._closed = False
 
@@ -68,7 +68,7 @@ class Workers(Generic[T]):
         until = _CLOCK.monotonic() + seconds
         with self._lock:
             pending = {key for key in tasks if key not in self._busy}
-            jobs = [_Job(key, tasks[key], results, pending) for key in tasks if key in pending]
+            jobs = [_DriverCall(key, tasks[key], results, pending) for key in tasks if key in pending]
             if not jobs:
                 return results
             self._busy.update((job.key, job) for job in jobs)
@@ -116,7 +116,7 @@ class Workers(Generic[T]):
                 raise
             self._finish(job, result)
 
-    def _next(self) -> _Job[T] | None:
+    def _next(self) -> _DriverCall[T] | None:
         with self._lock:
             while not self._queue:
                 if self._closed:
@@ -125,7 +125,7 @@ class Workers(Generic[T]):
                 self._work.wait()
             return self._queue.popleft()
 
-    def _finish(self, job: _Job[T], *result: T) -> None:
+    def _finish(self, job: _DriverCall[T], *result: T) -> None:
         with self._lock:
             self._abandoned.discard(job)
             if self._busy.get(job.key) is job:

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from tocsin.collector.dcgm.exposition import Use
 from tocsin.collector.dcgm.fields import SXID_FATAL
-from tocsin.collector.dcgm.readings import FATAL, NON_FATAL, Counted, Look, SxidOnsets, XidOnsets
-from tocsin.collector.prometheus_history.history import Run, Window
-from tocsin.collector.replay.recording import Recording, Samples, Track
+from tocsin.collector.dcgm.readings import FATAL, NON_FATAL, Counted, SxidOnsets, XidOnsets, XidState
+from tocsin.collector.prometheus_history.history import QueryWindow, SeriesSamples
+from tocsin.collector.replay.recording import ReplayRecording, Samples, Track
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.event import Event
@@ -42,7 +42,7 @@ class Gap:
 
 
 @dataclass(slots=True)
-class Tally:
+class ImportTally:
     """What was found, for the summary."""
 
     gpus: dict[_GpuKey, Gpu] = field(default_factory=dict)
@@ -64,25 +64,25 @@ class Batches:
     """Carries latched codes, counters and the last instant of each host from window to window."""
 
     def __init__(self) -> None:
-        self.tally = Tally()
+        self.tally = ImportTally()
         self._xids = XidOnsets(SOURCE)
         self._sxids = SxidOnsets(SOURCE)
         self._last_ms: dict[str, int] = {}
         self._counters: dict[tuple[_GpuKey, str], float] = {}
 
-    def prime(self, window: Window) -> None:
+    def prime(self, window: QueryWindow) -> None:
         """Learn the codes before the first window; they are no events."""
         for at_ms, looks in _looks(window.runs).items():
             for look in looks:
                 self._xids.note(look, at_ms)
         self._switches(window.runs)
 
-    def count(self, window: Window) -> None:
+    def count(self, window: QueryWindow) -> None:
         """Count what is in one window without making readings of it."""
         recording, _ = self._look(window)
         self.tally.readings += sum(track.at_ms.size for track in recording.tracks)
 
-    def batches(self, window: Window) -> Iterator[Batch]:
+    def batches(self, window: QueryWindow) -> Iterator[Batch]:
         """Everything of one window; its events come first."""
         recording, events = self._look(window)
         owners = _owners(window.runs)
@@ -97,7 +97,7 @@ class Batches:
         if ready:
             yield self._batch(ready)
 
-    def _look(self, window: Window) -> tuple[Recording, list[Event]]:
+    def _look(self, window: QueryWindow) -> tuple[ReplayRecording, list[Event]]:
         recording, blank = _recording(window.runs)
         self.tally.samples += window.samples
         self.tally.blank += blank
@@ -108,7 +108,7 @@ class Batches:
         self.tally.readings += len(readings)
         return Batch(readings=readings)
 
-    def _count(self, recording: Recording) -> None:
+    def _count(self, recording: ReplayRecording) -> None:
         tally = self.tally
         seen: dict[str, list[npt.NDArray[np.int64]]] = {}
         for track in recording.tracks:
@@ -131,7 +131,7 @@ class Batches:
         else:
             self.tally.more_gaps += 1
 
-    def _events(self, runs: Iterable[Run], recording: Recording) -> list[Event]:
+    def _events(self, runs: Iterable[SeriesSamples], recording: ReplayRecording) -> list[Event]:
         """New XIDs and SXids.
 
         Where counters fell, driver or exporter was started anew and a code that changed there may be old: it is no
@@ -151,7 +151,7 @@ class Batches:
         self.tally.sxids.update(event.code for event in sxids)
         return sorted((*events, *sxids), key=lambda event: (event.at_ms, event.gpu))
 
-    def _switches(self, runs: Iterable[Run]) -> list[Event]:
+    def _switches(self, runs: Iterable[SeriesSamples]) -> list[Event]:
         found: dict[tuple[int, str], list[tuple[str, str, int]]] = {}
         for run in runs:
             if run.head.use is Use.SXID:
@@ -161,7 +161,7 @@ class Batches:
         return [e for (at_ms, host), codes in sorted(found.items()) for e in self._sxids.note(host, codes, at_ms)]
 
 
-def _recording(runs: Iterable[Run]) -> tuple[Recording, int]:
+def _recording(runs: Iterable[SeriesSamples]) -> tuple[ReplayRecording, int]:
     """The metrics as tracks, and how many samples are blank."""
     samples, blank = Samples(), 0
     for run in runs:
@@ -175,7 +175,7 @@ def _recording(runs: Iterable[Run]) -> tuple[Recording, int]:
     return samples.recording(), blank
 
 
-def _looks(runs: Iterable[Run]) -> dict[int, list[Look]]:
+def _looks(runs: Iterable[SeriesSamples]) -> dict[int, list[XidState]]:
     """What each scrape says of each GPU's last XID, by instant."""
     latched: dict[_GpuKey, dict[int, int]] = {}
     counts: dict[_GpuKey, dict[int, dict[int, Counted]]] = {}
@@ -192,11 +192,11 @@ def _looks(runs: Iterable[Run]) -> dict[int, list[Look]]:
                     latched.setdefault(key, {})[at_ms] = int(raw)
             elif raw == raw:
                 counts.setdefault(key, {}).setdefault(at_ms, {})[head.code] = Counted(int(raw), head.window_ms)
-    looks: dict[int, list[Look]] = {}
+    looks: dict[int, list[XidState]] = {}
     for key, gpu in gpus.items():
         of_gpu, counted = latched.get(key, {}), counts.get(key, {})
         for at_ms in sorted({*of_gpu, *counted}):
-            looks.setdefault(at_ms, []).append(Look(gpu, of_gpu.get(at_ms), counted.get(at_ms, {})))
+            looks.setdefault(at_ms, []).append(XidState(gpu, of_gpu.get(at_ms), counted.get(at_ms, {})))
     return dict(sorted(looks.items()))
 
 
@@ -219,7 +219,7 @@ def _restarts(track: Track, last: dict[tuple[_GpuKey, str], float]) -> set[int]:
     return found
 
 
-def _owners(runs: Iterable[Run]) -> Mapping[_GpuKey, Mapping[int, set[Owner]]]:
+def _owners(runs: Iterable[SeriesSamples]) -> Mapping[_GpuKey, Mapping[int, set[Owner]]]:
     """Who had each GPU at each instant."""
     times: dict[tuple[_GpuKey, Owner], list[npt.NDArray[np.int64]]] = {}
     for run in runs:

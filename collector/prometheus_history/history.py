@@ -50,7 +50,7 @@ DEFAULT_STEP_MS = 15 * SECOND
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SeriesSamples:
     """One series within a window: what it is about, its labels, and each sample once; both arrays have n elements."""
 
     head: Head
@@ -60,12 +60,12 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class QueryWindow:
     """All samples with `after_ms` < instant <= `until_ms`."""
 
     after_ms: int
     until_ms: int
-    runs: list[Run]
+    runs: list[SeriesSamples]
 
     @property
     def samples(self) -> int:
@@ -119,7 +119,7 @@ def sampled(values: Line, instants: Line, after_ms: int, until_ms: int) -> tuple
     return at_ms[fresh], raw[fresh]
 
 
-class History:
+class PrometheusHistory:
     """The history of the GPUs that `match`, a label selector, finds; every window is bounded in memory."""
 
     def __init__(self, client: HistoryClient, match: str = "") -> None:
@@ -161,7 +161,7 @@ class History:
             return [float(np.median(np.diff(at_ms))) for at_ms in taken if at_ms.size > 2]
         return []
 
-    def windows(self, names: list[str], start_ms: int, end_ms: int, step_ms: int) -> Iterator[Window]:
+    def windows(self, names: list[str], start_ms: int, end_ms: int, step_ms: int) -> Iterator[QueryWindow]:
         """All samples with `start_ms` < instant <= `end_ms`, in order; a window that is too much is halved.
 
         Raises InputError where even the shortest span is too much for the server.
@@ -184,9 +184,9 @@ class History:
             if 2 * window.samples <= TELLING_SAMPLES:
                 span = min(2 * span, longest)
 
-    def window(self, names: list[str], after_ms: int, until_ms: int, step_ms: int) -> Window:
+    def window(self, names: list[str], after_ms: int, until_ms: int, step_ms: int) -> QueryWindow:
         """One window. Raises TooMuch."""
-        runs: list[Run] = []
+        runs: list[SeriesSamples] = []
         size = 0
         for name in names:
             for run in self._runs(name, after_ms, until_ms, step_ms):
@@ -194,9 +194,9 @@ class History:
                 size += run.at_ms.size
             if size > MAX_SAMPLES and until_ms - after_ms > MIN_SPAN_MS:
                 raise TooMuch(f"more than {MAX_SAMPLES} samples in one window")
-        return Window(after_ms, until_ms, runs)
+        return QueryWindow(after_ms, until_ms, runs)
 
-    def prime(self, names: list[str], start_ms: int, step_ms: int) -> Iterator[Window]:
+    def prime(self, names: list[str], start_ms: int, step_ms: int) -> Iterator[QueryWindow]:
         """The latched codes and their counts just before `start_ms`."""
         latched = [n for n in names if n in XID_NAMES or n in SXID_FATAL or n in SXID_NON_FATAL or n == XID_COUNT]
         yield from self.windows(latched, start_ms - PRIME_MS, start_ms, step_ms)
@@ -205,7 +205,7 @@ class History:
         selector = f"{name}{{{self._inner}}}"
         return f'{selector} or label_replace(timestamp({selector}), "{AT_LABEL}", "1", "", "")'
 
-    def _runs(self, name: str, after_ms: int, until_ms: int, step_ms: int) -> Iterator[Run]:
+    def _runs(self, name: str, after_ms: int, until_ms: int, step_ms: int) -> Iterator[SeriesSamples]:
         """Steps go one beyond the end: the last samples before it show there."""
         first = after_ms + step_ms
         last = until_ms + step_ms
@@ -218,7 +218,7 @@ class History:
             if head.use in (Use.UNKNOWN, Use.OTHER_ENTITY, Use.FOREIGN):
                 self.others[head.use.value] += 1
                 continue
-            yield Run(head, labels, at_ms, raw)
+            yield SeriesSamples(head, labels, at_ms, raw)
 
 
 # History is written to a file that `replay` reads: dcgm-exporter's text, each line with its instant. While it grows
@@ -248,7 +248,7 @@ def _quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def lines_of(run: Run) -> str:
+def lines_of(run: SeriesSamples) -> str:
     """The samples of one series as text, a line each."""
     labels = ",".join(f'{name}="{_quoted(value)}"' for name, value in sorted(run.labels.items()) if value)
     start = f"{run.head.name}{{{labels}}} "
@@ -271,7 +271,7 @@ class HistoryFile:
         if path.exists():
             raise InputError("--to", str(path), "exists", "name another file, or remove this one first")
         self._resume = self._rest()
-        self._kept = self._resume is not None
+        self._keep_part = self._resume is not None
         try:
             self._file: IO[bytes] = self._part.open("r+b" if self._resume else "wb")
             size = self._resume[1] if self._resume else 0
@@ -285,7 +285,7 @@ class HistoryFile:
         """The end of what a run before left; None where there is none."""
         return self._resume[0] if self._resume else None
 
-    def add(self, window: Window) -> None:
+    def add(self, window: QueryWindow) -> None:
         """Append one window; durable on return."""
         pack = _packer(self.path)
         try:
@@ -297,7 +297,7 @@ class HistoryFile:
             self._file.flush()
             os.fsync(self._file.fileno())
             self._mark(window.until_ms)
-            self._kept = True
+            self._keep_part = True
         except OSError as error:
             raise _unwritable(self.path, error) from None
 
@@ -305,14 +305,14 @@ class HistoryFile:
         """Give the file its name: everything is in it."""
         self._file.close()
         self._part.replace(self.path)
-        self._kept = True
+        self._keep_part = True
         self._state.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Leave what is there for a later run, and nothing where no window was written. Safe to repeat, and after
         `finish`."""
         self._file.close()
-        if not self._kept:
+        if not self._keep_part:
             self._part.unlink(missing_ok=True)
             self._state.unlink(missing_ok=True)
 

@@ -222,7 +222,7 @@ def read_prometheus(path: Path, samples: Samples) -> None:
     Raises InputError where the file cannot be read, ends early or is damaged, after all before that has been added.
     """
     counts: Counter[str] = Counter()
-    table = _Table(samples)
+    table = _SampleColumns(samples)
     try:
         dater = _Dater(path)
         for sample in _samples(path, counts):
@@ -241,7 +241,7 @@ def read_prometheus(path: Path, samples: Samples) -> None:
         samples.report(path, counts)
 
 
-class _Table:
+class _SampleColumns:
     """Single samples on their way into `Samples`, a column at a time."""
 
     def __init__(self, samples: Samples) -> None:

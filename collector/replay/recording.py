@@ -72,7 +72,7 @@ class Track:
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class ReplayRecording:
     """What was read. `observed` has each host's distinct instants with any telemetry, also such as no GPU's.
 
     `rows` counts the lines read, `problems` what was wrong with the files: each says what was lost.
@@ -217,10 +217,10 @@ class Samples:
         """Note that the rest of a file could not be read."""
         self._problems.append(error)
 
-    def recording(self) -> Recording:
+    def recording(self) -> ReplayRecording:
         """Everything so far."""
         observed = {host: np.array(sorted(times), np.int64) for host, times in sorted(self._observed.items())}
-        return Recording(tuple(self._tracks()), observed, self.rows, tuple(self._problems))
+        return ReplayRecording(tuple(self._tracks()), observed, self.rows, tuple(self._problems))
 
     def _tracks(self) -> list[Track]:
         if not self._parts:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tocsin.collector.replay.formats import PACKED, pieces, read_csv, read_prometheus
-from tocsin.collector.replay.recording import Recording, Samples
+from tocsin.collector.replay.recording import ReplayRecording, Samples
 from tocsin.domain.batch import Batch
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event
@@ -27,7 +27,7 @@ def _is_csv(path: Path) -> bool:
     return not first.startswith((b"#", b"DCGM_")) and b"," in first
 
 
-def read_recording(paths: Sequence[Path]) -> Recording:
+def read_recording(paths: Sequence[Path]) -> ReplayRecording:
     """All of `paths` as one recording.
 
     A file that is cut short, damaged or lacks a column costs only itself, from that point on, and is one problem of the
@@ -64,7 +64,7 @@ class ReplaySource:
 
     name = "replay"
 
-    def __init__(self, recording: Recording, *, origin_ms: int | None = None, speed: float = 1.0) -> None:
+    def __init__(self, recording: ReplayRecording, *, origin_ms: int | None = None, speed: float = 1.0) -> None:
         if speed <= 0:
             raise InputError("speed", speed, "is not above 0", "name how many recorded seconds pass in one")
         self._recording = recording

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tocsin.collector.training_hook.protocol import Device, DeviceStats, OutOfMemory
+from tocsin.collector.training_hook.protocol import DeviceStats, HookDevice, OutOfMemory
 from tocsin.collector.training_hook.server import HookServer, ProcessState
 from tocsin.config.settings import AgentSettings
 from tocsin.domain.batch import Batch
@@ -118,7 +118,7 @@ def bare(uuid: str) -> str:
     return uuid.lower().removeprefix("mig-").removeprefix("gpu-")
 
 
-def find(device: Device, gpus: Sequence[Gpu]) -> Gpu | None:
+def find(device: HookDevice, gpus: Sequence[Gpu]) -> Gpu | None:
     """The GPU that a process means: by UUID, abbreviated or not, else by PCI address; None where that is unclear."""
     wanted = bare(device.uuid)
     if len(wanted) >= _SHORTEST_UUID:
@@ -196,7 +196,7 @@ class HookCompanion:
         self.server.place(placed)
         return added
 
-    def _located(self, pid: int, device: Device, gpus: Sequence[Gpu], readings: dict[Gpu, Reading]) -> Gpu | None:
+    def _located(self, pid: int, device: HookDevice, gpus: Sequence[Gpu], readings: dict[Gpu, Reading]) -> Gpu | None:
         gpu = find(device, gpus)
         if gpu is None:
             self._own.count("tocsin_hook_messages_total", outcome="unknown_gpu")

@@ -23,7 +23,7 @@ LONGEST_TEXT = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class HookDevice:
     """Which GPU a process means: a UUID with or without prefix, and a PCI address; either may be empty."""
 
     uuid: str
@@ -42,7 +42,7 @@ class Hello:
 class DeviceStats:
     """The figures of one framework's allocator on one GPU; names are those of `FIGURES`."""
 
-    device: Device
+    device: HookDevice
     framework: str
     figures: Mapping[str, float]
 
@@ -61,7 +61,7 @@ class Stats:
 class OutOfMemory:
     """An allocation of `requested` bytes failed while `free` bytes were left on the GPU."""
 
-    device: Device
+    device: HookDevice
     requested: float
     free: float
 
@@ -129,8 +129,8 @@ def _device_stats(entry: object) -> DeviceStats:
     return DeviceStats(_device(entry), _text(entry, "framework"), figures)
 
 
-def _device(entry: dict[str, Any]) -> Device:
-    return Device(_text(entry, "uuid"), _text(entry, "pci"))
+def _device(entry: dict[str, Any]) -> HookDevice:
+    return HookDevice(_text(entry, "uuid"), _text(entry, "pci"))
 
 
 def _number(message: dict[str, Any], name: str) -> float:

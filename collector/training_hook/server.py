@@ -76,7 +76,7 @@ class Allowance:
 
 
 @dataclass(slots=True)
-class Peer:
+class HookConnection:
     """One connection. Times are seconds on the agent's monotonic scale."""
 
     connection: socket.socket
@@ -233,12 +233,12 @@ class HookServer:
         self._clock = clock
         self._own = own
         self._lock = threading.Lock()
-        self._peers: dict[int, Peer] = {}
+        self._peers: dict[int, HookConnection] = {}
         self._users: dict[int, Allowance] = {}
         self._asked: dict[tuple[str, int], str] = {}
         self._outcomes: deque[HookOutcome] = deque(maxlen=OUTCOMES_KEPT)
         self._ooms: deque[tuple[int, int, OutOfMemory]] = deque(maxlen=OOMS_KEPT)
-        self._told: set[str] = set()
+        self._logged_problems: set[str] = set()
         self.placed: Mapping[str, frozenset[int]] = {}
         """GPU UUID to the processes on it, as the companion last found them."""
         self._closing = threading.Event()
@@ -347,13 +347,13 @@ class HookServer:
         if problem:
             connection.close()
             self._own.count("tocsin_dropped_total", what="connection", reason=problem)
-            if problem not in self._told:
-                self._told.add(problem)
+            if problem not in self._logged_problems:
+                self._logged_problems.add(problem)
                 _log.warning("connections refused (said once)", reason=problem, uid=uid)
             return
         connection.setblocking(False)
         now = self._clock.monotonic()
-        peer = Peer(connection, pid, uid, Allowance(MESSAGES_PER_SECOND, BURST, now), self._of_user(uid, now))
+        peer = HookConnection(connection, pid, uid, Allowance(MESSAGES_PER_SECOND, BURST, now), self._of_user(uid, now))
         with self._lock:
             self._peers[connection.fileno()] = peer
         self._selector.register(connection, selectors.EVENT_READ, peer)
@@ -373,7 +373,7 @@ class HookServer:
             return "too_many_of_one_user"
         return ""
 
-    def _hear(self, peer: Peer) -> None:
+    def _hear(self, peer: HookConnection) -> None:
         for _ in range(PACKETS_PER_TURN):
             try:
                 packet, _, flags, _ = peer.connection.recvmsg(MAX_MESSAGE)
@@ -403,7 +403,7 @@ class HookServer:
                 return
             self._take(peer, message)
 
-    def _take(self, peer: Peer, message: Hello | Stats | OutOfMemory | Ack) -> None:
+    def _take(self, peer: HookConnection, message: Hello | Stats | OutOfMemory | Ack) -> None:
         with self._lock:
             if isinstance(message, Stats):
                 peer.stats, peer.heard = message, self._clock.monotonic()
@@ -414,7 +414,7 @@ class HookServer:
             else:
                 self._end(peer, message.id, message.outcome, message.seconds, message.detail)
 
-    def _end(self, peer: Peer, name: str, outcome: str, seconds: float, detail: str) -> None:
+    def _end(self, peer: HookConnection, name: str, outcome: str, seconds: float, detail: str) -> None:
         kind = self._asked.pop((name, peer.pid), None)
         peer.asked.discard(name)
         if kind is None:
@@ -422,7 +422,7 @@ class HookServer:
         self._outcomes.append(HookOutcome(name, peer.pid, kind, outcome, seconds, detail, self._clock.now_ms()))
         self._own.count("tocsin_hook_requests_total", kind=kind, outcome=outcome)
 
-    def _drop(self, peer: Peer) -> None:
+    def _drop(self, peer: HookConnection) -> None:
         self._selector.unregister(peer.connection)
         with self._lock:
             self._peers.pop(peer.connection.fileno(), None)

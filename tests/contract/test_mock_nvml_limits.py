@@ -15,7 +15,7 @@ import pytest
 
 from tocsin.collector.nvml.library import PynvmlLibrary
 from tocsin.collector.nvml.limits import NvmlLimits
-from tocsin.collector.nvml.reset import standing
+from tocsin.collector.nvml.reset import reset_check
 from tocsin.domain.power import LimitFailure, Obstacle
 from tocsin_testing.mock_gpus import a100, h100, split
 from tocsin_testing.mock_nvml import MockFleet
@@ -182,7 +182,7 @@ def test_what_stands_against_a_reset(tmp_path: Path) -> None:
     fleet.apply()
     with fleet.loaded():
         port = NvmlLimits(PynvmlLibrary())
-        alone, linked, _, parted = (port.on_gpu(fleet.gpus[n].uuid, standing) for n in range(4))
+        alone, linked, _, parted = (port.on_gpu(fleet.gpus[n].uuid, reset_check) for n in range(4))
         port.release()
     assert alone.processes == ("process 40000",)
     assert alone.peers == (fleet.gpus[0].uuid,), "from Hopper on a GPU is reset alone"
@@ -197,7 +197,7 @@ def test_a_list_of_processes_that_cannot_be_had_counts_as_one(tmp_path: Path) ->
     fleet.apply()
     with fleet.loaded():
         port = NvmlLimits(PynvmlLibrary())
-        found = port.on_gpu(fleet.gpus[0].uuid, standing)
+        found = port.on_gpu(fleet.gpus[0].uuid, reset_check)
         port.release()
     assert len(found.processes) == 1
     assert "does not tell" in found.processes[0]

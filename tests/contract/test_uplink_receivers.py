@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
 from tocsin.collector.spool import Spool
-from tocsin.collector.uplink import Target, Uplink
+from tocsin.collector.uplink import PushTarget, Uplink
 from tocsin.config.access import ApiSettings, Role, Token
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import ManualClock, SystemClock
@@ -35,7 +35,7 @@ def test_victoriametrics_has_what_was_pushed(tmp_path: Path) -> None:
     spool.put(encode(Batch(readings=[reading(gpu(0), now - 10_000, temperature_celsius=59)])), 1)
     with servers.victoria_metrics(tmp_path) as url:
         own = OwnMetrics(CollectorRegistry())
-        uplink = Uplink(spool, Target(url, "tocsin", "tocsin"), clock, own, jitter=random.Random(1))
+        uplink = Uplink(spool, PushTarget(url, "tocsin", "tocsin"), clock, own, jitter=random.Random(1))
         assert uplink.push() == 2
         uplink.close()
         httpx2.get(f"{url}/internal/force_flush")
@@ -56,7 +56,7 @@ def test_a_brain_keeps_the_good_lines_and_the_bad_ones_are_parked(tmp_path: Path
     spool.put("\n".join(lines), 400)
     with serving(service, ApiSettings(tokens=[token])) as url:
         own = OwnMetrics()
-        uplink = Uplink(spool, Target(url, "o", "b", token.secret.get_secret_value()), clock, own)
+        uplink = Uplink(spool, PushTarget(url, "o", "b", token.secret.get_secret_value()), clock, own)
         assert uplink.push() == 1
         assert set(service.lines) == set(good[1::2])
         assert {p.line for p in spool.parked()} == {f"nonsense {n}" for n in range(0, 400, 2)}
@@ -79,7 +79,7 @@ def test_a_wrong_token_loses_nothing(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool.db", 1 << 20, clock)
     spool.put(f"gpu,gpu_uuid=GPU-1 power_watts=300 {T0}", 1)
     with serving(service, ApiSettings(tokens=[token])) as url:
-        uplink = Uplink(spool, Target(url, "o", "b", "an old token"), clock, OwnMetrics())
+        uplink = Uplink(spool, PushTarget(url, "o", "b", "an old token"), clock, OwnMetrics())
         assert uplink.push() == 0
         uplink.close()
     assert (spool.batches, spool.parked_lines(), service.lines) == (1, 0, [])

@@ -86,8 +86,6 @@ def test_impossible_layouts_are_refused(layout: tuple[frag.Placement, ...], prob
 def test_allocator_indices() -> None:
     assert frag.external_fragmentation(3.0, 4.0) == 0.25
     assert frag.external_fragmentation(0.0, 0.0) == 0
-    assert frag.smooth_external_fragmentation([1.0, 1.0]) == 0.5
-    assert frag.smooth_external_fragmentation([]) == 0
     with pytest.raises(ValueError, match="largest free block"):
         frag.external_fragmentation(5.0, 4.0)
 

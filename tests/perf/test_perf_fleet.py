@@ -12,7 +12,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from tocsin.collector.spool import Spool
-from tocsin.collector.uplink import Target, Uplink
+from tocsin.collector.uplink import PushTarget, Uplink
 from tocsin.config.settings import Settings, StoreKind, StoreSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE, SECOND, SystemClock
@@ -49,7 +49,7 @@ class Feed:
         clock = SystemClock()
         self.own = OwnMetrics()
         self._spool = Spool(folder / "spool.db", 1 << 30, clock)
-        self._uplink = Uplink(self._spool, Target(url, "tocsin", "tocsin", timeout_seconds=60), clock, self.own)
+        self._uplink = Uplink(self._spool, PushTarget(url, "tocsin", "tocsin", timeout_seconds=60), clock, self.own)
         self.encoding = 0.0
 
     def run(self, batches: list[Batch]) -> None:

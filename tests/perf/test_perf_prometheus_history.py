@@ -10,7 +10,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from tocsin.collector.prometheus_history.batches import Batches
-from tocsin.collector.prometheus_history.history import AT_LABEL, History, Window
+from tocsin.collector.prometheus_history.history import AT_LABEL, PrometheusHistory, QueryWindow
 from tocsin.collector.prometheus_history.http import HistoryClient, parse_matrix
 from tocsin.domain.clock import HOUR
 from tocsin_testing.builders import T0
@@ -68,7 +68,7 @@ def test_baseline_json_loads(benchmark: BenchmarkFixture) -> None:
 
 
 @pytest.fixture(scope="module")
-def window() -> Window:
+def window() -> QueryWindow:
     """Six hours of eight GPUs and eight fields."""
     points = [
         Point(f"DCGM_FI_DEV_{field}", labels_of(1, gpu), float(40 + k % 9), T0 + k * INTERVAL + 123)
@@ -77,13 +77,15 @@ def window() -> Window:
         for k in range(POINTS)
     ]
     client: HistoryClient = FakePrometheus(points).client()
-    made = History(client).window([f"DCGM_FI_DEV_{field}" for field in FIELDS], T0, T0 + 6 * HOUR, INTERVAL // 2)
+    made = PrometheusHistory(client).window(
+        [f"DCGM_FI_DEV_{field}" for field in FIELDS], T0, T0 + 6 * HOUR, INTERVAL // 2
+    )
     client.close()
     return made
 
 
 @pytest.mark.benchmark(group=f"readings of a window of {SAMPLES * len(FIELDS)} samples")
-def test_readings_of_a_window(benchmark: BenchmarkFixture, window: Window) -> None:
+def test_readings_of_a_window(benchmark: BenchmarkFixture, window: QueryWindow) -> None:
     assert window.samples == SAMPLES * len(FIELDS)
     benchmark.extra_info["samples"] = window.samples
     batches = benchmark(lambda: list(Batches().batches(window)))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tocsin.collector.dcgm.dcgmi import discovered, dmon_row, instances, listed_fields
 from tocsin.collector.dcgm.exporter import Site, read_page
-from tocsin.collector.dcgm.exposition import Heads, Labels, gpu_of, owner_of
+from tocsin.collector.dcgm.exposition import Heads, LineLabels, gpu_of, owner_of
 from tocsin.collector.prometheus_history.http import NotAnAnswer, parse_matrix
 from tocsin_testing.dcgm_pages import DATA, line, page_of
 
@@ -73,7 +73,7 @@ LABELS = st.dictionaries(
 
 @given(LABELS)
 def test_no_labels_raise(labels: dict[str, str]) -> None:
-    found = Labels(labels)
+    found = LineLabels(labels)
     gpu = gpu_of(found)
     assert gpu is None or (gpu.uuid and gpu.is_mig == ("/gi" in gpu.uuid and bool(found.first("gpu_i_id"))))
     owner = owner_of(found)

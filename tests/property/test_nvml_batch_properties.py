@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.collector.nvml.answers import Answers, GpuLost
-from tocsin.collector.nvml.asker import Fields
+from tocsin.collector.nvml.asker import FieldQuery
 from tocsin.collector.nvml.library import Code, FieldBatch, FieldReplies, Nvml, NvmlFailure
 from tocsin.collector.nvml.probes import FIELDS
 from tocsin.domain.reading import Reading, sanitise
@@ -70,7 +70,7 @@ class Scripted:
 def test_no_answer_of_a_driver_becomes_a_value_that_is_not_finite(entries: list[tuple[int, int, int, int]]) -> None:
     library: Any = Scripted(entries)
     nvml: Nvml = library
-    fields = Fields(nvml, None, FIELDS)
+    fields = FieldQuery(nvml, None, FIELDS)
     answers = Answers()
     try:
         fields.read(answers)

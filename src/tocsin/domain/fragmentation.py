@@ -58,15 +58,6 @@ def external_fragmentation(largest_free: float, total_free: float) -> float:
     return 1.0 - largest_free / total_free if total_free > 0 else 0.0
 
 
-def smooth_external_fragmentation(free_blocks: Sequence[float]) -> float:
-    """1 - sum(f^2) / sum(f)^2 over the sizes of the free blocks; 0 where nothing is free.
-
-    Unlike `external_fragmentation` it moves with every block, not with the largest alone.
-    """
-    total = sum(free_blocks)
-    return 1.0 - sum(block * block for block in free_blocks) / (total * total) if total > 0 else 0.0
-
-
 @dataclass(frozen=True, slots=True)
 class MigProfile:
     """One kind of MIG instance: what it takes of the GPU, where it may begin, and how many a GPU can have at once.

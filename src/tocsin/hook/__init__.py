@@ -15,14 +15,14 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
-from tocsin.hook.watch import SAMPLE_SECONDS, Watch, enabled
+from tocsin.hook.watch import SAMPLE_SECONDS, ProcessWatch, enabled
 from tocsin.hook.wire import socket_path
 
 __all__ = ["on_checkpoint", "step", "stop", "watch"]
 
 Saving = TypeVar("Saving", bound=Callable[[], object])
 
-_watch: Watch | None = None
+_watch: ProcessWatch | None = None
 _saving: list[Callable[[], object]] = []
 _prepared = False
 
@@ -39,7 +39,7 @@ def watch(socket: str | None = None, seconds: float = SAMPLE_SECONDS) -> bool:
         return True
     if not enabled():
         return False
-    made = Watch(socket or socket_path(), max(0.1, seconds))
+    made = ProcessWatch(socket or socket_path(), max(0.1, seconds))
     made.orders.on_checkpoint = _saving
     try:
         made.start()

@@ -146,7 +146,7 @@ LONGEST_DETAIL = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class HookOrder:
     """One request, to be begun before `deadline` (seconds, monotonic)."""
 
     id: str
@@ -168,7 +168,7 @@ class Orders:
         self._now = now
         self._empty_cache = empty_cache
         self._acknowledge = acknowledge
-        self._waiting: deque[Order] = deque()
+        self._waiting: deque[HookOrder] = deque()
         self._known: OrderedDict[str, dict[str, Any] | None] = OrderedDict()
 
     @property
@@ -197,7 +197,7 @@ class Orders:
             self._end(name, REFUSED, "too many requests wait")
         else:
             self._remember(name, None)
-            self._waiting.append(Order(name, str(kind), self._now() + seconds))
+            self._waiting.append(HookOrder(name, str(kind), self._now() + seconds))
 
     def expire(self) -> None:
         """Answer what has waited too long for a boundary."""
@@ -272,7 +272,7 @@ OUTBOX = 128
 _OPTIMIZER = "torch.optim.optimizer"
 
 
-class Watch:
+class ProcessWatch:
     """One per process.
 
     `step` is all that runs in the training thread, and all that it usually does is count. Once a sample interval, and
@@ -551,4 +551,4 @@ def enabled() -> bool:
 
 
 # Without the mark PyTorch's compiler traces into the function and warns of the clock that it finds there.
-setattr(Watch.after_optimizer, "_torchdynamo_disable", True)  # noqa: B010  # functions have no such attribute by type
+setattr(ProcessWatch.after_optimizer, "_torchdynamo_disable", True)  # noqa: B010  # functions have no such attribute by type

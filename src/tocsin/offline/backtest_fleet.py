@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tocsin.collector.replay.recording import Recording
+from tocsin.collector.replay.recording import ReplayRecording
 from tocsin.collector.replay.source import read_recording
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, Clock, to_iso
@@ -59,7 +59,7 @@ def over_store(store: Store, past: Past, wanted: Forward, clock: Clock, engine: 
     return replace(result, seconds=clock.monotonic() - begun)
 
 
-def batches(recording: Recording) -> Iterator[Batch]:
+def batches(recording: ReplayRecording) -> Iterator[Batch]:
     """Readings and events of a recording in the order of time."""
     events, place = recording.events(), 0
     for at_ms, readings in recording.instants():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tocsin.collector.prometheus_history.batches import Batches, Gap
-from tocsin.collector.prometheus_history.history import History, HistoryFile, Survey, Window
+from tocsin.collector.prometheus_history.history import HistoryFile, PrometheusHistory, QueryWindow, Survey
 from tocsin.collector.prometheus_history.http import HistoryClient, check_installed
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock, from_iso, to_iso
 from tocsin.domain.errors import InputError, TocsinError
@@ -164,12 +164,12 @@ class _Import:
         self._wanted = wanted
         self._clock = clock
         self._say = say
-        self._history = History(client, wanted.match)
+        self._history = PrometheusHistory(client, wanted.match)
         self._batches = Batches()
         self._begun = clock.monotonic()
         self._windows = 0
 
-    def run(self, start_ms: int, target: str, take: Callable[[Window, Batches], None]) -> ImportReport:
+    def run(self, start_ms: int, target: str, take: Callable[[QueryWindow, Batches], None]) -> ImportReport:
         """Import everything after `start_ms`; `take` keeps a window."""
         wanted = self._wanted
         survey = self._history.survey(start_ms, wanted.end_ms)
@@ -202,7 +202,7 @@ class _Import:
         remedy = "check --since, --until and --match, and whether the server has dcgm-exporter's metrics"
         return InputError("--since", span, "finds no metric of dcgm-exporter", remedy)
 
-    def _progress(self, window: Window, start_ms: int) -> None:
+    def _progress(self, window: QueryWindow, start_ms: int) -> None:
         done = (window.until_ms - start_ms) / max(1, self._wanted.end_ms - start_ms)
         speed = self._batches.tally.samples / max(1e-9, self._clock.monotonic() - self._begun)
         self._say(
@@ -253,7 +253,7 @@ def import_to_store(client: HistoryClient, wanted: Wanted, store: Store, clock: 
     `say` gets a line for each window. Raises InputError, Unavailable, and what the store raises.
     """
 
-    def take(window: Window, batches: Batches) -> None:
+    def take(window: QueryWindow, batches: Batches) -> None:
         for batch in batches.batches(window):
             store.write(batch)
 
@@ -270,7 +270,7 @@ def import_to_file(client: HistoryClient, wanted: Wanted, path: Path, clock: Clo
             start_ms = file.resume_ms
             say(f"taking up a run before at {to_iso(start_ms)}")
 
-        def take(window: Window, batches: Batches) -> None:
+        def take(window: QueryWindow, batches: Batches) -> None:
             file.add(window)
             batches.count(window)
 

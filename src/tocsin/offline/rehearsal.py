@@ -23,13 +23,13 @@ from tocsin.sim import inventory, load, state, thermal
 from tocsin.sim.arrays import Bools, Floats, Stream, generator
 from tocsin.sim.background import Background
 from tocsin.sim.faults import fault_kinds
-from tocsin.sim.faults.base import Run
+from tocsin.sim.faults.base import FaultRun
 from tocsin.sim.fleet import USUAL_HEAT
 from tocsin.sim.inventory import INLET_C, Inventory
-from tocsin.sim.load import Demand
+from tocsin.sim.load import LoadDemand
 from tocsin.sim.spec import FleetSpec
-from tocsin.sim.state import Effects, State
-from tocsin.sim.world import Window, World
+from tocsin.sim.state import Effects, SimState
+from tocsin.sim.world import SimWorld, StepWindow
 
 # Cases of worsening cooling on the simulated fleet, and their physics second by second. Every GPU of a simulated
 # fleet gets the fault `thermal_drift` with the numbers of the fleet's scenario. A case begins shortly before its GPU
@@ -54,7 +54,7 @@ class Arm:
     `hottest_c` is the highest true temperature of the die so far.
     """
 
-    state: State
+    state: SimState
     hottest_c: Floats
     slowed_seconds: Floats
 
@@ -82,7 +82,7 @@ class Cases:
         spec = FleetSpec(gpus=count, seed=seed, start_ms=START_MS, fault_rate_scale=0.0)
         self.spec = spec
         self.inventory: Inventory = inventory.build(spec)
-        self.limits = thermal.Limits.of(self.inventory, spec.scenario)
+        self.limits = thermal.ThermalLimits.of(self.inventory, spec.scenario)
         self.now_ms = START_MS
         self._rng = generator(seed, Stream.NOISE)
         self._step = 0
@@ -91,13 +91,13 @@ class Cases:
         lowered = self._rng.random(count) < 0.2
         self.prior_w = np.where(lowered, np.round(0.95 * self.limits.max_w), self.limits.max_w)
         self._base = state.initial(self.inventory, START_MS)
-        self._world = World(self.inventory, self._base, self._power(USUAL_HEAT), self._background())
+        self._world = SimWorld(self.inventory, self._base, self._power(USUAL_HEAT), self._background())
         self._fault = fault_kinds(spec.scenario)["thermal_drift"]
         self._lead = self._fault.lead if lead_hours is None else (lead_hours[0] * HOUR, lead_hours[1] * HOUR)
         self._runs = self._drifts(engage_c)
         self.noise: Floats = np.zeros((2, count))
         self.ambient: Floats = np.zeros(count)
-        self.demand: Demand
+        self.demand: LoadDemand
         self._renew()
         thermal.settle(self._base, self.inventory, self.limits, self.demand, START_MS)
 
@@ -109,7 +109,7 @@ class Cases:
         idle, most = self.limits.idle_w, self.limits.max_w
         return np.asarray(np.minimum(idle + share * (POWER_OVERSHOOT * most - idle), most))
 
-    def _drifts(self, engage_c: float) -> list[Run]:
+    def _drifts(self, engage_c: float) -> list[FaultRun]:
         heaviest = np.minimum(self._power(HEAVIEST), self.prior_w)
         usual = self.inventory.resistance * heaviest
         factor = (self.slowdown_c - engage_c - BEFORE_C - INLET_C - self.inventory.inlet_offset) / usual
@@ -123,7 +123,7 @@ class Cases:
         for gpu, (share, lead) in enumerate(zip(begun.tolist(), leads.tolist(), strict=True)):
             started = START_MS - int(share * lead)
             onset = started + int(lead)
-            run = Run("thermal_drift", gpu, started, onset, onset + 24 * HOUR, False, False, False, self._rng)
+            run = FaultRun("thermal_drift", gpu, started, onset, onset + 24 * HOUR, False, False, False, self._rng)
             runs.append(run)
         return runs
 
@@ -150,7 +150,7 @@ class Cases:
             load.advance(self._base, self.inventory, numbers, self.spec.seed, turn, self.now_ms)
             self._base.effects = state.Effects.none(len(self.inventory))
             for run in self._runs:
-                self._fault.advance(run, self._world, Window(self.now_ms - MINUTE, self.now_ms))
+                self._fault.advance(run, self._world, StepWindow(self.now_ms - MINUTE, self.now_ms))
         numbers = self.spec.scenario.normal.load
         self.demand = load.demand(self._base, self.inventory, numbers, self.spec.seed, self._step, self.now_ms)
         self.ambient = thermal.inlet(self.inventory, self.now_ms)

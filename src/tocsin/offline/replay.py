@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tocsin.collector.replay.recording import Recording
+from tocsin.collector.replay.recording import ReplayRecording
 from tocsin.collector.replay.source import read_recording
 from tocsin.domain.clock import HOUR, Clock, SystemClock, to_iso
 from tocsin.domain.event import Event
@@ -279,7 +279,7 @@ def _opening(at_ms: int, finding: Finding) -> Opening:
     return Opening(at_ms, _node(finding), gpu, finding.rule, finding.sentence)
 
 
-def _steps(recording: Recording) -> Iterator[tuple[int, list[Reading], list[Event]]]:
+def _steps(recording: ReplayRecording) -> Iterator[tuple[int, list[Reading], list[Event]]]:
     """Every instant at which any host was observed, with what is new there: a host without GPU telemetry passes
     time, so that rules about silence see it."""
     events = recording.events()
@@ -297,7 +297,7 @@ def _steps(recording: Recording) -> Iterator[tuple[int, list[Reading], list[Even
         yield at_ms, readings, events[first:place]
 
 
-def _judge(recording: Recording, ruleset: RuleSet) -> _Run:
+def _judge(recording: ReplayRecording, ruleset: RuleSet) -> _Run:
     engine = RuleEngine(ruleset)
     run = _Run([], [], Counter())
     total = np.unique(np.concatenate(list(recording.observed.values()))).size
@@ -311,7 +311,7 @@ def _judge(recording: Recording, ruleset: RuleSet) -> _Run:
     return run
 
 
-def _score(run: _Run, recording: Recording, log: IncidentLog, seed: int, draws: int) -> TicketResult:
+def _score(run: _Run, recording: ReplayRecording, log: IncidentLog, seed: int, draws: int) -> TicketResult:
     times = by_node(run.alerts)
     left_out = len(log.incidents) - len(scorable(log.incidents, recording.observed))
     return TicketResult(

@@ -22,7 +22,7 @@ from tocsin.sim import memory as mig
 from tocsin.sim.arrays import Ints
 from tocsin.sim.faultline import FaultLine
 from tocsin.sim.jobs import POOLS
-from tocsin.sim.world import World
+from tocsin.sim.world import SimWorld
 
 THROTTLE_STEP = 0.075
 THROTTLE_FLOOR = 0.60
@@ -48,7 +48,7 @@ def pool_named(name: str) -> str:
 class FleetActions:
     """Carries out actions on one world."""
 
-    def __init__(self, world: World, faults: FaultLine) -> None:
+    def __init__(self, world: SimWorld, faults: FaultLine) -> None:
         self._world = world
         self._faults = faults
         self._verbs: dict[ActionKind, Callable[[int], bool]] = {

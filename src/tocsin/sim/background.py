@@ -9,8 +9,8 @@ import numpy as np
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.sim.arrays import Floats, Stream, generator
 from tocsin.sim.inventory import Inventory
-from tocsin.sim.scenario import COUNTERS, Episodes, Heat, Normal
-from tocsin.sim.state import State
+from tocsin.sim.scenario import COUNTERS, InletHeat, NoiseEpisodes, Normal
+from tocsin.sim.state import SimState
 
 _ECC = tuple(
     f"gpu_ecc_{name}_total" for name in ("corrected_volatile", "corrected_aggregate", "dram_corrected_volatile")
@@ -39,8 +39,8 @@ class Background:
     def __init__(self, inventory: Inventory, normal: Normal, seed: int) -> None:
         size = len(inventory)
         rng = generator(seed, Stream.NORMAL)
-        self._episodes: Episodes = normal.episodes
-        self._heat: Heat = normal.heat
+        self._episodes: NoiseEpisodes = normal.episodes
+        self._heat: InletHeat = normal.heat
         self._rack = inventory.rack
         self._seed = seed
         self.per_day: dict[str, Floats] = {}
@@ -50,14 +50,14 @@ class Background:
         self._until_ms = np.zeros((len(COUNTERS), size))
         self._factor = np.ones((len(COUNTERS), size))
         racks = int(self._rack[-1]) + 1
-        self._spell_until_ms = np.zeros(racks)
-        self._spell_c = np.zeros(racks)
+        self._hot_until_ms = np.zeros(racks)
+        self._hot_c = np.zeros(racks)
 
-    def advance(self, state: State, step: int, start_ms: int, end_ms: int) -> Floats:
-        """Count the errors of (`start_ms`, `end_ms`]; gives the degrees of a hot spell at each GPU's inlet."""
+    def advance(self, state: SimState, step: int, start_ms: int, end_ms: int) -> Floats:
+        """Count the errors of (`start_ms`, `end_ms`]; gives the degrees of hot air at each GPU's inlet."""
         days = (end_ms - start_ms) / DAY
         rng = generator(self._seed, Stream.BACKGROUND, step)
-        factor = self._bad_spells(rng, days, end_ms)
+        factor = self._bad_episodes(rng, days, end_ms)
         counted = {
             name: rng.poisson(self.per_day[name] * factor[place] * days) * ~state.lost
             for place, name in enumerate(COUNTERS)
@@ -65,9 +65,9 @@ class Background:
         }
         self._count(state, counted)
         self._count_links(state, rng, factor, days)
-        return self._hot_spells(rng, days, end_ms)
+        return self._hot_air(rng, days, end_ms)
 
-    def _bad_spells(self, rng: np.random.Generator, days: float, end_ms: int) -> Floats:
+    def _bad_episodes(self, rng: np.random.Generator, days: float, end_ms: int) -> Floats:
         episodes = self._episodes
         drawn = _draw(rng, self._until_ms.shape)
         over = self._until_ms <= end_ms
@@ -77,7 +77,7 @@ class Background:
         self._factor[begins] = (episodes.growth * np.exp(episodes.spread * drawn.size))[begins]
         return self._factor
 
-    def _count(self, state: State, counted: dict[str, Floats]) -> None:
+    def _count(self, state: SimState, counted: dict[str, Floats]) -> None:
         counters = state.counters
         for name in _ECC:
             counters[name] += counted["corrected"]
@@ -91,7 +91,7 @@ class Background:
         counters["gpu_nvlink_crc_flit_errors_total"] += counted["crc_flit"]
         counters["gpu_nvlink_crc_data_errors_total"] += counted["crc_data"]
 
-    def _count_links(self, state: State, rng: np.random.Generator, factor: Floats, days: float) -> None:
+    def _count_links(self, state: SimState, rng: np.random.Generator, factor: Floats, days: float) -> None:
         alive = ~state.lost
         per_link = self.per_day["symbols"] * factor[COUNTERS.index("symbols")] * days
         state.link_symbols += rng.poisson(per_link[:, None], state.link_symbols.shape) * alive[:, None]
@@ -102,12 +102,12 @@ class Background:
             state.link_replay[gpu, link] += 2.0 * recovered[gpu]
             state.link_results[gpu, 0] += recovered[gpu]
 
-    def _hot_spells(self, rng: np.random.Generator, days: float, end_ms: int) -> Floats:
+    def _hot_air(self, rng: np.random.Generator, days: float, end_ms: int) -> Floats:
         heat = self._heat
-        drawn = _draw(rng, self._spell_c.shape)
-        over = self._spell_until_ms <= end_ms
+        drawn = _draw(rng, self._hot_c.shape)
+        over = self._hot_until_ms <= end_ms
         begins = over & (drawn.begins < -np.expm1(-heat.spells_per_rack_day * days))
-        self._spell_c = np.where(over, 0.0, self._spell_c)
-        self._spell_until_ms[begins] = end_ms + (drawn.hours * heat.spell_hours * HOUR)[begins]
-        self._spell_c[begins] = (heat.spell_c * np.abs(drawn.size).clip(0.0, 2.0))[begins]
-        return np.asarray(self._spell_c[self._rack])
+        self._hot_c = np.where(over, 0.0, self._hot_c)
+        self._hot_until_ms[begins] = end_ms + (drawn.hours * heat.spell_hours * HOUR)[begins]
+        self._hot_c[begins] = (heat.spell_c * np.abs(drawn.size).clip(0.0, 2.0))[begins]
+        return np.asarray(self._hot_c[self._rack])

@@ -15,10 +15,10 @@ from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.finding import ActionKind
 from tocsin.sim.arrays import Floats, Stream, generator
 from tocsin.sim.faults import fault_kinds
-from tocsin.sim.faults.base import FaultKind, Run, Stage
+from tocsin.sim.faults.base import FaultKind, FaultRun, Stage
 from tocsin.sim.inventory import Inventory
 from tocsin.sim.spec import Fault, FleetSpec
-from tocsin.sim.world import Window, World
+from tocsin.sim.world import SimWorld, StepWindow
 
 YEAR_MS = 365.25 * DAY
 
@@ -79,13 +79,13 @@ def kind_named(name: str) -> FaultKind:
 class FaultLine:
     """The faults of one fleet in the order in which they began."""
 
-    def __init__(self, spec: FleetSpec, world: World) -> None:
+    def __init__(self, spec: FleetSpec, world: SimWorld) -> None:
         self._spec = spec
         self._world = world
         self._kinds = fault_kinds(spec.scenario)
         self._scheduler = FaultScheduler(world.inventory, self._kinds, spec.seed, spec.fault_rate_scale)
-        self._runs: list[Run] = []
-        self._active: list[Run] = []
+        self._runs: list[FaultRun] = []
+        self._active: list[FaultRun] = []
 
     def faults(self) -> list[Fault]:
         """Ground truth, oldest first."""
@@ -120,18 +120,18 @@ class FaultLine:
 
     def _begin(
         self, kind: FaultKind, gpu: int, now_ms: int, *, abrupt: bool, benign: bool, lead: float, injected: bool
-    ) -> Run:
+    ) -> FaultRun:
         rng = generator(self._spec.seed, Stream.FAULT, zlib.crc32(kind.kind.encode()), gpu, now_ms)
         started = now_ms + SECOND
         onset = started + int(lead)
         repair = kind.rehearsal_repair if injected else float(rng.uniform(*kind.repair))
-        run = Run(kind.kind, gpu, started, onset, onset + int(repair), abrupt, benign, injected, rng)
+        run = FaultRun(kind.kind, gpu, started, onset, onset + int(repair), abrupt, benign, injected, rng)
         run.loudness = kind.loudness(run)
         self._runs.append(run)
         self._active.append(run)
         return run
 
-    def _take(self, draw: Draw, window: Window) -> None:
+    def _take(self, draw: Draw, window: StepWindow) -> None:
         kind = self._kinds[draw.kind]
         state = self._world.state
         if self._present(draw.kind, draw.gpu) or state.lost[draw.gpu] or state.frozen[draw.gpu]:
@@ -140,7 +140,7 @@ class FaultLine:
         lead = 0.0 if draw.abrupt else float(rng.uniform(*kind.lead))
         self._begin(kind, draw.gpu, window.start_ms, abrupt=draw.abrupt, benign=draw.benign, lead=lead, injected=False)
 
-    def advance(self, step: int, window: Window) -> None:
+    def advance(self, step: int, window: StepWindow) -> None:
         """Begin what begins in `window` and bring every fault to its end."""
         for draw in self._scheduler.draw(step, window.end_ms - window.start_ms):
             self._take(draw, window)

@@ -23,9 +23,9 @@ from tocsin.sim.actions import FleetActions, pool_named
 from tocsin.sim.arrays import Floats, Stream, generator
 from tocsin.sim.background import Background
 from tocsin.sim.faultline import FaultLine, kind_named
-from tocsin.sim.render import Moment, Renderer, TableMaker
+from tocsin.sim.render import Moment, ReadingRenderer, TableMaker
 from tocsin.sim.spec import Fault, FleetSpec
-from tocsin.sim.world import Window, World
+from tocsin.sim.world import SimWorld, StepWindow
 from tocsin.store.port import Columns
 
 POOL_ACTIONS = frozenset({ActionKind.SCALE_OUT, ActionKind.SCALE_IN})
@@ -46,17 +46,17 @@ class SimulatedFleet:
         self._inventory = inventory.build(spec)
         self._state = state.initial(self._inventory, spec.start_ms)
         self._normal = spec.scenario.normal
-        self._limits = thermal.Limits.of(self._inventory, spec.scenario)
+        self._limits = thermal.ThermalLimits.of(self._inventory, spec.scenario)
         heat = np.array([USUAL_HEAT[gpu.pool] for gpu in self._inventory.gpus])
         usual = self._limits.idle_w + heat * (self._limits.max_w * 1.12 - self._limits.idle_w)
         background = Background(self._inventory, self._normal, spec.seed)
-        self._world = World(self._inventory, self._state, usual, background)
+        self._world = SimWorld(self._inventory, self._state, usual, background)
         self._faults = FaultLine(spec, self._world)
-        self._hands = FleetActions(self._world, self._faults)
+        self._actions = FleetActions(self._world, self._faults)
         self._static = columns.static(self._inventory)
         nvlink = self._inventory.column("nvlink_gb_s") * 1e9
         self._roads = traffic.Roads(traffic.pcie_capacity(self._inventory), nvlink)
-        self._renderer: Renderer | None = None
+        self._renderer: ReadingRenderer | None = None
         self._last: list[Reading] = []
         self._tables: TableMaker | None = None
         self._order = np.argsort([gpu.uuid for gpu in self._inventory.gpus])
@@ -115,20 +115,20 @@ class SimulatedFleet:
             instants = np.full(places.size, self._state.now_ms, dtype=np.int64)
             return Columns(self._uuids, self._tables.metrics, places, instants, rows), events
 
-    def _window(self, interval_ms: int | None) -> Window:
+    def _window(self, interval_ms: int | None) -> StepWindow:
         span = self.spec.interval_ms if interval_ms is None else interval_ms
         if span < 1:
             raise InputError("interval_ms", span, "time must move forward", "give at least 1 ms")
-        return Window(self._state.now_ms, self._state.now_ms + span)
+        return StepWindow(self._state.now_ms, self._state.now_ms + span)
 
-    def _advance(self, window: Window) -> tuple[Moment, list[Event]]:
+    def _advance(self, window: StepWindow) -> tuple[Moment, list[Event]]:
         world, now, inv = self._state, window.end_ms, self._inventory
         seed, normal = self.spec.seed, self._normal
         self._step += 1
         symbols_before = world.link_symbols.copy()
         load.advance(world, inv, normal.load, seed, self._step, now)
         world.effects = state.Effects.none(len(inv))
-        spell_c = self._world.normal.advance(world, self._step, window.start_ms, now)
+        hot_air_c = self._world.normal.advance(world, self._step, window.start_ms, now)
         self._faults.advance(self._step, window)
         events = self._world.deliver(now)
         world.now_ms = now
@@ -137,7 +137,7 @@ class SimulatedFleet:
         self._renew_processes(asked)
         if self._step == 1:
             thermal.settle(world, inv, self._limits, asked, now)
-        ambient = thermal.inlet(inv, now) + spell_c
+        ambient = thermal.inlet(inv, now) + hot_air_c
         throttle = thermal.advance(world, inv, self._limits, asked, noise[0], ambient, window.seconds)
         moved = traffic.advance(world, inv, self._roads, asked, self._speed(), window.seconds)
         total = self._static["gpu_memory_total_bytes"]
@@ -164,10 +164,10 @@ class SimulatedFleet:
 
     def _render(self, moment: Moment) -> list[Reading]:
         if self._renderer is None:
-            self._renderer = Renderer(self._inventory, tuple(moment.columns))
+            self._renderer = ReadingRenderer(self._inventory, tuple(moment.columns))
         return self._renderer.readings(moment.columns, self._state, moment.load, moment.memory, self._last)
 
-    def _renew_processes(self, asked: load.Demand) -> None:
+    def _renew_processes(self, asked: load.LoadDemand) -> None:
         """A new process starts its allocator's counters from zero."""
         fresh = asked.pid != self._state.pids
         self._state.pids = asked.pid
@@ -194,8 +194,8 @@ class SimulatedFleet:
             raise InputError("parameters", encode(told), told.problem, "give watts, or a number of GPUs")
         with self._lock:
             if action in POOL_ACTIONS:
-                return self._hands.on_pool(action, pool_named(gpu), told)
-            return self._hands.on_gpu(action, self._number(gpu), told)
+                return self._actions.on_pool(action, pool_named(gpu), told)
+            return self._actions.on_gpu(action, self._number(gpu), told)
 
     def schedulable(self) -> dict[str, bool]:
         """Whether each host takes new work: not where one of its GPUs is cordoned or drained with its host."""

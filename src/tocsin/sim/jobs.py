@@ -1,7 +1,7 @@
 """Jobs and pools as a scheduler shows them: who is on which GPU, and how many GPUs the waiting work wants.
 
 Training and batch jobs go by numbers as Slurm gives them, inference by pods. All GPUs of a gang have one job, each with
-a process of its own. Nothing is drawn here: a job is its gang slot and its number in `State`.
+a process of its own. Nothing is drawn here: a job is its gang slot and its number in `SimState`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from tocsin.domain.owner import Owner
 from tocsin.domain.pool import PoolState
 from tocsin.sim.arrays import Ints
 from tocsin.sim.inventory import Inventory
-from tocsin.sim.load import CHECKPOINT_EVERY_MS, CHECKPOINT_MS, Demand, daylight
-from tocsin.sim.state import State
+from tocsin.sim.load import CHECKPOINT_EVERY_MS, CHECKPOINT_MS, LoadDemand, daylight
+from tocsin.sim.state import SimState
 
 POOLS = ("training", "inference", "batch")
 ELASTIC = frozenset({"inference"})
@@ -32,7 +32,7 @@ def demand_share(pool: str, at_ms: int) -> float:
     return 0.45 + 0.75 * (1.0 - day)
 
 
-def states(state: State, inventory: Inventory) -> list[PoolState]:
+def states(state: SimState, inventory: Inventory) -> list[PoolState]:
     """One state per pool that has GPUs. Pending counts whole GPUs, less those that scaling out has added."""
     closed = state.unschedulable | state.drained | state.lost | state.frozen
     found = []
@@ -82,20 +82,20 @@ class Owners:
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
         self._pids: Ints = np.full(len(inventory), _IDLE)
-        self._told: list[tuple[Owner, ...]] = [()] * len(inventory)
+        self._owners: list[tuple[Owner, ...]] = [()] * len(inventory)
 
-    def now(self, state: State, asked: Demand) -> list[tuple[Owner, ...]]:
+    def now(self, state: SimState, asked: LoadDemand) -> list[tuple[Owner, ...]]:
         """One entry for each GPU; empty where nothing runs. Good until the next call."""
         pids = np.where(asked.busy, asked.pid, _IDLE)
         jobs = state.work.job[self._inventory.gang]
         for gpu in np.flatnonzero(pids != self._pids).tolist():
             pid = int(pids[gpu])
-            self._told[gpu] = () if pid == _IDLE else (owner_of(self._inventory, gpu, int(jobs[gpu]), pid),)
+            self._owners[gpu] = () if pid == _IDLE else (owner_of(self._inventory, gpu, int(jobs[gpu]), pid),)
         self._pids = pids
-        return self._told
+        return self._owners
 
 
-def jobs(state: State, inventory: Inventory) -> list[SimulatedJob]:
+def jobs(state: SimState, inventory: Inventory) -> list[SimulatedJob]:
     """The jobs that run now, in the order of their first GPUs."""
     work, now_ms = state.work, state.now_ms
     slots, first = np.unique(inventory.gang, return_index=True)

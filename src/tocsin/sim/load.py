@@ -14,7 +14,7 @@ from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.sim.arrays import Bools, Floats, Ints, Stream, generator
 from tocsin.sim.inventory import Inventory
 from tocsin.sim.scenario import Load
-from tocsin.sim.state import State
+from tocsin.sim.state import SimState
 
 PEAK_HOUR = 14.0
 CHECKPOINT_EVERY_MS = 30 * MINUTE
@@ -26,7 +26,7 @@ _BATCH = {"util": 0.82, "sm": 0.55, "tensor": 0.10, "dram": 0.35, "fp16": 0.08, 
 
 
 @dataclass(frozen=True)
-class Demand:
+class LoadDemand:
     """What is asked of each GPU, all shares 0 to 1; `heat` is that of the dynamic power at full clocks."""
 
     busy: Bools
@@ -46,7 +46,7 @@ def daylight(at_ms: int) -> float:
     return 0.5 * (1.0 + float(np.cos(2.0 * np.pi * (hour - PEAK_HOUR) / 24.0)))
 
 
-def advance(state: State, inventory: Inventory, numbers: Load, seed: int, step: int, at_ms: int) -> None:
+def advance(state: SimState, inventory: Inventory, numbers: Load, seed: int, step: int, at_ms: int) -> None:
     """End and begin jobs up to `at_ms`. Where a fault of the step before holds work running, it goes on, or begins."""
     work = state.work
     size = inventory.gangs
@@ -73,7 +73,7 @@ def advance(state: State, inventory: Inventory, numbers: Load, seed: int, step: 
     work.busy = (work.busy & ~ends) | starts
 
 
-def _blocked(state: State, inventory: Inventory) -> Bools:
+def _blocked(state: SimState, inventory: Inventory) -> Bools:
     """Which gang slots take no new work: one of their GPUs is gone, not trusted or closed to the scheduler."""
     closed = state.unschedulable | state.drained | state.lost | state.frozen
     return _gangs_with(closed, inventory)
@@ -84,7 +84,7 @@ def _gangs_with(marked: Bools, inventory: Inventory) -> Bools:
     return np.asarray(np.bincount(inventory.gang, weights=marked, minlength=inventory.gangs) > 0, dtype=np.bool_)
 
 
-def demand(state: State, inventory: Inventory, numbers: Load, seed: int, step: int, at_ms: int) -> Demand:
+def demand(state: SimState, inventory: Inventory, numbers: Load, seed: int, step: int, at_ms: int) -> LoadDemand:
     """What is asked of each GPU at `at_ms`."""
     size = len(inventory)
     work, gang = state.work, inventory.gang
@@ -105,7 +105,7 @@ def demand(state: State, inventory: Inventory, numbers: Load, seed: int, step: i
     hotter = np.exp(
         numbers.heat_spread * np.sqrt(12.0) * ((work.job[gang] * 0.6180339887 + inventory.phase[gang]) % 1.0 - 0.5)
     )
-    return Demand(
+    return LoadDemand(
         busy=busy,
         util=share("util"),
         sm=share("sm"),
@@ -129,7 +129,7 @@ def _inference_level(inventory: Inventory, at_ms: int) -> Floats:
     return (0.20 + 0.75 * daylight(at_ms) + ripple).clip(0.02, 1.0)
 
 
-def end_job(state: State, inventory: Inventory, gpu: int, at_ms: int) -> None:
+def end_job(state: SimState, inventory: Inventory, gpu: int, at_ms: int) -> None:
     """The job on `gpu`, with its whole gang, dies; the slot rests for 20 minutes."""
     slot = int(inventory.gang[gpu])
     state.work.busy[slot] = False

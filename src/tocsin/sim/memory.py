@@ -10,9 +10,9 @@ from tocsin.domain.clock import MINUTE
 from tocsin.domain.fragmentation import SEVEN_SLICE, Placement
 from tocsin.sim.arrays import Floats
 from tocsin.sim.inventory import Inventory
-from tocsin.sim.load import Demand
+from tocsin.sim.load import LoadDemand
 from tocsin.sim.scenario import MemoryNoise
-from tocsin.sim.state import State
+from tocsin.sim.state import SimState
 
 DEMAND = {"1g": 0.40, "1g.double": 0.05, "2g": 0.25, "3g": 0.20, "4g": 0.05, "7g": 0.05}
 """Share of each profile in the requests (own choice)."""
@@ -88,12 +88,12 @@ class Memory:
         return self.used / (self.total - self.reserved)
 
 
-def job_fraction(inventory: Inventory, load: Demand) -> Floats:
+def job_fraction(inventory: Inventory, load: LoadDemand) -> Floats:
     """A number in [0, 1) that belongs to the job on each GPU: golden-ratio steps spread successive jobs."""
     return np.asarray((load.pid * 0.6180339887 + inventory.phase) % 1.0)
 
 
-def _usual(state: State, inventory: Inventory, numbers: MemoryNoise, fraction: Floats, noise: Floats) -> Floats:
+def _usual(state: SimState, inventory: Inventory, numbers: MemoryNoise, fraction: Floats, noise: Floats) -> Floats:
     """Share of the memory that a sound job holds: its level, still warming up, with ripples."""
     minutes = np.maximum(state.now_ms - state.work.since_ms[inventory.gang], 0.0) / MINUTE
     warm = 1.0 - numbers.warm_up * np.exp(-minutes / numbers.warm_up_minutes)
@@ -101,7 +101,7 @@ def _usual(state: State, inventory: Inventory, numbers: MemoryNoise, fraction: F
     return np.asarray((0.55 + 0.27 * fraction) * warm + numbers.ripple * wave + numbers.noise * noise.clip(-3, 3))
 
 
-def _holes(state: State, numbers: MemoryNoise, fraction: Floats, noise: Floats) -> Floats:
+def _holes(state: SimState, numbers: MemoryNoise, fraction: Floats, noise: Floats) -> Floats:
     """External fragmentation of each allocator."""
     wave = np.sin(2.0 * np.pi * (state.now_ms / MINUTE / HOLES_MINUTES + fraction))
     moved = numbers.fragmentation_ripple * wave + numbers.fragmentation_noise * noise.clip(-3, 3)
@@ -109,7 +109,7 @@ def _holes(state: State, numbers: MemoryNoise, fraction: Floats, noise: Floats) 
 
 
 def measure(
-    state: State, inventory: Inventory, total: Floats, load: Demand, numbers: MemoryNoise, noise: Floats
+    state: SimState, inventory: Inventory, total: Floats, load: LoadDemand, numbers: MemoryNoise, noise: Floats
 ) -> Memory:
     """Memory of each GPU under its present work and faults; `noise` is standard normal, [2, n]."""
     fraction = job_fraction(inventory, load)

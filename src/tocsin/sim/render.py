@@ -20,10 +20,10 @@ from tocsin.sim import thermal, traffic
 from tocsin.sim.arrays import Bools, Floats, Ints
 from tocsin.sim.inventory import GpuModel, Inventory
 from tocsin.sim.jobs import Owners
-from tocsin.sim.load import Demand
+from tocsin.sim.load import LoadDemand
 from tocsin.sim.memory import Memory
 from tocsin.sim.scenario import Sensors
-from tocsin.sim.state import BANK_LEVELS, COUNTERS, FLAGS, LINK_RESULTS, MAX_LINKS, PCIE_ERROR_KINDS, State
+from tocsin.sim.state import BANK_LEVELS, COUNTERS, FLAGS, LINK_RESULTS, MAX_LINKS, PCIE_ERROR_KINDS, SimState
 
 # Columns are one array over all GPUs for each plain metric and each fixed variant. A model that lacks a metric has a
 # meaningless number in its column, which readings and tables leave out.
@@ -64,7 +64,7 @@ def static(inventory: Inventory) -> dict[str, Floats]:
     }
 
 
-def utilisation(state: State, load: Demand, sensors: Sensors, noise: Floats) -> dict[str, Floats]:
+def utilisation(state: SimState, load: LoadDemand, sensors: Sensors, noise: Floats) -> dict[str, Floats]:
     """How busy the engines look. A hung kernel counts as resident, and nothing else moves."""
     hang = state.effects.hang
     jitter = 1.0 + sensors.activity * noise.clip(-3, 3)
@@ -94,7 +94,9 @@ def utilisation(state: State, load: Demand, sensors: Sensors, noise: Floats) -> 
     }
 
 
-def heat(state: State, limits: thermal.Limits, load: Demand, sensors: Sensors, noise: Floats) -> dict[str, Floats]:
+def heat(
+    state: SimState, limits: thermal.ThermalLimits, load: LoadDemand, sensors: Sensors, noise: Floats
+) -> dict[str, Floats]:
     """Temperatures in whole degrees, as NVML gives them, and power."""
     die = np.round(state.temperature + sensors.die_c * noise.clip(-2, 2))
     power = state.power
@@ -109,7 +111,9 @@ def heat(state: State, limits: thermal.Limits, load: Demand, sensors: Sensors, n
     }
 
 
-def clocks(state: State, inventory: Inventory, throttle: thermal.Throttle, load: Demand) -> dict[str, Floats]:
+def clocks(
+    state: SimState, inventory: Inventory, throttle: thermal.ClockThrottle, load: LoadDemand
+) -> dict[str, Floats]:
     """Clocks, why they are held down, and the performance state; parts without NVLink sleep in P8 when idle."""
     sleepy = ~load.busy & (inventory.column("nvlink_links") == 0)
     sm_max, memory_max = inventory.column("sm_clock_mhz"), inventory.column("memory_clock_mhz")
@@ -123,7 +127,7 @@ def clocks(state: State, inventory: Inventory, throttle: thermal.Throttle, load:
     }
 
 
-def memory(measured: Memory, load: Demand) -> dict[str, Floats]:
+def memory(measured: Memory, load: LoadDemand) -> dict[str, Floats]:
     """Device memory and how many processes hold it."""
     return {
         "gpu_memory_used_bytes": measured.used,
@@ -135,7 +139,7 @@ def memory(measured: Memory, load: Demand) -> dict[str, Floats]:
     }
 
 
-def links(state: State, moved: traffic.Traffic, symbols_before: Floats, seconds: float) -> dict[str, Floats]:
+def links(state: SimState, moved: traffic.Traffic, symbols_before: Floats, seconds: float) -> dict[str, Floats]:
     """NVLink and PCIe: rates, counters, and one column for each link."""
     symbol_ratio = traffic.bit_error_ratio(state, seconds, symbols_before)
     down = ~state.link_up.all(axis=1)
@@ -166,7 +170,7 @@ def links(state: State, moved: traffic.Traffic, symbols_before: Floats, seconds:
     return found
 
 
-def counters(state: State) -> dict[str, Floats]:
+def counters(state: SimState) -> dict[str, Floats]:
     """Counters, verdicts and the spare rows of memory banks."""
     found = {name: state.counters[name] for name in COUNTERS}
     found |= {name: state.flags[name] for name in FLAGS}
@@ -203,7 +207,7 @@ _NOT_OF_EVERY_READING = frozenset(
 
 
 @dataclass(frozen=True)
-class _Group:
+class _ModelGroup:
     members: Ints
     rows: Ints
     names: tuple[str, ...]
@@ -217,7 +221,7 @@ def _wanted(name: str, model: GpuModel, lacking: frozenset[str]) -> bool:
     return label != "link" or int(value) < model.nvlink_links
 
 
-class Renderer:
+class ReadingRenderer:
     """Makes the readings of one fleet; keeps what repeats from step to step."""
 
     def __init__(self, inventory: Inventory, names: tuple[str, ...]) -> None:
@@ -230,7 +234,7 @@ class Renderer:
         self._keys: dict[int, tuple[int, tuple[str, ...]]] = {}
         self._instances: dict[int, tuple[tuple[Placement, ...], dict[str, float], tuple[str, ...]]] = {}
 
-    def _grouped(self) -> list[_Group]:
+    def _grouped(self) -> list[_ModelGroup]:
         kinds: dict[tuple[str, bool, bool], list[int]] = {}
         for number, model in enumerate(self._inventory.model_of):
             inferring = bool(self._inventory.inference[number])
@@ -244,11 +248,13 @@ class Renderer:
             missing |= {name: Missing.UNSUPPORTED for name in METRICS if name in lacking}
             if inferring or mig_on:
                 missing |= _ALLOCATOR_MISSING
-            groups.append(_Group(np.array(members), np.array(rows), tuple(self._names[row] for row in rows), missing))
+            groups.append(
+                _ModelGroup(np.array(members), np.array(rows), tuple(self._names[row] for row in rows), missing)
+            )
         return groups
 
     def readings(
-        self, columns: Mapping[str, Floats], state: State, load: Demand, memory: Memory, stale: list[Reading]
+        self, columns: Mapping[str, Floats], state: SimState, load: LoadDemand, memory: Memory, stale: list[Reading]
     ) -> list[Reading]:
         """One reading of each GPU, in the fleet's order; `stale` are those of the step before, or none."""
         matrix = np.array([columns[name] for name in self._names])
@@ -283,7 +289,7 @@ class Renderer:
             self._keys[number] = known
         return known[1]
 
-    def _add_processes(self, readings: list[Reading], load: Demand, memory: Memory, state: State) -> None:
+    def _add_processes(self, readings: list[Reading], load: LoadDemand, memory: Memory, state: SimState) -> None:
         utilisation = np.round(np.where(state.effects.hang, 0.0, load.sm), 2)
         columns = np.array(
             [
@@ -321,14 +327,14 @@ class Renderer:
             self._instances[number] = known
         return known[1], known[2]
 
-    def _add_instances(self, readings: list[Reading], state: State, memory: Memory) -> None:
+    def _add_instances(self, readings: list[Reading], state: SimState, memory: Memory) -> None:
         for number in np.flatnonzero(self._inventory.mig).tolist():
             values, keys = self._layout(number, state.layouts[number])
             target = _mutable(readings[number])
             target.update(values)
             target.update(zip(keys, memory.instances[number], strict=True))
 
-    def _add_events(self, readings: list[Reading], state: State) -> None:
+    def _add_events(self, readings: list[Reading], state: SimState) -> None:
         for number, counts in enumerate(state.xid_counts):
             if counts:
                 named = {variant("gpu_xid_events_total", "xid", str(code)): float(n) for code, n in counts.items()}
@@ -361,7 +367,7 @@ class Moment:
     """All that a step has to show."""
 
     columns: Mapping[str, Floats]
-    load: Demand
+    load: LoadDemand
     memory: Memory
 
 
@@ -376,7 +382,7 @@ class TableMaker:
         self._before: Floats | None = None
         self._layouts: dict[object, float] = {}
 
-    def rows(self, moment: Moment, state: State) -> Floats:
+    def rows(self, moment: Moment, state: SimState) -> Floats:
         """The values now; a frozen GPU repeats those of the step before."""
         made = np.full((len(self._inventory), len(self.metrics)), np.nan)
         for place, name in enumerate(self.metrics):
@@ -390,7 +396,7 @@ class TableMaker:
         self._before = made
         return made
 
-    def _own(self, name: str, moment: Moment, state: State) -> Floats:
+    def _own(self, name: str, moment: Moment, state: SimState) -> Floats:
         memory, busy = moment.memory, moment.load.busy
         if name in OF_PROCESS:
             made = (
@@ -408,7 +414,7 @@ class TableMaker:
             return np.array([self._fragmentation(state, gpu) for gpu in range(len(self._inventory))])
         return np.full(len(self._inventory), np.nan)
 
-    def _fragmentation(self, state: State, gpu: int) -> float:
+    def _fragmentation(self, state: SimState, gpu: int) -> float:
         layout = state.layouts[gpu]
         if not self._inventory.mig[gpu]:
             return float("nan")

@@ -43,11 +43,11 @@ Span = tuple[float, float]
 """Shortest and longest of a duration in milliseconds."""
 
 
-class _Table(BaseModel):
+class _ScenarioTable(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class _Sourced(_Table):
+class _Sourced(_ScenarioTable):
     source: str = Field(min_length=3)
 
 
@@ -68,7 +68,7 @@ class Study(_Sourced):
         return self.gpus * self.days / 365.25
 
 
-class Counter(_Table):
+class Counter(_ScenarioTable):
     """Errors of a healthy GPU (`symbols`: link): `per_day` is the median over GPUs, `spread` the standard deviation of
     its logarithm between them."""
 
@@ -76,7 +76,7 @@ class Counter(_Table):
     spread: NotNegative = 0.0
 
 
-class Counters(_Sourced):
+class CounterRates(_Sourced):
     """The normal errors, each counter on its own."""
 
     corrected: Counter
@@ -90,8 +90,8 @@ class Counters(_Sourced):
     symbols: Counter
 
 
-class Episodes(_Sourced):
-    """Bad spells of one counter of one GPU that lead to nothing: its rate times a factor with median `growth` and
+class NoiseEpisodes(_Sourced):
+    """Bad episodes of one counter of one GPU that lead to nothing: its rate times a factor with median `growth` and
     `spread` of its logarithm, for a time that is exponential with mean `hours`."""
 
     per_day: NotNegative
@@ -120,9 +120,9 @@ class Load(_Sourced):
     heat_spread: NotNegative
 
 
-class Heat(_Sourced):
+class InletHeat(_Sourced):
     """Inlet and thermal path of the healthy: shares between slot parities and GPUs, degrees between racks (`rack_c`,
-    standard deviation, at most `rack_most_c`) and over the day; hot spells of a rack's air."""
+    standard deviation, at most `rack_most_c`) and over the day; hot episodes of a rack's air."""
 
     slot_share: Share
     gpu_spread: NotNegative
@@ -170,25 +170,25 @@ class Throughput(_Sourced):
         return float(np.interp(limit_share, self.limit_share, getattr(self, pool)))
 
 
-class Power(_Sourced):
+class PowerCurve(_Sourced):
     """Dynamic power goes with the clock to the power `clock_exponent`."""
 
     clock_exponent: Positive
     throughput: Throughput
 
 
-class Normal(_Table):
+class Normal(_ScenarioTable):
     """The fleet when nothing fails."""
 
-    counters: Counters
-    episodes: Episodes
+    counters: CounterRates
+    episodes: NoiseEpisodes
     sensors: Sensors
     load: Load
-    heat: Heat
+    heat: InletHeat
     memory: MemoryNoise
 
 
-class Rise(_Table):
+class Rise(_ScenarioTable):
     """How a counter or effect grows with a precursor that has come to strength s: by `growth` x its normal rate plus
     `per_hour`, times s to the power `shape`."""
 
@@ -197,7 +197,7 @@ class Rise(_Table):
     shape: Positive = 1.0
 
 
-class Course(_Sourced):
+class PrecursorCourse(_Sourced):
     """A precursor: how long, what rises, and `marks`, strengths at which something happens once.
 
     `spread` is the standard deviation of the logarithm of a factor on all rises that each fault draws: some are
@@ -235,8 +235,8 @@ class FaultNumbers(_Sourced):
     repair_hours: tuple[NotNegative, NotNegative]
     rehearsal_repair_hours: Positive
     numbers: dict[str, NotNegative] = Field(default_factory=dict)
-    precursor: Course | None = None
-    rehearsal: Course | None = None
+    precursor: PrecursorCourse | None = None
+    rehearsal: PrecursorCourse | None = None
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -249,7 +249,7 @@ class FaultNumbers(_Sourced):
         return self
 
 
-class Scenario(_Table):
+class Scenario(_ScenarioTable):
     """All of it. `name` and `about` are for people."""
 
     format: Annotated[int, Field(ge=FORMAT, le=FORMAT)]
@@ -257,7 +257,7 @@ class Scenario(_Table):
     about: str
     study: Study
     normal: Normal
-    power: Power
+    power: PowerCurve
     fault: dict[str, FaultNumbers]
 
     def per_gpu_year(self, kind: str) -> float:

@@ -120,7 +120,7 @@ class Effects:
 
 
 @dataclass
-class State:
+class SimState:
     """The arrays. Counters and flags are kept under their canonical names."""
 
     now_ms: int
@@ -163,13 +163,13 @@ class State:
         self.xid_last[gpu] = 0.0
 
 
-def initial(inventory: Inventory, now_ms: int) -> State:
+def initial(inventory: Inventory, now_ms: int) -> SimState:
     """A cold, idle fleet without a history."""
     size = len(inventory)
     idle_power = inventory.column("idle_power_w")
     banks = np.zeros((size, len(BANK_LEVELS)))
     banks[:, 0] = BANKS
-    return State(
+    return SimState(
         now_ms=now_ms,
         work=GangLoad.none(inventory.gangs, now_ms),
         effects=Effects.none(size),

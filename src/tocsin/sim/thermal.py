@@ -14,9 +14,9 @@ import numpy as np
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.sim.arrays import Bools, Floats
 from tocsin.sim.inventory import INLET_C, TAU_S, Inventory
-from tocsin.sim.load import Demand
+from tocsin.sim.load import LoadDemand
 from tocsin.sim.scenario import Scenario
-from tocsin.sim.state import State
+from tocsin.sim.state import SimState
 
 IDLE_CLOCK = 0.2
 SW_OFFSET_C = 1.0
@@ -34,7 +34,7 @@ REASON_POWER_BRAKE = 0x80
 
 
 @dataclass(frozen=True)
-class Limits:
+class ThermalLimits:
     """Per GPU, from the models: watts, and the temperatures at which software and hardware slow the clocks; for the
     fleet, the exponent of power over clock and the deviation of power over a step."""
 
@@ -46,7 +46,7 @@ class Limits:
     power_noise: float
 
     @classmethod
-    def of(cls, inventory: Inventory, scenario: Scenario) -> Limits:
+    def of(cls, inventory: Inventory, scenario: Scenario) -> ThermalLimits:
         """The limits of a fleet."""
         return cls(
             idle_w=inventory.column("idle_power_w"),
@@ -59,7 +59,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Throttle:
+class ClockThrottle:
     """Which reason holds the clocks down, per GPU."""
 
     power_cap: Bools
@@ -88,14 +88,14 @@ def inlet(inventory: Inventory, at_ms: int) -> Floats:
     return np.asarray(INLET_C + inventory.inlet_offset + inventory.day_c * swing, dtype=np.float64)
 
 
-def clock_for(power: Floats, limits: Limits, heat_w: Floats) -> Floats:
+def clock_for(power: Floats, limits: ThermalLimits, heat_w: Floats) -> Floats:
     """The clock, as a share of the highest, at which dynamic power `heat_w` falls so far that `power` is drawn."""
     room = np.maximum(power - limits.idle_w, 0.0)
     ratio = np.divide(room, heat_w, out=np.ones_like(room), where=heat_w > 0)
     return np.minimum(1.0, ratio ** (1.0 / limits.clock_exponent))
 
 
-def settle(state: State, inventory: Inventory, limits: Limits, load: Demand, at_ms: int) -> None:
+def settle(state: SimState, inventory: Inventory, limits: ThermalLimits, load: LoadDemand, at_ms: int) -> None:
     """Set temperatures to where the present load would have brought them: a fleet does not begin cold."""
     heat_w = load.heat * (limits.max_w * 1.12 - limits.idle_w)
     power = np.minimum(limits.idle_w + heat_w, state.power_limit)
@@ -103,8 +103,14 @@ def settle(state: State, inventory: Inventory, limits: Limits, load: Demand, at_
 
 
 def advance(
-    state: State, inventory: Inventory, limits: Limits, load: Demand, noise: Floats, ambient: Floats, seconds: float
-) -> Throttle:
+    state: SimState,
+    inventory: Inventory,
+    limits: ThermalLimits,
+    load: LoadDemand,
+    noise: Floats,
+    ambient: Floats,
+    seconds: float,
+) -> ClockThrottle:
     """Move clocks, power and temperatures over a step at inlet temperature `ambient`; power and its counters are means
     over the step."""
     effects = state.effects
@@ -126,7 +132,7 @@ def advance(
         relax(np.maximum(state.temperature, limits.ceiling_c), heat.target_c, heat.held * seconds),
         relax(state.temperature, ambient + resistance * state.power, seconds),
     )
-    throttle = Throttle(
+    throttle = ClockThrottle(
         power_cap=(capped < 0.999) & computing,
         sw_thermal=heat.held > 0,
         hw_thermal=heat.hardware > 0,
@@ -146,7 +152,7 @@ class _Heat:
     target_c: Floats
 
 
-def _hold_back(temperature: Floats, free_c: Floats, limits: Limits, seconds: float) -> _Heat:
+def _hold_back(temperature: Floats, free_c: Floats, limits: ThermalLimits, seconds: float) -> _Heat:
     """Thermal slowdown over a step in which unlimited power would settle at `free_c`.
 
     Software starts at the maximum operating temperature and lets it pass by an offset that grows with what it holds
@@ -164,7 +170,7 @@ def _hold_back(temperature: Floats, free_c: Floats, limits: Limits, seconds: flo
     return _Heat(held, hardware, np.minimum(np.minimum(allowed, limits.slowdown_c + 0.5), free_c))
 
 
-def _count(state: State, throttle: Throttle, heat: _Heat, seconds: float) -> None:
+def _count(state: SimState, throttle: ClockThrottle, heat: _Heat, seconds: float) -> None:
     counters = state.counters
     counters["gpu_energy_joules_total"] += state.power * seconds
     counters["gpu_power_cap_seconds_total"] += throttle.power_cap * seconds

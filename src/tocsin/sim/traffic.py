@@ -9,8 +9,8 @@ import numpy as np
 from tocsin.domain.clock import SECOND
 from tocsin.sim.arrays import Floats
 from tocsin.sim.inventory import Inventory
-from tocsin.sim.load import Demand
-from tocsin.sim.state import State
+from tocsin.sim.load import LoadDemand
+from tocsin.sim.state import SimState
 
 LANE_BYTES_PER_SECOND = {3: 0.985e9, 4: 1.969e9, 5: 3.938e9}
 """One direction of one lane after encoding, by PCIe generation (PCI-SIG's transfer rates)."""
@@ -38,7 +38,9 @@ class Roads:
     nvlink: Floats
 
 
-def advance(state: State, inventory: Inventory, roads: Roads, load: Demand, speed: Floats, seconds: float) -> Traffic:
+def advance(
+    state: SimState, inventory: Inventory, roads: Roads, load: LoadDemand, speed: Floats, seconds: float
+) -> Traffic:
     """Count the bytes of a step; `speed` is the share of its throughput that a GPU's power limit leaves it."""
     lane, nvlink = roads.lane, roads.nvlink
     moving = np.where(state.effects.hang, 0.0, load.util * speed)
@@ -57,12 +59,12 @@ def advance(state: State, inventory: Inventory, roads: Roads, load: Demand, spee
     return Traffic(transmit, receive, linked)
 
 
-def _up(state: State, links: Floats) -> Floats:
+def _up(state: SimState, links: Floats) -> Floats:
     exists = np.arange(state.link_up.shape[1])[None, :] < links[:, None]
     return np.asarray((state.link_up & exists).sum(axis=1), dtype=np.float64)
 
 
-def bit_error_ratio(state: State, seconds: float, before: Floats) -> Floats:
+def bit_error_ratio(state: SimState, seconds: float, before: Floats) -> Floats:
     """Symbol error ratio of each link over a step of `seconds`: new symbols over those that a link carries.
 
     An NVLink 5 carries 100 Gbaud on each of 2 lanes in each direction (two bits a symbol).

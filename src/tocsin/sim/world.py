@@ -15,13 +15,13 @@ from tocsin.sim import load
 from tocsin.sim.arrays import Bools, Floats, Ints
 from tocsin.sim.background import Background
 from tocsin.sim.inventory import Inventory
-from tocsin.sim.state import State
+from tocsin.sim.state import SimState
 
 SOURCE = "simulated"
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class StepWindow:
     """The span of one step, (`start_ms`, `end_ms`]."""
 
     start_ms: int
@@ -38,11 +38,11 @@ class Window:
 
 
 @dataclass
-class World:
+class SimWorld:
     """The mutable world of one fleet. `usual_power` is what each GPU draws at its pool's typical load, in watts."""
 
     inventory: Inventory
-    state: State
+    state: SimState
     usual_power: Floats
     normal: Background
     _queue: list[tuple[int, int, Event]] = field(default_factory=list)

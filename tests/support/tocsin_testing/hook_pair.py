@@ -9,7 +9,7 @@ from pathlib import Path
 from tocsin.collector.training_hook.companion import HookCompanion
 from tocsin.collector.training_hook.server import HookServer
 from tocsin.domain.clock import ManualClock
-from tocsin.hook.watch import Watch
+from tocsin.hook.watch import ProcessWatch
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0
 
@@ -25,7 +25,7 @@ class Pair:
         self.own = OwnMetrics()
         self.server = HookServer(path, self.clock, self.own)
         self.companion = HookCompanion(self.server, self.own)
-        self.watch = Watch(str(path), EVERY, self.clock)
+        self.watch = ProcessWatch(str(path), EVERY, self.clock)
 
     def settle(self) -> None:
         """Let everything that waits be said and heard."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tocsin.collector.nvidia_smi.source import Answer
+from tocsin.collector.nvidia_smi.source import SmiAnswer
 
 FOLDER = Path(__file__).parents[2] / "data" / "nvidia_smi"
 
@@ -18,7 +18,7 @@ def recorded(name: str) -> str:
 class FakeSmi:
     """Answers by the first argument: ``-q`` (XML), ``--query-gpu`` (CSV) and ``-L``; None is a run that hangs."""
 
-    def __init__(self, xml: Answer | None = None, csv: Answer | None = None, listing: str = "") -> None:
+    def __init__(self, xml: SmiAnswer | None = None, csv: SmiAnswer | None = None, listing: str = "") -> None:
         self.xml = xml
         self.csv = csv
         self.listing = listing
@@ -26,17 +26,17 @@ class FakeSmi:
         self.asked: list[list[str]] = []
         self.closed = 0
 
-    def run(self, arguments: Sequence[str], seconds: float) -> Answer | None:
+    def run(self, arguments: Sequence[str], seconds: float) -> SmiAnswer | None:
         """The scripted answer; a field of `unknown_fields` is refused as the program does it."""
         self.asked.append(list(arguments))
         if arguments[0] == "-q":
             return self.xml
         if arguments[0] == "-L":
-            return Answer(0, self.listing)
+            return SmiAnswer(0, self.listing)
         fields = arguments[0].removeprefix("--query-gpu=").split(",")
         for name in fields:
             if name in self.unknown_fields:
-                return Answer(2, f'Field "{name}" is not a valid field to query.\n\n')
+                return SmiAnswer(2, f'Field "{name}" is not a valid field to query.\n\n')
         return self.csv
 
     def close(self) -> None:

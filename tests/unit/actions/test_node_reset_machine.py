@@ -11,7 +11,7 @@ import pytest
 from tocsin.actions.node.reset import run_reset
 from tocsin.collector.nvml.library import Code, NvmlFailure, PynvmlLibrary
 from tocsin.collector.nvml.limits import NvmlLimits
-from tocsin.collector.nvml.reset import _LISTS, HOPPER, Standing, standing
+from tocsin.collector.nvml.reset import _LISTS, HOPPER, ResetCheck, reset_check
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import SystemClock
 from tocsin.domain.errors import InputError, Unavailable
@@ -75,14 +75,14 @@ class Answers:
         return found
 
 
-def stands(**answers: object) -> Standing:
+def stands(**answers: object) -> ResetCheck:
     lists = dict.fromkeys(_LISTS, ())
-    return standing(Answers(**{**lists, **answers}), "handle")  # type: ignore[arg-type]
+    return reset_check(Answers(**{**lists, **answers}), "handle")  # type: ignore[arg-type]
 
 
 def test_what_the_driver_does_not_tell_stands_against_a_reset() -> None:
     unknown = NvmlFailure(999, "unknown error")
-    assert stands() == Standing((), 0, ("GPU-a",))
+    assert stands() == ResetCheck((), 0, ("GPU-a",))
     assert stands(nvmlDeviceGetMigMode=(1, 1)).mig_instances == 1
     two = {"nvmlDeviceGetMigMode": (1, 1), "nvmlDeviceGetMaxMigDeviceCount": 2}
     assert stands(**two).mig_instances == 0

@@ -19,7 +19,7 @@ from tocsin.client.client import Client
 from tocsin.client.errors import Denied
 from tocsin.client.tls import ClientTls, client_context
 from tocsin.collector.spool import Spool
-from tocsin.collector.uplink import Target, Uplink
+from tocsin.collector.uplink import PushTarget, Uplink
 from tocsin.config.access import ApiSettings, Role, Token
 from tocsin.domain.clock import SystemClock
 from tocsin.domain.errors import InputError, Unavailable
@@ -268,7 +268,7 @@ def test_the_agent_s_uplink_shows_its_certificate_and_a_renewed_one(
     certificate, key = papers.issue("uplink", "node-7")
     tls = ClientTls(papers.ca, certificate, key)
     spool = Spool(tmp_path / "spool.db", 1024 * 1024, SystemClock())
-    uplink = Uplink(spool, Target(url, "o", "b", tls=tls), SystemClock(), OwnMetrics())
+    uplink = Uplink(spool, PushTarget(url, "o", "b", tls=tls), SystemClock(), OwnMetrics())
     try:
         line = "gpu,gpu_uuid=GPU-7,host=node-7 power_watts=1 1"
         spool.put(line + "\n", 1, 0)

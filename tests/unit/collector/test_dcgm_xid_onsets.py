@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tocsin.collector.dcgm.readings import Counted, Look, SxidOnsets, XidOnsets
+from tocsin.collector.dcgm.readings import Counted, SxidOnsets, XidOnsets, XidState
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.event import EventKind
 from tocsin.domain.finding import Severity
@@ -18,7 +18,7 @@ def run(*looks: tuple[int | None, dict[int, int]]) -> list[list[int]]:
     out = []
     for step, (latched, counts) in enumerate(looks):
         counted = {code: Counted(count, 5 * MINUTE) for code, count in counts.items()}
-        out.append([event.code for event in onsets.note(Look(G, latched, counted), T0 + step * STEP)])
+        out.append([event.code for event in onsets.note(XidState(G, latched, counted), T0 + step * STEP)])
     return out
 
 
@@ -65,14 +65,14 @@ def test_what_was_told_longer_than_the_window_ago_excuses_nothing() -> None:
 
 def test_after_forgetting_the_next_look_is_the_first() -> None:
     onsets = XidOnsets("test")
-    onsets.note(Look(G, 0), T0)
+    onsets.note(XidState(G, 0), T0)
     onsets.forget(G)
-    assert onsets.note(Look(G, 79), T0 + STEP) == []
-    (event,) = onsets.note(Look(G, 31), T0 + 2 * STEP)
+    assert onsets.note(XidState(G, 79), T0 + STEP) == []
+    (event,) = onsets.note(XidState(G, 31), T0 + 2 * STEP)
     assert (event.kind, event.gpu, event.code, event.at_ms) == (EventKind.XID, G.uuid, 31, T0 + 2 * STEP)
 
 
-def unsettled(before: Look, after: Look) -> tuple[list[int], list[tuple[str, int]]]:
+def unsettled(before: XidState, after: XidState) -> tuple[list[int], list[tuple[str, int]]]:
     """Codes of the events, and what may be new, where `after` may come from another process than `before`."""
     onsets = XidOnsets("test")
     onsets.note(before, T0)
@@ -85,29 +85,29 @@ def counted(window_s: int, **counts: int) -> dict[int, Counted]:
 
 
 def test_a_change_that_proves_nothing_is_told_apart() -> None:
-    assert unsettled(Look(G, 31), Look(G, 79)) == ([], [(G.uuid, 79)])
-    assert unsettled(Look(G, 31), Look(G, 31)) == ([], [])
-    assert unsettled(Look(G, 31), Look(G, 0)) == ([], [])
-    assert unsettled(Look(G, None), Look(G, 79)) == ([], [])
+    assert unsettled(XidState(G, 31), XidState(G, 79)) == ([], [(G.uuid, 79)])
+    assert unsettled(XidState(G, 31), XidState(G, 31)) == ([], [])
+    assert unsettled(XidState(G, 31), XidState(G, 0)) == ([], [])
+    assert unsettled(XidState(G, None), XidState(G, 79)) == ([], [])
 
 
 def test_a_count_that_rose_over_the_same_window_is_proof() -> None:
-    assert unsettled(Look(G, 31, counted(300, x31=1)), Look(G, 79, counted(300, x31=1, x79=1))) == ([79], [])
-    assert unsettled(Look(G, 31, counted(300, x31=1)), Look(G, 31, counted(300, x31=2))) == ([31], [])
+    assert unsettled(XidState(G, 31, counted(300, x31=1)), XidState(G, 79, counted(300, x31=1, x79=1))) == ([79], [])
+    assert unsettled(XidState(G, 31, counted(300, x31=1)), XidState(G, 31, counted(300, x31=2))) == ([31], [])
 
 
 def test_a_count_over_another_window_is_none_and_is_told_once() -> None:
-    longer = Look(G, 79, counted(3_600, x79=1))
-    assert unsettled(Look(G, 31, counted(300, x31=1)), longer) == ([], [(G.uuid, 79)])
-    assert unsettled(Look(G, 31), longer) == ([], [(G.uuid, 79)])
+    longer = XidState(G, 79, counted(3_600, x79=1))
+    assert unsettled(XidState(G, 31, counted(300, x31=1)), longer) == ([], [(G.uuid, 79)])
+    assert unsettled(XidState(G, 31), longer) == ([], [(G.uuid, 79)])
 
 
 def test_what_proved_nothing_is_known_from_then_on() -> None:
     onsets = XidOnsets("test")
-    onsets.note(Look(G, 31), T0)
-    onsets.note(Look(G, 79), T0 + STEP, settled=False)
-    assert onsets.note(Look(G, 79), T0 + 2 * STEP) == []
-    assert [event.code for event in onsets.note(Look(G, 48), T0 + 3 * STEP)] == [48]
+    onsets.note(XidState(G, 31), T0)
+    onsets.note(XidState(G, 79), T0 + STEP, settled=False)
+    assert onsets.note(XidState(G, 79), T0 + 2 * STEP) == []
+    assert [event.code for event in onsets.note(XidState(G, 48), T0 + 3 * STEP)] == [48]
 
 
 def test_fatal_switch_errors_say_so() -> None:

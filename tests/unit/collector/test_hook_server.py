@@ -15,7 +15,7 @@ import pytest
 
 from tocsin.collector.training_hook import server as hook_server
 from tocsin.collector.training_hook.companion import OOM_REST_MS, find, open_hook
-from tocsin.collector.training_hook.protocol import Device
+from tocsin.collector.training_hook.protocol import HookDevice
 from tocsin.collector.training_hook.server import BURST, FLOOD, MIN_STALE_SECONDS, USER_BURST, HookServer
 from tocsin.config.settings import AgentSettings, Settings
 from tocsin.domain.batch import Batch
@@ -196,14 +196,14 @@ def test_a_process_that_exits_leaves_at_once(agent: Agent) -> None:
 
 def test_a_gpu_is_found_by_uuid_prefix_or_address() -> None:
     gpus = [GPU, OTHER, MIG]
-    assert find(Device(UUID.upper()), gpus) == GPU
-    assert find(Device(f"GPU-{UUID[:8]}"), gpus) == GPU
-    assert find(Device(MIG.uuid.removeprefix("MIG-")), gpus) == MIG
-    assert find(Device("", "00000000:42:00.0"), gpus) == OTHER
-    assert find(Device("", "nonsense"), gpus) is None
-    assert find(Device("5f2a", "00000000:43:00.0"), gpus) is None
+    assert find(HookDevice(UUID.upper()), gpus) == GPU
+    assert find(HookDevice(f"GPU-{UUID[:8]}"), gpus) == GPU
+    assert find(HookDevice(MIG.uuid.removeprefix("MIG-")), gpus) == MIG
+    assert find(HookDevice("", "00000000:42:00.0"), gpus) == OTHER
+    assert find(HookDevice("", "nonsense"), gpus) is None
+    assert find(HookDevice("5f2a", "00000000:43:00.0"), gpus) is None
     twin = replace(GPU, uuid=GPU.uuid[:-1] + "7")
-    assert find(Device(UUID[:8]), [GPU, twin]) is None
+    assert find(HookDevice(UUID[:8]), [GPU, twin]) is None
 
 
 def test_nobody_speaks_for_a_gpu_that_it_is_not_on(agent: Agent) -> None:

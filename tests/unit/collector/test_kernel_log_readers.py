@@ -18,12 +18,12 @@ from tocsin.collector.kernel_log.parser import KernelRecord
 from tocsin.collector.kernel_log.readers import (
     BOOT_ID,
     KMSG,
-    Bell,
     Chunk,
     JournalReader,
     KmsgReader,
     LineStream,
     Position,
+    WakePipe,
     boot_instant,
     load_position,
     save_position,
@@ -203,7 +203,7 @@ def test_a_line_without_end_is_given_up(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_bell_can_be_rung_often() -> None:
-    bell = Bell()
+    bell = WakePipe()
     for _ in range(100_000):
         bell.ring()
     bell.wait(60)

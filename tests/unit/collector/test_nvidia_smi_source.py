@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tocsin.collector.nvidia_smi.cells import ROWS, cell
 from tocsin.collector.nvidia_smi.formats import SmiError, parse_csv, parse_xml
-from tocsin.collector.nvidia_smi.source import Answer, NvidiaSmiSource, SmiProgram
+from tocsin.collector.nvidia_smi.source import NvidiaSmiSource, SmiAnswer, SmiProgram
 from tocsin.collector.nvml.device import Place
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.event import EventKind
@@ -24,11 +24,11 @@ from tocsin_testing.builders import T0
 from tocsin_testing.smi import FakeSmi, recorded
 
 PLACE = Place("node-1")
-CRASH = Answer(139, recorded("h100-truncated.xml"))
+CRASH = SmiAnswer(139, recorded("h100-truncated.xml"))
 
 
-def ok(name: str) -> Answer:
-    return Answer(0, recorded(name))
+def ok(name: str) -> SmiAnswer:
+    return SmiAnswer(0, recorded(name))
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_program_that_hangs_gives_readings_without_values() -> None:
 def test_a_driver_that_goes_away_is_a_loss_of_every_gpu() -> None:
     program = FakeSmi(ok("t4-v11.xml"))
     source = NvidiaSmiSource(program, PLACE)
-    program.xml = Answer(9, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
+    program.xml = SmiAnswer(9, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
     batch = source.read(T0)
     assert set(batch.readings[0].missing.values()) == {Missing.LOST}
     assert [event.kind for event in batch.events] == [EventKind.GPU_LOST]
@@ -168,12 +168,12 @@ def test_a_new_verdict_of_the_driver_is_an_event() -> None:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (Answer(12, "couldn't find libnvidia-ml.so"), "no libnvidia-ml.so"),
-        (Answer(9, "couldn't communicate with the NVIDIA driver"), "modprobe nvidia"),
+        (SmiAnswer(12, "couldn't find libnvidia-ml.so"), "no libnvidia-ml.so"),
+        (SmiAnswer(9, "couldn't communicate with the NVIDIA driver"), "modprobe nvidia"),
         (None, "did not answer"),
     ],
 )
-def test_opening_without_a_driver_says_what_is_missing(answer: Answer | None, words: str) -> None:
+def test_opening_without_a_driver_says_what_is_missing(answer: SmiAnswer | None, words: str) -> None:
     with pytest.raises(Unavailable, match=words):
         NvidiaSmiSource(FakeSmi(answer, answer), PLACE)
 
@@ -192,7 +192,7 @@ def _script(folder: Path, text: str) -> SmiProgram:
 
 def test_the_real_program_gives_output_and_status(tmp_path: Path) -> None:
     program = _script(tmp_path, 'echo "$1 $2"; echo wrong >&2; exit 6')
-    assert program.run(["-q", "-x"], 30.0) == Answer(6, "-q -x\n", "wrong\n")
+    assert program.run(["-q", "-x"], 30.0) == SmiAnswer(6, "-q -x\n", "wrong\n")
 
 
 def test_a_run_that_hangs_is_not_killed_and_no_other_is_started(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_program_that_fails_is_no_loss_of_any_gpu(status: int, words: str) -> 
     program = FakeSmi(CRASH, ok("h100-healthy-query.csv"))
     source = NvidiaSmiSource(program, PLACE)
     source.read(T0)
-    program.csv = Answer(status, words)
+    program.csv = SmiAnswer(status, words)
     batch = source.read(T0 + 10_000)
     assert [set(reading.missing.values()) for reading in batch.readings] == [{Missing.TIMED_OUT}] * 4
     assert batch.events == ()
@@ -230,7 +230,7 @@ def test_a_lost_gpu_that_ends_every_query_is_the_only_one_lost() -> None:
     source = NvidiaSmiSource(program, PLACE)
     before = source.read(T0).readings
     bus = before[2].gpu.pci_bus_id
-    program.csv = Answer(
+    program.csv = SmiAnswer(
         15, f"Unable to determine the device handle for GPU {bus}: GPU is lost.  Reboot the system to recover this GPU"
     )
     program.xml = program.csv

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tocsin.collector.nvml.device import Place
 from tocsin.collector.nvml.library import PynvmlLibrary
-from tocsin.collector.nvml.source import FIRST_RETRY_MS, NvmlSource, Stuck
+from tocsin.collector.nvml.source import FIRST_RETRY_MS, HungCalls, NvmlSource
 from tocsin.domain.clock import HOUR, SECOND
 from tocsin_testing.builders import T0
 from tocsin_testing.mock_gpus import h100
@@ -28,7 +28,7 @@ def test_a_driver_that_came_back_is_opened_at_once(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_hangs_is_tried_again() -> None:
-    stuck = Stuck()
+    stuck = HungCalls()
     stuck.note({"GPU-1"}, T0)
     assert not stuck.due("GPU-1", T0 + FIRST_RETRY_MS - 1)
     assert stuck.due("GPU-1", T0 - HOUR)

@@ -13,7 +13,7 @@ from tocsin.collector.nvml import events as nvml_events
 from tocsin.collector.nvml.device import DriverGpu, Place
 from tocsin.collector.nvml.library import Code, NvmlFailure, PynvmlLibrary
 from tocsin.collector.nvml.source import ENUMERATE_MS, FIRST_RETRY_MS, NvmlSource
-from tocsin.collector.release import MOST_SECONDS, ReleaseRequest
+from tocsin.collector.release import MOST_SECONDS, ReleaseFile
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, SECOND, ManualClock
 from tocsin.domain.errors import Unavailable
@@ -249,7 +249,7 @@ def test_handles_that_cannot_be_let_go_of_are_not_said_to_be(tmp_path: Path) -> 
 def test_a_request_is_a_file_and_does_not_hold_for_ever(tmp_path: Path) -> None:
     clock = ManualClock(T0)
     file = tmp_path / "release"
-    asked = ReleaseRequest(str(file), clock)
+    asked = ReleaseFile(str(file), clock)
     assert not asked()
     file.touch()
     assert asked()
@@ -261,5 +261,5 @@ def test_a_request_is_a_file_and_does_not_hold_for_ever(tmp_path: Path) -> None:
     assert not asked()
     file.touch()
     assert asked()
-    assert not ReleaseRequest("", clock)()
-    assert not ReleaseRequest(str(tmp_path / ("x" * 300)), clock)(), "what cannot be looked at asks for nothing"
+    assert not ReleaseFile("", clock)()
+    assert not ReleaseFile(str(tmp_path / ("x" * 300)), clock)(), "what cannot be looked at asks for nothing"

@@ -10,8 +10,8 @@ import pytest
 from tocsin.collector.nvml import events as nvml_events
 from tocsin.collector.nvml.device import Place
 from tocsin.collector.nvml.library import Code
-from tocsin.collector.nvml.source import ENUMERATE_MS, FIRST_RETRY_MS, MAX_STUCK_RETRY_MS, NvmlSource, Stuck
-from tocsin.collector.nvml.workers import Workers
+from tocsin.collector.nvml.source import ENUMERATE_MS, FIRST_RETRY_MS, MAX_STUCK_RETRY_MS, HungCalls, NvmlSource
+from tocsin.collector.nvml.workers import DriverThreads
 from tocsin.collector.source import HasReaders
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.errors import Unavailable
@@ -31,8 +31,8 @@ def quick_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def workers() -> Iterator[Workers[int]]:
-    made: Workers[int] = Workers(patience=0.01)
+def workers() -> Iterator[DriverThreads[int]]:
+    made: DriverThreads[int] = DriverThreads(patience=0.01)
     yield made
     made.close()
 
@@ -47,7 +47,7 @@ def gated(gate: threading.Event, result: int) -> Callable[[], int]:
     return task
 
 
-def stick(workers: Workers[int], tasks: dict[str, Callable[[], int]]) -> None:
+def stick(workers: DriverThreads[int], tasks: dict[str, Callable[[], int]]) -> None:
     """Run `tasks`, all of which hang or wait behind one that does, until a thread hangs in the first."""
     for _ in range(200):
         assert workers.run(tasks, 0.05) == {}
@@ -56,8 +56,8 @@ def stick(workers: Workers[int], tasks: dict[str, Callable[[], int]]) -> None:
     raise AssertionError("no thread took the task")
 
 
-def test_quick_tasks_share_one_thread(workers: Workers[int]) -> None:
-    patient: Workers[threading.Thread] = Workers(patience=10)
+def test_quick_tasks_share_one_thread(workers: DriverThreads[int]) -> None:
+    patient: DriverThreads[threading.Thread] = DriverThreads(patience=10)
     for _ in range(3):
         used = patient.run({str(n): threading.current_thread for n in range(8)}, 10)
         assert len(used) == 8
@@ -69,7 +69,7 @@ def test_quick_tasks_share_one_thread(workers: Workers[int]) -> None:
         assert not thread.is_alive()
 
 
-def test_a_task_that_hangs_holds_up_the_others_for_the_patience_only(workers: Workers[int]) -> None:
+def test_a_task_that_hangs_holds_up_the_others_for_the_patience_only(workers: DriverThreads[int]) -> None:
     gate = threading.Event()
     results = workers.run({"a": gated(gate, 1), "b": lambda: 2, "c": lambda: 3}, 1)
     assert results == {"b": 2, "c": 3}
@@ -78,7 +78,7 @@ def test_a_task_that_hangs_holds_up_the_others_for_the_patience_only(workers: Wo
     assert workers.run({"d": lambda: 4}, 10) == {"d": 4}
 
 
-def test_every_task_may_hang_but_one(workers: Workers[int]) -> None:
+def test_every_task_may_hang_but_one(workers: DriverThreads[int]) -> None:
     gate = threading.Event()
     tasks = {str(n): gated(gate, n) for n in range(7)}
     assert workers.run({**tasks, "last": lambda: 7}, 2) == {"last": 7}
@@ -86,7 +86,7 @@ def test_every_task_may_hang_but_one(workers: Workers[int]) -> None:
     gate.set()
 
 
-def test_a_stuck_key_takes_no_task_and_its_late_result_counts_for_nothing(workers: Workers[int]) -> None:
+def test_a_stuck_key_takes_no_task_and_its_late_result_counts_for_nothing(workers: DriverThreads[int]) -> None:
     gate = threading.Event()
     done = threading.Event()
 
@@ -106,7 +106,7 @@ def test_a_stuck_key_takes_no_task_and_its_late_result_counts_for_nothing(worker
     assert workers.run({"a": lambda: 2}, 10) == {"a": 2}
 
 
-def test_an_abandoned_key_takes_tasks_again(workers: Workers[int]) -> None:
+def test_an_abandoned_key_takes_tasks_again(workers: DriverThreads[int]) -> None:
     gate = threading.Event()
     stick(workers, {"a": gated(gate, 1)})
     workers.abandon("a")
@@ -121,7 +121,7 @@ def test_an_abandoned_key_takes_tasks_again(workers: Workers[int]) -> None:
 
 
 def test_a_task_without_a_thread_by_the_deadline_is_not_stuck() -> None:
-    slow: Workers[int] = Workers(patience=60)
+    slow: DriverThreads[int] = DriverThreads(patience=60)
     gate = threading.Event()
     stick(slow, {"a": gated(gate, 1), "b": lambda: 2})
     assert slow.stuck == {"a"}
@@ -131,7 +131,7 @@ def test_a_task_without_a_thread_by_the_deadline_is_not_stuck() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_task_that_raises_costs_itself_alone(workers: Workers[int]) -> None:
+def test_a_task_that_raises_costs_itself_alone(workers: DriverThreads[int]) -> None:
     def broken() -> int:
         raise RuntimeError("unforeseen")
 
@@ -141,7 +141,7 @@ def test_a_task_that_raises_costs_itself_alone(workers: Workers[int]) -> None:
 
 
 def test_a_spell_is_retried_with_growing_pauses() -> None:
-    stuck = Stuck()
+    stuck = HungCalls()
     stuck.note({"g"}, T0)
     assert not stuck.due("g", T0 + FIRST_RETRY_MS - 1)
     at, pauses = T0, []

@@ -13,7 +13,7 @@ import pytest
 import stamina
 
 from tocsin.collector.prometheus_history.batches import Batches
-from tocsin.collector.prometheus_history.history import MAX_POINTS, History, inner_selector, sampled
+from tocsin.collector.prometheus_history.history import MAX_POINTS, PrometheusHistory, inner_selector, sampled
 from tocsin.collector.prometheus_history.http import (
     ATTEMPTS,
     MAX_ANSWER_BYTES,
@@ -162,7 +162,7 @@ def test_a_restart_between_two_windows_is_a_restart() -> None:
         for k, p in enumerate(codes)
     ]
     client = FakePrometheus(energy + codes).client()
-    history, batches = History(client), Batches()
+    history, batches = PrometheusHistory(client), Batches()
     names, middle = ["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "DCGM_FI_DEV_XID_ERRORS"], codes[edge].at_ms - 1
     events = [
         event
@@ -179,8 +179,11 @@ def test_the_step_is_that_of_the_shortest_interval_within_the_span() -> None:
     early = flat(1000, step_ms=10 * SECOND)
     late = flat(1000, start_ms=T0 + 10 * HOUR)
     client = FakePrometheus(early + late).client()
-    assert History(client).step(["DCGM_FI_DEV_GPU_TEMP"], T0, late[-1].at_ms) == 5 * SECOND
-    assert History(client).step(["DCGM_FI_DEV_GPU_TEMP"], late[0].at_ms, late[-1].at_ms + 5 * HOUR) == 15 * SECOND
+    assert PrometheusHistory(client).step(["DCGM_FI_DEV_GPU_TEMP"], T0, late[-1].at_ms) == 5 * SECOND
+    assert (
+        PrometheusHistory(client).step(["DCGM_FI_DEV_GPU_TEMP"], late[0].at_ms, late[-1].at_ms + 5 * HOUR)
+        == 15 * SECOND
+    )
     client.close()
 
 
@@ -217,7 +220,7 @@ def test_too_much_halves_the_window(problem: str) -> None:
     fake.requests.clear()
     fake.failures = []
     client = fake.client()
-    history = History(client)
+    history = PrometheusHistory(client)
     fake.failures = [problem]
     windows = list(history.windows(["DCGM_FI_DEV_GPU_TEMP"], T0, T0 + 3 * HOUR, 15_000))
     assert sum(w.samples for w in windows) == sum(1 for p in flat(400) if p.at_ms <= T0 + 3 * HOUR)
@@ -235,7 +238,7 @@ def test_an_answer_longer_than_the_bound_is_asked_for_in_halves() -> None:
         return fake(request)
 
     client = HistoryClient("http://p:9090", transport=httpx2.MockTransport(serve))
-    windows = list(History(client).windows(["DCGM_FI_DEV_GPU_TEMP"], T0, T0 + 2 * HOUR, 15_000))
+    windows = list(PrometheusHistory(client).windows(["DCGM_FI_DEV_GPU_TEMP"], T0, T0 + 2 * HOUR, 15_000))
     assert len(windows) == 2
     client.close()
 

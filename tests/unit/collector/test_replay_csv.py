@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tocsin.collector.replay import formats as replay_bytes
-from tocsin.collector.replay.recording import Recording, Track
+from tocsin.collector.replay.recording import ReplayRecording, Track
 from tocsin.collector.replay.source import read_recording
 from tocsin.domain.clock import HOUR, MINUTE, from_iso
 from tocsin.domain.errors import InputError
@@ -38,7 +38,7 @@ def column(track: Track, metric: str) -> np.ndarray:
     return track.values[:, track.metrics.index(metric)]
 
 
-def only(recording: Recording) -> Track:
+def only(recording: ReplayRecording) -> Track:
     (track,) = recording.tracks
     return track
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tocsin.collector.replay.formats import INTERVAL_MS, instant_of_name
-from tocsin.collector.replay.recording import Recording
+from tocsin.collector.replay.recording import ReplayRecording
 from tocsin.collector.replay.source import read_recording
 from tocsin.domain.clock import MINUTE, from_iso
 from tocsin.domain.missing import Missing
@@ -34,7 +34,7 @@ def write(tmp_path: Path, text: str, name: str = "scrape-2025-03-14T00:10:00Z.pr
     return path
 
 
-def readings(recording: Recording) -> list[Reading]:
+def readings(recording: ReplayRecording) -> list[Reading]:
     return [reading for _, group in recording.instants() for reading in group]
 
 

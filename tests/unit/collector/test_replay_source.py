@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.collector.replay.recording import Recording
+from tocsin.collector.replay.recording import ReplayRecording
 from tocsin.collector.replay.source import ReplaySource, read_recording
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, ManualClock, ScaledClock
 from tocsin.domain.errors import InputError
@@ -16,11 +16,11 @@ EXCERPT = Path(__file__).parents[2] / "data" / "gwdg" / "excerpt_tidy.csv.bz2"
 
 
 @pytest.fixture(scope="module")
-def recording() -> Recording:
+def recording() -> ReplayRecording:
     return read_recording([EXCERPT])
 
 
-def test_it_gives_what_the_recording_had_up_to_now(recording: Recording) -> None:
+def test_it_gives_what_the_recording_had_up_to_now(recording: ReplayRecording) -> None:
     source = ReplaySource(recording)
     start = recording.start_ms
     first = source.read(start + 25 * MINUTE)
@@ -30,13 +30,13 @@ def test_it_gives_what_the_recording_had_up_to_now(recording: Recording) -> None
     assert len(second.readings) == 4
 
 
-def test_a_gpu_without_news_gives_its_newest_again(recording: Recording) -> None:
+def test_a_gpu_without_news_gives_its_newest_again(recording: ReplayRecording) -> None:
     source = ReplaySource(recording)
     first = source.read(recording.start_ms)
     assert source.read(recording.start_ms + MINUTE).readings == first.readings
 
 
-def test_every_event_comes_once_and_at_its_time(recording: Recording) -> None:
+def test_every_event_comes_once_and_at_its_time(recording: ReplayRecording) -> None:
     expected = recording.events()
     source = ReplaySource(recording)
     before = source.read(expected[0].at_ms - 1)
@@ -45,7 +45,7 @@ def test_every_event_comes_once_and_at_its_time(recording: Recording) -> None:
     assert source.read(expected[0].at_ms + HOUR).events == []
 
 
-def test_any_speed_gives_the_same_readings_on_the_reader_s_scale(recording: Recording) -> None:
+def test_any_speed_gives_the_same_readings_on_the_reader_s_scale(recording: ReplayRecording) -> None:
     given = []
     for speed in (1.0, 600.0):
         base = ManualClock(0)
@@ -62,7 +62,7 @@ def test_any_speed_gives_the_same_readings_on_the_reader_s_scale(recording: Reco
     assert min(at for _, at in given[0]) == 0
 
 
-def test_it_ends(recording: Recording) -> None:
+def test_it_ends(recording: ReplayRecording) -> None:
     source = ReplaySource(recording, origin_ms=T0, speed=3600.0)
     assert source.gpus()
     source.read(T0 + 60 * SECOND)
@@ -73,6 +73,6 @@ def test_it_ends(recording: Recording) -> None:
     source.close()
 
 
-def test_time_that_stands_still_or_runs_back_is_refused(recording: Recording) -> None:
+def test_time_that_stands_still_or_runs_back_is_refused(recording: ReplayRecording) -> None:
     with pytest.raises(InputError, match="not above 0"):
         ReplaySource(recording, speed=0.0)

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from tocsin.collector.spool import Spool
-from tocsin.collector.uplink import MAX_PAUSE_SECONDS, MAX_REQUESTS_PER_BATCH, Target, Uplink
+from tocsin.collector.uplink import MAX_PAUSE_SECONDS, MAX_REQUESTS_PER_BATCH, PushTarget, Uplink
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.errors import InputError
 from tocsin.telemetry.metrics import OwnMetrics
@@ -55,7 +55,7 @@ class Bench:
         self.receiver = Receiver()
         self.uplink = Uplink(
             self.spool,
-            Target(url, "org one", "b&b", "s3cret"),
+            PushTarget(url, "org one", "b&b", "s3cret"),
             self.clock,
             self.own,
             transport=httpx2.MockTransport(self.receiver),
@@ -346,5 +346,5 @@ def test_own_metrics_tell_how_it_goes(bench: Bench) -> None:
 def test_an_address_that_cannot_be_pushed_to_is_one_clear_error(tmp_path: Path, url: str) -> None:
     spool = Spool(tmp_path / "spool.db", 1 << 20, ManualClock())
     with pytest.raises(InputError, match=r"agent\.push_url = "):
-        Uplink(spool, Target(url, "o", "b"), ManualClock(), OwnMetrics())
+        Uplink(spool, PushTarget(url, "o", "b"), ManualClock(), OwnMetrics())
     spool.close()

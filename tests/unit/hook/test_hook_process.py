@@ -16,7 +16,7 @@ import tocsin.hook
 from tocsin.domain.clock import ManualClock
 from tocsin.hook import memory
 from tocsin.hook.memory import TorchMemory, free_memory
-from tocsin.hook.watch import LAST_PAUSE, Link, Watch
+from tocsin.hook.watch import LAST_PAUSE, Link, ProcessWatch
 from tocsin_testing.fake_torch import MIB, UUID, block, install, segment
 from tocsin_testing.hook_pair import EVERY, Pair, pair
 
@@ -96,7 +96,7 @@ def test_a_process_that_does_not_step_is_sampled_all_the_same(both: Pair, monkey
 def test_without_an_agent_nothing_is_read_and_nothing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = install(monkeypatch, HELD)
     clock = ManualClock()
-    watch = Watch(str(tmp_path / "none.sock"), EVERY, clock)
+    watch = ProcessWatch(str(tmp_path / "none.sock"), EVERY, clock)
     for _ in range(100):
         clock.advance(1000)
         watch.turn()

@@ -24,8 +24,8 @@ from tocsin.client.agent import OrderLink
 from tocsin.client.tls import ClientTls
 from tocsin.collector.nvml.library import Nvml, PynvmlLibrary
 from tocsin.collector.nvml.limits import NvmlLimits
-from tocsin.collector.nvml.reset import standing
-from tocsin.collector.nvml.workers import Workers
+from tocsin.collector.nvml.reset import reset_check
+from tocsin.collector.nvml.workers import DriverThreads
 from tocsin.collector.training_hook.companion import HookCompanion
 from tocsin.config.node import NodeSettings
 from tocsin.config.settings import Settings
@@ -56,7 +56,7 @@ class BoundedPower:
         self._open_port = open_port
         self._seconds = seconds
         self._ports: dict[str, NvmlLimits] = {}
-        self._workers: Workers[Any] = Workers()
+        self._workers: DriverThreads[Any] = DriverThreads()
 
     def limits(self, gpu: str) -> PowerLimits:
         return self._ask(gpu, lambda port: port.limits(gpu))
@@ -153,7 +153,7 @@ class ResetMachine:
         self._made = False
 
     def facts(self, gpu: str) -> ResetFacts:
-        found = self._limits.on_gpu(gpu, standing)
+        found = self._limits.on_gpu(gpu, reset_check)
         return ResetFacts(found.processes, found.mig_instances, found.peers)
 
     def ask_clients_to_let_go(self) -> None:

@@ -14,7 +14,7 @@ from tocsin.collector.buffer import Buffer
 from tocsin.collector.exporter import FleetCollector, MetricsServer
 from tocsin.collector.instants import Instants
 from tocsin.collector.source import HasReaders, Source
-from tocsin.collector.uplink import Target, Uplink
+from tocsin.collector.uplink import PushTarget, Uplink
 from tocsin.config.address import split_address
 from tocsin.config.settings import AgentSettings, Settings
 from tocsin.domain.batch import Batch
@@ -237,7 +237,7 @@ def _open_push(
     settings: Settings, clock: Clock, own: OwnMetrics, transport: httpx2.BaseTransport | None
 ) -> tuple[Buffer, Uplink]:
     wanted = settings.agent
-    target = Target(
+    target = PushTarget(
         wanted.push_url,
         wanted.push_org,
         wanted.push_bucket,

@@ -32,10 +32,10 @@ def open_nvml(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
     """The driver's library."""
     from tocsin.collector.nvml.library import PynvmlLibrary
     from tocsin.collector.nvml.source import DEADLINE_SECONDS, NvmlSource
-    from tocsin.collector.release import ReleaseRequest
+    from tocsin.collector.release import ReleaseFile
 
     deadline = min(DEADLINE_SECONDS, settings.agent.interval_seconds)
-    released = ReleaseRequest(settings.agent.release_file, clock)
+    released = ReleaseFile(settings.agent.release_file, clock)
     return NvmlSource(PynvmlLibrary(), _place(settings), deadline, clock=clock, own=own, released=released)
 
 

@@ -10,7 +10,7 @@ from functools import cache
 
 from tocsin.domain.errors import InputError
 from tocsin.sim.faults.base import FaultKind
-from tocsin.sim.scenario import Course, Scenario, default_scenario
+from tocsin.sim.scenario import PrecursorCourse, Scenario, default_scenario
 
 
 @cache
@@ -38,7 +38,7 @@ def check(scenario: Scenario) -> None:
         where = f"fault.{kind.kind}"
         _same(f"{where}.numbers", found.numbers, kind.named)
         for name, course in (("precursor", found.precursor), ("rehearsal", found.rehearsal)):
-            if isinstance(course, Course):
+            if isinstance(course, PrecursorCourse):
                 _same(f"{where}.{name}.rises", course.rises, kind.rises)
                 _same(f"{where}.{name}.marks", course.marks, kind.marks)
 

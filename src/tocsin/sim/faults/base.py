@@ -17,9 +17,9 @@ from tocsin.domain.clock import HOUR, SECOND
 from tocsin.domain.finding import ActionKind
 from tocsin.sim.arrays import Floats
 from tocsin.sim.inventory import GpuModel, Inventory
-from tocsin.sim.scenario import Course, Scenario, Span
+from tocsin.sim.scenario import PrecursorCourse, Scenario, Span
 from tocsin.sim.spec import Fault
-from tocsin.sim.world import Window, World
+from tocsin.sim.world import SimWorld, StepWindow
 
 
 class FaultClass(StrEnum):
@@ -44,7 +44,7 @@ class Stage(StrEnum):
 
 
 @dataclass
-class Run:
+class FaultRun:
     """One fault in progress. `rng` belongs to it alone, so that it shifts no other random number."""
 
     kind: str
@@ -118,18 +118,20 @@ class FaultKind:
         """Whether any fault of this kind announces itself."""
         return self.abrupt_share < 1.0
 
-    def course(self, run: Run) -> Course:
+    def course(self, run: FaultRun) -> PrecursorCourse:
         """The numbers of the precursor of `run`, which has one."""
         course = self._rehearsal if run.injected else self._precursor
         assert course is not None
         return course
 
-    def loudness(self, run: Run) -> float:
+    def loudness(self, run: FaultRun) -> float:
         """What `run` multiplies its rises by: drawn once."""
         spread = 0.0 if run.abrupt else self.course(run).spread
         return float(np.exp(spread * run.rng.standard_normal())) if spread > 0 else 1.0
 
-    def more(self, run: Run, world: World, rise: str, counter: str, strength: float, window: Window) -> float:
+    def more(
+        self, run: FaultRun, world: SimWorld, rise: str, counter: str, strength: float, window: StepWindow
+    ) -> float:
         """How many errors more than usual the precursor makes over `window`: Poisson numbers.
 
         `rise` names the table of the scenario, `counter` the normal counter that its `growth` multiplies.
@@ -153,19 +155,19 @@ class FaultKind:
         factors = np.array([self.model_factor(model) for model in inventory.model_of])
         return np.asarray(fits * factors * self.per_gpu_year)
 
-    def warn(self, run: Run, world: World, strength: float, window: Window) -> None:
+    def warn(self, run: FaultRun, world: SimWorld, strength: float, window: StepWindow) -> None:
         """Show the precursor at `strength` over `window`."""
 
-    def strike(self, run: Run, world: World, at_ms: int) -> None:
+    def strike(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
         """What happens at the onset, once."""
 
-    def hold(self, run: Run, world: World, window: Window) -> None:
+    def hold(self, run: FaultRun, world: SimWorld, window: StepWindow) -> None:
         """What goes on while the fault lasts; called in every step after the onset, the onset's own among them."""
 
-    def clear(self, run: Run, world: World, at_ms: int) -> None:
+    def clear(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
         """What the repair, or the end of a benign precursor, puts right."""
 
-    def advance(self, run: Run, world: World, window: Window) -> None:
+    def advance(self, run: FaultRun, world: SimWorld, window: StepWindow) -> None:
         """Bring the fault to the end of `window`."""
         if run.stage is Stage.PRECURSOR:
             if not run.abrupt:
@@ -178,7 +180,7 @@ class FaultKind:
             else:
                 self.hold(run, world, window)
 
-    def _turn(self, run: Run, world: World) -> None:
+    def _turn(self, run: FaultRun, world: SimWorld) -> None:
         if run.benign:
             self.finish(run, world, run.onset_at_ms)
             return
@@ -188,11 +190,11 @@ class FaultKind:
         run.onset_ms = run.onset_at_ms
         self.strike(run, world, run.onset_at_ms)
 
-    def cures(self, run: Run, action: ActionKind) -> bool:
+    def cures(self, run: FaultRun, action: ActionKind) -> bool:
         """Whether `action` on its GPU ends the fault as it stands now."""
         return action in self.cured_by and (run.stage is Stage.STRUCK or self.fault_class is FaultClass.SOFTWARE)
 
-    def finish(self, run: Run, world: World, at_ms: int) -> None:
+    def finish(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
         """End the fault at `at_ms`."""
         if run.stage is Stage.OVER:
             return

@@ -5,11 +5,11 @@ from __future__ import annotations
 from tocsin.domain.clock import SECOND
 from tocsin.domain.event import EventKind
 from tocsin.domain.finding import ActionKind
-from tocsin.sim.faults.base import FaultKind, Run
-from tocsin.sim.world import Window, World
+from tocsin.sim.faults.base import FaultKind, FaultRun
+from tocsin.sim.world import SimWorld, StepWindow
 
 
-def fall_off(run: Run, world: World, at_ms: int) -> None:
+def fall_off(run: FaultRun, world: SimWorld, at_ms: int) -> None:
     """XID 79 with what follows it."""
     world.xids(run.gpu, at_ms, [(79, "GPU has fallen off the bus."), (45, "Cleanup")])
     world.verdict(run.gpu, at_ms + 2 * SECOND, 2, "Node Reboot")
@@ -26,7 +26,7 @@ class FallenOffBus(FaultKind):
     named = frozenset({"bad_tlp", "lcrc"})
     cured_by = frozenset({ActionKind.REBOOT_NODE})
 
-    def warn(self, run: Run, world: World, strength: float, window: Window) -> None:
+    def warn(self, run: FaultRun, world: SimWorld, strength: float, window: StepWindow) -> None:
         state, gpu = world.state, run.gpu
         state.effects.pinned[gpu] |= run.injected
         replays = self.more(run, world, "replays", "replays", strength, window)
@@ -37,12 +37,12 @@ class FallenOffBus(FaultKind):
         if strength > self.course(run).marks["half_lanes"]:
             state.effects.lanes[gpu] = 8.0
 
-    def strike(self, run: Run, world: World, at_ms: int) -> None:
+    def strike(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
         fall_off(run, world, at_ms)
         world.state.lost[run.gpu] = True
         world.emit(EventKind.GPU_LOST, run.gpu, at_ms, message="the GPU does not answer")
 
-    def clear(self, run: Run, world: World, at_ms: int) -> None:
+    def clear(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
         if run.onset_ms is None:
             return
         world.state.lost[run.gpu] = False
@@ -57,10 +57,10 @@ class FrozenTelemetry(FaultKind):
     help = "XID 79 without warning, after which the exporter repeats its last values"
     cured_by = frozenset({ActionKind.REBOOT_NODE})
 
-    def strike(self, run: Run, world: World, at_ms: int) -> None:
+    def strike(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
         fall_off(run, world, at_ms)
         world.state.frozen[run.gpu] = True
 
-    def clear(self, run: Run, world: World, at_ms: int) -> None:
+    def clear(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
         world.state.frozen[run.gpu] = False
         world.reset(run.gpu, at_ms)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tocsin.sim.faults.base import FaultClass, FaultKind, Run
+from tocsin.sim.faults.base import FaultClass, FaultKind, FaultRun
 from tocsin.sim.inventory import INLET_C
-from tocsin.sim.world import Window, World
+from tocsin.sim.world import SimWorld, StepWindow
 
 
 class ThermalDrift(FaultKind):
@@ -15,23 +15,23 @@ class ThermalDrift(FaultKind):
     rises = frozenset({"resistance"})
     named = frozenset({"overshoot_c", "least_factor"})
 
-    def _worst(self, world: World, gpu: int) -> float:
+    def _worst(self, world: SimWorld, gpu: int) -> float:
         """The factor at which it would settle `overshoot_c` above the hardware's slowdown point at full power."""
         inventory = world.inventory
         target = inventory.model_of[gpu].slowdown_at_c + self.numbers["overshoot_c"] - INLET_C
         usual = inventory.resistance[gpu] * world.usual_power[gpu]
         return float(max(self.numbers["least_factor"], target / usual))
 
-    def _set(self, run: Run, world: World, strength: float) -> None:
+    def _set(self, run: FaultRun, world: SimWorld, strength: float) -> None:
         effects = world.state.effects
         factor = 1.0 + (self._worst(world, run.gpu) - 1.0) * strength
         effects.resistance[run.gpu] = max(effects.resistance[run.gpu], factor)
         effects.pinned[run.gpu] |= run.injected
 
-    def warn(self, run: Run, world: World, strength: float, window: Window) -> None:
+    def warn(self, run: FaultRun, world: SimWorld, strength: float, window: StepWindow) -> None:
         self._set(run, world, strength ** self.course(run).rises["resistance"].shape)
 
-    def hold(self, run: Run, world: World, window: Window) -> None:
+    def hold(self, run: FaultRun, world: SimWorld, window: StepWindow) -> None:
         self._set(run, world, 1.0)
 
 
@@ -43,7 +43,7 @@ class FanFailure(FaultKind):
     fault_class = FaultClass.FACILITY
     named = frozenset({"resistance_factor"})
 
-    def hold(self, run: Run, world: World, window: Window) -> None:
+    def hold(self, run: FaultRun, world: SimWorld, window: StepWindow) -> None:
         effects = world.state.effects
         for mate in world.host_mates(run.gpu):
             effects.resistance[mate] = max(effects.resistance[mate], self.numbers["resistance_factor"])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tocsin.domain.clock import MINUTE
-from tocsin.sim.faults.base import RESETS, FaultKind, Run
+from tocsin.sim.faults.base import RESETS, FaultKind, FaultRun
 from tocsin.sim.inventory import Inventory
-from tocsin.sim.world import Window, World
+from tocsin.sim.world import SimWorld, StepWindow
 
 REPEATS = 3
 
@@ -19,16 +19,16 @@ class _Gsp(FaultKind):
         turing = inventory.model_of[gpu].arch == "turing"
         return "its driver does not use the GSP; choose an Ampere or newer GPU" if turing else ""
 
-    def strike(self, run: Run, world: World, at_ms: int) -> None:
+    def strike(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
         for repeat in range(REPEATS):
             world.xids(run.gpu, at_ms + repeat * MINUTE, [(self.code, self.text)])
         world.verdict(run.gpu, at_ms + REPEATS * MINUTE, 1, "GPU Reset")
 
-    def hold(self, run: Run, world: World, window: Window) -> None:
+    def hold(self, run: FaultRun, world: SimWorld, window: StepWindow) -> None:
         world.state.effects.hang[run.gpu] = True
         world.state.effects.pinned[run.gpu] = True
 
-    def clear(self, run: Run, world: World, at_ms: int) -> None:
+    def clear(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
         world.kill_job(run.gpu, at_ms)
         world.reset(run.gpu, at_ms)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tocsin.domain.clock import SECOND
-from tocsin.sim.faults.base import RESETS, FaultKind, Run
+from tocsin.sim.faults.base import RESETS, FaultKind, FaultRun
 from tocsin.sim.inventory import GpuModel, Inventory
-from tocsin.sim.world import Window, World
+from tocsin.sim.world import SimWorld, StepWindow
 
 DELTA_MEMORY_FACTOR = 3.2
 """The Delta study (arXiv 2503.11901) gives H100 memory a so much shorter time between errors than A100 memory."""
@@ -20,19 +20,19 @@ BANK_GRADES = 5
 NO_REMAPPING = "the model has no row remapping; choose an Ampere or newer GPU"
 
 
-def corrected(world: World, gpu: int, amount: float) -> None:
+def corrected(world: SimWorld, gpu: int, amount: float) -> None:
     """Count corrected DRAM errors."""
     for name in ("corrected_volatile", "corrected_aggregate", "dram_corrected_volatile"):
         world.count(f"gpu_ecc_{name}_total", gpu, amount)
 
 
-def uncorrected(world: World, gpu: int, location: str) -> None:
+def uncorrected(world: SimWorld, gpu: int, location: str) -> None:
     """Count one uncorrectable error in ``dram`` or ``sram``."""
     for name in ("uncorrected_volatile", "uncorrected_aggregate", f"{location}_uncorrected_volatile"):
         world.count(f"gpu_ecc_{name}_total", gpu, 1.0)
 
 
-def wear_bank(world: World, gpu: int, grade: int) -> None:
+def wear_bank(world: SimWorld, gpu: int, grade: int) -> None:
     """Move one bank from `grade` (0: all spare rows left) to the next worse, where there is one."""
     banks = world.state.banks[gpu]
     if banks[grade] > 0 and grade + 1 < BANK_GRADES:
@@ -52,7 +52,7 @@ class _RowFault(FaultKind):
     def model_factor(self, model: GpuModel) -> float:
         return memory_factor(model)
 
-    def warn(self, run: Run, world: World, strength: float, window: Window) -> None:
+    def warn(self, run: FaultRun, world: SimWorld, strength: float, window: StepWindow) -> None:
         world.state.effects.pinned[run.gpu] |= run.injected
         corrected(world, run.gpu, self.more(run, world, "corrected", "corrected", strength, window))
         marks = self.course(run).marks
@@ -64,7 +64,7 @@ class _RowFault(FaultKind):
         if strength >= marks["xid_92"] and run.once("xid 92"):
             world.xids(run.gpu, window.end_ms, [(92, "High single-bit ECC error rate")])
 
-    def _remap(self, run: Run, world: World, grade: int) -> None:
+    def _remap(self, run: FaultRun, world: SimWorld, grade: int) -> None:
         wear_bank(world, run.gpu, grade)
         world.count("gpu_row_remap_correctable_total", run.gpu, 1.0)
 
@@ -76,7 +76,7 @@ class RowRemap(_RowFault):
     help = "corrected errors grow, then XID 48, 63 and 94: a row remap waits for a reset"
     cured_by = RESETS
 
-    def strike(self, run: Run, world: World, at_ms: int) -> None:
+    def strike(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
         gpu = run.gpu
         uncorrected(world, gpu, "dram")
         world.count("gpu_row_remap_uncorrectable_total", gpu, 1.0)
@@ -87,7 +87,7 @@ class RowRemap(_RowFault):
         world.verdict(gpu, at_ms + 4 * SECOND, 1, "GPU Reset")
         world.kill_job(gpu, at_ms)
 
-    def clear(self, run: Run, world: World, at_ms: int) -> None:
+    def clear(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
         if run.onset_ms is not None:
             world.reset(run.gpu, at_ms)
 
@@ -98,7 +98,7 @@ class RowRemapFailure(_RowFault):
     kind = "row_remap_failure"
     help = "corrected errors grow, then XID 48, 64 and 95: no spare row is left, the board must be replaced"
 
-    def strike(self, run: Run, world: World, at_ms: int) -> None:
+    def strike(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
         gpu = run.gpu
         uncorrected(world, gpu, "dram")
         for flag in ("gpu_row_remap_failure", "gpu_memory_unrepairable"):
@@ -110,7 +110,7 @@ class RowRemapFailure(_RowFault):
         world.verdict(gpu, at_ms + 4 * SECOND, 4, "Drain and Reset")
         world.kill_job(gpu, at_ms)
 
-    def clear(self, run: Run, world: World, at_ms: int) -> None:
+    def clear(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
         if run.onset_ms is None:
             return
         for flag in ("gpu_row_remap_failure", "gpu_memory_unrepairable"):
@@ -125,7 +125,7 @@ class SramError(FaultKind):
     help = "uncorrectable SRAM error without warning: XID 48, 172 and 95"
     cured_by = RESETS
 
-    def strike(self, run: Run, world: World, at_ms: int) -> None:
+    def strike(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
         gpu = run.gpu
         uncorrected(world, gpu, "sram")
         codes = [(48, "Double Bit ECC Error"), (172, "Uncorrectable SRAM error"), (95, "Uncontained error")]
@@ -133,5 +133,5 @@ class SramError(FaultKind):
         world.verdict(gpu, at_ms + 3 * SECOND, 4, "Drain and Reset")
         world.kill_job(gpu, at_ms)
 
-    def clear(self, run: Run, world: World, at_ms: int) -> None:
+    def clear(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
         world.reset(run.gpu, at_ms)

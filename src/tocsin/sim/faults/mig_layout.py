@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tocsin.domain.finding import ActionKind
 from tocsin.sim import memory as mig
-from tocsin.sim.faults.base import FaultClass, FaultKind, Run
+from tocsin.sim.faults.base import FaultClass, FaultKind, FaultRun
 from tocsin.sim.inventory import Inventory
-from tocsin.sim.world import Window, World
+from tocsin.sim.world import SimWorld, StepWindow
 
 
 class MigFragmentation(FaultKind):
@@ -21,13 +21,13 @@ class MigFragmentation(FaultKind):
     def objection(self, inventory: Inventory, gpu: int) -> str:
         return "" if inventory.mig[gpu] else "MIG is off there; choose a GPU with MIG on"
 
-    def warn(self, run: Run, world: World, strength: float, window: Window) -> None:
+    def warn(self, run: FaultRun, world: SimWorld, strength: float, window: StepWindow) -> None:
         stage = min(int(strength * len(mig.DECAY)), len(mig.DECAY) - 1)
         if strength > self.course(run).marks["first_stage"] and run.once(f"stage {stage}"):
             world.state.layouts[run.gpu] = mig.DECAY[stage]
 
-    def strike(self, run: Run, world: World, at_ms: int) -> None:
+    def strike(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
         world.state.layouts[run.gpu] = mig.DECAY[-1]
 
-    def clear(self, run: Run, world: World, at_ms: int) -> None:
+    def clear(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
         world.state.layouts[run.gpu] = world.inventory.layouts[run.gpu]

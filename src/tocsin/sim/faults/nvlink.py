@@ -5,9 +5,9 @@ from __future__ import annotations
 from tocsin.domain.clock import SECOND
 from tocsin.domain.event import EventKind
 from tocsin.domain.finding import Severity
-from tocsin.sim.faults.base import RESETS, FaultKind, Run
+from tocsin.sim.faults.base import RESETS, FaultKind, FaultRun
 from tocsin.sim.inventory import Inventory
-from tocsin.sim.world import Window, World
+from tocsin.sim.world import SimWorld, StepWindow
 
 
 class NvlinkRecovery(FaultKind):
@@ -21,12 +21,12 @@ class NvlinkRecovery(FaultKind):
     def objection(self, inventory: Inventory, gpu: int) -> str:
         return "" if inventory.model_of[gpu].nvlink_version else "the model has no NVLink; choose an SXM GPU"
 
-    def _link(self, run: Run, world: World) -> int:
+    def _link(self, run: FaultRun, world: SimWorld) -> int:
         if "link" not in run.base:
             run.base["link"] = float(run.rng.integers(world.inventory.model_of[run.gpu].nvlink_links))
         return int(run.base["link"])
 
-    def warn(self, run: Run, world: World, strength: float, window: Window) -> None:
+    def warn(self, run: FaultRun, world: SimWorld, strength: float, window: StepWindow) -> None:
         state, gpu, link = world.state, run.gpu, self._link(run, world)
         state.effects.pinned[gpu] |= run.injected
         recoveries = self.more(run, world, "recoveries", "recoveries", strength, window)
@@ -38,7 +38,7 @@ class NvlinkRecovery(FaultKind):
             amount = self.more(run, world, name, name, strength, window)
             world.count(f"gpu_nvlink_{name}_errors_total", gpu, amount)
 
-    def strike(self, run: Run, world: World, at_ms: int) -> None:
+    def strike(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
         state, gpu, link = world.state, run.gpu, self._link(run, world)
         state.link_up[gpu, link] = False
         if world.inventory.model_of[gpu].nvlink_version >= 5:
@@ -48,7 +48,7 @@ class NvlinkRecovery(FaultKind):
             self._strike_old(run, world, at_ms, link)
         world.kill_job(gpu, at_ms)
 
-    def _strike_old(self, run: Run, world: World, at_ms: int, link: int) -> None:
+    def _strike_old(self, run: FaultRun, world: SimWorld, at_ms: int, link: int) -> None:
         world.xids(run.gpu, at_ms, [(74, f"NVLink: fatal error detected on link {link}"), (45, "Cleanup")])
         world.verdict(run.gpu, at_ms + 2 * SECOND, 1, "GPU Reset")
         peers = world.link_peers(run.gpu)
@@ -56,7 +56,7 @@ class NvlinkRecovery(FaultKind):
             peer = int(peers[run.rng.integers(len(peers))])
             world.xids(peer, at_ms + SECOND, [(74, f"NVLink: error reported by the remote end of link {link}")])
 
-    def _strike_5(self, run: Run, world: World, at_ms: int, link: int) -> None:
+    def _strike_5(self, run: FaultRun, world: SimWorld, at_ms: int, link: int) -> None:
         world.xids(run.gpu, at_ms, [(149, f"NETIR_LINK_EVT Fatal XC0 i0 Link {link:02d}")])
         world.verdict(run.gpu, at_ms + SECOND, 1, "GPU Reset")
         for place, peer in enumerate(world.link_peers(run.gpu).tolist()):
@@ -64,6 +64,6 @@ class NvlinkRecovery(FaultKind):
             message = f"RLW_REMAP Nonfatal XC0 i0 Link {link:02d}"
             world.emit(EventKind.XID, peer, at_ms + delay, 145, message, Severity.WARNING)
 
-    def clear(self, run: Run, world: World, at_ms: int) -> None:
+    def clear(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
         if run.onset_ms is not None:
             world.reset(run.gpu, at_ms)

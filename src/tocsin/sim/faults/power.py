@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tocsin.sim.faults.base import FaultClass, FaultKind, Run
-from tocsin.sim.world import Window, World
+from tocsin.sim.faults.base import FaultClass, FaultKind, FaultRun
+from tocsin.sim.world import SimWorld, StepWindow
 
 
 class PowerBrake(FaultKind):
@@ -14,10 +14,10 @@ class PowerBrake(FaultKind):
     fault_class = FaultClass.FACILITY
     named = frozenset({"rack_share"})
 
-    def strike(self, run: Run, world: World, at_ms: int) -> None:
+    def strike(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
         run.base["rack"] = float(not run.injected and run.rng.uniform() < self.numbers["rack_share"])
 
-    def hold(self, run: Run, world: World, window: Window) -> None:
+    def hold(self, run: FaultRun, world: SimWorld, window: StepWindow) -> None:
         hit = world.rack_mates(run.gpu) if run.base["rack"] else world.host_mates(run.gpu)
         world.state.effects.power_brake[hit] = True
         world.state.effects.pinned[hit] |= run.injected

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tocsin.domain.finding import ActionKind
-from tocsin.sim.faults.base import LEAVES, FaultClass, FaultKind, Run
+from tocsin.sim.faults.base import LEAVES, FaultClass, FaultKind, FaultRun
 from tocsin.sim.inventory import Inventory
-from tocsin.sim.world import Window, World
+from tocsin.sim.world import SimWorld, StepWindow
 
 
 class MemoryLeak(FaultKind):
@@ -17,21 +17,21 @@ class MemoryLeak(FaultKind):
     rises = frozenset({"memory"})
     cured_by = LEAVES
 
-    def _set(self, run: Run, world: World, strength: float) -> None:
+    def _set(self, run: FaultRun, world: SimWorld, strength: float) -> None:
         world.state.effects.leak[run.gpu] = max(world.state.effects.leak[run.gpu], strength)
         world.state.effects.pinned[run.gpu] = True
 
-    def warn(self, run: Run, world: World, strength: float, window: Window) -> None:
+    def warn(self, run: FaultRun, world: SimWorld, strength: float, window: StepWindow) -> None:
         self._set(run, world, strength ** self.course(run).rises["memory"].shape)
 
-    def strike(self, run: Run, world: World, at_ms: int) -> None:
+    def strike(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
         world.state.ooms[run.gpu] += 1.0
         world.state.retries[run.gpu] += 1.0
 
-    def hold(self, run: Run, world: World, window: Window) -> None:
+    def hold(self, run: FaultRun, world: SimWorld, window: StepWindow) -> None:
         self._set(run, world, 1.0)
 
-    def clear(self, run: Run, world: World, at_ms: int) -> None:
+    def clear(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
         if run.onset_ms is not None:
             world.kill_job(run.gpu, at_ms)
 
@@ -50,18 +50,18 @@ class AllocatorFragmentation(FaultKind):
         blind = inventory.inference[gpu] or inventory.mig[gpu]
         return "no process reports its allocator there; choose a training or batch GPU without MIG" if blind else ""
 
-    def _set(self, run: Run, world: World, strength: float) -> None:
+    def _set(self, run: FaultRun, world: SimWorld, strength: float) -> None:
         effects = world.state.effects
         effects.fragmentation[run.gpu] = max(effects.fragmentation[run.gpu], self.numbers["worst"] * strength)
         effects.pinned[run.gpu] = True
 
-    def warn(self, run: Run, world: World, strength: float, window: Window) -> None:
+    def warn(self, run: FaultRun, world: SimWorld, strength: float, window: StepWindow) -> None:
         self._set(run, world, strength ** self.course(run).rises["fragmentation"].shape)
 
-    def strike(self, run: Run, world: World, at_ms: int) -> None:
+    def strike(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
         world.state.retries[run.gpu] += 1.0
 
-    def hold(self, run: Run, world: World, window: Window) -> None:
+    def hold(self, run: FaultRun, world: SimWorld, window: StepWindow) -> None:
         self._set(run, world, 1.0)
         world.state.retries[run.gpu] += float(
             run.rng.poisson(self.numbers["retries_per_minute"] * window.seconds / 60.0)
@@ -79,11 +79,11 @@ class Hang(FaultKind):
     def objection(self, inventory: Inventory, gpu: int) -> str:
         return "utilisation cannot be read with MIG on; choose a GPU without MIG" if inventory.mig[gpu] else ""
 
-    def hold(self, run: Run, world: World, window: Window) -> None:
+    def hold(self, run: FaultRun, world: SimWorld, window: StepWindow) -> None:
         world.state.effects.hang[run.gpu] = True
         world.state.effects.pinned[run.gpu] = True
 
-    def clear(self, run: Run, world: World, at_ms: int) -> None:
+    def clear(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
         world.kill_job(run.gpu, at_ms)
 
 
@@ -95,7 +95,7 @@ class AppCrash(FaultKind):
     fault_class = FaultClass.SOFTWARE
     named = frozenset({"mmu_share"})
 
-    def strike(self, run: Run, world: World, at_ms: int) -> None:
+    def strike(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
         first = (31, "MMU Fault") if run.rng.uniform() < self.numbers["mmu_share"] else (13, "Graphics Exception")
         world.xids(run.gpu, at_ms, [first, (45, "Cleanup"), (43, "Reset channel")])
         world.kill_job(run.gpu, at_ms)
