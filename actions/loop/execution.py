@@ -2,30 +2,76 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
+from typing import Protocol, TypeVar
 
 import structlog
 
-from tocsin.actions.loop.effects import change, look
 from tocsin.actions.loop.routing import Routing
-from tocsin.actions.loop.workers import Workers
 from tocsin.actions.model.catalogue import ACTIONS, is_recovery
 from tocsin.actions.model.decision_log import DecisionLog
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.model.ladder import RUNGS
 from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.actions.model.recovery import inverse_of
+from tocsin.actions.model.scope import gpus_of
 from tocsin.actions.model.view import FleetView
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, DecisionState, Outcome, OutcomeStatus, Ruling, Verdict
+from tocsin.domain.subject import Subject
 from tocsin.journal.kinds import EntryKind
 
 log = structlog.get_logger()
 
+T = TypeVar("T")
+
+TEMPERATURE, POWER = "gpu_temperature_celsius", "gpu_power_watts"
+LOOKED_AT = (TEMPERATURE, POWER, "gpu_utilization_ratio", "gpu_memory_used_ratio", "gpu_sm_clock_hertz")
+PER_WATT = "celsius_bought_per_watt"
+LEAST_WATTS = 1.0
+"""A smaller change of power is noise (own choice)."""
 INTERRUPTED = "interrupted: whether it took effect is unknown, it is not done again"
 PROGRESS_SECONDS = 60.0
 """Least time between two entries about one execution that goes on (own choice)."""
+
+
+class Workers(Protocol):
+    """Where executors are called: one that answers slowly must not hold up the decisions about other subjects."""
+
+    def submit(self, work: Callable[[], T], /) -> Future[T]:
+        """Begin `work`, now or soon."""
+        ...
+
+    def close(self) -> None:
+        """Begin nothing more; what has not begun is given up."""
+        ...
+
+
+class Inline:
+    """Runs them at once, in the thread that asks; what they raise goes through."""
+
+    def submit(self, work: Callable[[], T], /) -> Future[T]:
+        done: Future[T] = Future()
+        done.set_result(work())
+        return done
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class Threads:
+    """Runs up to `count` of them beside each other."""
+
+    def __init__(self, count: int = 8) -> None:
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="execution")
+
+    def submit(self, work: Callable[[], T], /) -> Future[T]:
+        return self._pool.submit(work)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Execution:
@@ -35,16 +81,16 @@ class Execution:
     executor is resumable, until it ends or its time is over. While actions are paused nothing is called.
     """
 
-    def __init__(self, book: DecisionLog, routing: Routing, clock: Clock, workers: Workers) -> None:
-        self._book = book
+    def __init__(self, log: DecisionLog, routing: Routing, clock: Clock, workers: Workers) -> None:
+        self._log = log
         self._routing = routing
         self._clock = clock
         self._workers = workers
-        self._since: dict[str, float] = {}
-        self._begun: dict[str, float] = {}
+        self._settling_since_s: dict[str, float] = {}
+        self._begun_s: dict[str, float] = {}
         self._jobs: dict[str, Future[ExecutionResult]] = {}
         self._checks: dict[str, Future[bool | None]] = {}
-        self._told: dict[str, float] = {}
+        self._reported_s: dict[str, float] = {}
         self._concluded: list[str] = []
 
     def concluded(self) -> tuple[str, ...]:
@@ -73,8 +119,8 @@ class Execution:
     def begin(self, record: LedgerEntry, view: FleetView) -> None:
         """Record the start. From here on the key is used up, whatever happens to this process."""
         executor = self._routing.executor_for(record.decision)
-        before = look(record.decision.subject, view)
-        self._book.started(record.decision, "" if executor is None else executor.name, before)
+        before = _measured(record.decision.subject, view)
+        self._log.started(record.decision, "" if executor is None else executor.name, before)
 
     def carry_out(self, record: LedgerEntry, view: FleetView) -> None:
         """Do it, and record what came of it as far as that is known at once."""
@@ -97,11 +143,11 @@ class Execution:
             job = self._jobs.get(record.decision.key)
             if job is not None and job.done() and not job.cancelled() and not job.result().pending:
                 del self._jobs[record.decision.key]
-                self._take(record, job.result())
+                self._take_result(record, job.result())
 
     def _go_on(self, record: LedgerEntry, view: FleetView) -> None:
         executor = self._routing.named(record.executor)
-        known = record.decision.key in self._begun
+        known = record.decision.key in self._begun_s
         if executor is None or not (known or executor.resumable):
             self._interrupted(record)
         elif _may_go_on(record.decision, view):
@@ -111,7 +157,7 @@ class Execution:
     def _call(self, record: LedgerEntry, executor: Executor) -> None:
         decision = record.decision
         job = self._workers.submit(lambda: _executed(executor, decision))
-        self._begun.setdefault(decision.key, self._clock.monotonic())
+        self._begun_s.setdefault(decision.key, self._clock.monotonic())
         self._jobs[decision.key] = job
 
     def _collect(self, record: LedgerEntry, view: FleetView) -> None:
@@ -120,28 +166,28 @@ class Execution:
         if job is None or not job.done():
             return
         del self._jobs[key]
-        begun = self._begun.pop(key)
+        begun = self._begun_s.pop(key)
         result = job.result()
         if result.pending:
             over = self._clock.monotonic() - begun >= view.policy.settings.execution_seconds
             if not over:
-                self._begun[key] = begun
-                self._tell(record, result.detail)
+                self._begun_s[key] = begun
+                self._report_progress(record, result.detail)
                 return
             limit = f"did not end within {view.policy.settings.execution_seconds:g} s: {result.detail}"
             result = replace(result, ok=False, certain=False, detail=limit)
-        self._told.pop(key, None)
-        self._take(record, result)
+        self._reported_s.pop(key, None)
+        self._take_result(record, result)
 
-    def _tell(self, record: LedgerEntry, detail: str) -> None:
+    def _report_progress(self, record: LedgerEntry, detail: str) -> None:
         """Put a change of where it stands on record, once a while: a drain counts down for hours."""
         now = self._clock.monotonic()
-        last = self._told.get(record.decision.key)
+        last = self._reported_s.get(record.decision.key)
         if detail != record.detail and (last is None or now - last >= PROGRESS_SECONDS):
-            self._told[record.decision.key] = now
-            self._book.about(EntryKind.EXECUTION_GOES_ON, record.decision, detail=detail)
+            self._reported_s[record.decision.key] = now
+            self._log.about(EntryKind.EXECUTION_GOES_ON, record.decision, detail=detail)
 
-    def _take(self, record: LedgerEntry, result: ExecutionResult) -> None:
+    def _take_result(self, record: LedgerEntry, result: ExecutionResult) -> None:
         lasting = ACTIONS[record.decision.action].lasting
         if not result.ok:
             stays = lasting and not result.certain
@@ -149,8 +195,8 @@ class Execution:
                 record, OutcomeStatus.FAILED, result.detail, result.attempts, in_effect=stays, renew=result.certain
             )
             return
-        self._since[record.decision.key] = self._clock.monotonic()
-        self._book.about(
+        self._settling_since_s[record.decision.key] = self._clock.monotonic()
+        self._log.about(
             EntryKind.VERIFICATION,
             record.decision,
             phase="due",
@@ -168,11 +214,11 @@ class Execution:
         restart begins it anew.
         """
         for record in self._in(DecisionState.VERIFYING):
-            since = self._since.setdefault(record.decision.key, self._clock.monotonic())
+            since = self._settling_since_s.setdefault(record.decision.key, self._clock.monotonic())
             if not record.checked and self._clock.monotonic() - since >= view.policy.settings.settle_seconds:
                 self._check(record, view)
             if record.checked:
-                self._since.pop(record.decision.key, None)
+                self._settling_since_s.pop(record.decision.key, None)
                 self._conclude(record)
 
     def _check(self, record: LedgerEntry, view: FleetView) -> None:
@@ -185,14 +231,14 @@ class Execution:
             return
         self._checks.pop(key, None)
         seen = None if looking is None or not record.changed else looking.result()
-        effect = change(record.before, look(record.decision.subject, view))
-        self._book.about(EntryKind.VERIFICATION, record.decision, phase="checked", seen=seen, effect=effect)
+        effect = _change(record.before, _measured(record.decision.subject, view))
+        self._log.about(EntryKind.VERIFICATION, record.decision, phase="checked", seen=seen, effect=effect)
 
     def settle_interrupted(self) -> None:
         """End what a killed process had begun and nobody can go on with: its effect is unknown, it is not repeated."""
         for record in self._in(DecisionState.EXECUTING):
             executor = self._routing.named(record.executor)
-            if record.decision.key not in self._begun and (executor is None or not executor.resumable):
+            if record.decision.key not in self._begun_s and (executor is None or not executor.resumable):
                 self._interrupted(record)
 
     def _interrupted(self, record: LedgerEntry) -> None:
@@ -222,10 +268,10 @@ class Execution:
         now_ms = self._clock.now_ms()
         outcome = Outcome(record.decision.id, status, record.executor, now_ms, detail, attempts, dict(record.effect))
         self._concluded.append(record.decision.id)
-        self._book.ended(record, outcome, in_effect=in_effect, renew=renew)
+        self._log.ended(record, outcome, in_effect=in_effect, renew=renew)
 
     def _in(self, state: DecisionState) -> list[LedgerEntry]:
-        return [record for record in self._book.records() if record.state is state]
+        return [record for record in self._log.records() if record.state is state]
 
 
 def _executed(executor: Executor, decision: Decision) -> ExecutionResult:
@@ -254,3 +300,23 @@ def _may_go_on(decision: Decision, view: FleetView) -> bool:
     if not view.active:
         return False
     return controls.paused is None and (controls.breaker is None or is_recovery(decision.action))
+
+
+def _measured(subject: Subject, view: FleetView) -> dict[str, float]:
+    """The mean of each of `LOOKED_AT` over the subject's GPUs; what none of them has is left out."""
+    found: dict[str, float] = {}
+    members = gpus_of(subject, view)
+    for name in LOOKED_AT:
+        values = [member.values[name] for member in members if name in member.values]
+        if values:
+            found[name] = sum(values) / len(values)
+    return found
+
+
+def _change(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """Difference `after` - `before` of what both have, as ``<metric>_change``, and degrees lost per watt given up."""
+    found = {f"{name}_change": after[name] - value for name, value in before.items() if name in after}
+    watts = -found.get(f"{POWER}_change", 0.0)
+    if f"{TEMPERATURE}_change" in found and watts >= LEAST_WATTS:
+        found[PER_WATT] = -found[f"{TEMPERATURE}_change"] / watts
+    return found

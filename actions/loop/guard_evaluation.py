@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tocsin.actions.guards.base import evaluate, guards, worst
+from tocsin.actions.guards.base import evaluate as evaluate_guards
+from tocsin.actions.guards.base import guards, worst
 from tocsin.actions.guards.permission import effective_mode
 from tocsin.actions.loop.execution import Execution
 from tocsin.actions.model.catalogue import is_disruptive, is_recovery
@@ -26,44 +27,44 @@ SELECTION = "selection"
 class GuardEvaluation:
     """Keeps the verdicts of waiting decisions up to date."""
 
-    def __init__(self, book: DecisionLog, execution: Execution, policy: Policy) -> None:
-        self._book = book
+    def __init__(self, log: DecisionLog, execution: Execution, policy: Policy) -> None:
+        self._log = log
         self._execution = execution
         self._policy = policy
         self._counted = {each.name for each in guards() if each.counts_for_breaker} | {SELECTION}
         self._rejecting = {each.name for each in guards() if each.denial_rejects}
 
-    def judge_all(self, view: FleetView, now_ms: int, wanted: Collection[str]) -> None:
+    def evaluate_all(self, view: FleetView, now_ms: int, wanted: Collection[str]) -> None:
         """Ask all guards about all waiting decisions."""
         for record in self._waiting():
-            self.judge(record, view, now_ms, self.own(record.decision, view, wanted))
+            self.evaluate(record, view, now_ms, self.own_verdicts(record.decision, view, wanted))
 
-    def judge(self, record: LedgerEntry, view: FleetView, now_ms: int, own: tuple[Verdict, ...]) -> None:
+    def evaluate(self, record: LedgerEntry, view: FleetView, now_ms: int, own: tuple[Verdict, ...]) -> None:
         """Ask all guards about one decision; an entry is made where a ruling changed, a denial ends it.
 
-        `own` are the verdicts of `own`, which may take an executor's time: people are not made to wait for them.
+        `own` are those of `own_verdicts`, which may take an executor's time: people are not made to wait for them.
         """
-        with self._book.lock:
+        with self._log.lock:
             if record.waiting:
-                self._judge(record, view, now_ms, own)
+                self._evaluate(record, view, now_ms, own)
 
-    def _judge(self, record: LedgerEntry, view: FleetView, now_ms: int, own: tuple[Verdict, ...]) -> None:
+    def _evaluate(self, record: LedgerEntry, view: FleetView, now_ms: int, own: tuple[Verdict, ...]) -> None:
         decision = record.decision
-        verdicts = (*evaluate(decision, view, now_ms), *own)
+        verdicts = (*evaluate_guards(decision, view, now_ms), *own)
         overall = worst(verdicts)
         before = record.rulings()
         record.verdicts, record.overall = verdicts, overall
         if record.rulings() != before:
             cause = "" if record.counted else self._cause(decision, verdicts, view)
-            self._book.judged(record, verdicts, str(overall), cause=cause)
+            self._log.verdicts_given(record, verdicts, str(overall), cause=cause)
         rejecting = self._rejecting | {v.guard for v in own}
         denied = [v for v in verdicts if v.ruling is Ruling.DENY and v.guard in rejecting]
         reason = "; ".join(v.reason for v in denied)
         if reason:
             anew = all(v.until_ms is not None for v in denied)
-            self._book.closed(record, DecisionState.REJECTED, reason, renew=anew)
+            self._log.closed(record, DecisionState.REJECTED, reason, renew=anew)
 
-    def own(self, decision: Decision, view: FleetView, wanted: Collection[str]) -> tuple[Verdict, ...]:
+    def own_verdicts(self, decision: Decision, view: FleetView, wanted: Collection[str]) -> tuple[Verdict, ...]:
         """Is it what the subject needs most, and the executor's pre-check; nothing for a notification."""
         if decision.action is ActionKind.NOTIFY:
             return ()
@@ -85,27 +86,27 @@ class GuardEvaluation:
         ended = []
         for record in self._waiting():
             reason = "" if record.notice else _end_of(record.decision, view, now_ms)
-            with self._book.lock:
+            with self._log.lock:
                 if reason and record.waiting:
                     renew = effective_mode(record.decision, view) is not Mode.OBSERVE
-                    self._book.closed(record, DecisionState.EXPIRED, reason, renew=renew)
+                    self._log.closed(record, DecisionState.EXPIRED, reason, renew=renew)
                     ended.append(record.decision.id)
         return tuple(ended)
 
     def trip_breaker(self, now_ms: int) -> None:
         """Latch the breaker where enough distinct root causes fall in its window."""
         settings = self._policy.settings
-        with self._book.lock:
-            ledger = self._book.ledger
+        with self._log.lock:
+            ledger = self._log.ledger
             start_ms = now_ms - milliseconds(settings.breaker_window_seconds)
             causes = sorted(cause for cause, at_ms in ledger.causes.items() if at_ms > start_ms)
             if ledger.controls().breaker is not None or len(causes) < settings.breaker_root_causes:
                 return
             reason = f"{len(causes)} distinct root causes within {settings.breaker_window_seconds:g} s"
-            self._book.note(EntryKind.BREAKER_TRIPPED, {"causes": causes, "reason": reason})
+            self._log.note(EntryKind.BREAKER_TRIPPED, {"causes": causes, "reason": reason})
 
     def _waiting(self) -> list[LedgerEntry]:
-        return [record for record in self._book.records() if record.waiting]
+        return [record for record in self._log.records() if record.waiting]
 
 
 def _end_of(decision: Decision, view: FleetView, now_ms: int) -> str:

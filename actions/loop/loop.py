@@ -3,43 +3,44 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from tocsin.actions.loop.decide import decide
-from tocsin.actions.loop.escalation import escalations
-from tocsin.actions.loop.execution import Execution
+from tocsin.actions.loop.execution import Execution, Inline, Workers
 from tocsin.actions.loop.guard_evaluation import GuardEvaluation
 from tocsin.actions.loop.notifications import Notifications
-from tocsin.actions.loop.operator import OperatorCalls, named_person
+from tocsin.actions.loop.operator import OperatorCalls, asked_for
 from tocsin.actions.loop.routing import Routing
-from tocsin.actions.loop.undo import asked, undo
-from tocsin.actions.loop.watching import OUTSIDE, departed, overruled
-from tocsin.actions.loop.workers import Inline, Workers
-from tocsin.actions.model.controls import Controls
+from tocsin.actions.model.catalogue import ACTIONS, Scope
+from tocsin.actions.model.controls import Breaker, Controls
 from tocsin.actions.model.decision_log import DecisionLog, JournalPort
 from tocsin.actions.model.executor import Executor
+from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.recovery import due_recoveries
-from tocsin.actions.model.scope import base_key
+from tocsin.actions.model.scope import base_key, hosts_of
+from tocsin.actions.model.sentences import joined, named
 from tocsin.actions.model.status import DecisionStatus, StepReport
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.notifications.fanout import FanOut, JournalNotifier
 from tocsin.actions.notifications.protocol import Notifier
-from tocsin.domain.action_parameters import undone_by
+from tocsin.domain.action_parameters import NotifyParameters, undone_by
 from tocsin.domain.clock import Clock
-from tocsin.domain.decision import Decision, Ruling
-from tocsin.domain.finding import Incident
+from tocsin.domain.decision import Decision, DecisionState, Ruling
+from tocsin.domain.finding import ActionKind, Category, Incident, Severity
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.journal.kinds import EntryKind
 
+OUTSIDE = "someone at the manager"
+"""Actor of what was done at Kubernetes or Slurm and not through Tocsin."""
 FINISH_SECONDS = 5.0
 """How long the end waits for calls under way (own choice: a request's time-out)."""
 
 
-class ActionLoop(OperatorCalls):
-    """One per fleet. `step` belongs to one thread; what people say may come from others.
+class ActionLoop:
+    """One per fleet. `step` belongs to one thread; what people say (`operator`) may come from others.
 
     Level-triggered: a step that comes twice, late or after a restart does what the state asks for and nothing again.
     An execution that the journal shows begun without an outcome goes on where its executor is resumable; else it is
@@ -55,13 +56,16 @@ class ActionLoop(OperatorCalls):
         notifier: Notifier | FanOut | None = None,
         workers: Workers | None = None,
     ) -> None:
-        super().__init__(DecisionLog(journal), clock, policy)
+        self.policy = policy
+        self._clock = clock
+        self._log = DecisionLog(journal)
         routing = executors if isinstance(executors, Routing) else Routing(executors)
         self._routing = routing
         self._workers = workers or Inline()
-        self._execution = Execution(self._book, routing, clock, self._workers)
-        self._judge = GuardEvaluation(self._book, self._execution, policy)
-        self._notices = Notifications(self._book, notifier or JournalNotifier(), clock)
+        self._execution = Execution(self._log, routing, clock, self._workers)
+        self._guards = GuardEvaluation(self._log, self._execution, policy)
+        self._notifications = Notifications(self._log, notifier or JournalNotifier(), clock)
+        self.operator = OperatorCalls(self._log, clock, policy, self._execution.inverse)
         self._counts: Counter[str] = Counter()
         self._execution.settle_interrupted()
 
@@ -73,17 +77,17 @@ class ActionLoop(OperatorCalls):
         self._watch(self._current(view))
         wanted = self._wanted(self._current(view), incidents, predictions)
         created = self._register(wanted)
-        ended = self._judge.close_ended(self._current(view), now_ms)
-        self._judge.judge_all(self._current(view), now_ms, wanted)
-        self._judge.trip_breaker(now_ms)
+        ended = self._guards.close_ended(self._current(view), now_ms)
+        self._guards.evaluate_all(self._current(view), now_ms, wanted)
+        self._guards.trip_breaker(now_ms)
         executed = self._execute(view, wanted)
         self._escalate(view)
         settling = now_ms < view.started_ms + self.policy.boot_grace_ms
         live = None if settling else view.findings
-        notified = self._notices.deliver(now_ms, live) if view.active else ()
+        notified = self._notifications.deliver(now_ms, live) if view.active else ()
         concluded = self._execution.concluded()
         self._count(created=created, executed=executed, concluded=concluded, notified=notified, ended=ended)
-        counts = dict(self._counts + self._notices.counts)
+        counts = dict(self._counts + self._notifications.counts)
         return StepReport(now_ms, self.statuses(), created, executed, concluded, notified, ended, counts)
 
     def close(self) -> None:
@@ -91,29 +95,18 @@ class ActionLoop(OperatorCalls):
         self._execution.finish(FINISH_SECONDS)
         self._workers.close()
         self._routing.close()
-        self._notices.close()
-
-    def undo(self, identity: str, actor: str, reason: str = "") -> str:
-        """Undo what a decision did, through the guards; returns the id of the decision that does it.
-
-        Raises InputError where `actor` names no person, and Conflict where nothing can be undone.
-        """
-        named_person(actor)
-        now_ms, inverse = self._clock.now_ms(), self._execution.inverse
-        return undo(
-            self._book, self.policy, inverse, now_ms, identity, actor, reason, lambda one: self.approve(one, actor)
-        )
+        self._notifications.close()
 
     def statuses(self) -> list[DecisionStatus]:
         """Every decision that is listed, the waiting ones first, then by the latest change."""
-        with self._book.lock:
-            records = sorted(self._book.records(), key=lambda r: (r.final, -r.updated_ms))
+        with self._log.lock:
+            records = sorted(self._log.records(), key=lambda r: (r.final, -r.updated_ms))
             return [record.status() for record in records]
 
     def controls(self) -> Controls:
         """Pause, breaker, approvals and the rest, as they are at this moment."""
-        with self._book.lock:
-            return self._book.ledger.controls()
+        with self._log.lock:
+            return self._log.ledger.controls()
 
     def _current(self, view: FleetView) -> FleetView:
         """`view` with the controls as they are at this moment."""
@@ -124,55 +117,55 @@ class ActionLoop(OperatorCalls):
 
     def _watch(self, view: FleetView) -> None:
         """Take note of what others did: they outrank what was decided here."""
-        for host in overruled(view):
-            self.release(Subject(SubjectKind.HOST, host, host), OUTSIDE, "the node takes work again")
-        gone = departed(view)
+        for host in _overruled(view):
+            self.operator.release(Subject(SubjectKind.HOST, host, host), OUTSIDE, "the node takes work again")
+        gone = _departed(view)
         if gone:
-            self._book.note(EntryKind.EFFECT_ENDED, {"keys": gone, "reason": "the node has left the fleet"})
+            self._log.note(EntryKind.EFFECT_ENDED, {"keys": gone, "reason": "the node has left the fleet"})
 
     def _wanted(
         self, view: FleetView, incidents: Sequence[Incident], predictions: Sequence[Prediction]
     ) -> dict[str, Decision]:
         """What the state asks for, by key: what gives back first, then by urgency."""
-        told = asked(self._book.records())
-        undone = {undone_by(one.parameters) for one in told.values()}
+        asked = asked_for(self._log.records())
+        undone = {undone_by(one.parameters) for one in asked.values()}
         recovered = due_recoveries(view, self._execution.inverse)
-        due = [*told.values(), *(one for one in recovered if undone_by(one.parameters) not in undone)]
+        due = [*asked.values(), *(one for one in recovered if undone_by(one.parameters) not in undone)]
         decided = decide(incidents, predictions, view, self.policy, self._routing.supports)
         return {decision.key: decision for decision in (*due, *decided)}
 
     def _register(self, wanted: dict[str, Decision]) -> tuple[str, ...]:
         """Enter new decisions, and the new mode of waiting ones."""
         created = []
-        ledger = self._book.ledger
+        ledger = self._log.ledger
         for key, decision in wanted.items():
             record = ledger.records.get(key)
             if key not in ledger.known:
-                self._book.decided(decision)
+                self._log.decided(decision)
                 created.append(decision.id)
             elif record is not None and record.waiting and record.decision.mode is not decision.mode:
-                self._book.decided(replace(record.decision, mode=decision.mode))
+                self._log.decided(replace(record.decision, mode=decision.mode))
         return tuple(created)
 
     def _escalate(self, view: FleetView) -> None:
         """Enter the notifications about the loop's own doings."""
         breaker = self._current(view).controls.breaker
-        notices = escalations(self._book.records(), breaker, view, self.policy)
-        self._register({key: notice for key, notice in notices.items() if key not in self._book.ledger.known})
+        notices = _escalations(self._log.records(), breaker, view, self.policy)
+        self._register({key: notice for key, notice in notices.items() if key not in self._log.ledger.known})
 
     def _execute(self, view: FleetView, wanted: dict[str, Decision]) -> tuple[str, ...]:
         """Run what every guard allows, asking each again at the last moment, at most one per subject."""
         executed = []
         touched: set[str] = set()
         for key in wanted:
-            record = self._book.ledger.records.get(key)
+            record = self._log.ledger.records.get(key)
             if record is None or record.notice or not record.waiting or record.overall is not Ruling.ALLOW:
                 continue
             subject = base_key(record.decision.subject)
-            own = self._judge.own(record.decision, self._current(view), wanted)
-            with self._book.lock:
+            own = self._guards.own_verdicts(record.decision, self._current(view), wanted)
+            with self._log.lock:
                 now_ms = self._clock.now_ms()
-                self._judge.judge(record, self._current(view), now_ms, own)
+                self._guards.evaluate(record, self._current(view), now_ms, own)
                 go = record.waiting and record.overall is Ruling.ALLOW and subject not in touched
                 if go:
                     self._execution.begin(record, view)
@@ -185,3 +178,88 @@ class ActionLoop(OperatorCalls):
     def _count(self, **lists: tuple[str, ...]) -> None:
         for name, identities in lists.items():
             self._counts[name] += len(identities)
+
+
+def _escalations(
+    records: Iterable[LedgerEntry], breaker: Breaker | None, view: FleetView, policy: Policy
+) -> dict[str, Decision]:
+    """Notifications, by key, of failed and unverified actions and of the breaker; same state, same keys."""
+    notices = [
+        _failed(record, view, policy)
+        for record in records
+        if record.state is DecisionState.FAILED and not record.notice
+    ]
+    if breaker is not None:
+        notices.append(_tripped(breaker.at_ms, breaker.reason, view, policy))
+    return {notice.key: notice for notice in notices}
+
+
+def _failed(record: LedgerEntry, view: FleetView, policy: Policy) -> Decision:
+    decision = record.decision
+    status = "failed" if record.outcome is None else record.outcome.status
+    verb = ACTIONS[decision.action].verb.lower()
+    return replace(
+        decision,
+        action=ActionKind.NOTIFY,
+        severity=Severity.CRITICAL,
+        at_ms=view.now_ms,
+        expires_ms=view.now_ms + policy.time_box_ms,
+        key=f"{decision.key}|escalate",
+        sentence=joined(f"A person is needed: {verb} {named(decision.subject)} ended {status}", record.reason),
+        parameters=NotifyParameters(escalates=decision.id, intended=decision.action),
+    )
+
+
+def _tripped(at_ms: int, reason: str, view: FleetView, policy: Policy) -> Decision:
+    return Decision(
+        rule="breaker",
+        subject=Subject(SubjectKind.FLEET, "fleet"),
+        action=ActionKind.NOTIFY,
+        mode=policy.settings.mode,
+        severity=Severity.CRITICAL,
+        category=Category.CAPACITY,
+        at_ms=view.now_ms,
+        expires_ms=view.now_ms + policy.time_box_ms,
+        key=f"breaker|fleet:fleet|notify|{at_ms}",
+        sentence=joined(f"The breaker tripped, no action runs until a person closes it: {reason}"),
+        simulated=any(member.gpu.simulated for member in view.gpus.values()),
+    )
+
+
+def _overruled(view: FleetView) -> list[str]:
+    """Hosts that were seen out of service by Tocsin's doing, and take work again though Tocsin did not put them back.
+
+    An effect that was never seen does not count: a manager that accepts a request and does nothing overrules nobody.
+    """
+    if view.blind:
+        return []
+    controls = view.controls
+    found: set[str] = set()
+    for key, effect in controls.effects.items():
+        if key not in controls.confirmed or key in controls.doubtful or ACTIONS[effect.action].scope is not Scope.HOST:
+            continue
+        nodes = [view.nodes[host] for host in hosts_of(effect.subject, view) if host in view.nodes]
+        found.update(node.host for node in nodes if node.schedulable)
+    return sorted(found)
+
+
+def _departed(view: FleetView) -> list[str]:
+    """Keys of lasting effects on hosts that the manager does not list and that no GPU reports from any more.
+
+    Nothing counts as gone while no manager is seen, or while its list is empty.
+    """
+    if not view.nodes or view.blind:
+        return []
+    running = set(view.controls.busy)
+    found: list[str] = []
+    for key, effect in view.controls.effects.items():
+        hosts = hosts_of(effect.subject, view)
+        if hosts and base_key(effect.subject) not in running and all(_gone(host, view) for host in hosts):
+            found.append(key)
+    return sorted(found)
+
+
+def _gone(host: str, view: FleetView) -> bool:
+    members = view.by_host.get(host, ())
+    seen = any(member.is_fresh(view.now_ms, view.policy.fresh_ms) for member in members)
+    return host not in view.nodes and not seen

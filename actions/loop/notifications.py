@@ -29,8 +29,8 @@ class Notifications:
     notification that no channel took within the time box ends as failed, and is counted.
     """
 
-    def __init__(self, book: DecisionLog, notifier: Notifier | FanOut, clock: Clock) -> None:
-        self._book = book
+    def __init__(self, log: DecisionLog, notifier: Notifier | FanOut, clock: Clock) -> None:
+        self._log = log
         self._fan = fan_out_of(notifier, clock)
         self._clock = clock
         self._lock = threading.Lock()
@@ -59,13 +59,13 @@ class Notifications:
         self._fan.close()
 
     def _due(self) -> list[LedgerEntry]:
-        waiting = [r for r in self._book.records() if r.notice and r.waiting]
+        waiting = [r for r in self._log.records() if r.notice and r.waiting]
         return sorted((r for r in waiting if r.overall is not Ruling.DENY), key=lambda r: urgency(r.decision))
 
     def _job(self, queue: ChannelQueue, now_ms: int, live: Collection[str] | None) -> DeliveryJob:
-        told = self._book.ledger.told
+        told = self._log.ledger.deliveries
         job = DeliveryJob()
-        with self._book.lock:
+        with self._log.lock:
             for record in self._due():
                 decision = record.decision
                 if queue.wants(decision) and queue.name not in told.done(decision.key):
@@ -87,23 +87,23 @@ class Notifications:
         for key, decisions in opened.items():
             if live is not None and all(self._over(decision, live, now_ms) for decision in decisions):
                 ended_ms = self._ended_ms.setdefault(f"{queue.name}|{key}", now_ms)
-                job.resolved.append(_told(key, decisions, Phase.RESOLVED, ended_ms))
+                job.resolved.append(_message_as_sent(key, decisions, Phase.RESOLVED, ended_ms))
             else:
                 self._ended_ms.pop(f"{queue.name}|{key}", None)
                 if queue.stale(key):
-                    job.reminders.append(_told(key, decisions, Phase.FIRING))
+                    job.reminders.append(_message_as_sent(key, decisions, Phase.FIRING))
 
     def _over(self, decision: Decision, live: Collection[str], now_ms: int) -> bool:
         """Whether what the notification is about has ended: its root cause, the breaker's trip, else its time box."""
         if decision.findings:
             return decision.findings[0] not in live
-        breaker = self._book.ledger.controls().breaker
+        breaker = self._log.ledger.controls().breaker
         if decision.rule == "breaker":
             return breaker is None or not decision.key.endswith(f"|{breaker.at_ms}")
         return now_ms >= decision.expires_ms
 
     def _close_unwanted(self) -> None:
-        with self._book.lock:
+        with self._log.lock:
             for record in self._due():
                 if not any(queue.wants(record.decision) for queue in self._fan.queues):
                     done = Done(True, UNWANTED, 1)
@@ -144,8 +144,8 @@ class Notifications:
 
     def _end(self, queue: ChannelQueue, item: Item, delivery: Delivery) -> None:
         first = item.message.first
-        with self._book.lock:
-            self._book.note(
+        with self._log.lock:
+            self._log.note(
                 EntryKind.NOTIFICATION,
                 {"channel": queue.name, "ended": list(item.ends), "ok": delivery.ok, "detail": delivery.detail}
                 | {"decision": first.id, "key": first.key},
@@ -156,20 +156,20 @@ class Notifications:
 
     def _note(self, queue: ChannelQueue, decision: Decision, message: Message, delivery: Delivery) -> None:
         """Write down that `queue` is done with `decision`; the last queue that wants it concludes it."""
-        with self._book.lock:
+        with self._log.lock:
             attempts = queue.tries.pop(decision.key, delivery.attempts)
             payload: dict[str, Any] = {"channel": queue.name, "ok": delivery.ok}
             if delivery.ok and queue.reports_end:
                 payload["message"] = message.key
-            done = {**self._book.ledger.told.done(decision.key)}
+            done = {**self._log.ledger.deliveries.done(decision.key)}
             done[queue.name] = Done(delivery.ok, delivery.detail, attempts)
-            record = self._book.ledger.records.get(decision.key)
+            record = self._log.ledger.records.get(decision.key)
             waiting = record is not None and record.waiting
             if waiting and all(each.name in done for each in self._fan.queues if each.wants(decision)):
                 self._conclude(decision, done, **payload)
             else:
                 details: dict[str, Any] = {"detail": delivery.detail, "attempts": attempts}
-                self._book.about(EntryKind.NOTIFICATION, decision, **payload, **details)
+                self._log.about(EntryKind.NOTIFICATION, decision, **payload, **details)
 
     def _conclude(self, decision: Decision, done: Mapping[str, Done], **payload: Any) -> None:
         good = any(each.ok for each in done.values())
@@ -179,7 +179,7 @@ class Notifications:
             detail = "; ".join(f"{name}: {each.detail}" for name, each in sorted(done.items()))
         attempts = sum(each.attempts for each in done.values())
         outcome = Outcome(decision.id, status, ",".join(sorted(done)), self._clock.now_ms(), detail, attempts)
-        self._book.about(EntryKind.NOTIFICATION, decision, outcome=dump_outcome(outcome), **payload)
+        self._log.about(EntryKind.NOTIFICATION, decision, outcome=dump_outcome(outcome), **payload)
         with self._lock:
             if good:
                 self._delivered.append(decision.id)
@@ -187,7 +187,7 @@ class Notifications:
                 self.counts["notifications_lost"] += 1
 
 
-def _told(key: str, decisions: Sequence[Decision], phase: Phase, at_ms: int | None = None) -> Message:
+def _message_as_sent(key: str, decisions: Sequence[Decision], phase: Phase, at_ms: int | None = None) -> Message:
     """The message as it was told, under the key that it had then."""
     made = message_of(decisions, phase, at_ms)
     return Message(key, made.decisions, made.at_ms, phase)

@@ -1,18 +1,294 @@
-"""Journal and ledger as one: what is appended is taken into the state at once, by one thread at a time."""
+"""The log of decisions: entries of the journal, and the state that they fold to, the same for the same entries."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, ClassVar, Protocol
 
-from tocsin.actions.model.codec import dump_decision, dump_outcome, dump_verdicts
-from tocsin.actions.model.ledger import LEDGER_KINDS, Ledger
+from tocsin.actions.model.catalogue import ACTIONS, Scope
+from tocsin.actions.model.codec import (
+    dump_decision,
+    dump_outcome,
+    dump_verdicts,
+    load_decision,
+    load_outcome,
+    load_verdicts,
+)
+from tocsin.actions.model.controls import Breaker, Controls, HoldOff, Note
+from tocsin.actions.model.deliveries import Delivered
+from tocsin.actions.model.experience import Tally
 from tocsin.actions.model.ledger_entry import LedgerEntry
-from tocsin.actions.model.scope import base_key
-from tocsin.domain.decision import Decision, DecisionState, Outcome, Verdict
+from tocsin.actions.model.scope import base_key, same_kind, slot_of
+from tocsin.domain.action_parameters import ThrottleKind, undone_by
+from tocsin.domain.decision import Decision, DecisionState, Outcome, OutcomeStatus, Ruling, Verdict
+from tocsin.domain.finding import ActionKind
 from tocsin.journal.chain import Entry
 from tocsin.journal.kinds import EntryKind
+
+KEEP_FINAL = 2_000
+"""Ended decisions that stay listed; of older ones only the keys are remembered, so that nothing is done twice."""
+_KEEP_STARTS = 100
+
+
+class Ledger:
+    """All decisions and controls. `apply` takes entries in the order of the journal; other kinds pass it by."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, LedgerEntry] = {}
+        self.ended: list[str] = []
+        self.known: set[str] = set()
+        self.causes: dict[str, int] = {}
+        self.deliveries = Delivered()
+        self._paused: Note | None = None
+        self._breaker: Breaker | None = None
+        self._approvals: dict[str, Note] = {}
+        self._rejections: dict[str, Note] = {}
+        self._hold_offs: dict[str, HoldOff] = {}
+        self._started: dict[str, int] = {}
+        self._attempts: dict[tuple[str, ActionKind], tuple[int, ...]] = {}
+        self._effects: dict[str, Decision] = {}
+        self._doubtful: set[str] = set()
+        self._experience: dict[ActionKind, Tally] = {}
+        self._failures: dict[tuple[str, ActionKind], tuple[int, ...]] = {}
+        self._confirmed: set[str] = set()
+        self._renewals: dict[str, int] = {}
+        self._cancelled: set[str] = set()
+        self._finished: set[str] = set()
+        self._controls: Controls | None = None
+
+    def apply(self, entry: Entry) -> None:
+        """Take one entry in."""
+        handler = self._HANDLERS.get(entry.kind)
+        if handler is not None:
+            handler(self, entry, dict(entry.payload))
+            self._controls = None
+            record = self.records.get(str(entry.payload.get("key", "")))
+            if record is not None:
+                record.follow(entry.seq)
+
+    def controls(self) -> Controls:
+        """A snapshot for guards; the same object until an entry changes it."""
+        if self._controls is None:
+            self._controls = Controls(
+                self._paused,
+                self._breaker,
+                dict(self._approvals),
+                dict(self._rejections),
+                dict(self._hold_offs),
+                dict(self._started),
+                dict(self._attempts),
+                dict(self._effects),
+                self._busy(),
+                dict(self._renewals),
+                frozenset(self._cancelled),
+                frozenset(self._finished),
+                frozenset(self._doubtful),
+                frozenset(self._confirmed & self._effects.keys()),
+                dict(self._failures),
+                dict(self._experience),
+                self._capping(),
+            )
+        return self._controls
+
+    def _running(self) -> list[Decision]:
+        running = (DecisionState.EXECUTING, DecisionState.VERIFYING)
+        effects = [self.records[key] for key in self._effects if key in self.records]
+        return [record.decision for record in effects if record.state in running]
+
+    def _busy(self) -> dict[str, str]:
+        return {base_key(decision.subject): str(decision.action) for decision in self._running()}
+
+    def _capping(self) -> frozenset[str]:
+        caps: set[str] = set()
+        others: set[str] = set()
+        for decision in self._running():
+            is_cap = decision.action is ActionKind.THROTTLE and decision.parameters.throttle_kind is ThrottleKind.CAP
+            (caps if is_cap else others).add(base_key(decision.subject))
+        return frozenset(caps - others)
+
+    def by_id(self, identity: str) -> LedgerEntry | None:
+        """The record of a decision id; None where it is unknown or no longer listed."""
+        return next((record for record in self.records.values() if record.decision.id == identity), None)
+
+    def _record(self, payload: Mapping[str, Any]) -> LedgerEntry | None:
+        return self.records.get(payload["key"])
+
+    def _decision(self, entry: Entry, payload: dict[str, Any]) -> None:
+        decision = load_decision(payload)
+        self.known.add(decision.key)
+        record = self.records.get(decision.key)
+        if record is None:
+            self.records[decision.key] = LedgerEntry(decision, entry.at_ms)
+        else:
+            record.decision, record.updated_ms = decision, entry.at_ms
+
+    def _verdict(self, entry: Entry, payload: dict[str, Any]) -> None:
+        record = self._record(payload)
+        if record is None:
+            return
+        record.verdicts = load_verdicts(payload["verdicts"])
+        record.overall, record.updated_ms = Ruling(payload["overall"]), entry.at_ms
+        if payload.get("cause"):
+            self.causes[payload["cause"]] = entry.at_ms
+            record.counted = True
+        if payload.get("state"):
+            self._end(record, DecisionState(payload["state"]), payload)
+
+    def _end(self, record: LedgerEntry, state: DecisionState, payload: dict[str, Any]) -> None:
+        record.state, record.reason = state, str(payload.get("reason", ""))
+        cause = record.decision.parameters.cause
+        if payload.get("renew") and cause:
+            self._renewals[cause] = self._renewals.get(cause, 0) + 1
+        self.ended.append(record.decision.key)
+        self._finished.add(record.decision.key)
+        for key in self.ended[:-KEEP_FINAL]:
+            gone = self.records.pop(key)
+            self._approvals.pop(gone.decision.id, None)
+            self._rejections.pop(gone.decision.id, None)
+        del self.ended[:-KEEP_FINAL]
+
+    def _approval(self, entry: Entry, payload: dict[str, Any]) -> None:
+        record = self._record(payload)
+        if record is not None:
+            record.state, record.approved_by, record.updated_ms = DecisionState.APPROVED, entry.actor, entry.at_ms
+            self._approvals[record.decision.id] = Note(entry.actor, entry.at_ms)
+
+    def _rejection(self, entry: Entry, payload: dict[str, Any]) -> None:
+        record = self._record(payload)
+        if record is not None:
+            record.updated_ms = entry.at_ms
+            self._rejections[record.decision.id] = Note(entry.actor, entry.at_ms, payload.get("reason", ""))
+            self._end(record, DecisionState.REJECTED, payload)
+
+    def _execution(self, entry: Entry, payload: dict[str, Any]) -> None:
+        self._started[payload["key"]] = entry.at_ms
+        record = self._record(payload)
+        slot = (payload["subject"], ActionKind(payload["action"])) if record is None else slot_of(record.decision)
+        self._attempts[slot] = (*self._attempts.get(slot, ()), entry.at_ms)[-_KEEP_STARTS:]
+        if record is not None:
+            record.state, record.executor, record.updated_ms = DecisionState.EXECUTING, payload["executor"], entry.at_ms
+            record.before = dict(payload.get("before", {}))
+            self._effects[payload["key"]] = record.decision
+            self._doubtful.update(self._undone_by(record.decision))
+
+    def _progress(self, entry: Entry, payload: dict[str, Any]) -> None:
+        record = self._record(payload)
+        if record is not None:
+            record.detail, record.updated_ms = payload["detail"], entry.at_ms
+
+    def _verification(self, entry: Entry, payload: dict[str, Any]) -> None:
+        record = self._record(payload)
+        if record is None:
+            return
+        record.updated_ms = entry.at_ms
+        record.effect.update(payload.get("effect", {}))
+        if payload["phase"] == "due":
+            record.state = DecisionState.VERIFYING
+            record.detail, record.attempts, record.lasting = payload["detail"], payload["attempts"], payload["lasting"]
+            record.changed = payload.get("changed", True)
+        else:
+            record.checked, record.seen = True, payload["seen"]
+            if record.seen:
+                self._confirmed.add(payload["key"])
+
+    def _outcome(self, entry: Entry, payload: dict[str, Any]) -> None:
+        record = self._record(payload)
+        outcome = load_outcome(payload["outcome"])
+        if not payload["in_effect"]:
+            self._effects.pop(payload["key"], None)
+            self._doubtful.discard(payload["key"])
+        if record is None:
+            return
+        if outcome.status is OutcomeStatus.RESTORED:
+            self._give_back(record.decision)
+        action = record.decision.action
+        self._experience[action] = self._experience.get(action, Tally()).joined(outcome)
+        slot = slot_of(record.decision)
+        if outcome.status is OutcomeStatus.UNVERIFIED:
+            self._failures[slot] = (*self._failures.get(slot, ()), entry.at_ms)[-_KEEP_STARTS:]
+        elif outcome.status is not OutcomeStatus.FAILED:
+            self._failures.pop(slot, None)
+        self._conclude(record, outcome, entry, payload)
+
+    def _conclude(self, record: LedgerEntry, outcome: Outcome, entry: Entry, payload: dict[str, Any]) -> None:
+        record.outcome, record.updated_ms = outcome, entry.at_ms
+        good = outcome.status in (OutcomeStatus.SUCCEEDED, OutcomeStatus.RESTORED)
+        self._end(record, DecisionState.DONE if good else DecisionState.FAILED, payload | {"reason": outcome.detail})
+
+    def _give_back(self, recovery: Decision) -> None:
+        for key in self._undone_by(recovery):
+            del self._effects[key]
+            self._doubtful.discard(key)
+
+    def _undone_by(self, recovery: Decision) -> list[str]:
+        """Keys of the effects that `recovery` is to undo."""
+        found: list[str] = []
+        for key, effect in self._effects.items():
+            spec = ACTIONS[effect.action]
+            host = spec.scope is Scope.HOST and effect.subject.host and effect.subject.host == recovery.subject.host
+            same = base_key(effect.subject) == base_key(recovery.subject)
+            # A restore that undoes nothing in particular gives back all there is.
+            alike = not undone_by(recovery.parameters) or same_kind(effect, recovery)
+            if spec.inverse is recovery.action and (same or host) and alike:
+                found.append(key)
+        return found
+
+    def _notification(self, entry: Entry, payload: dict[str, Any]) -> None:
+        record = self._record(payload)
+        if not self.deliveries.apply(payload, None if record is None else record.decision):
+            return
+        self._started[payload["key"]] = entry.at_ms
+        if record is not None:
+            self._conclude(record, load_outcome(payload["outcome"]), entry, payload)
+
+    def _pause(self, entry: Entry, payload: dict[str, Any]) -> None:
+        self._paused = Note(entry.actor, entry.at_ms, payload.get("reason", ""))
+
+    def _resume(self, entry: Entry, payload: dict[str, Any]) -> None:
+        self._paused = None
+
+    def _trip(self, entry: Entry, payload: dict[str, Any]) -> None:
+        self._breaker = Breaker(entry.at_ms, tuple(payload["causes"]), payload["reason"])
+
+    def _reset(self, entry: Entry, payload: dict[str, Any]) -> None:
+        self._breaker = None
+        self.causes.clear()
+
+    def _hold_off(self, entry: Entry, payload: dict[str, Any]) -> None:
+        subject = payload["subject"]
+        self._hold_offs[subject] = HoldOff(payload["until_ms"], entry.actor, payload.get("reason", ""))
+        self._cancelled.update(payload.get("cancelled", ()))
+        for key in payload.get("released", ()):
+            self._effects.pop(key, None)
+
+    def _effect_ended(self, entry: Entry, payload: dict[str, Any]) -> None:
+        for key in payload["keys"]:
+            self._effects.pop(key, None)
+            self._doubtful.discard(key)
+
+    _HANDLERS: ClassVar[dict[str, Callable[[Ledger, Entry, dict[str, Any]], None]]] = {
+        EntryKind.DECISION: _decision,
+        EntryKind.VERDICT: _verdict,
+        EntryKind.APPROVAL: _approval,
+        EntryKind.REJECTION: _rejection,
+        EntryKind.EXECUTION_STARTED: _execution,
+        EntryKind.EXECUTION_GOES_ON: _progress,
+        EntryKind.VERIFICATION: _verification,
+        EntryKind.OUTCOME: _outcome,
+        EntryKind.NOTIFICATION: _notification,
+        EntryKind.PAUSE: _pause,
+        EntryKind.RESUME: _resume,
+        EntryKind.BREAKER_TRIPPED: _trip,
+        EntryKind.BREAKER_RESET: _reset,
+        EntryKind.HOLD_OFF: _hold_off,
+        EntryKind.EFFECT_ENDED: _effect_ended,
+    }
+
+
+LEDGER_KINDS: tuple[str, ...] = tuple(Ledger._HANDLERS)
+
+"""Kinds of entries that the ledger reads."""
 
 
 class JournalPort(Protocol):
@@ -62,13 +338,13 @@ class DecisionLog:
         """A decision, or its new mode."""
         self.note(EntryKind.DECISION, dump_decision(decision), simulated=decision.simulated)
 
-    def judged(self, record: LedgerEntry, verdicts: tuple[Verdict, ...], overall: str, **more: Any) -> None:
+    def verdicts_given(self, record: LedgerEntry, verdicts: tuple[Verdict, ...], overall: str, **more: Any) -> None:
         """What the guards said."""
         self.about(EntryKind.VERDICT, record.decision, overall=overall, verdicts=dump_verdicts(verdicts), **more)
 
     def closed(self, record: LedgerEntry, state: DecisionState, reason: str, renew: bool) -> None:
         """A decision ended without having run."""
-        self.judged(record, record.verdicts, str(record.overall), state=str(state), reason=reason, renew=renew)
+        self.verdicts_given(record, record.verdicts, str(record.overall), state=str(state), reason=reason, renew=renew)
 
     def started(self, decision: Decision, executor: str, before: Mapping[str, float]) -> None:
         """An execution begins, with what the readings show `before`; nothing else ever begins under the key."""

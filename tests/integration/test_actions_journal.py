@@ -25,7 +25,7 @@ def test_restart_over_the_file_continues_where_it_was(tmp_path: Path) -> None:
     world.step()
     world.break_gpu("GPU-1-0")
     world.step()
-    world.loop.pause("ann")
+    world.loop.operator.pause("ann")
     before, controls = world.loop.statuses(), world.loop.controls()
     journal.close()
 
@@ -33,8 +33,8 @@ def test_restart_over_the_file_continues_where_it_was(tmp_path: Path) -> None:
     assert world.loop.statuses() == before
     assert world.loop.controls() == controls
     assert controls.breaker is not None
-    world.loop.resume("ann")
-    world.loop.reset_breaker("ann")
+    world.loop.operator.resume("ann")
+    world.loop.operator.reset_breaker("ann")
     for _ in range(4):
         world.step()
     journal.close()

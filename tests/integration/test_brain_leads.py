@@ -58,7 +58,7 @@ def test_orders_rest_without_the_lease_and_while_paused(running: RunningBrain, m
     lease.mine = True
     brain.tick()
     brain.tick()
-    brain.actions.pause("ann")
+    brain.actions.operator.pause("ann")
     brain.tick()
     assert (halted, renewed) == ([True, False, False, True], [1])
     assert brain.metrics.value("tocsin_brain_active") == 1

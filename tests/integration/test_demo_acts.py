@@ -42,7 +42,7 @@ def test_an_approved_action_happens_in_the_simulated_fleet_and_is_verified(demo:
         for status in demo.brain.statuses():
             one = status.decision
             if one.action is ActionKind.THROTTLE and status.state is DecisionState.HELD and one.id not in approved:
-                demo.brain.actions.approve(one.id, "ann")
+                demo.brain.actions.operator.approve(one.id, "ann")
                 approved[one.id] = one.subject.name
         ended = [s for s in demo.brain.statuses() if s.decision.id in approved and s.outcome is not None]
         if ended:

@@ -208,7 +208,7 @@ def way(tmp_path: Path, httpserver: HTTPServer, benchmark: BenchmarkFixture) -> 
     settings = _settings(tmp_path, httpserver.url_for("/act"))
     with ExitStack() as stack:
         running = open_brain(settings, SystemClock())
-        running.brain.actions.resume("ann")
+        running.brain.actions.operator.resume("ann")
         stack.callback(running.stop)
         app = create_app(BrainService(running.brain), settings.api, SystemClock())
         server = ApiServer(app, "127.0.0.1", 0, settings.api)

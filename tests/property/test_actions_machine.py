@@ -187,16 +187,16 @@ class ActionMachine(RuleBasedStateMachine):
     @rule()
     def pause_or_resume(self) -> None:
         if self.paused:
-            self.world.loop.resume("ann")
+            self.world.loop.operator.resume("ann")
         else:
-            self.world.loop.pause("ann")
+            self.world.loop.operator.pause("ann")
         self.paused = not self.paused
 
     @rule()
     def approve_all(self) -> None:
         for status in self.world.loop.statuses():
             try:
-                self.world.loop.approve(status.decision.id, "ann")
+                self.world.loop.operator.approve(status.decision.id, "ann")
             except TocsinError:
                 continue
             self.approved.add(status.decision.id)
@@ -206,7 +206,7 @@ class ActionMachine(RuleBasedStateMachine):
         statuses = self.world.loop.statuses()
         if statuses:
             with contextlib.suppress(TocsinError):
-                self.world.loop.reject(chance.choice(statuses).decision.id, "ann")
+                self.world.loop.operator.reject(chance.choice(statuses).decision.id, "ann")
 
     @rule(uuid=uuids, whole=st.booleans())
     def release(self, uuid: str, whole: bool) -> None:
@@ -214,7 +214,7 @@ class ActionMachine(RuleBasedStateMachine):
         gpu = self.world.gpus[uuid]
         kind, name = (SubjectKind.HOST, gpu.host) if whole else (SubjectKind.GPU, uuid)
         before = set(self.world.loop.controls().effects)
-        self.world.loop.release(Subject(kind, name, gpu.host, gpu.pool), "ann")
+        self.world.loop.operator.release(Subject(kind, name, gpu.host, gpu.pool), "ann")
         for key in before - set(self.world.loop.controls().effects):
             gone = self.effects.pop(key, None)
             assert gone is None or gone.subject.host == gpu.host, "a release reaches its own host alone"
@@ -226,7 +226,7 @@ class ActionMachine(RuleBasedStateMachine):
     @rule()
     def reset_breaker(self) -> None:
         if self.tripped:
-            self.world.loop.reset_breaker("ann")
+            self.world.loop.operator.reset_breaker("ann")
             self.tripped = False
 
     # The account and the audit

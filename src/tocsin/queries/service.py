@@ -273,7 +273,7 @@ class BrainService:
 
     def undo(self, decision_id: str, actor: str, reason: str) -> UndoOut:
         self._status(decision_id)
-        return timeline.undone(self._brain, decision_id, self._brain.actions.undo(decision_id, actor, reason))
+        return timeline.undone(self._brain, decision_id, self._brain.actions.operator.undo(decision_id, actor, reason))
 
     def journal_page(self, query: JournalQuery, before: int | None, limit: int) -> JournalPage:
         return timeline.journal_page(self._brain.journal.path, query, before, limit)
@@ -349,17 +349,17 @@ class BrainService:
 
     def approve(self, decision_id: str, actor: str) -> DecisionOut:
         self._status(decision_id)
-        self._brain.actions.approve(decision_id, actor)
+        self._brain.actions.operator.approve(decision_id, actor)
         return self.decision(decision_id)
 
     def reject(self, decision_id: str, actor: str, reason: str) -> DecisionOut:
         self._status(decision_id)
-        self._brain.actions.reject(decision_id, actor, reason)
+        self._brain.actions.operator.reject(decision_id, actor, reason)
         return self.decision(decision_id)
 
     def release(self, kind: Literal["host", "gpu"], name: str, actor: str, reason: str) -> ReleaseOut:
         subject = self._subject(kind, name)
-        self._brain.actions.release(subject, actor, reason)
+        self._brain.actions.operator.release(subject, actor, reason)
         until_ms = self._brain.actions.controls().hold_offs[base_key(subject)].until_ms
         return ReleaseOut(subject=convert.subject_out(subject), held_off_until=to_iso(until_ms))
 
@@ -377,15 +377,15 @@ class BrainService:
         return ManualActionOut(seq=self._brain.journal.append(EntryKind.MANUAL_ACTION, payload, actor=actor).seq)
 
     def pause(self, actor: str, reason: str) -> ControlState:
-        self._brain.actions.pause(actor, reason)
+        self._brain.actions.operator.pause(actor, reason)
         return self._control()
 
     def resume(self, actor: str) -> ControlState:
-        self._brain.actions.resume(actor)
+        self._brain.actions.operator.resume(actor)
         return self._control()
 
     def reset_breaker(self, actor: str) -> ControlState:
-        self._brain.actions.reset_breaker(actor)
+        self._brain.actions.operator.reset_breaker(actor)
         return self._control()
 
     # ------------------------------------------------------------------ access

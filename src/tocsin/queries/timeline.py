@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tocsin.actions.loop.undo import problem_of
+from tocsin.actions.loop.operator import problem_of
 from tocsin.actions.model.catalogue import ACTIONS
 from tocsin.actions.model.controls import Controls
 from tocsin.actions.model.status import WAITING, DecisionStatus

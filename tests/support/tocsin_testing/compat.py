@@ -109,7 +109,7 @@ def fold(path: Path) -> dict[str, Any]:
     with closing(Journal.open(path, ManualClock(0))) as journal:
         book = DecisionLog(journal)
     ledger, controls = book.ledger, book.ledger.controls()
-    told = {key: plain(dict(ledger.told.done(key))) for key in sorted(ledger.known)}
+    told = {key: plain(dict(ledger.deliveries.done(key))) for key in sorted(ledger.known)}
     return {
         "decisions": {
             record.decision.id: plain(dump_decision(record.decision)) | named(record, _OF_DECISION)
@@ -119,7 +119,7 @@ def fold(path: Path) -> dict[str, Any]:
         "known": sorted(ledger.known),
         "ended": plain(ledger.ended),
         "causes": plain(ledger.causes),
-        "open": {c: {m: sorted(keys) for m, keys in one.items()} for c, one in ledger.told.open.items()},
+        "open": {c: {m: sorted(keys) for m, keys in one.items()} for c, one in ledger.deliveries.open.items()},
         "told": {key: one for key, one in told.items() if one},
     }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tocsin.actions.loop.decide import chosen_action
-from tocsin.actions.loop.watching import OUTSIDE
+from tocsin.actions.loop.loop import OUTSIDE
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.actions.model.scope import available, out_of_service
 from tocsin.actions.model.view import Confirmations
@@ -167,7 +167,7 @@ def test_accident_closing_the_breaker_replays_days() -> None:
     world.faults.clear()
     for _ in range(48):
         world.step(advance=HOUR)
-    world.loop.reset_breaker("ann")
+    world.loop.operator.reset_breaker("ann")
     for _ in range(5):
         world.step()
     assert _executed(world) == before

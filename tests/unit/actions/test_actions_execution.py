@@ -6,10 +6,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from tocsin.actions.loop.execution import INTERRUPTED
+from tocsin.actions.loop.execution import INTERRUPTED, Threads
 from tocsin.actions.loop.loop import ActionLoop
 from tocsin.actions.loop.routing import Routing, build_routing
-from tocsin.actions.loop.workers import Threads
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.config.settings import ActionSettings
 from tocsin.domain.clock import HOUR
@@ -80,12 +79,12 @@ def test_a_pause_holds_what_goes_on_too() -> None:
     world.executor.result = GOING
     world.break_gpu("GPU-0-0")
     world.step()
-    world.loop.pause("ann")
+    world.loop.operator.pause("ann")
     calls = len(world.executor.done)
     world.step()
     world.step()
     assert len(world.executor.done) == calls
-    world.loop.resume("ann")
+    world.loop.operator.resume("ann")
     world.step()
     assert len(world.executor.done) == calls + 1
 

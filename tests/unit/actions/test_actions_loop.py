@@ -6,8 +6,8 @@ import pytest
 
 from tocsin.actions.loop.execution import INTERRUPTED
 from tocsin.actions.loop.loop import ActionLoop
+from tocsin.actions.model.decision_log import KEEP_FINAL, Ledger
 from tocsin.actions.model.executor import ExecutionResult
-from tocsin.actions.model.ledger import KEEP_FINAL, Ledger
 from tocsin.actions.model.view import FleetView
 from tocsin.domain.clock import HOUR
 from tocsin.domain.decision import Decision, DecisionState, OutcomeStatus, Ruling, Verdict
@@ -61,7 +61,7 @@ def test_verdicts_are_recorded_when_a_ruling_changes_only() -> None:
 
 def test_every_guard_is_heard_also_behind_one_that_holds() -> None:
     world = World(settings(mode="observe", managed_pools=[], confirmations=5))
-    world.loop.pause("ann")
+    world.loop.operator.pause("ann")
     world.break_gpu("GPU-0-0")
     world.step()
     held = {v.guard for v in world.only().verdicts if v.ruling is Ruling.HOLD}

@@ -18,7 +18,7 @@ REFUSED = Delivery(False, "answered 400", 1, again=False)
 @pytest.mark.parametrize("mode", list(Mode))
 def test_they_go_out_in_every_mode_paused_tripped_unmanaged_and_in_boot_grace(mode: Mode) -> None:
     world = World(settings(mode=mode, managed_pools=[], boot_grace_seconds=HOUR / 1000, breaker_root_causes=1))
-    world.loop.pause("ann")
+    world.loop.operator.pause("ann")
     world.stale.update(world.gpus)
     world.break_gpu("GPU-0-0")
     world.step()

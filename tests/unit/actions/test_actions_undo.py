@@ -31,7 +31,7 @@ def test_undoing_runs_the_inverse_though_the_cause_is_still_there() -> None:
     first = done(world)
     effect = world.loop.controls().effects
     assert len(effect) == 1
-    undoing = world.loop.undo(first, "ann", "its job ends at noon")
+    undoing = world.loop.operator.undo(first, "ann", "its job ends at noon")
     for _ in range(4):
         world.step()
     found = status_of(world, undoing)
@@ -45,14 +45,14 @@ def test_undoing_runs_the_inverse_though_the_cause_is_still_there() -> None:
 def test_undoing_is_on_record_under_the_name_of_who_asked() -> None:
     world = World()
     first = done(world)
-    undoing = world.loop.undo(first, "ann", "why not")
+    undoing = world.loop.operator.undo(first, "ann", "why not")
     mine = [(e.kind, e.payload.get("id", "")) for e in world.journal.log if e.actor == "ann"]
     assert mine == [("hold_off", ""), ("decision", undoing)]
 
 
 def test_what_was_undone_is_not_done_again_for_the_same_cause() -> None:
     world = World()
-    world.loop.undo(done(world), "ann")
+    world.loop.operator.undo(done(world), "ann")
     for _ in range(12):
         world.step(advance=600_000)
     assert len(world.executor.done) == 2
@@ -63,10 +63,10 @@ def test_where_people_are_asked_the_undoing_is_approved_by_who_asks_for_it() -> 
     world.break_gpu("GPU-0-0")
     world.step()
     first = next(s.decision.id for s in world.loop.statuses() if s.decision.action is ActionKind.CORDON)
-    world.loop.approve(first, "bob")
+    world.loop.operator.approve(first, "bob")
     for _ in range(4):
         world.step()
-    undoing = world.loop.undo(first, "ann")
+    undoing = world.loop.operator.undo(first, "ann")
     assert status_of(world, undoing).approved_by == "ann"  # type: ignore[attr-defined]
     for _ in range(4):
         world.step()
@@ -77,7 +77,7 @@ def test_the_guards_are_asked_about_an_undoing_too() -> None:
     world = World()
     first = done(world)
     world.stale.add("GPU-0-0")
-    undoing = world.loop.undo(first, "ann")
+    undoing = world.loop.operator.undo(first, "ann")
     world.step(advance=HOUR // 4)
     held = {v.guard for v in status_of(world, undoing).verdicts if v.ruling != "allow"}  # type: ignore[attr-defined]
     assert "proof" in held
@@ -87,11 +87,11 @@ def test_the_guards_are_asked_about_an_undoing_too() -> None:
 def test_a_pause_holds_an_undoing() -> None:
     world = World()
     first = done(world)
-    world.loop.pause("bob")
-    undoing = world.loop.undo(first, "ann")
+    world.loop.operator.pause("bob")
+    undoing = world.loop.operator.undo(first, "ann")
     world.step()
     assert status_of(world, undoing).state is DecisionState.HELD  # type: ignore[attr-defined]
-    world.loop.resume("bob")
+    world.loop.operator.resume("bob")
     for _ in range(4):
         world.step()
     assert status_of(world, undoing).state is DecisionState.DONE  # type: ignore[attr-defined]
@@ -100,10 +100,10 @@ def test_a_pause_holds_an_undoing() -> None:
 def test_an_undoing_that_waits_survives_a_restart() -> None:
     world = World()
     first = done(world)
-    world.loop.pause("bob")
-    undoing = world.loop.undo(first, "ann")
+    world.loop.operator.pause("bob")
+    undoing = world.loop.operator.undo(first, "ann")
     world.loop = ActionLoop(world.journal, [world.executor], world.clock, world.policy, world.notifier)
-    world.loop.resume("bob")
+    world.loop.operator.resume("bob")
     for _ in range(4):
         world.step()
     assert status_of(world, undoing).state is DecisionState.DONE  # type: ignore[attr-defined]
@@ -114,16 +114,16 @@ def test_a_recovery_that_waits_already_is_approved_instead() -> None:
     world.break_gpu("GPU-0-0")
     world.step()
     first = next(s.decision.id for s in world.loop.statuses() if s.decision.action is ActionKind.CORDON)
-    world.loop.approve(first, "bob")
+    world.loop.operator.approve(first, "bob")
     for _ in range(4):
         world.step()
     world.faults.clear()
     world.step()
     due = next(s.decision.id for s in world.loop.statuses() if s.decision.action is ActionKind.UNCORDON)
-    assert world.loop.undo(first, "ann") == due
+    assert world.loop.operator.undo(first, "ann") == due
     assert status_of(world, due).approved_by == "ann"  # type: ignore[attr-defined]
     with pytest.raises(Conflict, match=f"is being undone already, by decision {due}"):
-        world.loop.undo(first, "ann")
+        world.loop.operator.undo(first, "ann")
 
 
 def test_asking_twice_is_refused_and_asking_again_after_a_failure_is_not() -> None:
@@ -131,13 +131,13 @@ def test_asking_twice_is_refused_and_asking_again_after_a_failure_is_not() -> No
     first = done(world)
     good = world.executor.result
     world.executor.result = type(good)(False, "no answer")
-    undoing = world.loop.undo(first, "ann")
+    undoing = world.loop.operator.undo(first, "ann")
     with pytest.raises(Conflict, match="is being undone already"):
-        world.loop.undo(first, "ann")
+        world.loop.operator.undo(first, "ann")
     world.step()
     assert status_of(world, undoing).state is DecisionState.FAILED  # type: ignore[attr-defined]
     world.executor.result = good
-    again = world.loop.undo(first, "ann")
+    again = world.loop.operator.undo(first, "ann")
     assert again != undoing
     for _ in range(4):
         world.step()
@@ -153,7 +153,7 @@ def test_an_action_without_inverse_is_refused(action: ActionKind, says: str) -> 
     identity = done(world, action=action, category=Category.HARDWARE)
     before = len(world.journal.log)
     with pytest.raises(Conflict, match=says):
-        world.loop.undo(identity, "ann")
+        world.loop.operator.undo(identity, "ann")
     assert len(world.journal.log) == before
 
 
@@ -163,7 +163,7 @@ def test_what_has_not_been_done_is_refused() -> None:
     world.step()
     waiting = next(s.decision.id for s in world.loop.statuses() if s.decision.action is ActionKind.CORDON)
     with pytest.raises(Conflict, match="cordon was not done: the decision is held"):
-        world.loop.undo(waiting, "ann")
+        world.loop.operator.undo(waiting, "ann")
 
 
 def test_what_is_in_effect_no_more_is_refused() -> None:
@@ -173,23 +173,23 @@ def test_what_is_in_effect_no_more_is_refused() -> None:
     for _ in range(6):
         world.step()
     with pytest.raises(Conflict, match="cordon is in effect no more"):
-        world.loop.undo(first, "ann")
+        world.loop.operator.undo(first, "ann")
 
 
 def test_who_only_watches_undoes_nothing() -> None:
     world = World()
     first = done(world)
-    world.loop.policy = type(world.policy)(settings(mode=Mode.OBSERVE))
+    world.loop.operator.policy = type(world.policy)(settings(mode=Mode.OBSERVE))
     with pytest.raises(Conflict, match="rule hot only watches"):
-        world.loop.undo(first, "ann")
+        world.loop.operator.undo(first, "ann")
 
 
 def test_nobody_undoes_nothing() -> None:
     world = World()
     with pytest.raises(Conflict, match="no decision 0000 is known"):
-        world.loop.undo("0000", "ann")
+        world.loop.operator.undo("0000", "ann")
     with pytest.raises(InputError, match="person's name"):
-        world.loop.undo("0000", " ")
+        world.loop.operator.undo("0000", " ")
 
 
 def test_the_journal_s_entries_about_a_decision_are_known() -> None:

@@ -242,7 +242,7 @@ def test_the_breakers_notification_ends_when_a_person_closes_it() -> None:
     tripped = [m.key for m in rig.channels[0].taken if m.first.rule == "breaker"]
     assert len(tripped) == 1
     rig.world.faults.clear()
-    rig.world.loop.reset_breaker("ann")
+    rig.world.loop.operator.reset_breaker("ann")
     rig.world.step()
     assert tripped[0] in [m.key for m in rig.channels[0].taken if m.resolved]
 
@@ -399,4 +399,4 @@ def test_who_is_told_of_a_proposal_is_told_how_to_approve_it() -> None:
     proposal = rig.world.only(ActionKind.CORDON).decision.id
     facts = dict(text_of(room.taken[0], LINKS, "en").facts)
     assert facts["to approve"] == f"tocsin approve {proposal}"
-    rig.world.loop.approve(proposal, "ann")
+    rig.world.loop.operator.approve(proposal, "ann")

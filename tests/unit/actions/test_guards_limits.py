@@ -229,14 +229,14 @@ def test_breaker_trips_on_distinct_causes_before_the_last_of_them_runs() -> None
 def test_breaker_is_reset_by_a_named_person_only() -> None:
     world = World(settings(breaker_root_causes=1))
     with pytest.raises(Conflict, match="not tripped"):
-        world.loop.reset_breaker("ann")
+        world.loop.operator.reset_breaker("ann")
     world.break_gpu("GPU-0-0")
     world.step()
     assert world.executor.done == []
     for nobody in ("", "  ", "tocsin"):
         with pytest.raises(InputError, match="actor"):
-            world.loop.reset_breaker(nobody)
-    world.loop.reset_breaker("ann")
+            world.loop.operator.reset_breaker(nobody)
+    world.loop.operator.reset_breaker("ann")
     world.step()
     assert len(world.executor.done) == 1
 

@@ -60,7 +60,7 @@ def test_a_new_mode_reaches_decisions_that_wait() -> None:
 
 def test_pause_holds_until_resume_and_names_the_person() -> None:
     world = World()
-    world.loop.pause("ann", "power works")
+    world.loop.operator.pause("ann", "power works")
     world.break_gpu("GPU-0-0")
     world.step()
     assert "paused by ann" in world.verdict("pause").reason
@@ -68,17 +68,17 @@ def test_pause_holds_until_resume_and_names_the_person() -> None:
     assert world.executor.done == []
     assert len(world.notifier.told) == 1
     with pytest.raises(Conflict, match="already paused by ann"):
-        world.loop.pause("bob")
-    world.loop.resume("bob")
+        world.loop.operator.pause("bob")
+    world.loop.operator.resume("bob")
     world.step()
     assert len(world.executor.done) == 1
     with pytest.raises(Conflict, match="not paused"):
-        world.loop.resume("bob")
+        world.loop.operator.resume("bob")
 
 
 def test_pause_survives_a_restart() -> None:
     world = World()
-    world.loop.pause("ann")
+    world.loop.operator.pause("ann")
     world.restart()
     world.break_gpu("GPU-0-0")
     world.step()
@@ -119,23 +119,23 @@ def test_propose_waits_for_a_named_person() -> None:
     identity = world.only().decision.id
     assert identity in world.verdict("approval").reason
     with pytest.raises(InputError, match="actor"):
-        world.loop.approve(identity, " ")
-    world.loop.approve(identity, "ann")
+        world.loop.operator.approve(identity, " ")
+    world.loop.operator.approve(identity, "ann")
     assert world.only().state is DecisionState.APPROVED
     with pytest.raises(Conflict, match="already approved by ann"):
-        world.loop.approve(identity, "bob")
+        world.loop.operator.approve(identity, "bob")
     world.step()
     assert world.only().state is DecisionState.VERIFYING
     assert world.only().approved_by == "ann"
     with pytest.raises(Conflict, match="already verifying"):
-        world.loop.approve(identity, "ann")
+        world.loop.operator.approve(identity, "ann")
 
 
 def test_approval_survives_a_restart_and_other_guards_are_asked_again() -> None:
     world = World(settings(mode=Mode.PROPOSE))
     world.break_gpu("GPU-0-0")
     world.step()
-    world.loop.approve(world.only().decision.id, "ann")
+    world.loop.operator.approve(world.only().decision.id, "ann")
     world.restart()
     world.stale.add("GPU-0-0")
     world.step()
@@ -151,11 +151,11 @@ def test_approval_is_refused_where_it_is_pointless() -> None:
     world.break_gpu("GPU-0-0")
     world.step()
     with pytest.raises(Conflict, match="observe"):
-        world.loop.approve(world.only().decision.id, "ann")
+        world.loop.operator.approve(world.only().decision.id, "ann")
     with pytest.raises(Conflict, match="no decision"):
-        world.loop.approve("0" * 16, "ann")
+        world.loop.operator.approve("0" * 16, "ann")
     with pytest.raises(Conflict, match="only notifies"):
-        world.loop.approve(world.only(ActionKind.NOTIFY).decision.id, "ann")
+        world.loop.operator.approve(world.only(ActionKind.NOTIFY).decision.id, "ann")
 
 
 def test_an_expired_proposal_is_not_approved() -> None:
@@ -164,7 +164,7 @@ def test_an_expired_proposal_is_not_approved() -> None:
     world.step()
     world.clock.advance(60_000)
     with pytest.raises(Conflict, match="expired"):
-        world.loop.approve(world.only().decision.id, "ann")
+        world.loop.operator.approve(world.only().decision.id, "ann")
 
 
 def test_rejection_is_final_and_starts_a_hold_off_of_the_subject() -> None:
@@ -172,10 +172,10 @@ def test_rejection_is_final_and_starts_a_hold_off_of_the_subject() -> None:
     world.break_gpu("GPU-0-0")
     world.step()
     identity = world.only().decision.id
-    world.loop.reject(identity, "ann", "not now")
+    world.loop.operator.reject(identity, "ann", "not now")
     assert world.only().state is DecisionState.REJECTED
     with pytest.raises(Conflict, match="already rejected"):
-        world.loop.reject(identity, "ann")
+        world.loop.operator.reject(identity, "ann")
     world.break_gpu("GPU-0-0", rule="hotter")
     world.restart()
     world.step()
@@ -188,8 +188,8 @@ def test_rejection_is_final_and_starts_a_hold_off_of_the_subject() -> None:
 
 def test_hold_off_of_a_host_covers_its_gpus_and_that_of_a_gpu_its_hosts_cordon() -> None:
     world = World()
-    world.loop.release(Subject(SubjectKind.HOST, "node-0"), "ann")
-    world.loop.release(Subject(SubjectKind.GPU, "GPU-1-0"), "ann")
+    world.loop.operator.release(Subject(SubjectKind.HOST, "node-0"), "ann")
+    world.loop.operator.release(Subject(SubjectKind.GPU, "GPU-1-0"), "ann")
     for uuid in ("GPU-0-0", "GPU-1-1", "GPU-2-0"):
         world.break_gpu(uuid)
     world.step()
@@ -198,7 +198,7 @@ def test_hold_off_of_a_host_covers_its_gpus_and_that_of_a_gpu_its_hosts_cordon()
 
 def test_hold_off_of_a_host_covers_the_scale_in_that_would_take_it() -> None:
     world = World()
-    world.loop.release(Subject(SubjectKind.HOST, "node-1"), "ann")
+    world.loop.operator.release(Subject(SubjectKind.HOST, "node-1"), "ann")
     view = replace(world.view(), controls=world.loop.controls())
     pool = finding(Subject(SubjectKind.POOL, "default"), world.clock.now_ms(), action=ActionKind.SCALE_IN)
     world.faults["idle"] = pool
@@ -218,7 +218,7 @@ def test_releasing_a_host_frees_it_cancels_the_incident_and_holds_off() -> None:
     for _ in range(4):
         world.step()
     assert len(world.loop.controls().effects) == 1
-    world.loop.release(Subject(SubjectKind.HOST, "node-0"), "ann", "looked at it")
+    world.loop.operator.release(Subject(SubjectKind.HOST, "node-0"), "ann", "looked at it")
     assert world.loop.controls().effects == {}
     world.step(advance=HOUR)
     world.step()

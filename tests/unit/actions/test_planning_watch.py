@@ -28,7 +28,7 @@ def demo(folder: Path, **planning: Any) -> Demo:
         }
     )
     made = Demo(demo_settings(wanted, folder), T0)
-    made.brain.actions.resume("test")
+    made.brain.actions.operator.resume("test")
     return made
 
 

@@ -40,7 +40,7 @@ def _after(world: World, steps: int = 1) -> World:
 
 def _paused() -> World:
     world = _world()
-    world.loop.pause("ann", "power works")
+    world.loop.operator.pause("ann", "power works")
     return _after(world)
 
 
@@ -90,7 +90,7 @@ def _opted_out() -> World:
 
 def _left_alone() -> World:
     world = _after(_world(mode="propose"))
-    world.loop.reject(world.only().decision.id, "ann")
+    world.loop.operator.reject(world.only().decision.id, "ann")
     world.break_gpu("GPU-0-0", rule="b")
     return _after(world)
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import structlog
 
 from tocsin.actions.executors.registry import Dependencies, SimulatedPort, build_executor
+from tocsin.actions.loop.execution import Threads
 from tocsin.actions.loop.loop import ActionLoop
 from tocsin.actions.loop.routing import Routing, build_routing
-from tocsin.actions.loop.workers import Threads
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.notifications.fanout import build_notifier
 from tocsin.actions.notifications.webhook import WebhookSender
