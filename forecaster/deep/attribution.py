@@ -32,11 +32,6 @@ class Attributions:
     score: Floats
     typical: Floats
 
-    def by_metric(self) -> dict[str, Floats]:
-        """float64[n] for each channel, and for each feature as ``feature:NAME``."""
-        channels = {name: self.sequence[:, :, i].sum(axis=1) for i, name in enumerate(self.channels)}
-        return channels | {f"feature:{name}": self.static[:, i] for i, name in enumerate(self.features)}
-
     def by_time(self) -> Floats:
         """float64[n, steps]."""
         return np.asarray(self.sequence.sum(axis=2), np.float64)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from tocsin.domain.clock import DAY
-from tocsin.forecaster.features.examples import NEVER, Codes, Examples, Ints, Mask
+from tocsin.forecaster.features.examples import NEVER, Codes, Ints, Mask
 from tocsin.forecaster.features.onsets import Onset
 
 GAP_MS = 3 * DAY
@@ -60,18 +60,6 @@ def label(
         event_ms[rows], event_class[rows], free = _next(at_ms[rows], own, gap_ms)
         keep[rows] &= free
     return Labels(keep, event_ms, event_class, until_ms)
-
-
-def of_class(examples: Examples, classes: Collection[str]) -> Examples:
-    """`examples` that ask for onsets of `classes` alone: where another comes first, nothing is known from there on."""
-    mine = np.isin(examples.event_class, list(classes))
-    other = ~mine & (examples.event_ms != NEVER)
-    return replace(
-        examples,
-        event_ms=np.where(mine, examples.event_ms, NEVER),
-        event_class=np.where(mine, examples.event_class, ""),
-        until_ms=np.where(other, np.minimum(examples.until_ms, examples.event_ms - 1), examples.until_ms),
-    )
 
 
 def _next(at_ms: Ints, onsets: Sequence[Onset], gap_ms: int) -> tuple[Ints, npt.NDArray[np.str_], Mask]:

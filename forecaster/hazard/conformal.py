@@ -41,13 +41,6 @@ class Quiet:
             raise InputError("share", share, f"only the highest {kept:.2%} of scores are kept", "ask for less")
         return float(self.scores[first])
 
-    def p_value(self, score: Floats) -> Floats:
-        """float64[n]: how likely a quiet row scores at least as high as each of `score`. Below the lowest score that is
-        kept it is too low."""
-        above = np.append(np.cumsum(self.weights)[::-1], 0.0)
-        at_least = above[np.searchsorted(self.scores[::-1], score, side="left")]
-        return np.asarray((at_least + 1) / (self.total + 1), np.float64)
-
 
 def quiet(scores: Floats, weights: Floats, keep: int = KEPT) -> Quiet:
     """From the scores of rows without an onset, NaN left out."""

@@ -61,11 +61,6 @@ class Ensemble:
         self._ranks: list[list[Ranks]] = []
         self._maps: list[Map] = []
 
-    @property
-    def weighted_members(self) -> list[tuple[Scorer, float]]:
-        """The members with their weights."""
-        return [(member, float(weight)) for member, weight in zip(self.members, self._weights, strict=True)]
-
     def fit(self, examples: Examples) -> None:
         rows = known_rows(examples, (), self.settings)
         require(self.name, rows, self.settings)

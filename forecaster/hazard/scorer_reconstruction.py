@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tocsin.forecaster.features.examples import Examples, Floats, Ints, Singles
-from tocsin.forecaster.hazard.peers import apart, companies
+from tocsin.forecaster.features.examples import Floats, Ints, Singles
+from tocsin.forecaster.hazard.peers import apart
 from tocsin.forecaster.hazard.prepare import Preparation, from_arrays, prepare
 from tocsin.forecaster.hazard.reconstruct import Reconstruction, reconstruction, strangest
 from tocsin.forecaster.hazard.scorer import State
@@ -56,15 +56,6 @@ class ReconstructionScorer(UnseenScorer[Settings]):
 
     def _strange(self, x: Singles, company: Ints) -> Floats:
         return strangest(self._residuals(x, company), self.settings.top)
-
-    def attributions(self, examples: Examples) -> Floats:
-        """float64[n, features]: how far each of `features` is from where it should be, in its usual spreads; 0 where it
-        is missing or never varied."""
-        assert self._preparation is not None
-        made = np.zeros((len(examples), len(self.features)))
-        company = companies(examples.group, examples.at_ms)
-        made[:, self._preparation.columns] = np.nan_to_num(self._residuals(self._aligned(examples), company))
-        return made
 
     def _parts(self) -> tuple[Arrays, dict[str, object]]:
         assert self._preparation is not None

@@ -81,10 +81,6 @@ class RulesScorer(RiskScorer[Settings]):
                 made[:, place] |= np.isfinite(values) & ((values >= limit) if when == ">=" else (values <= limit))
         return made
 
-    def attributions(self, examples: Examples) -> Floats:
-        """float64[n, features]: the weight of each term that holds; the features are the patterns of the terms."""
-        return np.asarray(self.holding(examples) * self._weights, np.float64)
-
     def points(self, examples: Examples) -> Floats:
         """float64[n]: sum of the weights of the terms that hold."""
         return np.asarray(self.holding(examples) @ self._weights, np.float64)

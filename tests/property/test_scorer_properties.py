@@ -47,13 +47,6 @@ def test_no_more_quiet_rows_than_promised_are_above_the_threshold(scores: list[f
 
 
 @given(SCORES, SCORES)
-def test_a_higher_score_has_no_higher_p_value(scores: list[float], asked: list[float]) -> None:
-    made = quiet(np.array(scores), np.ones(len(scores))).p_value(np.sort(np.array(asked)))
-    assert (np.diff(made) <= 0).all()
-    assert ((made > 0) & (made <= 1)).all()
-
-
-@given(SCORES, SCORES)
 def test_ranks_keep_the_order_within_0_and_1(reference: list[float], asked: list[float]) -> None:
     scores = np.sort(np.array(asked))
     made = rank_table(np.array(reference), np.ones(len(reference))).apply(scores)

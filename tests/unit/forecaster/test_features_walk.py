@@ -30,7 +30,6 @@ from tocsin.forecaster.features import (
 )
 from tocsin.forecaster.features.channels import SEQUENCE
 from tocsin.forecaster.features.examples import NEVER, Examples
-from tocsin.forecaster.features.labels import of_class
 from tocsin.forecaster.features.onsets import Onset
 from tocsin.forecaster.features.readings import jobs_of
 from tocsin.sim.fleet import SimulatedFleet
@@ -158,18 +157,6 @@ def test_what_froze_is_seen_until_it_is_known_to_be_frozen(walked: Examples) -> 
     assert early.sequences is not None
     rows = np.flatnonzero((early.device == 3) & (early.at_ms == START + 151 * STEP))
     assert np.isfinite(early.sequences.take(rows)[0, -6:, heat]).all()
-
-
-def test_asking_for_one_class_alone(walked: Examples) -> None:
-    memory = of_class(walked, ["memory"])
-    assert set(memory.event_class) == {"", "memory"}
-    happened, known = memory.label(48 * HOUR)
-    of_bus = walked.event_class == "bus"
-    assert of_bus.any()
-    # The fault of the bus says nothing about memory, and what would have come after it is not known.
-    assert not happened[of_bus].any()
-    assert not known[of_bus].any()
-    same(of_class(walked, ["memory", "bus"]), walked)
 
 
 def test_a_simulated_fault_is_labelled_and_leaves_its_marks() -> None:

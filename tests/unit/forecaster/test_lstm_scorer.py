@@ -211,8 +211,8 @@ def test_attributions_add_up_and_name_the_ramp(fitted: LstmScorer) -> None:
     found = fitted.attributions(unseen, worst)
     assert np.abs(found.gap()).max() < 0.01 * np.abs(found.score - found.typical).max()
     assert 1 / (1 + np.exp(-found.score)) == pytest.approx(fitted.score(unseen)[worst, -1], rel=1e-3)
-    shares = found.by_metric()
-    assert set(shares) == {*CHANNELS, "feature:age", "feature:repairs"}
+    shares = dict(zip(found.channels, found.sequence.sum(axis=1).T, strict=True))
+    assert (set(shares), found.features) == (set(CHANNELS), ("age", "repairs"))
     assert max(shares, key=lambda name: float(shares[name].mean())) == "heat"
     assert shares["heat"].mean() > 0.8 * (found.score - found.typical).mean()
     time = found.by_time()

@@ -15,7 +15,6 @@ from tocsin.forecaster.features.plan import Plan
 from tocsin.forecaster.features.table import names_of
 from tocsin.forecaster.hazard import registry
 from tocsin.forecaster.hazard.calibration import log_odds
-from tocsin.forecaster.hazard.explained import strongest
 from tocsin.forecaster.hazard.scorer import NotEnoughData
 from tocsin.forecaster.hazard.scorer_boosting import BoostingScorer
 from tocsin.forecaster.hazard.scorer_boosting import build as boosting
@@ -285,37 +284,3 @@ def test_members_with_other_horizons_are_refused() -> None:
         ensemble(members=["hazard"], of={"hazard": {"horizons_ms": [HOUR]}})
     with pytest.raises(InputError, match="hazard has others"):
         registry.build("calibrated", of={"horizons_ms": [HOUR]})
-
-
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("hazard", STIFF),
-        ("boosting", SMALL["boosting"]),
-        ("reconstruction", {}),
-        ("rules", SMALL["rules"]),
-        ("calibrated", {"of": STIFF}),
-        (
-            "ensemble",
-            {
-                "members": ["hazard", "reconstruction", "isolation"],
-                "of": {"hazard": STIFF, "isolation": {"trees": 60}},
-                "refit": False,
-            },
-        ),
-    ],
-)
-def test_the_strongest_contributions_name_the_signs(name: str, settings: dict[str, object]) -> None:
-    scorer = registry.build(name, **settings)
-    scorer.fit(PAST)
-    found = strongest(scorer, single(heat=76.0, errors=40.0), 2)[0]
-    names = {one.feature for one in found}
-    assert names == ({"heat", "err*"} if name == "rules" else {"heat", "errors"})
-    assert all(one.share > 0 for one in found)
-    assert sum(one.share for one in found) <= 1 + 1e-9
-
-
-def test_a_scorer_that_cannot_explain_gives_no_contributions() -> None:
-    scorer = isolation()
-    scorer.fit(PAST)
-    assert strongest(scorer, single()) == [()]

@@ -256,7 +256,6 @@ def test_the_conformal_threshold_counts_exactly() -> None:
     kept = quiet(np.arange(99, dtype=np.float64), np.ones(99))
     assert kept.threshold(0.05) == 94.0, "of 100 exchangeable scores five are above the 95th"
     assert kept.threshold(0.009) == np.inf
-    assert kept.p_value(np.array([98.0, 200.0, 94.0])).tolist() == [0.02, 0.01, 0.06]
     heavy = quiet(np.arange(99, dtype=np.float64), np.where(np.arange(99) == 98, 4.0, 1.0))
     assert heavy.threshold(0.05) == 97.0
     with pytest.raises(InputError, match="not between 0 and 1"):
