@@ -20,9 +20,9 @@ FLOOR = 1e-6
 def draw(curve: Curve, path: Path) -> None:
     """Write `curve` to `path`; the same curve gives the same file. Points that do not exist are left out."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Drawing
 
-    drawing = Figure(figsize=SIZE_INCHES, dpi=DOTS_PER_INCH, layout="constrained")
+    drawing = Drawing(figsize=SIZE_INCHES, dpi=DOTS_PER_INCH, layout="constrained")
     FigureCanvasAgg(drawing)
     axes = drawing.add_subplot()
     rare = curve.diagonal and _is_rare(curve)

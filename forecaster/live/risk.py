@@ -11,8 +11,9 @@ from tocsin.domain.finding import Evidence
 from tocsin.domain.identity import Gpu
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.subject import Subject, SubjectKind
-from tocsin.forecaster.features import FeatureBuilder, examples_now
+from tocsin.forecaster.features.builder import FeatureBuilder
 from tocsin.forecaster.features.examples import Examples, Floats, Ints
+from tocsin.forecaster.features.live import examples_now
 from tocsin.forecaster.hazard.artefact import Card
 from tocsin.forecaster.hazard.scorer import short_history
 from tocsin.forecaster.hazard.scorer_calibrated import Calibrated

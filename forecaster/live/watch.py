@@ -13,7 +13,10 @@ from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import InputError
 from tocsin.domain.identity import Gpu
 from tocsin.domain.prediction import Prediction
-from tocsin.forecaster.features import FeatureBuilder, Feed, Plan, restore, save
+from tocsin.forecaster.features.builder import FeatureBuilder
+from tocsin.forecaster.features.feed import Feed
+from tocsin.forecaster.features.plan import Plan
+from tocsin.forecaster.features.state import restore, save
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
 from tocsin.forecaster.live.place import RiskPlace
 from tocsin.forecaster.live.risk import RiskModel

@@ -18,8 +18,8 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.identity import Gpu
 from tocsin.domain.reading import Reading
-from tocsin.forecaster.features import Plan
 from tocsin.forecaster.features.examples import HORIZONS_MS, NEVER, Examples, HeldSequences
+from tocsin.forecaster.features.plan import Plan
 from tocsin.forecaster.features.table import names_of
 from tocsin.forecaster.hazard import registry
 from tocsin.forecaster.hazard.artefact import Card

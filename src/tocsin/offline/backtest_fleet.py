@@ -13,8 +13,8 @@ from tocsin.domain.clock import DAY, HOUR, Clock, to_iso
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.evaluation.forward import Forward, forward
 from tocsin.forecaster.evaluation.result import Result
-from tocsin.forecaster.features import Span, examples_from
 from tocsin.forecaster.features.examples import Examples
+from tocsin.forecaster.features.walk import Span, examples_from
 from tocsin.forecaster.lifecycle.engine import Engine
 from tocsin.store.port import Store
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tocsin.forecaster.features import Plan
+from tocsin.forecaster.features.plan import Plan
 from tocsin.forecaster.features.sequence import LARGEST, shown_values
 
 PLAN = Plan()

@@ -13,8 +13,8 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.forecaster.features import Plan
 from tocsin.forecaster.features.examples import NEVER, Examples, Floats
+from tocsin.forecaster.features.plan import Plan
 from tocsin.forecaster.features.table import names_of
 from tocsin.forecaster.hazard import registry
 from tocsin.forecaster.hazard.artefact import Card
@@ -234,7 +234,8 @@ def test_a_short_past_is_said(tmp_path: Path, book: CaseRecord, store: Store) ->
 
 
 def _builder(store: Store):  # type: ignore[no-untyped-def]
-    from tocsin.forecaster.features import FeatureBuilder, warm
+    from tocsin.forecaster.features.builder import FeatureBuilder
+    from tocsin.forecaster.features.feed import warm
 
     builder = FeatureBuilder(PLAN, GPUS)
     warm(builder, store, NOW)
