@@ -7,12 +7,23 @@ start and stays has a plateau, and a jump is a new job, not a trend.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from tocsin.domain.clock import MINUTE
+from tocsin.domain.clock import MINUTE, to_iso
+from tocsin.domain.finding import Evidence
+from tocsin.domain.identity import Gpu
+from tocsin.domain.metrics import split_variant
+from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.reading import Reading
+from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.forecaster.trend.statements import hours
+from tocsin.store.identity import is_bare
+from tocsin.store.port import Columns
 
 Floats = npt.NDArray[np.float64]
 
@@ -136,3 +147,199 @@ def _fit(values: Floats) -> tuple[Floats, Floats, Floats, Floats]:
     total = np.maximum((known**2).sum(axis=1) - count * mean**2, 0.0)
     rest = np.sqrt(np.maximum(total - slope**2 * spread, 0.0) / np.maximum(count - 2.0, 1.0))
     return slope, mean - slope * mean_at, np.maximum(rest, LEAST_NOISE) / np.sqrt(spread), weight.sum(axis=1)
+
+
+# The same for a running service: fed with every batch, it keeps the newest hours and says what fills up.
+
+NAME, VERSION = "filling", "1"
+IN_A_ROW = 2
+"""Minutes in a row that must say so before it is said."""
+LATE_MS = 2 * MINUTE
+"""How far a reading's instant may lie from when it came in (own choice: clocks, batches and retries take seconds)."""
+OUT_OF_MEMORY, FRAGMENTATION = "out_of_memory", "fragmentation"
+_WORDS = {
+    MEMORY.metric: ("memory", "显存"),
+    INSTANCE.metric: ("memory of a MIG instance", "MIG 实例的显存"),
+    HOLES.metric: ("allocator fragmentation", "分配器碎片率"),
+    LAYOUT.metric: ("MIG fragmentation", "MIG 碎片率"),
+}
+_TARGETS = {MEMORY: OUT_OF_MEMORY, INSTANCE: OUT_OF_MEMORY, HOLES: FRAGMENTATION, LAYOUT: FRAGMENTATION}
+_PLACE = {limit.metric: place for place, limit in enumerate(_TARGETS)}
+_STARTS = tuple(_PLACE)
+RECALLED = (MEMORY.metric, LAYOUT.metric)
+"""Plain metrics, whose past a store gives back by name."""
+
+
+class FillingWatch:
+    """Rows of the newest `PAST` minutes for every GPU that was ever read. Safe to use from several threads.
+
+    A value stands in the minute in which it came in; of several of a GPU within a minute the last counts, of several
+    processes or instances the fullest. A reading whose instant is more than `LATE_MS` away is left out: it tells
+    nothing of now, and a clock that is wrong on one node must not move the others' minutes.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._gpus: list[Gpu] = []
+        self._numbers: dict[str, int] = {}
+        self._kept = np.full((len(_TARGETS), 0, PAST), np.nan)
+        self._keys: list[list[str]] = []
+        self._said = np.zeros((len(_TARGETS), 0), np.int64)
+        self._step: int | None = None
+        self._found: list[_Filling] = []
+
+    def recall(self, columns: Columns, gpus: Sequence[Gpu], now_ms: int) -> None:
+        """Take up the past of the metrics in `columns` after a start; variants have none, and begin anew."""
+        with self._lock:
+            self._go_on(now_ms // STEP_MS)
+            rows = {gpu.uuid: self._row(gpu) for gpu in gpus if not gpu.is_mig}
+            known = np.array([rows.get(uuid, -1) for uuid in columns.gpus], np.int64)
+            age = now_ms // STEP_MS - columns.at_ms // STEP_MS
+            row = known[columns.gpu] if known.size else np.zeros(0, np.int64)
+            inside = (row >= 0) & (age >= 0) & (age < PAST)
+            for column, metric in enumerate(columns.metrics):
+                if metric in _PLACE:
+                    there = inside & np.isfinite(columns.values[:, column])
+                    self._kept[_PLACE[metric], row[there], PAST - 1 - age[there]] = columns.values[there, column]
+            for back in range(IN_A_ROW, 0, -1):
+                self._close(self._kept[:, :, :-back])
+
+    def take(self, readings: Sequence[Reading], now_ms: int) -> None:
+        """Readings that came in at `now_ms`."""
+        with self._lock:
+            self._go_on(now_ms // STEP_MS)
+            for reading in sorted(readings, key=lambda one: one.at_ms):
+                if abs(reading.at_ms - now_ms) <= LATE_MS and not reading.gpu.is_mig:
+                    row = self._row(reading.gpu)
+                    for place, (value, key) in _values(reading).items():
+                        self._kept[place, row, -1], self._keys[row][place] = value, key
+
+    def predictions(self, now_ms: int) -> list[Prediction]:
+        """What is expected to fill up by the newest minute that is over, a statement for each GPU and target: nothing
+        is said of the others."""
+        with self._lock:
+            self._go_on(now_ms // STEP_MS)
+            return [_statement(one, now_ms) for one in self._found]
+
+    def _go_on(self, step: int) -> None:
+        passed = 0 if self._step is None else min(max(step - self._step, 0), PAST)
+        # Whoever read the clock just before the minute turned comes a minute late; only a clock set back goes back.
+        if self._step is None or step != self._step - 1:
+            self._step = step
+        if not passed:
+            return
+        self._close(self._kept)
+        if passed > 1:  # a minute without a value ends every row of minutes
+            self._said[:] = 0
+            self._found = []
+        self._kept[:, :, :-passed] = self._kept[:, :, passed:].copy()
+        self._kept[:, :, -passed:] = np.nan
+
+    def _row(self, gpu: Gpu) -> int:
+        row = self._numbers.get(gpu.uuid)
+        if row is None:
+            row = self._numbers[gpu.uuid] = len(self._gpus)
+            self._gpus.append(gpu)
+            self._keys.append([limit.metric for limit in _TARGETS])
+            if row == self._kept.shape[1]:
+                more = max(64, row)  # twice as many, so that a fleet that introduces itself is not copied for each GPU
+                self._kept = np.concatenate([self._kept, np.full((len(_TARGETS), more, PAST), np.nan)], axis=1)
+                self._said = np.concatenate([self._said, np.zeros((len(_TARGETS), more), np.int64)], axis=1)
+        elif not is_bare(gpu):
+            self._gpus[row] = gpu  # it may have moved, or have been known by its UUID alone
+        return row
+
+    def _close(self, kept: Floats) -> None:
+        """The newest minute of `kept` is over: what has been due for `IN_A_ROW` minutes is said."""
+        found: dict[tuple[int, str], _Filling] = {}
+        for place, (limit, target) in enumerate(_TARGETS.items()):
+            told = _due(kept[place], limit)
+            self._said[place] = np.where(told.due, self._said[place] + 1, 0)
+            for row in np.flatnonzero(self._said[place] >= IN_A_ROW).tolist():
+                value = float(kept[place, row, -1])
+                key = self._keys[row][place]
+                one = _Filling(
+                    self._gpus[row], limit, target, key, value, float(told.steps[row]), float(told.slope[row])
+                )
+                found.setdefault((row, target), one)
+        self._found = list(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Filling:
+    """One that fills up: the metric or variant `key` stands at `value` and reaches the limit in `steps` (NaN: not
+    known), rising by `slope` a step."""
+
+    gpu: Gpu
+    limit: Limit
+    target: str
+    key: str
+    value: float
+    steps: float
+    slope: float
+
+
+def _values(reading: Reading) -> dict[int, tuple[float, str]]:
+    """The largest value of each watched metric that the reading has, and its key, by place."""
+    largest: dict[int, tuple[float, str]] = {}
+    for key, value in reading.values.items():
+        if key.startswith(_STARTS):
+            place = _PLACE.get(split_variant(key)[0])
+            if place is not None and (place not in largest or value > largest[place][0]):
+                largest[place] = (value, key)
+    return largest
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """By row: whether it is to be warned of, in how many minutes (NaN: not known), and how fast it rises."""
+
+    due: npt.NDArray[np.bool_]
+    steps: Floats
+    slope: Floats
+
+
+def _due(values: Floats, limit: Limit) -> _Due:
+    newest = values[:, -1]
+    below = np.isfinite(newest) & (newest < limit.limit)
+    due, steps, slope = below.copy(), np.full(len(values), np.nan), np.full(len(values), np.nan)
+    rows = np.flatnonzero(below)
+    if limit is LAYOUT:
+        due[rows] = stepped_up(values[rows])
+    elif rows.size:
+        told = outlook(values[rows], limit.limit)
+        due[rows] = told.steps <= limit.ahead_steps
+        steps[rows], slope[rows] = told.steps, told.slope
+    return _Due(due, steps, slope)
+
+
+def _statement(one: _Filling, now_ms: int) -> Prediction:
+    english, chinese = _WORDS[one.limit.metric]
+    limit, value = one.limit.limit, one.value
+    where = f"{one.gpu.host} GPU {'?' if one.gpu.index is None else one.gpu.index}"
+    eta_ms = None if np.isnan(one.steps) else now_ms + round(one.steps * STEP_MS)
+    if eta_ms is None:
+        text = f"{where}: {english} has begun to grow (now {value:.1%}; from {limit:.0%} on larger instances stay out)."
+        text_zh = f"{where}：{chinese}开始上升（当前 {value:.1%}）；超过 {limit:.0%} 后较大的实例将无法创建。"
+    else:
+        ahead = hours(eta_ms - now_ms)
+        text = f"{where}: {english} grows without a plateau and reaches {limit:.1%} in {ahead}, at {to_iso(eta_ms)}."
+        text_zh = f"{where}：{chinese}持续上升、没有平台，预计在 {to_iso(eta_ms)} 达到 {limit:.1%}。"
+    rise = "in steps" if np.isnan(one.slope) else f"{one.slope * 60:.1%} an hour"
+    return Prediction(
+        subject=Subject(SubjectKind.GPU, one.gpu.uuid, one.gpu.host, one.gpu.pool),
+        target=one.target,
+        at_ms=now_ms,
+        horizon_ms=max(one.limit.ahead_steps, 1) * STEP_MS,
+        status=PredictionStatus.CROSSING,
+        model=NAME,
+        model_version=VERSION,
+        sentence=text,
+        sentence_zh=text_zh,
+        metric=one.key,
+        threshold=limit,
+        value=value,
+        eta_ms=eta_ms,
+        evidence=(Evidence(one.limit.metric, f"rises {rise}", now_ms, value),),
+        simulated=one.gpu.simulated,
+    )

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from tocsin.forecaster.features.examples import Examples, Ints, Sequences, Singles
-from tocsin.forecaster.hazard.prepare import Preparation, prepare
-from tocsin.forecaster.hazard.rows import aligned
+from tocsin.forecaster.hazard.rows import Preparation, aligned, prepare
 
 SCALE_ROWS = 1024
 """Windows from which the scale of the channels is learned."""

@@ -1,13 +1,25 @@
-"""The network: patches of steps with their gaps, an LSTM over them, pooling, fusion with what does not change."""
+"""The network: patches of steps with their gaps, an LSTM over them, pooling, fusion with what does not change.
+
+Also how it is stored, and where torch computes.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from tocsin.domain.errors import InputError, Unavailable
+from tocsin.forecaster.deep.inputs import Encoder
+from tocsin.forecaster.hazard.rows import from_arrays
+from tocsin.forecaster.hazard.scorer import Json, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +123,107 @@ class Network(nn.Module):
         states = self.lstm(steps)[0]
         weight = torch.softmax(self.attention(states), dim=1)
         return torch.cat([states[:, -1], (weight * states).sum(dim=1)], dim=1)
+
+
+# Networks and encoders as plain data and arrays, for safetensors.
+
+Arrays = dict[str, npt.NDArray[np.generic]]
+
+
+def encoder_parts(encoder: Encoder) -> tuple[Json, Arrays]:
+    """The encoder as JSON and arrays."""
+    arrays: Arrays = {}
+    for part, how in (("past", encoder.past), ("static", encoder.static)):
+        if how is not None:
+            arrays |= {f"{part}.{name}": value for name, value in how.arrays().items()}
+    about: Json = {
+        "channels": list(encoder.channels),
+        "steps": encoder.steps,
+        "padded": encoder.padded,
+        "features": list(encoder.features),
+    }
+    return about, arrays
+
+
+def encoder_from(state: State) -> Encoder:
+    """The reverse of `encoder_parts`."""
+    about = cast("Mapping[str, Any]", state.settings["encoder"])
+    parts = {part: _below(state.arrays, f"{part}.") for part in ("past", "static")}
+    past, static = (from_arrays(part) if part else None for part in parts.values())
+    channels, features = tuple(about["channels"]), tuple(about["features"])
+    return Encoder(channels, int(about["steps"]), int(about["padded"]), past, features, static)
+
+
+def network_parts(networks: Sequence[Network]) -> Arrays:
+    """All weights, by network and name."""
+    return {
+        f"network{i}.{name}": value.detach().cpu().numpy().copy()
+        for i, network in enumerate(networks)
+        for name, value in network.state_dict().items()
+    }
+
+
+def network_from(state: State) -> tuple[Network, ...]:
+    """The networks of a state, ready to score. Raises InputError where weights are missing or do not fit."""
+    shape = Shape(**cast("dict[str, Any]", state.settings["shape"]))
+    networks = []
+    for i in range(int(cast("int", state.settings["members"]))):
+        with torch.random.fork_rng(devices=[]):
+            network = Network(shape)
+        weights = {name: torch.from_numpy(np.array(v)) for name, v in _below(state.arrays, f"network{i}.").items()}
+        try:
+            network.load_state_dict(weights)
+        except RuntimeError as error:
+            problem = "the weights are not those of this network"
+            raise InputError("state", f"network {i}", problem, "use the state of a fitted scorer") from error
+        networks.append(network.eval())
+    return tuple(networks)
+
+
+def _below(arrays: Mapping[str, npt.NDArray[np.generic]], prefix: str) -> Arrays:
+    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
+
+
+# Where torch computes, and that nobody else notices: its global state is set for a block and put back after it.
+
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def pick(device: str) -> torch.device:
+    """The device of a setting; ``auto`` takes CUDA where there is one. Raises InputError, Unavailable without CUDA."""
+    if device not in DEVICES:
+        raise InputError("device", device, "no such device", f"use one of {', '.join(DEVICES)}")
+    there = torch.cuda.is_available()
+    if device == "cuda" and not there:
+        raise Unavailable("device cuda: torch sees no CUDA device; use device auto or cpu")
+    return torch.device("cuda" if there and device != "cpu" else "cpu")
+
+
+@contextmanager
+def settled(device: torch.device, threads: int, seed: int = 0) -> Iterator[None]:
+    """Threads, seed, float32 and deterministic algorithms for the block; after it all is as it was before.
+
+    On CUDA the LSTM kernels are asked to be deterministic and to leave out TF32; sums may still differ from the CPU's
+    in the last digits.
+    """
+    before = (
+        torch.get_num_threads(),
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    cuda = device.type == "cuda"
+    with (
+        torch.random.fork_rng(devices=[torch.cuda.current_device()] if cuda else []),
+        torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False),
+    ):
+        try:
+            torch.set_num_threads(threads)
+            torch.set_default_dtype(torch.float32)
+            torch.use_deterministic_algorithms(not cuda)
+            torch.manual_seed(seed)
+            yield
+        finally:
+            torch.set_num_threads(before[0])
+            torch.set_default_dtype(before[1])
+            torch.use_deterministic_algorithms(before[2], warn_only=before[3])

@@ -16,8 +16,16 @@ import numpy.typing as npt
 from tocsin.domain.clock import HOUR, MINUTE, SECOND
 from tocsin.domain.identity import Gpu
 from tocsin.domain.usage import Group, Usage
-from tocsin.forecaster.diagnosis.idle import IDLE_UTILIZATION, Mask, free, held_idle, stranded
-from tocsin.forecaster.diagnosis.window import Floats, WindowMeans, means
+from tocsin.forecaster.diagnosis.window import (
+    IDLE_UTILIZATION,
+    Floats,
+    Mask,
+    WindowMeans,
+    free,
+    held_idle,
+    means,
+    stranded,
+)
 from tocsin.store.port import Columns
 
 CELL_MS = 15 * MINUTE

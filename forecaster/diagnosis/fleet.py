@@ -4,28 +4,248 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
+import numpy.typing as npt
 
-from tocsin.domain.clock import HOUR, MINUTE
+from tocsin.domain.clock import HOUR, MINUTE, SECOND
 from tocsin.domain.diagnosis import Diagnosis, Kind, Verdict
 from tocsin.domain.finding import Evidence
 from tocsin.domain.identity import Gpu
 from tocsin.domain.owner import Owner
-from tocsin.forecaster.diagnosis import requests, signals
-from tocsin.forecaster.diagnosis.idle import IDLE_UTILIZATION, free, held_idle, stranded
-from tocsin.forecaster.diagnosis.memory import Growth, memory_trend, orphaned
-from tocsin.forecaster.diagnosis.requests import Pattern, request_pattern
-from tocsin.forecaster.diagnosis.stages import diagnose_job
-from tocsin.forecaster.diagnosis.window import Job, WindowMeans, jobs, means
-from tocsin.forecaster.diagnosis.words import REMEDIES
+from tocsin.forecaster.diagnosis import stages as signals
+from tocsin.forecaster.diagnosis.stages import REMEDIES, diagnose_job
+from tocsin.forecaster.diagnosis.window import (
+    IDLE_UTILIZATION,
+    Job,
+    WindowMeans,
+    free,
+    held_idle,
+    jobs,
+    means,
+    stranded,
+)
 from tocsin.store.grid import by_gpu
 from tocsin.store.port import Columns, Series
+
+# Whether memory leaks: it grows without a plateau, or is held where no process is left.
+
+Instants = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+PARTS = 12
+"""Parts of the window of which the lowest value counts: what a step needs for a moment is no growth."""
+MIN_SPAN_MS = 20 * MINUTE
+MIN_SAMPLES = 3 * PARTS
+AGREE = 0.8
+"""Least Kendall's tau between time and the parts' lows."""
+GROWN = 0.01
+"""Least growth over the window, as a share of the GPU's memory."""
+STILL = 0.5
+"""Growth in the last third of the window must be at least this share of its fair part; less is a plateau."""
+ORPHAN_BYTES = 1 << 30
+"""Memory above what idle GPUs of the model hold, with no process, from which on something was left behind."""
+
+
+class Growth(StrEnum):
+    """How memory behaves."""
+
+    GROWING = "growing"
+    PLATEAU = "plateau"
+    """It grew and stopped: caches that filled up."""
+    STEADY = "steady"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """`bytes_per_hour` is the growth over the window; `full_ms` how long until `total` is reached at that pace, None
+    where it does not grow; `reason` says why nothing is known."""
+
+    growth: Growth
+    bytes_per_hour: float = 0.0
+    full_ms: int | None = None
+    reason: str = ""
+
+
+def memory_trend(at_ms: Instants, used: Floats, total: float) -> Trend:
+    """The trend of `used` bytes (float64[n], NaN where missing) of a GPU with `total` bytes.
+
+    Mann's test on the lows of `PARTS` equal parts of the window: robust against what comes and goes within a part.
+    """
+    known = np.isfinite(used)
+    at_ms, used = at_ms[known], used[known]
+    if used.size < MIN_SAMPLES or at_ms[-1] - at_ms[0] < MIN_SPAN_MS:
+        span = 0 if used.size == 0 else int(at_ms[-1] - at_ms[0])
+        needed = f"{MIN_SAMPLES} samples over {MIN_SPAN_MS // MINUTE} min needed"
+        return Trend(Growth.UNKNOWN, reason=f"{used.size} samples over {span // MINUTE} min, {needed}")
+    lows = _lows(at_ms, used)
+    if lows.size < PARTS:
+        return Trend(Growth.UNKNOWN, reason=f"gaps: {lows.size} of {PARTS} parts of the window have samples")
+    steps = np.sign(lows[None, :] - lows[:, None])[np.triu_indices(PARTS, 1)]
+    tau = float(steps.mean())
+    grown = float(lows[-1] - lows[0])
+    if tau < AGREE or grown < GROWN * total:
+        return Trend(Growth.STEADY)
+    third = PARTS // 3
+    late = float(lows[-1] - lows[-1 - third]) * (PARTS - 1) / third
+    pace = grown / (float(at_ms[-1] - at_ms[0]) * (PARTS - 1) / PARTS)
+    if late < STILL * grown:
+        return Trend(Growth.PLATEAU, pace * HOUR)
+    left = max(0.0, total - float(used[-1]))
+    return Trend(Growth.GROWING, pace * HOUR, int(left / pace))
+
+
+def _lows(at_ms: Instants, used: Floats) -> Floats:
+    edges = np.linspace(at_ms[0], at_ms[-1], PARTS + 1)
+    part = np.clip(np.searchsorted(edges, at_ms, side="right") - 1, 0, PARTS - 1)
+    starts = np.flatnonzero(np.diff(part, prepend=-1))
+    return np.minimum.reduceat(used, starts)
+
+
+def orphaned(used: Floats, processes: Floats, models: npt.NDArray[np.str_]) -> Floats:
+    """Bytes that each GPU holds without any process beyond what such a GPU holds at rest; 0 where that is little.
+
+    All of shape (gpus,); NaN where unknown. "At rest" is the least that a GPU of the model holds; a model of which
+    there is only one GPU in use or at rest says nothing of itself. Processes must be those of the whole host: an agent
+    in a container without the host's process namespace sees none.
+    """
+    found = np.zeros(used.size)
+    for model in np.unique(models):
+        mine = (models == model) & np.isfinite(used)
+        if mine.sum() < 2:
+            continue
+        excess = used - used[mine].min()
+        found = np.where(mine & (processes == 0) & (excess >= ORPHAN_BYTES), excess, found)
+    return found
+
+
+# Abuse of shared inference GPUs: floods of requests, and long jobs that pose as requests. Both are told from the
+# server's own past: a flood is many more arrivals than usual while a queue builds up; a long asynchronous job holds
+# its slots while hardly any request ends. Counts are those of ``vllm_*`` or of any server that gives the same.
+
+METRICS = (
+    "vllm_requests_running",
+    "vllm_requests_waiting",
+    "vllm_requests_finished_total",
+    "vllm_prompt_tokens_total",
+    "vllm_generation_tokens_total",
+    "vllm_request_latency_seconds_total",
+)
+
+NOW_MS = 5 * MINUTE
+"""The present: what is judged."""
+MIN_PAST = 4
+"""Least number of earlier windows of `NOW_MS` to compare with."""
+FLOOD = 3.0
+"""Arrivals of the present as a multiple of the usual ones (own choice)."""
+QUEUE = 1.0
+"""A flood also has at least this many requests waiting for each that runs."""
+LONG = 4.0
+"""Requests that end, now as a part of the usual; or time per request as a multiple of it (own choice)."""
+LONG_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """What the present looks like against the past; rates are per second."""
+
+    verdict: Verdict
+    arrivals: float = 0.0
+    usual_arrivals: float = 0.0
+    waiting: float = 0.0
+    running: float = 0.0
+    seconds_each: float | None = None
+    usual_seconds_each: float | None = None
+    tokens_each: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    arrivals: float
+    ended: float
+    running: float
+    waiting: float
+    seconds_each: float
+    tokens_each: float
+
+
+def request_pattern(at_ms: Instants, values: Floats, now_ms: int) -> Pattern:
+    """Judge one server by its `METRICS`, float64[n, 6] at `at_ms`, NaN where missing."""
+    windows = [
+        _window(at_ms, values, end, NOW_MS) for end in range(now_ms, int(at_ms[0]) if at_ms.size else 0, -NOW_MS)
+    ]
+    if not windows or windows[0] is None:
+        return Pattern(Verdict.NOT_ENOUGH_DATA, reason="no request figures in the last five minutes")
+    now, past = windows[0], [window for window in windows[1:] if window is not None]
+    if len(past) < MIN_PAST:
+        return Pattern(
+            Verdict.NOT_ENOUGH_DATA, reason=f"{len(past)} earlier windows of five minutes, {MIN_PAST} needed"
+        )
+    usual = float(np.median([window.arrivals for window in past]))
+    usual_ended = float(np.median([window.ended for window in past]))
+    usual_seconds = _median([window.seconds_each for window in past])
+    verdict = Verdict.HEALTHY
+    queued = now.waiting >= QUEUE * max(now.running, 1.0)
+    slow = np.isfinite(now.seconds_each) and now.seconds_each >= max(LONG * (usual_seconds or 0.0), LONG_SECONDS)
+    stuck = now.running >= 1.0 and usual_ended > 0 and now.ended <= usual_ended / LONG
+    if usual > 0 and now.arrivals >= FLOOD * usual and queued:
+        verdict = Verdict.FLOOD
+    elif now.arrivals < FLOOD * usual and (stuck or (slow and usual_seconds is not None)):
+        verdict = Verdict.LONG_REQUESTS
+    return Pattern(
+        verdict,
+        now.arrivals,
+        usual,
+        now.waiting,
+        now.running,
+        _known(now.seconds_each),
+        usual_seconds,
+        _known(now.tokens_each),
+    )
+
+
+def _window(at_ms: Instants, values: Floats, end_ms: int, span_ms: int) -> _Window | None:
+    rows = values[(at_ms > end_ms - span_ms - MINUTE) & (at_ms <= end_ms)]
+    instants = at_ms[(at_ms > end_ms - span_ms - MINUTE) & (at_ms <= end_ms)]
+    seen = np.isfinite(rows[:, :3]).all(axis=1)
+    rows, instants = rows[seen], instants[seen]
+    if len(rows) < 2:
+        return None
+    seconds = float(instants[-1] - instants[0]) / SECOND
+    running, waiting = rows[:, 0], rows[:, 1]
+    ended, prompt, generated, latency = (_increase(rows[:, place]) for place in range(2, 6))
+    in_system = running + waiting
+    came = max(0.0, ended + float(in_system[-1] - in_system[0]))
+    each = latency / ended if ended > 0 else np.nan
+    tokens = (prompt + generated) / ended if ended > 0 else np.nan
+    return _Window(came / seconds, ended / seconds, float(running.mean()), float(waiting.mean()), each, tokens)
+
+
+def _increase(values: Floats) -> float:
+    """How much a counter grew; one that started again counts from zero. NaN where it is not there."""
+    known = values[np.isfinite(values)]
+    if known.size < 2:
+        return float("nan")
+    steps = np.diff(known)
+    return float(np.where(steps >= 0, steps, known[1:]).sum())
+
+
+def _median(values: list[float]) -> float | None:
+    known = [value for value in values if np.isfinite(value)]
+    return float(np.median(known)) if known else None
+
+
+def _known(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
 
 USED, TOTAL, PROCESSES = "gpu_memory_used_bytes", "gpu_memory_total_bytes", "gpu_processes"
 STAGE_METRICS = tuple(dict.fromkeys((*signals.METRICS, USED, TOTAL, PROCESSES, "gpu_memory_used_ratio")))
 """Metrics of the newest window."""
-PAST_METRICS = (USED, *requests.METRICS)
+PAST_METRICS = (USED, *METRICS)
 """Metrics of the longer past."""
 STAGE_MS = 15 * MINUTE
 PAST_MS = 60 * MINUTE

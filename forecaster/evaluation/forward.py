@@ -9,11 +9,11 @@ import numpy as np
 
 from tocsin.domain.clock import DAY, HOUR, to_iso
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.evaluation.curves import lead_times, precision_recall
+from tocsin.forecaster.evaluation.engine import Engine, Local
 from tocsin.forecaster.evaluation.figures import DRAWS, population, standard
 from tocsin.forecaster.evaluation.leads import lead_table, warned
 from tocsin.forecaster.evaluation.leak import leak_factor
-from tocsin.forecaster.evaluation.ranking import budget_threshold
+from tocsin.forecaster.evaluation.ranking import budget_threshold, lead_times, precision_recall
 from tocsin.forecaster.evaluation.reliability import is_probability, reliability_curve, reliability_table
 from tocsin.forecaster.evaluation.result import Result, Section, Table
 from tocsin.forecaster.evaluation.split import Split, by_time, check_instants, walk_forward
@@ -21,7 +21,6 @@ from tocsin.forecaster.evaluation.trivial import BASE_RATES, RECENCY, base_rates
 from tocsin.forecaster.features.examples import Examples, Floats, Ints, Mask
 from tocsin.forecaster.hazard import registry
 from tocsin.forecaster.hazard.scorer import NotEnoughData, Scorer
-from tocsin.forecaster.lifecycle.engine import Engine, Local
 
 DATASET = "fleet"
 SOURCE = "telemetry and events of the fleet itself"

@@ -1,27 +1,39 @@
 """The one builder of features: training, backtest and service feed it and ask it alike.
 
 It is fed readings and events in the order of time and can be asked at any instant after them; what it has not been fed
-it cannot know. Work is numpy over all GPUs at once, and memory is two grids of time (see `rings`).
+it cannot know. It can be saved and taken up again. Work is numpy over all GPUs at once, and memory is two grids of time
+(see `rings`).
 """
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event
 from tocsin.domain.identity import Gpu
-from tocsin.forecaster.features.arrays import NOT_YET, Floats, Ints, Rows, Singles
-from tocsin.forecaster.features.channels import FROZEN, HARDWARE_EVENTS, OTHER_EVENTS, OWN_CHANNELS, REPORTED
-from tocsin.forecaster.features.layout import Layout, layout
+from tocsin.forecaster.features.arrays import NOT_YET, Bools, Floats, Ints, Rows, Singles
 from tocsin.forecaster.features.parts import parts_of
 from tocsin.forecaster.features.peers import place_of
-from tocsin.forecaster.features.plan import Plan
-from tocsin.forecaster.features.sequence import shown_values
+from tocsin.forecaster.features.plan import (
+    FROZEN,
+    HARDWARE_EVENTS,
+    OTHER_EVENTS,
+    OWN_CHANNELS,
+    REPORTED,
+    Kind,
+    Layout,
+    Plan,
+    layout,
+)
 from tocsin.forecaster.features.table import FeatureTable, names_of, values_of
 from tocsin.store.port import Columns
 
@@ -263,3 +275,80 @@ def _rounds(gpus: Rows) -> Iterator[Rows]:
         return
     for number in range(int(turn.max()) + 1):
         yield np.flatnonzero(turn == number)
+
+
+# Values of the grid as a network takes them, the same from the live builder and from a recorded grid.
+
+LARGEST = float(np.finfo(np.float16).max)
+"""A value beyond it, which no sound GPU reports, stands as it."""
+
+Halves = npt.NDArray[np.float16]
+
+
+def shown_values(plan: Plan, values: Singles, here: Bools) -> Halves:
+    """One step as sequences show it, float16[c, g], from `values` and `here` in the order of `plan.sequence`.
+
+    The growth of a counter is given as log(1 + growth), a missing value as NaN; the builder's own channels are 0 where
+    nothing came. Half precision is what recorded grids are kept in, so live sequences are rounded to it too.
+    """
+    counters, own = _masks(plan)
+    shown = values.copy()
+    shown[counters] = np.log1p(values[counters])
+    shown[~(here | own[:, None])] = np.nan
+    np.clip(shown, -LARGEST, LARGEST, out=shown)
+    return np.asarray(shown.astype(np.float16))
+
+
+@cache
+def _masks(plan: Plan) -> tuple[Bools, Bools]:
+    """Which channels of a sequence are counters, and which the builder's own."""
+    kinds = {channel.name: channel.kind for channel in plan.channels} | dict(OWN_CHANNELS)
+    own = {name for name, _ in OWN_CHANNELS}
+    counters = np.array([kinds[name] is Kind.COUNTER for name in plan.sequence])
+    return counters, np.array([name in own for name in plan.sequence])
+
+
+# A builder as arrays, so that a service that starts again need not read a month.
+
+VERSION = 1
+_ABOUT = "about"
+
+
+def save(builder: FeatureBuilder) -> dict[str, npt.NDArray[Any]]:
+    """Everything that `restore` needs: numeric arrays, one of them JSON text as bytes."""
+    parts = builder.parts
+    about = {
+        "version": VERSION,
+        "plan": _fingerprint(builder.plan),
+        "gpus": [{**asdict(gpu), "labels": dict(gpu.labels)} for gpu in parts.roster.gpus],
+        "jobs": dict(parts.roster.jobs),
+        "installed_ms": parts.installed_ms,
+        "events": dict(parts.happenings.known()),
+        "newest_ms": int(builder.newest_ms),
+        "late": builder.late,
+        "step": int(parts.rings.step),
+    }
+    text = json.dumps(about, ensure_ascii=False, sort_keys=True)
+    return {**parts.arrays.state(), _ABOUT: np.frombuffer(text.encode(), dtype=np.uint8).copy()}
+
+
+def restore(plan: Plan, state: Mapping[str, npt.NDArray[Any]]) -> FeatureBuilder:
+    """The builder that `save` was given. Raises InputError for a state of another plan or version, or none at all."""
+    remedy = "read the past from the store"
+    try:
+        about = json.loads(state[_ABOUT].tobytes())
+    except (KeyError, ValueError):
+        raise InputError("state", sorted(state)[:5], "not the state of a feature builder", remedy) from None
+    if about.get("version") != VERSION or about.get("plan") != _fingerprint(plan):
+        raise InputError("state", about.get("version"), "of another version or plan", remedy)
+    builder = FeatureBuilder(plan, [Gpu(**gpu) for gpu in about["gpus"]], installed_ms=about["installed_ms"])
+    builder.parts.arrays.restore(state)
+    builder.parts.rings.step = about["step"]
+    builder.parts.happenings.recall(about["events"])
+    builder.assign(about["jobs"])
+    builder.newest_ms, builder.late = about["newest_ms"], about["late"]
+    return builder
+
+
+def _fingerprint(plan: Plan) -> str:
+    return repr(plan)

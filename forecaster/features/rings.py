@@ -13,8 +13,7 @@ import numpy as np
 
 from tocsin.domain.clock import DAY
 from tocsin.forecaster.features.arrays import NOT_YET, Arrays, Bools, Floats, Rows, Singles
-from tocsin.forecaster.features.channels import Kind
-from tocsin.forecaster.features.plan import Plan
+from tocsin.forecaster.features.plan import Kind, Plan
 
 
 @dataclass(frozen=True, slots=True)

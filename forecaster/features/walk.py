@@ -1,4 +1,7 @@
-"""Examples from a recorded or simulated past: one walk forward in time with the builder that also serves live."""
+"""Examples from a recorded or simulated past: one walk forward in time with the builder that also serves live.
+
+Also the examples of now, on which scorers answer.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,12 @@ from tocsin.domain.event import Event
 from tocsin.domain.identity import Gpu
 from tocsin.domain.progress import work
 from tocsin.domain.reading import Reading
-from tocsin.forecaster.features.builder import FeatureBuilder
-from tocsin.forecaster.features.examples import Codes, Examples, Ints, Mask, Singles
-from tocsin.forecaster.features.feed import Source, chunk_of
-from tocsin.forecaster.features.labels import GAP_MS, label
-from tocsin.forecaster.features.onsets import QUIET_MS, Onset, onsets_of
-from tocsin.forecaster.features.plan import Plan
-from tocsin.forecaster.features.readings import Condenser, jobs_of
-from tocsin.forecaster.features.recording import RecordedSequences, Recording
+from tocsin.forecaster.features.builder import FeatureBuilder, shown_values
+from tocsin.forecaster.features.examples import NEVER, Codes, Examples, HeldSequences, Ints, Mask, Singles
+from tocsin.forecaster.features.feed import Condenser, Source, chunk_of, jobs_of
+from tocsin.forecaster.features.onsets import GAP_MS, QUIET_MS, Onset, label, onsets_of
+from tocsin.forecaster.features.plan import OWN_CHANNELS, Plan
+from tocsin.forecaster.features.rings import Rings
 from tocsin.store.port import Columns
 
 
@@ -272,3 +273,99 @@ def groups_of(gpus: Sequence[Gpu], group_of: Callable[[Gpu], str]) -> tuple[tupl
 
 def _joint(arrays: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     return np.concatenate([*arrays, np.empty(0, dtype)]).astype(dtype, copy=False)
+
+
+# The grid of a whole walk, kept once; the window of each row is gathered when it is asked for.
+
+Halves = npt.NDArray[np.float16]
+_NEVER = 255
+
+
+class Recording:
+    """Collects closed steps from number `first` on: half precision [g, steps, channels].
+
+    `known_after` says after how many steps it was known that a value only repeated an older one: a window that ended
+    earlier still shows it, as it was shown then.
+    """
+
+    def __init__(self, plan: Plan, first: int, steps: int) -> None:
+        self._plan = plan
+        self.first = first
+        own = {name for name, _ in OWN_CHANNELS}
+        self._nothing = np.array([0.0 if name in own else np.nan for name in plan.sequence], np.float16)
+        self._places = np.array([plan.names.index(name) for name in plan.sequence], dtype=np.intp)
+        self.values: Halves = np.empty((0, steps, len(plan.sequence)), np.float16)
+        self.known_after = np.empty((0, steps), np.uint8)
+
+    def add(self, rings: Rings, step: int, gpus: int) -> None:
+        """Keep `step`, which is closed or complete."""
+        self._grow(gpus)
+        place = step - self.first
+        if not 0 <= place < self.values.shape[1]:
+            return
+        values, here = rings.values(step)
+        self.values[:, place] = shown_values(self._plan, values[self._places], here[self._places]).T
+
+    def _grow(self, gpus: int) -> None:
+        have, steps, channels = self.values.shape
+        if gpus > have:
+            more = np.broadcast_to(self._nothing, (gpus - have, steps, channels))
+            self.values = np.concatenate([self.values, more])
+            self.known_after = np.concatenate([self.known_after, np.full((gpus - have, steps), _NEVER, np.uint8)])
+
+    def freeze(self, gpu: int, first: int, known: int) -> None:
+        """In step `known` it came out that steps `first` to `known` only repeated."""
+        for step in range(max(first, self.first), min(known + 1, self.first + self.values.shape[1])):
+            self.known_after[gpu, step - self.first] = min(known - step, _NEVER - 1)
+
+
+class RecordedSequences:
+    """Sequences of rows of (`device`, `last`): the GPU's number and the newest step of the window."""
+
+    def __init__(self, plan: Plan, recording: Recording, device: Codes, last: Ints) -> None:
+        self.channels, self.steps = plan.sequence, plan.steps
+        own = {name for name, _ in OWN_CHANNELS}
+        self._measured = np.array([name not in own for name in plan.sequence])
+        self._recording = recording
+        self._device = device
+        self._place = last - recording.first
+
+    def take(self, rows: Ints) -> Singles:
+        device = self._device[rows][:, None]
+        ends = self._place[rows][:, None]
+        places = ends - np.arange(self.steps - 1, -1, -1)
+        found: Singles = self._recording.values[device, places].astype(np.float32)
+        after = self._recording.known_after[device, places]
+        known = (after != _NEVER) & (places + after <= ends)
+        found[known[:, :, None] & self._measured] = np.nan
+        return found
+
+
+# The rows that a scorer answers on, at the present instant of a builder.
+
+
+def examples_now(builder: FeatureBuilder, now_ms: int) -> Examples:
+    """A row for each GPU that has been read, by number; nothing is known of what comes.
+
+    The same instants, features and sequences as a walk gives. Raises InputError where something later has been fed.
+    """
+    table = builder.table(now_ms)
+    rows = np.flatnonzero(table.history_ms >= 0)
+    groups, group = groups_of(builder.parts.roster.gpus, host_of)
+    unknown = np.full(rows.size, now_ms, np.int64)
+    return Examples(
+        table.gpus,
+        rows.astype(np.int32),
+        groups,
+        group[rows],
+        unknown,
+        table.names,
+        table.values[rows],
+        table.seen_ms[rows],
+        table.history_ms[rows],
+        np.full(rows.size, NEVER, np.int64),
+        unknown.copy(),
+        np.full(rows.size, "", dtype="<U16"),
+        np.ones(rows.size),
+        HeldSequences(builder.plan.sequence, builder.sequences(now_ms)[rows]),
+    )

@@ -7,16 +7,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tocsin.domain.clock import to_iso
 from tocsin.domain.errors import Conflict, InputError
-from tocsin.forecaster.features.examples import Examples, Floats
+from tocsin.forecaster.features.examples import Examples, Floats, Mask
 from tocsin.forecaster.hazard import registry
 from tocsin.forecaster.hazard.calibration import Map, Method, fit_map
-from tocsin.forecaster.hazard.conformal import Quiet, quiet
-from tocsin.forecaster.hazard.later_slice import later_slice
-from tocsin.forecaster.hazard.nesting import build_inner, inner_of, with_inner
+from tocsin.forecaster.hazard.registry import build_inner, inner_of, with_inner
 from tocsin.forecaster.hazard.rows import settled
-from tocsin.forecaster.hazard.scorer import Json, Scorer, State
-from tocsin.forecaster.hazard.settings import Common, as_json, make
+from tocsin.forecaster.hazard.scorer import Common, Json, NotEnoughData, Scorer, State, as_json, make
 from tocsin.forecaster.hazard.tabular import check_state
 
 INNER = "scorer"
@@ -146,3 +144,73 @@ def build(**settings: object) -> Calibrated:
     """The scorer with `Settings`, around one of the family that they name."""
     made = make(Settings, Calibrated.name, settings)
     return Calibrated(build_inner(made.scorer, made, made.of), made)
+
+
+# A threshold whose share of false alarms is promised by the quiet rows of a later slice, whatever the scorer.
+# Inductive conformal anomaly detection: with n quiet scores and a new one from the same source, the new one is among
+# the k highest of n + 1 with a probability of k / (n + 1) (Vovk, Gammerman and Shafer 2005; Bates et al. 2023).
+
+KEPT = 20_000
+"""The highest scores that are kept: thresholds of a rarer alarm are exact, others are refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """Scores of rows without an onset: `scores` float64[m] from the highest down with their weights; `total` is the
+    weight of all, also of those that are not kept."""
+
+    scores: Floats
+    weights: Floats
+    total: float
+
+    def threshold(self, share: float) -> float:
+        """The lowest threshold such that at most `share` of quiet rows score above it; infinite where the slice is
+        too small to promise that. Raises InputError for a share outside of (0, 1), or beyond the kept scores."""
+        if not 0 < share < 1:
+            raise InputError("share", share, "not between 0 and 1", "give for example 0.01")
+        allowed = share * (self.total + 1) - 1
+        if allowed < 0:
+            return float("inf")
+        above = np.cumsum(self.weights)
+        first = int(np.searchsorted(above, allowed, side="right"))
+        if first >= self.scores.size:
+            kept = self.weights.sum() / (self.total + 1)
+            raise InputError("share", share, f"only the highest {kept:.2%} of scores are kept", "ask for less")
+        return float(self.scores[first])
+
+
+def quiet(scores: Floats, weights: Floats, keep: int = KEPT) -> Quiet:
+    """From the scores of rows without an onset, NaN left out."""
+    there = np.isfinite(scores)
+    order = np.argsort(-scores[there], kind="stable")
+    return Quiet(scores[there][order][:keep], weights[there][order][:keep], float(weights[there].sum()))
+
+
+# Two parts of the past: one to learn from, and a later one that shows how right that was.
+
+
+def later_slice(
+    examples: Examples, horizon_ms: int, share: float, *, disjoint: bool = False, seed: int = 0
+) -> tuple[Mask, Mask]:
+    """Rows of the early and of the later part: bool[n] each.
+
+    The cut is where `share` of the different onsets is still to come. An early row's horizon ends before the cut, so
+    that its label was known there; rows between are in neither. With `disjoint` the later part has a `share` of the
+    devices, spread by chance, and the early part the others. Raises NotEnoughData without any onset.
+    """
+    onset, known = settled(examples, horizon_ms)
+    rows = np.flatnonzero(onset)
+    if rows.size == 0:
+        raise NotEnoughData(f"no onset in {len(examples)} rows, so no later slice can be cut")
+    pairs = np.stack([examples.event_ms[rows], examples.device[rows].astype(np.int64)], axis=1)
+    events = np.unique(pairs, axis=0)[:, 0]
+    cut_ms = int(events[min(int(events.size * (1 - share)), events.size - 1)])
+    early = known & (examples.at_ms + horizon_ms <= cut_ms)
+    later = known & (examples.at_ms >= cut_ms)
+    if disjoint:
+        chosen = np.random.default_rng(seed).random(len(examples.devices)) < share
+        early, later = early & ~chosen[examples.device], later & chosen[examples.device]
+    if not early.any() or not later.any():
+        sizes = f"{int(early.sum())} rows before and {int(later.sum())} after"
+        raise NotEnoughData(f"a cut at {to_iso(cut_ms)} leaves {sizes}, some of each are needed")
+    return early, later

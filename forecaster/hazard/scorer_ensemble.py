@@ -11,12 +11,10 @@ import numpy as np
 
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.forecaster.features.examples import Examples, Floats
-from tocsin.forecaster.hazard.calibration import Map, fit_map, log_odds
-from tocsin.forecaster.hazard.nesting import build_inner, inner_of, with_inner
-from tocsin.forecaster.hazard.ranks import Ranks, rank_table
+from tocsin.forecaster.hazard.calibration import Map, Ranks, fit_map, log_odds, rank_table
+from tocsin.forecaster.hazard.registry import build_inner, inner_of, with_inner
 from tocsin.forecaster.hazard.rows import device_folds, known_rows, require, settled
-from tocsin.forecaster.hazard.scorer import Json, Scorer, State
-from tocsin.forecaster.hazard.settings import Common, as_json, make
+from tocsin.forecaster.hazard.scorer import Common, Json, Scorer, State, as_json, make
 from tocsin.forecaster.hazard.tabular import check_state
 
 

@@ -12,10 +12,8 @@ from sklearn.linear_model import LogisticRegression
 
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.features.examples import Examples, Floats, Ints, Mask, Singles
-from tocsin.forecaster.hazard.prepare import Preparation, from_arrays, prepare
-from tocsin.forecaster.hazard.rows import Rows, balanced, device_folds, thin
-from tocsin.forecaster.hazard.scorer import State
-from tocsin.forecaster.hazard.settings import Common, make
+from tocsin.forecaster.hazard.rows import Preparation, Rows, balanced, device_folds, from_arrays, prepare, thin
+from tocsin.forecaster.hazard.scorer import Common, State, make
 from tocsin.forecaster.hazard.tabular import Arrays, TabularScorer
 
 ITERATIONS = 500

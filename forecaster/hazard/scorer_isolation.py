@@ -9,9 +9,8 @@ from sklearn.ensemble import IsolationForest
 
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.features.examples import Floats, Ints, Singles
-from tocsin.forecaster.hazard.prepare import Preparation, from_arrays, prepare
-from tocsin.forecaster.hazard.scorer import State
-from tocsin.forecaster.hazard.settings import make
+from tocsin.forecaster.hazard.rows import Preparation, from_arrays, prepare
+from tocsin.forecaster.hazard.scorer import State, make
 from tocsin.forecaster.hazard.tabular import Arrays
 from tocsin.forecaster.hazard.unseen import UnseenScorer, UnseenSettings
 

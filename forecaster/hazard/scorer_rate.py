@@ -16,8 +16,7 @@ from tocsin.domain.errors import InputError
 from tocsin.forecaster.features.examples import Examples, Floats, Mask, Singles
 from tocsin.forecaster.hazard.curves import Curves
 from tocsin.forecaster.hazard.rows import Rows, device_folds, onsets
-from tocsin.forecaster.hazard.scorer import State
-from tocsin.forecaster.hazard.settings import Common, make
+from tocsin.forecaster.hazard.scorer import Common, State, make
 from tocsin.forecaster.hazard.tabular import Arrays, TabularScorer
 
 LEAST_FACTOR = 1e-6

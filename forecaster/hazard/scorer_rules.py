@@ -17,8 +17,7 @@ from tocsin.domain.errors import InputError
 from tocsin.forecaster.features.examples import Examples, Floats, Mask
 from tocsin.forecaster.hazard.curves import Curves, fit_curves
 from tocsin.forecaster.hazard.rows import Rows, known_rows, onsets, usable
-from tocsin.forecaster.hazard.scorer import State
-from tocsin.forecaster.hazard.settings import Common, make
+from tocsin.forecaster.hazard.scorer import Common, State, make
 from tocsin.forecaster.hazard.tabular import Arrays, RiskScorer
 
 Term = tuple[str, str, float, float]

@@ -13,8 +13,7 @@ from tocsin.domain.errors import Conflict, InputError
 from tocsin.forecaster.features.examples import Examples, Floats, Singles
 from tocsin.forecaster.hazard.curves import Curves, fit_curves, from_arrays
 from tocsin.forecaster.hazard.rows import Rows, aligned, chosen_names, known_rows, require, too_short
-from tocsin.forecaster.hazard.scorer import Json, State
-from tocsin.forecaster.hazard.settings import SettingsT, as_json
+from tocsin.forecaster.hazard.scorer import Json, SettingsT, State, as_json
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]
 

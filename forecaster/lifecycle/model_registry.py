@@ -17,9 +17,9 @@ from tocsin.domain.errors import Conflict, InputError
 from tocsin.forecaster.hazard import artefact
 from tocsin.forecaster.hazard.artefact import Card
 from tocsin.forecaster.hazard.scorer import Scorer
+from tocsin.forecaster.lifecycle.cases import CaseRecord
 from tocsin.forecaster.lifecycle.drift import Reference
-from tocsin.forecaster.live.cases import CaseRecord
-from tocsin.forecaster.live.kinds import FaultKinds
+from tocsin.forecaster.lifecycle.fault_kinds import FaultKinds
 
 MODEL, SERVICE = "model", "service.json"
 CASES, REFERENCE, KINDS = "cases.safetensors", "reference.safetensors", "kinds.safetensors"

@@ -11,15 +11,15 @@ import numpy as np
 
 from tocsin import __version__
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.evaluation.report_json import to_json
+from tocsin.forecaster.evaluation.engine import Engine
+from tocsin.forecaster.evaluation.report import to_json
 from tocsin.forecaster.features.examples import NEVER, Examples, HeldSequences
 from tocsin.forecaster.hazard.artefact import Card
+from tocsin.forecaster.lifecycle.cases import CaseRecord
 from tocsin.forecaster.lifecycle.drift import Reference
-from tocsin.forecaster.lifecycle.engine import Engine
+from tocsin.forecaster.lifecycle.fault_kinds import FaultKinds
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry, Shelved
 from tocsin.forecaster.lifecycle.trial import LEADING, Recipe, Trial, hold
-from tocsin.forecaster.live.cases import CaseRecord
-from tocsin.forecaster.live.kinds import FaultKinds
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,15 @@ import numpy as np
 
 from tocsin.domain.clock import HOUR, to_iso
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.evaluation.curves import precision_recall
+from tocsin.forecaster.evaluation.engine import Engine, Local
 from tocsin.forecaster.evaluation.figures import DRAWS, difference, population, standard
+from tocsin.forecaster.evaluation.ranking import precision_recall
 from tocsin.forecaster.evaluation.reliability import reliability_curve, reliability_table
 from tocsin.forecaster.evaluation.result import Figure, Result, Section, Table
 from tocsin.forecaster.evaluation.split import Split, check_instants, walk_forward
 from tocsin.forecaster.features.examples import Examples, Floats
 from tocsin.forecaster.hazard import registry
 from tocsin.forecaster.hazard.scorer import NotEnoughData, Scorer
-from tocsin.forecaster.lifecycle.engine import Engine, Local
 from tocsin.forecaster.lifecycle.model_registry import Shelved
 
 RULES, INCUMBENT = "rules", "in service"

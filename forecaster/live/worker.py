@@ -13,7 +13,7 @@ from tocsin.domain.errors import TocsinError, Unavailable
 from tocsin.domain.identity import Gpu
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.live import worker_process
-from tocsin.forecaster.live.place import RiskPlace
+from tocsin.forecaster.live.risk_inputs import RiskInputs
 from tocsin.forecaster.live.worker_process import Models, Part, Predictions, Work
 from tocsin.forecaster.trend.protocol import History
 from tocsin.store.port import Store
@@ -80,7 +80,7 @@ class ForecastWorker:
         self,
         settings: ForecastSettings,
         only: Sequence[str] | None = None,
-        place: RiskPlace | None = None,
+        place: RiskInputs | None = None,
         store: Store | None = None,
     ) -> None:
         self._settings = settings

@@ -13,13 +13,13 @@ from tocsin.config.settings import ForecastSettings
 from tocsin.domain.identity import Gpu
 from tocsin.domain.prediction import Prediction
 from tocsin.forecaster.capacity.capacity import CapacityForecaster, PoolPast
-from tocsin.forecaster.live.place import RiskPlace
-from tocsin.forecaster.trend.protocol import Forecaster, History
-from tocsin.forecaster.trend.registry import build_all
+from tocsin.forecaster.live.risk_inputs import RiskInputs
+from tocsin.forecaster.trend.protocol import Forecaster, History, build_all
 from tocsin.store.port import Store
 
 if TYPE_CHECKING:
-    from tocsin.forecaster.live.watch import RiskWatch
+    from tocsin.forecaster.live.risk import RiskWatch
+
 
 Predictions = list[Prediction]
 Part = TypeVar("Part")
@@ -32,7 +32,7 @@ class Models:
         self,
         settings: ForecastSettings,
         only: Sequence[str] | None = None,
-        place: RiskPlace | None = None,
+        place: RiskInputs | None = None,
         store: Store | None = None,
     ) -> None:
         self._families: list[Forecaster] = build_all(settings, only)
@@ -58,7 +58,7 @@ class Models:
         if self._place is None:
             return []
         if self._watch is None:
-            from tocsin.forecaster.live.watch import RiskWatch
+            from tocsin.forecaster.live.risk import RiskWatch
 
             self._watch = RiskWatch(self._place, self._store)
         return self._watch.predict(gpus, now_ms)
@@ -77,7 +77,7 @@ def _follow_parent() -> None:
         os._exit(0)
 
 
-def start(settings: ForecastSettings, only: Sequence[str] | None, place: RiskPlace | None) -> None:
+def start(settings: ForecastSettings, only: Sequence[str] | None, place: RiskInputs | None) -> None:
     """Build the models. Ctrl-C reaches the whole process group; ending is the parent's decision alone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow_parent, name="follow-parent", daemon=True).start()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from statistics import NormalDist
 
 import numpy as np
 
@@ -13,13 +16,161 @@ from tocsin.domain.finding import Evidence
 from tocsin.domain.metrics import METRICS as TABLE
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.subject import Subject, SubjectKind
-from tocsin.forecaster.trend.crossing import Passage, screened_probability, simulate
 from tocsin.forecaster.trend.protocol import Forecaster, History
-from tocsin.forecaster.trend.resample import Floats, Grid, Instants, Mask, frozen, resample, since_reset
-from tocsin.forecaster.trend.smoothing import Smoothed, fit
+from tocsin.forecaster.trend.resample import MAX_POINTS, Floats, Grid, Instants, Mask, frozen, resample, since_reset
+from tocsin.forecaster.trend.smoothing import Smoothed, Trend, fit, look, may_rise
 from tocsin.forecaster.trend.statements import crossing, hours, no_crossing, reached, unknown
-from tocsin.forecaster.trend.thresholds import LIVELY, METRICS, Target, column, targets
-from tocsin.forecaster.trend.trend import Trend, look, may_rise
+from tocsin.store.port import Series
+
+# When does a wandering level first reach a limit? By simulated paths, the same numbers every time.
+
+PATHS = 400
+MAX_STEPS = 2 * MAX_POINTS + 20
+UNCLAIMED = 0.49
+"""Upper bound where no crossing is claimed."""
+_SEED = 20_261_121
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """When each path reached the limit, in steps from the last grid point; infinite where it never did."""
+
+    first: Floats
+
+    def probability(self, steps: float) -> float:
+        """Share of the paths that arrive within `steps`."""
+        return float((self.first <= steps).mean())
+
+    def quantile(self, share: float) -> float:
+        """Step by which `share` of the paths have arrived; infinite where they never do."""
+        return float(np.quantile(self.first, share, method="inverted_cdf"))
+
+
+@cache
+def _noise() -> tuple[Floats, Floats]:
+    """Standard normal numbers for lines [2, PATHS] and steps [MAX_STEPS, PATHS]; never written to."""
+    rng = np.random.default_rng(_SEED)
+    return rng.standard_normal((2, PATHS)), rng.standard_normal((MAX_STEPS, PATHS))
+
+
+def simulate(state: Smoothed, trend: Trend, limit: float) -> Passage:
+    """First passage of the level through `limit` from below, over `MAX_STEPS` steps.
+
+    Each path follows a line of its own and makes excursions around it. The lines' slope is half the smoothed and half
+    the robust one, spread by the robust one's standard error, by how far the smoothed one wandered and by half their
+    difference; a line turns about the middle of the history, where it is known best. Excursions begin where the
+    smoothed level stands, get shocks of `alpha` * `sigma`, and stay as wide as the history's were, so that workload
+    swings do not grow into a random walk. Observation noise is left out: a limit is reached when the level is there,
+    not when one sample is.
+    """
+    lines, shocks = _noise()
+    spread = math.hypot(trend.slope_error, state.slope_wander, (state.slope - trend.slope) / 2)
+    turn = spread * lines[0]
+    start = trend.level + turn * trend.points / 2 + trend.noise / math.sqrt(trend.effective) * lines[1]
+    drift = (state.slope + trend.slope) / 2 + turn
+    shock = min(state.alpha * state.sigma, trend.noise)
+    keep = math.sqrt(1 - (shock / trend.noise) ** 2) if trend.noise > 0.0 else 0.0
+    offset = np.full(PATHS, state.level - trend.level)
+    first = np.full(PATHS, np.inf)
+    before = np.full(PATHS, state.level)
+    for step in range(1, MAX_STEPS + 1):
+        offset = keep * offset + shock * shocks[step - 1]
+        level = start + drift * step + offset
+        arrived = (level >= limit) & np.isinf(first)
+        first[arrived] = step - ((level - limit) / np.maximum(level - before, 1e-300))[arrived].clip(0.0, 1.0)
+        before = level
+    return Passage(first)
+
+
+def screened_probability(trend: Trend, limit: float, steps: float) -> float:
+    """Chance of standing at `limit` after `steps`, without a fit; never falls with `steps`, below one half.
+
+    A steady trend goes on with normal errors of noise and slope. Without one nothing but the recent level and the
+    swings around it is known, and these do not depend on `steps`.
+    """
+    if trend.steady:
+        width = math.hypot(trend.noise, trend.slope_error * steps)
+        reach = trend.level + trend.slope * steps - limit
+    else:
+        width, reach = trend.swing, trend.recent - limit
+    return min(NormalDist().cdf(reach / width), UNCLAIMED) if width > 0.0 else 0.0
+
+
+# What is forecast: which metric, towards which threshold, in which direction.
+
+TEMPERATURE_LIMIT = 85.0
+"""Degrees Celsius; the project's own temperature threshold."""
+SLOWDOWN_RESERVE = 7.0
+"""Degrees below the slowdown threshold at which load should already leave a GPU."""
+MEMORY_LIMIT = 0.9
+"""Share of the frame buffer in use; the project's own memory threshold."""
+REMAP_LIMIT = 512.0
+"""Rows: DCGM's health check warns from 512 uncorrectable remapped rows on (DcgmHealthWatch, Ampere and newer)."""
+MARGIN_LIMIT = 5.0
+"""Degrees left to the maximum operating temperature, for parts that report a margin (Ada and newer). Throttling starts
+at zero and the reported value can lag, hence the reserve."""
+
+_SLOWDOWN = "gpu_temperature_slowdown_celsius"
+LIVELY = ("gpu_power_watts", "gpu_energy_joules_total")
+"""Metrics that always move on a live GPU: where they stand still, so does the telemetry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`metric` going to `limit`, from below where `rising`. A `cumulative` metric only grows between resets.
+
+    An `optional` metric is spoken of only where the GPU has it.
+    """
+
+    metric: str
+    limit: float
+    rising: bool = True
+    cumulative: bool = False
+    optional: bool = False
+
+    @property
+    def name(self) -> str:
+        """The prediction's target."""
+        return f"time_to_threshold:{self.metric}"
+
+
+_TARGETS = (
+    Target("gpu_temperature_celsius", TEMPERATURE_LIMIT),
+    Target("gpu_thermal_margin_celsius", MARGIN_LIMIT, rising=False, optional=True),
+    Target("gpu_memory_used_ratio", MEMORY_LIMIT),
+    Target("gpu_row_remap_uncorrectable_total", REMAP_LIMIT, cumulative=True),
+)
+
+METRICS = (*(target.metric for target in _TARGETS), _SLOWDOWN, *LIVELY)
+"""Everything that the forecast reads."""
+
+
+def column(series: Series, metric: str) -> Floats | None:
+    """Values of `metric`, float64[n] with NaN where absent; None where the series has no such metric."""
+    if metric not in series.metrics:
+        return None
+    return np.asarray(series.values[:, series.metrics.index(metric)], np.float64)
+
+
+def targets(series: Series) -> list[Target]:
+    """The targets of one GPU: temperature stops at its slowdown threshold less the reserve where that is lower."""
+    chosen = []
+    for target in _TARGETS:
+        if target.optional:
+            values = column(series, target.metric)
+            if values is None or not np.isfinite(values).any():
+                continue
+        if target.metric == "gpu_temperature_celsius":
+            target = Target(target.metric, _temperature_limit(series))
+        chosen.append(target)
+    return chosen
+
+
+def _temperature_limit(series: Series) -> float:
+    slowdown = column(series, _SLOWDOWN)
+    known = slowdown[np.isfinite(slowdown)] if slowdown is not None else np.empty(0)
+    return min(TEMPERATURE_LIMIT, float(known[-1]) - SLOWDOWN_RESERVE) if known.size else TEMPERATURE_LIMIT
+
 
 MIN_POINTS = 12
 """Fewer samples, or grid points, carry no trend with an interval."""

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from tocsin.config.settings import ForecastSettings
 from tocsin.domain.identity import Gpu
 from tocsin.domain.prediction import Prediction
+from tocsin.plugins import Kind, load, plugins
 from tocsin.store.port import Series
 
 
@@ -38,3 +40,22 @@ class Forecaster(Protocol):
     def predict(self, history: Sequence[History], now_ms: int) -> list[Prediction]:
         """Statements about each GPU, made at `now_ms`."""
         ...
+
+
+# Families by name. A family is one module with a function `build(settings)`.
+
+
+def names() -> tuple[str, ...]:
+    """Names of all families, in order."""
+    return tuple(plugins(Kind.FORECASTER))
+
+
+def build(name: str, settings: ForecastSettings) -> Forecaster:
+    """A new model of family `name`. Raises InputError where there is none."""
+    model: Forecaster = load(Kind.FORECASTER, name, "model")(settings)
+    return model
+
+
+def build_all(settings: ForecastSettings, only: Sequence[str] | None = None) -> list[Forecaster]:
+    """A new model of every family, or of those named in `only`."""
+    return [build(name, settings) for name in (names() if only is None else only)]

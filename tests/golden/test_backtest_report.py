@@ -9,10 +9,7 @@ from pathlib import Path
 import pytest
 
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.evaluation.report_document import put
-from tocsin.forecaster.evaluation.report_json import from_json, to_json
-from tocsin.forecaster.evaluation.report_markdown import IMAGES, markdown, number
-from tocsin.forecaster.evaluation.report_plots import draw
+from tocsin.forecaster.evaluation.report import IMAGES, draw, from_json, markdown, number, put, to_json
 from tocsin.forecaster.evaluation.result import Curve
 from tocsin_testing.eval_result import RESULT
 

@@ -19,8 +19,8 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.forecaster.features.examples import NEVER, Examples
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
-from tocsin.forecaster.live.place import RiskPlace
-from tocsin.forecaster.live.watch import RiskWatch
+from tocsin.forecaster.live.risk import RiskWatch
+from tocsin.forecaster.live.risk_inputs import RiskInputs
 from tocsin.store.factory import open_store
 from tocsin.store.port import Store
 from tocsin.store.upkeep import look_after
@@ -206,7 +206,7 @@ def test_kept_features_are_gone_on_from(state: Path) -> None:
                 return store.columns(metrics, start_ms, *more)
 
         counted: Any = Counted()
-        place = RiskPlace(settings_of(path), state / "models", path.with_name("store.db.features.npz"))
+        place = RiskInputs(settings_of(path), state / "models", path.with_name("store.db.features.npz"))
         said = RiskWatch(place, counted).predict(store.gpus(), now)
     found = [[one.subject.name, one.target, one.model_version] for one in said]
     assert found == [one[:3] for one in expected()["risks"]]

@@ -9,9 +9,9 @@ import pytest
 
 from tocsin.domain.clock import HOUR
 from tocsin.domain.errors import InputError, Unavailable
+from tocsin.forecaster.evaluation.engine import Engine, Local, engine
 from tocsin.forecaster.evaluation.forward import Forward, forward
-from tocsin.forecaster.evaluation.report_json import to_json
-from tocsin.forecaster.lifecycle.engine import Engine, Local, engine
+from tocsin.forecaster.evaluation.report import to_json
 from tocsin.forecaster.lifecycle.trial import Recipe, hold
 from tocsin.forecaster.live.reasons import group_of
 from tocsin_testing.announced import fleet

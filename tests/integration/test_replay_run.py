@@ -18,7 +18,7 @@ from tocsin.cli.main import cli
 from tocsin.domain.clock import SystemClock, to_iso
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import Category, Severity
-from tocsin.forecaster.evaluation.ticket_log import read_incidents
+from tocsin.forecaster.evaluation.ticket_clock import read_incidents
 from tocsin.offline.replay import SHOWN_OPENINGS, run_replay
 from tocsin.rules.load import load_rules
 from tocsin_testing import needs

@@ -10,8 +10,7 @@ import pytest
 from tocsin.config.settings import ForecastSettings
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.forecaster.trend.protocol import Forecaster, History
-from tocsin.forecaster.trend.registry import build, names
+from tocsin.forecaster.trend.protocol import Forecaster, History, build, names
 from tocsin_testing.builders import T0, gpu
 from tocsin_testing.histories import MEMORY, REMAP, TEMPERATURE, history, noise, thinned
 

@@ -12,9 +12,9 @@ from tocsin.domain.clock import HOUR
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.forecaster.features.examples import NEVER, Examples, HeldSequences
 from tocsin.forecaster.hazard.artefact import Card, load, save
-from tocsin.forecaster.hazard.conformal import quiet
 from tocsin.forecaster.hazard.registry import build, names
 from tocsin.forecaster.hazard.scorer import NotEnoughData, Scorer, State, short_history
+from tocsin.forecaster.hazard.scorer_calibrated import quiet
 from tocsin_testing.builders import T0
 from tocsin_testing.scored import SMALL, fleet, frozen, healthy
 

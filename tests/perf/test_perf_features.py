@@ -21,8 +21,8 @@ from tocsin.domain.metrics import METRICS, MetricKind
 from tocsin.domain.reading import Reading
 from tocsin.forecaster.features.builder import FeatureBuilder
 from tocsin.forecaster.features.feed import Feed
-from tocsin.forecaster.features.live import examples_now
 from tocsin.forecaster.features.plan import Plan
+from tocsin.forecaster.features.walk import examples_now
 from tocsin.store.embedded.store import SqliteStore
 from tocsin.store.port import Columns
 from tocsin_testing.scale import fleet, matrix

@@ -24,8 +24,8 @@ from tocsin.forecaster.features.table import names_of
 from tocsin.forecaster.hazard import registry
 from tocsin.forecaster.hazard.artefact import Card
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry, Shelved
-from tocsin.forecaster.live.place import RiskPlace
-from tocsin.forecaster.live.watch import RiskWatch
+from tocsin.forecaster.live.risk import RiskWatch
+from tocsin.forecaster.live.risk_inputs import RiskInputs
 from tocsin.store.embedded.store import SqliteStore
 from tocsin_testing.scale import fleet, matrix
 
@@ -96,7 +96,7 @@ def test_a_turn_of_the_risk(benchmark: BenchmarkFixture, tmp_path: Path, say: Sa
     store.init()
     now = [write(store, gpus, step) for step in range(WARM)][-1]
     learned(family, tmp_path / "models")
-    watch = RiskWatch(RiskPlace(StoreSettings(kind=StoreKind.SQLITE, path=path), tmp_path / "models"), store)
+    watch = RiskWatch(RiskInputs(StoreSettings(kind=StoreKind.SQLITE, path=path), tmp_path / "models"), store)
     assert len(watch.predict(gpus, now)) >= len(gpus)
     steps = iter(range(WARM, WARM + 9))
     instants: list[int] = []

@@ -12,7 +12,7 @@ import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from tocsin.domain.clock import HOUR
-from tocsin.forecaster.deep.compute import settled
+from tocsin.forecaster.deep.network import settled
 from tocsin.forecaster.deep.scorer_lstm import LstmScorer, Settings, build
 from tocsin.forecaster.features.examples import NEVER, Examples, HeldSequences
 

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from tocsin.domain.clock import DAY
 from tocsin.forecaster.hazard import registry
-from tocsin.forecaster.hazard.calibration import fit_map
-from tocsin.forecaster.hazard.conformal import quiet
+from tocsin.forecaster.hazard.calibration import fit_map, rank_table
 from tocsin.forecaster.hazard.curves import Curves
-from tocsin.forecaster.hazard.prepare import prepare
-from tocsin.forecaster.hazard.ranks import rank_table
+from tocsin.forecaster.hazard.rows import prepare
 from tocsin.forecaster.hazard.scorer import Scorer
+from tocsin.forecaster.hazard.scorer_calibrated import quiet
 from tocsin_testing.scored import SMALL, fleet
 
 FINITE = st.floats(-1e6, 1e6, allow_subnormal=False)

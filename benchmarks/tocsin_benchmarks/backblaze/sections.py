@@ -9,9 +9,8 @@ import numpy as np
 
 from tocsin.domain.clock import HOUR
 from tocsin.forecaster.evaluation.bootstrap import clusters, figure, ratio
-from tocsin.forecaster.evaluation.curves import precision_recall
 from tocsin.forecaster.evaluation.figures import Panel, alarm_figures, population, with_bars
-from tocsin.forecaster.evaluation.ranking import budget_name
+from tocsin.forecaster.evaluation.ranking import budget_name, precision_recall
 from tocsin.forecaster.evaluation.reliability import reliability_curve, reliability_table
 from tocsin.forecaster.evaluation.result import Figure, Section, Table
 from tocsin.forecaster.features.examples import NEVER, Examples, Floats, Ints, Mask

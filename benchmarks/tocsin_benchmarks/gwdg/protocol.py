@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tocsin.domain.clock import HOUR
 from tocsin.forecaster.evaluation.result import DataSet, Figure, Request, Result, Section, Table
-from tocsin.forecaster.evaluation.ticket_clock import Instants, LoggedIncident, score
-from tocsin.forecaster.evaluation.ticket_nulls import DRAWS
+from tocsin.forecaster.evaluation.ticket_clock import DRAWS, Instants, LoggedIncident, score
 from tocsin.forecaster.hazard.scorer import NotEnoughData
 from tocsin_benchmarks.gwdg.anomaly import anomaly_alerts
 from tocsin_benchmarks.gwdg.onset import onset_sections

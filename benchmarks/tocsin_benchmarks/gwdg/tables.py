@@ -9,8 +9,17 @@ import numpy as np
 
 from tocsin.domain.clock import DAY, HOUR, to_iso
 from tocsin.forecaster.evaluation.result import Figure, Table
-from tocsin.forecaster.evaluation.ticket_clock import AFTER_MS, BEFORE_MS, LoggedIncident, TicketScore, episode_starts
-from tocsin.forecaster.evaluation.ticket_nulls import BAR_PER_NODE_DAY, figures, figures_above, nulls
+from tocsin.forecaster.evaluation.ticket_clock import (
+    AFTER_MS,
+    BAR_PER_NODE_DAY,
+    BEFORE_MS,
+    LoggedIncident,
+    TicketScore,
+    episode_starts,
+    figures,
+    figures_above,
+    nulls,
+)
 from tocsin_benchmarks.gwdg.ticket import (
     LEAST_PRECISION,
     SHARES,

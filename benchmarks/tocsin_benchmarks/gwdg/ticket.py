@@ -9,8 +9,14 @@ import numpy as np
 
 from tocsin.domain.clock import HOUR
 from tocsin.forecaster.anomaly.structural import FROZEN, LOST, SILENT, XID, NodeRecord, signs
-from tocsin.forecaster.evaluation.ticket_clock import Instants, LoggedIncident, TicketScore, episode_starts, score
-from tocsin.forecaster.evaluation.ticket_nulls import BAR_PER_NODE_DAY
+from tocsin.forecaster.evaluation.ticket_clock import (
+    BAR_PER_NODE_DAY,
+    Instants,
+    LoggedIncident,
+    TicketScore,
+    episode_starts,
+    score,
+)
 from tocsin.forecaster.features.examples import Mask
 
 Union = tuple[str, ...]

@@ -15,8 +15,7 @@ import numpy as np
 from tocsin.domain.errors import InputError
 from tocsin.domain.metrics import BY_DCGM_NAME
 from tocsin.forecaster.anomaly.structural import NodeRecord
-from tocsin.forecaster.evaluation.ticket_clock import LoggedIncident
-from tocsin.forecaster.evaluation.ticket_log import read_incidents
+from tocsin.forecaster.evaluation.ticket_clock import LoggedIncident, read_incidents
 
 if TYPE_CHECKING:
     import polars as pl

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tocsin.domain.clock import DAY, HOUR
-from tocsin.forecaster.deep.pinball import SHARES
-from tocsin.forecaster.deep.quantiles import LstmQuantiles, QuantileSettings, Windows
+from tocsin.forecaster.deep.quantiles import SHARES, LstmQuantiles, QuantileSettings, Windows
 from tocsin.forecaster.evaluation.bootstrap import clusters, figure, ratio
 from tocsin.forecaster.evaluation.result import DataSet, Figure, Request, Result, Section, Table
 from tocsin.forecaster.features.examples import Floats, Ints, Singles

@@ -113,7 +113,7 @@ def _dataset(name: str, options: Mapping[str, object]) -> Result:
 
 
 def _fleet(context: CliContext, paths: tuple[Path, ...], options: Mapping[str, object]) -> Result:
-    from tocsin.forecaster.lifecycle.engine import engine
+    from tocsin.forecaster.evaluation.engine import engine
     from tocsin.offline.backtest_fleet import over_files, over_store
     from tocsin.store.factory import open_store
 
@@ -153,9 +153,7 @@ def _wanted(options: Mapping[str, object]) -> Forward:
 
 
 def _show(result: Result, command: str, out: Path | None, as_json: bool) -> None:
-    from tocsin.forecaster.evaluation.report_document import put
-    from tocsin.forecaster.evaluation.report_json import to_json
-    from tocsin.forecaster.evaluation.report_markdown import markdown
+    from tocsin.forecaster.evaluation.report import markdown, put, to_json
 
     if as_json:
         dump({"command": command, **to_json(result)})

@@ -107,7 +107,7 @@ def _given(value: object) -> Sequence[object]:
 
 
 def _as_json(outcome: Outcome) -> dict[str, object]:
-    from tocsin.forecaster.evaluation.report_json import to_json
+    from tocsin.forecaster.evaluation.report import to_json
 
     card = outcome.trained.shelved.card
     return {
@@ -126,7 +126,7 @@ def _as_json(outcome: Outcome) -> dict[str, object]:
 
 
 def _lines(outcome: Outcome) -> list[str]:
-    from tocsin.forecaster.evaluation.report_markdown import markdown
+    from tocsin.forecaster.evaluation.report import markdown
 
     card, trial = outcome.trained.shelved.card, outcome.trained.trial
     verdict = "in service now" if outcome.promoted else "on the shelf; tocsin models promote puts it into service"

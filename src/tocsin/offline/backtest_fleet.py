@@ -11,11 +11,11 @@ from tocsin.collector.replay.source import read_recording
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, Clock, to_iso
 from tocsin.domain.errors import InputError
+from tocsin.forecaster.evaluation.engine import Engine
 from tocsin.forecaster.evaluation.forward import Forward, forward
 from tocsin.forecaster.evaluation.result import Result
 from tocsin.forecaster.features.examples import Examples
 from tocsin.forecaster.features.walk import Span, examples_from
-from tocsin.forecaster.lifecycle.engine import Engine
 from tocsin.store.port import Store
 
 PAST_MS = 90 * DAY

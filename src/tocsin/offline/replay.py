@@ -19,23 +19,22 @@ from tocsin.domain.reading import Reading
 from tocsin.domain.subject import SubjectKind
 from tocsin.domain.words import counted
 from tocsin.forecaster.evaluation.ticket_clock import (
+    DRAWS,
     SCORABLE_INSTANTS,
+    SKILL_FIGURE,
     Alert,
     Found,
-    TicketScore,
-    by_node,
-    scorable,
-    score,
-)
-from tocsin.forecaster.evaluation.ticket_log import IncidentLog, read_incidents
-from tocsin.forecaster.evaluation.ticket_nulls import (
-    DRAWS,
-    SKILL_FIGURE,
+    IncidentLog,
     NullAlert,
     Nulls,
+    TicketScore,
+    by_node,
     figures,
     figures_above,
     nulls,
+    read_incidents,
+    scorable,
+    score,
     skilful,
 )
 from tocsin.rules.engine import Inputs, RuleEngine

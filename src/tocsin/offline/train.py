@@ -13,11 +13,11 @@ from tocsin.config.settings import Settings
 from tocsin.domain.clock import DAY, HOUR, MINUTE, Clock, to_iso
 from tocsin.domain.errors import InputError
 from tocsin.domain.progress import work
+from tocsin.forecaster.evaluation.engine import engine
 from tocsin.forecaster.features.examples import HORIZONS_MS, NEVER, Examples, Mask
 from tocsin.forecaster.features.onsets import onsets_of
 from tocsin.forecaster.features.plan import Plan
 from tocsin.forecaster.features.walk import Part, Rules, Span, Walk, examples_from
-from tocsin.forecaster.lifecycle.engine import engine
 from tocsin.forecaster.lifecycle.model_registry import PRIOR, ModelRegistry, Shelved
 from tocsin.forecaster.lifecycle.train import Trained, joined, put_before, train
 from tocsin.forecaster.lifecycle.trial import Recipe

@@ -16,7 +16,7 @@ from tocsin.domain.event import Event
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.subject import SubjectKind
 from tocsin.domain.usage import Group, Prices, Usage, money, total
-from tocsin.forecaster.diagnosis.idle import IDLE_UTILIZATION
+from tocsin.forecaster.diagnosis.window import IDLE_UTILIZATION
 from tocsin.queries.cache import Cache
 from tocsin.queries.cost_hours import BUDGET_S, CostHours, Pages
 from tocsin.queries.live import LiveBrain

@@ -31,9 +31,17 @@ from tocsin.domain.identity import Gpu
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
 from tocsin.domain.subject import SubjectKind
-from tocsin.forecaster.capacity.capacity import HORIZON_MS, PENDING, UTILISATION, PoolPast
-from tocsin.forecaster.capacity.courses import Course, CourseAsk, Figure, courses
-from tocsin.forecaster.capacity.filling_watch import FRAGMENTATION, OUT_OF_MEMORY
+from tocsin.forecaster.capacity.capacity import (
+    HORIZON_MS,
+    PENDING,
+    UTILISATION,
+    Course,
+    CourseAsk,
+    Figure,
+    PoolPast,
+    courses,
+)
+from tocsin.forecaster.capacity.filling import FRAGMENTATION, OUT_OF_MEMORY
 from tocsin.forecaster.live.risk import TARGET
 from tocsin.queries.background import BackgroundTasks, Made
 from tocsin.queries.cache import Cache

@@ -23,8 +23,7 @@ from tocsin.forecaster.evaluation.figures import Panel
 from tocsin.forecaster.evaluation.leads import about, starts, warned
 from tocsin.forecaster.evaluation.reliability import EDGES, bin_of, reliability_bins
 from tocsin.forecaster.features.examples import Codes, Examples, Floats, Ints, Mask
-from tocsin.forecaster.features.labels import label
-from tocsin.forecaster.features.onsets import onsets_of
+from tocsin.forecaster.features.onsets import label, onsets_of
 from tocsin.rules.xid import xid
 from tocsin.store.port import Series
 

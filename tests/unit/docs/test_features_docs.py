@@ -6,12 +6,9 @@ import doctest
 import re
 from pathlib import Path
 
-from tocsin.forecaster.features.channels import CHANNELS, Kind
-from tocsin.forecaster.features.compared import ALIKE, ERRORS, GAUGES, NEIGHBOURS
-from tocsin.forecaster.features.layout import FAMILIES
 from tocsin.forecaster.features.onsets import EVENT_CLASSES
-from tocsin.forecaster.features.plan import Plan
-from tocsin.forecaster.features.table import names_of
+from tocsin.forecaster.features.plan import CHANNELS, FAMILIES, Kind, Plan
+from tocsin.forecaster.features.table import ALIKE, ERRORS, GAUGES, NEIGHBOURS, names_of
 
 DOCS = Path(__file__).parents[3] / "docs" / "features.md"
 MEMBERS = {

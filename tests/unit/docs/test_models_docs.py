@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tocsin.forecaster.hazard.registry import names
-from tocsin.forecaster.hazard.settings import Common
+from tocsin.forecaster.hazard.scorer import Common
 
 PAGE = Path(__file__).parents[3] / "docs" / "models.md"
 OWN_PAGE = ("lstm", "rate")

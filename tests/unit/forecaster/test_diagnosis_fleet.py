@@ -15,8 +15,7 @@ from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.diagnosis import Diagnosis, Kind, Verdict
 from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading
-from tocsin.forecaster.diagnosis.memory import Growth, memory_trend, orphaned
-from tocsin.forecaster.diagnosis.requests import request_pattern
+from tocsin.forecaster.diagnosis.fleet import Growth, memory_trend, orphaned, request_pattern
 from tocsin.queries.service import diagnose_fleet
 from tocsin.store.factory import open_store
 from tocsin.store.port import Store

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tocsin.domain.diagnosis import Verdict
 from tocsin.domain.identity import Gpu
 from tocsin.domain.owner import Owner
-from tocsin.forecaster.diagnosis.signals import METRICS, signals
-from tocsin.forecaster.diagnosis.stages import diagnose_job, stage_scores
+from tocsin.forecaster.diagnosis.stages import METRICS, diagnose_job, signals, stage_scores
 from tocsin.forecaster.diagnosis.window import Job, WindowMeans, jobs, means
 from tocsin.store.port import Columns
 from tocsin_testing.builders import T0, gpu

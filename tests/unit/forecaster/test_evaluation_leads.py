@@ -7,8 +7,8 @@ import pytest
 
 from tocsin.domain.clock import DAY
 from tocsin.forecaster.evaluation.bootstrap import clusters
-from tocsin.forecaster.evaluation.curves import lead_times, precision_recall
 from tocsin.forecaster.evaluation.leads import cadence_ms, lead_figures, lead_table, starts, warned
+from tocsin.forecaster.evaluation.ranking import lead_times, precision_recall
 from tocsin.forecaster.evaluation.trivial import base_rates, recency
 from tocsin_testing.eval_data import HORIZON, rows
 

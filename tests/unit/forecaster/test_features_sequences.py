@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from tocsin.forecaster.features.builder import LARGEST, shown_values
 from tocsin.forecaster.features.plan import Plan
-from tocsin.forecaster.features.sequence import LARGEST, shown_values
 
 PLAN = Plan()
 

@@ -12,9 +12,7 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.event import EventKind
 from tocsin.domain.missing import Missing
 from tocsin.forecaster.features.builder import FeatureBuilder
-from tocsin.forecaster.features.channels import SEQUENCE
-from tocsin.forecaster.features.layout import FAMILIES
-from tocsin.forecaster.features.plan import Plan
+from tocsin.forecaster.features.plan import FAMILIES, SEQUENCE, Plan
 from tocsin.forecaster.features.table import FeatureTable
 from tocsin.store.port import Columns
 from tocsin_testing.builders import gpu

@@ -15,16 +15,12 @@ from tocsin.domain.event import Event, EventKind
 from tocsin.domain.metrics import variant
 from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading
-from tocsin.forecaster.features.builder import FeatureBuilder
-from tocsin.forecaster.features.channels import SEQUENCE
+from tocsin.forecaster.features.builder import FeatureBuilder, restore, save
 from tocsin.forecaster.features.examples import NEVER, Examples
-from tocsin.forecaster.features.feed import resume, warm
-from tocsin.forecaster.features.live import examples_now
+from tocsin.forecaster.features.feed import Condenser, jobs_of, resume, warm
 from tocsin.forecaster.features.onsets import Onset
-from tocsin.forecaster.features.plan import Plan
-from tocsin.forecaster.features.readings import Condenser, jobs_of
-from tocsin.forecaster.features.state import restore, save
-from tocsin.forecaster.features.walk import Rules, Span, examples_from
+from tocsin.forecaster.features.plan import SEQUENCE, Plan
+from tocsin.forecaster.features.walk import Rules, Span, examples_from, examples_now
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.spec import FleetSpec
 from tocsin.store.memory import MemoryStore

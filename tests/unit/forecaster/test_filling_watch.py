@@ -11,7 +11,7 @@ from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import variant
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
-from tocsin.forecaster.capacity.filling_watch import FRAGMENTATION, OUT_OF_MEMORY, RECALLED, FillingWatch
+from tocsin.forecaster.capacity.filling import FRAGMENTATION, OUT_OF_MEMORY, RECALLED, FillingWatch
 from tocsin.store.grid import columns_of
 from tocsin_testing.builders import T0, gpu
 from tocsin_testing.simulated import first_suited, fleet

@@ -9,8 +9,7 @@ from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Severity
 from tocsin.forecaster.features.examples import NEVER
-from tocsin.forecaster.features.labels import label
-from tocsin.forecaster.features.onsets import EVENT_CLASSES, Onset, event_class, onsets_of
+from tocsin.forecaster.features.onsets import EVENT_CLASSES, Onset, event_class, label, onsets_of
 from tocsin_testing.builders import T0, gpu, xid
 
 A, B, C = gpu(0), gpu(1), gpu(2, host="node-2")

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.domain.clock import HOUR, MINUTE, SECOND
-from tocsin.forecaster.trend.crossing import UNCLAIMED, screened_probability, simulate
+from tocsin.forecaster.trend.model_threshold import UNCLAIMED, screened_probability, simulate
 from tocsin.forecaster.trend.resample import MAX_POINTS, frozen, grid_step, resample, since_reset
-from tocsin.forecaster.trend.smoothing import Smoothed, fit
-from tocsin.forecaster.trend.trend import look, theil_sen
+from tocsin.forecaster.trend.smoothing import Smoothed, fit, look, theil_sen
 from tocsin_testing.builders import T0
 from tocsin_testing.histories import noise
 

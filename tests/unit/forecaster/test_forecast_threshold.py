@@ -10,7 +10,7 @@ from tocsin.domain.clock import HOUR, MINUTE, to_iso
 from tocsin.domain.errors import InputError
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.forecaster.trend.model_threshold import ThresholdForecaster
-from tocsin.forecaster.trend.registry import build
+from tocsin.forecaster.trend.protocol import build
 from tocsin_testing.builders import T0
 from tocsin_testing.histories import MARGIN, MEMORY, POWER, REMAP, SLOWDOWN, TEMPERATURE, history, noise, thinned
 

@@ -13,7 +13,7 @@ import pytest
 
 from tocsin.config.settings import ForecastSettings, StoreKind, StoreSettings
 from tocsin.domain.errors import InputError, Unavailable
-from tocsin.forecaster.live.place import RiskPlace
+from tocsin.forecaster.live.risk_inputs import RiskInputs
 from tocsin.forecaster.live.worker import ForecastFailed, ForecastWorker
 from tocsin.forecaster.trend.protocol import History
 from tocsin_testing.builders import T0, gpu
@@ -96,7 +96,7 @@ def test_a_model_that_raises_is_one_named_error(in_process: bool) -> None:
 
 def test_a_damaged_model_is_named_and_takes_nothing_else_down(tmp_path: Path) -> None:
     (tmp_path / "service.json").write_text("torn")
-    place = RiskPlace(StoreSettings(kind=StoreKind.SQLITE, path=tmp_path / "store.db"), tmp_path)
+    place = RiskInputs(StoreSettings(kind=StoreKind.SQLITE, path=tmp_path / "store.db"), tmp_path)
     worker = ForecastWorker(ForecastSettings(), place=place)
     with pytest.raises(InputError, match="unreadable"):
         worker.submit_risk([gpu()], T0).result(60)

@@ -10,7 +10,7 @@ import pytest
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.features.examples import NEVER, Examples
-from tocsin.forecaster.live.kinds import FaultKinds
+from tocsin.forecaster.lifecycle.fault_kinds import FaultKinds
 
 NAMES = ("ecc.24h", "replay.24h", "heat")
 HORIZON = 48 * HOUR

@@ -19,14 +19,11 @@ from tocsin.forecaster.features.table import names_of
 from tocsin.forecaster.hazard import registry
 from tocsin.forecaster.hazard.artefact import Card
 from tocsin.forecaster.hazard.scorer import Scorer
+from tocsin.forecaster.lifecycle.cases import CaseRecord
 from tocsin.forecaster.lifecycle.model_registry import CASES, MODEL, PRIOR, ModelRegistry, Shelved
-from tocsin.forecaster.live.cases import CaseRecord
-from tocsin.forecaster.live.place import RiskPlace
-from tocsin.forecaster.live.reasons import Reason, reasons
-from tocsin.forecaster.live.risk import TARGET, RiskModel
-from tocsin.forecaster.live.sentences import likely_sentence, why
-from tocsin.forecaster.live.watch import RiskWatch
-from tocsin.forecaster.live.words import CHANNELS
+from tocsin.forecaster.live.reasons import CHANNELS, Reason, likely_sentence, reasons, why
+from tocsin.forecaster.live.risk import TARGET, RiskModel, RiskWatch
+from tocsin.forecaster.live.risk_inputs import RiskInputs
 from tocsin.forecaster.live.worker import ForecastWorker
 from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.load import load_rules
@@ -116,8 +113,8 @@ NOW = START + 36 * HOUR
 GPUS = [gpu(n) for n in range(4)]
 
 
-def place(folder: Path) -> RiskPlace:
-    return RiskPlace(StoreSettings(kind=StoreKind.MEMORY), folder / "models", folder / "state.npz", alarm_share=0.01)
+def place(folder: Path) -> RiskInputs:
+    return RiskInputs(StoreSettings(kind=StoreKind.MEMORY), folder / "models", folder / "state.npz", alarm_share=0.01)
 
 
 def shelve(folder: Path, scorer: Scorer, book: CaseRecord | None, version: str = "v1") -> ModelRegistry:
@@ -401,7 +398,7 @@ def test_the_worker_process_reads_the_store_itself(tmp_path: Path, fitted: Score
         )
     )
     shelve(tmp_path, fitted, None)
-    where = RiskPlace(settings, tmp_path / "models")
+    where = RiskInputs(settings, tmp_path / "models")
     answers = []
     for process in (True, False):
         worker = ForecastWorker(ForecastSettings(worker=process), ["threshold"], where, store)

@@ -11,14 +11,12 @@ import torch
 
 from tocsin.domain.clock import HOUR
 from tocsin.domain.errors import InputError, Unavailable
-from tocsin.forecaster.deep.compute import pick, settled
 from tocsin.forecaster.deep.inputs import align, even
-from tocsin.forecaster.deep.network import past_of
-from tocsin.forecaster.deep.sampling import choose, course
+from tocsin.forecaster.deep.network import past_of, pick, settled
 from tocsin.forecaster.deep.survival import Outcome, base_logits, log_likelihood, log_odds, outcome, probabilities
-from tocsin.forecaster.deep.training import Recipe, train
+from tocsin.forecaster.deep.training import Recipe, choose, course, train
 from tocsin.forecaster.features.examples import NEVER, Examples, HeldSequences, Ints
-from tocsin.forecaster.hazard.prepare import prepare
+from tocsin.forecaster.hazard.rows import prepare
 
 HORIZONS = (1 * HOUR, 6 * HOUR, 24 * HOUR)
 

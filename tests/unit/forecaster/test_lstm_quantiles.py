@@ -9,8 +9,7 @@ from safetensors.numpy import load, save
 
 from tocsin.domain.clock import HOUR
 from tocsin.domain.errors import Conflict, InputError
-from tocsin.forecaster.deep.pinball import SHARES, ordered, pinball, start
-from tocsin.forecaster.deep.quantiles import LstmQuantiles, Windows, build
+from tocsin.forecaster.deep.quantiles import SHARES, LstmQuantiles, Windows, build, ordered, pinball, start
 from tocsin.forecaster.hazard.scorer import NotEnoughData, State
 from tocsin.forecaster.trend.smoothing import quantiles
 from tocsin_benchmarks.quantiles import protocol as benchmark

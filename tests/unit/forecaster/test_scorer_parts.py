@@ -10,18 +10,14 @@ import pytest
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.features.examples import NEVER
-from tocsin.forecaster.hazard.bins import edges, numbered
-from tocsin.forecaster.hazard.calibration import fit_map
-from tocsin.forecaster.hazard.conformal import quiet
+from tocsin.forecaster.hazard.calibration import fit_map, rank_table
 from tocsin.forecaster.hazard.curves import at_risk, fit_curves
-from tocsin.forecaster.hazard.later_slice import later_slice
-from tocsin.forecaster.hazard.peers import apart, companies
-from tocsin.forecaster.hazard.prepare import prepare
-from tocsin.forecaster.hazard.ranks import rank_table
-from tocsin.forecaster.hazard.reconstruct import reconstruction, strangest
-from tocsin.forecaster.hazard.rows import Rows, balanced, chosen_names, device_folds, known_rows, settled, thin
-from tocsin.forecaster.hazard.scorer import NotEnoughData
-from tocsin.forecaster.hazard.settings import Common, make
+from tocsin.forecaster.hazard.rows import Rows, balanced, chosen_names, device_folds, known_rows, prepare, settled, thin
+from tocsin.forecaster.hazard.scorer import Common, NotEnoughData, make
+from tocsin.forecaster.hazard.scorer_boosting import edges, numbered
+from tocsin.forecaster.hazard.scorer_calibrated import later_slice, quiet
+from tocsin.forecaster.hazard.scorer_reconstruction import reconstruction, strangest
+from tocsin.forecaster.hazard.unseen import apart, companies
 from tocsin_testing.builders import T0
 from tocsin_testing.scored import fleet
 

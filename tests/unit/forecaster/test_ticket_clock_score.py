@@ -18,12 +18,16 @@ from tocsin.forecaster.evaluation.ticket_clock import (
     TicketScore,
     by_node,
     episode_starts,
+    figures,
+    figures_above,
     node_days,
+    nulls,
+    parse_day,
+    read_incidents,
     scorable,
     score,
+    skilful,
 )
-from tocsin.forecaster.evaluation.ticket_log import parse_day, read_incidents
-from tocsin.forecaster.evaluation.ticket_nulls import figures, figures_above, nulls, skilful
 
 DAY0 = from_iso("2025-03-01")
 STEP = 10 * MINUTE

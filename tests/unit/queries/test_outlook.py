@@ -14,7 +14,7 @@ from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.subject import Subject, SubjectKind
-from tocsin.forecaster.capacity.courses import CourseAsk, Figure, courses
+from tocsin.forecaster.capacity.capacity import CourseAsk, Figure, courses
 from tocsin.queries.outlook import Outlook, course_out, forecast_out, record_of, wilson
 from tocsin_testing.builders import T0, gpu, reading
 

@@ -21,7 +21,7 @@ from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.pool import PoolState
 from tocsin.domain.subject import Subject
-from tocsin.forecaster.live.place import RiskPlace
+from tocsin.forecaster.live.risk_inputs import RiskInputs
 from tocsin.forecaster.live.worker import ForecastWorker
 from tocsin.journal.chain import Entry
 from tocsin.journal.journal import Journal
@@ -156,13 +156,13 @@ class RunningBrain:
             self.sender.close()
 
 
-def _risk_place(settings: Settings) -> RiskPlace | None:
+def _risk_place(settings: Settings) -> RiskInputs | None:
     """None where the worker's process could not read the store: one in memory is in this process alone."""
     forecast = settings.forecast
     if settings.store.kind is StoreKind.MEMORY and forecast.worker:
         return None
     state = settings.store.path.with_name(f"{settings.store.path.name}.features.npz")
-    return RiskPlace(settings.store, forecast.models, state, forecast.warm_days, forecast.alarm_share)
+    return RiskInputs(settings.store, forecast.models, state, forecast.warm_days, forecast.alarm_share)
 
 
 def open_brain(

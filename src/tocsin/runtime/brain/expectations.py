@@ -16,9 +16,8 @@ from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
 from tocsin.domain.subject import Subject
 from tocsin.forecaster.capacity.capacity import PoolPast
-from tocsin.forecaster.capacity.filling import PAST, STEP_MS
-from tocsin.forecaster.capacity.filling_watch import NAME as FILLING
-from tocsin.forecaster.capacity.filling_watch import RECALLED, FillingWatch
+from tocsin.forecaster.capacity.filling import NAME as FILLING
+from tocsin.forecaster.capacity.filling import PAST, RECALLED, STEP_MS, FillingWatch
 from tocsin.forecaster.features.onsets import onsets_of
 from tocsin.forecaster.lifecycle.drift import calibration, silent
 from tocsin.forecaster.lifecycle.model_registry import PRIOR, ModelRegistry

@@ -55,7 +55,7 @@ from tocsin.domain.reading import Reading
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.forecaster.artefact import Card
 from tocsin.forecaster.examples import NEVER, Examples
-from tocsin.forecaster.features.plan import Plan
+from tocsin.forecaster.features import Plan
 from tocsin.forecaster.features.table import names_of
 from tocsin.forecaster.lifecycle.shelf import Shelf, Shelved
 from tocsin.forecaster.live.place import RiskPlace

@@ -1,4 +1,4 @@
-"""Where the risk model finds what it needs; light, so that whoever only names the places loads no model."""
+"""What the risk model works on; apart from it, so that whoever only names its inputs loads no model."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tocsin.config.settings import StoreSettings
 
 
 @dataclass(frozen=True, slots=True)
-class RiskPlace:
-    """Where everything is: `store` to read from, `models` the folder of models, `state` the file that features are
+class RiskInputs:
+    """`store` to read from, `models` the folder of models, `state` the file that features are
     saved to between two starts (None: never). `warm_days` bounds what is read of the past where there is no state."""
 
     store: StoreSettings

@@ -18,8 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.features.examples import Examples, Floats, Ints
-from tocsin.forecaster.hazard.prepare import Preparation, from_arrays, prepare
-from tocsin.forecaster.hazard.rows import aligned, chosen_names
+from tocsin.forecaster.hazard.rows import Preparation, aligned, chosen_names, from_arrays, prepare
 
 STRENGTHS = (0.0001, 0.001, 0.01, 0.1)
 """Candidates for the inverse penalty of a coefficient, as in the hazard; beside them the shares of the past alone."""
