@@ -8,7 +8,7 @@ from dataclasses import replace
 from tocsin.actions.executors.registry import Dependencies
 from tocsin.actions.executors.verification import seen_in
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
-from tocsin.actions.model.ranks import ranks_of, unseen_hosts, untold
+from tocsin.actions.model.ranks import job_unknown, ranks_of, unseen_hosts
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.node.order_queue import WITHDRAWN, OrderQueue, QueuedOrder
@@ -97,7 +97,7 @@ class NodeAgents:
         if hidden:
             said = f"all GPUs of a job are throttled or none, and no reading shows those that it holds on {hidden[0]}"
             return Verdict(PRE_CHECK, Ruling.HOLD, said)
-        if untold(decision.subject, view):
+        if job_unknown(decision.subject, view):
             return Verdict(PRE_CHECK, Ruling.HOLD, "which job the pod on this GPU belongs to is not known yet")
         unmanaged = [rank.gpu for rank in ranks if rank.gpu not in view.managed]
         if len(ranks) > 1 and unmanaged:

@@ -12,8 +12,8 @@ from tocsin.actions.model.scope import (
     occupied,
     out_of_service,
     racks_of,
-    reach,
     surely_out,
+    taken_out,
 )
 from tocsin.actions.model.view import FleetView
 from tocsin.domain.decision import Decision
@@ -38,7 +38,7 @@ def max_share(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     ratio = view.policy.settings.limits.max_concurrent_ratio
     total = len(view.managed)
     most = math.floor(ratio * total + _ROUNDING)
-    wanted = len(out_of_service(view) | reach(decision, view))
+    wanted = len(out_of_service(view) | taken_out(decision, view))
     if wanted <= most:
         return None
     return Hold(f"{wanted} of {total} managed GPUs would be out of service, at most {most} ({ratio:.0%})")
@@ -71,7 +71,7 @@ def max_per_rack(decision: Decision, view: FleetView, now_ms: int) -> Hold | Non
 
 def shortfall(decision: Decision, view: FleetView, now_ms: int) -> dict[str, int]:
     """GPUs that each pool would lack of what must stay in service, were `decision` carried out; 0 where none lacks."""
-    taken, out = reach(decision, view), out_of_service(view)
+    taken, out = taken_out(decision, view), out_of_service(view)
     ratio = view.policy.settings.limits.min_available_ratio
     lacking: dict[str, int] = {}
     for pool in sorted({view.physical[uuid].gpu.pool for uuid in taken}):
@@ -88,7 +88,7 @@ def capacity(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     also where too little is left already: it may be the way back. What an undoing that was never seen to work may have
     given back counts as usable for this, and as out of service for what is left.
     """
-    taken, sure = reach(decision, view), surely_out(view)
+    taken, sure = taken_out(decision, view), surely_out(view)
     ratio = view.policy.settings.limits.min_available_ratio
     for pool, lacking in shortfall(decision, view, now_ms).items():
         total = len(view.by_pool[pool])

@@ -149,12 +149,12 @@ def _action(
 ) -> Decision:
     root, action = incident.root, choice.action
     eta = eta_clause(prediction, view.now_ms)
-    told = view.foresight.note(root, action)
+    note = view.foresight.note(root, action)
     sentence = action_sentence(
-        action, root.subject, incident.sentence, eta, "; ".join(filter(None, (choice.why, told.words)))
+        action, root.subject, incident.sentence, eta, "; ".join(filter(None, (choice.why, note.words)))
     )
     parameters = replace(
-        told.parameters or PARAMETERS[action](),
+        note.parameters or PARAMETERS[action](),
         context=_context(root, prediction, view),
         cause=cause_key(root, action),
         expected_losses={one: round(loss, LOSS_DIGITS) for one, loss in choice.priced.items()},

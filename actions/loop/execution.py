@@ -79,14 +79,31 @@ class Execution:
 
     What an executor has begun and not ended (`pending`) is called again at each step, after a restart too where the
     executor is resumable, until it ends or its time is over. While actions are paused nothing is called.
+
+        approved -- begin --> EXECUTING -- it worked --> VERIFYING -- effect seen, or not visible --> DONE
+                                  |                          +------ effect not seen ------------> FAILED
+                                  +-- it failed, took too long, was interrupted --> FAILED
+
+    Where a decision stands is in the journal alone, and four rules hold over kill -9 at any instant:
+
+    - The start is durable before the executor is called. So nothing runs that is not on record, and a key that has a
+      start is never begun again: an action happens once or not at all, never twice.
+    - Every path ends in `_end`, which takes the decision out of the state that led there: one outcome for each start.
+    - What may have taken effect counts as in effect, so that the limits are never told of more room than there is.
+      Only an executor that is `certain` that nothing changed may say otherwise, and only then is the cause decided
+      again under a new key.
+    - The fields of this object are what may be forgotten: calls under way and since when. Times are monotonic, so that
+      a step of the wall clock ends no drain and shortens no settle time.
     """
 
-    def __init__(self, log: DecisionLog, routing: Routing, clock: Clock, workers: Workers) -> None:
-        self._log = log
+    def __init__(self, decision_log: DecisionLog, routing: Routing, clock: Clock, workers: Workers) -> None:
+        self._decision_log = decision_log
         self._routing = routing
         self._clock = clock
         self._workers = workers
         self._settling_since_s: dict[str, float] = {}
+        # Keys that this process has called and that have not ended: one that executes and is not here is of an earlier
+        # process.
         self._begun_s: dict[str, float] = {}
         self._jobs: dict[str, Future[ExecutionResult]] = {}
         self._checks: dict[str, Future[bool | None]] = {}
@@ -120,7 +137,7 @@ class Execution:
         """Record the start. From here on the key is used up, whatever happens to this process."""
         executor = self._routing.executor_for(record.decision)
         before = _measured(record.decision.subject, view)
-        self._log.started(record.decision, "" if executor is None else executor.name, before)
+        self._decision_log.started(record.decision, "" if executor is None else executor.name, before)
 
     def carry_out(self, record: LedgerEntry, view: FleetView) -> None:
         """Do it, and record what came of it as far as that is known at once."""
@@ -138,6 +155,7 @@ class Execution:
 
     def finish(self, seconds: float) -> None:
         """Wait that long at most for the calls under way and put their results on record, before the end."""
+        # What is pending stays as it is: the next process goes on with it, or ends it as interrupted.
         wait(list(self._jobs.values()), timeout=seconds)
         for record in self._in(DecisionState.EXECUTING):
             job = self._jobs.get(record.decision.key)
@@ -149,6 +167,7 @@ class Execution:
         executor = self._routing.named(record.executor)
         known = record.decision.key in self._begun_s
         if executor is None or not (known or executor.resumable):
+            # A start without a result, by a process that is gone: to call again could do it twice.
             self._interrupted(record)
         elif _may_go_on(record.decision, view):
             self._call(record, executor)
@@ -174,6 +193,7 @@ class Execution:
                 self._begun_s[key] = begun
                 self._report_progress(record, result.detail)
                 return
+            # It may still take effect after this: failed, but not certain.
             limit = f"did not end within {view.policy.settings.execution_seconds:g} s: {result.detail}"
             result = replace(result, ok=False, certain=False, detail=limit)
         self._reported_s.pop(key, None)
@@ -185,18 +205,19 @@ class Execution:
         last = self._reported_s.get(record.decision.key)
         if detail != record.detail and (last is None or now - last >= PROGRESS_SECONDS):
             self._reported_s[record.decision.key] = now
-            self._log.about(EntryKind.EXECUTION_GOES_ON, record.decision, detail=detail)
+            self._decision_log.about(EntryKind.EXECUTION_GOES_ON, record.decision, detail=detail)
 
     def _take_result(self, record: LedgerEntry, result: ExecutionResult) -> None:
         lasting = ACTIONS[record.decision.action].lasting
         if not result.ok:
+            # Half a drain that nobody is sure of still keeps the node: it is given back by its inverse, not forgotten.
             stays = lasting and not result.certain
             self._end(
                 record, OutcomeStatus.FAILED, result.detail, result.attempts, in_effect=stays, renew=result.certain
             )
             return
         self._settling_since_s[record.decision.key] = self._clock.monotonic()
-        self._log.about(
+        self._decision_log.about(
             EntryKind.VERIFICATION,
             record.decision,
             phase="due",
@@ -230,9 +251,10 @@ class Execution:
         if looking is not None and not looking.done():
             return
         self._checks.pop(key, None)
+        # An executor that changed nothing has no effect to be seen, whatever the view shows.
         seen = None if looking is None or not record.changed else looking.result()
         effect = _change(record.before, _measured(record.decision.subject, view))
-        self._log.about(EntryKind.VERIFICATION, record.decision, phase="checked", seen=seen, effect=effect)
+        self._decision_log.about(EntryKind.VERIFICATION, record.decision, phase="checked", seen=seen, effect=effect)
 
     def settle_interrupted(self) -> None:
         """End what a killed process had begun and nobody can go on with: its effect is unknown, it is not repeated."""
@@ -248,6 +270,7 @@ class Execution:
     def _conclude(self, record: LedgerEntry) -> None:
         if record.seen is False:
             detail = f"{record.detail}; its effect is not seen"
+            # On a ladder the cause is decided again at once, so that failures add up to the next rung.
             again = record.decision.action in RUNGS
             self._end(record, OutcomeStatus.UNVERIFIED, detail, record.attempts, in_effect=record.lasting, renew=again)
             return
@@ -268,10 +291,10 @@ class Execution:
         now_ms = self._clock.now_ms()
         outcome = Outcome(record.decision.id, status, record.executor, now_ms, detail, attempts, dict(record.effect))
         self._concluded.append(record.decision.id)
-        self._log.ended(record, outcome, in_effect=in_effect, renew=renew)
+        self._decision_log.ended(record, outcome, in_effect=in_effect, renew=renew)
 
     def _in(self, state: DecisionState) -> list[LedgerEntry]:
-        return [record for record in self._log.records() if record.state is state]
+        return [record for record in self._decision_log.records() if record.state is state]
 
 
 def _executed(executor: Executor, decision: Decision) -> ExecutionResult:

@@ -27,8 +27,8 @@ SELECTION = "selection"
 class GuardEvaluation:
     """Keeps the verdicts of waiting decisions up to date."""
 
-    def __init__(self, log: DecisionLog, execution: Execution, policy: Policy) -> None:
-        self._log = log
+    def __init__(self, decision_log: DecisionLog, execution: Execution, policy: Policy) -> None:
+        self._decision_log = decision_log
         self._execution = execution
         self._policy = policy
         self._counted = {each.name for each in guards() if each.counts_for_breaker} | {SELECTION}
@@ -44,7 +44,7 @@ class GuardEvaluation:
 
         `own` are those of `own_verdicts`, which may take an executor's time: people are not made to wait for them.
         """
-        with self._log.lock:
+        with self._decision_log.lock:
             if record.waiting:
                 self._evaluate(record, view, now_ms, own)
 
@@ -56,13 +56,13 @@ class GuardEvaluation:
         record.verdicts, record.overall = verdicts, overall
         if record.rulings() != before:
             cause = "" if record.counted else self._cause(decision, verdicts, view)
-            self._log.verdicts_given(record, verdicts, str(overall), cause=cause)
+            self._decision_log.verdicts_given(record, verdicts, str(overall), cause=cause)
         rejecting = self._rejecting | {v.guard for v in own}
         denied = [v for v in verdicts if v.ruling is Ruling.DENY and v.guard in rejecting]
         reason = "; ".join(v.reason for v in denied)
         if reason:
             anew = all(v.until_ms is not None for v in denied)
-            self._log.closed(record, DecisionState.REJECTED, reason, renew=anew)
+            self._decision_log.closed(record, DecisionState.REJECTED, reason, renew=anew)
 
     def own_verdicts(self, decision: Decision, view: FleetView, wanted: Collection[str]) -> tuple[Verdict, ...]:
         """Is it what the subject needs most, and the executor's pre-check; nothing for a notification."""
@@ -86,27 +86,27 @@ class GuardEvaluation:
         ended = []
         for record in self._waiting():
             reason = "" if record.notice else _end_of(record.decision, view, now_ms)
-            with self._log.lock:
+            with self._decision_log.lock:
                 if reason and record.waiting:
                     renew = effective_mode(record.decision, view) is not Mode.OBSERVE
-                    self._log.closed(record, DecisionState.EXPIRED, reason, renew=renew)
+                    self._decision_log.closed(record, DecisionState.EXPIRED, reason, renew=renew)
                     ended.append(record.decision.id)
         return tuple(ended)
 
     def trip_breaker(self, now_ms: int) -> None:
         """Latch the breaker where enough distinct root causes fall in its window."""
         settings = self._policy.settings
-        with self._log.lock:
-            ledger = self._log.ledger
+        with self._decision_log.lock:
+            ledger = self._decision_log.ledger
             start_ms = now_ms - milliseconds(settings.breaker_window_seconds)
             causes = sorted(cause for cause, at_ms in ledger.causes.items() if at_ms > start_ms)
             if ledger.controls().breaker is not None or len(causes) < settings.breaker_root_causes:
                 return
             reason = f"{len(causes)} distinct root causes within {settings.breaker_window_seconds:g} s"
-            self._log.note(EntryKind.BREAKER_TRIPPED, {"causes": causes, "reason": reason})
+            self._decision_log.note(EntryKind.BREAKER_TRIPPED, {"causes": causes, "reason": reason})
 
     def _waiting(self) -> list[LedgerEntry]:
-        return [record for record in self._log.records() if record.waiting]
+        return [record for record in self._decision_log.records() if record.waiting]
 
 
 def _end_of(decision: Decision, view: FleetView, now_ms: int) -> str:

@@ -58,14 +58,14 @@ class ActionLoop:
     ) -> None:
         self.policy = policy
         self._clock = clock
-        self._log = DecisionLog(journal)
+        self._decision_log = DecisionLog(journal)
         routing = executors if isinstance(executors, Routing) else Routing(executors)
         self._routing = routing
         self._workers = workers or Inline()
-        self._execution = Execution(self._log, routing, clock, self._workers)
-        self._guards = GuardEvaluation(self._log, self._execution, policy)
-        self._notifications = Notifications(self._log, notifier or JournalNotifier(), clock)
-        self.operator = OperatorCalls(self._log, clock, policy, self._execution.inverse)
+        self._execution = Execution(self._decision_log, routing, clock, self._workers)
+        self._guards = GuardEvaluation(self._decision_log, self._execution, policy)
+        self._notifications = Notifications(self._decision_log, notifier or JournalNotifier(), clock)
+        self.operator = OperatorCalls(self._decision_log, clock, policy, self._execution.inverse)
         self._counts: Counter[str] = Counter()
         self._execution.settle_interrupted()
 
@@ -99,14 +99,14 @@ class ActionLoop:
 
     def statuses(self) -> list[DecisionStatus]:
         """Every decision that is listed, the waiting ones first, then by the latest change."""
-        with self._log.lock:
-            records = sorted(self._log.records(), key=lambda r: (r.final, -r.updated_ms))
+        with self._decision_log.lock:
+            records = sorted(self._decision_log.records(), key=lambda r: (r.final, -r.updated_ms))
             return [record.status() for record in records]
 
     def controls(self) -> Controls:
         """Pause, breaker, approvals and the rest, as they are at this moment."""
-        with self._log.lock:
-            return self._log.ledger.controls()
+        with self._decision_log.lock:
+            return self._decision_log.ledger.controls()
 
     def _current(self, view: FleetView) -> FleetView:
         """`view` with the controls as they are at this moment."""
@@ -121,13 +121,13 @@ class ActionLoop:
             self.operator.release(Subject(SubjectKind.HOST, host, host), OUTSIDE, "the node takes work again")
         gone = _departed(view)
         if gone:
-            self._log.note(EntryKind.EFFECT_ENDED, {"keys": gone, "reason": "the node has left the fleet"})
+            self._decision_log.note(EntryKind.EFFECT_ENDED, {"keys": gone, "reason": "the node has left the fleet"})
 
     def _wanted(
         self, view: FleetView, incidents: Sequence[Incident], predictions: Sequence[Prediction]
     ) -> dict[str, Decision]:
         """What the state asks for, by key: what gives back first, then by urgency."""
-        asked = asked_for(self._log.records())
+        asked = asked_for(self._decision_log.records())
         undone = {undone_by(one.parameters) for one in asked.values()}
         recovered = due_recoveries(view, self._execution.inverse)
         due = [*asked.values(), *(one for one in recovered if undone_by(one.parameters) not in undone)]
@@ -137,33 +137,33 @@ class ActionLoop:
     def _register(self, wanted: dict[str, Decision]) -> tuple[str, ...]:
         """Enter new decisions, and the new mode of waiting ones."""
         created = []
-        ledger = self._log.ledger
+        ledger = self._decision_log.ledger
         for key, decision in wanted.items():
             record = ledger.records.get(key)
             if key not in ledger.known:
-                self._log.decided(decision)
+                self._decision_log.decided(decision)
                 created.append(decision.id)
             elif record is not None and record.waiting and record.decision.mode is not decision.mode:
-                self._log.decided(replace(record.decision, mode=decision.mode))
+                self._decision_log.decided(replace(record.decision, mode=decision.mode))
         return tuple(created)
 
     def _escalate(self, view: FleetView) -> None:
         """Enter the notifications about the loop's own doings."""
         breaker = self._current(view).controls.breaker
-        notices = _escalations(self._log.records(), breaker, view, self.policy)
-        self._register({key: notice for key, notice in notices.items() if key not in self._log.ledger.known})
+        notices = _escalations(self._decision_log.records(), breaker, view, self.policy)
+        self._register({key: notice for key, notice in notices.items() if key not in self._decision_log.ledger.known})
 
     def _execute(self, view: FleetView, wanted: dict[str, Decision]) -> tuple[str, ...]:
         """Run what every guard allows, asking each again at the last moment, at most one per subject."""
         executed = []
         touched: set[str] = set()
         for key in wanted:
-            record = self._log.ledger.records.get(key)
+            record = self._decision_log.ledger.records.get(key)
             if record is None or record.notice or not record.waiting or record.overall is not Ruling.ALLOW:
                 continue
             subject = base_key(record.decision.subject)
             own = self._guards.own_verdicts(record.decision, self._current(view), wanted)
-            with self._log.lock:
+            with self._decision_log.lock:
                 now_ms = self._clock.now_ms()
                 self._guards.evaluate(record, self._current(view), now_ms, own)
                 go = record.waiting and record.overall is Ruling.ALLOW and subject not in touched

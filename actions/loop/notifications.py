@@ -29,8 +29,8 @@ class Notifications:
     notification that no channel took within the time box ends as failed, and is counted.
     """
 
-    def __init__(self, log: DecisionLog, notifier: Notifier | FanOut, clock: Clock) -> None:
-        self._log = log
+    def __init__(self, decision_log: DecisionLog, notifier: Notifier | FanOut, clock: Clock) -> None:
+        self._decision_log = decision_log
         self._fan = fan_out_of(notifier, clock)
         self._clock = clock
         self._lock = threading.Lock()
@@ -59,19 +59,19 @@ class Notifications:
         self._fan.close()
 
     def _due(self) -> list[LedgerEntry]:
-        waiting = [r for r in self._log.records() if r.notice and r.waiting]
+        waiting = [r for r in self._decision_log.records() if r.notice and r.waiting]
         return sorted((r for r in waiting if r.overall is not Ruling.DENY), key=lambda r: urgency(r.decision))
 
     def _job(self, queue: ChannelQueue, now_ms: int, live: Collection[str] | None) -> DeliveryJob:
-        told = self._log.ledger.deliveries
+        deliveries = self._decision_log.ledger.deliveries
         job = DeliveryJob()
-        with self._log.lock:
+        with self._decision_log.lock:
             for record in self._due():
                 decision = record.decision
-                if queue.wants(decision) and queue.name not in told.done(decision.key):
+                if queue.wants(decision) and queue.name not in deliveries.done(decision.key):
                     job.firing.append(decision)
             if queue.reports_end:
-                opened = {key: tuple(about.values()) for key, about in told.open.get(queue.name, {}).items()}
+                opened = {key: tuple(about.values()) for key, about in deliveries.open.get(queue.name, {}).items()}
                 self._follow(queue, opened, job, now_ms, live)
         return job
 
@@ -97,13 +97,13 @@ class Notifications:
         """Whether what the notification is about has ended: its root cause, the breaker's trip, else its time box."""
         if decision.findings:
             return decision.findings[0] not in live
-        breaker = self._log.ledger.controls().breaker
+        breaker = self._decision_log.ledger.controls().breaker
         if decision.rule == "breaker":
             return breaker is None or not decision.key.endswith(f"|{breaker.at_ms}")
         return now_ms >= decision.expires_ms
 
     def _close_unwanted(self) -> None:
-        with self._log.lock:
+        with self._decision_log.lock:
             for record in self._due():
                 if not any(queue.wants(record.decision) for queue in self._fan.queues):
                     done = Done(True, UNWANTED, 1)
@@ -144,8 +144,8 @@ class Notifications:
 
     def _end(self, queue: ChannelQueue, item: Item, delivery: Delivery) -> None:
         first = item.message.first
-        with self._log.lock:
-            self._log.note(
+        with self._decision_log.lock:
+            self._decision_log.note(
                 EntryKind.NOTIFICATION,
                 {"channel": queue.name, "ended": list(item.ends), "ok": delivery.ok, "detail": delivery.detail}
                 | {"decision": first.id, "key": first.key},
@@ -156,20 +156,20 @@ class Notifications:
 
     def _note(self, queue: ChannelQueue, decision: Decision, message: Message, delivery: Delivery) -> None:
         """Write down that `queue` is done with `decision`; the last queue that wants it concludes it."""
-        with self._log.lock:
+        with self._decision_log.lock:
             attempts = queue.tries.pop(decision.key, delivery.attempts)
             payload: dict[str, Any] = {"channel": queue.name, "ok": delivery.ok}
             if delivery.ok and queue.reports_end:
                 payload["message"] = message.key
-            done = {**self._log.ledger.deliveries.done(decision.key)}
+            done = {**self._decision_log.ledger.deliveries.done(decision.key)}
             done[queue.name] = Done(delivery.ok, delivery.detail, attempts)
-            record = self._log.ledger.records.get(decision.key)
+            record = self._decision_log.ledger.records.get(decision.key)
             waiting = record is not None and record.waiting
             if waiting and all(each.name in done for each in self._fan.queues if each.wants(decision)):
                 self._conclude(decision, done, **payload)
             else:
                 details: dict[str, Any] = {"detail": delivery.detail, "attempts": attempts}
-                self._log.about(EntryKind.NOTIFICATION, decision, **payload, **details)
+                self._decision_log.about(EntryKind.NOTIFICATION, decision, **payload, **details)
 
     def _conclude(self, decision: Decision, done: Mapping[str, Done], **payload: Any) -> None:
         good = any(each.ok for each in done.values())
@@ -179,7 +179,7 @@ class Notifications:
             detail = "; ".join(f"{name}: {each.detail}" for name, each in sorted(done.items()))
         attempts = sum(each.attempts for each in done.values())
         outcome = Outcome(decision.id, status, ",".join(sorted(done)), self._clock.now_ms(), detail, attempts)
-        self._log.about(EntryKind.NOTIFICATION, decision, outcome=dump_outcome(outcome), **payload)
+        self._decision_log.about(EntryKind.NOTIFICATION, decision, outcome=dump_outcome(outcome), **payload)
         with self._lock:
             if good:
                 self._delivered.append(decision.id)

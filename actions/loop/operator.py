@@ -29,8 +29,8 @@ class OperatorCalls:
     Each method raises InputError where `actor` names no person, and Conflict where it would change nothing.
     """
 
-    def __init__(self, log: DecisionLog, clock: Clock, policy: Policy, inverse: Inverse) -> None:
-        self._log = log
+    def __init__(self, decision_log: DecisionLog, clock: Clock, policy: Policy, inverse: Inverse) -> None:
+        self._decision_log = decision_log
         self._clock = clock
         self.policy = policy
         self._inverse = inverse
@@ -38,7 +38,7 @@ class OperatorCalls:
     def approve(self, identity: str, actor: str) -> None:
         """Let a proposed decision run, once the other guards allow."""
         _named_person(actor)
-        with self._log.lock:
+        with self._decision_log.lock:
             record = self._waiting(identity)
             if record.decision.mode is Mode.OBSERVE:
                 raise Conflict(
@@ -48,23 +48,23 @@ class OperatorCalls:
                 raise Conflict(f"decision {identity} is already approved by {record.approved_by}")
             if self._clock.now_ms() >= record.decision.expires_ms:
                 raise Conflict(f"decision {identity} has expired")
-            self._log.about(EntryKind.APPROVAL, record.decision, actor=actor)
+            self._decision_log.about(EntryKind.APPROVAL, record.decision, actor=actor)
 
     def reject(self, identity: str, actor: str, reason: str = "") -> None:
         """Never run a decision, and leave its subject alone for the hold-off."""
         _named_person(actor)
-        with self._log.lock:
+        with self._decision_log.lock:
             record = self._waiting(identity)
-            self._log.about(EntryKind.REJECTION, record.decision, actor=actor, reason=reason)
+            self._decision_log.about(EntryKind.REJECTION, record.decision, actor=actor, reason=reason)
             self._hold_off(base_key(record.decision.subject), actor, reason)
 
     def release(self, subject: Subject, actor: str, reason: str = "") -> None:
         """A person gave a subject back (uncordoned it): its incidents are cancelled, it is left alone."""
         _named_person(actor)
-        with self._log.lock:
-            records = self._log.records()
+        with self._decision_log.lock:
+            records = self._decision_log.records()
             running = {r.decision.key for r in records if r.state is DecisionState.EXECUTING}
-            effects = [d for d in self._log.ledger.controls().effects.values() if _within(d, subject)]
+            effects = [d for d in self._decision_log.ledger.controls().effects.values() if _within(d, subject)]
             decided = [r.decision for r in records if not r.notice and _within(r.decision, subject)]
             released = [decision.key for decision in effects if decision.key not in running]
             causes = sorted({decision.findings[0] for decision in (*decided, *effects) if decision.findings})
@@ -72,25 +72,25 @@ class OperatorCalls:
 
     def pause(self, actor: str, reason: str = "") -> None:
         """Stop all actions; notifications still go out."""
-        with self._log.lock:
-            note = self._log.ledger.controls().paused
+        with self._decision_log.lock:
+            note = self._decision_log.ledger.controls().paused
             if note is not None:
                 raise Conflict(f"already paused by {note.actor}")
-            self._log.note(EntryKind.PAUSE, {"reason": reason}, actor=_named_person(actor))
+            self._decision_log.note(EntryKind.PAUSE, {"reason": reason}, actor=_named_person(actor))
 
     def resume(self, actor: str) -> None:
         """End the pause."""
-        with self._log.lock:
-            if self._log.ledger.controls().paused is None:
+        with self._decision_log.lock:
+            if self._decision_log.ledger.controls().paused is None:
                 raise Conflict("not paused")
-            self._log.note(EntryKind.RESUME, {}, actor=_named_person(actor))
+            self._decision_log.note(EntryKind.RESUME, {}, actor=_named_person(actor))
 
     def reset_breaker(self, actor: str) -> None:
         """Close the breaker; causes are counted from zero."""
-        with self._log.lock:
-            if self._log.ledger.controls().breaker is None:
+        with self._decision_log.lock:
+            if self._decision_log.ledger.controls().breaker is None:
                 raise Conflict("the breaker is not tripped")
-            self._log.note(EntryKind.BREAKER_RESET, {}, actor=_named_person(actor))
+            self._decision_log.note(EntryKind.BREAKER_RESET, {}, actor=_named_person(actor))
 
     def undo(self, identity: str, actor: str, reason: str = "") -> str:
         """Enter the recovery that undoes a decision, under the name of `actor`; returns its id.
@@ -100,25 +100,25 @@ class OperatorCalls:
         conflict where nothing can be undone has the one reason.
         """
         _named_person(actor)
-        with self._log.lock:
-            record = self._log.ledger.by_id(identity)
+        with self._decision_log.lock:
+            record = self._decision_log.ledger.by_id(identity)
             if record is None:
                 raise Conflict(f"no decision {identity} is known")
             made = self._undoing(record)
-            before = _waiting_for(record.decision.key, self._log.records())
+            before = _waiting_for(record.decision.key, self._decision_log.records())
             if before is not None:
                 return self._agree(before, identity, actor)
             wanted = self._entered(made, actor, reason)
             causes = list(record.decision.findings[:1])
             subject, simulated = base_key(record.decision.subject), record.decision.simulated
             self._hold_off(subject, actor, reason, simulated=simulated, cancelled=causes)
-            self._log.note(EntryKind.DECISION, dump_decision(wanted), actor=actor, simulated=wanted.simulated)
+            self._decision_log.note(EntryKind.DECISION, dump_decision(wanted), actor=actor, simulated=wanted.simulated)
             if wanted.mode is Mode.PROPOSE:
                 self.approve(wanted.id, actor)
             return wanted.id
 
     def _waiting(self, identity: str) -> LedgerEntry:
-        record = self._log.ledger.by_id(identity)
+        record = self._decision_log.ledger.by_id(identity)
         if record is None:
             raise Conflict(f"no decision {identity} is known")
         if record.notice:
@@ -131,12 +131,12 @@ class OperatorCalls:
     def _hold_off(self, key: str, actor: str, reason: str, *, simulated: bool = False, **more: list[str]) -> None:
         until_ms = self._clock.now_ms() + self.policy.hold_off_ms
         content = {"subject": key, "until_ms": until_ms, "reason": reason, **more}
-        self._log.note(EntryKind.HOLD_OFF, content, actor=actor, simulated=simulated)
+        self._decision_log.note(EntryKind.HOLD_OFF, content, actor=actor, simulated=simulated)
 
     def _undoing(self, record: LedgerEntry) -> Decision:
         """The inverse of a decision, if it may be entered now."""
         decision = record.decision
-        problem = problem_of(record.status(), self._log.ledger.controls())
+        problem = problem_of(record.status(), self._decision_log.ledger.controls())
         if not problem and self.policy.mode_of(decision.rule) is Mode.OBSERVE:
             problem = f"rule {decision.rule} only watches"
         made = self._inverse(decision) if not problem else None
@@ -154,7 +154,7 @@ class OperatorCalls:
     def _entered(self, made: Decision, actor: str, reason: str) -> Decision:
         """The inverse `made` as this person asks for it now, under a key of its own."""
         number, now_ms = 1, self._clock.now_ms()
-        while f"{made.key}|asked {number}" in self._log.ledger.known:
+        while f"{made.key}|asked {number}" in self._decision_log.ledger.known:
             number += 1
         key = f"{made.key}|asked {number}"
         parameters = replace(made.parameters, cause=key)

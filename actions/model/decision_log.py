@@ -32,7 +32,12 @@ _KEEP_STARTS = 100
 
 
 class Ledger:
-    """All decisions and controls. `apply` takes entries in the order of the journal; other kinds pass it by."""
+    """All decisions and controls. `apply` takes entries in the order of the journal; other kinds pass it by.
+
+    A fold and nothing else: it reads no clock and no settings, so that a brain that was killed comes to the state that
+    it had. Entries of kinds that are unknown here change nothing. `known` and the starts only grow: of a decision that
+    is listed no more its key is still used up.
+    """
 
     def __init__(self) -> None:
         self.records: dict[str, LedgerEntry] = {}
@@ -165,11 +170,14 @@ class Ledger:
         self._started[payload["key"]] = entry.at_ms
         record = self._record(payload)
         slot = (payload["subject"], ActionKind(payload["action"])) if record is None else slot_of(record.decision)
+        # Counted at the start: what comes to no outcome, such as an action that kills the brain, is a try as well.
         self._attempts[slot] = (*self._attempts.get(slot, ()), entry.at_ms)[-_KEEP_STARTS:]
         if record is not None:
             record.state, record.executor, record.updated_ms = DecisionState.EXECUTING, payload["executor"], entry.at_ms
             record.before = dict(payload.get("before", {}))
             self._effects[payload["key"]] = record.decision
+            # Until the recovery is seen to work, what it undoes may be back or not. Guards count it either way: as out
+            # of service for what may still be taken, as in service for what must be left.
             self._doubtful.update(self._undone_by(record.decision))
 
     def _progress(self, entry: Entry, payload: dict[str, Any]) -> None:
@@ -195,6 +203,7 @@ class Ledger:
     def _outcome(self, entry: Entry, payload: dict[str, Any]) -> None:
         record = self._record(payload)
         outcome = load_outcome(payload["outcome"])
+        # Before the entry is looked up: an effect may outlive the listing of its decision.
         if not payload["in_effect"]:
             self._effects.pop(payload["key"], None)
             self._doubtful.discard(payload["key"])
@@ -228,7 +237,8 @@ class Ledger:
             spec = ACTIONS[effect.action]
             host = spec.scope is Scope.HOST and effect.subject.host and effect.subject.host == recovery.subject.host
             same = base_key(effect.subject) == base_key(recovery.subject)
-            # A restore that undoes nothing in particular gives back all there is.
+            # A restore that undoes nothing in particular gives back all there is. An uncordon of one GPU's decision
+            # gives back the host, and with it what other decisions took of that host.
             alike = not undone_by(recovery.parameters) or same_kind(effect, recovery)
             if spec.inverse is recovery.action and (same or host) and alike:
                 found.append(key)
@@ -253,6 +263,7 @@ class Ledger:
 
     def _reset(self, entry: Entry, payload: dict[str, Any]) -> None:
         self._breaker = None
+        # The causes that tripped it would trip it again at once.
         self.causes.clear()
 
     def _hold_off(self, entry: Entry, payload: dict[str, Any]) -> None:

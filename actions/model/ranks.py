@@ -13,36 +13,36 @@ from tocsin.domain.subject import Subject, SubjectKind
 
 
 @dataclass(frozen=True, slots=True)
-class NodeRanks:
-    """The one job on a GPU: empty where there is none, or several. `told` is False where its pod's manager has not
+class JobOnGpu:
+    """The one job on a GPU: empty where there is none, or several. `known` is False where its pod's manager has not
     shown that pod yet, so that other pods of the same job may exist unseen."""
 
     job: str = ""
-    told: bool = True
+    known: bool = True
 
 
-def work_on(host: str, owners: Sequence[Owner], node: NodeState | None = None, *, blind: bool = False) -> NodeRanks:
+def work_on(host: str, owners: Sequence[Owner], node: NodeState | None = None, *, blind: bool = False) -> JobOnGpu:
     """The work of `owners` on a GPU of `host`, which its manager shows as `node`, None where none does.
 
     A Slurm job spans hosts, and so does a job of several pods that the manager knows. Any other pod, a container, and a
     process in none of these stand for themselves. `blind` says that a manager has not answered lately.
     """
     found = {_work(host, owner, node, blind) for owner in owners}
-    return found.pop() if len(found) == 1 else NodeRanks()
+    return found.pop() if len(found) == 1 else JobOnGpu()
 
 
-def _work(host: str, owner: Owner, node: NodeState | None, blind: bool) -> NodeRanks:
+def _work(host: str, owner: Owner, node: NodeState | None, blind: bool) -> JobOnGpu:
     if owner.slurm_job:
-        return NodeRanks(f"slurm {owner.slurm_job.partition('.')[0]}")
+        return JobOnGpu(f"slurm {owner.slurm_job.partition('.')[0]}")
     title = f"{owner.namespace}/{owner.pod}" if owner.pod else ""
     if owner.pod_uid or title:
         known = None if node is None else node.jobs
         job = None if known is None else known.get(owner.pod_uid or title)
         if job:
-            return NodeRanks(named_job(job))
+            return JobOnGpu(named_job(job))
         unseen = job is None and (known is not None or (node is None and blind))
-        return NodeRanks(f"pod {owner.pod_uid or title}", not unseen)
-    return NodeRanks(f"{host} container {owner.container}" if owner.container else f"{host} process {owner.pid}")
+        return JobOnGpu(f"pod {owner.pod_uid or title}", not unseen)
+    return JobOnGpu(f"{host} container {owner.container}" if owner.container else f"{host} process {owner.pid}")
 
 
 def named_job(job: str) -> str:
@@ -75,9 +75,9 @@ def _jobs_on(ranks: Sequence[Rank], view: FleetView) -> frozenset[str]:
     return frozenset(view.gpus[rank.gpu].job for rank in ranks) - {""}
 
 
-def untold(subject: Subject, view: FleetView) -> bool:
+def job_unknown(subject: Subject, view: FleetView) -> bool:
     """Whether a pod on `subject` has not been shown by its manager yet."""
-    return not all(view.gpus[rank.gpu].told for rank in own_ranks(subject, view))
+    return not all(view.gpus[rank.gpu].job_known for rank in own_ranks(subject, view))
 
 
 def unseen_hosts(subject: Subject, view: FleetView) -> list[str]:

@@ -49,7 +49,7 @@ def affected(decision: Decision, view: FleetView) -> tuple[GpuView, ...]:
     return members
 
 
-def reach(decision: Decision, view: FleetView) -> frozenset[str]:
+def taken_out(decision: Decision, view: FleetView) -> frozenset[str]:
     """UUIDs that the decision takes out of service.
 
     A pool that is scaled in loses one node. Where the decision names none, the largest that is still in service stands
@@ -103,14 +103,14 @@ def effects(view: FleetView) -> list[Decision]:
 
 def out_of_service(view: FleetView) -> frozenset[str]:
     """UUIDs that are out of service now, by Tocsin's doing or by anybody's."""
-    return view.flagged.union(*(reach(decision, view) for decision in effects(view)))
+    return view.flagged.union(*(taken_out(decision, view) for decision in effects(view)))
 
 
 def surely_out(view: FleetView) -> frozenset[str]:
     """`out_of_service` without what an undoing that was begun, and never seen to work, may have given back."""
     controls = view.controls
     sure = [decision for key, decision in controls.effects.items() if key not in controls.doubtful]
-    return view.flagged.union(*(reach(decision, view) for decision in sure))
+    return view.flagged.union(*(taken_out(decision, view) for decision in sure))
 
 
 def occupied(view: FleetView) -> dict[str, Subject]:
@@ -119,7 +119,7 @@ def occupied(view: FleetView) -> dict[str, Subject]:
     A GPU that others have taken out of service counts as a subject of its own, unless an action of Tocsin covers it.
     """
     own = effects(view)
-    covered = frozenset[str]().union(*(reach(decision, view) for decision in own))
+    covered = frozenset[str]().union(*(taken_out(decision, view) for decision in own))
     subjects = {base_key(decision.subject): decision.subject for decision in own}
     for uuid in view.flagged - covered:
         gpu = view.physical[uuid].gpu

@@ -24,7 +24,7 @@ class GpuView:
     GPU is lost. `under_action` is True where the world shows it out of service, a scheduler for example, whoever did
     that. It must not be derived from decisions: the loop counts its own, and looks here for their effect. `values` are
     those of the newest reading. `job` names the work on it, alike on all GPUs of one job; empty where none is known.
-    `told` is False where the manager of that work has not told yet what else belongs to its job.
+    `job_known` is False where the manager of that work has not shown yet what else belongs to its job.
     """
 
     gpu: Gpu
@@ -33,7 +33,7 @@ class GpuView:
     under_action: bool = False
     values: Mapping[str, float] = field(default_factory=dict)
     job: str = ""
-    told: bool = True
+    job_known: bool = True
 
     def is_fresh(self, now_ms: int, fresh_ms: int) -> bool:
         """Whether its newest reading is at most `fresh_ms` old and not dated ahead of the clock's tolerance."""

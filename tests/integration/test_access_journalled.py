@@ -130,7 +130,7 @@ class World:
         return list(read_entries(self.path, after=after))
 
     def trip(self) -> None:
-        note = self.running.brain.actions._log.note
+        note = self.running.brain.actions._decision_log.note
         note(EntryKind.BREAKER_TRIPPED, {"causes": [], "reason": "a test"})
         assert isinstance(self.running.brain.actions.controls().breaker, Breaker)
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from tocsin.actions.model.ranks import NodeRanks, work_on
+from tocsin.actions.model.ranks import JobOnGpu, work_on
 from tocsin.actions.planning.build import Knowledge, fleet_state_from
 from tocsin.actions.planning.facts import NodeState
 from tocsin.actions.planning.layouts import layouts_of, running_demand
@@ -92,7 +92,7 @@ def _job(owner: Owner) -> str:
     return owner.pod_uid or (f"{owner.namespace}/{owner.pod}" if owner.pod else owner.container) or f"pid {owner.pid}"
 
 
-def workloads_of(readings: Iterable[Reading], nodes: Mapping[str, NodeState], *, blind: bool) -> dict[str, NodeRanks]:
+def workloads_of(readings: Iterable[Reading], nodes: Mapping[str, NodeState], *, blind: bool) -> dict[str, JobOnGpu]:
     """The work on each GPU by UUID; `nodes` as their managers show them, `blind` where one has not answered lately."""
     return {
         reading.gpu.uuid: work_on(reading.gpu.host, reading.owners, nodes.get(reading.gpu.host), blind=blind)

@@ -9,7 +9,7 @@ import pytest
 from tocsin.actions.guards.maintenance import is_open, next_start
 from tocsin.actions.loop.decide import decide
 from tocsin.actions.model.executor import ExecutionResult
-from tocsin.actions.model.scope import reach
+from tocsin.actions.model.scope import taken_out
 from tocsin.config.settings import MaintenanceWindow
 from tocsin.domain.action_parameters import ScaleInParameters
 from tocsin.domain.clock import DAY, HOUR, MINUTE
@@ -193,8 +193,8 @@ def test_a_node_that_is_named_to_go_is_what_scaling_in_takes() -> None:
     decided = decide(world.view().incidents, [], world.view(), world.policy)
     made = next(one for one in decided if one.action is ActionKind.SCALE_IN)
     named = replace(made, parameters=ScaleInParameters(node="node-1"))
-    assert reach(made, world.view()) == {"GPU-3-0", "GPU-3-1"}
-    assert reach(named, world.view()) == {"GPU-1-0", "GPU-1-1"}
+    assert taken_out(made, world.view()) == {"GPU-3-0", "GPU-3-1"}
+    assert taken_out(named, world.view()) == {"GPU-1-0", "GPU-1-1"}
 
 
 def test_an_action_on_the_whole_fleet_is_never_within_the_share() -> None:

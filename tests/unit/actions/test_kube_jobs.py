@@ -118,7 +118,7 @@ def test_a_hot_gpu_of_one_pod_throttles_the_ranks_of_all_pods_of_its_job() -> No
     for uuid, gpu in GPUS.items():
         owners = [Owner(1, pod_uid=pods[on[uuid]].uid)] if uuid in on else []
         work = work_on(gpu.host, owners, nodes[gpu.host])
-        gpus[uuid] = GpuView(gpu, T0, job=work.job, told=work.told)
+        gpus[uuid] = GpuView(gpu, T0, job=work.job, job_known=work.known)
     world.clock.set(T0)
     world.break_gpu("GPU-0-0", action=ActionKind.THROTTLE)
     view = world.view()

@@ -9,7 +9,7 @@ import pytest
 
 from tocsin.actions.executors.node import NodeAgents
 from tocsin.actions.model.policy import Policy
-from tocsin.actions.model.ranks import NodeRanks, ranks_of, work_on
+from tocsin.actions.model.ranks import JobOnGpu, ranks_of, work_on
 from tocsin.actions.model.view import FleetView, GpuView
 from tocsin.actions.node import order_queue
 from tocsin.actions.node.order_queue import OrderQueue
@@ -225,28 +225,28 @@ def test_ranks_come_from_the_job_of_the_view() -> None:
     ],
 )
 def test_the_job_on_a_gpu(owners: list[Owner], job: str) -> None:
-    assert work_on("node-0", owners) == NodeRanks(job)
+    assert work_on("node-0", owners) == JobOnGpu(job)
 
 
 def test_pods_of_one_job_are_one_job_on_whatever_node() -> None:
     known = {"u0": "ns/jobset/train", "ns/train-1": "ns/jobset/train", "u2": ""}
     node = NodeState("node-0", True, jobs=known)
-    job = NodeRanks("pods ns/jobset/train")
+    job = JobOnGpu("pods ns/jobset/train")
     assert work_on("node-0", [Owner(1, pod_uid="u0")], node) == job
     assert work_on("node-1", [Owner(2, pod="train-1", namespace="ns")], node) == job
-    assert work_on("node-0", [Owner(3, pod_uid="u2")], node) == NodeRanks("pod u2")
-    assert work_on("node-0", [Owner(1, pod_uid="u0"), Owner(3, pod_uid="u2")], node) == NodeRanks("")
-    assert work_on("node-0", [Owner(4, pod_uid="u3", slurm_job="7.0")], node) == NodeRanks("slurm 7")
+    assert work_on("node-0", [Owner(3, pod_uid="u2")], node) == JobOnGpu("pod u2")
+    assert work_on("node-0", [Owner(1, pod_uid="u0"), Owner(3, pod_uid="u2")], node) == JobOnGpu("")
+    assert work_on("node-0", [Owner(4, pod_uid="u3", slurm_job="7.0")], node) == JobOnGpu("slurm 7")
 
 
 def test_a_pod_that_its_manager_has_not_shown_yet_is_known_as_such() -> None:
     pod = [Owner(1, pod_uid="u9")]
     shown = NodeState("node-0", True, jobs={"u0": ""})
-    assert work_on("node-0", pod, shown) == NodeRanks("pod u9", told=False)
-    assert work_on("node-0", pod, None, blind=True) == NodeRanks("pod u9", told=False)
+    assert work_on("node-0", pod, shown) == JobOnGpu("pod u9", known=False)
+    assert work_on("node-0", pod, None, blind=True) == JobOnGpu("pod u9", known=False)
     # No manager knows pods here: the pod stands for itself.
-    assert work_on("node-0", pod, NodeState("node-0", True)) == NodeRanks("pod u9")
-    assert work_on("node-0", pod) == NodeRanks("pod u9")
+    assert work_on("node-0", pod, NodeState("node-0", True)) == JobOnGpu("pod u9")
+    assert work_on("node-0", pod) == JobOnGpu("pod u9")
 
 
 def test_a_job_is_throttled_only_where_all_of_it_is_seen(rig: QueueRig) -> None:
@@ -259,7 +259,7 @@ def test_a_job_is_throttled_only_where_all_of_it_is_seen(rig: QueueRig) -> None:
     hidden = nodes | {"node-9": NodeState("node-9", True, held_by=held_by)}
     verdict = check(whole, view(job, nodes=hidden))
     assert (verdict.ruling, "no reading shows those that it holds on node-9" in verdict.reason) == (Ruling.HOLD, True)
-    untold = {uuid: replace(one, told=False) for uuid, one in view(job).gpus.items()}
+    untold = {uuid: replace(one, job_known=False) for uuid, one in view(job).gpus.items()}
     assert check(whole, replace(view(job), gpus=untold)).ruling is Ruling.HOLD
 
 

@@ -318,7 +318,7 @@ class Brain:
                 under_action=reading.gpu.host in nodes and not nodes[reading.gpu.host].schedulable,
                 values=reading.values,
                 job=workloads[reading.gpu.uuid].job,
-                told=workloads[reading.gpu.uuid].told,
+                job_known=workloads[reading.gpu.uuid].known,
             )
             for reading in readings
         }
