@@ -20,6 +20,7 @@ from tocsin.domain.clock import MINUTE, SECOND, Clock, from_iso
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Severity
 from tocsin.domain.notice import NoticeCode, notice_text
+from tocsin.http_client import http_client
 from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics
 
@@ -408,7 +409,7 @@ def open_notices(
     name = detect(folder) if wanted.notices == "auto" else wanted.notices
     if name in ("", "off"):
         return None
-    client = httpx2.Client(timeout=wanted.timeout_seconds, trust_env=False)
+    client = http_client(wanted.timeout_seconds)
     host = settings.agent.host or socket.gethostname()
     made = NoticeCompanion(open_cloud(name, wanted, client), wanted, host, clock, own, alarm)
     made.start()

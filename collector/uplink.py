@@ -11,11 +11,10 @@ from typing import Any, Protocol
 
 import httpx2
 
-from tocsin import __version__
-from tocsin.client.tls import ClientTls
 from tocsin.collector.spool import Spooled
 from tocsin.domain.clock import SECOND, Clock
 from tocsin.domain.errors import InputError
+from tocsin.http_client import ClientTls, http_client
 from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics
 
@@ -131,14 +130,14 @@ class Uplink:
         self._body_bytes = MAX_BODY_BYTES
         self._not_before = clock.monotonic()
         self._last_success = clock.monotonic()
-        headers = {"User-Agent": f"tocsin-agent/{__version__}", "Content-Type": "text/plain; charset=utf-8"}
+        headers = {"Content-Type": "text/plain; charset=utf-8"}
         if target.token:
             headers["Authorization"] = f"Token {target.token}"
         self._write = _write_url(target)
         self._tls = target.tls
-        verify = self._tls.context if self._tls is not None else True
-        self._client = httpx2.Client(
-            headers=headers, timeout=target.timeout_seconds, transport=transport, verify=verify
+        context = self._tls.context if self._tls is not None else None
+        self._client = http_client(
+            target.timeout_seconds, headers=headers, tls=context, proxies=True, transport=transport
         )
         own.set_function("tocsin_push_age_seconds", lambda: clock.monotonic() - self._last_success)
         self._show()

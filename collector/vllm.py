@@ -25,6 +25,7 @@ from tocsin.domain.clock import Clock
 from tocsin.domain.errors import InputError
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading
+from tocsin.http_client import http_client
 from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics
 
@@ -212,7 +213,7 @@ class VllmCompanion:
         self._clock = clock
         self._own = own
         self._pids = pids
-        self._client = httpx2.Client(transport=transport, timeout=TIMEOUT_SECONDS, trust_env=False)
+        self._client = http_client(TIMEOUT_SECONDS, transport=transport)
         self._scrapes: dict[Server, Scrape] = {}
         self._placed: dict[Server, tuple[float, frozenset[int]]] = {}
         self._warned: set[Server] = set()

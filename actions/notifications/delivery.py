@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import ssl
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,7 @@ from tocsin.actions.notifications.protocol import Delivery, Message
 from tocsin.actions.notifications.registry import ChannelDependencies
 from tocsin.actions.notifications.text import MessageText, clean, clip, text_of
 from tocsin.domain.clock import MINUTE, SECOND
-from tocsin.domain.errors import InputError
+from tocsin.http_client import http_client
 
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0
@@ -69,14 +68,6 @@ def to_json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode(errors="replace")
 
 
-def tls_context(ca_file: Path | None) -> ssl.SSLContext:
-    """TLS that checks certificates, against `ca_file` where given; raises InputError where that cannot be read."""
-    try:
-        return ssl.create_default_context(cafile=ca_file)
-    except (OSError, ssl.SSLError) as error:
-        raise InputError("ca_file", str(ca_file), f"cannot be read: {error}", "name a PEM file") from None
-
-
 def sign(secret: str, body: bytes, now_ms: int) -> str:
     """Value of `SIGNATURE_HEADER` for `body`, posted at `now_ms`."""
     seconds = now_ms // SECOND
@@ -124,8 +115,7 @@ class Receiver:
         self._secrets = _secrets_of(url)
         self._closed = threading.Event()
         self._rest = rest or self._closed.wait
-        verify = tls_context(ca_file) if ca_file is not None else True
-        self._client = httpx2.Client(timeout=timeout_seconds, verify=verify)
+        self._client = http_client(timeout_seconds, ca=ca_file, proxies=True)
 
     def deliver(self, make: Callable[[], HttpRequest], attempts: int, judge: Judge | None = None) -> Delivery:
         """At most `attempts` tries, with growing rests between them; `make` signs the request of each try anew.

@@ -11,13 +11,13 @@ from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import format_datetime
 
-from tocsin.actions.notifications.delivery import tls_context
 from tocsin.actions.notifications.protocol import Channel, Delivery, Message
 from tocsin.actions.notifications.registry import ChannelDependencies
 from tocsin.actions.notifications.text import Links, clean, clip, text_of
 from tocsin.config.notify import ChannelSettings, MailSettings
 from tocsin.domain.clock import SECOND
 from tocsin.domain.errors import InputError
+from tocsin.http_client import client_context
 
 SUBJECT_LIMIT = 150
 
@@ -34,7 +34,7 @@ class Mail:
         self.name = dependencies.settings.name
         self._mail = mail
         self._links = dependencies.links
-        self._context = tls_context(dependencies.settings.ca_file)
+        self._context = client_context(dependencies.settings.ca_file)
 
     def send(self, messages: Sequence[Message]) -> Delivery:
         (message,) = messages

@@ -32,6 +32,7 @@ from tocsin.domain.event import Event
 from tocsin.domain.identity import Gpu
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading
+from tocsin.http_client import http_client
 from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics
 
@@ -163,7 +164,7 @@ class DcgmExporterSource:
         self._own = own
         self._seconds = timeout_seconds
         # Half for the connection and half for the first bytes; `fetch` watches over the whole.
-        self._client = httpx2.Client(timeout=timeout_seconds / 2, transport=transport, trust_env=False)
+        self._client = http_client(timeout_seconds / 2, transport=transport)
         self._heads = Heads(site.dress_head)
         self._known: dict[str, _RememberedGpu] = {}
         self._xids = XidOnsets(NAME)

@@ -16,6 +16,7 @@ import stamina
 from tocsin.collector.dcgm.http import is_http
 from tocsin.domain.clock import SECOND
 from tocsin.domain.errors import InputError, Unavailable
+from tocsin.http_client import http_client
 
 # Most of an answer of `query_range` is `[seconds,"value"]` pairs. Turned into Python objects they
 # take some five times their bytes; here the pairs are cut out and read by polars as a table, and what is left, the
@@ -199,7 +200,7 @@ class HistoryClient:
         self.requests = 0
         self.warnings: set[str] = set()
         self._answered = False
-        self._http = httpx2.Client(headers=dict(headers or {}), timeout=timeout_seconds, transport=transport)
+        self._http = http_client(timeout_seconds, headers=headers, transport=transport, proxies=True)
 
     def close(self) -> None:
         """Let go of connections."""

@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tocsin.client.tls import client_context
 from tocsin.config.access import ApiSettings
+from tocsin.http_client import client_context
 from tocsin_testing import needs
 from tocsin_testing.fake_service import FakeService, serving
 

@@ -13,10 +13,10 @@ import httpx2
 
 from tocsin.api.errors import ApiError
 from tocsin.api.principal import Principal, grants_of
-from tocsin.client.tls import client_context
 from tocsin.config.access import OidcSettings, require_safe
 from tocsin.domain.clock import HOUR, SECOND, Clock
 from tocsin.domain.errors import InputError, Unavailable
+from tocsin.http_client import http_client
 from tocsin.telemetry.log import logger
 
 _log = logger("oidc")
@@ -44,8 +44,7 @@ class _Keys:
     def __init__(self, settings: OidcSettings, clock: Clock, transport: httpx2.BaseTransport | None) -> None:
         self._settings = settings
         self._clock = clock
-        verify = client_context(settings.ca) if settings.ca is not None else True
-        self._http = httpx2.Client(timeout=settings.timeout_seconds, transport=transport, verify=verify)
+        self._http = http_client(settings.timeout_seconds, transport=transport, ca=settings.ca, proxies=True)
         self._lock = threading.Lock()
         self._set: Any = None
         self._fetched_ms = 0

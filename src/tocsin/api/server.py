@@ -20,9 +20,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tocsin.api.errors import ApiError
 from tocsin.api.gate import ALWAYS, PEER_NAMES
-from tocsin.client.tls import load_pair, stamp
 from tocsin.config.access import ApiSettings, RequestLimits
 from tocsin.domain.errors import InputError, Unavailable
+from tocsin.http_client import load_pair, stamp
 from tocsin.telemetry.log import logger
 
 _log = logger("tls")

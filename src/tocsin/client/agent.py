@@ -8,9 +8,9 @@ import httpx2
 from pydantic import TypeAdapter, ValidationError
 
 from tocsin.client.orders import OrderOut, OrderTaken, order_in, report_out
-from tocsin.client.tls import ClientTls
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.order import Order, OrderReport
+from tocsin.http_client import ClientTls, http_client
 
 _ORDERS = TypeAdapter(list[OrderOut])
 MOST_SHOWN = 200
@@ -31,16 +31,10 @@ class OrderLink:
         tls: ClientTls | None = None,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._host = host
         self._tls = tls
-        self._http = httpx2.Client(
-            base_url=base_url.rstrip("/"),
-            headers=headers,
-            timeout=timeout,
-            transport=transport,
-            trust_env=False,
-            verify=tls.context if tls is not None else True,
+        self._http = http_client(
+            timeout, base_url=base_url, token=token, tls=tls.context if tls is not None else None, transport=transport
         )
 
     def orders(self) -> list[Order]:

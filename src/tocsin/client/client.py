@@ -20,10 +20,10 @@ from tocsin.client.models_forecast import CapacityOut, ForecastOut
 from tocsin.client.models_fragmentation import FragmentationOut, Planner, PlansOut
 from tocsin.client.models_journal import ExportForm, JournalPage, JournalQuery
 from tocsin.client.models_manual import ManualAction, ManualActionOut
-from tocsin.client.tls import client_context
 from tocsin.domain.clock import to_iso
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.errors import Conflict, TocsinError, Unavailable
+from tocsin.http_client import http_client
 
 
 def _span(query: JournalQuery) -> dict[str, str | int | Sequence[str]]:
@@ -78,16 +78,8 @@ class Client:
         *,
         ca: Path | None = None,
     ) -> None:
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.base_url = base_url.rstrip("/")
-        self._http = httpx2.Client(
-            base_url=self.base_url,
-            headers=headers,
-            timeout=timeout,
-            transport=transport,
-            trust_env=False,
-            verify=client_context(ca) if ca is not None else True,
-        )
+        self._http = http_client(timeout, base_url=self.base_url, token=token, ca=ca, transport=transport)
 
     def __enter__(self) -> Self:
         return self

@@ -11,6 +11,7 @@ import httpx2
 from tocsin.client.models import OidcMethod
 from tocsin.domain.clock import SECOND, Clock, to_iso
 from tocsin.domain.errors import TocsinError, Unavailable
+from tocsin.http_client import http_client
 
 _GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 _DISCOVERY = "/.well-known/openid-configuration"
@@ -70,7 +71,7 @@ class DeviceLogin:
         self._clock = clock
         self._say = say
         self._wait = wait
-        self._http = httpx2.Client(timeout=10.0, transport=transport)
+        self._http = http_client(10.0, transport=transport, proxies=True)
 
     def begin(self) -> DeviceCode:
         """Ask the provider for a code. Raises Unavailable where it does not answer or knows no such grant."""

@@ -249,7 +249,7 @@ def test_the_servers_certificate_is_checked(tmp_path: Path) -> None:
         refused = _send(server, "slack", ca_file=str(bad))
     assert (refused.ok, refused.again) == (False, True)
     assert "certificate" in refused.detail.lower()
-    with pytest.raises(InputError, match="ca_file"):
+    with pytest.raises(InputError, match="CA file"):
         build_channel(ChannelDependencies(channel_settings("slack", ca_file=str(tmp_path / "none.pem"))))
 
 

@@ -17,12 +17,12 @@ from pydantic import SecretStr, ValidationError
 from tocsin.api.server import ApiServer, ServerTls, names_of
 from tocsin.client.client import Client
 from tocsin.client.errors import Denied
-from tocsin.client.tls import ClientTls, client_context
 from tocsin.collector.spool import Spool
 from tocsin.collector.uplink import PushTarget, Uplink
 from tocsin.config.access import ApiSettings, Role, Token
 from tocsin.domain.clock import SystemClock
 from tocsin.domain.errors import InputError, Unavailable
+from tocsin.http_client import ClientTls, client_context
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.fake_service import FakeService, serving
 

@@ -24,6 +24,7 @@ from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import METRICS, variant
 from tocsin.domain.reading import Reading, sanitise
 from tocsin.domain.subject import SubjectKind
+from tocsin.http_client import http_client
 from tocsin.queries import views
 from tocsin.queries.convert import incident_out
 from tocsin.rules.engine import Inputs, RuleEngine
@@ -55,7 +56,7 @@ class AgentPage:
             remedy = "name its page, for example http://127.0.0.1:9835/metrics"
             raise InputError("--agent", url, "is no http or https URL", remedy)
         self.url = url if url.rstrip("/").endswith("/metrics") else f"{url.rstrip('/')}/metrics"
-        self._http = httpx2.Client(timeout=TIMEOUT_S, transport=transport, trust_env=False)
+        self._http = http_client(TIMEOUT_S, transport=transport)
         self._gpus: list[Gpu] = []
 
     def gpus(self) -> list[Gpu]:

@@ -21,7 +21,6 @@ from tocsin.actions.node.ports import Asked, HookPort, PowerPort, ResetFacts, Re
 from tocsin.actions.node.thermal import ThermalSettings
 from tocsin.actions.node.worker import NodeRules, NodeWorker, Ports
 from tocsin.client.agent import OrderLink
-from tocsin.client.tls import ClientTls
 from tocsin.collector.nvml.library import Nvml, PynvmlLibrary
 from tocsin.collector.nvml.limits import NvmlLimits
 from tocsin.collector.nvml.reset import reset_check
@@ -32,6 +31,7 @@ from tocsin.config.settings import Settings
 from tocsin.domain.clock import SECOND, Clock
 from tocsin.domain.errors import InputError, Unavailable
 from tocsin.domain.power import ClockRange, Heat, LimitFailure, Obstacle, PowerLimits
+from tocsin.http_client import ClientTls
 from tocsin.runtime.agent.companions import Companions
 from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics

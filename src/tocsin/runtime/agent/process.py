@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import httpx2
 
-from tocsin.client.tls import ClientTls
 from tocsin.collector.buffer import Buffer
 from tocsin.collector.exporter import FleetCollector, MetricsServer
 from tocsin.collector.instants import Instants
@@ -23,6 +22,7 @@ from tocsin.domain.errors import TocsinError
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.identity import Gpu
 from tocsin.domain.reading import Reading, sanitise
+from tocsin.http_client import ClientTls
 from tocsin.runtime.agent.companions import Companions, Context, Opener, find_companion
 from tocsin.runtime.agent.sources import open_source
 from tocsin.runtime.service_manager import ServiceManager, Stop, Watched

@@ -14,7 +14,7 @@ from typing import Protocol
 import httpx2
 import structlog
 
-from tocsin.actions.notifications.delivery import pause_seconds, tls_context
+from tocsin.actions.notifications.delivery import pause_seconds
 from tocsin.actions.notifications.protocol import Delivery
 from tocsin.actions.notifications.text import clean, clip
 from tocsin.config.grafana import GrafanaSettings
@@ -22,6 +22,7 @@ from tocsin.domain.annotation import Annotation
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision
 from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.http_client import http_client
 from tocsin.journal.chain import Entry
 from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
@@ -184,11 +185,12 @@ class GrafanaPlace:
 
     def __init__(self, settings: GrafanaSettings) -> None:
         self._settings = settings
-        self._client = httpx2.Client(
-            base_url=settings.url.rstrip("/"),
-            timeout=settings.timeout_seconds,
-            verify=True if settings.ca_file is None else tls_context(settings.ca_file),
-            headers={"authorization": f"Bearer {settings.token.get_secret_value()}"},
+        self._client = http_client(
+            settings.timeout_seconds,
+            base_url=settings.url,
+            token=settings.token.get_secret_value(),
+            ca=settings.ca_file,
+            proxies=True,
         )
 
     def put(self, mark: Annotation, doubtful: bool) -> Delivery:

@@ -37,6 +37,7 @@ from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import BY_FIELD, METRICS, split_variant, variant
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import MAX_FUTURE_MS, Reading
+from tocsin.http_client import http_client
 from tocsin.store import points
 from tocsin.store.grid import Grid, Instants, Numbers
 from tocsin.store.identity import Announcer
@@ -205,10 +206,9 @@ class VictoriaMetricsStore:
         """`beside` keeps what VictoriaMetrics cannot: text, so attributes, owners, events, findings and predictions."""
         self._clock = clock or SystemClock()
         token = settings.token.get_secret_value()
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._writer = httpx2.Client(base_url=settings.url, timeout=settings.timeout_seconds, headers=headers)
+        self._writer = http_client(settings.timeout_seconds, base_url=settings.url, token=token, proxies=True)
         asked = settings.read_url or settings.url
-        self._reader = httpx2.Client(base_url=asked, timeout=settings.timeout_seconds, headers=headers)
+        self._reader = http_client(settings.timeout_seconds, base_url=asked, token=token, proxies=True)
         self._beside = beside
         self._announcer = Announcer(min(DAY, int(settings.raw_days * DAY / 2)))
 

@@ -1,11 +1,48 @@
-"""TLS of whoever connects to a Tocsin API: which CA is trusted, and the certificate that is shown."""
+"""The one way in which Tocsin makes an HTTP client: its name, its TLS, and whether proxies of the environment count."""
 
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 from pathlib import Path
 
+import httpx2
+
+from tocsin import __version__
 from tocsin.domain.errors import InputError
+
+USER_AGENT = f"tocsin/{__version__}"
+
+
+def http_client(
+    timeout_seconds: float,
+    *,
+    base_url: str = "",
+    headers: Mapping[str, str] | None = None,
+    token: str = "",
+    ca: Path | None = None,
+    tls: ssl.SSLContext | None = None,
+    proxies: bool = False,
+    transport: httpx2.BaseTransport | None = None,
+) -> httpx2.Client:
+    """A client that names itself ``tocsin/VERSION``; it follows no redirect.
+
+    `timeout_seconds` is for each step of a request: connecting, each write, each read. `token` is sent as bearer. `ca`
+    is a PEM file in place of the system's CAs, `tls` a context of the caller's own. With `proxies` the proxy variables
+    of the environment count: right for receivers on the internet, wrong for neighbours on the node or in the cluster.
+    Raises InputError for a CA file that cannot be used.
+    """
+    sent = {"User-Agent": USER_AGENT, **(headers or {})}
+    if token:
+        sent["Authorization"] = f"Bearer {token}"
+    return httpx2.Client(
+        base_url=base_url.rstrip("/"),
+        headers=sent,
+        timeout=timeout_seconds,
+        transport=transport,
+        trust_env=proxies,
+        verify=tls or (client_context(ca) if ca is not None else True),
+    )
 
 
 def client_context(ca: Path | None = None, certificate: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
