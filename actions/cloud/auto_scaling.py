@@ -281,7 +281,7 @@ class Scaling:
         said = _after(refused)
         if order.ended or (order.id, group.name) in self._accepted:
             self._close(group, order)
-            said = f"somebody put {group.name} back to {group.desired} instances: it is left alone{said}"
+            said = f"someone set {group.name} back to {group.desired} instances; left as is{said}"
             return ExecutionResult(False, said, lasting=False)
         try:
             self._aws.set_desired(group.name, int(order.target))

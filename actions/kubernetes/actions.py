@@ -105,7 +105,7 @@ class Scaler:
         if owner is not None:
             return self._hand_over(place, workload, wish, owner)
         if _written_by(held, wish.key):
-            return ExecutionResult(True, f"{workload.target}: asked for before", lasting=False)
+            return ExecutionResult(True, f"{workload.target}: already requested", lasting=False)
         scale = self._cluster.scale(place.path)
         now = _replicas(scale)
         target = wish.target(now, workload)
@@ -122,7 +122,7 @@ class Scaler:
         if not self._move_minimum:
             return ExecutionResult(False, f"{owner} sets the replicas of {workload.target}; it was left to that one")
         if owner.annotations.get(SCALED_BY) == wish.key:
-            return ExecutionResult(True, f"{owner}: asked for before", lasting=False)
+            return ExecutionResult(True, f"{owner}: already requested", lasting=False)
         before = owner.before
         target = max(min(wish.target(owner.minimum, workload), owner.maximum), before)
         if (target - owner.minimum) * wish.direction <= 0:
@@ -253,9 +253,9 @@ class KubernetesActions:
         host = host_of(decision)
         stands = self._take(host, self._mark(decision), state)
         if stands is CordonState.UNDONE:
-            return ExecutionResult(False, f"somebody made {host} schedulable again; it is left so")
+            return ExecutionResult(False, f"someone uncordoned {host}; left as is")
         if stands is CordonState.FOREIGN:
-            return ExecutionResult(True, f"{host} is cordoned by somebody else; it is left so", lasting=False)
+            return ExecutionResult(True, f"{host} is cordoned by someone else; left as is", lasting=False)
         words = f"cordoned {host}" if stands is CordonState.FREE else f"{host} is cordoned already"
         return ExecutionResult(True, words + self._set_condition(host, decision, healthy=False))
 
@@ -285,8 +285,8 @@ class KubernetesActions:
         if self._cluster.change_node(host, change) and not foreign[0]:
             return ExecutionResult(True, f"uncordoned {host}" + self._set_condition(host, decision, healthy=True))
         if foreign[0]:
-            return ExecutionResult(False, f"{host} was cordoned by somebody else, who has to give it back")
-        return ExecutionResult(True, f"{host} carries no mark of Tocsin's", lasting=False)
+            return ExecutionResult(False, f"{host} was cordoned by someone else, who has to uncordon it")
+        return ExecutionResult(True, f"{host} was not cordoned by Tocsin", lasting=False)
 
     def _drain(self, decision: Decision, state: DrainProgress) -> ExecutionResult:
         host, mark = host_of(decision), self._mark(decision)
@@ -300,7 +300,7 @@ class KubernetesActions:
                 True, f"{host} was deleted while it was drained; nothing is left to do", lasting=False
             )
         if stands is CordonState.UNDONE:
-            return ExecutionResult(False, f"somebody made {host} schedulable again; the drain ends there")
+            return ExecutionResult(False, f"someone uncordoned {host}; the drain stops")
         said = "" if before else self._set_condition(host, decision, healthy=False)
         result = self._drainer.drain(DrainTask(host, mark), state)
         return replace(

@@ -22,7 +22,7 @@ _log = logger("limits")
 
 TOLERANCE_MW = 1_000
 """Drivers round a limit; half a step of the controller is far more (own choice)."""
-CLOCKS_HELD = "its clocks are held by somebody's setting already, which an unlock of ours would end"
+CLOCKS_HELD = "its clocks are locked by another setting already, which our unlock would remove"
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,9 @@ class LimitWriter:
         before = self._port.limits(gpu)
         if not any(near(before.current_mw, ours) for ours in marker.ours_mw):
             self._disown(gpu)
-            return Write(gpu, "overruled", f"limit {_watts(before.current_mw)} is somebody else's and stays", before)
+            return Write(
+                gpu, "overruled", f"limit {_watts(before.current_mw)} was set by someone else; left as is", before
+            )
         target = _target(min(asked.values()), marker.prior_mw, before) if asked else marker.prior_mw
         if before.current_mw != target:
             self._remember(replace(marker, ours_mw=(before.current_mw, target)))
@@ -238,7 +240,7 @@ class LimitWriter:
         if before.current_mw == marker.prior_mw:
             return Write(marker.gpu, "restored", f"limit {_watts(before.current_mw)} as before", before, before)
         if not any(near(before.current_mw, ours) for ours in marker.ours_mw):
-            detail = f"limit {_watts(before.current_mw)} is somebody else's and stays"
+            detail = f"limit {_watts(before.current_mw)} was set by someone else; left as is"
             return Write(marker.gpu, "overruled", detail, before, before)
         self._port.set_limit(marker.gpu, marker.prior_mw)
         after = self._port.limits(marker.gpu)
@@ -254,7 +256,7 @@ class LimitWriter:
                 return
             self._give_back(self._markers[gpu])
         except LimitFailure as failure:
-            _log.error("a limit could not be given back yet", gpu=gpu, problem=str(failure))
+            _log.error("a limit is not restored yet", gpu=gpu, problem=str(failure))
         else:
             self._drop(gpu)
 
@@ -320,7 +322,7 @@ def _watts(milliwatts: int) -> str:
 
 
 def _overruled(gpu: str, now: PowerLimits) -> LimitFailure:
-    text = f"{gpu}: somebody else has set its power limit to {_watts(now.current_mw)}, which stays"
+    text = f"{gpu}: someone else set its power limit to {_watts(now.current_mw)}; left as is"
     return LimitFailure(Obstacle.OVERRULED, text)
 
 

@@ -102,7 +102,7 @@ def _unusable(path: Path, error: OSError) -> InputError:
     return InputError(
         "node.marker_folder",
         str(path),
-        f"cannot be written ({error.strerror or error}), so that a limit could not be given back after a crash",
+        f"cannot be written ({error.strerror or error}), so that a limit could not be restored after a crash",
         "name a folder that the agent may write to and that outlives it",
     )
 

@@ -65,7 +65,7 @@ def _with_clients_gone(port: ResetPort, peers: Sequence[str], allowed: bool) -> 
     said = port.reset(peers, dry=not allowed)
     silent = [f"{peer} ({problem})" for peer in peers if allowed and (problem := _silent(port, peer))]
     if silent:
-        return ResetResult(False, True, f"reset, and silent since: {'; '.join(silent)}")
+        return ResetResult(False, True, f"reset, no answer since: {'; '.join(silent)}")
     return ResetResult(True, allowed, said)
 
 

@@ -97,7 +97,7 @@ class ThermalController:
     def sample(self, now_s: float, heat: Heat) -> int:
         """The limit in milliwatts that ought to hold after a look at `now_s`, seconds on a scale that never steps back.
 
-        A GPU that does not tell how far it is from slowing down changes nothing.
+        A GPU that does not report how far it is from slowing down changes nothing.
         """
         margin = heat.margin
         if margin is None:

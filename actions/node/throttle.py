@@ -79,7 +79,7 @@ class ActiveThrottle:
             return
         margin = heat.margin
         if margin is None:
-            text = f"{self.order.gpu} does not tell how far it is from slowing down"
+            text = f"{self.order.gpu} does not report how far it is from slowing down"
             raise LimitFailure(Obstacle.UNSUPPORTED, text)
         if margin >= self.settings.release_margin_c:
             text = f"{self.order.gpu} is not hot: {margin:g} C are left before it slows down"
@@ -124,7 +124,7 @@ class ActiveThrottle:
     def lapsed(self, now_s: float) -> str:
         """Why its time is over; empty where it is not."""
         if now_s >= self.lease_until_s:
-            return "the brain was silent for longer than the order's lease"
+            return "the brain did not renew the order within its lease"
         if self.state is OrderState.PENDING and now_s - self.taken_s >= self.arm_seconds:
             return "it was not needed: the GPU never came so near to slowing down"
         return ""
@@ -185,8 +185,8 @@ class ActiveThrottle:
 
     def _proof(self) -> str:
         if self.proved:
-            return "the driver says that a setting holds it"
-        return "the driver does not say that a setting holds it, so that the clock itself is watched"
+            return "the driver reports the lock"
+        return "the driver does not report the lock, so the clock itself is watched"
 
     def _note(self, heat: Heat) -> None:
         self.hottest_c = max(self.hottest_c, heat.temperature_c)

@@ -227,7 +227,7 @@ class NodeWorker:
         try:
             self._folder.remember_epoch(epoch)
         except InputError as error:
-            _log.error("the epoch of the brain could not be kept", epoch=epoch, problem=str(error))
+            _log.error("the epoch of the brain could not be written", epoch=epoch, problem=str(error))
 
     def _in_hand(self, key: str) -> bool:
         return key in self._throttles or key in self._requests or key in self._resets
@@ -281,7 +281,7 @@ class NodeWorker:
         """All but the last call of an order, and what that would have been."""
         if order.action is ActionKind.RESTORE:
             held = order.gpu in self._writer.held
-            return OrderState.RESTORED, f"dry run: would give back {'what is held' if held else 'nothing'}"
+            return OrderState.RESTORED, f"dry run: would restore {'what is held' if held else 'nothing'}"
         if order.action is not ActionKind.THROTTLE:
             return HookRequest(order, self._clock.monotonic()).rehearse(self._ports.hooks)
         problem = self._taken_already(order)
@@ -301,7 +301,7 @@ class NodeWorker:
         other = next(iter(self._on(order.gpu, order.parameters.throttle_kind)), None)
         if other is not None:
             return f"the GPU is under another order already ({other.order.key})"
-        return "an earlier limit of this GPU could not be given back yet" if order.gpu in self._left else ""
+        return "an earlier limit of this GPU is not restored yet" if order.gpu in self._left else ""
 
     def _on(self, gpu: str, kind: ThrottleKind | None = None) -> list[ActiveThrottle]:
         """The throttles of a GPU, those of one kind where it is named."""
@@ -347,7 +347,7 @@ class NodeWorker:
             said = f"it holds nothing any more; the GPU stays under another order ({others[0].order.key})"
         if order.gpu in self._left:
             again = "; it is tried again" if ended else ""
-            self._end(order, OrderState.FAILED, f"the limit could not be given back yet{again}")
+            self._end(order, OrderState.FAILED, f"the limit is not restored yet{again}")
         else:
             self._end(order, OrderState.RESTORED, said, figures=figures)
 
@@ -418,7 +418,7 @@ class NodeWorker:
         self._writer.release(order)
         problem = self._give_back(order.gpu)
         if problem:
-            detail += f"; its limit could not be given back for good yet ({problem}), which is tried again"
+            detail += f"; its limit is not restored yet ({problem}), it is tried again"
         self._end(order, state, detail, throttle)
         # Where giving back found the limit to be somebody else's, what the others held is gone with it.
         for other in self._on(order.gpu):

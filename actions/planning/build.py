@@ -113,7 +113,7 @@ def _is_placed(known: Knowledge, uuid: str) -> bool:
 
 
 def _why(known: Knowledge, uuid: str) -> str:
-    return known.layouts[uuid].reason if uuid in known.layouts else "nothing tells how its MIG instances lie"
+    return known.layouts[uuid].reason if uuid in known.layouts else "the placement of its MIG instances is unknown"
 
 
 def _placed(known: Knowledge, uuid: str) -> Mapping[str, Placement]:

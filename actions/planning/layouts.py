@@ -100,7 +100,7 @@ def _placements(whole: Reading, parts: Sequence[Reading], profiles: Mapping[str,
     try:
         free_slices(made.values(), TEMPLATES[template_of(whole.gpu.model)])
     except ValueError as error:
-        raise _Unclear(f"what its MIG instances tell of their places contradicts itself: {error}") from None
+        raise _Unclear(f"its MIG instances report contradictory placements: {error}") from None
     return made
 
 
@@ -109,7 +109,9 @@ def _worked_out(whole: Reading, profiles: Mapping[str, str]) -> MigLayout:
     found = deduced(whole.values, template, Counter(profiles.values()) if profiles else None)
     if found.layout is None:
         several = f"{found.count} layouts of its MIG instances agree with what is known"
-        return MigLayout(None, several if found.count else "nothing tells how its MIG instances lie", count=found.count)
+        return MigLayout(
+            None, several if found.count else "the placement of its MIG instances is unknown", count=found.count
+        )
     names: dict[str, list[str]] = defaultdict(list)
     for uuid, profile in sorted(profiles.items()):
         names[profile].append(uuid)

@@ -369,7 +369,7 @@ def _moving(
         Step(StepKind.CHECKPOINT, work.id, f"Ask {work.id} for a checkpoint and wait {work.checkpoint_s:.0f} s.")
         for work in asked
     ]
-    summary = f"{cost:.2f} GPU-hours of work lost" if None not in prices else "nobody knows how much work is lost"
+    summary = f"{cost:.2f} GPU-hours of work lost" if None not in prices else "an unknown amount of work lost"
     sources = {work.id: work.holds for work in works}
     return [
         *steps,

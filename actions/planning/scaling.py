@@ -154,7 +154,7 @@ def scale_in(state: FleetState, policy: ScalingPolicy, limits: PlanLimits) -> Pl
 def _keep(state: FleetState, pool: Pool, policy: ScalingPolicy) -> str:
     """Why the pool keeps its size; empty where it may shrink."""
     if pool.utilisation is None:
-        return "nobody knows how busy it is"
+        return "its utilisation is unknown"
     if pool.utilisation >= policy.scale_in_below:
         return f"{pool.utilisation:.0%} busy, not below {policy.scale_in_below:.0%}"
     if pool.waiting_gpus:

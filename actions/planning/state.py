@@ -21,8 +21,8 @@ SHARE_EPSILON = 1e-9
 """Shares are sums of decimal fractions; what is missing by less is not missing."""
 
 UNMANAGED = "nothing manages its process"
-UNSEEN = "nobody knows whose work it is"
-GUESSED = "nobody knows which MIG instance it has"
+UNSEEN = "its owner is unknown"
+GUESSED = "its MIG instance is unknown"
 """Why work stays."""
 
 

@@ -62,7 +62,7 @@ class Unit:
 
 
 def price(state: FleetState, work: Workload, limits: PlanLimits) -> Price | None:
-    """The least that moving `work` can lose; None where nobody knows when its last checkpoint was.
+    """The least that moving `work` can lose; None where the time of its last checkpoint is unknown.
 
     GPUs held x (time since the last checkpoint + restart). Work that can be asked loses, in place of what it did since
     the last checkpoint, the time to write one; where the next one is due within the patience, the restart alone.
@@ -130,7 +130,7 @@ def _pinned(state: FleetState, work: Workload, limits: PlanLimits) -> str:
     if unknown:
         return f"its disruption budget {unknown[0]} is not known"
     if work.lost_s is None:
-        return "nobody knows when its last checkpoint was"
+        return "the time of its last checkpoint is unknown"
     if work.ends_in_s is not None and work.ends_in_s <= limits.patience_s:
         return f"it ends by itself in {work.ends_in_s:.0f} s"
     return ""

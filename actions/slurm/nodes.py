@@ -43,7 +43,7 @@ def foreign(node: SlurmNode) -> str:
     out = node.drained or "FAIL" in node.flags or node.base == "DOWN"
     if not out or not node.reason or comments.is_own(node.reason) or _is_slurms_own(node):
         return ""
-    return f"{node.name} was taken out by {node.reason_user or 'someone'}: {node.reason!r}; it is left alone"
+    return f"{node.name} was taken out of service by {node.reason_user or 'someone'}: {node.reason!r}; left as is"
 
 
 def _is_slurms_own(node: SlurmNode) -> bool:
@@ -63,7 +63,7 @@ def take_out(slurm: Slurm, node: SlurmNode, decision: Decision, now_ms: int) -> 
     if node.drained:
         return None
     if comments.find(node.comment, DRAIN, decision.id) is not None:
-        said = f"{node.name} was drained for this and somebody gave it back: it is left alone"
+        said = f"{node.name} was drained for this and someone resumed it; left as is"
         return ExecutionResult(False, said, lasting=False)
     comment = comments.put(node.comment, CommentTag(DRAIN, decision.id, now_ms))
     slurm.drain(node.name, comments.reason(decision.sentence, decision.id), comment)
@@ -107,7 +107,7 @@ def reboot(slurm: Slurm, node: SlurmNode, decision: Decision, now_ms: int, *, be
     if not _REBOOTING.isdisjoint(node.flags):
         return ExecutionResult(True, f"{node.name} waits for its reboot", pending=True)
     if mine is not None and begun and node.ready:
-        return ExecutionResult(False, f"somebody cancelled the reboot of {node.name}", lasting=False)
+        return ExecutionResult(False, f"someone cancelled the reboot of {node.name}", lasting=False)
     if mine is None or not begun:
         slurm.mark_node(node.name, comments.put(node.comment, CommentTag(REBOOT, decision.id, now_ms)))
         why = comments.reason(decision.sentence, decision.id)

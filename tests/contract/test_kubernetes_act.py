@@ -72,7 +72,7 @@ def test_a_node_is_cordoned_drained_and_given_back(site: Site) -> None:
     assert "unschedulable" not in site.find_node(node)["spec"]
     site.edit(f"/api/v1/nodes/{node}", spec={"unschedulable": True})
     code, said = _act(site, "--yes", "uncordon", node)
-    assert (code, said) == (1, f"failed: {node} was cordoned by somebody else, who has to give it back\n")
+    assert (code, said) == (1, f"failed: {node} was cordoned by someone else, who has to uncordon it\n")
 
 
 def test_a_drain_that_a_budget_forbids_ends_with_its_name(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

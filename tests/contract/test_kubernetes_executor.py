@@ -127,7 +127,7 @@ def test_a_cordon_of_somebody_else_is_neither_taken_over_nor_given_back(site: Si
     assert "tocsin.io/cordoned-by" not in _labels(site, node)
     result = executor.execute(decide(ActionKind.UNCORDON, node))
     assert not result.ok
-    assert "somebody else" in result.detail
+    assert "someone else" in result.detail
     assert site.find_node(node)["spec"]["unschedulable"] is True
 
 
@@ -143,7 +143,7 @@ def test_one_key_cordons_once_and_never_again_after_a_person_undid_it(site: Site
     for executor in (site.executor(clock), site.executor(clock)):
         result = executor.execute(cordon)
         assert (result.ok, result.certain) == (False, True)
-        assert "somebody made" in result.detail
+        assert "someone uncordoned" in result.detail
     assert "unschedulable" not in site.find_node(node)["spec"]
 
 
@@ -326,7 +326,7 @@ def test_accident_a_person_who_uncordons_stops_the_drain(site: Site, clock: Manu
     site.edit(f"/api/v1/nodes/{node}", spec={"unschedulable": None})
     result = executor.execute(drain)
     assert (result.ok, result.pending) == (False, False)
-    assert "schedulable again" in result.detail
+    assert "someone uncordoned" in result.detail
     assert "unschedulable" not in site.find_node(node)["spec"]
     assert _exists(site, late)
 

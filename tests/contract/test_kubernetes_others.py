@@ -69,7 +69,7 @@ def test_a_cordon_that_a_person_made_after_undoing_tocsin_s_is_that_person_s(sit
     assert not executor.nodes()[node].ours
     result = executor.execute(decide(ActionKind.UNCORDON, node, "k2"))
     assert (result.ok, site.find_node(node)["spec"]["unschedulable"]) == (False, True)
-    assert "somebody else" in result.detail
+    assert "someone else" in result.detail
     assert _taints(site, node) == set(), "what Tocsin put is taken back even so"
 
 

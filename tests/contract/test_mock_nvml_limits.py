@@ -158,7 +158,7 @@ def test_clocks_are_locked_below_and_unlocked(node: LimitedNode) -> None:
 def test_clocks_that_somebody_set_are_seen(node: LimitedNode) -> None:
     node.fleet.gpus[0].set("nvmlDeviceGetCurrentClocksEventReasons", to=0x2)
     node.fleet.apply()
-    with pytest.raises(LimitFailure, match="held by somebody"):
+    with pytest.raises(LimitFailure, match="locked by another setting"):
         node.node.keeper.lock(node.order, 1200)
 
 

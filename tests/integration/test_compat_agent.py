@@ -332,7 +332,7 @@ def test_the_gpus_of_a_job_follow_one_of_them(node: Old, brain: Brain) -> None:
             lambda: len({_limit(queue.standing(f"{job.key}@{gpu}")) for _, gpu in ranks} - {400_000}) == 1,
             "one limit for both",
         )
-        assert all(one is not None and one.order.parameters.get("lead") == f"{job.key}@GPU-hot" for one in standing[1:])
+        assert all(one is not None and one.order.parameters.lead == f"{job.key}@GPU-hot" for one in standing[1:])
         queue.withdraw([f"{job.key}@{gpu}" for _, gpu in ranks])
         node.until(lambda: not list((node.folder / "limits").glob("*.limit.json")), "the return of the limits")
 

@@ -152,7 +152,7 @@ def test_what_somebody_lowered_is_not_raised_again() -> None:
     site.aws.known["spot"] = replace(site.aws.known["spot"], desired=1)
     result = site.executor.execute(OUT)
     assert not result.ok
-    assert "somebody put spot back to 1" in result.detail
+    assert "someone set spot back to 1" in result.detail
 
 
 def test_a_host_that_the_plan_names_goes_and_no_other() -> None:

@@ -89,7 +89,7 @@ def test_a_write_that_fails_leaves_everything_as_it_was(node: Node, obstacle: Ob
 def test_somebody_elses_limit_stays(node: Node) -> None:
     node.keeper.hold(node.order(), 500_000)
     node.power.limit_mw["GPU-a"] = 350_000
-    with pytest.raises(LimitFailure, match="somebody else has set its power limit to 350 W"):
+    with pytest.raises(LimitFailure, match="someone else set its power limit to 350 W"):
         node.keeper.hold(node.order(), 450_000)
     assert node.power.limit_mw["GPU-a"] == 350_000
     assert node.markers == []
@@ -146,7 +146,7 @@ def test_locked_clocks_are_unlocked_again(node: Node) -> None:
 
 def test_clocks_that_somebody_holds_are_left(node: Node) -> None:
     node.power.clocks_held = True
-    with pytest.raises(LimitFailure, match="held by somebody"):
+    with pytest.raises(LimitFailure, match="locked by another setting"):
         node.keeper.lock(node.order(), 1200)
     assert node.markers == []
 
@@ -174,7 +174,7 @@ def test_a_marker_that_cannot_be_removed_is_counted_and_hides_no_other_failure(
     node.power.trouble.clear()
     node.keeper.hold(node.order(), 500_000)
     node.power.limit_mw["GPU-a"] = 350_000
-    with pytest.raises(LimitFailure, match="somebody else"):
+    with pytest.raises(LimitFailure, match="someone else"):
         node.keeper.hold(node.order(), 450_000)
     with pytest.raises(LimitFailure, match="cannot be removed"):
         node.keeper.restore("GPU-a")

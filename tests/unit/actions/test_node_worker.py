@@ -69,7 +69,7 @@ def test_a_silent_brain_costs_the_limit_after_the_lease(node: Node) -> None:
     assert node.watts < 700
     node.seconds(1)
     assert node.watts == 700
-    assert "silent" in node.report(order).detail
+    assert "did not renew" in node.report(order).detail
 
 
 def test_a_step_of_the_wall_clock_changes_no_lease(node: Node) -> None:
@@ -120,12 +120,12 @@ def test_clocks_are_locked_and_seen_to_follow(node: Node) -> None:
     order = node.order(gpu="GPU-b", sm_clock_max_mhz="1200")
     node.worker.receive([order])
     node.seconds(10)
-    said = "the driver does not say that a setting holds it, so that the clock itself is watched"
+    said = "the driver does not report the lock, so the clock itself is watched"
     assert node.report(order).detail == f"SM clock locked to 1200 MHz, 1200 at most since; {said}"
     assert node.report(order).figures["highest_sm_clock_mhz"] == 1200
     node.power.clocks_held = True
     node.seconds(1)
-    assert node.report(order).detail.endswith("the driver says that a setting holds it")
+    assert node.report(order).detail.endswith("the driver reports the lock")
 
 
 def test_a_lock_that_somebody_ends_is_found_out_later_too(node: Node) -> None:
@@ -385,7 +385,7 @@ def test_the_fabric_manager_lets_go_before_gpus_are_reset_together(node: Node) -
 def test_a_gpu_that_does_not_come_back_from_its_reset_is_a_failure(node: Node) -> None:
     node.machine.gone_after = {"GPU-a"}
     state, detail = reset(node, drained="true")
-    assert (state, detail) == (OrderState.FAILED, "reset, and silent since: GPU-a (GPU-a does not answer)")
+    assert (state, detail) == (OrderState.FAILED, "reset, no answer since: GPU-a (GPU-a does not answer)")
 
 
 def test_a_reset_waits_for_its_clients_and_gives_up(node: Node) -> None:
@@ -414,7 +414,7 @@ def test_a_reset_that_fails_says_what_the_tool_said(node: Node) -> None:
         (ActionKind.THROTTLE, {"power_limit_watts": "50"}, "would set the limit from 700 W to 200 W"),
         (ActionKind.THROTTLE, {"sm_clock_max_mhz": "1200"}, "would lock the SM clock to 210 to 1200 MHz"),
         (ActionKind.THROTTLE, {"lead": "other"}, "would follow the limit of the job's hot GPU, from 700 W"),
-        (ActionKind.RESTORE, {}, "would give back nothing"),
+        (ActionKind.RESTORE, {}, "would restore nothing"),
         (ActionKind.CHECKPOINT, {}, "would ask 2 processes for checkpoint"),
         (ActionKind.DEFRAGMENT, {}, "would ask 2 processes for empty_cache"),
         (ActionKind.RESET_GPU, {"drained": "true"}, ""),

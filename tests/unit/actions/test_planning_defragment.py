@@ -49,7 +49,7 @@ def test_a_move_that_costs_more_than_it_gains_is_not_made() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"lost_s": None}, "nobody knows when its last checkpoint was"),
+        ({"lost_s": None}, "the time of its last checkpoint is unknown"),
         ({"movable": False}, "no eviction may touch it"),
         ({"budgets": ("none",)}, "budget none allows 0 disruptions now"),
         ({"budgets": ("none", "some")}, "two disruption budgets"),

@@ -51,8 +51,8 @@ def test_instances_are_placed_and_their_work_with_them() -> None:
         ([part(1, "3g.40gb", "x")], "2 layouts of its MIG instances agree"),
         ([part(1, "9g.80gb", "0")], "MIG-1 has a shape that is not known"),
         ([part(1, "", "0")], "MIG-1 has a shape that is not known"),
-        ([part(1, "3g.40gb", "4"), part(2, "3g.40gb", "4")], "contradicts itself: 3g@4 overlaps"),
-        ([part(number, "4g.40gb", None) for number in (1, 2)], "nothing tells how its MIG instances lie"),
+        ([part(1, "3g.40gb", "4"), part(2, "3g.40gb", "4")], "contradictory placements: 3g@4 overlaps"),
+        ([part(number, "4g.40gb", None) for number in (1, 2)], "the placement of its MIG instances is unknown"),
     ],
 )
 def test_a_gpu_of_which_not_all_is_known_is_left_out_and_says_why(parts: list[Reading], why: str) -> None:

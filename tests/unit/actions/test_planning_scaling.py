@@ -105,7 +105,7 @@ def test_the_node_whose_removal_loses_least_goes() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"utilisation": None}, "nobody knows"),
+        ({"utilisation": None}, "is unknown"),
         ({"utilisation": 0.3}, "30% busy, not below 30%"),
         ({"waiting_gpus": 2.0}, "work waits for 2 GPUs"),
         ({"changed_ms": NOW - 10 * MINUTE}, "a short while ago"),

@@ -67,7 +67,7 @@ def test_no_planner_takes_it_for_free(values: dict[str, float]) -> None:
 def test_its_node_is_closed_and_never_drained() -> None:
     plan = replace_before_drain(fleet(BUSY), ["n0"], PlanLimits())
     assert [step.kind for step in plan.steps] == [StepKind.CORDON]
-    assert [(one.subject, one.reason) for one in plan.refused] == [("unseen/n0/0", "nobody knows whose work it is")]
+    assert [(one.subject, one.reason) for one in plan.refused] == [("unseen/n0/0", "its owner is unknown")]
     assert StepKind.DRAIN in {step.kind for step in replace_before_drain(fleet(IDLE), ["n0"], PlanLimits()).steps}
 
 

@@ -163,7 +163,7 @@ def test_a_node_that_a_person_gave_back_is_not_drained_again_for_the_same() -> N
     site.restart()
     result = site.executor.execute(drain)
     assert (result.ok, result.lasting) == (False, False)
-    assert "somebody gave it back" in result.detail
+    assert "someone resumed it" in result.detail
     assert len(site.cluster.changes("state=drain")) == 1
 
 
