@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from tocsin.domain.action_parameters import encode, parameters_of
 from tocsin.domain.decision import Decision, Outcome, Verdict
+from tocsin.domain.finding import ActionKind
 
 _DECISION = TypeAdapter(Decision)
 _TEXTS = TypeAdapter(dict[str, str])
+_ACTIONS = {action.value: action for action in ActionKind}
 _VERDICTS = TypeAdapter(tuple[Verdict, ...])
 _OUTCOME = TypeAdapter(Outcome)
 
@@ -27,10 +28,13 @@ def load_decision(payload: dict[str, Any]) -> Decision:
 
     Parameters that are unknown here, or cannot be read, are carried on: `Parameters.problem` tells of them.
     """
-    rest = {name: value for name, value in payload.items() if name not in ("id", "parameters")}
-    decision = _DECISION.validate_python(rest)
-    texts = _TEXTS.validate_python(payload.get("parameters", {}))
-    return replace(decision, parameters=parameters_of(decision.action, texts))
+    content = {name: value for name, value in payload.items() if name != "id"}
+    # What is no action, or no mapping of texts, is left to the validation of the whole to say.
+    texts = content.pop("parameters", None)
+    action = _ACTIONS.get(str(content.get("action")))
+    if texts is not None and action is not None:
+        content["parameters"] = parameters_of(action, _TEXTS.validate_python(texts))
+    return _DECISION.validate_python(content)
 
 
 def dump_verdicts(verdicts: tuple[Verdict, ...]) -> list[dict[str, Any]]:

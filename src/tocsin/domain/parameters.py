@@ -39,7 +39,7 @@ class Parameters:
     @property
     def problem(self) -> str:
         """The first value that cannot be read, in words; empty where all can. An empty text stands for no value."""
-        slots = _slots(type(self))
+        slots = _layout(type(self)).slots
         for key, text in self.carried.items():
             slot = slots.get(key)
             if slot is not None and text and slot.value_of(text) is MISSING:
@@ -80,7 +80,7 @@ class _Slot:
 def encode(parameters: Parameters) -> dict[str, str]:
     """`parameters` as texts by key, without those that have their default value. Inverse of `decode`."""
     carried, texts = dict(parameters.carried), dict[str, str]()
-    for key, slot in _slots(type(parameters)).items():
+    for key, slot in _layout(type(parameters)).slots.items():
         value, kept = slot.of(parameters), carried.pop(key, None)
         if kept is not None and slot.stands_for(kept, value):
             texts[key] = kept
@@ -91,41 +91,46 @@ def encode(parameters: Parameters) -> dict[str, str]:
 
 def decode(kind: type[P], texts: Mapping[str, str]) -> P:
     """The record of `kind` that `texts` stand for; `encode` gives the same texts again. Raises nothing."""
-    slots = _slots(kind)
+    layout = _layout(kind)
     own: dict[str, Any] = {}
     parts: dict[str, dict[str, Any]] = {}
     carried: dict[str, str] = {}
     for key, text in texts.items():
-        slot = slots.get(key)
+        slot = layout.slots.get(key)
         value = MISSING if slot is None else slot.value_of(text)
         if slot is None or value is MISSING:
             carried[key] = text
             continue
         (parts.setdefault(slot.part, {}) if slot.part else own)[slot.name] = value
-        if value == slot.default or slot.form.write(value) != text:
+        if value == slot.default or (slot.form is not TEXT and slot.form.write(value) != text):
             carried[key] = text
-    kinds = _parts(kind) if parts else {}
-    made = {name: kinds[name](**values) for name, values in parts.items()}
+    made = {name: layout.parts[name](**values) for name, values in parts.items()}
     return kind(**own, **made, carried=carried)
 
 
-_TABLES: dict[type[Any], dict[str, _Slot]] = {}
-"""The slots of each kind of record: annotations are resolved once."""
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The slots of a kind of record by key, and the kinds of those of its fields that are records of their own, whose
+    slots stand beside the others."""
+
+    slots: dict[str, _Slot]
+    parts: dict[str, type[Any]]
 
 
-def _slots(kind: type[Any]) -> dict[str, _Slot]:
-    """By key; those of a field that is a record of its own stand beside the others."""
-    if kind not in _TABLES:
-        found = _own_slots(kind, "")
-        for name, part in _parts(kind).items():
-            found |= _own_slots(part, name)
-        _TABLES[kind] = found
-    return _TABLES[kind]
+_LAYOUTS: dict[type[Any], _Layout] = {}
+"""Of each kind: to resolve its annotations takes as long as reading a hundred mappings, and a journal has many."""
 
 
-def _parts(kind: type[Any]) -> dict[str, type[Any]]:
-    hints = get_type_hints(kind)
-    return {one.name: hints[one.name] for one in fields(kind) if is_dataclass(hints[one.name])}
+def _layout(kind: type[Any]) -> _Layout:
+    found = _LAYOUTS.get(kind)
+    if found is None:
+        hints = get_type_hints(kind)
+        parts = {one.name: hints[one.name] for one in fields(kind) if is_dataclass(hints[one.name])}
+        slots = _own_slots(kind, "")
+        for name, part in parts.items():
+            slots |= _own_slots(part, name)
+        found = _LAYOUTS[kind] = _Layout(slots, parts)
+    return found
 
 
 def _own_slots(kind: type[Any], part: str) -> dict[str, _Slot]:
