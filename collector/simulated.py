@@ -8,7 +8,7 @@ from tocsin.domain.clock import SECOND
 from tocsin.domain.identity import Gpu
 from tocsin.domain.pool import PoolState
 from tocsin.sim.fleet import SimulatedFleet
-from tocsin.sim.scenario import scenario_of
+from tocsin.sim.scenarios import scenario_of
 from tocsin.sim.spec import FleetSpec
 
 

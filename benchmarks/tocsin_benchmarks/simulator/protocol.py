@@ -14,7 +14,8 @@ from tocsin.forecaster.evaluation.result import DataSet, Request, Result, Sectio
 from tocsin.forecaster.evaluation.trivial import BASE_RATES, RECENCY, base_rates, recency
 from tocsin.forecaster.features.examples import Floats
 from tocsin.forecaster.hazard.scorer import Scorer
-from tocsin.sim.scenario import Scenario, scenario_of
+from tocsin.sim.scenario import Scenario
+from tocsin.sim.scenarios import scenario_of
 from tocsin_benchmarks.simulator.filling import filling_section
 from tocsin_benchmarks.simulator.fleet import EVERY_MS, Recipe, Simulated, lasts_days, simulate
 from tocsin_benchmarks.simulator.models import HEADLINE, HORIZON_MS, best_threshold, learn

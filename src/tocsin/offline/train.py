@@ -25,7 +25,8 @@ from tocsin.offline.backtest_fleet import PAST_MS, batches
 from tocsin.sim.faults import fault_kinds
 from tocsin.sim.faults.base import FaultClass
 from tocsin.sim.fleet import SimulatedFleet
-from tocsin.sim.scenario import Scenario, default_scenario, load_scenario
+from tocsin.sim.scenario import Scenario, default_scenario
+from tocsin.sim.scenarios import load_scenario
 from tocsin.sim.spec import Fault, FleetSpec
 from tocsin.store.factory import open_store
 

@@ -26,7 +26,7 @@ from tocsin.runtime.brain.assembly import RunningBrain, open_brain
 from tocsin.runtime.dashboard_process import prepare_dashboard
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.jobs import POOLS
-from tocsin.sim.scenario import scenario_of
+from tocsin.sim.scenarios import scenario_of
 from tocsin.sim.spec import FleetSpec
 from tocsin.store.factory import open_store
 

@@ -10,7 +10,6 @@ import difflib
 import tomllib
 from functools import cache
 from importlib import resources
-from pathlib import Path
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -269,39 +268,21 @@ class Scenario(_ScenarioTable):
         return numbers.interruptions * numbers.share / self.study.gpu_years
 
 
-def load_scenario(path: Path) -> Scenario:
-    """The scenario in the file `path`. Raises InputError that names the key, its value and the remedy."""
+def read_scenario(text: str, where: str) -> Scenario:
+    """The scenario that `text` describes, whichever faults it names; `where` names it in errors. Raises InputError."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError("scenario", str(path), f"cannot be read: {error}", "name a readable TOML file") from None
-    return parse_scenario(text, str(path))
-
-
-def scenario_of(path: Path | None) -> Scenario:
-    """The scenario in `path`, or the one that ships. Raises InputError as `load_scenario` does."""
-    return default_scenario() if path is None else load_scenario(path)
-
-
-def parse_scenario(text: str, where: str) -> Scenario:
-    """The scenario that `text` describes; `where` names it in errors. Raises InputError."""
-    from tocsin.sim.faults import check
-
-    try:
-        scenario = Scenario.model_validate(tomllib.loads(text))
+        return Scenario.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise InputError("scenario", where, f"is not TOML: {error}", "correct the line it names") from None
     except ValidationError as error:
         raise _explain(error, where) from None
-    check(scenario)
-    return scenario
 
 
 @cache
 def default_scenario() -> Scenario:
-    """The scenario that ships."""
+    """The scenario that ships. That its faults are the kinds that there are is tested, not checked at every start."""
     file = resources.files("tocsin.sim").joinpath("scenarios/default.toml")
-    return parse_scenario(file.read_text(encoding="utf-8"), "default.toml")
+    return read_scenario(file.read_text(encoding="utf-8"), "default.toml")
 
 
 def _explain(error: ValidationError, where: str) -> InputError:

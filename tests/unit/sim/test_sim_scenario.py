@@ -13,7 +13,8 @@ from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import InputError
 from tocsin.sim.faults import fault_kinds
 from tocsin.sim.fleet import SimulatedFleet
-from tocsin.sim.scenario import Scenario, default_scenario, load_scenario, parse_scenario
+from tocsin.sim.scenario import Scenario, default_scenario
+from tocsin.sim.scenarios import load_scenario, parse_scenario
 from tocsin.sim.spec import FleetSpec
 from tocsin_testing.builders import T0
 
