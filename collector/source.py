@@ -5,7 +5,10 @@ Laws: ``tests/laws/test_source_laws.py`` and ``tests/laws/test_companion_laws.py
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
 
 from tocsin.domain.batch import Batch
 from tocsin.domain.identity import Gpu
@@ -27,6 +30,28 @@ class Companion(Protocol):
     def close(self) -> None:
         """Let go of files, sockets and threads; safe to repeat."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """What the settings say of this node's GPUs; an empty `host` leaves it to what is read, else to the system."""
+
+    host: str = ""
+    pool: str = "default"
+    rack: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def gpu(self, uuid: str, **known: Any) -> Gpu:
+        """A GPU of this node."""
+        return Gpu(uuid, self.host, pool=self.pool, rack=self.rack, labels=dict(self.labels), **known)
+
+    def complete(self, gpu: Gpu) -> Gpu:
+        """`gpu`, as a source that names its own host gave it, with all that is known of it here."""
+        host = self.host or gpu.host or socket.gethostname()
+        uuid = host + gpu.uuid if gpu.uuid.startswith("/gpu") else gpu.uuid
+        parent = host + gpu.parent if gpu.parent.startswith("/gpu") else gpu.parent
+        labels = {**gpu.labels, **self.labels}
+        return replace(gpu, uuid=uuid, parent=parent, host=host, pool=self.pool, rack=self.rack, labels=labels)
 
 
 class Source(Protocol):

@@ -2,6 +2,15 @@
 
 One SQLite file in WAL mode with ``synchronous = FULL``: a batch is on disk when `put` returns. The bound counts the
 compressed batches; the file itself may be somewhat larger, and the log beside it up to some megabytes.
+
+What holds at every instant, also after kill -9 and on a full disk:
+
+- A batch leaves only by `settle`, after the receiver's acknowledgement or a final refusal, or by the bound, which is
+  counted. It may be sent twice, when the agent dies between the two: writes of one (GPU, instant) are idempotent.
+- Batches go in the order of their ids, which are never used again (AUTOINCREMENT): an acknowledgement that comes late
+  can't remove a younger batch.
+- Refused lines are parked in the same transaction that removes their batch: a line is in exactly one of the two.
+- The counts in memory follow the file, never lead it: they change only after the commit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,14 @@
-"""Pushes what the spool holds, as InfluxDB line protocol: to a brain, to InfluxDB 2.x or to VictoriaMetrics."""
+"""Pushes what the spool holds, as InfluxDB line protocol: to a brain, to InfluxDB 2.x or to VictoriaMetrics.
+
+One body is out at a time, and every answer is one of three: taken, not now, never. Only "taken" and "never" remove
+lines, and "never" is believed only of the lines themselves: an answer that may blame the token, the address or the
+moment (`_TRY_AGAIN`, and every 5xx) parks nothing, since a wrong token must not empty an hour of readings into the
+parked lines. Search for the bad lines of a refused body sends good lines twice, which is safe because writes of one
+(GPU, instant) merge; a batch is settled whole, after the last of its lines has an answer.
+
+Pauses live on the injected clock and not in a retry library: the agent's loop asks `push` at every reading and must
+never be held up by it, so that a pause is an instant to wait for, not a sleep.
+"""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tocsin.collector.dcgm.exporter import Site
 from tocsin.collector.dcgm.fields import Field, blank_number, blank_text, field_numbered, readable_ids
 from tocsin.collector.dcgm.readings import XID, DcgmRow, XidOnsets, XidState, absent
+from tocsin.collector.source import NodeIdentity
 from tocsin.collector.transitions import Transitions
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
@@ -292,10 +292,16 @@ class DcgmiSource:
     name = NAME
 
     def __init__(
-        self, command: Sequence[str], site: Site, clock: Clock, own: OwnMetrics, *, interval_seconds: float = 10.0
+        self,
+        command: Sequence[str],
+        node: NodeIdentity,
+        clock: Clock,
+        own: OwnMetrics,
+        *,
+        interval_seconds: float = 10.0,
     ) -> None:
         self._command = tuple(command)
-        self._site = site
+        self._node = node
         self._clock = clock
         self._own = own
         self._delay = min(max(interval_seconds / 2, 1.0), 10.0)
@@ -402,12 +408,12 @@ class DcgmiSource:
             before.lost = lost
             return before
         known = Gpu(one.uuid or f"/gpu{one.number}", "", one.number, one.model, pci_bus_id=one.pci_bus_id)
-        return _KnownGpu(self._site.dress(known), {}, lost=lost)
+        return _KnownGpu(self._node.complete(known), {}, lost=lost)
 
     def _instance(self, number: int, instance: int) -> _KnownGpu:
         parent = self._entities.gpus[number].gpu
         gpu = Gpu(f"{parent.uuid}/gi{instance}", parent.host, number, parent.model, parent=parent.uuid)
-        return _KnownGpu(self._site.dress(gpu), {})
+        return _KnownGpu(self._node.complete(gpu), {})
 
     def _await_first(self) -> None:
         until = self._clock.monotonic() + FIRST_SECONDS
@@ -516,5 +522,5 @@ def open_dcgmi(settings: Settings, clock: Clock, own: OwnMetrics) -> DcgmiSource
     Raises Unavailable where the program cannot be run.
     """
     wanted = settings.agent
-    site = Site(wanted.host, wanted.pool, wanted.rack, wanted.labels)
-    return DcgmiSource(wanted.dcgmi_command, site, clock, own, interval_seconds=wanted.interval_seconds)
+    node = NodeIdentity(wanted.host, wanted.pool, wanted.rack, wanted.labels)
+    return DcgmiSource(wanted.dcgmi_command, node, clock, own, interval_seconds=wanted.interval_seconds)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import httpx2
 
-from tocsin.collector.dcgm.exposition import Head, Heads, Sample, Use, samples
+from tocsin.collector.dcgm.exposition import Heads, Sample, Use, samples
 from tocsin.collector.dcgm.fields import SXID_FATAL, Field
 from tocsin.collector.dcgm.http import ScrapeFailed, fetch, is_http
 from tocsin.collector.dcgm.readings import (
@@ -23,6 +22,7 @@ from tocsin.collector.dcgm.readings import (
     absent,
     counters,
 )
+from tocsin.collector.source import NodeIdentity
 from tocsin.collector.transitions import Transitions
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
@@ -45,31 +45,6 @@ RESTARTED, NO_START_TIME = "exporter_restart", "no_start_time"
 """Why nobody can tell whether a latched code is new: the exporter was started anew, or does not say whether it was."""
 MAX_TIMEOUT_SECONDS = 5.0
 """A page of eight GPUs takes the exporter some 10 ms; the longest that one scrape may delay a reading."""
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """What the operator says of the GPUs; an empty `host` leaves it to the exporter's own label."""
-
-    host: str = ""
-    pool: str = "default"
-    rack: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
-
-    def dress(self, gpu: Gpu) -> Gpu:
-        """`gpu` with all that is known of it here."""
-        host = self.host or gpu.host or socket.gethostname()
-        uuid = host + gpu.uuid if gpu.uuid.startswith("/gpu") else gpu.uuid
-        parent = host + gpu.parent if gpu.parent.startswith("/gpu") else gpu.parent
-        labels = {**gpu.labels, **self.labels}
-        return replace(gpu, uuid=uuid, parent=parent, host=host, pool=self.pool, rack=self.rack, labels=labels)
-
-    def dress_head(self, head: Head) -> Head:
-        """`head` about that GPU, or about this host where it is about none."""
-        if head.gpu is None:
-            return replace(head, host=self.host or head.host or socket.gethostname())
-        gpu = self.dress(head.gpu)
-        return replace(head, gpu=gpu, host=gpu.host)
 
 
 @dataclass(slots=True)
@@ -152,7 +127,7 @@ class DcgmExporterSource:
     def __init__(
         self,
         url: str,
-        site: Site,
+        node: NodeIdentity,
         clock: Clock,
         own: OwnMetrics,
         *,
@@ -165,7 +140,7 @@ class DcgmExporterSource:
         self._seconds = timeout_seconds
         # Half for the connection and half for the first bytes; `fetch` watches over the whole.
         self._client = http_client(timeout_seconds / 2, transport=transport)
-        self._heads = Heads(site.dress_head)
+        self._heads = Heads(node)
         self._known: dict[str, _RememberedGpu] = {}
         self._xids = XidOnsets(NAME)
         self._sxids = SxidOnsets(NAME)
@@ -296,6 +271,6 @@ def open_dcgm_exporter(
     """The source `dcgm_exporter` of the settings. An exporter that does not answer yet is no error: it is tried again
     at every reading. Raises InputError for a URL that is none."""
     wanted = settings.agent
-    site = Site(wanted.host, wanted.pool, wanted.rack, wanted.labels)
+    node = NodeIdentity(wanted.host, wanted.pool, wanted.rack, wanted.labels)
     seconds = min(MAX_TIMEOUT_SECONDS, wanted.interval_seconds)
-    return DcgmExporterSource(wanted.dcgm_url, site, clock, own, timeout_seconds=seconds, transport=transport)
+    return DcgmExporterSource(wanted.dcgm_url, node, clock, own, timeout_seconds=seconds, transport=transport)

@@ -8,8 +8,9 @@ that collide with those of its own target, unless it honours the exporter's.
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ from tocsin.collector.dcgm.fields import (
     blank_text,
     field_named,
 )
+from tocsin.collector.source import NodeIdentity
 from tocsin.domain.identity import Gpu, normalise_pci_bus_id
 from tocsin.domain.missing import Missing
 from tocsin.domain.owner import Owner
@@ -204,11 +206,19 @@ def _parse_head(text: str) -> Head:
     return head_of(found[0].name, found[0].labels)
 
 
-class Heads:
-    """Heads by their text. `dress` changes each once, when it is first met."""
+def _completed(head: Head, node: NodeIdentity) -> Head:
+    """`head` about that GPU, or about this host where it is about none."""
+    if head.gpu is None:
+        return replace(head, host=node.host or head.host or socket.gethostname())
+    gpu = node.complete(head.gpu)
+    return replace(head, gpu=gpu, host=gpu.host)
 
-    def __init__(self, dress: Callable[[Head], Head] | None = None) -> None:
-        self._dress = dress
+
+class Heads:
+    """Heads by their text. With `node` each is completed by what is known of the node, once, when it is first met."""
+
+    def __init__(self, node: NodeIdentity | None = None) -> None:
+        self._node = node
         self._known: dict[str, Head] = {}
 
     def __len__(self) -> int:
@@ -219,8 +229,8 @@ class Heads:
         head = self._known.get(text)
         if head is None:
             head = _parse_head(text)
-            if self._dress is not None:
-                head = self._dress(head)
+            if self._node is not None:
+                head = _completed(head, self._node)
             if len(self._known) >= MAX_HEADS:
                 self._known.clear()
             self._known[text] = head

@@ -23,7 +23,7 @@ from tocsin.collector.nvidia_smi.formats import (
     parse_xml,
     refused_field,
 )
-from tocsin.collector.nvml.device import Place
+from tocsin.collector.source import NodeIdentity
 from tocsin.collector.transitions import Transitions
 from tocsin.domain.batch import Batch
 from tocsin.domain.errors import Unavailable
@@ -118,9 +118,9 @@ class NvidiaSmiSource:
 
     name = "nvidia_smi"
 
-    def __init__(self, program: Program, place: Place, deadline_seconds: float = DEADLINE_SECONDS) -> None:
+    def __init__(self, program: Program, node: NodeIdentity, deadline_seconds: float = DEADLINE_SECONDS) -> None:
         self._program = program
-        self._place = place
+        self._node = node
         self._deadline = deadline_seconds
         self._refused: set[str] = set()
         self._gpus: dict[str, Gpu] = {}
@@ -213,7 +213,7 @@ class NvidiaSmiSource:
 
     def _gpu(self, gpu: SmiGpu) -> Gpu:
         index = gpu.index if gpu.index >= 0 else None
-        return self._place.gpu(gpu.uuid, index=index, model=gpu.model, serial=gpu.serial, pci_bus_id=gpu.pci_bus_id)
+        return self._node.gpu(gpu.uuid, index=index, model=gpu.model, serial=gpu.serial, pci_bus_id=gpu.pci_bus_id)
 
     def _list_instances(self) -> dict[str, list[Gpu]]:
         """MIG instances by UUID of their GPU, in order: the XML does not tell their UUIDs, ``nvidia-smi -L`` does."""
@@ -235,7 +235,7 @@ class NvidiaSmiSource:
                     "parent": parent.uuid,
                     "mig_profile": match["profile"],
                 }
-                found.setdefault(parent.uuid, []).append(self._place.gpu(match["mig"], **known))
+                found.setdefault(parent.uuid, []).append(self._node.gpu(match["mig"], **known))
         return found
 
     def _readings(self, gpu: SmiGpu, now_ms: int) -> list[Reading]:

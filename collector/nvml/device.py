@@ -24,6 +24,7 @@ from tocsin.collector.nvml.probes import (
     Tier,
 )
 from tocsin.collector.nvml.tiers import Processes, ReadPlan, TierCache
+from tocsin.collector.source import NodeIdentity
 from tocsin.domain.clock import SECOND
 from tocsin.domain.identity import MIG_START, Gpu, normalise_pci_bus_id
 from tocsin.domain.metrics import variant
@@ -94,20 +95,6 @@ class Rates:
             elif keys and all(key in values for key in keys):
                 sums[name] = sum(values[key] for key in keys)
         return sums
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What the operator says of this node's GPUs."""
-
-    host: str
-    pool: str = "default"
-    rack: str = ""
-    labels: Mapping[str, str] | None = None
-
-    def gpu(self, uuid: str, **known: Any) -> Gpu:
-        """A GPU here."""
-        return Gpu(uuid, self.host, pool=self.pool, rack=self.rack, labels=dict(self.labels or {}), **known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,24 +259,24 @@ class MigInstance:
         return Reading(self.gpu, at_ms, {}, dict.fromkeys(names, reason))
 
 
-def open_device(library: Nvml, index: int, place: Place, before: Mapping[str, NvmlDevice]) -> NvmlDevice:
+def open_device(library: Nvml, index: int, node: NodeIdentity, before: Mapping[str, NvmlDevice]) -> NvmlDevice:
     """The GPU at `index`, with its MIG instances; `before` has the devices of the enumeration before, by UUID.
 
     Raises NvmlFailure where its handle or UUID cannot be had.
     """
     handle = library.call("nvmlDeviceGetHandleByIndex", index)
     uuid = text(library.call("nvmlDeviceGetUUID", handle))
-    gpu = place.gpu(
+    gpu = node.gpu(
         uuid,
         index=index,
         model=text(attempt(library, "nvmlDeviceGetName", handle)),
         serial=text(attempt(library, "nvmlDeviceGetSerial", handle)),
         pci_bus_id=normalise_pci_bus_id(text(getattr(attempt(library, "nvmlDeviceGetPciInfo", handle), "busId", ""))),
     )
-    return NvmlDevice(library, handle, gpu, _instances(library, handle, gpu, place), before.get(uuid))
+    return NvmlDevice(library, handle, gpu, _instances(library, handle, gpu, node), before.get(uuid))
 
 
-def _instances(library: Nvml, handle: Any, parent: Gpu, place: Place) -> list[MigInstance]:
+def _instances(library: Nvml, handle: Any, parent: Gpu, node: NodeIdentity) -> list[MigInstance]:
     mode = attempt(library, "nvmlDeviceGetMigMode", handle)
     if not mode or mode[0] != 1:
         return []
@@ -298,7 +285,7 @@ def _instances(library: Nvml, handle: Any, parent: Gpu, place: Place) -> list[Mi
         instance = attempt(library, "nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
         uuid = text(attempt(library, "nvmlDeviceGetUUID", instance)) if instance is not None else ""
         if uuid:
-            gpu = place.gpu(
+            gpu = node.gpu(
                 uuid,
                 index=parent.index,
                 model=parent.model,
@@ -400,7 +387,7 @@ class KnownGpus:
     same_opening: bool
 
 
-def list_gpus(library: Nvml, place: Place, known: KnownGpus, driver_files: Path) -> Listing:
+def list_gpus(library: Nvml, node: NodeIdentity, known: KnownGpus, driver_files: Path) -> Listing:
     """Ask the driver which GPUs there are and open them. Raises NvmlFailure where the library itself is gone."""
     count = int(library.call("nvmlDeviceGetCount"))
     # Opening a GPU in which a call hangs would hang as well; it keeps its place.
@@ -412,7 +399,7 @@ def list_gpus(library: Nvml, place: Place, known: KnownGpus, driver_files: Path)
             closed[index] = NvmlFailure(Code.TIMEOUT, "a call to this GPU hangs")
             continue
         try:
-            devices.append(open_device(library, index, place, known.devices if known.same_opening else {}))
+            devices.append(open_device(library, index, node, known.devices if known.same_opening else {}))
         except NvmlFailure as failure:
             if failure.code in LIBRARY_CODES:
                 raise
@@ -424,7 +411,7 @@ def list_gpus(library: Nvml, place: Place, known: KnownGpus, driver_files: Path)
     left = {u: device for u, device in known.devices.items() if u not in opened and device.gpu.index in closed}
     taken = {device.gpu.index for device in left.values()}
     unknown = [index for index, why in closed.items() if index not in taken and why.code not in _NOT_OURS]
-    left |= _never_opened(library, place, unknown, opened | known.devices.keys(), driver_files)
+    left |= _never_opened(library, node, unknown, opened | known.devices.keys(), driver_files)
     driver = text(attempt(library, "nvmlSystemGetDriverVersion"))
     return Listing(count, tuple(devices), closed, left, _present(driver_files), driver)
 
@@ -437,7 +424,7 @@ def _present(driver_files: Path) -> frozenset[str]:
 
 
 def _never_opened(
-    library: Nvml, place: Place, indices: Collection[int], named_already: Collection[str], driver_files: Path
+    library: Nvml, node: NodeIdentity, indices: Collection[int], named_already: Collection[str], driver_files: Path
 ) -> dict[str, NvmlDevice]:
     """GPUs that the driver counts but that gave no handle since the start, as devices without one."""
     if not indices:
@@ -446,7 +433,7 @@ def _never_opened(
     found: dict[str, NvmlDevice] = {}
     for index in indices:
         driver_gpu = named.get(index)
-        uuid = (driver_gpu.uuid if driver_gpu is not None else "") or f"GPU-unknown-{place.host}-{index}"
+        uuid = (driver_gpu.uuid if driver_gpu is not None else "") or f"GPU-unknown-{node.host}-{index}"
         model, bus = (driver_gpu.model, driver_gpu.pci_bus_id) if driver_gpu is not None else ("", "")
-        found[uuid] = NvmlDevice(library, None, place.gpu(uuid, index=index, model=model, pci_bus_id=bus), ())
+        found[uuid] = NvmlDevice(library, None, node.gpu(uuid, index=index, model=model, pci_bus_id=bus), ())
     return found

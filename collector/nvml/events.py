@@ -37,6 +37,11 @@ class XidWatch:
     XIDs become events. Of the other kinds the driver tells nothing but that they happened: they are counted, and the
     GPU is due for a full reading (`hurried`). A wait that fails says nothing about any GPU: it is tried again with a
     fresh event set after a growing pause.
+
+    The thread owns no handle of its own: under the lock it takes the event set that is current, and says by `_waiting`
+    that it is inside the driver with it. A set that was let go is freed only when nobody waits on it, and the library
+    may be closed only when `release` saw the thread come back: closing under a wait hangs, or frees what the driver
+    still writes to.
     """
 
     def __init__(self, library: Nvml, clock: Clock, own: OwnMetrics | None = None) -> None:

@@ -1,4 +1,19 @@
-"""The GPUs of this node, read through NVML."""
+"""The GPUs of this node, read through NVML.
+
+Invariants of the source, which everything below keeps:
+
+- No call into the driver is made on the thread of `read`. A driver call can hang in the kernel for good, and a thread
+  inside one can neither be stopped nor its process be killed without the risk of wedging the GPU: so the agent must be
+  able to go on without it.
+- Of each GPU at most one call is waited for, and the library is never closed while any call is out, one that was left
+  behind among them, or while a thread waits for events: closing under a call that hangs would hang as well.
+- A handle, a device or an event set is used only within the opening of the library that gave it. NVML does not say that
+  an old handle is stale: after a reload it may name another GPU, and values would go to the wrong UUID.
+- A GPU that was listed has a reading at every instant, of reasons where there are no values, until the driver no longer
+  counts it. Silence would look the same as a GPU that was taken out, and no rule would fire.
+- Lost is said of a GPU only by its own answer, by a driver that counts it but gives no handle, or while a driver that
+  went away stays away. A library that is slow, or was closed on request, says nothing of any GPU: timed out, not due.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +28,6 @@ from tocsin.collector.nvml.device import (
     KnownGpus,
     Listing,
     NvmlDevice,
-    Place,
     list_gpus,
     open_device,
 )
@@ -21,6 +35,7 @@ from tocsin.collector.nvml.events import XidWatch
 from tocsin.collector.nvml.gpm import GpmActivity
 from tocsin.collector.nvml.library import LIBRARY_CODES, Code, Nvml, NvmlFailure, unavailable
 from tocsin.collector.nvml.workers import DriverThreads
+from tocsin.collector.source import NodeIdentity
 from tocsin.collector.transitions import Transitions
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, Clock, SystemClock
@@ -133,7 +148,12 @@ class _Hang:
 
 
 class HungCalls:
-    """The calls that have not come back, when each began and when to try again. Begin and end are logged."""
+    """The calls that have not come back, when each began and when to try again. Begin and end are logged.
+
+    Each further try may cost one more thread for good, since what hung once will most often hang again: the pause
+    doubles up to an hour, and while `most_left_behind` threads are out no further try is made. The GPU stays timed out
+    then, and the others are still read.
+    """
 
     most_left_behind = MOST_LEFT_BEHIND
 
@@ -197,7 +217,7 @@ class NvmlSource:
     def __init__(
         self,
         library: Nvml,
-        place: Place,
+        node: NodeIdentity,
         deadline_seconds: float = DEADLINE_SECONDS,
         *,
         clock: Clock | None = None,
@@ -210,7 +230,7 @@ class NvmlSource:
         self._released = released
         self._steady = clock is not None
         self._driver_files = driver_files
-        self._place = place
+        self._node = node
         self.deadline_seconds = deadline_seconds
         self._clock = clock if clock is not None else SystemClock()
         self._workers: DriverThreads[_Result] = DriverThreads()
@@ -222,7 +242,7 @@ class NvmlSource:
         self._appeared = False
         self._count = 0
         self._listed_ms: int | None = None
-        self._builder = ReadingBuilder(place.host, self.name, self._watch, own)
+        self._builder = ReadingBuilder(node.host, self.name, self._watch, own)
         self._retired: tuple[GpmActivity, ...] = ()
         self._open = True
         self._closed = False
@@ -300,7 +320,7 @@ class NvmlSource:
         raise NvmlFailure(Code.TIMEOUT, f"no answer within {seconds:g} s")
 
     def _listed(self, known: KnownGpus) -> Listing:
-        listing = list_gpus(self._library, self._place, known, self._driver_files)
+        listing = list_gpus(self._library, self._node, known, self._driver_files)
         self._watch.register(listing.devices)
         return listing
 
@@ -387,6 +407,8 @@ class NvmlSource:
         if 0 <= now_ms - self._listed_ms < ENUMERATE_MS:
             return
         calm = not self._workers.stuck and not self._workers.left_behind
+        # Closing takes every handle from every GPU: it waits until no call is out, and is done only where there is one
+        # to be seen that an open library cannot show.
         if calm and (self._appeared or self._builder.lost):
             # Handles that were open when a GPU went, or was not there yet, never see it.
             self._shut_down()
@@ -479,7 +501,7 @@ class NvmlSource:
     def _afresh(self, stale: NvmlDevice, now_ms: int) -> _Taken:
         """A reading of a GPU in which an earlier call still hangs, through a handle and memory of its own."""
         try:
-            device = open_device(self._library, stale.gpu.index or 0, self._place, {})
+            device = open_device(self._library, stale.gpu.index or 0, self._node, {})
         except NvmlFailure as failure:
             if failure.code in LIBRARY_CODES:
                 raise

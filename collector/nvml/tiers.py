@@ -302,6 +302,9 @@ class TierCache:
 
     `values` and `reasons` are those of all tiers, static ones among them. `turn` spreads the second reading over the
     period; after that a tier is due one period after it was read, or at once where the clock went back.
+
+    Whatever was read last stands whole: values and reasons are replaced together once every part of a due tier has
+    answered, so that a reading never mixes two states of one tier, and a GPU that is lost half-way leaves no half.
     """
 
     def __init__(self, static: Tiered | None, tiers: Sequence[tuple[Tier, Tiered]], turn: int) -> None:

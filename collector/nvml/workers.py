@@ -36,6 +36,8 @@ class DriverThreads(Generic[T]):
     longer than `patience` seconds, another thread goes on with the rest. A task that does not come back in time has no
     result, and its key takes no new task until it does or is abandoned; one that raises has no result either, and its
     error goes to `threading.excepthook`.
+    A result counts only for the round that asked for it: `run` gives a copy of what was there in time, and a task that
+    comes back later only frees its key, so that no old value is ever dated to a new instant.
     A thread stuck in the driver cannot be stopped: killing its process in the middle of a call can wedge a GPU.
     """
 

@@ -2,6 +2,11 @@
 
 Who speaks is what the kernel says (SO_PEERCRED), not what the message says. Messages are bounded in size and rate;
 what cannot be read is counted and dropped. A thread of its own serves all connections.
+
+The agent may run as root and its peers are users' jobs: nothing that a peer does may cost the agent or another peer
+more than its share: packets are taken in turns of bounded length, rates are limited per process and per user (a user
+may fork at will), and a peer that floods is cut off. Every request that was sent has exactly one outcome: the process's
+own answer, or `lost` when it goes away first; whoever asked must never wait for a job that has ended.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ import pynvml
 import pytest
 
 import tocsin
-from tocsin.collector.nvml.device import Place
 from tocsin.collector.nvml.library import PynvmlLibrary
 from tocsin.collector.nvml.source import NvmlSource
+from tocsin.collector.source import NodeIdentity
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading, sanitise
 from tocsin_testing.builders import T0
@@ -30,7 +30,7 @@ class Bench:
     def __init__(self, fleet: MockFleet, stack: ExitStack, without: tuple[str, ...]) -> None:
         stack.enter_context(fleet.loaded(without))
         self.fleet = fleet
-        self.source = NvmlSource(PynvmlLibrary(), Place("node-1"), 10.0)
+        self.source = NvmlSource(PynvmlLibrary(), NodeIdentity("node-1"), 10.0)
         stack.callback(self.source.close)
         self.now_ms = T0
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from tocsin.collector.nvml.device import Place
 from tocsin.collector.nvml.library import PynvmlLibrary
 from tocsin.collector.nvml.source import NvmlSource
+from tocsin.collector.source import NodeIdentity
 from tocsin.domain.batch import Batch
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.event import Event, EventKind
@@ -39,7 +39,7 @@ def open_source(fleet: MockFleet) -> Iterator[Open]:
     with ExitStack() as stack:
 
         def make(deadline: float = 10.0) -> NvmlSource:
-            source = NvmlSource(PynvmlLibrary(), Place("node-1"), deadline)
+            source = NvmlSource(PynvmlLibrary(), NodeIdentity("node-1"), deadline)
             stack.callback(source.close)
             stack.callback(fleet.heal)
             return source
@@ -66,10 +66,10 @@ def lost(reading: Reading) -> bool:
 def test_without_a_library_the_remedy_names_the_driver() -> None:
     program = (
         "from tocsin.collector.nvml.source import NvmlSource\n"
-        "from tocsin.collector.nvml.device import Place\n"
+        "from tocsin.collector.source import NodeIdentity\n"
         "from tocsin.collector.nvml.library import PynvmlLibrary\n"
         "from tocsin.domain.errors import Unavailable\n"
-        "try: NvmlSource(PynvmlLibrary(), Place('node-1'))\n"
+        "try: NvmlSource(PynvmlLibrary(), NodeIdentity('node-1'))\n"
         "except Unavailable as problem: print(problem)\n"
         "else: print('a driver is here')\n"
     )

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from tocsin.collector.dcgm.dcgmi import discovered, dmon_row, instances, is_heading, listed_fields
-from tocsin.collector.dcgm.exporter import Site, read_page
+from tocsin.collector.dcgm.exporter import read_page
 from tocsin.collector.dcgm.exposition import Heads
+from tocsin.collector.source import NodeIdentity
 from tocsin.domain.missing import Missing
 
 DATA = Path(__file__).parents[1] / "data" / "dcgm"
@@ -25,7 +26,7 @@ def exporter_form(path: Path) -> dict[str, Any]:
     text = path.read_text()
     # A page that names no host takes the agent's.
     host = "" if "hostname=" in text.lower() else "here"
-    page = read_page(text, Heads(Site(host).dress_head))
+    page = read_page(text, Heads(NodeIdentity(host)))
     readings = []
     for row in page.rows.values():
         reading, gpu = row.reading(AT_MS, {}), row.gpu

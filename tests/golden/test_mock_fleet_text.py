@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from tocsin.collector.nvml.device import Place
 from tocsin.collector.nvml.library import PynvmlLibrary
 from tocsin.collector.nvml.source import NvmlSource
+from tocsin.collector.source import NodeIdentity
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import SECOND, ManualClock
@@ -27,7 +27,7 @@ from tocsin_testing.mock_gpus import a100, h100, split
 from tocsin_testing.mock_nvml import MockFleet
 
 GOLDEN = Path(__file__).parents[1] / "data" / "mock_fleet"
-PLACE = Place("node-1", "training", "rack-7", {"team": "vision"})
+PLACE = NodeIdentity("node-1", "training", "rack-7", {"team": "vision"})
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.collector.nvml.device import Place
 from tocsin.collector.nvml.library import PynvmlLibrary
 from tocsin.collector.nvml.source import NvmlSource
+from tocsin.collector.source import NodeIdentity
 from tocsin.domain.clock import SECOND, SystemClock
 from tocsin.domain.metrics import METRICS, MetricKind, spec_of
 from tocsin.domain.missing import Missing
@@ -43,7 +43,7 @@ def source() -> Iterator[NvmlSource]:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
         needs.lack("this machine has no NVIDIA driver")
-    opened = NvmlSource(PynvmlLibrary(), Place("node-1"))
+    opened = NvmlSource(PynvmlLibrary(), NodeIdentity("node-1"))
     yield opened
     opened.close()
 

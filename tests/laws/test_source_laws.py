@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 
 from tocsin.collector.dcgm.dcgmi import DcgmiSource
-from tocsin.collector.dcgm.exporter import Site
-from tocsin.collector.nvml.device import Place
 from tocsin.collector.nvml.library import Code
 from tocsin.collector.nvml.source import NvmlSource
 from tocsin.collector.replay.source import ReplaySource, read_recording
 from tocsin.collector.simulated import from_settings
-from tocsin.collector.source import Source
+from tocsin.collector.source import NodeIdentity, Source
 from tocsin.config.settings import SimulationSettings
 from tocsin.domain.clock import MINUTE, SystemClock
 from tocsin.domain.metrics import spec_of
@@ -69,18 +67,18 @@ def dcgmi() -> Source:
     """A recorded `dcgmi dmon` of eight GPUs."""
     with tempfile.TemporaryDirectory() as folder:
         fake = FakeDcgmi(Path(folder), LIVE_IDS, live_rows("dmon_live_ecc_dbe.txt")[0])
-        return DcgmiSource([str(fake.path)], Site("n1"), SystemClock(), OwnMetrics())
+        return DcgmiSource([str(fake.path)], NodeIdentity("n1"), SystemClock(), OwnMetrics())
 
 
 def nvml() -> Source:
     """Three GPUs as NVML answered for them."""
-    return NvmlSource(RecordedNvml(devices("h100-healthy")), Place("node-1"))
+    return NvmlSource(RecordedNvml(devices("h100-healthy")), NodeIdentity("node-1"))
 
 
 def nvml_in_trouble() -> Source:
     """A GPU that is lost, one that refuses what needs privilege, and one whose batches of fields fail."""
     library = RecordedNvml(devices("h100-healthy"))
-    source = NvmlSource(library, Place("node-1"))
+    source = NvmlSource(library, NodeIdentity("node-1"))
     library.failures[0, "*"] = Code.GPU_IS_LOST
     library.failures[1, "nvmlDeviceGetComputeRunningProcesses"] = Code.NO_PERMISSION
     library.failures[2, "nvmlDeviceGetFieldValues"] = Code.UNKNOWN

@@ -21,9 +21,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from tocsin.collector.nvml.device import Place
 from tocsin.collector.nvml.library import PynvmlLibrary
 from tocsin.collector.nvml.source import NvmlSource
+from tocsin.collector.source import NodeIdentity
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import MINUTE, SECOND, ManualClock
 from tocsin.domain.reading import Reading, sanitise
@@ -53,7 +53,7 @@ class Node:
         self.clock = ManualClock(T0)
 
     def source(self) -> NvmlSource:
-        source = NvmlSource(PynvmlLibrary(), Place("node-1"))
+        source = NvmlSource(PynvmlLibrary(), NodeIdentity("node-1"))
         self.stack.callback(source.close)
         return source
 

@@ -9,9 +9,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from tocsin.collector.dcgm.exporter import Site, read_page
+from tocsin.collector.dcgm.exporter import read_page
 from tocsin.collector.dcgm.exposition import Heads
 from tocsin.collector.dcgm.fields import names_numbered, readable_ids
+from tocsin.collector.source import NodeIdentity
 from tocsin_testing.dcgm_pages import line
 
 GPUS, METRICS = 8, 60
@@ -39,7 +40,7 @@ def fastest(work: Callable[[], object], rounds: int = 5) -> float:
 @pytest.fixture
 def heads() -> Heads:
     """As they are after the first scrape."""
-    known = Heads(Site().dress_head)
+    known = Heads(NodeIdentity())
     read_page(PAGE, known)
     return known
 
@@ -57,7 +58,7 @@ def test_scrape(benchmark: BenchmarkFixture, heads: Heads) -> None:
 
 @pytest.mark.benchmark(group=GROUP)
 def test_first_scrape(benchmark: BenchmarkFixture) -> None:
-    assert len(benchmark(lambda: read_page(PAGE, Heads(Site().dress_head))).rows) == GPUS
+    assert len(benchmark(lambda: read_page(PAGE, Heads(NodeIdentity()))).rows) == GPUS
 
 
 @pytest.mark.benchmark(group=GROUP)

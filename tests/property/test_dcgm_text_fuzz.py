@@ -10,9 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tocsin.collector.dcgm.dcgmi import discovered, dmon_row, instances, listed_fields
-from tocsin.collector.dcgm.exporter import Site, read_page
+from tocsin.collector.dcgm.exporter import read_page
 from tocsin.collector.dcgm.exposition import Heads, LineLabels, gpu_of, owner_of
 from tocsin.collector.prometheus_history.http import NotAnAnswer, parse_matrix
+from tocsin.collector.source import NodeIdentity
 from tocsin_testing.dcgm_pages import DATA, line, page_of
 
 LINES = [
@@ -38,7 +39,7 @@ def damaged(draw: st.DrawFn) -> str:
 @example(["DCGM_FI_DEV_GPU_TEMP{", "DCGM_FI_} 1", "DCGM_FI_DEV_GPU_TEMP 1 2 3", 'DCGM_FI_DEV_GPU_TEMP{gpu="0"} 1 x'])
 def test_no_page_raises_and_good_lines_beside_bad_ones_are_kept(lines: list[str]) -> None:
     good = page_of(1).replace("GPU-0", "GPU-good")
-    page = read_page("\n".join([*lines, "", good]), Heads(Site("h").dress_head))
+    page = read_page("\n".join([*lines, "", good]), Heads(NodeIdentity("h")))
     assert {"gpu_temperature_celsius", "gpu_energy_joules_total"} <= page.rows["GPU-good"].values.keys()
     for row in page.rows.values():
         reading = row.reading(0, {})
@@ -48,7 +49,7 @@ def test_no_page_raises_and_good_lines_beside_bad_ones_are_kept(lines: list[str]
 
 @given(st.floats(-99, 149))
 def test_a_value_of_a_page_is_exact(value: float) -> None:
-    page = read_page(line("DEV_GPU_TEMP", repr(value)), Heads(Site().dress_head))
+    page = read_page(line("DEV_GPU_TEMP", repr(value)), Heads(NodeIdentity()))
     assert page.rows["GPU-0"].values == {"gpu_temperature_celsius": value}
 
 

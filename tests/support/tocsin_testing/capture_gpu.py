@@ -22,9 +22,9 @@ from typing import Any
 
 import pynvml
 
-from tocsin.collector.nvml.device import Place
 from tocsin.collector.nvml.library import ALL_LINKS, MEMORY_V2, NvmlFailure, PynvmlLibrary
 from tocsin.collector.nvml.source import NvmlSource
+from tocsin.collector.source import NodeIdentity
 from tocsin.domain.clock import SystemClock
 
 ROUNDS = 5
@@ -143,7 +143,7 @@ def capture_gpm(handle: Any, pause: Callable[[], None]) -> dict[str, Any]:
 def capture_readings(pause: Callable[[], None]) -> tuple[list[Any], dict[str, float]]:
     """Two readings of the NVML source as rows, and how long each took in milliseconds."""
     clock = SystemClock()
-    source = NvmlSource(PynvmlLibrary(), Place("node-1"))
+    source = NvmlSource(PynvmlLibrary(), NodeIdentity("node-1"))
     rows: list[Any] = []
     took: dict[str, float] = {}
     try:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import httpx2
 
-from tocsin.collector.dcgm.exporter import DcgmExporterSource, Site
+from tocsin.collector.dcgm.exporter import DcgmExporterSource
+from tocsin.collector.source import NodeIdentity
 from tocsin.domain.clock import Clock, ManualClock
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0
@@ -61,11 +62,15 @@ def exporter_source(
     *,
     clock: Clock | None = None,
     own: OwnMetrics | None = None,
-    site: Site | None = None,
+    node: NodeIdentity | None = None,
 ) -> DcgmExporterSource:
     """A source over what `serve` answers."""
     return DcgmExporterSource(
-        URL, site or Site(), clock or ManualClock(T0), own or OwnMetrics(), transport=httpx2.MockTransport(serve)
+        URL,
+        node or NodeIdentity(),
+        clock or ManualClock(T0),
+        own or OwnMetrics(),
+        transport=httpx2.MockTransport(serve),
     )
 
 

@@ -4,7 +4,7 @@ In this process, through pynvml and ctypes::
 
     fleet = MockFleet(tmp_path, [h100(0), h100(1)])
     with fleet.loaded():
-        source = NvmlSource(PynvmlLibrary(), Place("node-1"))
+        source = NvmlSource(PynvmlLibrary(), NodeIdentity("node-1"))
         fleet.gpus[1].lose()
         fleet.apply()
 

@@ -9,9 +9,10 @@ from click.testing import CliRunner
 
 from tocsin.cli.main import cli
 from tocsin.collector.dcgm.dcgmi import listed_fields
-from tocsin.collector.dcgm.exporter import Site, read_page
+from tocsin.collector.dcgm.exporter import read_page
 from tocsin.collector.dcgm.exposition import Heads
 from tocsin.collector.dcgm.fields import XID_COUNT, counters_csv, field_named, names_numbered, readable_ids
+from tocsin.collector.source import NodeIdentity
 from tocsin.domain.metrics import BY_DCGM_NAME
 from tocsin_testing.dcgm_pages import DATA
 
@@ -72,9 +73,7 @@ def test_every_field_that_feeds_a_row_is_in_the_file() -> None:
 
 def test_every_row_is_read_back() -> None:
     names = [row[0] for row in (*rows(counters_csv()), *commented(counters_csv())) if row[0] not in EXTRA]
-    page = read_page(
-        "".join(f'{name}{{gpu="0",UUID="G",Hostname="n"}} 1\n' for name in names), Heads(Site().dress_head)
-    )
+    page = read_page("".join(f'{name}{{gpu="0",UUID="G",Hostname="n"}} 1\n' for name in names), Heads(NodeIdentity()))
     fields = [field_named(name) for name in names]
     assert page.rows["G"].values.keys() == {field.key() for field in fields if field is not None}
     assert page.lines == {"used": len(names)}

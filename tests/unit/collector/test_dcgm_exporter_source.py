@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 
-from tocsin.collector.dcgm.exporter import LOST_MS, Site, checked_url, open_dcgm_exporter
+from tocsin.collector.dcgm.exporter import LOST_MS, checked_url, open_dcgm_exporter
 from tocsin.collector.dcgm.http import MAX_BYTES
+from tocsin.collector.source import NodeIdentity
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.errors import InputError
@@ -331,9 +332,9 @@ def test_two_pods_on_one_gpu_are_two_owners_of_one_reading() -> None:
 
 
 def test_the_operator_s_word_about_the_gpus_counts() -> None:
-    site = Site("renamed", "inference", "rack-7", {"team": "a"})
+    node = NodeIdentity("renamed", "inference", "rack-7", {"team": "a"})
     page = line("DEV_GPU_TEMP", 40, DCGM_FI_DRIVER_VERSION="550.90")
-    (reading,) = exporter_source(Exporter(page), site=site).read(T0).readings
+    (reading,) = exporter_source(Exporter(page), node=node).read(T0).readings
     gpu = reading.gpu
     assert (gpu.host, gpu.pool, gpu.rack) == ("renamed", "inference", "rack-7")
     assert gpu.labels == {"driver_version": "550.90", "team": "a"}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tocsin.collector.dcgm.dcgmi import MOST_READS, READ_BYTES, Backoff, Child, DcgmiSource, ask, open_dcgmi
-from tocsin.collector.dcgm.exporter import Site
+from tocsin.collector.source import NodeIdentity
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.errors import Unavailable
@@ -43,7 +43,7 @@ def opened(clock: ManualClock, own: OwnMetrics) -> Iterator[Opener]:
     made: list[DcgmiSource] = []
 
     def make(fake: FakeDcgmi) -> DcgmiSource:
-        made.append(DcgmiSource([str(fake.path)], Site("n1"), clock, own))
+        made.append(DcgmiSource([str(fake.path)], NodeIdentity("n1"), clock, own))
         return made[-1]
 
     yield make
@@ -258,7 +258,7 @@ def test_profiling_fields_are_left_out_where_they_keep_dmon_from_starting(tmp_pa
 
 def test_a_program_that_is_not_installed(clock: ManualClock, own: OwnMetrics) -> None:
     with pytest.raises(Unavailable, match="install DCGM"):
-        DcgmiSource(["/nowhere/dcgmi"], Site("n1"), clock, own)
+        DcgmiSource(["/nowhere/dcgmi"], NodeIdentity("n1"), clock, own)
 
 
 def test_it_opens_from_settings(tmp_path: Path, clock: ManualClock, own: OwnMetrics) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tocsin.collector.nvidia_smi.cells import ROWS, cell
 from tocsin.collector.nvidia_smi.formats import SmiError, parse_csv, parse_xml
 from tocsin.collector.nvidia_smi.source import NvidiaSmiSource, SmiAnswer, SmiProgram
-from tocsin.collector.nvml.device import Place
+from tocsin.collector.source import NodeIdentity
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.event import EventKind
 from tocsin.domain.metrics import spec_of
@@ -23,7 +23,7 @@ from tocsin.domain.reading import sanitise
 from tocsin_testing.builders import T0
 from tocsin_testing.smi import FakeSmi, recorded
 
-PLACE = Place("node-1")
+PLACE = NodeIdentity("node-1")
 CRASH = SmiAnswer(139, recorded("h100-truncated.xml"))
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tocsin.collector.nvml import events as nvml_events
-from tocsin.collector.nvml.device import Place
 from tocsin.collector.nvml.library import Code
 from tocsin.collector.nvml.probes import Tier
 from tocsin.collector.nvml.source import NvmlSource
+from tocsin.collector.source import NodeIdentity
 from tocsin.domain.clock import MINUTE, SECOND
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading
@@ -20,7 +20,7 @@ from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0
 from tocsin_testing.nvml_replay import RecordedNvml, devices
 
-PLACE = Place("node-1")
+PLACE = NodeIdentity("node-1")
 WIDTH = "nvmlDeviceGetCurrPcieLinkWidth"
 LISTS = "nvmlDeviceGetComputeRunningProcesses"
 

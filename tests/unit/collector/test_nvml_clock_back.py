@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tocsin.collector.nvml.device import Place
 from tocsin.collector.nvml.library import PynvmlLibrary
 from tocsin.collector.nvml.source import FIRST_RETRY_MS, HungCalls, NvmlSource
+from tocsin.collector.source import NodeIdentity
 from tocsin.domain.clock import HOUR, SECOND
 from tocsin_testing.builders import T0
 from tocsin_testing.mock_gpus import h100
@@ -16,7 +16,7 @@ from tocsin_testing.mock_nvml import MockFleet
 def test_a_driver_that_came_back_is_opened_at_once(tmp_path: Path) -> None:
     fleet = MockFleet(tmp_path, [h100(0)])
     with fleet.loaded():
-        source = NvmlSource(PynvmlLibrary(), Place("node-1"))
+        source = NvmlSource(PynvmlLibrary(), NodeIdentity("node-1"))
         assert source.read(T0).readings[0].values
         fleet.system.fail("nvmlInitWithFlags", "DRIVER_NOT_LOADED")
         fleet.reload()

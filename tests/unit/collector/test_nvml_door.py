@@ -13,7 +13,6 @@ from typing import Any
 import pynvml
 import pytest
 
-from tocsin.collector.nvml.device import Place
 from tocsin.collector.nvml.library import (
     Code,
     DeviceEvent,
@@ -25,6 +24,7 @@ from tocsin.collector.nvml.library import (
     unavailable,
 )
 from tocsin.collector.nvml.source import NvmlSource
+from tocsin.collector.source import NodeIdentity
 from tocsin.domain.missing import Missing
 from tocsin_testing.builders import T0
 
@@ -166,7 +166,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
 
 
 def test_a_whole_reading_goes_through_pynvml(driver: FakeLibrary) -> None:
-    source = NvmlSource(PynvmlLibrary(), Place("node-1"))
+    source = NvmlSource(PynvmlLibrary(), NodeIdentity("node-1"))
     assert driver.waited.wait(10)
     batch = source.read(T0)
     reading = batch.readings[0]

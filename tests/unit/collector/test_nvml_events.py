@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tocsin.collector.nvml import events as nvml_events
-from tocsin.collector.nvml.device import Place
 from tocsin.collector.nvml.library import XID_EVENTS, Code, DeviceEvent, EventType
 from tocsin.collector.nvml.source import ENUMERATE_MS, NvmlSource
+from tocsin.collector.source import NodeIdentity
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.event import EventKind
 from tocsin.domain.missing import Missing
@@ -18,7 +18,7 @@ from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0
 from tocsin_testing.nvml_replay import RecordedNvml, devices, dump
 
-PLACE = Place("node-1")
+PLACE = NodeIdentity("node-1")
 
 
 @pytest.fixture(autouse=True)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.collector.nvml.device import DriverGpu, Place, driver_gpus, name_closed
+from tocsin.collector.nvml.device import DriverGpu, driver_gpus, name_closed
 from tocsin.collector.nvml.library import PynvmlLibrary
 from tocsin.collector.nvml.source import NvmlSource
+from tocsin.collector.source import NodeIdentity
 from tocsin.domain.event import EventKind
 from tocsin.domain.missing import Missing
 from tocsin_testing.builders import T0
@@ -62,7 +63,7 @@ def test_a_gpu_lost_before_the_start_is_reported(tmp_path: Path, uuids: list[str
     real.lose()
     fleet.apply()
     with fleet.loaded():
-        source = NvmlSource(PynvmlLibrary(), Place("node-1"), driver_files=files(tmp_path / "proc", *uuids))
+        source = NvmlSource(PynvmlLibrary(), NodeIdentity("node-1"), driver_files=files(tmp_path / "proc", *uuids))
         batch = source.read(T0)
         source.close()
     well, lost = batch.readings
@@ -77,7 +78,7 @@ def test_a_gpu_that_belongs_to_somebody_else_is_no_loss(tmp_path: Path) -> None:
     fleet.gpus[1].fail("nvmlDeviceGetUUID", "NO_PERMISSION")
     fleet.apply()
     with fleet.loaded():
-        source = NvmlSource(PynvmlLibrary(), Place("node-1"), driver_files=tmp_path / "proc")
+        source = NvmlSource(PynvmlLibrary(), NodeIdentity("node-1"), driver_files=tmp_path / "proc")
         batch = source.read(T0)
         source.close()
     assert len(batch.readings) == 1

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tocsin.collector.nvml import events as nvml_events
-from tocsin.collector.nvml.device import Place
 from tocsin.collector.nvml.library import Code
 from tocsin.collector.nvml.source import NvmlSource
+from tocsin.collector.source import NodeIdentity
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.fragmentation import SEVEN_SLICE, mig_capacity, mig_fragmentation
 from tocsin.domain.identity import MIG_START
@@ -92,7 +92,7 @@ def opened(a100: RecordedNvml) -> Iterator[list[NvmlSource]]:
 
 
 def parent(library: RecordedNvml, opened: list[NvmlSource]) -> Reading:
-    source = NvmlSource(library, Place("node-1"), 10.0)
+    source = NvmlSource(library, NodeIdentity("node-1"), 10.0)
     opened.append(source)
     return source.read(T0).readings[0]
 

@@ -10,10 +10,11 @@ import pytest
 
 from tocsin.collector.nvml import device as nvml_listing
 from tocsin.collector.nvml import events as nvml_events
-from tocsin.collector.nvml.device import DriverGpu, Place
+from tocsin.collector.nvml.device import DriverGpu
 from tocsin.collector.nvml.library import Code, NvmlFailure, PynvmlLibrary
 from tocsin.collector.nvml.source import ENUMERATE_MS, FIRST_RETRY_MS, NvmlSource
 from tocsin.collector.release import MOST_SECONDS, ReleaseFile
+from tocsin.collector.source import NodeIdentity
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, SECOND, ManualClock
 from tocsin.domain.errors import Unavailable
@@ -25,7 +26,7 @@ from tocsin_testing.mock_gpus import h100
 from tocsin_testing.mock_nvml import MockFleet
 from tocsin_testing.nvml_replay import RecordedNvml, devices
 
-PLACE = Place("node-1")
+PLACE = NodeIdentity("node-1")
 COUNT = "nvmlDeviceGetCount"
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from tocsin.collector.nvml import events as nvml_events
-from tocsin.collector.nvml.device import Place
 from tocsin.collector.nvml.library import Code
 from tocsin.collector.nvml.probes import CALLS, PROBED
 from tocsin.collector.nvml.source import ENUMERATE_MS, NvmlSource
+from tocsin.collector.source import NodeIdentity
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.event import EventKind
@@ -25,7 +25,7 @@ from tocsin.domain.reading import Reading, sanitise
 from tocsin_testing.builders import T0
 from tocsin_testing.nvml_replay import RecordedNvml, devices, dump
 
-PLACE = Place("node-1", "training", "rack-7", {"team": "vision"})
+PLACE = NodeIdentity("node-1", "training", "rack-7", {"team": "vision"})
 
 
 @pytest.fixture(autouse=True)
@@ -413,11 +413,11 @@ def test_driver_not_loaded_is_said_in_one_line() -> None:
 
 _OPEN_FOR_REAL = """
 from tocsin.collector.nvml.source import NvmlSource
-from tocsin.collector.nvml.device import Place
+from tocsin.collector.source import NodeIdentity
 from tocsin.collector.nvml.library import PynvmlLibrary
 from tocsin.domain.errors import Unavailable
 try:
-    NvmlSource(PynvmlLibrary(), Place("node-1")).close()
+    NvmlSource(PynvmlLibrary(), NodeIdentity("node-1")).close()
 except Unavailable as problem:
     raise SystemExit(str(problem))
 """

@@ -50,7 +50,6 @@ import pytest
 
 from tocsin.collector.nvml import events as nvml_events
 from tocsin.collector.nvml.answers import divisor, scaled, unpack_ber
-from tocsin.collector.nvml.device import Place
 from tocsin.collector.nvml.library import ALL_LINKS, Code, NvmlFailure, PynvmlLibrary, coded
 from tocsin.collector.nvml.probes import (
     BYTE_FIELDS,
@@ -65,13 +64,14 @@ from tocsin.collector.nvml.probes import (
     tier_of,
 )
 from tocsin.collector.nvml.source import NvmlSource
+from tocsin.collector.source import NodeIdentity
 from tocsin.domain.metrics import METRICS
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading
 from tocsin_testing.builders import T0
 from tocsin_testing.nvml_replay import RecordedNvml, devices
 
-PLACE = Place("node-1")
+PLACE = NodeIdentity("node-1")
 BLANKS = (0x7FFF_FFFF_FFFF_FFF0, 0x7FFF_FFFF_FFFF_FFF2, 2**64 - 1, float("nan"), float("inf"))
 PROCESSES = "nvmlDeviceGetComputeRunningProcesses"
 

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tocsin.collector.nvml import events as nvml_events
-from tocsin.collector.nvml.device import Place
 from tocsin.collector.nvml.library import Code
 from tocsin.collector.nvml.source import ENUMERATE_MS, FIRST_RETRY_MS, MAX_STUCK_RETRY_MS, HungCalls, NvmlSource
 from tocsin.collector.nvml.workers import DriverThreads
-from tocsin.collector.source import HasReaders
+from tocsin.collector.source import HasReaders, NodeIdentity
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.event import EventKind
@@ -21,7 +20,7 @@ from tocsin.domain.reading import Reading
 from tocsin_testing.builders import T0
 from tocsin_testing.nvml_replay import RecordedNvml, devices
 
-PLACE = Place("node-1")
+PLACE = NodeIdentity("node-1")
 
 
 @pytest.fixture(autouse=True)

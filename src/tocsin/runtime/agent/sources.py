@@ -16,16 +16,16 @@ from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics
 
 if TYPE_CHECKING:
-    from tocsin.collector.nvml.device import Place
+    from tocsin.collector.source import NodeIdentity
 
 _log = logger("sources")
 
 
-def _place(settings: Settings) -> Place:
-    from tocsin.collector.nvml.device import Place
+def _place(settings: Settings) -> NodeIdentity:
+    from tocsin.collector.source import NodeIdentity
 
     wanted = settings.agent
-    return Place(wanted.host or socket.gethostname(), wanted.pool, wanted.rack, wanted.labels)
+    return NodeIdentity(wanted.host or socket.gethostname(), wanted.pool, wanted.rack, wanted.labels)
 
 
 def open_nvml(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
