@@ -3,7 +3,7 @@
 The position on disk is never ahead of what was handed on: the reader's thread takes lines into a queue, `enrich` hands
 the queue on, and only the call after that saves the position behind it, when the batch has been spooled. An agent that
 is killed in between reads those lines again and makes the same events of them, since an event's id follows from its
-instant and text; what was saved too early would be lost for good.
+instant and code; what was saved too early would be lost for good.
 """
 
 from __future__ import annotations
