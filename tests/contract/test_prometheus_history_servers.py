@@ -18,7 +18,7 @@ from tocsin.domain.clock import HOUR, MINUTE, SystemClock
 from tocsin.domain.errors import InputError
 from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading
-from tocsin.offline.import_history import ImportReport, Wanted, import_to_file, import_to_store
+from tocsin.offline.import_history import ImportReport, ImportRequest, import_to_file, import_to_store
 from tocsin.offline.replay import run_replay
 from tocsin.rules.load import load_rules
 from tocsin.store.memory import MemoryStore
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.server
 
 START = (int(time.time()) // 3600 - 8) * HOUR
 END = START + HOURS * HOUR + 30 * MINUTE
-WANTED = Wanted(START, END)
+WANTED = ImportRequest(START, END)
 
 Filled = tuple[str, list[Point]]
 
@@ -64,7 +64,7 @@ def silent(_line: str) -> None:
     pass
 
 
-def imported(url: str, store: MemoryStore, wanted: Wanted = WANTED) -> ImportReport:
+def imported(url: str, store: MemoryStore, wanted: ImportRequest = WANTED) -> ImportReport:
     client = HistoryClient(url)
     try:
         return import_to_store(client, wanted, store, SystemClock(), silent)
@@ -113,7 +113,7 @@ def test_a_series_that_ends_is_not_repeated(filled: Filled) -> None:
 def test_a_coarse_step_takes_fewer_samples_and_each_is_true(filled: Filled, tmp_path: Path, step_ms: int) -> None:
     url, points = filled
     store = MemoryStore()
-    imported(url, store, Wanted(START, END, step_ms=step_ms))
+    imported(url, store, ImportRequest(START, END, step_ms=step_ms))
     expected, found = gone_in(points, tmp_path), stored(store)
     assert found.keys() <= expected.keys()
     temperature = "gpu_temperature_celsius"
@@ -155,14 +155,14 @@ def test_owners_are_the_pods_and_not_the_exporter(filled: Filled) -> None:
 
 def test_a_selector_narrows(filled: Filled) -> None:
     url, _ = filled
-    report = imported(url, MemoryStore(), Wanted(START, END, '{instance="10.0.0.2:9400"}'))
+    report = imported(url, MemoryStore(), ImportRequest(START, END, '{instance="10.0.0.2:9400"}'))
     assert {gpu.host for gpu in report.gpus} == {"node-2"}
 
 
 def test_a_span_without_anything_is_said_so(filled: Filled) -> None:
     url, _ = filled
     with pytest.raises(InputError, match="finds no metric of dcgm-exporter"):
-        imported(url, MemoryStore(), Wanted(START - 5 * HOUR, START - 4 * HOUR))
+        imported(url, MemoryStore(), ImportRequest(START - 5 * HOUR, START - 4 * HOUR))
 
 
 @pytest.mark.parametrize("name", ["past.prom", "past.prom.bz2"])
@@ -227,7 +227,7 @@ def test_what_a_prometheus_scraped_comes_out_once_a_scrape(tmp_path: Path) -> No
                 never.wait(0.1)
             store = MemoryStore()
             now = int(time.time() * 1000)
-            imported(url, store, Wanted(begun - MINUTE, now, step_ms=1000))
+            imported(url, store, ImportRequest(begun - MINUTE, now, step_ms=1000))
     finally:
         end()
     found = [reading for _, reading in sorted(stored(store).items(), key=lambda item: item[0][1])]

@@ -15,7 +15,7 @@ from starlette.datastructures import Headers
 from tocsin.api.errors import ApiError
 from tocsin.api.oidc import OidcVerifier, looks_like_jwt
 from tocsin.api.principal import Principal, simple
-from tocsin.api.sessions import PREFIX, Sessions
+from tocsin.api.sessions import PREFIX, LoginSessions
 from tocsin.config.access import ApiSettings, Role, Token
 from tocsin.domain.clock import Clock
 from tocsin.domain.errors import InputError
@@ -73,7 +73,7 @@ class Authenticator:
         self._own_host = settings.client_own_host
         self._known = _known_tokens(settings.tokens)
         self._oidc = oidc or (OidcVerifier(settings.oidc, clock) if settings.oidc.issuer else None)
-        self.sessions = Sessions(clock, settings.session_seconds)
+        self.sessions = LoginSessions(clock, settings.session_seconds)
 
     def may_block(self, headers: Headers) -> bool:
         """Whether `principal` may have to ask the provider, so that it is better called from a thread."""

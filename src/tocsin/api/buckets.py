@@ -37,7 +37,7 @@ class _Remembered(Generic[V]):
         return len(self._values)
 
 
-class Buckets:
+class TokenBuckets:
     """One token bucket a key: `burst` at once, `rate` a second on average."""
 
     def __init__(self, clock: Clock, rate: float, burst: int) -> None:

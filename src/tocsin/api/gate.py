@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tocsin.api.auth import Authenticator
-from tocsin.api.buckets import Buckets
+from tocsin.api.buckets import TokenBuckets
 from tocsin.api.errors import ApiError
 from tocsin.api.principal import Principal
 from tocsin.config.access import ApiSettings, Role
@@ -72,9 +72,9 @@ class Gate:
         self._most = limits.concurrent_requests
         self._running = 0
         self._refused = refused
-        self._people = Buckets(clock, limits.requests_per_second, limits.request_burst)
-        self._agents = Buckets(clock, limits.agent_requests_per_second, limits.agent_request_burst)
-        self._strangers = Buckets(clock, limits.refused_per_second, limits.refused_burst)
+        self._people = TokenBuckets(clock, limits.requests_per_second, limits.request_burst)
+        self._agents = TokenBuckets(clock, limits.agent_requests_per_second, limits.agent_request_burst)
+        self._strangers = TokenBuckets(clock, limits.refused_per_second, limits.refused_burst)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -125,11 +125,11 @@ class Gate:
         self._pace(self._bucket(principal), f"{principal.name}|{client}")
         state["principal"] = principal
 
-    def _bucket(self, principal: Principal) -> Buckets:
+    def _bucket(self, principal: Principal) -> TokenBuckets:
         return self._agents if principal.role is Role.AGENT else self._people
 
     @staticmethod
-    def _pace(buckets: Buckets, key: str) -> None:
+    def _pace(buckets: TokenBuckets, key: str) -> None:
         if wait := buckets.take(key):
             raise too_many(wait)
 

@@ -17,7 +17,7 @@ from tocsin.api.errors import ApiError, documented, refuse_unknown_parameters
 from tocsin.api.gate import too_many
 from tocsin.api.principal import Principal
 from tocsin.api.service import Detail, Service
-from tocsin.api.sessions import Sessions
+from tocsin.api.sessions import LoginSessions
 from tocsin.client.models import ControlRequest, LoginMethods, LoginOut, LoginRequest, OidcMethod
 from tocsin.config.access import ApiSettings
 from tocsin.domain.clock import Clock, to_iso
@@ -57,7 +57,7 @@ def same_network(address: str) -> str:
 class LoginService:
     """Checks passwords against the directory and opens sessions; log-ins, log-outs and locks go into the journal."""
 
-    def __init__(self, settings: ApiSettings, clock: Clock, sessions: Sessions, service: Service) -> None:
+    def __init__(self, settings: ApiSettings, clock: Clock, sessions: LoginSessions, service: Service) -> None:
         limits = settings.limits
         self._settings = settings
         self._sessions = sessions

@@ -23,7 +23,7 @@ class _Session:
     until_ms: int
 
 
-class Sessions:
+class LoginSessions:
     """Log-ins that end by themselves after `seconds`, by log-out, or with the process."""
 
     def __init__(self, clock: Clock, seconds: float) -> None:

@@ -21,7 +21,7 @@ from tocsin.domain.errors import InputError
 if TYPE_CHECKING:
     from tocsin.forecaster.evaluation.forward import Forward
     from tocsin.forecaster.evaluation.result import Result
-    from tocsin.offline.backtest_fleet import Past
+    from tocsin.offline.backtest_fleet import BacktestSpan
 
 folder = click.Path(path_type=Path)
 DATA_DIR = "TOCSIN_DATA_DIR"
@@ -126,8 +126,8 @@ def _fleet(context: CliContext, paths: tuple[Path, ...], options: Mapping[str, o
             return over_store(opened, past, wanted, clock, running)
 
 
-def _past(options: Mapping[str, object], now_ms: int) -> Past:
-    from tocsin.offline.backtest_fleet import Past
+def _past(options: Mapping[str, object], now_ms: int) -> BacktestSpan:
+    from tocsin.offline.backtest_fleet import BacktestSpan
     from tocsin.offline.import_history import instant
 
     start_ms, end_ms = (
@@ -135,8 +135,8 @@ def _past(options: Mapping[str, object], now_ms: int) -> Past:
         for name, option in (("since", "--from"), ("until", "--to"))
     )
     every = options["every"]
-    whole = Past(start_ms, end_ms)
-    return Past(start_ms, end_ms, round(every * SECOND)) if isinstance(every, float) else whole
+    whole = BacktestSpan(start_ms, end_ms)
+    return BacktestSpan(start_ms, end_ms, round(every * SECOND)) if isinstance(every, float) else whole
 
 
 def _wanted(options: Mapping[str, object]) -> Forward:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stamina.instrumentation import RetryDetails
 
     from tocsin.collector.prometheus_history.http import HistoryClient
-    from tocsin.offline.import_history import ImportReport, Wanted
+    from tocsin.offline.import_history import ImportReport, ImportRequest
 
 
 @click.group("import")
@@ -74,11 +74,11 @@ def prometheus(
 ) -> None:
     """Import the history of dcgm-exporter from a Prometheus, VictoriaMetrics, Thanos or Mimir at URL."""
     from tocsin.collector.prometheus_history.http import HistoryClient
-    from tocsin.offline.import_history import Wanted, instant, span_ms
+    from tocsin.offline.import_history import ImportRequest, instant, span_ms
 
     now_ms = SystemClock().now_ms()
     start_ms, end_ms = instant(since, now_ms, "--since"), instant(until, now_ms, "--until")
-    wanted = Wanted(start_ms, end_ms, match, span_ms(step, "--step") if step else None)
+    wanted = ImportRequest(start_ms, end_ms, match, span_ms(step, "--step") if step else None)
     client = HistoryClient(url, _headers(header, bearer_token_file))
     try:
         report = _import(context, client, wanted, to)
@@ -90,7 +90,7 @@ def prometheus(
         click.echo(report.as_text(), nl=False)
 
 
-def _import(context: CliContext, client: HistoryClient, wanted: Wanted, to: str) -> ImportReport:
+def _import(context: CliContext, client: HistoryClient, wanted: ImportRequest, to: str) -> ImportReport:
     from stamina.instrumentation import set_on_retry_hooks
 
     from tocsin.offline.import_history import import_to_file, import_to_store

@@ -17,7 +17,7 @@ from tocsin.domain.clock import SECOND, SystemClock, to_iso
 
 if TYPE_CHECKING:
     from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
-    from tocsin.offline.train import Outcome, Wanted
+    from tocsin.offline.train import TrainingOutcome, TrainingRequest
 
 folder = click.Path(path_type=Path)
 
@@ -72,10 +72,10 @@ def train(context: CliContext, /, paths: tuple[Path, ...], out: Path | None, as_
         click.echo(line)
 
 
-def _wanted(paths: tuple[Path, ...], options: dict[str, object], now_ms: int) -> Wanted:
+def _wanted(paths: tuple[Path, ...], options: dict[str, object], now_ms: int) -> TrainingRequest:
     from tocsin.forecaster.lifecycle.trial import Recipe
     from tocsin.offline.import_history import instant
-    from tocsin.offline.train import Wanted
+    from tocsin.offline.train import TrainingRequest
 
     seed, folds, draws = (int(str(options[name])) for name in ("seed", "folds", "draws"))
     family = str(options["model"])
@@ -84,7 +84,7 @@ def _wanted(paths: tuple[Path, ...], options: dict[str, object], now_ms: int) ->
         for name, option in (("since", "--from"), ("until", "--to"))
     )
     scenario = options["scenario"]
-    return Wanted(
+    return TrainingRequest(
         recipe=Recipe(family=family, folds=folds, seed=seed, draws=draws),
         version=str(options["version"] or f"{family}-{to_iso(now_ms)[:19].replace(':', '')}"),
         files=paths,
@@ -106,7 +106,7 @@ def _given(value: object) -> Sequence[object]:
     return value if isinstance(value, tuple) else ()
 
 
-def _as_json(outcome: Outcome) -> dict[str, object]:
+def _as_json(outcome: TrainingOutcome) -> dict[str, object]:
     from tocsin.forecaster.evaluation.report import to_json
 
     card = outcome.trained.shelved.card
@@ -125,7 +125,7 @@ def _as_json(outcome: Outcome) -> dict[str, object]:
     }
 
 
-def _lines(outcome: Outcome) -> list[str]:
+def _lines(outcome: TrainingOutcome) -> list[str]:
     from tocsin.forecaster.evaluation.report import markdown
 
     card, trial = outcome.trained.shelved.card, outcome.trained.trial

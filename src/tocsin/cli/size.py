@@ -10,7 +10,7 @@ from tocsin.cli.common import CliContext, dump, json_option, pass_context
 from tocsin.config.settings import StoreKind
 
 if TYPE_CHECKING:
-    from tocsin.offline.sizing import Part, Size
+    from tocsin.offline.sizing import Size, SizingPart
 
 _STEPS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 _PRICE = click.FloatRange(min=0)
@@ -68,9 +68,9 @@ def size(
 
     settings = context.settings
     every = settings.agent.interval_seconds if interval is None else interval
-    prices = sizing.Prices(core_price, memory_price, disk_price, network_price)
+    prices = sizing.StoragePrices(core_price, memory_price, disk_price, network_price)
     kept = settings.store if store is None else settings.store.model_copy(update={"kind": StoreKind(store)})
-    plan = sizing.Plan(gpus, gpus_per_node, every, outage_hours, gpus_per_cell, kept, prices)
+    plan = sizing.SizingPlan(gpus, gpus_per_node, every, outage_hours, gpus_per_cell, kept, prices)
     made = sizing.size(plan)
     if as_json:
         dump(made.as_json())
@@ -96,7 +96,7 @@ def _lines(made: Size) -> list[str]:
     return lines
 
 
-def _part(part: Part) -> str:
+def _part(part: SizingPart) -> str:
     # A store that is a server of its own has neither CPU nor memory measured.
     held = _bytes(part.memory_bytes) if part.memory_bytes else "-"
     cores = f"{part.cores:.3g}" if part.cores else "-"

@@ -23,7 +23,7 @@ PAST_MS = 90 * DAY
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class BacktestSpan:
     """What to judge: decisions every `every_ms` in (`start_ms`, `end_ms`]; None: from the first to the last reading of
     the files, or the last `PAST_MS` of a store."""
 
@@ -33,7 +33,7 @@ class Past:
 
 
 def over_files(
-    paths: Sequence[Path], past: Past, wanted: Forward, clock: Clock, engine: Engine | None = None
+    paths: Sequence[Path], past: BacktestSpan, wanted: Forward, clock: Clock, engine: Engine | None = None
 ) -> Result:
     """Walk forward over recordings of any format that a replay reads.
 
@@ -50,7 +50,7 @@ def over_files(
     return replace(result, notes=notes, seconds=clock.monotonic() - begun)
 
 
-def over_store(store: Store, past: Past, wanted: Forward, clock: Clock, engine: Engine | None = None) -> Result:
+def over_store(store: Store, past: BacktestSpan, wanted: Forward, clock: Clock, engine: Engine | None = None) -> Result:
     """Walk forward over what a store holds. Raises as `over_files`, and what the store raises."""
     begun, now_ms = clock.monotonic(), clock.now_ms()
     span = _span(past, now_ms - PAST_MS, now_ms)
@@ -77,7 +77,7 @@ def _judged(examples: Examples, wanted: Forward, source: str, engine: Engine | N
     return forward(examples, wanted, source, engine)
 
 
-def _span(past: Past, first_ms: int, last_ms: int) -> Span:
+def _span(past: BacktestSpan, first_ms: int, last_ms: int) -> Span:
     start_ms = first_ms if past.start_ms is None else past.start_ms
     end_ms = last_ms if past.end_ms is None else past.end_ms
     if end_ms <= start_ms:

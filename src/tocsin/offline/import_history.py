@@ -27,7 +27,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ImportRequest:
     """What to import: instants of the span, a label selector, and the step (None measures the scrape interval)."""
 
     start_ms: int
@@ -158,7 +158,7 @@ def span_ms(text: str, name: str) -> int:
 class _Import:
     """One run: where it reads, where it writes, and how far it is."""
 
-    def __init__(self, client: HistoryClient, wanted: Wanted, clock: Clock, say: Say) -> None:
+    def __init__(self, client: HistoryClient, wanted: ImportRequest, clock: Clock, say: Say) -> None:
         check_installed()
         self._client = client
         self._wanted = wanted
@@ -239,7 +239,7 @@ class _Import:
         )
 
 
-def _checked(wanted: Wanted) -> Wanted:
+def _checked(wanted: ImportRequest) -> ImportRequest:
     if wanted.start_ms >= wanted.end_ms:
         problem = f"is not before --until, {to_iso(wanted.end_ms)}"
         remedy = "name an earlier --since or a later --until; spans count back from now: --since 2h --until 1h"
@@ -247,7 +247,7 @@ def _checked(wanted: Wanted) -> Wanted:
     return wanted
 
 
-def import_to_store(client: HistoryClient, wanted: Wanted, store: Store, clock: Clock, say: Say) -> ImportReport:
+def import_to_store(client: HistoryClient, wanted: ImportRequest, store: Store, clock: Clock, say: Say) -> ImportReport:
     """Write the history into `store`, whose writes are idempotent: importing twice changes nothing.
 
     `say` gets a line for each window. Raises InputError, Unavailable, and what the store raises.
@@ -260,7 +260,7 @@ def import_to_store(client: HistoryClient, wanted: Wanted, store: Store, clock: 
     return _Import(client, _checked(wanted), clock, say).run(wanted.start_ms, "the store", take)
 
 
-def import_to_file(client: HistoryClient, wanted: Wanted, path: Path, clock: Clock, say: Say) -> ImportReport:
+def import_to_file(client: HistoryClient, wanted: ImportRequest, path: Path, clock: Clock, say: Say) -> ImportReport:
     """Write the history to `path`; a run before that was cut off is taken up where it ended. Raises as above."""
     start_ms = _checked(wanted).start_ms
     with ExitStack() as stack:

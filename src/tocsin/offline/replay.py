@@ -259,7 +259,7 @@ def _ticket_lines(ticket: TicketResult) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _ReplayRun:
     """What the rules said: alerts that count for the ticket clock, and every finding as it opened."""
 
     alerts: list[Alert]
@@ -296,9 +296,9 @@ def _steps(recording: ReplayRecording) -> Iterator[tuple[int, list[Reading], lis
         yield at_ms, readings, events[first:place]
 
 
-def _judge(recording: ReplayRecording, ruleset: RuleSet) -> _Run:
+def _judge(recording: ReplayRecording, ruleset: RuleSet) -> _ReplayRun:
     engine = RuleEngine(ruleset)
-    run = _Run([], [], Counter())
+    run = _ReplayRun([], [], Counter())
     total = np.unique(np.concatenate(list(recording.observed.values()))).size
     for at_ms, readings, events in track(_steps(recording), "replay", total):
         evaluation = engine.step(Inputs(now_ms=at_ms, readings=readings, events=events))
@@ -310,7 +310,7 @@ def _judge(recording: ReplayRecording, ruleset: RuleSet) -> _Run:
     return run
 
 
-def _score(run: _Run, recording: ReplayRecording, log: IncidentLog, seed: int, draws: int) -> TicketResult:
+def _score(run: _ReplayRun, recording: ReplayRecording, log: IncidentLog, seed: int, draws: int) -> TicketResult:
     times = by_node(run.alerts)
     left_out = len(log.incidents) - len(scorable(log.incidents, recording.observed))
     return TicketResult(

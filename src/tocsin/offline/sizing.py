@@ -82,7 +82,7 @@ def largest_brain() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
+class StoragePrices:
     """Money of any currency for a month of a core, of a GB of memory or disk, and for a GB that crosses the network."""
 
     core_month: float | None = None
@@ -92,7 +92,7 @@ class Prices:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SizingPlan:
     """What is asked: so many GPUs, read so often, kept so long, with agents that bridge so long an outage."""
 
     gpus: int
@@ -101,7 +101,7 @@ class Plan:
     outage_hours: float = 24.0
     gpus_per_cell: int = 0
     store: StoreSettings = field(default_factory=StoreSettings)
-    prices: Prices = field(default_factory=Prices)
+    prices: StoragePrices = field(default_factory=StoragePrices)
 
     def __post_init__(self) -> None:
         most = largest_brain()
@@ -119,7 +119,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SizingPart:
     """What one process of a kind takes, and how many of them there are."""
 
     name: str
@@ -141,9 +141,9 @@ class Size:
     readings_per_second: float
     values_per_second: float
     network_bytes_per_second: float
-    parts: tuple[Part, ...]
+    parts: tuple[SizingPart, ...]
     kept_bytes: Mapping[str, float]
-    total: Part
+    total: SizingPart
     cost_per_month: Mapping[str, float]
 
     def as_json(self) -> dict[str, object]:
@@ -151,7 +151,7 @@ class Size:
         return asdict(self) | {"constants": [asdict(each) for each in constants()]}
 
 
-def size(plan: Plan) -> Size:
+def size(plan: SizingPlan) -> Size:
     """Compute what `plan` takes."""
     nodes = math.ceil(plan.gpus / plan.gpus_per_node)
     cells = math.ceil(plan.gpus / (plan.gpus_per_cell or largest_brain()))
@@ -163,7 +163,7 @@ def size(plan: Plan) -> Size:
     if plan.store.kind is StoreKind.VICTORIAMETRICS:
         # Its CPU and memory depend on its own settings and queries: disk and network alone were measured. The brain
         # hands readings on as plain text.
-        parts.append(Part("victoriametrics", 1, 0.0, 0.0, sum(kept.values()), rate * _one("line_bytes")))
+        parts.append(SizingPart("victoriametrics", 1, 0.0, 0.0, sum(kept.values()), rate * _one("line_bytes")))
         network += rate * _one("line_bytes")
     total = _total(parts, network)
     return Size(
@@ -181,7 +181,7 @@ def size(plan: Plan) -> Size:
     )
 
 
-def _kept(plan: Plan) -> dict[str, float]:
+def _kept(plan: SizingPlan) -> dict[str, float]:
     """Bytes of the store by age, once each age is full."""
     store, every = plan.store, plan.interval_seconds
     if store.kind is StoreKind.VICTORIAMETRICS:
@@ -199,14 +199,14 @@ def _kept(plan: Plan) -> dict[str, float]:
     return {"until its hour is packed": waiting, **packed}
 
 
-def _agent(plan: Plan, nodes: int) -> Part:
+def _agent(plan: SizingPlan, nodes: int) -> SizingPart:
     # A node of another size reads more or fewer GPUs; what the process holds at rest is the most of its memory.
     per_node = min(plan.gpus, plan.gpus_per_node)
     busy = (
         _one("agent_cpu_seconds") * per_node / next(c.at or 1.0 for c in constants() if c.name == "agent_cpu_seconds")
     )
     readings = per_node / plan.interval_seconds
-    return Part(
+    return SizingPart(
         "agent",
         nodes,
         busy / plan.interval_seconds,
@@ -216,10 +216,10 @@ def _agent(plan: Plan, nodes: int) -> Part:
     )
 
 
-def _brain(plan: Plan, cells: int, in_cell: int, kept: Mapping[str, float]) -> Part:
+def _brain(plan: SizingPlan, cells: int, in_cell: int, kept: Mapping[str, float]) -> SizingPart:
     disk = sum(kept.values()) / cells if plan.store.kind is StoreKind.SQLITE else 0.0
     oftener = MEASURED_INTERVAL_S / plan.interval_seconds
-    return Part(
+    return SizingPart(
         "brain",
         cells,
         _line("brain_cores", in_cell) * max(oftener, 1.0),
@@ -229,8 +229,8 @@ def _brain(plan: Plan, cells: int, in_cell: int, kept: Mapping[str, float]) -> P
     )
 
 
-def _total(parts: Sequence[Part], network: float) -> Part:
-    return Part(
+def _total(parts: Sequence[SizingPart], network: float) -> SizingPart:
+    return SizingPart(
         "all",
         sum(part.count for part in parts),
         sum(part.count * part.cores for part in parts),
@@ -240,7 +240,7 @@ def _total(parts: Sequence[Part], network: float) -> Part:
     )
 
 
-def _cost(prices: Prices, total: Part) -> dict[str, float]:
+def _cost(prices: StoragePrices, total: SizingPart) -> dict[str, float]:
     """Money a month, of what has a price."""
     amounts = {
         "cores": (prices.core_month, total.cores),

@@ -43,7 +43,7 @@ QUIET_KEPT = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TrainingRequest:
     """What to learn from: files, a simulated fleet of `gpus` over `days`, or, where neither is named, the store.
 
     `also` are recordings that take part in the final fit alone: too few faults to be judged by, or chosen around them.
@@ -68,14 +68,16 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrainingOutcome:
     """What came of it; `promoted` says whether the version serves now."""
 
     trained: Trained
     promoted: bool
 
 
-def run_training(settings: Settings, wanted: Wanted, clock: Clock, folder: Path | None = None) -> Outcome:
+def run_training(
+    settings: Settings, wanted: TrainingRequest, clock: Clock, folder: Path | None = None
+) -> TrainingOutcome:
     """Learn, hold the trial, and put the model on the shelf (`folder`, else that of the settings), in service where it
     won and that was wanted.
 
@@ -99,7 +101,7 @@ def run_training(settings: Settings, wanted: Wanted, clock: Clock, folder: Path 
     promoted = wanted.promote and trained.trial.wins
     if promoted:
         shelf.promote(wanted.version, clock.now_ms(), wanted.actor)
-    return Outcome(trained, promoted)
+    return TrainingOutcome(trained, promoted)
 
 
 def _incumbent(shelf: ModelRegistry) -> Shelved | None:
@@ -107,7 +109,7 @@ def _incumbent(shelf: ModelRegistry) -> Shelved | None:
     return None if version is None else shelf.load(version)
 
 
-def _parts(settings: Settings, wanted: Wanted, clock: Clock) -> tuple[list[Examples], str]:
+def _parts(settings: Settings, wanted: TrainingRequest, clock: Clock) -> tuple[list[Examples], str]:
     parts, words = [], []
     if wanted.gpus:
         parts.append(simulated(wanted))
@@ -128,14 +130,14 @@ def _names(files: Sequence[Path]) -> str:
     return f"{len(files)} recorded files: {', '.join(path.name for path in files[:4])}{', ...' if files[4:] else ''}"
 
 
-def _recorded(files: Sequence[Path], wanted: Wanted) -> Examples:
+def _recorded(files: Sequence[Path], wanted: TrainingRequest) -> Examples:
     recording = read_recording(files)
     last = max(int(track.at_ms[-1]) for track in recording.tracks)
     span = Span(wanted.start_ms or recording.start_ms, wanted.end_ms or last, wanted.every_ms)
     return examples_from(batches(recording), [track.gpu for track in recording.tracks], span)
 
 
-def _stored(settings: Settings, wanted: Wanted, clock: Clock) -> Examples:
+def _stored(settings: Settings, wanted: TrainingRequest, clock: Clock) -> Examples:
     now = clock.now_ms()
     store = open_store(settings.store)
     try:
@@ -145,7 +147,7 @@ def _stored(settings: Settings, wanted: Wanted, clock: Clock) -> Examples:
         store.close()
 
 
-def simulated(wanted: Wanted) -> Examples:
+def simulated(wanted: TrainingRequest) -> Examples:
     """Rows of a simulated fleet, its hardware faults `scale` times as often as the scenario has them, labelled by its
     events as a real one.
 

@@ -32,7 +32,7 @@ class Made(Generic[R]):
 
 
 @dataclass
-class _Job:
+class _Task:
     """`ended_s` is on the monotonic clock; `error` says why there is no `made`."""
 
     done: threading.Event = field(default_factory=threading.Event)
@@ -55,8 +55,8 @@ class BackgroundTasks:
         self._apart = apart
         self._wait_s, self._limit_s, self._keep_s = wait_s, limit_s, keep_s
         self._lock = threading.Lock()
-        self._running: dict[str, _Job] = {}
-        self._ended: dict[str, _Job] = {}
+        self._running: dict[str, _Task] = {}
+        self._ended: dict[str, _Task] = {}
 
     def ask(self, name: str, work: Callable[[P], R], part: Callable[[], P]) -> Made[R]:
         """What `work` makes of `part()`; both it and the answer must be fit to be sent to another process.
@@ -67,7 +67,7 @@ class BackgroundTasks:
             last, job = self._ended.get(name), self._running.get(name)
             fresh = last is not None and self._clock.monotonic() - last.ended_s < self._keep_s
             if not fresh and job is None and len(self._running) < AT_ONCE:
-                job = self._running[name] = _Job()
+                job = self._running[name] = _Task()
                 self._start(name, job, work, part)
         if last is not None and (fresh or (last.made is not None and (job is None or not job.done.is_set()))):
             return _answer(last)
@@ -77,35 +77,35 @@ class BackgroundTasks:
             raise Unavailable(f"{name} is being worked out; ask again in a few seconds")
         return _answer(job)
 
-    def _start(self, name: str, job: _Job, work: Callable[[P], R], part: Callable[[], P]) -> None:
+    def _start(self, name: str, job: _Task, work: Callable[[P], R], part: Callable[[], P]) -> None:
         if self._apart:
             threading.Thread(target=self._do, args=(name, job, work, part), name=f"desk-{name}", daemon=True).start()
         else:
             self._settle(job, lambda: work(part()))
             self._end(name, job)
 
-    def _do(self, name: str, job: _Job, work: Callable[[P], R], part: Callable[[], P]) -> None:
+    def _do(self, name: str, job: _Task, work: Callable[[P], R], part: Callable[[], P]) -> None:
         try:
             self._settle(job, lambda: _in_process(work, part(), self._limit_s))
         finally:
             with self._lock:
                 self._end(name, job)
 
-    def _settle(self, job: _Job, make: Callable[[], object]) -> None:
+    def _settle(self, job: _Task, make: Callable[[], object]) -> None:
         begun = self._clock.monotonic()
         try:
             job.made = Made(make(), self._clock.monotonic() - begun)
         except TocsinError as error:
             job.error = str(error)
 
-    def _end(self, name: str, job: _Job) -> None:
+    def _end(self, name: str, job: _Task) -> None:
         job.ended_s = self._clock.monotonic()
         self._running.pop(name, None)
         self._ended[name] = job
         job.done.set()
 
 
-def _answer(job: _Job) -> Made[Any]:
+def _answer(job: _Task) -> Made[Any]:
     if job.made is None:
         raise Unavailable(job.error)
     return job.made

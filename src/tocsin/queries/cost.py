@@ -44,7 +44,7 @@ EARLY = frozenset(
 _WORKED = frozenset({OutcomeStatus.SUCCEEDED, OutcomeStatus.RESTORED})
 
 
-class Costs:
+class CostQueries:
     """What the fleet of a running brain costs. Safe to use from several threads."""
 
     def __init__(self, brain: LiveBrain, hours: CostHours, monotonic: Callable[[], float]) -> None:

@@ -263,7 +263,7 @@ def course_out(course: Course) -> CourseOut:
     )
 
 
-class Outlook:
+class ForecastQueries:
     """Forecasts of a running brain. Safe to use from several threads.
 
     `scores` are those of the scoreboard, which takes the whole past of predictions: what came of probabilities is

@@ -25,7 +25,7 @@ STEPS, REASONS, CHANGES = 100, 20, 40
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class PlanRequest:
     """What a planner is asked, fit to be sent to another process."""
 
     planner: Planner
@@ -35,12 +35,12 @@ class Ask:
     power: PowerBudget
 
 
-def make_plans(ask: Ask) -> list[PlanOut]:
+def make_plans(ask: PlanRequest) -> list[PlanOut]:
     """The plans of one planner; the same as `tocsin plan` makes."""
     return [plan_out(plan, ask.state, ask.limits) for plan in _plans(ask)]
 
 
-def _plans(ask: Ask) -> list[Plan]:
+def _plans(ask: PlanRequest) -> list[Plan]:
     state, limits = ask.state, ask.limits
     if ask.planner == "defragment":
         return [defragment(state, limits)]
@@ -56,7 +56,7 @@ def _plans(ask: Ask) -> list[Plan]:
     return [*drained, scale_in(state, ask.policy, limits)]
 
 
-class Plans:
+class PlanQueries:
     """What planners would do now, worked out in the background. Safe to use from several threads."""
 
     def __init__(self, brain: LiveBrain, tasks: BackgroundTasks) -> None:
@@ -75,14 +75,14 @@ class Plans:
             plans=plans,
         )
 
-    def _ask(self, planner: Planner) -> Ask:
+    def _ask(self, planner: Planner) -> PlanRequest:
         settings = self._brain.settings.planning
         budget = PowerBudget(settings.facility_watts or float("inf"), settings.rack_watts)
         state = live_state(self._brain, self._brain.clock.now_ms())
-        return Ask(planner, state, limits_of(settings), policy_of(settings), budget)
+        return PlanRequest(planner, state, limits_of(settings), policy_of(settings), budget)
 
 
-def _answer(ask: Ask) -> tuple[int, list[PlanOut]]:
+def _answer(ask: PlanRequest) -> tuple[int, list[PlanOut]]:
     return ask.state.at_ms, make_plans(ask)
 
 

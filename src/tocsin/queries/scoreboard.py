@@ -93,7 +93,7 @@ def _score(mine: Sequence[Prediction], followed: Followed) -> HazardScore:
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class _HazardTable:
     """Predictions as examples, weighted by days stood; `verdicts` are about GPUs that were warned of."""
 
     examples: Examples
@@ -102,7 +102,7 @@ class _Table:
     verdicts: Sequence[Verdict]
 
 
-def _table(mine: Sequence[Prediction], followed: Followed) -> _Table:
+def _table(mine: Sequence[Prediction], followed: Followed) -> _HazardTable:
     devices = tuple(sorted({p.subject.name for p in mine}))
     numbers = {name: number for number, name in enumerate(devices)}
     device = np.array([numbers[p.subject.name] for p in mine], dtype=np.int32)
@@ -130,7 +130,7 @@ def _table(mine: Sequence[Prediction], followed: Followed) -> _Table:
     examples, verdicts = _with_verdicts(examples, alarm, [p.subject for p in mine], followed.statuses, horizon_ms)
     chosen = np.flatnonzero(labels.keep)
     stated = np.array([p.probability for p in mine], dtype=np.float64)
-    return _Table(examples.take(chosen), stated[chosen], alarm[chosen], verdicts)
+    return _HazardTable(examples.take(chosen), stated[chosen], alarm[chosen], verdicts)
 
 
 def _stood(device: Codes, at_ms: Ints, observed_ms: Ints, most_ms: int) -> Floats:
@@ -183,7 +183,7 @@ def _is_verdict(status: DecisionStatus) -> bool:
     return bool(status.approved_by) or status.state is DecisionState.REJECTED
 
 
-def _alarms(table: _Table, known: Mask) -> dict[str, object]:
+def _alarms(table: _HazardTable, known: Mask) -> dict[str, object]:
     judged, alarm = table.examples.take(known), table.alarm[known]
     begun = starts(judged, alarm)
     false = int((~about(judged)[begun]).sum())
@@ -206,7 +206,7 @@ def _alarms(table: _Table, known: Mask) -> dict[str, object]:
     }
 
 
-def _figures(table: _Table, known: Mask, horizon_ms: int) -> dict[str, object]:
+def _figures(table: _HazardTable, known: Mask, horizon_ms: int) -> dict[str, object]:
     judged = table.examples.take(known)
     stated, alarm = table.probability[known], table.alarm[known]
     found = Panel(judged, horizon_ms, draws=0).draws(stated)

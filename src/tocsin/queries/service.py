@@ -56,15 +56,15 @@ from tocsin.journal.verify import verify
 from tocsin.queries import attention, convert, timeline, views
 from tocsin.queries.background import BackgroundTasks
 from tocsin.queries.cache import Cache, by_effort
-from tocsin.queries.cost import Costs
+from tocsin.queries.cost import CostQueries
 from tocsin.queries.cost_hours import CostHours
 from tocsin.queries.fleet_map import FleetMapSource
 from tocsin.queries.fleet_state import same_jobs, state_document
 from tocsin.queries.fragmentation import fragmentation
 from tocsin.queries.live import LiveBrain
-from tocsin.queries.outlook import Outlook
+from tocsin.queries.outlook import ForecastQueries
 from tocsin.queries.peers import peer_band
-from tocsin.queries.plans import Plans
+from tocsin.queries.plans import PlanQueries
 from tocsin.queries.scoreboard import Followed, score_crossings, score_hazards, scoreboard
 from tocsin.store.line_protocol.decode import decode
 from tocsin.store.port import Series, Store
@@ -116,9 +116,9 @@ class BrainService:
         self._scores = Cache[str, Scoreboard](wall.monotonic, by_effort, most=1)
         tasks = BackgroundTasks(wall, apart=brain.settings.forecast.worker)
         hours = CostHours(brain.store, brain.clock, wall)
-        self._outlook = Outlook(brain, tasks, hours, lambda: self.scoreboard().hazards, wall.monotonic)
-        self._plans = Plans(brain, tasks)
-        self._costs = Costs(brain, hours, wall.monotonic)
+        self._outlook = ForecastQueries(brain, tasks, hours, lambda: self.scoreboard().hazards, wall.monotonic)
+        self._plans = PlanQueries(brain, tasks)
+        self._costs = CostQueries(brain, hours, wall.monotonic)
 
     def now_ms(self) -> int:
         return self._brain.clock.now_ms()

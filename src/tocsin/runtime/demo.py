@@ -52,7 +52,7 @@ SCRIPT: Sequence[tuple[int, str]] = (
 Announce = Callable[[str], None]
 
 
-class Rehearsal:
+class FaultInjector:
     """Injects failures into the simulated fleet; safe to use from several threads."""
 
     def __init__(self, fleet: SimulatedFleet) -> None:
@@ -117,7 +117,7 @@ class Demo:
             settings, self.clock, propose=True, fleet=self.fleet, pools=self.fleet.pools
         )
         self.brain = self.running.brain
-        self.rehearsal = Rehearsal(self.fleet)
+        self.rehearsal = FaultInjector(self.fleet)
         self.service = BrainService(self.brain, self.rehearsal)
         self.exporter = FleetCollector(self.clock, EXPORT_INTERVALS * simulation.interval_seconds)
         self.brain.metrics.registry.register(self.exporter)
@@ -216,7 +216,7 @@ def _api(demo: Demo, announce: Announce) -> Iterator[str]:
 def _pace(demo: Demo, stop: threading.Event, wall: Clock, duration: float | None, announce: Announce) -> None:
     begun = wall.monotonic()
     interval = demo.settings.simulation.interval_seconds / demo.settings.simulation.speed
-    teller = _Teller(demo, announce)
+    teller = _Announcer(demo, announce)
     while not stop.is_set() and (duration is None or wall.monotonic() - begun < duration):
         due = begun + demo.steps * interval
         if (wait := due - wall.monotonic()) > 0:
@@ -226,7 +226,7 @@ def _pace(demo: Demo, stop: threading.Event, wall: Clock, duration: float | None
         teller.tell()
 
 
-class _Teller:
+class _Announcer:
     """Says what is new in words: the first things that a newcomer wants to see."""
 
     def __init__(self, demo: Demo, announce: Announce) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from tocsin.api.app import create_app
-from tocsin.api.buckets import MAX_KEYS, Buckets, Lockout
+from tocsin.api.buckets import MAX_KEYS, Lockout, TokenBuckets
 from tocsin.config.access import ApiSettings, RequestLimits, Role, Token
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin_testing.fake_service import FakeService, serving
@@ -38,7 +38,7 @@ def http_for(service: FakeService, clock: ManualClock, address: str = "127.0.0.1
 
 def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
     clock = ManualClock()
-    buckets = Buckets(clock, rate=2.0, burst=3)
+    buckets = TokenBuckets(clock, rate=2.0, burst=3)
     assert [buckets.take("a") for _ in range(4)] == [0.0, 0.0, 0.0, 0.5]
     assert buckets.take("b") == 0.0
     clock.advance(500)
@@ -50,7 +50,7 @@ def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
 @given(st.lists(st.integers(0, 3_000), max_size=60), st.floats(0.1, 20), st.integers(1, 10))
 def test_no_bucket_ever_gives_more_than_burst_and_rate(pauses: list[int], rate: float, burst: int) -> None:
     clock = ManualClock()
-    buckets = Buckets(clock, rate, burst)
+    buckets = TokenBuckets(clock, rate, burst)
     given_out = 0
     for pause in pauses:
         clock.advance(pause)
@@ -59,7 +59,7 @@ def test_no_bucket_ever_gives_more_than_burst_and_rate(pauses: list[int], rate: 
 
 
 def test_the_number_of_keys_is_bounded() -> None:
-    buckets = Buckets(ManualClock(), 1.0, 1)
+    buckets = TokenBuckets(ManualClock(), 1.0, 1)
     for number in range(MAX_KEYS + 10):
         buckets.take(str(number))
     assert len(buckets) == MAX_KEYS

@@ -18,7 +18,7 @@ from tocsin.api.directory import Directory, NoRole
 from tocsin.api.errors import ApiError
 from tocsin.api.login import ADDRESS_FACTOR, LoginService, same_name, same_network
 from tocsin.api.principal import simple
-from tocsin.api.sessions import MAX_SESSIONS, PREFIX, Sessions
+from tocsin.api.sessions import MAX_SESSIONS, PREFIX, LoginSessions
 from tocsin.cli.main import cli
 from tocsin.client.device import DeviceLogin, LoginRefused
 from tocsin.client.models import OidcMethod
@@ -38,7 +38,7 @@ URL = "https://brain.example:8470"
 
 def test_a_session_knows_its_principal_until_its_time() -> None:
     clock = ManualClock(T0)
-    sessions = Sessions(clock, 60.0)
+    sessions = LoginSessions(clock, 60.0)
     token, until_ms = sessions.open(simple("ldap:anna", Role.OPERATOR))
     assert (token.startswith(PREFIX), len(token) > 40, until_ms) == (True, True, T0 + 60 * SECOND)
     found = sessions.find(token)
@@ -51,7 +51,7 @@ def test_a_session_knows_its_principal_until_its_time() -> None:
 
 
 def test_sessions_are_closed_by_their_digest_and_bounded() -> None:
-    sessions = Sessions(ManualClock(T0), 60.0)
+    sessions = LoginSessions(ManualClock(T0), 60.0)
     first = sessions.open(simple("a", Role.VIEWER))[0]
     second = sessions.open(simple("a", Role.VIEWER))[0]
     found = sessions.find(second)
@@ -88,7 +88,7 @@ def test_failures_count_for_the_network_that_one_subscriber_has(address: str, ke
 def test_addresses_of_one_network_share_their_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = ApiSettings()
     clock = ManualClock(T0)
-    keeper = LoginService(settings, clock, Sessions(clock, 60.0), FakeService())
+    keeper = LoginService(settings, clock, LoginSessions(clock, 60.0), FakeService())
     nobody = MagicMock()
     nobody.login.return_value = None
     monkeypatch.setattr(keeper, "_directory", nobody)

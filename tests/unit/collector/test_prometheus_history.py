@@ -26,14 +26,14 @@ from tocsin.collector.prometheus_history.http import (
 from tocsin.collector.replay.source import read_recording
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, ManualClock, to_iso
 from tocsin.domain.errors import InputError, Unavailable
-from tocsin.offline.import_history import ImportReport, Wanted, import_to_file, import_to_store, instant, span_ms
+from tocsin.offline.import_history import ImportReport, ImportRequest, import_to_file, import_to_store, instant, span_ms
 from tocsin.store.memory import MemoryStore
 from tocsin_testing.builders import T0
 from tocsin_testing.dcgm_site import HOURS, INTERVAL, Point, labels_of, site
 from tocsin_testing.fake_prometheus import FakePrometheus
 
 END = T0 + HOURS * HOUR + MINUTE
-WANTED = Wanted(T0, END)
+WANTED = ImportRequest(T0, END)
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def no_pauses() -> Iterator[None]:
         yield
 
 
-def run(fake: FakePrometheus, wanted: Wanted = WANTED, store: MemoryStore | None = None) -> ImportReport:
+def run(fake: FakePrometheus, wanted: ImportRequest = WANTED, store: MemoryStore | None = None) -> ImportReport:
     client = fake.client()
     try:
         return import_to_store(client, wanted, store or MemoryStore(), ManualClock(), lambda _line: None)
@@ -74,7 +74,7 @@ def xid_points(codes: list[int], start_ms: int = T0) -> list[Point]:
 def test_every_sample_comes_out_once_at_its_own_instant() -> None:
     points = flat(500)
     store = MemoryStore()
-    report = run(FakePrometheus(points), Wanted(T0, T0 + 5 * HOUR), store)
+    report = run(FakePrometheus(points), ImportRequest(T0, T0 + 5 * HOUR), store)
     assert [r.at_ms for r in store.readings(0, 1 << 62)] == [p.at_ms for p in points]
     assert report.samples == report.readings == 500
     assert report.windows == 1
@@ -83,7 +83,7 @@ def test_every_sample_comes_out_once_at_its_own_instant() -> None:
 def test_a_gap_is_not_filled_with_what_was_before_it() -> None:
     points = [p for p in flat(100) if not 40 <= (p.at_ms - T0) // INTERVAL < 60]
     store = MemoryStore()
-    report = run(FakePrometheus(points), Wanted(T0, T0 + HOUR), store)
+    report = run(FakePrometheus(points), ImportRequest(T0, T0 + HOUR), store)
     assert [r.at_ms for r in store.readings(0, 1 << 62)] == [p.at_ms for p in points]
     (gap,) = report.gaps
     assert gap.end_ms - gap.start_ms == 21 * INTERVAL
@@ -103,7 +103,7 @@ def test_many_windows_give_what_one_gives() -> None:
 
 def test_no_query_has_more_points_than_a_server_takes() -> None:
     fake = FakePrometheus(flat(10))
-    run(fake, Wanted(T0, T0 + 30 * DAY, step_ms=SECOND * 15))
+    run(fake, ImportRequest(T0, T0 + 30 * DAY, step_ms=SECOND * 15))
     spans = [r.url.params for r in fake.requests if r.url.path.endswith("query_range")]
     longest = max((float(a["end"]) - float(a["start"])) / float(a["step"]) for a in spans)
     assert MAX_POINTS / 2 < longest <= MAX_POINTS
@@ -134,10 +134,10 @@ def test_the_first_sample_of_the_span_is_compared_with_what_was_before_it() -> N
     points = xid_points([0] * 10 + [79] * 10)
     onset_ms = points[10].at_ms
     store = MemoryStore()
-    run(FakePrometheus(points), Wanted(onset_ms - 1, END), store)
+    run(FakePrometheus(points), ImportRequest(onset_ms - 1, END), store)
     assert [(e.code, e.at_ms) for e in store.events(0, 1 << 62)] == [(79, onset_ms)]
     store = MemoryStore()
-    run(FakePrometheus(points), Wanted(onset_ms, END), store)
+    run(FakePrometheus(points), ImportRequest(onset_ms, END), store)
     assert store.events(0, 1 << 62) == []
 
 
@@ -245,7 +245,7 @@ def test_an_answer_longer_than_the_bound_is_asked_for_in_halves() -> None:
 
 def test_what_is_too_much_even_for_a_minute_is_said() -> None:
     with pytest.raises(InputError, match="too much even for a minute"):
-        run(FakePrometheus(flat(400, series=3), max_samples=1), Wanted(T0, T0 + HOUR, step_ms=15_000))
+        run(FakePrometheus(flat(400, series=3), max_samples=1), ImportRequest(T0, T0 + HOUR, step_ms=15_000))
 
 
 @pytest.mark.parametrize("failure", ["500 oops", "502 bad gateway", "429 slow down", httpx2.ConnectError("refused")])
@@ -282,7 +282,7 @@ def test_a_server_that_never_answered_is_given_up_at_once() -> None:
 
 
 def test_a_start_behind_the_end_names_what_to_change(tmp_path: Path) -> None:
-    wanted = Wanted(T0 + HOUR, T0)
+    wanted = ImportRequest(T0 + HOUR, T0)
     with pytest.raises(InputError, match=r"is not before --until, .*; name an earlier --since or a later --until"):
         import_to_file(FakePrometheus([]).client(), wanted, tmp_path / "x.prom", ManualClock(), lambda _line: None)
     assert list(tmp_path.iterdir()) == []
@@ -337,7 +337,7 @@ def test_an_interrupted_import_says_where_to_go_on() -> None:
             super().write(batch)  # type: ignore[arg-type]
 
     with pytest.raises(Unavailable):
-        import_to_store(fake.client(), Wanted(T0, T0 + 30 * HOUR), Full(), ManualClock(), lines.append)
+        import_to_store(fake.client(), ImportRequest(T0, T0 + 30 * HOUR), Full(), ManualClock(), lines.append)
     assert lines[-1].endswith(f"go on with --since {to_iso(T0 + 6 * HOUR)}")
 
 
@@ -430,7 +430,7 @@ def test_memory_does_not_grow_with_the_span(tmp_path: Path) -> None:
         client = fake.client()
         tracemalloc.start()
         try:
-            wanted = Wanted(T0, T0 + hours * HOUR)
+            wanted = ImportRequest(T0, T0 + hours * HOUR)
             import_to_file(client, wanted, tmp_path / f"{hours}.prom", ManualClock(), lambda _line: None)
             return tracemalloc.get_traced_memory()[1]
         finally:
@@ -498,7 +498,7 @@ def test_selectors() -> None:
 
 def test_a_span_that_ends_before_it_begins() -> None:
     with pytest.raises(InputError, match="is not before"):
-        run(FakePrometheus([]), Wanted(T0, T0))
+        run(FakePrometheus([]), ImportRequest(T0, T0))
 
 
 def test_a_url_that_is_none() -> None:

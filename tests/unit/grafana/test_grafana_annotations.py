@@ -21,7 +21,14 @@ from tocsin.domain.finding import ActionKind, Category, Severity
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
-from tocsin.runtime.brain.annotations import MARKED, Annotations, GrafanaPlace, Place, StorePlace, annotation
+from tocsin.runtime.brain.annotations import (
+    MARKED,
+    Annotations,
+    AnnotationTarget,
+    GrafanaTarget,
+    StoreTarget,
+    annotation,
+)
 from tocsin.store.port import StoreRejected, StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0
@@ -63,7 +70,7 @@ class GrafanaDouble:
 class World:
     """A journal, a place and a clock; `tick` looks, after the rest that a failure asks for."""
 
-    def __init__(self, folder: Path, place: Place) -> None:
+    def __init__(self, folder: Path, place: AnnotationTarget) -> None:
         self.clock = ManualClock(T0)
         self.journal = Journal.open(folder / "journal.db", self.clock)
         self.place = place
@@ -94,7 +101,7 @@ def grafana(httpserver: HTTPServer) -> GrafanaDouble:
 
 @pytest.fixture
 def world(tmp_path: Path, httpserver: HTTPServer, grafana: GrafanaDouble) -> Iterator[World]:
-    place = GrafanaPlace(GrafanaSettings(url=httpserver.url_for("/base/"), token=SecretStr(TOKEN)))
+    place = GrafanaTarget(GrafanaSettings(url=httpserver.url_for("/base/"), token=SecretStr(TOKEN)))
     made = World(tmp_path, place)
     yield made
     made.annotations.close()
@@ -221,7 +228,7 @@ def test_what_grafana_refuses_for_good_holds_up_nothing(world: World, grafana: G
 
 
 def test_a_grafana_that_is_away_is_tried_again(tmp_path: Path) -> None:
-    place = GrafanaPlace(GrafanaSettings(url="http://127.0.0.1:9", token=SecretStr(TOKEN)))
+    place = GrafanaTarget(GrafanaSettings(url="http://127.0.0.1:9", token=SecretStr(TOKEN)))
     world = World(tmp_path, place)
     world.journal.append(EntryKind.PAUSE, {"reason": "x"})
     world.tick()
@@ -257,7 +264,7 @@ def test_simulated_marks_say_so_or_stay_away(httpserver: HTTPServer, grafana: Gr
     mark = Annotation("k", "pause", T0, "t", "ann", simulated=True)
     assert "simulated" in annotation(mark)["tags"]  # type: ignore[operator]
     settings = GrafanaSettings(url=httpserver.url_for("/base"), token=SecretStr(TOKEN), simulated=False)
-    place = GrafanaPlace(settings)
+    place = GrafanaTarget(settings)
     assert place.put(mark, doubtful=False).ok
     assert grafana.kept == []
     place.close()
@@ -269,7 +276,7 @@ def test_a_store_that_fails_is_tried_again_or_given_up(error: Exception, again: 
         def mark(self, marks: object) -> None:
             raise error
 
-    sent = StorePlace(Failing()).put(Annotation("k", "pause", T0, "t", "ann"), doubtful=False)
+    sent = StoreTarget(Failing()).put(Annotation("k", "pause", T0, "t", "ann"), doubtful=False)
     assert (sent.ok, sent.again) == (False, again)
 
 

@@ -16,7 +16,7 @@ from tocsin.forecaster.evaluation.forward import Forward, forward
 from tocsin.forecaster.evaluation.leak import HONEST, LEAK
 from tocsin.forecaster.evaluation.trivial import ALWAYS_HEALTHY, BASE_RATES, RECENCY
 from tocsin.forecaster.hazard.scorer import NotEnoughData
-from tocsin.offline.backtest_fleet import Past, batches, over_files, over_store
+from tocsin.offline.backtest_fleet import BacktestSpan, batches, over_files, over_store
 from tocsin.store.memory import MemoryStore
 from tocsin_testing.eval_data import START, fleet, rows
 
@@ -56,7 +56,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_files_and_a_store_of_the_same_past_give_the_same_report(recorded: Path) -> None:
     clock = ManualClock(LAST)
-    past = Past(START, LAST, 6 * HOUR)
+    past = BacktestSpan(START, LAST, 6 * HOUR)
     files = over_files([recorded], past, QUICK, clock)
     store = MemoryStore()
     for batch in batches(read_recording([recorded])):
@@ -72,11 +72,11 @@ def test_files_and_a_store_of_the_same_past_give_the_same_report(recorded: Path)
 def test_a_past_without_a_reading_or_too_short_is_refused(recorded: Path) -> None:
     clock = ManualClock(LAST)
     with pytest.raises(InputError, match="too little history for 2 folds with a gap of 24 h"):
-        over_files([recorded], Past(START, START + 2 * DAY, 6 * HOUR), QUICK, clock)
+        over_files([recorded], BacktestSpan(START, START + 2 * DAY, 6 * HOUR), QUICK, clock)
     with pytest.raises(InputError, match="no GPU has a reading to decide on"):
-        over_store(MemoryStore(), Past(every_ms=6 * HOUR), QUICK, clock)
+        over_store(MemoryStore(), BacktestSpan(every_ms=6 * HOUR), QUICK, clock)
     with pytest.raises(InputError, match="not after"):
-        over_files([recorded], Past(end_ms=START - DAY), QUICK, clock)
+        over_files([recorded], BacktestSpan(end_ms=START - DAY), QUICK, clock)
 
 
 ONE_STRENGTH = {"hazard": {"strengths": [0.1]}}

@@ -18,7 +18,7 @@ from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading
 from tocsin.rules.load import load_rules
 from tocsin.runtime.agent import scan as node_scan
-from tocsin.runtime.agent.scan import PAUSE_SECONDS, Health, ScanReport, health_of, scan
+from tocsin.runtime.agent.scan import PAUSE_SECONDS, NodeHealth, ScanReport, health_of, scan
 from tocsin_testing.builders import T0, gpu
 
 HEALTHY = {
@@ -58,7 +58,7 @@ def looked(source: Scripted, *events: Event) -> ScanReport:
 
 def test_a_healthy_node_is_healthy() -> None:
     report = looked(Scripted([Reading(gpu(0), T0, HEALTHY), Reading(gpu(1), T0, HEALTHY)]))
-    assert report.health is Health.HEALTHY
+    assert report.health is NodeHealth.HEALTHY
     assert report.findings == ()
     assert report.at_ms == T0 + round(PAUSE_SECONDS * 1000)
 
@@ -66,30 +66,34 @@ def test_a_healthy_node_is_healthy() -> None:
 @pytest.mark.parametrize(
     ("values", "health", "rule"),
     [
-        ({"gpu_temperature_celsius": 88.0}, Health.ATTENTION, "temperature_high"),
-        ({"gpu_row_remap_failure": 1.0}, Health.ACT_NOW, "row_remap_failed"),
-        ({"gpu_recovery_action": 1.0}, Health.ACT_NOW, "driver_recovery_action"),
+        ({"gpu_temperature_celsius": 88.0}, NodeHealth.ATTENTION, "temperature_high"),
+        ({"gpu_row_remap_failure": 1.0}, NodeHealth.ACT_NOW, "row_remap_failed"),
+        ({"gpu_recovery_action": 1.0}, NodeHealth.ACT_NOW, "driver_recovery_action"),
     ],
 )
-def test_a_state_that_a_rule_names_is_found_at_once(values: dict[str, float], health: Health, rule: str) -> None:
+def test_a_state_that_a_rule_names_is_found_at_once(values: dict[str, float], health: NodeHealth, rule: str) -> None:
     report = looked(Scripted([Reading(gpu(0), T0, HEALTHY), Reading(gpu(1), T0, {**HEALTHY, **values})]))
     assert report.health is health
     assert rule in [finding.rule for finding in report.findings]
-    assert [each.health for each in report.gpus] == [Health.HEALTHY, health]
+    assert [each.health for each in report.gpus] == [NodeHealth.HEALTHY, health]
 
 
 def test_an_xid_of_the_last_hours_counts() -> None:
     event = Event(EventKind.XID, gpu(0).uuid, "node-1", T0 - HOUR, 79, "GPU has fallen off the bus", "kernel_log")
     report = looked(Scripted([Reading(gpu(0), T0, HEALTHY)]), event)
-    assert report.health is Health.ACT_NOW
+    assert report.health is NodeHealth.ACT_NOW
     assert [each.code for each in report.events] == [79]
 
 
 @pytest.mark.parametrize(
     ("reason", "health"),
-    [(Missing.LOST, Health.ACT_NOW), (Missing.RESET_REQUIRED, Health.ACT_NOW), (Missing.TIMED_OUT, Health.CANNOT_SEE)],
+    [
+        (Missing.LOST, NodeHealth.ACT_NOW),
+        (Missing.RESET_REQUIRED, NodeHealth.ACT_NOW),
+        (Missing.TIMED_OUT, NodeHealth.CANNOT_SEE),
+    ],
 )
-def test_a_gpu_without_values_is_never_healthy(reason: Missing, health: Health) -> None:
+def test_a_gpu_without_values_is_never_healthy(reason: Missing, health: NodeHealth) -> None:
     dead = Reading(gpu(1), T0, {}, {"gpu_temperature_celsius": reason, "gpu_power_watts": reason})
     report = looked(Scripted([Reading(gpu(0), T0, HEALTHY), dead]))
     assert report.gpus[1].health is health
@@ -97,13 +101,13 @@ def test_a_gpu_without_values_is_never_healthy(reason: Missing, health: Health) 
 
 
 def test_no_gpu_at_all_cannot_be_seen() -> None:
-    assert looked(Scripted([])).health is Health.CANNOT_SEE
+    assert looked(Scripted([])).health is NodeHealth.CANNOT_SEE
 
 
 def test_what_calls_for_action_outranks_what_cannot_be_seen() -> None:
     blind = Reading(gpu(0), T0, {}, {"gpu_power_watts": Missing.TIMED_OUT})
     broken = Reading(gpu(1), T0, {**HEALTHY, "gpu_row_remap_failure": 1.0})
-    assert looked(Scripted([blind, broken])).health is Health.ACT_NOW
+    assert looked(Scripted([blind, broken])).health is NodeHealth.ACT_NOW
 
 
 @pytest.fixture
@@ -140,8 +144,8 @@ def test_the_command_prints_json(node: Scripted) -> None:
 def test_a_host_with_findings_and_no_gpu_cannot_be_seen() -> None:
     hot = looked(Scripted([Reading(gpu(0), T0, {**HEALTHY, "gpu_temperature_celsius": 88.0})]))
     report = replace(hot, gpus=())
-    assert [health_of(finding) for finding in report.findings] == [Health.ATTENTION]
-    assert report.health is Health.CANNOT_SEE
+    assert [health_of(finding) for finding in report.findings] == [NodeHealth.ATTENTION]
+    assert report.health is NodeHealth.CANNOT_SEE
 
 
 @pytest.mark.parametrize(
@@ -151,7 +155,7 @@ def test_a_host_with_findings_and_no_gpu_cannot_be_seen() -> None:
 def test_a_scan_that_cannot_begin_never_says_act_now(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOCSIN_AGENT__NVIDIA_SMI_COMMAND", '["/nonexistent/nvidia-smi"]')
     result = CliRunner().invoke(cli, ["scan", *arguments], standalone_mode=True)
-    assert result.exit_code == Health.CANNOT_SEE
+    assert result.exit_code == NodeHealth.CANNOT_SEE
     assert result.stderr
 
 
@@ -168,7 +172,7 @@ def test_without_any_gpu_there_is_no_table(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(node_scan, "open_source", lambda *_: Scripted([]))
     monkeypatch.setattr("tocsin.runtime.agent.scan.PAUSE_SECONDS", 0.0)
     result = CliRunner().invoke(cli, ["scan"])
-    assert result.exit_code == Health.CANNOT_SEE
+    assert result.exit_code == NodeHealth.CANNOT_SEE
     assert result.stdout.splitlines()[0] == "no GPU seen by scripted: cannot see"
     assert "metrics" not in result.stdout
 
@@ -192,7 +196,7 @@ def test_a_critical_number_in_a_latched_gauge_is_noted_and_changes_nothing(monke
     note = "GPU 1: XID 79 stands in the last-XID gauge; when it came is unknown"
     result = CliRunner().invoke(cli, ["scan"])
     assert f"note: {note}" in result.stdout.splitlines()
-    assert result.exit_code == Health.HEALTHY
+    assert result.exit_code == NodeHealth.HEALTHY
     report = json.loads(CliRunner().invoke(cli, ["scan", "--json"]).stdout)
     assert (report["notes"], report["health"], report["findings"]) == ([note], "healthy", [])
 

@@ -15,7 +15,7 @@ from tocsin.domain.errors import Unavailable
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.forecaster.capacity.capacity import CourseAsk, Figure, courses
-from tocsin.queries.outlook import Outlook, course_out, forecast_out, record_of, wilson
+from tocsin.queries.outlook import ForecastQueries, course_out, forecast_out, record_of, wilson
 from tocsin_testing.builders import T0, gpu, reading
 
 GPUS = [gpu(n, host=f"node-{n // 2}") for n in range(6)]
@@ -113,7 +113,7 @@ def test_the_record_is_looked_up_now_and_then_and_a_store_that_is_down_hides_not
         return []
 
     nothing: Any = None
-    outlook = Outlook(nothing, nothing, nothing, look, lambda: now[0])
+    outlook = ForecastQueries(nothing, nothing, nothing, look, lambda: now[0])
     assert outlook.record(60.0) == outlook.record(60.0) == []
     now[0] = 601.0
     assert outlook.record(60.0) == []

@@ -86,7 +86,7 @@ SHOWN = (
 _LAST_XID = "gpu_xid_last_code"
 
 
-class Health(IntEnum):
+class NodeHealth(IntEnum):
     """A verdict; the number is the exit code of ``tocsin scan``."""
 
     HEALTHY = 0
@@ -105,7 +105,7 @@ class GpuReport:
     """One GPU or MIG instance: its verdict, its newest reading, what was found on it."""
 
     reading: Reading
-    health: Health
+    health: NodeHealth
     findings: tuple[Finding, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -143,11 +143,11 @@ class ScanReport:
     notes: tuple[str, ...] = ()
 
     @property
-    def health(self) -> Health:
+    def health(self) -> NodeHealth:
         """The worst of all: what calls for action outranks what cannot be seen, as a node without any GPU does."""
-        verdicts = [report.health for report in self.gpus] or [Health.CANNOT_SEE]
+        verdicts = [report.health for report in self.gpus] or [NodeHealth.CANNOT_SEE]
         verdicts += [health_of(finding) for finding in self.findings]
-        return Health.ACT_NOW if Health.ACT_NOW in verdicts else max(verdicts)
+        return NodeHealth.ACT_NOW if NodeHealth.ACT_NOW in verdicts else max(verdicts)
 
     def as_json(self) -> dict[str, Any]:
         """The wire form of ``tocsin scan --json``."""
@@ -184,9 +184,11 @@ def finding_as_json(finding: Finding) -> dict[str, Any]:
     }
 
 
-def health_of(finding: Finding) -> Health:
+def health_of(finding: Finding) -> NodeHealth:
     """A critical finding calls for action, a warning for attention, the rest for nothing."""
-    return {Severity.CRITICAL: Health.ACT_NOW, Severity.WARNING: Health.ATTENTION}.get(finding.severity, Health.HEALTHY)
+    return {Severity.CRITICAL: NodeHealth.ACT_NOW, Severity.WARNING: NodeHealth.ATTENTION}.get(
+        finding.severity, NodeHealth.HEALTHY
+    )
 
 
 def scan(
@@ -248,10 +250,10 @@ def at_once(rules: RuleSet) -> RuleSet:
 def _report(reading: Reading, findings: Iterable[Finding]) -> GpuReport:
     uuid = reading.gpu.uuid
     own = tuple(finding for finding in findings if _is_of(finding, uuid))
-    health = max((health_of(finding) for finding in own), default=Health.HEALTHY)
-    if health is not Health.ACT_NOW and not reading.values:
+    health = max((health_of(finding) for finding in own), default=NodeHealth.HEALTHY)
+    if health is not NodeHealth.ACT_NOW and not reading.values:
         lost = Missing.LOST in reading.missing.values() or Missing.RESET_REQUIRED in reading.missing.values()
-        health = Health.ACT_NOW if lost else Health.CANNOT_SEE
+        health = NodeHealth.ACT_NOW if lost else NodeHealth.CANNOT_SEE
     return GpuReport(reading, health, own)
 
 

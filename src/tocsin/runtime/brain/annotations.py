@@ -164,7 +164,7 @@ _REFUSED = frozenset({400, 413, 422})
 """Answers that the same annotation will get again; a token or an address at fault is another matter."""
 
 
-class Place(Protocol):
+class AnnotationTarget(Protocol):
     """One receiver of marks; expected failures come back as a delivery."""
 
     name: str
@@ -178,7 +178,7 @@ class Place(Protocol):
         ...
 
 
-class GrafanaPlace:
+class GrafanaTarget:
     """Posts annotations of the whole organisation, which every dashboard can show."""
 
     name = "grafana"
@@ -241,7 +241,7 @@ def _entry_tag(mark: Annotation) -> str:
     return f"entry:{mark.key}"
 
 
-class StorePlace:
+class StoreTarget:
     """A store that keeps marks; the same mark again changes nothing there."""
 
     name = "store"
@@ -274,7 +274,7 @@ LOOK_SECONDS = 2.0
 class _Follower:
     """One place, and how far it has come; `rest_until` is on the monotonic scale."""
 
-    place: Place
+    place: AnnotationTarget
     marker: SpanFold
     seq: int
     doubtful: bool = True
@@ -288,7 +288,7 @@ class Annotations:
     def __init__(
         self,
         journal: Journal,
-        places: Sequence[Place],
+        places: Sequence[AnnotationTarget],
         clock: Clock,
         metrics: OwnMetrics,
         decision_of: DecisionOf,
@@ -303,7 +303,7 @@ class Annotations:
             self._follower(place, SpanFold(decision_of, subject_of), known.get(place.name)) for place in places
         ]
 
-    def _follower(self, place: Place, marker: SpanFold, known: tuple[int, str] | None) -> _Follower:
+    def _follower(self, place: AnnotationTarget, marker: SpanFold, known: tuple[int, str] | None) -> _Follower:
         """A place that is new, or whose file is of another journal, begins with what comes from now on."""
         seq = self._journal.head
         if known is not None and any(e.hash == known[1] for e in self._journal.entries(after=known[0] - 1, limit=1)):

@@ -29,9 +29,9 @@ from tocsin.journal.kinds import EntryKind
 from tocsin.rules.load import load_rules
 from tocsin.rules.schema import RuleSet
 from tocsin.runtime.brain.annotations import LOOK_SECONDS as LOOK_SECONDS_MARKS
-from tocsin.runtime.brain.annotations import Annotations, GrafanaPlace, Place, StorePlace
+from tocsin.runtime.brain.annotations import Annotations, AnnotationTarget, GrafanaTarget, StoreTarget
 from tocsin.runtime.brain.brain import Brain, BrainParts
-from tocsin.runtime.brain.forecasts import Forecasts
+from tocsin.runtime.brain.forecasts import FleetForecasts
 from tocsin.runtime.brain.lease import LEASE_LOOK_SECONDS, open_lease
 from tocsin.runtime.brain.managers import LOOK_SECONDS, TIDY_SECONDS, Managers
 from tocsin.runtime.brain.metrics_page import BrainPage
@@ -197,7 +197,7 @@ def open_brain(
         journal=journal,
         ruleset=ruleset,
         actions=ActionLoop(journal, routing, clock, policy, notifier, Threads()),
-        forecasts=Forecasts(store, worker, settings.forecast),
+        forecasts=FleetForecasts(store, worker, settings.forecast),
         managers=managers,
         orders=OrderService(queue, metrics),
         lease=open_lease(settings, clock),
@@ -251,11 +251,11 @@ def _count(metrics: OwnMetrics, entries: Sequence[Entry]) -> None:
 
 def open_annotations(brain: Brain) -> Annotations | None:
     """What shows the journal above charts; None where there is no place for it."""
-    settings, places = brain.settings.grafana, list[Place]()
+    settings, places = brain.settings.grafana, list[AnnotationTarget]()
     if settings.url:
-        places.append(GrafanaPlace(settings))
+        places.append(GrafanaTarget(settings))
     if isinstance(brain.store, KeepsAnnotations):
-        places.append(StorePlace(brain.store))
+        places.append(StoreTarget(brain.store))
     if not places:
         return None
 

@@ -37,7 +37,7 @@ from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.incidents import collapse
 from tocsin.rules.schema import RuleSet
 from tocsin.runtime.brain.expectations import Expectations, ModelWatch
-from tocsin.runtime.brain.forecasts import Forecasts
+from tocsin.runtime.brain.forecasts import FleetForecasts
 from tocsin.runtime.brain.lease import Lease
 from tocsin.runtime.brain.managers import Managers
 from tocsin.runtime.brain.memory import FleetMemory, Snapshot
@@ -183,7 +183,7 @@ class BrainParts:
     journal: Journal
     ruleset: RuleSet
     actions: ActionLoop
-    forecasts: Forecasts
+    forecasts: FleetForecasts
     managers: Managers
     orders: OrderService
     lease: Lease | None

@@ -23,7 +23,7 @@ from tocsin.forecaster.lifecycle.drift import calibration, silent
 from tocsin.forecaster.lifecycle.model_registry import PRIOR, ModelRegistry
 from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
-from tocsin.runtime.brain.forecasts import Forecasts
+from tocsin.runtime.brain.forecasts import FleetForecasts
 from tocsin.store.port import Store, StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics
 
@@ -197,7 +197,7 @@ class Expectations:
 
     def __init__(
         self,
-        forecasts: Forecasts,
+        forecasts: FleetForecasts,
         models: ModelWatch,
         store: Store,
         journal: Journal,

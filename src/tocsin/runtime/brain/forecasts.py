@@ -28,7 +28,7 @@ CHUNK = 100
 Key = tuple[str, str]
 
 
-class Forecasts:
+class FleetForecasts:
     """Runs the forecaster over the fleet when it is due and keeps the newest prediction of each subject and target."""
 
     def __init__(self, store: Store, worker: ForecastWorker, settings: ForecastSettings) -> None:

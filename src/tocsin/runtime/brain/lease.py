@@ -55,7 +55,7 @@ class Lease(Protocol):
 
 
 @dataclass(slots=True)
-class _Seen:
+class _SeenLease:
     """The lease as it was when it last changed; `since` is when that was seen, in own monotonic seconds."""
 
     since: float
@@ -76,7 +76,7 @@ class KubernetesLease:
         self.identity = identity
         self._seconds = seconds
         self._clock = clock
-        self._seen: _Seen | None = None
+        self._seen: _SeenLease | None = None
         self._renewed: float | None = None
         self._next = float("-inf")
         self.epoch = 0
@@ -131,10 +131,10 @@ class KubernetesLease:
 
     def _look(self, found: Json, now: float) -> None:
         if self._seen is None or self._seen.spec != (found.get("spec") or {}):
-            self._seen = _Seen(now, found)
+            self._seen = _SeenLease(now, found)
         self._seen.raw = found
 
-    def _mine_to_take(self, seen: _Seen, now: float) -> bool:
+    def _mine_to_take(self, seen: _SeenLease, now: float) -> bool:
         holder = seen.spec.get("holderIdentity")
         if not holder or holder == self.identity:
             return True
