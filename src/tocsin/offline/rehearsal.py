@@ -1,6 +1,8 @@
 """Rehearsing the thermal controller: GPUs whose cooling gets worse, with it, without any action, and at a fixed cap.
 
-Controller, marker files and the writing of limits are those of the agent; only the driver is simulated.
+Controller, marker files and the writing of limits are those of the agent; only the driver is simulated. The
+cases are of the simulated fleet: every GPU gets the fault `thermal_drift` with the numbers of the scenario. A case
+begins shortly before its GPU would be as hot as the controller allows, at the heaviest load it may get.
 """
 
 from __future__ import annotations
@@ -30,10 +32,6 @@ from tocsin.sim.load import LoadDemand
 from tocsin.sim.spec import FleetSpec
 from tocsin.sim.state import Effects, SimState
 from tocsin.sim.world import SimWorld, StepWindow
-
-# Cases of worsening cooling on the simulated fleet, and their physics second by second. Every GPU of a simulated
-# fleet gets the fault `thermal_drift` with the numbers of the fleet's scenario. A case begins shortly before its GPU
-# would be as hot as the thermal controller allows, at the heaviest load it may get.
 
 START_MS = 12 * HOUR
 """Two hours before the busiest hour of the simulated day."""

@@ -40,8 +40,6 @@ from tocsin.forecaster.evaluation.ticket_clock import (
 from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.schema import RuleSet
 
-# What `tocsin replay` prints: one JSON document, or a table for people.
-
 BIAS = (
     "Every recorded window surrounds an incident, so precision is flattered: on a fleet in normal operation more "
     "alerts would have no incident behind them."

@@ -140,12 +140,12 @@ class _Ranking:
         subject: Subject,
         root: Finding | None,
         incident: Incident | None,
-        ahead: Prediction | None,
+        expected: Prediction | None,
         state: GpuState,
     ) -> AttentionItem:
         reading = self._readings.get(subject.name)
         gpus = self._gpus(subject)
-        lost = self._expected_loss(gpus, root, ahead, state)
+        lost = self._expected_loss(gpus, root, expected, state)
         paid = self._price.of_model(self._on(subject)[0].gpu.model) if self._on(subject) else None
         money = None if lost is None or paid is None else lost * paid
         return AttentionItem(
@@ -156,12 +156,12 @@ class _Ranking:
             sentence=incident.sentence if incident is not None else "",
             since=to_iso(incident.opened_ms) if incident is not None else None,
             subjects=incident.subjects if incident is not None else 1,
-            prediction=ahead.sentence if ahead else "",
-            prediction_zh=ahead.sentence_zh if ahead else "",
-            probability=ahead.probability if ahead else None,
-            eta=instant(ahead.eta_ms) if ahead else None,
-            eta_low=instant(ahead.eta_low_ms) if ahead else None,
-            eta_high=instant(ahead.eta_high_ms) if ahead else None,
+            prediction=expected.sentence if expected else "",
+            prediction_zh=expected.sentence_zh if expected else "",
+            probability=expected.probability if expected else None,
+            eta=instant(expected.eta_ms) if expected else None,
+            eta_low=instant(expected.eta_low_ms) if expected else None,
+            eta_high=instant(expected.eta_high_ms) if expected else None,
             gpus=gpus,
             cost_gpu_hours=lost,
             cost_money=money,
@@ -183,15 +183,15 @@ class _Ranking:
         return sum(self._ranks[job] for job in jobs) + unnamed
 
     def _expected_loss(
-        self, gpus: int, root: Finding | None, ahead: Prediction | None, state: GpuState
+        self, gpus: int, root: Finding | None, expected: Prediction | None, state: GpuState
     ) -> float | None:
         """A fault that is there is certain; one that is expected has its prediction's chance; else nobody knows."""
         there = state is GpuState.LOST or (root is not None and root.is_hardware_fault)
         if there:
             return gpu_hours_at_risk(gpus, 1.0, True, self._cost)
-        if ahead is None or ahead.probability is None:
+        if expected is None or expected.probability is None:
             return None
-        return gpu_hours_at_risk(gpus, ahead.probability, not ahead.metric, self._cost)
+        return gpu_hours_at_risk(gpus, expected.probability, not expected.metric, self._cost)
 
 
 def _is_busy(reading: Reading) -> bool:

@@ -42,8 +42,10 @@ def free_now(readings: Sequence[Reading]) -> npt.NDArray[np.bool_]:
         for name in (UTILIZATION, ENGINE, PROCESSES, MEMORY)
     )
     busy = np.where(np.isnan(busy), engine, busy)
-    told = np.array([one.gpu.is_mig for one in readings], np.bool_) & ~(np.isnan(processes) & np.isnan(memory))
-    return idle(np.where(np.isnan(busy) & told, 0.0, busy), processes, memory)
+    judged_by_these = np.array([one.gpu.is_mig for one in readings], np.bool_) & ~(
+        np.isnan(processes) & np.isnan(memory)
+    )
+    return idle(np.where(np.isnan(busy) & judged_by_these, 0.0, busy), processes, memory)
 
 
 def at_work(readings: Sequence[Reading]) -> frozenset[str]:

@@ -49,13 +49,14 @@ from tocsin.queries.convert import instant, prediction_out
 from tocsin.queries.cost_hours import BUDGET_S, CostHours, Hour
 from tocsin.queries.fleet_state import live_state, mix_of
 from tocsin.queries.live import LiveBrain
+from tocsin.queries.scoreboard import wilson
 from tocsin.rules.fleet import fleet_fragmentation
 
 log = structlog.get_logger()
 
 MEMORY_TARGETS = (OUT_OF_MEMORY, "time_to_threshold:gpu_memory_used_ratio")
 COVERAGE = 0.8
-_NORMAL = 1.2815515655446004
+Z80 = 1.2815515655446004
 """Standard normal quantile at 0.9: both ends together leave `COVERAGE` between them."""
 RECORD_S = 600.0
 """How long the record of the model is kept."""
@@ -214,7 +215,7 @@ def record_of(scores: Iterable[HazardScore]) -> list[RecordOut]:
         return []
     found = []
     for one in best.reliability:
-        low, high = wilson(one.observed, one.gpu_days * DAY / SECOND / best.horizon_s)
+        low, high = wilson(one.observed, one.gpu_days * DAY / SECOND / best.horizon_s, Z80)
         found.append(
             RecordOut(
                 low=one.low,
@@ -228,17 +229,6 @@ def record_of(scores: Iterable[HazardScore]) -> list[RecordOut]:
             )
         )
     return found
-
-
-def wilson(share: float, trials: float) -> tuple[float, float]:
-    """The score interval of `COVERAGE` around a `share` seen in `trials`; 0 to 1 without any."""
-    if trials <= 0:
-        return 0.0, 1.0
-    squared = _NORMAL * _NORMAL
-    centre = (share + squared / (2 * trials)) / (1 + squared / trials)
-    spread = math.sqrt(share * (1 - share) / trials + squared / (4 * trials * trials))
-    half = _NORMAL * spread / (1 + squared / trials)
-    return max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half))
 
 
 # ---------------------------------------------------------------------- courses

@@ -1,4 +1,4 @@
-"""What would have been done, and what came of it."""
+"""What would have been done, what came of it, and how predictions turned out, by the figures of the backtest."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ from tocsin.forecaster.features.examples import Codes, Examples, Floats, Ints, M
 from tocsin.forecaster.features.onsets import label, onsets_of
 from tocsin.rules.xid import xid
 from tocsin.store.port import Series
-
-# How stated probabilities of hardware onsets turned out, by the figures of the backtest.
 
 STATES = frozenset({PredictionStatus.LIKELY, PredictionStatus.UNLIKELY})
 
@@ -242,14 +240,17 @@ def _reliability(stated: Floats, happened: Mask, weight: Floats, horizon_ms: int
     return found
 
 
-def wilson(share: float, trials: float) -> tuple[float, float]:
-    """95 % interval of a share that was observed in so many trials (Wilson, JASA 22, 1927); 0 to 1 without any."""
+def wilson(share: float, trials: float, z: float = Z95) -> tuple[float, float]:
+    """Interval of a share that was observed in so many trials (Wilson, JASA 22, 1927); 0 to 1 without any.
+
+    `z` is the standard normal quantile of the interval's ends.
+    """
     if trials < 1e-9:
         return 0.0, 1.0
-    square = Z95**2 / trials
+    square = z**2 / trials
     middle = (share + square / 2) / (1 + square)
     half = math.sqrt(share * (1 - share) * square + square**2 / 4) / (1 + square)
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
 
 
 def _part(weight: Floats, true: Mask) -> float:
@@ -335,11 +336,6 @@ def judge_crossings(predictions: Sequence[Prediction], series_of: SeriesOf, now_
         ends[key] = end
         found.append(Crossing(prediction, _crossed_at(prediction, series_of, min(end, now_ms)), now_ms < end))
     return found
-
-
-def score_predictions(predictions: Sequence[Prediction], series_of: SeriesOf, now_ms: int) -> PredictionScore:
-    """All runs of crossing predictions together."""
-    return _score_crossings(judge_crossings(predictions, series_of, now_ms), _silent(predictions))
 
 
 def score_crossings(

@@ -216,14 +216,14 @@ def _api(demo: Demo, announce: Announce) -> Iterator[str]:
 def _pace(demo: Demo, stop: threading.Event, wall: Clock, duration: float | None, announce: Announce) -> None:
     begun = wall.monotonic()
     interval = demo.settings.simulation.interval_seconds / demo.settings.simulation.speed
-    teller = _Announcer(demo, announce)
+    announcer = _Announcer(demo, announce)
     while not stop.is_set() and (duration is None or wall.monotonic() - begun < duration):
         due = begun + demo.steps * interval
         if (wait := due - wall.monotonic()) > 0:
             stop.wait(min(wait, 0.2))
             continue
         demo.step()
-        teller.tell()
+        announcer.announce_news()
 
 
 class _Announcer:
@@ -232,9 +232,9 @@ class _Announcer:
     def __init__(self, demo: Demo, announce: Announce) -> None:
         self._demo = demo
         self._announce = announce
-        self._told: set[str] = set()
+        self._announced: set[str] = set()
 
-    def tell(self) -> None:
+    def announce_news(self) -> None:
         brain = self._demo.brain
         for incident in brain.incidents[:20]:
             self._once(f"incident/{incident.id}", f"found: {incident.sentence}")
@@ -250,8 +250,8 @@ class _Announcer:
                 self._once(f"decision/{status.decision.id}", f"{reasons[0].ruling}: {status.decision.sentence} ({why})")
 
     def _once(self, key: str, text: str) -> None:
-        if key not in self._told:
-            self._told.add(key)
+        if key not in self._announced:
+            self._announced.add(key)
             self._announce(f"  {text}")
 
 

@@ -22,7 +22,7 @@ from tocsin.domain.errors import InputError, Unavailable
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.order import Order, OrderReport, OrderState, ThrottleOrderParameters
 from tocsin.runtime.agent.companions import Companions, Context
-from tocsin.runtime.agent.order_worker import Actuator, open_actuator, thermal_settings
+from tocsin.runtime.agent.order_worker import Actuator, open_order_worker, thermal_settings
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0
 from tocsin_testing.fake_service import FakeService
@@ -118,7 +118,7 @@ class Hands:
         }
         settings = Settings.model_validate(values)
         companions = Companions(Context(settings, self.node.clock, self.own, "nvml"), [])
-        self.actuator: Actuator = open_actuator(
+        self.actuator: Actuator = open_order_worker(
             settings, self.node.clock, self.own, companions, power=self.power, reset=FakeMachine(),
             transport=httpx2.MockTransport(self._pass_on),
         )  # fmt: skip

@@ -22,12 +22,12 @@ from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.journal.journal import Journal
 from tocsin.journal.kinds import EntryKind
 from tocsin.runtime.brain.annotations import (
-    MARKED,
+    ANNOTATED,
     Annotations,
     AnnotationTarget,
     GrafanaTarget,
     StoreTarget,
-    annotation,
+    grafana_json,
 )
 from tocsin.store.port import StoreRejected, StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics
@@ -152,7 +152,7 @@ def test_an_incident_names_its_place_also_when_it_ends(world: World, grafana: Gr
 
 
 def test_other_entries_are_no_marks(world: World, grafana: GrafanaDouble) -> None:
-    for kind in set(EntryKind) - MARKED:
+    for kind in set(EntryKind) - ANNOTATED:
         world.journal.append(kind, {"id": "x"})
     world.journal.append(EntryKind.RESUME, {}, actor="bob")
     world.tick()
@@ -262,7 +262,7 @@ def test_a_file_of_another_journal_is_not_believed(world: World, grafana: Grafan
 
 def test_simulated_marks_say_so_or_stay_away(httpserver: HTTPServer, grafana: GrafanaDouble) -> None:
     mark = Annotation("k", "pause", T0, "t", "ann", simulated=True)
-    assert "simulated" in annotation(mark)["tags"]  # type: ignore[operator]
+    assert "simulated" in grafana_json(mark)["tags"]  # type: ignore[operator]
     settings = GrafanaSettings(url=httpserver.url_for("/base"), token=SecretStr(TOKEN), simulated=False)
     place = GrafanaTarget(settings)
     assert place.put(mark, doubtful=False).ok

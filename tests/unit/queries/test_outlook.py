@@ -15,7 +15,8 @@ from tocsin.domain.errors import Unavailable
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.forecaster.capacity.capacity import CourseAsk, Figure, courses
-from tocsin.queries.outlook import ForecastQueries, course_out, forecast_out, record_of, wilson
+from tocsin.queries.outlook import Z80, ForecastQueries, course_out, forecast_out, record_of
+from tocsin.queries.scoreboard import wilson
 from tocsin_testing.builders import T0, gpu, reading
 
 GPUS = [gpu(n, host=f"node-{n // 2}") for n in range(6)]
@@ -79,17 +80,17 @@ def test_without_a_word_of_the_model_the_calendar_is_empty() -> None:
 
 @given(st.floats(0, 1), st.floats(0.1, 1e6))
 def test_the_interval_holds_what_was_seen_and_narrows(share: float, trials: float) -> None:
-    low, high = wilson(share, trials)
+    low, high = wilson(share, trials, Z80)
     assert 0 <= low <= share <= high <= 1
-    narrower = wilson(share, 10 * trials)
+    narrower = wilson(share, 10 * trials, Z80)
     assert narrower[1] - narrower[0] <= high - low + 1e-9
 
 
 def test_nothing_seen_says_nothing() -> None:
-    assert wilson(0.0, 0.0) == (0.0, 1.0)
+    assert wilson(0.0, 0.0, Z80) == (0.0, 1.0)
     # Wilson's own closed form at a share of 0: z^2 / (n + z^2).
-    z = 1.2815515655446004
-    assert wilson(0.0, 100.0) == (0.0, pytest.approx(z * z / (100 + z * z)))
+    z = Z80
+    assert wilson(0.0, 100.0, Z80) == (0.0, pytest.approx(z * z / (100 + z * z)))
 
 
 def test_the_record_is_of_the_farthest_horizon() -> None:
@@ -99,7 +100,7 @@ def test_the_record_is_of_the_farthest_horizon() -> None:
         HazardScore(model="hazard", target="hardware_fault", horizon_s=172_800.0, reliability=bins),
     ]
     (one,) = record_of(scores)
-    assert (one.observed_low, one.observed_high) == wilson(0.04, 100.0)
+    assert (one.observed_low, one.observed_high) == wilson(0.04, 100.0, Z80)
     assert record_of([]) == []
 
 

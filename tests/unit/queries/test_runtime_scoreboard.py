@@ -11,7 +11,7 @@ from tocsin.domain.event import Event
 from tocsin.domain.finding import ActionKind, Category, Severity
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.subject import Subject, SubjectKind
-from tocsin.queries.scoreboard import is_hardware, score_predictions, scoreboard
+from tocsin.queries.scoreboard import is_hardware, score_crossings, scoreboard
 from tocsin.store.port import Series
 from tocsin_testing.builders import T0, gpu, xid
 
@@ -47,23 +47,23 @@ def rising_to_85_at(crossing_ms: int):  # type: ignore[no-untyped-def]
 
 def test_a_hit_has_a_lead_and_a_miss_has_none() -> None:
     made = [prediction(T0, 30 * MINUTE)]
-    hit = score_predictions(made, rising_to_85_at(T0 + 30 * MINUTE), T0 + 10 * HOUR)
+    hit = score_crossings(made, rising_to_85_at(T0 + 30 * MINUTE), T0 + 10 * HOUR)[0]
     assert (hit.made, hit.hits, hit.misses, hit.pending) == (1, 1, 0, 0)
     assert (hit.lead_s, hit.within_interval) == ([1800.0], 1)
-    miss = score_predictions(made, rising_to_85_at(T0 + 9 * HOUR), T0 + 10 * HOUR)
+    miss = score_crossings(made, rising_to_85_at(T0 + 9 * HOUR), T0 + 10 * HOUR)[0]
     assert (miss.hits, miss.misses, miss.pending) == (0, 1, 0)
-    waiting = score_predictions(made, rising_to_85_at(T0 + 9 * HOUR), T0 + HOUR)
+    waiting = score_crossings(made, rising_to_85_at(T0 + 9 * HOUR), T0 + HOUR)[0]
     assert (waiting.hits, waiting.misses, waiting.pending) == (0, 0, 1)
 
 
 def test_repeating_a_prediction_counts_once() -> None:
     made = [prediction(T0 + n * 5 * MINUTE, HOUR) for n in range(20)]
-    score = score_predictions(made, rising_to_85_at(T0 + HOUR), T0 + 10 * HOUR)
+    score = score_crossings(made, rising_to_85_at(T0 + HOUR), T0 + 10 * HOUR)[0]
     assert (score.made, score.hits, score.within_interval) == (1, 1, 1)
 
 
 def test_what_is_already_crossed_is_no_prediction() -> None:
-    score = score_predictions([prediction(T0, 0, value=90.0)], rising_to_85_at(T0 - HOUR), T0 + 10 * HOUR)
+    score = score_crossings([prediction(T0, 0, value=90.0)], rising_to_85_at(T0 - HOUR), T0 + 10 * HOUR)[0]
     assert (score.made, score.hits) == (0, 0)
 
 
@@ -74,7 +74,7 @@ def test_a_falling_metric_crosses_downwards() -> None:
         at = np.arange(start_ms, end_ms, MINUTE, dtype=np.int64)
         return Series(uuid, (metric,), at, np.where(at >= T0 + 30 * MINUTE, 4.0, 40.0)[:, None])
 
-    assert score_predictions(made, falling, T0 + 10 * HOUR).lead_s == [1800.0]
+    assert score_crossings(made, falling, T0 + 10 * HOUR)[0].lead_s == [1800.0]
 
 
 def status(guards: dict[str, Ruling], rule: str = "hot", at_ms: int = T0) -> DecisionStatus:
@@ -95,7 +95,7 @@ def status(guards: dict[str, Ruling], rule: str = "hot", at_ms: int = T0) -> Dec
 
 
 def board(statuses: list[DecisionStatus], events: list[Event], now_ms: int):  # type: ignore[no-untyped-def]
-    empty = score_predictions([], rising_to_85_at(T0), now_ms)
+    empty = score_crossings([], rising_to_85_at(T0), now_ms)[0]
     return scoreboard(statuses, events, empty, mode=Mode.OBSERVE, simulated=False, since_ms=T0, now_ms=now_ms)
 
 

@@ -38,7 +38,7 @@ class Context:
 
     @property
     def is_this_node(self) -> bool:
-        """Whether the source reads this node's GPUs, of which kernel and processes here can tell something."""
+        """Whether the source reads this node's GPUs, of which kernel and processes here can say something."""
         return self.source not in ("simulated", "replay")
 
 
@@ -46,67 +46,67 @@ Opener = Callable[[Context], Companion | None]
 """Opens a companion; None where the settings do not want it. What it raises says why it cannot be had."""
 
 
-def companion_frozen(around: Context) -> Companion:
+def companion_frozen(context: Context) -> Companion:
     """Marks values that repeat while they cannot."""
     from tocsin.collector.frozen import FrozenValues
 
-    return FrozenValues(around.own)
+    return FrozenValues(context.own)
 
 
-def companion_kernel_log(around: Context) -> Companion | None:
+def companion_kernel_log(context: Context) -> Companion | None:
     """XID, SXid and verdicts of the kernel log."""
-    if not around.is_this_node or around.settings.agent.kernel_log == "off":
+    if not context.is_this_node or context.settings.agent.kernel_log == "off":
         return None
     from tocsin.collector.kernel_log.companion import open_kernel_log
 
-    return open_kernel_log(around.settings, around.clock, around.own, around.alarm)
+    return open_kernel_log(context.settings, context.clock, context.own, context.alarm)
 
 
-def companion_hook(around: Context) -> Companion | None:
+def companion_hook(context: Context) -> Companion | None:
     """What training processes say through the hook."""
-    if not around.is_this_node or not around.settings.agent.hook_socket:
+    if not context.is_this_node or not context.settings.agent.hook_socket:
         return None
     from tocsin.collector.training_hook.companion import open_hook
 
-    return open_hook(around.settings.agent, around.clock, around.own)
+    return open_hook(context.settings.agent, context.clock, context.own)
 
 
-def companion_vllm(around: Context) -> Companion | None:
+def companion_vllm(context: Context) -> Companion | None:
     """Load and latency of inference servers."""
-    if not around.is_this_node or not around.settings.agent.vllm_urls:
+    if not context.is_this_node or not context.settings.agent.vllm_urls:
         return None
     from tocsin.collector.vllm import open_vllm
 
-    return open_vllm(around.settings.agent, around.clock, around.own)
+    return open_vllm(context.settings.agent, context.clock, context.own)
 
 
-def companion_host_load(around: Context) -> Companion | None:
+def companion_host_load(context: Context) -> Companion | None:
     """CPU, storage waits, pressure and memory of the node."""
-    wanted = around.settings.agent
-    if not around.is_this_node or not wanted.host_load:
+    wanted = context.settings.agent
+    if not context.is_this_node or not wanted.host_load:
         return None
     from tocsin.collector.host_load import HostLoad
 
-    return HostLoad(wanted.proc, around.clock)
+    return HostLoad(wanted.proc, context.clock)
 
 
-def companion_attribution(around: Context) -> Companion | None:
+def companion_attribution(context: Context) -> Companion | None:
     """Who owns the processes."""
-    wanted = around.settings.agent
-    if not around.is_this_node or not wanted.attribution:
+    wanted = context.settings.agent
+    if not context.is_this_node or not wanted.attribution:
         return None
     from tocsin.collector.attribution import Attribution, AttributionCompanion
 
     return AttributionCompanion(Attribution(wanted.proc, wanted.pod_logs))
 
 
-def companion_notices(around: Context) -> Companion | None:
+def companion_notices(context: Context) -> Companion | None:
     """Spot and maintenance notices of the cloud."""
-    if not around.is_this_node or around.settings.cloud.notices == "off":
+    if not context.is_this_node or context.settings.cloud.notices == "off":
         return None
     from tocsin.collector.spot import open_notices
 
-    return open_notices(around.settings, around.clock, around.own, around.alarm)
+    return open_notices(context.settings, context.clock, context.own, context.alarm)
 
 
 LAST = "attribution"
@@ -124,14 +124,14 @@ def every_companion() -> list[tuple[str, Opener]]:
     return [(name, find_companion(name)) for name in (*names, LAST)]
 
 
-class _Place:
+class _Supervised:
     """One companion, open or not yet, and how it does."""
 
-    def __init__(self, name: str, opener: Opener, around: Context) -> None:
+    def __init__(self, name: str, opener: Opener, context: Context) -> None:
         self.name = name
         self._opener = opener
-        self._around = around
-        self._told = False
+        self._context = context
+        self._warned = False
         self._failing = False
         self._retry_at = 0.0
         self.companion: Companion | None = None
@@ -140,7 +140,7 @@ class _Place:
 
     def enrich(self, batch: Batch, now_ms: int) -> Batch:
         """`batch` as the companion makes it; as it was where there is none, or where it fails."""
-        own, clock = self._around.own, self._around.clock
+        own, clock = self._context.own, self._context.clock
         if self.companion is None:
             if clock.monotonic() < self._retry_at:
                 return batch
@@ -176,25 +176,25 @@ class _Place:
 
     def _open(self) -> None:
         try:
-            self.companion = self._opener(self._around)
+            self.companion = self._opener(self._context)
         except Exception as error:  # noqa: BLE001  # what cannot be opened must not keep the agent from reading
-            self._retry_at = self._around.clock.monotonic() + RETRY_SECONDS
-            tell = _log.debug if self._told else _log.warning
-            self._told = True
+            self._retry_at = self._context.clock.monotonic() + RETRY_SECONDS
+            say = _log.debug if self._warned else _log.warning
+            self._warned = True
             problem = str(error) or type(error).__name__
-            tell("companion cannot be opened, the agent goes on without it", companion=self.name, problem=problem)
+            say("companion cannot be opened, the agent goes on without it", companion=self.name, problem=problem)
         else:
             self.wanted = self.companion is not None
-            if self._told:
+            if self._warned:
                 _log.info("companion could be opened", companion=self.name)
         if self.wanted:
-            self._around.own.set("tocsin_companion_up", float(self.companion is not None), companion=self.name)
+            self._context.own.set("tocsin_companion_up", float(self.companion is not None), companion=self.name)
 
     def _fail(self, text: str, *, exc_info: bool = False) -> None:
-        self._around.own.count("tocsin_companion_failures_total", companion=self.name)
-        tell = _log.debug if self._failing else _log.error
+        self._context.own.count("tocsin_companion_failures_total", companion=self.name)
+        say = _log.debug if self._failing else _log.error
         self._failing = True
-        tell(text, companion=self.name, exc_info=exc_info)
+        say(text, companion=self.name, exc_info=exc_info)
 
 
 class Companions:
@@ -205,28 +205,28 @@ class Companions:
     that reading.
     """
 
-    def __init__(self, around: Context, openers: Iterable[tuple[str, Opener]] | None = None) -> None:
-        self.around = around
+    def __init__(self, context: Context, openers: Iterable[tuple[str, Opener]] | None = None) -> None:
+        self.context = context
         chosen = every_companion() if openers is None else openers
-        places = [_Place(name, opener, around) for name, opener in chosen]
-        self._places = [place for place in places if place.wanted]
+        supervised = [_Supervised(name, opener, context) for name, opener in chosen]
+        self._supervised = [one for one in supervised if one.wanted]
 
     @property
     def names(self) -> list[str]:
         """Those that are open now, in order."""
-        return [place.name for place in self._places if place.companion is not None]
+        return [one.name for one in self._supervised if one.companion is not None]
 
     def find(self, name: str) -> Companion | None:
         """The companion of that name where it is open."""
-        return next((place.companion for place in self._places if place.name == name), None)
+        return next((one.companion for one in self._supervised if one.name == name), None)
 
     def enrich(self, batch: Batch, now_ms: int) -> Batch:
         """`batch` with what all of them know."""
-        for place in self._places:
-            batch = place.enrich(batch, now_ms)
+        for one in self._supervised:
+            batch = one.enrich(batch, now_ms)
         return batch
 
     def close(self) -> None:
         """Close all of them; safe to repeat."""
-        for place in self._places:
-            place.close()
+        for one in self._supervised:
+            one.close()

@@ -37,8 +37,6 @@ from tocsin.telemetry.metrics import OwnMetrics
 from tocsin.terminal.api_feed import CHARTED
 from tocsin.terminal.look import Detail, Look
 
-# The `/metrics` of an agent as a source of readings, for whoever looks at a node from outside and without a brain.
-
 TIMEOUT_S = 5.0
 
 
@@ -210,9 +208,9 @@ class NodeFeed:
             "events": [f"{to_iso(one.at_ms)[:19]} {one.kind.value} {one.code}: {one.message}" for one in events],
             "processes": [f"{owner.pid} {owner.process}: {owner.label}" for owner in reading.owners],
         }
-        told = {title: lines for title, lines in sections.items() if lines}
+        shown = {title: lines for title, lines in sections.items() if lines}
         summary = self._summary(uuid, self._clock.now_ms())
-        return Detail(summary, past, looks * self._interval_s, reading.values, told)
+        return Detail(summary, past, looks * self._interval_s, reading.values, shown)
 
     def approve(self, decision_id: str) -> None:
         raise Conflict(f"decision {decision_id}: there is no brain here that could carry it out")
@@ -241,10 +239,10 @@ def local_feed(settings: Settings, source_name: str, clock: Clock, interval_s: f
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tocsin-top-"))
         source = open_source(source_name, settings, clock)
         stack.callback(source.close)
-        around = Context(apart(settings, Path(folder)), clock, OwnMetrics(), source.name)
-        beside = Companions(around, [(name, find_companion(name)) for name in BESIDE])
+        context = Context(apart(settings, Path(folder)), clock, OwnMetrics(), source.name)
+        beside = Companions(context, [(name, find_companion(name)) for name in BESIDE])
         stack.callback(beside.close)
-        blind = settings.agent.kernel_log != "off" and around.is_this_node and "kernel_log" not in beside.names
+        blind = settings.agent.kernel_log != "off" and context.is_this_node and "kernel_log" not in beside.names
         notes = ["the kernel log cannot be read: no XIDs"] if blind else []
         return NodeFeed(
             f"this node ({source.name})",

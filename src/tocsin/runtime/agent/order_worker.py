@@ -1,4 +1,8 @@
-"""The agent's hands: takes the brain's orders for this node, carries out what it allows, and gives it all back."""
+"""Takes the brain's orders for this node, carries out what the node allows, and gives it all back.
+
+With it is what it needs of the node: power limits with a time box on every call, so that a driver that hangs on one
+GPU holds up that GPU's orders alone, and what a reset asks of the machine.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +39,6 @@ from tocsin.http_client import ClientTls
 from tocsin.runtime.agent.companions import Companions
 from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics
-
-# Limits of GPUs with a time box on every call: a driver that hangs on one GPU holds up that GPU's orders alone.
 
 T = TypeVar("T")
 
@@ -113,11 +115,9 @@ def _tried(call: Callable[[NvmlLimits], T], port: NvmlLimits) -> tuple[T | None,
         return None, failure
 
 
-# What a reset of a GPU needs of the machine: who holds it open, the agent's release file, the driver's own tool.
-
 _DEVICE = re.compile(r"^/dev/nvidia(\d+|ctl|-uvm|-uvm-tools|-modeset|-caps/.+)$")
 _WITH_FABRIC = re.compile(rf"{_DEVICE.pattern}|^/dev/nvidia-nvswitch(\d+|ctl)$")
-LOOK_SECONDS_RESET_MACHINE = 1.0
+RELEASE_LOOK_SECONDS = 1.0
 SHOWN = 300
 
 
@@ -184,7 +184,7 @@ class ResetMachine:
         return sorted(f"{_name(folder)} ({folder.name})" for folder in running if _holds(folder, devices))
 
     def pause(self) -> bool:
-        return self._clock.monotonic() < self._until and not self._ended.wait(LOOK_SECONDS_RESET_MACHINE)
+        return self._clock.monotonic() < self._until and not self._ended.wait(RELEASE_LOOK_SECONDS)
 
     def reset(self, gpus: Sequence[str], *, dry: bool) -> str:
         command = [*self._command, "-r", "-i", ",".join(gpus)]
@@ -386,7 +386,7 @@ def wanted(settings: Settings) -> bool:
     return bool(settings.node.allow) or any(settings.node.marker_folder.glob("*.limit.json"))
 
 
-def open_actuator(
+def open_order_worker(
     settings: Settings,
     clock: Clock,
     own: OwnMetrics,
@@ -406,8 +406,8 @@ def open_actuator(
     hooks: HookPort = AgentHooks(companions, clock)
     rules = NodeRules(host, frozenset(node.allow), thermal_settings(node), node.arm_seconds, node.dry_run)
     folder = MarkerFolder(node.marker_folder)
-    keeper = LimitWriter(port, folder, clock, boot_id(), _counted(own))
-    worker = NodeWorker(rules, Ports(port, hooks, machine, pool.submit), keeper, folder, clock)
+    limit_writer = LimitWriter(port, folder, clock, boot_id(), _counted(own))
+    worker = NodeWorker(rules, Ports(port, hooks, machine, pool.submit), limit_writer, folder, clock)
     link = _link(settings, host, transport)
     return Actuator(worker, link, node.poll_seconds, clock, own, ended, pool)
 

@@ -71,7 +71,7 @@ class Agent:
         self._clock = clock
         self._interval = wanted.interval_seconds
         self._patience = wanted.push_timeout_seconds + 1.0
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._gpus: dict[str, Gpu] = {}
         self.exporter = FleetCollector(clock, max(EXPORT_INTERVALS * wanted.interval_seconds, MIN_EXPORT_SECONDS))
         self.registry.register(self.exporter)
@@ -82,8 +82,8 @@ class Agent:
             self.spool, self.uplink = _open_push(settings, clock, self.own, transport)
         self._alarm = threading.Event()
         self._spooled = threading.Event()
-        around = Context(settings, clock, self.own, source.name, self._alarm.set)
-        self.companions = Companions(around, companions)
+        context = Context(settings, clock, self.own, source.name, self._alarm.set)
+        self.companions = Companions(context, companions)
 
     def tick(self) -> Batch:
         """Read once and push; returns what was read, without what could not be used."""
@@ -219,8 +219,8 @@ class Agent:
             self.own.count("tocsin_dropped_total", len(problems), what="value", reason="implausible")
         for problem in problems:
             metric = problem.split(" ", 1)[0]
-            if metric not in self._told:
-                self._told.add(metric)
+            if metric not in self._warned:
+                self._warned.add(metric)
                 _log.warning("value cannot be used (said once per metric)", gpu=reading.gpu.uuid, problem=problem)
         return cleaned
 
@@ -300,12 +300,12 @@ def serve(settings: Settings, name: str, clock: Clock, stop: Stop, announce: Cal
         announce(f"metrics: {server.url}")
         if agent.uplink is not None:
             announce(f"pushing to {settings.agent.push_url}")
-        if agent.companions.around.is_this_node and _needs_hands(settings):
-            from tocsin.runtime.agent.order_worker import open_actuator
+        if agent.companions.context.is_this_node and _takes_orders(settings):
+            from tocsin.runtime.agent.order_worker import open_order_worker
 
-            hands = open_actuator(settings, clock, own, agent.companions)
-            stack.callback(hands.close)
-            hands.start()
+            order_worker = open_order_worker(settings, clock, own, agent.companions)
+            stack.callback(order_worker.close)
+            order_worker.start()
             announce(f"allowed on this node: {', '.join(settings.node.allow) or 'nothing'}")
         manager = ServiceManager()
         stack.callback(manager.stopping)
@@ -313,6 +313,6 @@ def serve(settings: Settings, name: str, clock: Clock, stop: Stop, announce: Cal
         agent.run(Watched(stop, manager, clock))
 
 
-def _needs_hands(settings: Settings) -> bool:
+def _takes_orders(settings: Settings) -> bool:
     """Whether anything is allowed on this node, or an earlier agent left a limit to be given back."""
     return bool(settings.node.allow) or any(settings.node.marker_folder.glob("*.limit.json"))

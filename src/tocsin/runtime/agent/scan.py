@@ -27,8 +27,6 @@ from tocsin.runtime.agent.companions import Companions, Context, find_companion
 from tocsin.runtime.agent.sources import open_source
 from tocsin.telemetry.metrics import OwnMetrics
 
-# `tocsin scan` on this node: opens the source that the settings name and the kernel log, and looks once.
-
 BESIDE = ("kernel_log", "attribution")
 """Companions that have something to say within seconds."""
 
@@ -44,10 +42,10 @@ def scan_node(
     source = open_source(source_name, settings, clock)
     try:
         with tempfile.TemporaryDirectory(prefix="tocsin-scan-") as folder:
-            around = Context(apart(settings, Path(folder)), clock, OwnMetrics(), source.name)
-            beside = Companions(around, [(name, find_companion(name)) for name in BESIDE])
+            context = Context(apart(settings, Path(folder)), clock, OwnMetrics(), source.name)
+            beside = Companions(context, [(name, find_companion(name)) for name in BESIDE])
             try:
-                wanted = settings.agent.kernel_log != "off" and around.is_this_node
+                wanted = settings.agent.kernel_log != "off" and context.is_this_node
                 blind = ("the kernel log",) if wanted and "kernel_log" not in beside.names else ()
                 report = scan(source, rules, clock, pause, enrich=recent(beside, back_ms))
                 return replace(report, blind=blind)
@@ -230,11 +228,11 @@ def standing_xids(readings: Collection[Reading], events: Iterable[Event], xids: 
 
     Such a gauge is never cleared: what it shows at the first look may be of a moment ago or of last month.
     """
-    told = {(event.gpu, event.code) for event in events if event.kind is EventKind.XID}
+    seen_xids = {(event.gpu, event.code) for event in events if event.kind is EventKind.XID}
     several = len({reading.gpu.host for reading in readings}) > 1
     for reading in readings:
         gpu, code = reading.gpu, int(reading.values.get(_LAST_XID, 0))
-        if xids.of(code).severity is not Severity.CRITICAL or told & {(gpu.uuid, code), (gpu.parent, code)}:
+        if xids.of(code).severity is not Severity.CRITICAL or seen_xids & {(gpu.uuid, code), (gpu.parent, code)}:
             continue
         name = f"GPU {gpu.uuid if gpu.index is None else gpu.index}{f'/{gpu.mig_profile}' if gpu.is_mig else ''}"
         where = f"{gpu.host} {name}" if several else name

@@ -1,7 +1,9 @@
-"""Follows the journal and shows what is worth a mark, at each place once and in order.
+"""Shows entries of the journal as annotations above charts, at each target once and in order.
 
-How far each place has come is kept in a file beside the journal: a restart goes on from there. At a place that does not
-answer, marks wait in the journal; no other place waits for it.
+Executed actions, incidents, pauses, the breaker and models that come into service are annotated. A beginning is an
+annotation at its instant; its end is one over the whole span. Open spans are a fold of the journal, so that a
+restart loses none. How far each target has come is in a file beside the journal: a restart goes on from there. At a
+target that does not answer, annotations wait in the journal; no other target waits for it.
 """
 
 from __future__ import annotations
@@ -30,11 +32,7 @@ from tocsin.store.annotations import KeepsAnnotations
 from tocsin.store.port import StoreRejected, StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics
 
-# Entries of the journal as marks: executed actions, incidents, pauses, the breaker, models that come into service. A
-# beginning is a mark at its instant; its end is one over the whole span. The spans that are open are a fold of the
-# journal, so that a restart loses none.
-
-MARKED = frozenset(
+ANNOTATED = frozenset(
     {
         EntryKind.EXECUTION_STARTED,
         EntryKind.OUTCOME,
@@ -47,7 +45,7 @@ MARKED = frozenset(
         EntryKind.MODEL_IN_SERVICE,
     }
 )
-"""Kinds of entries that become marks."""
+"""Kinds of entries that become annotations."""
 
 DecisionOf = Callable[[str], Decision | None]
 """A decision by its id; None where it is no longer listed."""
@@ -66,20 +64,20 @@ class _Open:
 
 
 @dataclass(slots=True)
-class SpanFold:
-    """Turns entries, in the order of the journal, into marks."""
+class AnnotationMaker:
+    """Turns entries, in the order of the journal, into annotations."""
 
     decision_of: DecisionOf
     subject_of: SubjectOf
     open: dict[str, _Open] = field(default_factory=dict)
 
     def recall(self, entries: Iterable[Entry]) -> None:
-        """Take up the spans that were open: `entries` are the ones that were made into marks before."""
+        """Take up the spans that were open: `entries` are the ones that were made into annotations before."""
         for entry in entries:
-            self.mark(entry)
+            self.annotation_of(entry)
 
-    def mark(self, entry: Entry) -> Annotation | None:
-        """The mark of `entry`; None where there is nothing to show."""
+    def annotation_of(self, entry: Entry) -> Annotation | None:
+        """The annotation of `entry`; None where there is nothing to show."""
         kind = EntryKind(entry.kind)
         if kind in (EntryKind.EXECUTION_STARTED, EntryKind.OUTCOME):
             return self._of_decision(entry)
@@ -87,7 +85,7 @@ class SpanFold:
             return self._begins(entry, kind)
         if kind in (EntryKind.INCIDENT_CLOSED, EntryKind.RESUME, EntryKind.BREAKER_RESET):
             return self._ends(entry, kind)
-        return _mark(entry, f"Model {entry.payload.get('version', '')} came into service.")
+        return _annotation(entry, f"Model {entry.payload.get('version', '')} came into service.")
 
     def _of_decision(self, entry: Entry) -> Annotation | None:
         decision = self.decision_of(str(entry.payload.get("decision", "")))
@@ -99,15 +97,15 @@ class SpanFold:
             text = (
                 f"{str(outcome.get('status', '')).capitalize()}: {action} by {outcome.get('executor', '')}. {sentence}"
             )
-        return _mark(entry, text.strip(), None if decision is None else decision.subject, action=action)
+        return _annotation(entry, text.strip(), None if decision is None else decision.subject, action=action)
 
     def _begins(self, entry: Entry, kind: EntryKind) -> Annotation:
-        name, text, subject = str(kind), _told(entry, kind), None
+        name, text, subject = str(kind), _beginning(entry, kind), None
         if kind is EntryKind.INCIDENT_OPENED:
             name = str(entry.payload.get("id", ""))
             subject = self.subject_of(name)
         self.open[name] = _Open(entry.at_ms, text, subject, entry.simulated)
-        return _mark(entry, text, subject)
+        return _annotation(entry, text, subject)
 
     def _ends(self, entry: Entry, kind: EntryKind) -> Annotation | None:
         name = {EntryKind.RESUME: str(EntryKind.PAUSE), EntryKind.BREAKER_RESET: str(EntryKind.BREAKER_TRIPPED)}.get(
@@ -117,17 +115,17 @@ class SpanFold:
         if begun is None:
             return None
         text = f"{begun.text} Ended by {entry.actor}."
-        return _mark(entry, text, begun.subject, begun=begun)
+        return _annotation(entry, text, begun.subject, begun=begun)
 
 
-def _told(entry: Entry, kind: EntryKind) -> str:
+def _beginning(entry: Entry, kind: EntryKind) -> str:
     if kind is EntryKind.INCIDENT_OPENED:
         return str(entry.payload.get("sentence", ""))
     what = "Actions paused" if kind is EntryKind.PAUSE else "Breaker tripped"
     return f"{what} by {entry.actor}: {entry.payload.get('reason', '')}".rstrip(".") + "."
 
 
-def _mark(
+def _annotation(
     entry: Entry, text: str, subject: Subject | None = None, *, action: str = "", begun: _Open | None = None
 ) -> Annotation:
     host = gpu = pool = ""
@@ -150,11 +148,6 @@ def _mark(
     )
 
 
-# Where marks go: Grafana's own store of annotations, and a store that keeps marks beside its readings. Grafana's API
-# has no key for an annotation: the same one posted twice is two. Where it is not certain whether a post arrived, the
-# tag that names the entry is looked for first. API: https://grafana.com/docs/grafana/latest/developers/
-# http_api/annotations/ (release 8 to 13).
-
 PATH = "/api/annotations"
 TAG = "tocsin"
 """The tag that the dashboards filter by."""
@@ -165,12 +158,12 @@ _REFUSED = frozenset({400, 413, 422})
 
 
 class AnnotationTarget(Protocol):
-    """One receiver of marks; expected failures come back as a delivery."""
+    """One receiver of annotations; expected failures come back as a delivery."""
 
     name: str
 
-    def put(self, mark: Annotation, doubtful: bool) -> Delivery:
-        """Show `mark`, one try; `doubtful` says that an earlier try may have arrived."""
+    def put(self, annotation: Annotation, doubtful: bool) -> Delivery:
+        """Show `annotation`, one try; `doubtful` says that an earlier try may have arrived."""
         ...
 
     def close(self) -> None:
@@ -179,7 +172,12 @@ class AnnotationTarget(Protocol):
 
 
 class GrafanaTarget:
-    """Posts annotations of the whole organisation, which every dashboard can show."""
+    """Posts annotations of the whole organisation, which every dashboard can show.
+
+    Grafana's API has no key for an annotation: the same one posted twice is two. Where it is not certain whether a post
+    arrived, the tag that names the entry is looked for first. API: https://grafana.com/docs/grafana/latest/developers/
+    http_api/annotations/ (release 8 to 13).
+    """
 
     name = "grafana"
 
@@ -193,23 +191,23 @@ class GrafanaTarget:
             proxies=True,
         )
 
-    def put(self, mark: Annotation, doubtful: bool) -> Delivery:
-        if mark.simulated and not self._settings.simulated:
+    def put(self, annotation: Annotation, doubtful: bool) -> Delivery:
+        if annotation.simulated and not self._settings.simulated:
             return Delivery(True, "simulated", 0)
         try:
-            if doubtful and self._has(mark):
+            if doubtful and self._has(annotation):
                 return Delivery(True, "was there", 1)
-            answer = self._client.post(PATH, json=annotation(mark))
+            answer = self._client.post(PATH, json=grafana_json(annotation))
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             return Delivery(False, f"cannot connect: {type(error).__name__}", 1)
         except httpx2.HTTPError as error:
             return Delivery(False, f"no answer: {type(error).__name__}", 1, certain=False)
         return _judged(answer)
 
-    def _has(self, mark: Annotation) -> bool:
+    def _has(self, annotation: Annotation) -> bool:
         """Whether the annotation is there. Raises HTTPError where that cannot be told."""
-        span = {"from": mark.at_ms, "to": (mark.end_ms or mark.at_ms) + 1, "limit": 1}
-        answer = self._client.get(PATH, params={**span, "tags": [TAG, _entry_tag(mark)]})
+        span = {"from": annotation.at_ms, "to": (annotation.end_ms or annotation.at_ms) + 1, "limit": 1}
+        answer = self._client.get(PATH, params={**span, "tags": [TAG, _entry_tag(annotation)]})
         answer.raise_for_status()
         return bool(answer.json())
 
@@ -227,31 +225,40 @@ def _judged(answer: httpx2.Response) -> Delivery:
     )
 
 
-def annotation(mark: Annotation) -> dict[str, object]:
-    """`mark` as the API takes it; times are milliseconds since the epoch."""
-    named = {"host": mark.host, "gpu": mark.gpu, "pool": mark.pool, "action": mark.action}
-    tags = [TAG, mark.kind, *(f"{name}:{value}" for name, value in named.items() if value), _entry_tag(mark)]
-    if mark.simulated:
+def grafana_json(annotation: Annotation) -> dict[str, object]:
+    """`annotation` as the API takes it; times are milliseconds since the epoch."""
+    named = {"host": annotation.host, "gpu": annotation.gpu, "pool": annotation.pool, "action": annotation.action}
+    tags = [
+        TAG,
+        annotation.kind,
+        *(f"{name}:{value}" for name, value in named.items() if value),
+        _entry_tag(annotation),
+    ]
+    if annotation.simulated:
         tags.append("simulated")
-    made: dict[str, object] = {"time": mark.at_ms, "tags": tags, "text": clip(clean(mark.text), LONGEST_TEXT)}
-    return made if mark.end_ms is None else made | {"timeEnd": mark.end_ms}
+    made: dict[str, object] = {
+        "time": annotation.at_ms,
+        "tags": tags,
+        "text": clip(clean(annotation.text), LONGEST_TEXT),
+    }
+    return made if annotation.end_ms is None else made | {"timeEnd": annotation.end_ms}
 
 
-def _entry_tag(mark: Annotation) -> str:
-    return f"entry:{mark.key}"
+def _entry_tag(annotation: Annotation) -> str:
+    return f"entry:{annotation.key}"
 
 
 class StoreTarget:
-    """A store that keeps marks; the same mark again changes nothing there."""
+    """A store that keeps annotations; the same mark again changes nothing there."""
 
     name = "store"
 
     def __init__(self, store: KeepsAnnotations) -> None:
         self._store = store
 
-    def put(self, mark: Annotation, doubtful: bool) -> Delivery:  # noqa: ARG002  # a second write changes nothing
+    def put(self, annotation: Annotation, doubtful: bool) -> Delivery:  # noqa: ARG002  # a second write changes nothing
         try:
-            self._store.mark([mark])
+            self._store.mark([annotation])
         except StoreUnavailable as error:
             return Delivery(False, str(error), 1, certain=False)
         except StoreRejected as error:
@@ -265,17 +272,17 @@ class StoreTarget:
 log = structlog.get_logger()
 
 AT_ONCE = 100
-"""Most entries that one look takes for one place: a stop never waits for a long backlog (own choice)."""
+"""Most entries that one look takes for one target: a stop never waits for a long backlog (own choice)."""
 LOOK_SECONDS = 2.0
 """Time between two looks into the journal."""
 
 
 @dataclass(slots=True)
 class _Follower:
-    """One place, and how far it has come; `rest_until` is on the monotonic scale."""
+    """One target, and how far it has come; `rest_until` is on the monotonic scale."""
 
-    place: AnnotationTarget
-    marker: SpanFold
+    target: AnnotationTarget
+    maker: AnnotationMaker
     seq: int
     doubtful: bool = True
     failures: int = 0
@@ -283,12 +290,12 @@ class _Follower:
 
 
 class Annotations:
-    """Shows marks at `places`. `tick` is called from one thread."""
+    """Shows annotations at `targets`. `tick` is called from one thread."""
 
     def __init__(
         self,
         journal: Journal,
-        places: Sequence[AnnotationTarget],
+        targets: Sequence[AnnotationTarget],
         clock: Clock,
         metrics: OwnMetrics,
         decision_of: DecisionOf,
@@ -300,16 +307,17 @@ class Annotations:
         self._path = journal.path.with_name(f"{journal.path.name}.annotations")
         known = self._read()
         self._followers = [
-            self._follower(place, SpanFold(decision_of, subject_of), known.get(place.name)) for place in places
+            self._follower(target, AnnotationMaker(decision_of, subject_of), known.get(target.name))
+            for target in targets
         ]
 
-    def _follower(self, place: AnnotationTarget, marker: SpanFold, known: tuple[int, str] | None) -> _Follower:
-        """A place that is new, or whose file is of another journal, begins with what comes from now on."""
+    def _follower(self, target: AnnotationTarget, maker: AnnotationMaker, known: tuple[int, str] | None) -> _Follower:
+        """A target that is new, or whose file is of another journal, begins with what comes from now on."""
         seq = self._journal.head
         if known is not None and any(e.hash == known[1] for e in self._journal.entries(after=known[0] - 1, limit=1)):
             seq = known[0]
-        marker.recall(entry for entry in self._journal.entries(kinds=MARKED) if entry.seq <= seq)
-        return _Follower(place, marker, seq)
+        maker.recall(entry for entry in self._journal.entries(kinds=ANNOTATED) if entry.seq <= seq)
+        return _Follower(target, maker, seq)
 
     def _read(self) -> dict[str, tuple[int, str]]:
         try:
@@ -329,45 +337,45 @@ class Annotations:
 
     def _follow(self, follower: _Follower) -> None:
         head = self._journal.head
-        for entry in self._journal.entries(after=follower.seq, kinds=MARKED, limit=AT_ONCE):
+        for entry in self._journal.entries(after=follower.seq, kinds=ANNOTATED, limit=AT_ONCE):
             if not self._show(follower, entry):
                 return
             self._done(follower, entry)
-        if not any(True for _ in self._journal.entries(after=follower.seq, kinds=MARKED, limit=1)):
+        if not any(True for _ in self._journal.entries(after=follower.seq, kinds=ANNOTATED, limit=1)):
             follower.seq = max(follower.seq, head)
 
     def _show(self, follower: _Follower, entry: Entry) -> bool:
         """Whether `entry` is done with: shown, nothing to show, or refused for good."""
-        opened = dict(follower.marker.open)
-        mark = follower.marker.mark(entry)
-        if mark is None:
+        opened = dict(follower.maker.open)
+        annotation = follower.maker.annotation_of(entry)
+        if annotation is None:
             return True
-        sent = follower.place.put(mark, follower.doubtful)
+        sent = follower.target.put(annotation, follower.doubtful)
         if not sent.ok and sent.again:
-            follower.marker.open = opened
+            follower.maker.open = opened
             follower.failures += 1
             follower.doubtful = follower.doubtful or not sent.certain
             follower.rest_until = self._clock.monotonic() + pause_seconds(follower.failures)
             self._count(follower, "retried")
-            log.warning("an annotation waits", place=follower.place.name, reason=sent.detail)
+            log.warning("an annotation waits", place=follower.target.name, reason=sent.detail)
             return False
         follower.doubtful, follower.failures = False, 0
         self._count(follower, "written" if sent.ok else "given_up")
         if not sent.ok:
-            log.warning("an annotation was refused", place=follower.place.name, reason=sent.detail)
+            log.warning("an annotation was refused", place=follower.target.name, reason=sent.detail)
         return True
 
     def _done(self, follower: _Follower, entry: Entry) -> None:
         follower.seq = entry.seq
-        known = self._read() | {follower.place.name: (entry.seq, entry.hash)}
+        known = self._read() | {follower.target.name: (entry.seq, entry.hash)}
         fresh = self._path.with_name(f"{self._path.name}.new")
         fresh.write_text(json.dumps(known), encoding="utf-8")
         fresh.replace(self._path)
 
     def _count(self, follower: _Follower, outcome: str) -> None:
-        self._metrics.count("tocsin_annotations_total", place=follower.place.name, outcome=outcome)
+        self._metrics.count("tocsin_annotations_total", place=follower.target.name, outcome=outcome)
 
     def close(self) -> None:
         """Let go of connections."""
         for follower in self._followers:
-            follower.place.close()
+            follower.target.close()

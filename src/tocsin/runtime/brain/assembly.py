@@ -251,12 +251,12 @@ def _count(metrics: OwnMetrics, entries: Sequence[Entry]) -> None:
 
 def open_annotations(brain: Brain) -> Annotations | None:
     """What shows the journal above charts; None where there is no place for it."""
-    settings, places = brain.settings.grafana, list[AnnotationTarget]()
+    settings, targets = brain.settings.grafana, list[AnnotationTarget]()
     if settings.url:
-        places.append(GrafanaTarget(settings))
+        targets.append(GrafanaTarget(settings))
     if isinstance(brain.store, KeepsAnnotations):
-        places.append(StoreTarget(brain.store))
-    if not places:
+        targets.append(StoreTarget(brain.store))
+    if not targets:
         return None
 
     def decision_of(name: str) -> Decision | None:
@@ -265,7 +265,7 @@ def open_annotations(brain: Brain) -> Annotations | None:
     def subject_of(name: str) -> Subject | None:
         return next((incident.root.subject for incident in brain.incidents if incident.id == name), None)
 
-    return Annotations(brain.journal, places, brain.clock, brain.metrics, decision_of, subject_of)
+    return Annotations(brain.journal, targets, brain.clock, brain.metrics, decision_of, subject_of)
 
 
 def _threads(brain: Brain, wake: threading.Event, annotations: Annotations | None) -> list[Periodic]:

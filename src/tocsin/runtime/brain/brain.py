@@ -46,14 +46,14 @@ from tocsin.store.port import Store, StoreUnavailable
 from tocsin.store.upkeep import look_after
 from tocsin.telemetry.metrics import OwnMetrics
 
-# What evaluation changed, as journal entries: findings and incidents that opened, grew or ended. The set of open ones
-# is itself a fold of the journal, so that a restart neither repeats an opening nor loses an end.
-
 _FINDING = TypeAdapter(Finding)
 
 
 class Recorder:
-    """Keeps the journal in step with what is found."""
+    """Journals what an evaluation changed: findings and incidents that opened, grew or ended.
+
+    The set of open ones is itself a fold of the journal, so that a restart neither repeats an opening nor loses an end.
+    """
 
     def __init__(self, journal: Journal, entries: Iterable[Entry]) -> None:
         self._journal = journal
@@ -118,8 +118,8 @@ class Recorder:
             self._open(finding)
         self.findings_opened += len(opened)
         self.incidents_opened += new_incidents
-        kept = self._incidents if keep_gone else {}
-        self._incidents = {**kept, **{incident.id: len(incident.members) for incident in incidents}}
+        before = self._incidents if keep_gone else {}
+        self._incidents = {**before, **{incident.id: len(incident.members) for incident in incidents}}
         return opened
 
     def _incident_entries(self, incidents: Sequence[Incident], keep_gone: bool) -> tuple[list[Draft], int]:

@@ -1,4 +1,7 @@
-"""What is expected of the fleet: models that are due, what fills up, and the record of what was not expected before."""
+"""What is expected of the fleet: models that are due, what fills up, and the record of what was not expected before.
+
+Beside it are what forecasts rest on: the models in service, with how well they still fit, and the hourly past of pools.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,6 @@ from tocsin.runtime.brain.forecasts import FleetForecasts
 from tocsin.store.port import Store, StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics
 
-# What becomes of models in service: promotions go on record, and how well they still fit is measured.
-
 TARGET, DRIFT = "hardware_fault", "model_drift"
 """As `tocsin.forecaster.live.risk` names them; that module loads the models' libraries."""
 EVERY_MS = HOUR
@@ -39,14 +40,14 @@ BACK_MS = 30 * DAY
 class ModelWatch:
     """Level-triggered: whatever put a model into service, be it another process, it is seen and recorded once."""
 
-    def __init__(self, shelf: ModelRegistry, store: Store, journal: Journal, metrics: OwnMetrics) -> None:
-        self._shelf = shelf
+    def __init__(self, registry: ModelRegistry, store: Store, journal: Journal, metrics: OwnMetrics) -> None:
+        self._registry = registry
         self._store = store
         self._journal = journal
         self._metrics = metrics
         self._last_ms: int | None = None
-        told = list(journal.entries(kinds={EntryKind.MODEL_IN_SERVICE}))
-        self._told = {(str(entry.payload["version"]), int(str(entry.payload["served_ms"]))) for entry in told}
+        recorded = list(journal.entries(kinds={EntryKind.MODEL_IN_SERVICE}))
+        self._recorded = {(str(entry.payload["version"]), int(str(entry.payload["served_ms"]))) for entry in recorded}
 
     def look(self, made: Sequence[Prediction], now_ms: int) -> None:
         """After a forecast: `made` is what it said."""
@@ -70,18 +71,18 @@ class ModelWatch:
 
     def _record(self) -> None:
         before = PRIOR
-        for served in self._shelf.history():
-            if (served.version, served.at_ms) not in self._told:
+        for served in self._registry.history():
+            if (served.version, served.at_ms) not in self._recorded:
                 payload: dict[str, object] = {"version": served.version, "before": before, "served_ms": served.at_ms}
                 payload |= self._about(served.version)
                 self._journal.append(EntryKind.MODEL_IN_SERVICE, payload, actor=served.actor)
-                self._told.add((served.version, served.at_ms))
+                self._recorded.add((served.version, served.at_ms))
             before = served.version
 
     def _about(self, version: str) -> dict[str, object]:
         """What the card says; nothing but why, where it is gone or damaged: a promotion goes on record all the same."""
         try:
-            card = self._shelf.card(version)
+            card = self._registry.card(version)
         except InputError as error:
             return {"because": [str(error)]}
         return {
@@ -100,8 +101,6 @@ class ModelWatch:
         if matured.error is not None:
             self._metrics.set("tocsin_model_calibration_error", matured.error)
 
-
-# The hourly past of every pool, kept while the brain runs and read back from the store at its start.
 
 KEPT_MS = 35 * DAY
 """Five weeks: the week's course needs four."""
@@ -236,7 +235,7 @@ class Expectations:
         made = self._filling.predictions(now_ms)
         try:
             self._forecasts.put(made, FILLING)
-            self._tell(made, before)
+            self._record_news(made, before)
         except TocsinError as error:
             self._metrics.count("tocsin_forecast_failures_total")
             log.warning("what fills up was not put on record", error=str(error))
@@ -255,7 +254,7 @@ class Expectations:
         self._metrics.observe("tocsin_forecast_seconds", self._clock.monotonic() - begun, model="all")
         self._metrics.count("tocsin_forecast_failures_total", self._forecasts.failed - self._failed_before)
         self._failed_before = self._forecasts.failed
-        self._tell(made, before)
+        self._record_news(made, before)
         self._models.look(made, now_ms)
 
     def _observe_pools(
@@ -278,12 +277,12 @@ class Expectations:
     def _ahead(self, now_ms: int) -> set[tuple[Subject, str]]:
         return {(p.subject, p.target) for p in self._forecasts.current(now_ms) if _warns(p)}
 
-    def _tell(self, made: Sequence[Prediction], before: set[tuple[Subject, str]]) -> None:
+    def _record_news(self, made: Sequence[Prediction], before: set[tuple[Subject, str]]) -> None:
         """Put on record what was not expected before."""
         for prediction in made:
             self._metrics.count("tocsin_predictions_total", status=prediction.status)
         fresh = [p for p in made if _warns(p) and (p.subject, p.target) not in before]
-        self._journal.append_many([(EntryKind.PREDICTION, _told(p), p.simulated) for p in fresh])
+        self._journal.append_many([(EntryKind.PREDICTION, _payload(p), p.simulated) for p in fresh])
 
 
 def _warns(prediction: Prediction) -> bool:
@@ -291,7 +290,7 @@ def _warns(prediction: Prediction) -> bool:
     return prediction.is_ahead or (prediction.status in WARNINGS and prediction.eta_ms is None)
 
 
-def _told(prediction: Prediction) -> dict[str, object]:
+def _payload(prediction: Prediction) -> dict[str, object]:
     return {
         "id": prediction.id,
         "subject": prediction.subject.key,

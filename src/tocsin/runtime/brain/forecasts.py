@@ -100,8 +100,8 @@ class FleetForecasts:
     def put(self, made: Sequence[Prediction], model: str) -> None:
         """Take what `model` says now; what it said before and says no more is taken back."""
         with self._lock:
-            kept = {_key(prediction) for prediction in made}
-            self._newest = {key: p for key, p in self._newest.items() if p.model != model or key in kept}
+            keys = {_key(prediction) for prediction in made}
+            self._newest = {key: p for key, p in self._newest.items() if p.model != model or key in keys}
         self._keep(list(made))
 
     def _part(self, gpus: Sequence[Gpu], now_ms: int) -> list[Prediction]:

@@ -93,7 +93,7 @@ class Managers:
         with self._lock:
             seen = [one for at, one in self._work.values() if now - at <= WORK_SECONDS]
         return WorkloadSeen(
-            {name: told for one in seen for name, told in one.facts.items()},
+            {name: fact for one in seen for name, fact in one.facts.items()},
             {name: budget for one in seen for name, budget in one.budgets.items()},
             {host: room for one in seen for host, room in one.rooms.items()},
         )

@@ -45,23 +45,23 @@ class Planner:
         self._last: tuple[Intent, ...] = ()
         self._since: dict[tuple[str, str], int] = {}
 
-    def look(self, state: FleetState, sight: PlanInputs, now_ms: int) -> tuple[list[Finding], Foresight]:
+    def look(self, state: FleetState, inputs: PlanInputs, now_ms: int) -> tuple[list[Finding], Foresight]:
         """What is to be done now, as causes that guards can look for, and what decisions are told."""
         settings, wanted = self._settings, frozenset(self._settings.follow)
         facility = settings.facility_watts or math.inf
         power = PowerBudget(facility, settings.rack_watts)
-        means = PlanDependencies(limits_of(settings), policy_of(settings), power, sight.demands)
-        past = _past(self._last, sight.controls)
-        made = follow(state, wanted | _asked_for(sight.active), means, past)
+        dependencies = PlanDependencies(limits_of(settings), policy_of(settings), power, inputs.demands)
+        past = _past(self._last, inputs.controls)
+        made = follow(state, wanted | _asked_for(inputs.active), dependencies, past)
         intents = tuple(one for one in made.intents if one.rule in {RULES[name] for name in wanted})
-        standing = {(one.rule, one.subject.key) for one in sight.active}
+        standing = {(one.rule, one.subject.key) for one in inputs.active}
         # A limit that stands is no news: a new brain would give it back before its second look.
         known = {one.key for one in self._last} | standing | {(RULES["power"], cap.subject.key) for cap in past.caps}
         agreed = [one for one in intents if one.key in known]
         self._since = {one.key: self._since.get(one.key, now_ms) for one in agreed}
         self._last = intents
-        found = [one.as_finding(self._since[one.key], now_ms, sight.owners.get(one.work, ())) for one in agreed]
-        return found, Foresight({one.key: one.parameters for one in agreed}, state, made.plans, means.limits)
+        found = [one.as_finding(self._since[one.key], now_ms, inputs.owners.get(one.work, ())) for one in agreed]
+        return found, Foresight({one.key: one.parameters for one in agreed}, state, made.plans, dependencies.limits)
 
 
 class PlanWatch:
@@ -78,8 +78,8 @@ class PlanWatch:
         now_ms = brain.clock.now_ms()
         state = live_state(brain, now_ms)
         demands = tuple(demand_of(brain.forecasts.current(now_ms), state))
-        sight = PlanInputs(demands, brain.actions.controls(), tuple(brain.active), _owners(brain))
-        brain.proposals.put(*self._planner.look(state, sight, now_ms))
+        inputs = PlanInputs(demands, brain.actions.controls(), tuple(brain.active), _owners(brain))
+        brain.proposals.put(*self._planner.look(state, inputs, now_ms))
 
 
 def _asked_for(active: Iterable[Finding]) -> frozenset[str]:

@@ -49,7 +49,7 @@ def _in_own_process(settings: Settings, version: str, start_ms: int, end_ms: int
 
 
 class Retrainer:
-    """Level-triggered: a training is due where the newest version of the shelf is older than the interval.
+    """Level-triggered: a training is due where the newest version of the registry is older than the interval.
 
     A fleet with too few faults is tried again after the interval, not at every tick.
     """
@@ -79,20 +79,20 @@ class Retrainer:
             version = f"{forecast.retrain_model}-{to_iso(now)[:19].replace(':', '')}"
             begin_ms = now - int(forecast.retrain_days * DAY)
             try:
-                told = self._run(self._settings, version, begin_ms, now)
+                report = self._run(self._settings, version, begin_ms, now)
             except (TocsinError, BrokenProcessPool) as error:
                 self._metrics.count("tocsin_model_trainings_total", outcome="failed")
                 log.warning("no model was trained", error=str(error))
                 return
-        self._metrics.count("tocsin_model_trainings_total", outcome="promoted" if told.promoted else "shelved")
-        log.info("a model was trained", version=told.version, promoted=told.promoted, because=list(told.because))
+        self._metrics.count("tocsin_model_trainings_total", outcome="promoted" if report.promoted else "shelved")
+        log.info("a model was trained", version=report.version, promoted=report.promoted, because=list(report.because))
 
     def _newest_ms(self) -> int:
-        shelf = ModelRegistry(self._settings.forecast.models)
+        registry = ModelRegistry(self._settings.forecast.models)
         made = []
-        for version in shelf.versions():
+        for version in registry.versions():
             try:
-                made.append(shelf.card(version).created_ms)
+                made.append(registry.card(version).created_ms)
             except TocsinError:
                 continue  # a damaged version is no reason to train without end, nor never
         return max(made, default=0)
