@@ -9,8 +9,10 @@ from typing import Any
 from tocsin.actions.loop.execution import INTERRUPTED, Threads
 from tocsin.actions.loop.loop import ActionLoop
 from tocsin.actions.loop.routing import Routing, build_routing
+from tocsin.actions.model.codec import dump_decision
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.config.settings import ActionSettings
+from tocsin.domain.action_parameters import encode
 from tocsin.domain.clock import HOUR
 from tocsin.domain.decision import Decision, DecisionState, OutcomeStatus
 from tocsin.domain.finding import ActionKind
@@ -249,3 +251,26 @@ def test_a_brain_that_lost_its_lease_goes_on_with_nothing() -> None:
     world.active = True
     world.step()
     assert len(world.executor.done) == calls + 1
+
+
+def test_what_cannot_be_read_is_denied_once_and_the_loop_goes_on() -> None:
+    """As a journal of another version, or of another hand, may have it."""
+    world = World(settings(mode="propose"))
+    world.break_gpu("GPU-0-0")
+    world.step()
+    waiting = world.only().decision
+    texts = encode(waiting.parameters) | {"deadline_ms": "soon", "colour": "red"}
+    world.journal.append(EntryKind.DECISION, dump_decision(waiting) | {"parameters": texts})
+    world.restart()
+    world.loop.operator.approve(waiting.id, "ann")
+    world.break_gpu("GPU-1-0")
+    world.step()
+    status = next(one for one in world.loop.statuses() if one.decision.id == waiting.id)
+    assert (status.state, status.reason) == (
+        DecisionState.REJECTED,
+        "deadline_ms = 'soon' is no instant in milliseconds",
+    )
+    assert encode(status.decision.parameters) == texts
+    assert not world.executor.done
+    actions = [one for one in world.loop.statuses() if one.decision.action is not ActionKind.NOTIFY]
+    assert {one.decision.subject.name for one in actions} == {"GPU-0-0", "GPU-1-0"}
