@@ -1,4 +1,4 @@
-"""The board of orders of a brain that was put together from settings."""
+"""The order queue of a brain that was put together from settings."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def test_a_brain_with_a_new_journal_is_followed_after_the_old_one(tmp_path: Path
     assert epochs == [T0, T0 + MINUTE, T0 + 2 * MINUTE]
 
 
-def test_the_board_sees_the_nodes_that_the_managers_see(tmp_path: Path) -> None:
+def test_the_queue_sees_the_nodes_that_the_managers_see(tmp_path: Path) -> None:
     running = open_brain(settings_in(tmp_path), ManualClock(T0))
-    managers, board = running.brain.managers, running.brain.orders.queue
-    assert board.nodes() == {}
-    assert board.nodes == managers.nodes
+    managers, queue = running.brain.managers, running.brain.orders.queue
+    assert queue.nodes() == {}
+    assert queue.nodes == managers.nodes
     running.stop()
 
 

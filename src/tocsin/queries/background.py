@@ -1,4 +1,4 @@
-"""Long reckonings for people who look: each in a process of its own, bounded in time, its answer kept for a while."""
+"""Long calculations for queries: each in a process of its own, bounded in time, its answer kept for a while."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ P = TypeVar("P")
 R = TypeVar("R")
 
 AT_ONCE = 2
-"""Reckonings that may run side by side: each takes a core."""
+"""Calculations that may run side by side: each takes a core."""
 _NICE = 10
 """They give way to all that the service does itself."""
 
@@ -32,7 +32,7 @@ class Made(Generic[R]):
 
 
 @dataclass
-class _Task:
+class _Calculation:
     """`ended_s` is on the monotonic clock; `error` says why there is no `made`."""
 
     done: threading.Event = field(default_factory=threading.Event)
@@ -42,10 +42,10 @@ class _Task:
 
 
 class BackgroundTasks:
-    """One reckoning by each name at a time; safe to use from several threads.
+    """One calculation of each name at a time; safe to use from several threads.
 
     An answer is given for `keep_s` seconds; after that the old one is given once more while the new one is made. A
-    reckoning that takes longer than `limit_s` is ended. Without `apart` it is done in the caller's thread.
+    calculation that takes longer than `limit_s` is ended. Without `apart` it is done in the caller's thread.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class BackgroundTasks:
         self._apart = apart
         self._wait_s, self._limit_s, self._keep_s = wait_s, limit_s, keep_s
         self._lock = threading.Lock()
-        self._running: dict[str, _Task] = {}
-        self._ended: dict[str, _Task] = {}
+        self._running: dict[str, _Calculation] = {}
+        self._ended: dict[str, _Calculation] = {}
 
     def ask(self, name: str, work: Callable[[P], R], part: Callable[[], P]) -> Made[R]:
         """What `work` makes of `part()`; both it and the answer must be fit to be sent to another process.
@@ -67,7 +67,7 @@ class BackgroundTasks:
             last, job = self._ended.get(name), self._running.get(name)
             fresh = last is not None and self._clock.monotonic() - last.ended_s < self._keep_s
             if not fresh and job is None and len(self._running) < AT_ONCE:
-                job = self._running[name] = _Task()
+                job = self._running[name] = _Calculation()
                 self._start(name, job, work, part)
         if last is not None and (fresh or (last.made is not None and (job is None or not job.done.is_set()))):
             return _answer(last)
@@ -77,35 +77,37 @@ class BackgroundTasks:
             raise Unavailable(f"{name} is being worked out; ask again in a few seconds")
         return _answer(job)
 
-    def _start(self, name: str, job: _Task, work: Callable[[P], R], part: Callable[[], P]) -> None:
+    def _start(self, name: str, job: _Calculation, work: Callable[[P], R], part: Callable[[], P]) -> None:
         if self._apart:
-            threading.Thread(target=self._do, args=(name, job, work, part), name=f"desk-{name}", daemon=True).start()
+            threading.Thread(
+                target=self._do, args=(name, job, work, part), name=f"background-{name}", daemon=True
+            ).start()
         else:
             self._settle(job, lambda: work(part()))
             self._end(name, job)
 
-    def _do(self, name: str, job: _Task, work: Callable[[P], R], part: Callable[[], P]) -> None:
+    def _do(self, name: str, job: _Calculation, work: Callable[[P], R], part: Callable[[], P]) -> None:
         try:
             self._settle(job, lambda: _in_process(work, part(), self._limit_s))
         finally:
             with self._lock:
                 self._end(name, job)
 
-    def _settle(self, job: _Task, make: Callable[[], object]) -> None:
+    def _settle(self, job: _Calculation, make: Callable[[], object]) -> None:
         begun = self._clock.monotonic()
         try:
             job.made = Made(make(), self._clock.monotonic() - begun)
         except TocsinError as error:
             job.error = str(error)
 
-    def _end(self, name: str, job: _Task) -> None:
+    def _end(self, name: str, job: _Calculation) -> None:
         job.ended_s = self._clock.monotonic()
         self._running.pop(name, None)
         self._ended[name] = job
         job.done.set()
 
 
-def _answer(job: _Task) -> Made[Any]:
+def _answer(job: _Calculation) -> Made[Any]:
     if job.made is None:
         raise Unavailable(job.error)
     return job.made

@@ -117,8 +117,8 @@ class Demo:
             settings, self.clock, propose=True, fleet=self.fleet, pools=self.fleet.pools
         )
         self.brain = self.running.brain
-        self.rehearsal = FaultInjector(self.fleet)
-        self.service = BrainService(self.brain, self.rehearsal)
+        self.injector = FaultInjector(self.fleet)
+        self.service = BrainService(self.brain, self.injector)
         self.exporter = FleetCollector(self.clock, EXPORT_INTERVALS * simulation.interval_seconds)
         self.brain.metrics.registry.register(self.exporter)
         self.steps = 0
@@ -130,7 +130,7 @@ class Demo:
         for number, kind in SCRIPT:
             if number == self.steps:
                 self._inject(kind, str((number * 7) % self.settings.simulation.gpus))
-        with self.rehearsal.lock:
+        with self.injector.lock:
             batch = self.fleet.step()
         self.clock.advance(self.fleet.now_ms - self.clock.now_ms())
         self.exporter.update("simulated", batch.readings)

@@ -1,4 +1,4 @@
-"""The board of the fleet, what needs attention and what waiting costs, and the band of a GPU's peers."""
+"""The snapshot of the fleet, what needs attention and what waiting costs, and the band of a GPU's peers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def prediction(one: Reading, chance: float | None, hours: float | None = 2.0, me
     )  # fmt: skip
 
 
-def board(
+def snapshot(
     readings: list[Reading], findings: list[Finding] | None = None, ahead: list[Prediction] | None = None
 ) -> FleetMapSnapshot:
     return snapshot_of(readings, findings or [], ahead or [], T0, 60 * SECOND)
@@ -73,15 +73,15 @@ def listed(
     limit: int = 50,
 ) -> Attention:
     incidents = [incident(one) for one in findings or []]
-    return attention(board(readings, findings, ahead), {}, incidents, ahead or [], COST, price, limit)
+    return attention(snapshot(readings, findings, ahead), {}, incidents, ahead or [], COST, price, limit)
 
 
-# ---------------------------------------------------------------------- the board
+# ---------------------------------------------------------------------- the snapshot
 
 
-def test_the_board_is_by_rack_host_and_index() -> None:
+def test_the_snapshot_is_by_rack_host_and_index() -> None:
     readings = [node(n) for n in (9, 0, 4, 1, 8)]
-    made = board(readings).map
+    made = snapshot(readings).map
     assert [made.uuid[n][-2:] for n in range(5)] == ["00", "01", "04", "08", "09"]
     assert made.hosts == ["node-0", "node-1", "node-2"]
     assert made.racks == ["rack-0", "rack-0", "rack-1"]
@@ -93,7 +93,7 @@ def test_states_and_risks_are_those_of_the_gpu() -> None:
     readings = [node(n) for n in range(4)]
     readings[1] = replace(readings[1], at_ms=T0 - 2 * MINUTE)
     readings[2] = replace(readings[2], values={}, missing={"gpu_power_watts": Missing.LOST})
-    found = board(readings, [finding(readings[3], Severity.WARNING)], [prediction(readings[0], 0.25)])
+    found = snapshot(readings, [finding(readings[3], Severity.WARNING)], [prediction(readings[0], 0.25)])
     assert found.map.state == [0, 1, 4, 2]
     assert found.map.risk == [0.25, None, None, None]
     assert found.map.temperature == [50.0, 50.0, None, 50.0]
@@ -103,7 +103,7 @@ def test_states_and_risks_are_those_of_the_gpu() -> None:
 def test_a_prediction_that_warns_of_nothing_is_no_risk() -> None:
     one = node(0)
     calm = replace(prediction(one, 0.9), status=PredictionStatus.NO_CROSSING)
-    assert board([one], [], [calm]).map.risk == [None]
+    assert snapshot([one], [], [calm]).map.risk == [None]
 
 
 # ---------------------------------------------------------------------- the cost of waiting
@@ -155,7 +155,7 @@ def test_a_host_is_at_risk_with_all_its_jobs() -> None:
     readings = [at_work(node(n), "1" if n < 2 else "2") for n in range(8)]
     host = Subject(SubjectKind.HOST, "node-0", "node-0", "training")
     down = replace(finding(readings[0], Severity.CRITICAL), subject=host)
-    found = attention(board(readings, [down]), {}, [incident(down)], [], COST, FREE, 5)
+    found = attention(snapshot(readings, [down]), {}, [incident(down)], [], COST, FREE, 5)
     assert found.items[0].gpus == 8
 
 
@@ -190,7 +190,7 @@ def test_what_is_expected_of_a_gpu_in_trouble_stands_with_its_trouble() -> None:
 def test_members_of_an_incident_are_not_told_of_again() -> None:
     readings = [replace(node(n), at_ms=T0 - HOUR) for n in range(3)]
     burst = [finding(one, Severity.CRITICAL) for one in readings]
-    found = attention(board(readings, burst), {}, [incident(*burst)], [], COST, FREE, 5)
+    found = attention(snapshot(readings, burst), {}, [incident(*burst)], [], COST, FREE, 5)
     assert [(item.subjects, item.since) for item in found.items] == [(3, to_iso(T0 - HOUR))]
 
 

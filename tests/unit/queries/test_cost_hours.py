@@ -38,14 +38,14 @@ def filled(hours: int, *, silent: dict[int, set[int]] | None = None, gpus: list[
     return store
 
 
-def book(store: Counting, now_ms: int) -> tuple[CostHours, ManualClock, ManualClock]:
+def hours_over(store: Counting, now_ms: int) -> tuple[CostHours, ManualClock, ManualClock]:
     clock, wall = ManualClock(now_ms), ManualClock(T0)
     return CostHours(store, clock, wall), clock, wall
 
 
 def test_finished_hours_are_read_once() -> None:
     store = filled(5)
-    found, _, _ = book(store, START + 5 * HOUR)
+    found, _, _ = hours_over(store, START + 5 * HOUR)
     pages = found.pages(START, START + 5 * HOUR, NODE, 10.0)
     assert (len(pages.hours), pages.empty, pages.wanted, pages.read) == (5, 0, 5, 5)
     assert sum(one.usage.busy for one in pages.hours) == pytest.approx(20.0)
@@ -57,7 +57,7 @@ def test_finished_hours_are_read_once() -> None:
 
 def test_the_newest_hour_is_read_again_as_it_goes_on() -> None:
     store = filled(2)
-    found, clock, wall = book(store, START + HOUR + 31 * MINUTE)
+    found, clock, wall = hours_over(store, START + HOUR + 31 * MINUTE)
     first = found.pages(START, START + 2 * HOUR, NODE, 10.0)
     assert [one.usage.busy for one in first.hours] == pytest.approx([4.0, 2.0])
     clock.advance(30 * MINUTE)
@@ -68,7 +68,7 @@ def test_the_newest_hour_is_read_again_as_it_goes_on() -> None:
 
 def test_a_budget_bounds_the_reading_and_the_next_look_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     store = filled(6)
-    found, _, wall = book(store, START + 6 * HOUR)
+    found, _, wall = hours_over(store, START + 6 * HOUR)
     read = found._hour
     monkeypatch.setattr(found, "_hour", lambda *args: (wall.advance(1000), read(*args))[1])
     first = found.pages(START, START + 6 * HOUR, NODE, 1.5)
@@ -78,14 +78,14 @@ def test_a_budget_bounds_the_reading_and_the_next_look_goes_on(monkeypatch: pyte
 
 
 def test_hours_without_readings_are_empty_and_not_idle() -> None:
-    found, _, _ = book(filled(1), START + 3 * HOUR)
+    found, _, _ = hours_over(filled(1), START + 3 * HOUR)
     pages = found.pages(START - 2 * HOUR, START + 3 * HOUR, NODE, 10.0)
     assert (len(pages.hours), pages.empty, pages.wanted) == (1, 4, 5)
     assert pages.hours[0].usage.idle == 0.0
 
 
 def test_a_gpu_that_falls_silent_for_hours_is_missing_in_them() -> None:
-    found, _, _ = book(filled(5, silent={1: {2, 3}, 2: {0, 1}}), START + 5 * HOUR)
+    found, _, _ = hours_over(filled(5, silent={1: {2, 3}, 2: {0, 1}}), START + 5 * HOUR)
     pages = found.pages(START, START + 5 * HOUR, NODE, 10.0)
     assert [one.usage.missing for one in pages.hours] == pytest.approx([0.0, 0.0, 1.0, 1.0, 0.0])
     assert [one.usage.busy for one in pages.hours] == pytest.approx([3.0, 3.0, 3.0, 3.0, 4.0])
@@ -97,9 +97,9 @@ def test_of_a_large_fleet_a_part_of_each_cell_is_read_and_comes_to_the_same(monk
     for second in range(0, 7200, 30):
         at = START + second * 1000
         store.write(Batch(readings=[reading(one, at, utilization_ratio=0.9, power_watts=300) for one in NODE]))
-    whole = book(store, START + 2 * HOUR)[0].pages(START, START + 2 * HOUR, NODE, 10.0)
+    whole = hours_over(store, START + 2 * HOUR)[0].pages(START, START + 2 * HOUR, NODE, 10.0)
     monkeypatch.setattr(cost_hours, "ROWS", 100)
-    part = book(store, START + 2 * HOUR)[0].pages(START, START + 2 * HOUR, NODE, 10.0)
+    part = hours_over(store, START + 2 * HOUR)[0].pages(START, START + 2 * HOUR, NODE, 10.0)
     assert {one.sampled for one in whole.hours} == {False}
     assert {one.sampled for one in part.hours} == {True}
     for one, other in zip(whole.hours, part.hours, strict=True):
