@@ -23,8 +23,8 @@ from tocsin.actions.model.scope import base_key, hosts_of
 from tocsin.actions.model.sentences import joined, named
 from tocsin.actions.model.status import DecisionStatus, StepReport
 from tocsin.actions.model.view import FleetView
+from tocsin.actions.notifications.channel import Notifier
 from tocsin.actions.notifications.fanout import FanOut, JournalNotifier
-from tocsin.actions.notifications.protocol import Notifier
 from tocsin.domain.action_parameters import NotifyParameters, undone_by
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, DecisionState, Ruling

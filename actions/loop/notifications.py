@@ -12,8 +12,8 @@ from tocsin.actions.model.codec import dump_outcome
 from tocsin.actions.model.decision_log import DecisionLog
 from tocsin.actions.model.deliveries import Done
 from tocsin.actions.model.ledger_entry import LedgerEntry
+from tocsin.actions.notifications.channel import Delivery, Message, Notifier, Phase, message_of, urgency
 from tocsin.actions.notifications.fanout import ChannelQueue, DeliveryJob, FanOut, Item, fan_out_of
-from tocsin.actions.notifications.protocol import Delivery, Message, Notifier, Phase, message_of, urgency
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, Outcome, OutcomeStatus, Ruling
 from tocsin.journal.kinds import EntryKind

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tocsin.actions.notifications.channel import ChannelDependencies, Message, clean, clip
 from tocsin.actions.notifications.delivery import HttpChannel, HttpRequest, to_json
-from tocsin.actions.notifications.protocol import Message
-from tocsin.actions.notifications.registry import ChannelDependencies
-from tocsin.actions.notifications.text import clean, clip
 from tocsin.domain.action_parameters import NotifyParameters
 from tocsin.domain.clock import SECOND, to_iso
 from tocsin.domain.decision import Decision

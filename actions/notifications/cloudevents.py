@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tocsin.actions.notifications.channel import Message
 from tocsin.actions.notifications.delivery import SIGNATURE_HEADER, HttpChannel, HttpRequest, sign, to_json
-from tocsin.actions.notifications.protocol import Message
 from tocsin.actions.notifications.webhook import CLOUDEVENTS_TYPE, NOTIFIED, cloud_event
 from tocsin.domain.clock import to_iso
 

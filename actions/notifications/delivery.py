@@ -14,9 +14,15 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import httpx2
 
-from tocsin.actions.notifications.protocol import Delivery, Message
-from tocsin.actions.notifications.registry import ChannelDependencies
-from tocsin.actions.notifications.text import MessageText, clean, clip, text_of
+from tocsin.actions.notifications.channel import (
+    ChannelDependencies,
+    Delivery,
+    Message,
+    MessageText,
+    clean,
+    clip,
+    text_of,
+)
 from tocsin.domain.clock import MINUTE, SECOND
 from tocsin.http_client import http_client
 

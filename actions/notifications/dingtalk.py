@@ -11,9 +11,8 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 
+from tocsin.actions.notifications.channel import Delivery, Message, clip_bytes, no_mention
 from tocsin.actions.notifications.delivery import HttpAnswer, HttpChannel, HttpRequest, by_code, to_json
-from tocsin.actions.notifications.protocol import Delivery, Message
-from tocsin.actions.notifications.text import clip_bytes, no_mention
 
 TEXT_LIMIT = 8_000
 """Bytes: JSON may double them."""

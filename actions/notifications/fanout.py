@@ -9,10 +9,21 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Protocol, TypeVar
 
+from tocsin.actions.notifications.channel import (
+    Channel,
+    ChannelDependencies,
+    Delivery,
+    Links,
+    Message,
+    Notifier,
+    Phase,
+    build_channel,
+    clean,
+    clip,
+    message_of,
+    urgency,
+)
 from tocsin.actions.notifications.delivery import pause_seconds
-from tocsin.actions.notifications.protocol import Channel, Delivery, Message, Notifier, Phase, message_of, urgency
-from tocsin.actions.notifications.registry import ChannelDependencies, build_channel
-from tocsin.actions.notifications.text import Links, clean, clip
 from tocsin.actions.notifications.webhook import WebhookNotifier, WebhookSender
 from tocsin.config.notify import ChannelSettings
 from tocsin.config.settings import Settings

@@ -12,9 +12,8 @@ import hmac
 from collections.abc import Sequence
 from typing import Any
 
+from tocsin.actions.notifications.channel import Delivery, Message, MessageText, clip_bytes, no_mention
 from tocsin.actions.notifications.delivery import HttpAnswer, HttpChannel, HttpRequest, by_code, to_json
-from tocsin.actions.notifications.protocol import Delivery, Message
-from tocsin.actions.notifications.text import MessageText, clip_bytes, no_mention
 from tocsin.domain.clock import SECOND
 
 BODY_LIMIT = 6_000

@@ -11,9 +11,16 @@ from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import format_datetime
 
-from tocsin.actions.notifications.protocol import Channel, Delivery, Message
-from tocsin.actions.notifications.registry import ChannelDependencies
-from tocsin.actions.notifications.text import Links, clean, clip, text_of
+from tocsin.actions.notifications.channel import (
+    Channel,
+    ChannelDependencies,
+    Delivery,
+    Links,
+    Message,
+    clean,
+    clip,
+    text_of,
+)
 from tocsin.config.notify import ChannelSettings, MailSettings
 from tocsin.domain.clock import SECOND
 from tocsin.domain.errors import InputError

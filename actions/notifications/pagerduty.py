@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tocsin.actions.notifications.channel import Message, clean, clip
 from tocsin.actions.notifications.delivery import HttpChannel, HttpRequest, to_json
-from tocsin.actions.notifications.protocol import Message
-from tocsin.actions.notifications.text import clean, clip
 from tocsin.domain.clock import to_iso
 from tocsin.domain.finding import Severity
 

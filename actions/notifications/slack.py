@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tocsin.actions.notifications.channel import Message, MessageText, clip, no_mention
 from tocsin.actions.notifications.delivery import HttpChannel, HttpRequest, to_json
-from tocsin.actions.notifications.protocol import Message
-from tocsin.actions.notifications.text import MessageText, clip, no_mention
 
 HEADER_LIMIT = 150
 SECTION_LIMIT = 3_000

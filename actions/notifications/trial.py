@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from tocsin.actions.notifications.channel import Delivery, Message, Phase
 from tocsin.actions.notifications.fanout import ChannelQueue, NotifierChannel, build_notifier
-from tocsin.actions.notifications.protocol import Delivery, Message, Phase
 from tocsin.actions.notifications.webhook import WebhookSender
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import HOUR, Clock

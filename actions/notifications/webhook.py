@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tocsin.actions.model.codec import dump_decision
+from tocsin.actions.notifications.channel import Delivery
 from tocsin.actions.notifications.delivery import SIGNATURE_HEADER, HttpRequest, Receiver, sign, to_json
-from tocsin.actions.notifications.protocol import Delivery
 from tocsin.config.settings import WebhookSettings
 from tocsin.domain.clock import Clock, to_iso
 from tocsin.domain.decision import Decision

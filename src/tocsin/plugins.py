@@ -41,7 +41,7 @@ class Kind(StrEnum):
     EXECUTOR = "executor"
     """Carries out decisions: `tocsin.actions.model.executor.Executor`."""
     CHANNEL = "channel"
-    """Tells people: `tocsin.actions.notifications.protocol.Channel`."""
+    """Tells people: `tocsin.actions.notifications.channel.Channel`."""
     STORE = "store"
     """Keeps telemetry: `tocsin.store.port.Store`."""
 

@@ -14,8 +14,7 @@ import httpx2
 import pytest
 from pytest_httpserver import HTTPServer
 
-from tocsin.actions.notifications.protocol import Message, Phase, message_of
-from tocsin.actions.notifications.registry import ChannelDependencies, build_channel
+from tocsin.actions.notifications.channel import ChannelDependencies, Message, Phase, build_channel, message_of
 from tocsin.domain.clock import MINUTE, SECOND, Clock, SystemClock
 from tocsin.domain.finding import Severity
 from tocsin.domain.subject import Subject, SubjectKind

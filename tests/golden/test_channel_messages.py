@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tocsin.actions.notifications.channel import Message, Phase, build_channel, message_of
 from tocsin.actions.notifications.delivery import HttpChannel
 from tocsin.actions.notifications.mail import compose
-from tocsin.actions.notifications.protocol import Message, Phase, message_of
-from tocsin.actions.notifications.registry import build_channel
 from tocsin.actions.notifications.trial import marked_message
 from tocsin.domain.finding import Severity
 from tocsin.domain.subject import Subject, SubjectKind

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tocsin.actions.notifications.protocol import Delivery
+from tocsin.actions.notifications.channel import Delivery
 from tocsin.api.app import create_app
 from tocsin.api.server import ApiServer
 from tocsin.cli.main import cli

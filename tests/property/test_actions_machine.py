@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tocsin.actions.model.catalogue import ACTIONS, Scope, is_disruptive, is_recovery
 from tocsin.actions.model.executor import ExecutionResult
-from tocsin.actions.notifications.protocol import Delivery
+from tocsin.actions.notifications.channel import Delivery
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.decision import Decision, DecisionState, Mode
 from tocsin.domain.errors import TocsinError

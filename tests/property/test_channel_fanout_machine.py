@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tocsin.actions.notifications.protocol import Delivery, Phase
+from tocsin.actions.notifications.channel import Delivery, Phase
 from tocsin.domain.clock import HOUR, MINUTE, SECOND
 from tocsin.domain.finding import ActionKind
 from tocsin_testing.action_world import World

@@ -11,13 +11,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tocsin.actions.notifications.channel import (
+    Message,
+    Phase,
+    build_channel,
+    clean,
+    clip,
+    clip_bytes,
+    message_of,
+    text_of,
+)
 from tocsin.actions.notifications.delivery import HttpChannel, HttpRequest
 from tocsin.actions.notifications.mail import compose
 from tocsin.actions.notifications.pagerduty import SUMMARY_LIMIT
-from tocsin.actions.notifications.protocol import Message, Phase, message_of
-from tocsin.actions.notifications.registry import build_channel
 from tocsin.actions.notifications.slack import HEADER_LIMIT, SECTION_LIMIT
-from tocsin.actions.notifications.text import clean, clip, clip_bytes, text_of
 from tocsin.domain.action_parameters import parameters_of
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind

@@ -11,7 +11,7 @@ from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.status import DecisionStatus, StepReport
 from tocsin.actions.model.view import Confirmations, FleetView, GpuView
-from tocsin.actions.notifications.protocol import Delivery
+from tocsin.actions.notifications.channel import Delivery
 from tocsin.actions.planning.facts import NodeState
 from tocsin.config.settings import ActionSettings
 from tocsin.domain.clock import SECOND, ManualClock

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from tocsin.actions.notifications.channel import ChannelDependencies, Delivery, Links, Message, Phase
 from tocsin.actions.notifications.fanout import ChannelQueue, FanOut
-from tocsin.actions.notifications.protocol import Delivery, Message, Phase
-from tocsin.actions.notifications.registry import ChannelDependencies
-from tocsin.actions.notifications.text import Links
 from tocsin.config.notify import ChannelSettings, NotifySettings
 from tocsin.domain.action_parameters import DecisionContext, NotifyParameters
 from tocsin.domain.clock import HOUR, MINUTE, Clock, ManualClock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tocsin.actions.notifications.protocol import Delivery
+from tocsin.actions.notifications.channel import Delivery
 from tocsin.domain.clock import HOUR
 from tocsin.domain.decision import DecisionState, Mode, OutcomeStatus
 from tocsin.domain.finding import ActionKind

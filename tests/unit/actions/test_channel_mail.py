@@ -14,8 +14,7 @@ import trustme
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, Envelope, LoginPassword
 
-from tocsin.actions.notifications.protocol import Channel, Delivery, Phase
-from tocsin.actions.notifications.registry import ChannelDependencies, build_channel
+from tocsin.actions.notifications.channel import Channel, ChannelDependencies, Delivery, Phase, build_channel
 from tocsin.domain.errors import InputError
 from tocsin_testing.notify_world import DECISION, LINKS, channel_settings, message
 from tocsin_testing.servers import free_port

@@ -7,9 +7,8 @@ import threading
 import pytest
 
 from tocsin.actions.loop.notifications import UNWANTED
+from tocsin.actions.notifications.channel import Delivery, Phase, text_of
 from tocsin.actions.notifications.fanout import ChannelQueue, FanOut, build_notifier, portions, wants
-from tocsin.actions.notifications.protocol import Delivery, Phase
-from tocsin.actions.notifications.text import text_of
 from tocsin.actions.notifications.webhook import WebhookSender
 from tocsin.config.settings import Settings
 from tocsin.domain.action_parameters import NotifyParameters

@@ -19,10 +19,16 @@ from werkzeug import Request, Response
 
 from tocsin.actions.notifications import dingtalk, feishu
 from tocsin.actions.notifications.alertmanager import PATH, alertname, labels_of
+from tocsin.actions.notifications.channel import (
+    ChannelDependencies,
+    Delivery,
+    Message,
+    Phase,
+    build_channel,
+    message_of,
+)
 from tocsin.actions.notifications.cloudevents import RESOLVED, SUMMARISED
 from tocsin.actions.notifications.delivery import LONGEST_REST_SECONDS, SIGNATURE_HEADER, is_valid
-from tocsin.actions.notifications.protocol import Delivery, Message, Phase, message_of
-from tocsin.actions.notifications.registry import ChannelDependencies, build_channel
 from tocsin.domain.action_parameters import NotifyParameters
 from tocsin.domain.clock import MINUTE, ManualClock
 from tocsin.domain.errors import InputError

@@ -16,9 +16,8 @@ from typing import Protocol
 import httpx2
 import structlog
 
+from tocsin.actions.notifications.channel import Delivery, clean, clip
 from tocsin.actions.notifications.delivery import pause_seconds
-from tocsin.actions.notifications.protocol import Delivery
-from tocsin.actions.notifications.text import clean, clip
 from tocsin.config.grafana import GrafanaSettings
 from tocsin.domain.annotation import Annotation
 from tocsin.domain.clock import Clock
