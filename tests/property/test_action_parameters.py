@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
@@ -29,9 +31,12 @@ from tocsin.domain.parameters import Form, Parameters, decode, encode
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin_testing.builders import T0
 
+DOC = (Path(__file__).parents[2] / "docs" / "api.md").read_text("utf-8")
 NAMES = st.text("abcz0-./_ü", min_size=1, max_size=12)
 TEXTS = st.text(max_size=20)
 BY_HINT: dict[str, st.SearchStrategy[Any]] = {
+    "kind of action": st.none() | st.sampled_from(ActionKind),
+    "kind of throttle": st.none() | st.sampled_from(ThrottleKind),
     "text": TEXTS,
     "list of names": st.lists(NAMES, max_size=3).map(tuple),
     "true or false": st.booleans(),
@@ -49,10 +54,6 @@ ORDERS = [ActionKind.THROTTLE, ActionKind.RESTORE, ActionKind.RESET_GPU, ActionK
 
 def values(hint: Any) -> st.SearchStrategy[Any]:
     form = next(extra for extra in get_args(hint)[1:] if isinstance(extra, Form))
-    if form.what.startswith("ActionKind"):
-        return st.none() | st.sampled_from(ActionKind)
-    if form.what.startswith("ThrottleKind"):
-        return st.none() | st.sampled_from(ThrottleKind)
     return BY_HINT[form.what]
 
 
@@ -65,6 +66,16 @@ def made(kind: type[Any]) -> st.SearchStrategy[Any]:
             hint = hints[one.name]
             built[one.name] = values(hint) if get_origin(hint) is not None else made(hint)
     return st.builds(kind, **built)
+
+
+def test_the_documentation_has_every_key_with_its_actions() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", DOC.split("## Parameters of a decision")[1], re.MULTILINE)
+    keys = {action: encode_keys(kind) for action, kind in PARAMETERS.items()}
+    shown = {}
+    for key in set.union(*keys.values()):
+        having = [action for action in ActionKind if key in keys[action]]
+        shown[key] = "all" if len(having) == len(ActionKind) else ", ".join(f"`{action}`" for action in having)
+    assert dict(rows) == shown
 
 
 def decision(parameters: Any) -> Decision:

@@ -149,7 +149,7 @@ class NotifyParameters(_CommonParameters):
 
     action: ClassVar = ActionKind.NOTIFY
 
-    intended: Annotated[ActionKind | None, choice(ActionKind)] = None
+    intended: Annotated[ActionKind | None, choice(ActionKind, "kind of action")] = None
     proposes: Text = ""
     escalates: Text = ""
 

@@ -71,7 +71,7 @@ class ThrottleOrderParameters(OrderParameters):
 class RestoreOrderParameters(OrderParameters):
     """`of` is the kind of throttle that is ended; None ends all of the GPU."""
 
-    of: Annotated[ThrottleKind | None, choice(ThrottleKind)] = None
+    of: Annotated[ThrottleKind | None, choice(ThrottleKind, "kind of throttle")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -193,9 +193,9 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name for part in text.split(",") if (name := part.strip()))
 
 
-def choice(kind: type[StrEnum]) -> Form:
+def choice(kind: type[StrEnum], what: str) -> Form:
     """One of the values of an enumeration."""
-    return Form(f"{kind.__name__} ({', '.join(kind)})", kind, str)
+    return Form(what, kind, str)
 
 
 def json_form(what: str, read: Callable[[Any], Any], plain: Callable[[Any], Any], *, compact: bool) -> Form:
