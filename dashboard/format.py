@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from tocsin.client.models import GpuSummary, SubjectOut
+from tocsin.client.models import GpuSummary
 from tocsin.dashboard.text import Text
 from tocsin.domain.clock import SECOND, from_iso
 from tocsin.domain.metrics import METRICS, spec_of, split_variant
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.subject import Subject, SubjectKind
 
 NOTHING = "–"
 _UUID = re.compile(r"\b((?:GPU|MIG)-[0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -178,7 +178,7 @@ def without_label(sentence: str, label: str) -> str:
     return readable(sentence)
 
 
-def subject_label(subject: SubjectOut, gpus: Mapping[str, GpuSummary]) -> str:
+def subject_label(subject: Subject, gpus: Mapping[str, GpuSummary]) -> str:
     """What a subject is called: host and index of a GPU, else its kind and name."""
     if subject.kind is SubjectKind.GPU and subject.name in gpus:
         return gpu_label(gpus[subject.name])

@@ -27,6 +27,7 @@ from tocsin.dashboard.format import chance, clock, eta_text, gpu_at, number, per
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import Palette, mix
 from tocsin.dashboard.text import Text
+from tocsin.domain.clock import optional_iso
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.prediction import PredictionStatus
 
@@ -186,8 +187,8 @@ def _figures(found: ForecastOut, text: Text) -> str:
     far = risk.expected[-1] if risk.expected else None
     warned = risk.statuses.get(PredictionStatus.LIKELY, 0)
     full = found.memory_statuses.get(PredictionStatus.CROSSING, 0)
-    soonest = next((one.prediction for one in found.memory if one.prediction.eta), None)
-    when = eta_text(text, found.now, soonest.eta, None, None) if soonest else ""
+    soonest = next((one.prediction for one in found.memory if one.prediction.eta_ms), None)
+    when = eta_text(text, found.now, optional_iso(soonest.eta_ms), None, None) if soonest else ""
     return style.kpis(
         [
             style.kpi(
@@ -309,7 +310,9 @@ def _filling(one: FillingOut, now: str, text: Text) -> str:
     said = one.prediction
     label = gpu_link(said.subject.name, gpu_at(said.subject.host, one.index, said.subject.name))
     sure = "" if said.probability is None else f"{chance(said.probability)} · "
-    when = eta_text(text, now, said.eta, said.eta_low, said.eta_high) or text("ahead.soon")
+    when = eta_text(text, now, *map(optional_iso, (said.eta_ms, said.eta_low_ms, said.eta_high_ms))) or text(
+        "ahead.soon"
+    )
     owners = ", ".join(one.owners) or text("ahead.unowned")
     limit = text("ahead.reaches", limit=f"{said.threshold:.1%}".replace("%", " %")) if said.threshold else ""
     what = (

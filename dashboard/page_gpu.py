@@ -11,12 +11,9 @@ import streamlit as st
 
 from tocsin.client.client import Client
 from tocsin.client.models import (
-    DiagnosisOut,
-    EvidenceOut,
     FindingOut,
     GpuDetail,
     GpuSummary,
-    PredictionOut,
     SeriesResponse,
 )
 from tocsin.client.models_now import STATE_RANKS, FleetMap, PeerBand, PeerGroup
@@ -42,10 +39,11 @@ from tocsin.dashboard.format import (
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import SEVERITY_STATES, SYMBOLS
 from tocsin.dashboard.text import Text
-from tocsin.domain.clock import HOUR, from_iso, to_iso
-from tocsin.domain.diagnosis import Verdict
+from tocsin.domain.clock import HOUR, from_iso, optional_iso, to_iso
+from tocsin.domain.diagnosis import Diagnosis, Verdict
+from tocsin.domain.finding import Evidence
 from tocsin.domain.metrics import METRICS
-from tocsin.domain.prediction import PredictionStatus
+from tocsin.domain.prediction import Prediction, PredictionStatus
 
 # All that is said of one GPU: findings, predictions with what they rest on, diagnoses, events, decisions.
 
@@ -77,11 +75,13 @@ def finding_row(finding: FindingOut, label: str, now: str, text: Text) -> str:
     return style.row('<span class="tc-sign tc-muted">○</span>', f'<span class="tc-muted">{what}</span>', when)
 
 
-def prediction_row(prediction: PredictionOut, label: str, now: str, text: Text) -> str:
+def prediction_row(prediction: Prediction, label: str, now: str, text: Text) -> str:
     """A prediction that warns: probability, instant with its interval, sentence, model."""
     said = text.said(prediction.sentence, prediction.sentence_zh)
     parts = ["" if prediction.probability is None else chance(prediction.probability)]
-    parts.append(eta_text(text, now, prediction.eta, prediction.eta_low, prediction.eta_high))
+    parts.append(
+        eta_text(text, now, *map(optional_iso, (prediction.eta_ms, prediction.eta_low_ms, prediction.eta_high_ms)))
+    )
     head = " · ".join(part for part in parts if part)
     model = f"{prediction.model} {prediction.model_version}"
     what = (
@@ -91,11 +91,11 @@ def prediction_row(prediction: PredictionOut, label: str, now: str, text: Text) 
     return style.row('<span class="tc-sign tc-forecast">↗</span>', what)
 
 
-def _about(prediction: PredictionOut, text: Text) -> str:
+def _about(prediction: Prediction, text: Text) -> str:
     return metric_words(prediction.metric, text) if prediction.metric else text.name("target", prediction.target)
 
 
-def quiet_rows(predictions: Sequence[PredictionOut], text: Text) -> list[str]:
+def quiet_rows(predictions: Sequence[Prediction], text: Text) -> list[str]:
     """One line for all predictions of a status that warns of nothing; the reason why, where data are lacking."""
     lines = []
     for status in _QUIET:
@@ -108,14 +108,15 @@ def quiet_rows(predictions: Sequence[PredictionOut], text: Text) -> list[str]:
     return lines
 
 
-def _evidence(groups: Sequence[tuple[str, Sequence[EvidenceOut]]], title: str) -> None:
+def _evidence(groups: Sequence[tuple[str, Sequence[Evidence]]], title: str) -> None:
     """What claims rest on, folded away: pairs of the claim's name and its evidence."""
     rows = []
     for name, pieces in groups:
         if pieces:
             rows.append(f"<b>{escape(name)}</b>")
             rows += [
-                style.row('<span class="tc-sign">·</span>', escape(readable(one.text)), clock(one.at)) for one in pieces
+                style.row('<span class="tc-sign">·</span>', escape(readable(one.text)), clock(to_iso(one.at_ms)))
+                for one in pieces
             ]
     if rows:
         with st.expander(title):
@@ -138,7 +139,7 @@ def _predictions(detail: GpuDetail, now: str, text: Text) -> None:
     _evidence([(text.name("target", one.target), one.evidence) for one in warned], text("gpu.evidence.predictions"))
 
 
-def _diagnoses(diagnoses: Sequence[DiagnosisOut], text: Text) -> None:
+def _diagnoses(diagnoses: Sequence[Diagnosis], text: Text) -> None:
     rows = []
     for one in sorted(diagnoses, key=lambda each: (each.verdict in _FINE, -each.score))[:_SHOWN]:
         said = text.said(one.sentence, one.sentence_zh)
@@ -149,12 +150,12 @@ def _diagnoses(diagnoses: Sequence[DiagnosisOut], text: Text) -> None:
 
 
 def _events(detail: GpuDetail, text: Text) -> None:
-    newest = sorted(detail.events, key=lambda event: event.at, reverse=True)
+    newest = sorted(detail.events, key=lambda event: event.at_ms, reverse=True)
     rows = [
         style.row(
             '<span class="tc-sign">│</span>',
             f"<b>{escape(text.name('event', event.kind.value))} {event.code or ''}</b> {escape(event.message)}",
-            clock(event.at),
+            clock(to_iso(event.at_ms)),
         )
         for event in newest[:_SHOWN]
     ]
@@ -173,7 +174,7 @@ def _decisions(detail: GpuDetail, text: Text) -> None:
     _section(text("gpu.decisions"), rows + _more(len(detail.decisions), text), text("gpu.decisions.none"))
 
 
-def show(detail: GpuDetail, diagnoses: Sequence[DiagnosisOut], now: str, text: Text) -> None:
+def show(detail: GpuDetail, diagnoses: Sequence[Diagnosis], now: str, text: Text) -> None:
     """Draw all of it, one list below the other."""
     _findings(detail, now, text)
     _predictions(detail, now, text)

@@ -9,16 +9,16 @@ from html import escape
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from tocsin.client.models import EventOut, FindingOut, GpuDetail, GpuState, PredictionOut, SeriesResponse
+from tocsin.client.models import FindingOut, GpuDetail, GpuState, SeriesResponse
 from tocsin.client.models_now import PeerBand
 from tocsin.dashboard import charts
 from tocsin.dashboard.format import chart_unit, metric_label, metric_words, percent
 from tocsin.dashboard.palette import SEVERITY_STATES, Palette
 from tocsin.dashboard.text import Text
 from tocsin.domain.clock import from_iso, to_iso
-from tocsin.domain.event import EventKind
+from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Severity
-from tocsin.domain.prediction import PredictionStatus
+from tocsin.domain.prediction import Prediction, PredictionStatus
 
 _PANEL = 132
 """Height of one metric's panel, pixels."""
@@ -96,8 +96,8 @@ def _heading(name: str, text: Text) -> str:
     return f"{escape(metric_words(name, text))}" + (f", {unit}" if unit else "")
 
 
-def _end(predictions: Sequence[PredictionOut], start_ms: int, now_ms: int) -> int:
-    reach = [from_iso(at) for p in predictions for at in (p.eta, p.eta_high) if at is not None]
+def _end(predictions: Sequence[Prediction], start_ms: int, now_ms: int) -> int:
+    reach = [at_ms for p in predictions for at_ms in (p.eta_ms, p.eta_high_ms) if at_ms is not None]
     latest = min(max(reach, default=now_ms), now_ms + (now_ms - start_ms))
     return max(latest, now_ms) + (now_ms - start_ms) // 50
 
@@ -215,18 +215,18 @@ def _findings(canvas: Canvas, findings: Sequence[FindingOut]) -> None:
         _threshold(canvas, name, value)
 
 
-def _prediction(canvas: Canvas, prediction: PredictionOut) -> None:
+def _prediction(canvas: Canvas, prediction: Prediction) -> None:
     """A dotted line to the expected crossing, and the interval as a span."""
-    if prediction.eta is None or prediction.threshold is None:
+    if prediction.eta_ms is None or prediction.threshold is None:
         return
     row, (_, factor) = canvas.rows[prediction.metric], chart_unit(prediction.metric)
     text, palette = canvas.text, canvas.palette
     _threshold(canvas, prediction.metric, prediction.threshold)
-    if prediction.eta_low is not None:
-        high = prediction.eta_high or to_iso(canvas.end_ms)
+    if prediction.eta_low_ms is not None:
+        high = to_iso(prediction.eta_high_ms or canvas.end_ms)
         name = text("chart.interval", p=percent(prediction.coverage))
         canvas.chart.add_vrect(
-            x0=prediction.eta_low,
+            x0=to_iso(prediction.eta_low_ms),
             x1=high,
             row=row,
             col=1,
@@ -242,7 +242,7 @@ def _prediction(canvas: Canvas, prediction: PredictionOut) -> None:
     said = text.said(prediction.sentence, prediction.sentence_zh)
     canvas.chart.add_trace(
         go.Scatter(
-            x=[prediction.at, prediction.eta],
+            x=[to_iso(prediction.at_ms), to_iso(prediction.eta_ms)],
             y=[prediction.value * factor, prediction.threshold * factor],
             mode="lines+markers",
             line={"color": palette.forecast, "width": 2, "dash": "dot"},
@@ -257,16 +257,16 @@ def _prediction(canvas: Canvas, prediction: PredictionOut) -> None:
     )
 
 
-def _name(event: EventOut, text: Text) -> str:
+def _name(event: Event, text: Text) -> str:
     word = text.name("event", event.kind.value)
     return f"{word} {event.code}" if event.kind in {EventKind.XID, EventKind.SXID} else word
 
 
-def grouped(events: Sequence[EventOut], apart_ms: int, text: Text) -> list[tuple[int, str]]:
+def grouped(events: Sequence[Event], apart_ms: int, text: Text) -> list[tuple[int, str]]:
     """Instant and words of each label: events closer than `apart_ms` share one, which names two and counts the rest."""
     groups: list[tuple[int, list[str]]] = []
-    for event in sorted(events, key=lambda each: (each.at, each.kind is not EventKind.XID)):
-        at_ms, name = from_iso(event.at), _name(event, text)
+    for event in sorted(events, key=lambda each: (each.at_ms, each.kind is not EventKind.XID)):
+        at_ms, name = event.at_ms, _name(event, text)
         if not groups or at_ms - groups[-1][0] >= apart_ms:
             groups.append((at_ms, []))
         if name not in groups[-1][1]:
@@ -276,12 +276,12 @@ def grouped(events: Sequence[EventOut], apart_ms: int, text: Text) -> list[tuple
     ]
 
 
-def _events(canvas: Canvas, events: Sequence[EventOut]) -> None:
+def _events(canvas: Canvas, events: Sequence[Event]) -> None:
     """Every event within the span is a line through all panels, named at the top; so is the present."""
-    shown = [event for event in events if canvas.start_ms <= from_iso(event.at) <= canvas.end_ms]
+    shown = [event for event in events if canvas.start_ms <= event.at_ms <= canvas.end_ms]
     colour = canvas.palette.words[GpuState.CRITICAL]
-    for at in dict.fromkeys(event.at for event in shown):
-        canvas.chart.add_vline(x=at, row="all", col=1, line={"color": colour, "width": 1.2})
+    for at_ms in dict.fromkeys(event.at_ms for event in shown):
+        canvas.chart.add_vline(x=to_iso(at_ms), row="all", col=1, line={"color": colour, "width": 1.2})
     span = canvas.end_ms - canvas.start_ms
     for at_ms, words in grouped(shown, span // 6, canvas.text):
         canvas.chart.add_annotation(

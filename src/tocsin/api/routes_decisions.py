@@ -26,7 +26,6 @@ from tocsin.client.models import (
     InjectionRequest,
     ReleaseOut,
     ReleaseRequest,
-    SubjectOut,
 )
 from tocsin.client.models_decisions import DecisionStory, Timeline, TimelineQuery, UndoOut
 from tocsin.client.models_journal import ExportForm, JournalPage, JournalQuery
@@ -42,7 +41,7 @@ from tocsin.domain.action_parameters import (
 )
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.finding import ActionKind
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.subject import Subject, SubjectKind
 
 NODE_WIDE = frozenset(
     {
@@ -66,7 +65,7 @@ _OF_ALL_JOBS = frozenset({ActionKind.DRAIN, ActionKind.REBOOT_NODE})
 
 
 def pools_of(
-    service: Service, subject: SubjectOut, action: ActionKind | None = None, parameters: Mapping[str, str] | None = None
+    service: Service, subject: Subject, action: ActionKind | None = None, parameters: Mapping[str, str] | None = None
 ) -> Sequence[str]:
     """Pools that `action` on `subject` reaches, sorted; none where it is the fleet, "" where a pool is not known."""
     if subject.kind is SubjectKind.FLEET:
@@ -93,7 +92,7 @@ def pools_of(
     return sorted(found)
 
 
-def _own(subject: SubjectOut, gpus: Sequence[GpuSummary]) -> tuple[set[str], str]:
+def _own(subject: Subject, gpus: Sequence[GpuSummary]) -> tuple[set[str], str]:
     """UUIDs of the subject itself, and its host."""
     if subject.kind is SubjectKind.GPU:
         itself = next((gpu for gpu in gpus if gpu.uuid == subject.name), None)
@@ -283,7 +282,7 @@ def reset_breaker(service: ServiceDep, who: Admin, _request: ControlRequest) -> 
 def release(service: ServiceDep, who: Operator, request: ReleaseRequest) -> ReleaseOut:
     """Give a host or GPU back to service: its incidents are cancelled and it is left alone for the hold-off."""
     if who.limited:
-        subject = SubjectOut(kind=SubjectKind(request.kind), name=request.name)
+        subject = Subject(kind=SubjectKind(request.kind), name=request.name)
         require_scope(who, OPERATORS, "release", pools_of(service, subject))
     return service.release(request.kind, request.name, who.name, request.reason)
 
@@ -298,6 +297,6 @@ def manual(service: ServiceDep, who: Operator, deed: ManualAction) -> ManualActi
 def inject(service: ServiceDep, who: Operator, request: InjectionRequest) -> InjectionOut:
     """Start a failure on a simulated GPU, for rehearsal; a real GPU is refused with 409."""
     if who.limited:
-        subject = SubjectOut(kind=SubjectKind.GPU, name=request.gpu)
+        subject = Subject(kind=SubjectKind.GPU, name=request.gpu)
         require_scope(who, OPERATORS, "inject", pools_of(service, subject))
     return service.inject(request.kind, request.gpu, who.name)

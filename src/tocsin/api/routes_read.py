@@ -14,14 +14,12 @@ from tocsin.api.dependencies import DEFAULT_SPAN_MS, DecisionId, Sequence64, Ser
 from tocsin.api.errors import documented, refuse_unknown_parameters
 from tocsin.client.models import (
     DecisionOut,
-    DiagnosisOut,
     FindingOut,
     FleetSummary,
     GpuDetail,
     GpuSummary,
     IncidentOut,
     JournalEntryOut,
-    PredictionOut,
     Scoreboard,
     SeriesResponse,
     VerificationOut,
@@ -31,8 +29,11 @@ from tocsin.client.models_cost import CostOut
 from tocsin.client.models_forecast import CapacityOut, ForecastOut
 from tocsin.client.models_fragmentation import FragmentationOut, Planner, PlansOut
 from tocsin.client.models_now import Attention, FleetMap, PeerBand, PeerGroup
+from tocsin.client.wire import Wired
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.decision import DecisionState
+from tocsin.domain.diagnosis import Diagnosis
+from tocsin.domain.prediction import Prediction
 
 read_router = APIRouter(
     prefix="/v1",
@@ -94,7 +95,7 @@ def incidents(service: ServiceDep, _who: Viewer) -> list[IncidentOut]:
 
 
 @read_router.get("/predictions", tags=["findings"])
-def predictions(service: ServiceDep, _who: Viewer) -> list[PredictionOut]:
+def predictions(service: ServiceDep, _who: Viewer) -> list[Wired[Prediction]]:
     """The newest prediction for each subject and target, most urgent first."""
     return service.predictions()
 
@@ -127,7 +128,7 @@ def diagnoses(
     service: ServiceDep,
     _who: Viewer,
     host: Annotated[str, Query(max_length=253, description="Only the GPUs of this node.")] = "",
-) -> list[DiagnosisOut]:
+) -> list[Wired[Diagnosis]]:
     """What limits each job now, and what is wrong with memory, idle GPUs and requests."""
     return service.diagnoses(host)
 

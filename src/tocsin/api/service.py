@@ -13,7 +13,6 @@ from typing import Any, Literal, Protocol
 from tocsin.client.models import (
     ControlState,
     DecisionOut,
-    DiagnosisOut,
     FindingOut,
     FleetSummary,
     GpuDetail,
@@ -22,7 +21,6 @@ from tocsin.client.models import (
     IngestResult,
     InjectionOut,
     JournalEntryOut,
-    PredictionOut,
     Readiness,
     ReleaseOut,
     Scoreboard,
@@ -38,6 +36,8 @@ from tocsin.client.models_manual import ManualAction, ManualActionOut
 from tocsin.client.models_now import Attention, FleetMap, PeerBand, PeerGroup
 from tocsin.client.orders import OrderOut, OrderReportIn, OrderTaken
 from tocsin.domain.decision import DecisionState
+from tocsin.domain.diagnosis import Diagnosis
+from tocsin.domain.prediction import Prediction
 
 Detail = Mapping[str, str | int | float]
 
@@ -87,7 +87,7 @@ class Service(Protocol):
         """Open incidents, worst first."""
         ...
 
-    def predictions(self) -> list[PredictionOut]:
+    def predictions(self) -> list[Prediction]:
         """The newest prediction for each subject and target, most urgent first."""
         ...
 
@@ -148,7 +148,7 @@ class Service(Protocol):
 
     def scoreboard(self) -> Scoreboard: ...
 
-    def diagnoses(self, host: str = "") -> list[DiagnosisOut]:
+    def diagnoses(self, host: str = "") -> list[Diagnosis]:
         """What limits each job now, and memory, idle GPUs and requests that are wrong; of `host` alone where given."""
         ...
 

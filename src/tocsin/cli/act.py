@@ -122,7 +122,6 @@ class ManualRecord:
             self._say(f"warning: how it ended is not on record: {error}")
 
     def _entry(self, deed: Deed, phase: Literal["begun", "ended"]) -> ManualAction:
-        from tocsin.client.models import SubjectOut
         from tocsin.client.models_manual import ManualAction
 
         subject = deed.subject
@@ -130,7 +129,7 @@ class ManualRecord:
             id=deed.id,
             phase=phase,
             action=deed.action,
-            subject=SubjectOut(kind=subject.kind, name=subject.name, host=subject.host, pool=subject.pool),
+            subject=Subject(kind=subject.kind, name=subject.name, host=subject.host, pool=subject.pool),
             reason=deed.reason[:LONGEST],
             parameters={name: value[:LONGEST] for name, value in deed.parameters.items()},
             manager=deed.manager,

@@ -9,9 +9,10 @@ import click
 
 from tocsin.cli import values
 from tocsin.cli.common import CliContext, api_options, connect, dump, json_option, pass_context
+from tocsin.client.wire import to_json
 
 if TYPE_CHECKING:
-    from tocsin.client.models import DiagnosisOut
+    from tocsin.domain.diagnosis import Diagnosis
 
 _TITLES = {
     "slow_job": "What limits each job (the last 15 minutes)",
@@ -39,13 +40,13 @@ def diagnose(
     with connect(context, api_url, token) as client:
         found = client.diagnoses(host)
     if as_json:
-        dump([one.model_dump(mode="json") for one in found])
+        dump(to_json(found))
         return
     for line in _lines(found, chinese):
         click.echo(line)
 
 
-def _lines(found: Sequence[DiagnosisOut], chinese: bool) -> list[str]:
+def _lines(found: Sequence[Diagnosis], chinese: bool) -> list[str]:
     lines: list[str] = []
     for kind, title in _TITLES.items():
         mine = [one for one in found if one.kind == kind]

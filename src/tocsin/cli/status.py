@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from tocsin.cli.common import CliContext, api_options, connect, dump, json_option, pass_context
+from tocsin.client.wire import to_json
+from tocsin.domain.clock import from_iso, optional_iso
 
 if TYPE_CHECKING:
-    from tocsin.client.models import DecisionOut, FleetSummary, IncidentOut, PredictionOut, Readiness, Wire
+    from tocsin.client.models import DecisionOut, FleetSummary, IncidentOut, Readiness
+    from tocsin.domain.prediction import Prediction
 
 
 # How the service itself is, from its own metrics.
@@ -97,24 +100,21 @@ def status(context: CliContext, check: bool, api_url: str | None, token: str | N
         incidents, predictions, decisions = client.incidents(), client.predictions(), client.decisions()
         service = own_metrics(client.metrics())
     waiting = [decision for decision in decisions if decision.approvable]
-    ahead = [prediction for prediction in predictions if prediction.eta is not None and prediction.eta > summary.now]
+    now_ms = from_iso(summary.now)
+    ahead = [prediction for prediction in predictions if (prediction.eta_ms or 0) > now_ms]
     if as_json:
         whole = {
             "ready": ready.model_dump(mode="json"),
             "service": service,
-            "attention": _as_json(incidents),
-            "ahead": _as_json(ahead),
-            "waiting": _as_json(waiting),
+            "attention": to_json(incidents),
+            "ahead": to_json(ahead),
+            "waiting": to_json(waiting),
         }
         dump(summary.model_dump(mode="json") | whole)
     else:
         for line in _lines(summary, ready, incidents, ahead, waiting, service):
             click.echo(line)
     return int(check and _wants_attention(summary, ready, service))
-
-
-def _as_json(models: Sequence[Wire]) -> list[dict[str, Any]]:
-    return [one.model_dump(mode="json") for one in models]
 
 
 def _wants_attention(summary: FleetSummary, ready: Readiness, service: Mapping[str, float]) -> bool:
@@ -126,7 +126,7 @@ def _lines(
     summary: FleetSummary,
     ready: Readiness,
     incidents: Sequence[IncidentOut],
-    ahead: Sequence[PredictionOut],
+    ahead: Sequence[Prediction],
     waiting: Sequence[DecisionOut],
     service: Mapping[str, float],
 ) -> list[str]:
@@ -170,11 +170,11 @@ def _worst_lines(incidents: Sequence[IncidentOut]) -> list[str]:
     return [*lines, *_more(len(worst))]
 
 
-def _ahead_lines(ahead: Sequence[PredictionOut], now: str) -> list[str]:
+def _ahead_lines(ahead: Sequence[Prediction], now: str) -> list[str]:
     from tocsin.terminal.text import chance, lead, plain
 
     lines = [
-        f"  {lead(now, one.eta, one.eta_low, one.eta_high)}"
+        f"  {lead(now, *map(optional_iso, (one.eta_ms, one.eta_low_ms, one.eta_high_ms)))}"
         f"{'' if one.probability is None else f', {chance(one.probability)}'}: {plain(one.sentence)}"
         for one in ahead[:_MOST_SHOWN]
     ]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 from urllib.parse import quote
 
 import httpx2
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from tocsin.client import models, models_now
 from tocsin.client.errors import BadRequest, Denied, NotFound, ServerFault
@@ -20,9 +19,12 @@ from tocsin.client.models_forecast import CapacityOut, ForecastOut
 from tocsin.client.models_fragmentation import FragmentationOut, Planner, PlansOut
 from tocsin.client.models_journal import ExportForm, JournalPage, JournalQuery
 from tocsin.client.models_manual import ManualAction, ManualActionOut
+from tocsin.client.wire import adapter, to_json
 from tocsin.domain.clock import to_iso
 from tocsin.domain.decision import DecisionState
+from tocsin.domain.diagnosis import Diagnosis
 from tocsin.domain.errors import Conflict, TocsinError, Unavailable
+from tocsin.domain.prediction import Prediction
 from tocsin.http_client import http_client
 
 
@@ -36,14 +38,9 @@ T = TypeVar("T")
 Params = Mapping[str, str | int | Sequence[str]]
 
 
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
-
-
 def _error_of(response: httpx2.Response) -> TocsinError:
     try:
-        error = models.ErrorOut.model_validate_json(response.content).error
+        error = models.ErrorOut.model_validate_json(response.content, extra="ignore").error
     except ValidationError:
         return ServerFault(f"{response.request.url} answers {response.status_code}, which is not of this API")
     status, message = response.status_code, error.message
@@ -177,9 +174,9 @@ class Client:
         """Open incidents, worst first."""
         return self._get(list[models.IncidentOut], "/v1/incidents")
 
-    def predictions(self) -> list[models.PredictionOut]:
+    def predictions(self) -> list[Prediction]:
         """The newest prediction for each subject and target, most urgent first."""
-        return self._get(list[models.PredictionOut], "/v1/predictions")
+        return self._get(list[Prediction], "/v1/predictions")
 
     def decisions(self, limit: int = 100, state: DecisionState | None = None) -> list[models.DecisionOut]:
         """Decisions, newest first."""
@@ -205,7 +202,7 @@ class Client:
 
     def record_manual(self, deed: ManualAction) -> ManualActionOut:
         """Put on record what a person does by hand."""
-        return self._post(ManualActionOut, "/v1/manual", deed.model_dump(mode="json"))
+        return self._post(ManualActionOut, "/v1/manual", to_json(deed))
 
     def login_methods(self) -> models.LoginMethods:
         """How people log in."""
@@ -241,9 +238,9 @@ class Client:
         """What would have been done."""
         return self._get(models.Scoreboard, "/v1/scoreboard")
 
-    def diagnoses(self, host: str = "") -> list[models.DiagnosisOut]:
+    def diagnoses(self, host: str = "") -> list[Diagnosis]:
         """What limits each job now, and what is wrong with memory, idle GPUs and requests."""
-        return self._get(list[models.DiagnosisOut], "/v1/diagnoses", {"host": host} if host else {})
+        return self._get(list[Diagnosis], "/v1/diagnoses", {"host": host} if host else {})
 
     def planning_state(self) -> dict[str, Any]:
         """The fleet as the planners see it, in the form of a state file."""
@@ -354,9 +351,8 @@ class Client:
             raise Unavailable(message) from error
 
     def _parse(self, kind: type[T], response: httpx2.Response) -> T:
-        adapter = _adapter(kind)  # type: ignore[arg-type]  # a type is hashable
         try:
-            parsed: T = adapter.validate_json(response.content)
+            parsed: T = adapter(kind).validate_json(response.content, extra="ignore")
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])

@@ -10,38 +10,33 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue
 
-from tocsin.client.scores import ActionScore, HazardScore, PredictionScore, ReliabilityBin, RuleScore
-from tocsin.client.wire import (
+from tocsin.client.control import (
     BreakerOut,
     ControlRequest,
     ControlState,
-    Count,
-    DiagnosisOut,
     ErrorBody,
     ErrorOut,
-    EventOut,
-    EvidenceOut,
     IngestResult,
     InjectionOut,
     InjectionRequest,
-    Instant,
     LoginMethods,
     LoginOut,
     LoginRequest,
     OidcMethod,
-    OwnerOut,
-    Ratio,
     Readiness,
     RejectedLine,
     ReleaseOut,
     ReleaseRequest,
-    SubjectOut,
     Whoami,
-    Wire,
 )
+from tocsin.client.scores import ActionScore, HazardScore, PredictionScore, ReliabilityBin, RuleScore
+from tocsin.client.wire import Count, Instant, Ratio, Wire, Wired
 from tocsin.domain.decision import DecisionState, Mode, OutcomeStatus, Ruling
-from tocsin.domain.finding import ActionKind, Category, Severity
-from tocsin.domain.prediction import PredictionStatus
+from tocsin.domain.event import Event
+from tocsin.domain.finding import ActionKind, Category, Evidence, Severity
+from tocsin.domain.owner import Owner
+from tocsin.domain.prediction import Prediction
+from tocsin.domain.subject import Subject
 
 __all__ = [
     "ActionScore",
@@ -50,11 +45,8 @@ __all__ = [
     "ControlState",
     "Count",
     "DecisionOut",
-    "DiagnosisOut",
     "ErrorBody",
     "ErrorOut",
-    "EventOut",
-    "EvidenceOut",
     "FindingOut",
     "FleetSummary",
     "GpuDetail",
@@ -72,7 +64,6 @@ __all__ = [
     "LoginRequest",
     "OidcMethod",
     "OutcomeOut",
-    "PredictionOut",
     "PredictionScore",
     "Ratio",
     "Readiness",
@@ -83,7 +74,6 @@ __all__ = [
     "RuleScore",
     "Scoreboard",
     "SeriesResponse",
-    "SubjectOut",
     "VerdictOut",
     "VerificationOut",
     "Whoami",
@@ -191,7 +181,7 @@ class FindingOut(Wire):
 
     id: str
     rule: str
-    subject: SubjectOut
+    subject: Wired[Subject]
     severity: Severity
     category: Category
     action: ActionKind
@@ -202,8 +192,8 @@ class FindingOut(Wire):
     metric: str = ""
     value: float | None = None
     threshold: float | None = None
-    evidence: list[EvidenceOut] = Field(default_factory=list)
-    owners: list[OwnerOut] = Field(default_factory=list)
+    evidence: list[Wired[Evidence]] = Field(default_factory=list)
+    owners: list[Wired[Owner]] = Field(default_factory=list)
     """Processes on the GPU when it was last seen."""
     simulated: bool = False
 
@@ -219,36 +209,6 @@ class IncidentOut(Wire):
     last: Instant
     active: bool = True
     sentence: str
-
-
-class PredictionOut(Wire):
-    """A statement about the future; see `tocsin.domain.prediction` for its numbers."""
-
-    id: str
-    subject: SubjectOut
-    target: str
-    at: Instant
-    horizon_s: float
-    status: PredictionStatus
-    model: str
-    model_version: str
-    sentence: str
-    metric: str = ""
-    threshold: float | None = None
-    value: float | None = None
-    probability: Ratio | None = None
-    eta: Instant | None = None
-    eta_low: Instant | None = None
-    eta_high: Instant | None = None
-    coverage: Ratio | None = None
-    reason: str = ""
-    evidence: list[EvidenceOut] = Field(default_factory=list)
-    simulated: bool = False
-    curve: list[tuple[float, Ratio]] = Field(default_factory=list)
-    """Probability by horizon: seconds ahead, and the probability up to there."""
-    sentence_zh: str = ""
-    classes: list[tuple[str, Ratio]] = Field(default_factory=list)
-    """The probability split by class of fault, the likeliest first."""
 
 
 class VerdictOut(Wire):
@@ -276,7 +236,7 @@ class DecisionOut(Wire):
 
     id: str
     rule: str
-    subject: SubjectOut
+    subject: Wired[Subject]
     action: ActionKind
     mode: Mode
     severity: Severity
@@ -317,11 +277,11 @@ class GpuDetail(Wire):
     """Newest value by metric or variant."""
     missing: dict[str, str] = Field(default_factory=dict)
     """Reason by metric where the newest reading has no value."""
-    owners: list[OwnerOut] = Field(default_factory=list)
+    owners: list[Wired[Owner]] = Field(default_factory=list)
     """Processes on the GPU."""
-    events: list[EventOut] = Field(default_factory=list)
+    events: list[Wired[Event]] = Field(default_factory=list)
     findings: list[FindingOut] = Field(default_factory=list)
-    predictions: list[PredictionOut] = Field(default_factory=list)
+    predictions: list[Wired[Prediction]] = Field(default_factory=list)
     decisions: list[DecisionOut] = Field(default_factory=list)
 
 

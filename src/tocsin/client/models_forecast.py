@@ -6,9 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tocsin.client.models import PredictionOut
-from tocsin.client.wire import Count, Instant, Ratio, Wire
-from tocsin.domain.prediction import PredictionStatus
+from tocsin.client.wire import Count, Instant, Ratio, Wire, Wired
+from tocsin.domain.prediction import Prediction, PredictionStatus
 
 Curve = list[tuple[float, Ratio]]
 """Probability by horizon: seconds ahead, and the probability up to there."""
@@ -85,7 +84,7 @@ class RiskCalendar(Wire):
 class FillingOut(Wire):
     """Memory that is expected to run full, or fragmentation to grow, with whose work it is."""
 
-    prediction: PredictionOut
+    prediction: Wired[Prediction]
     index: int | None = None
     owners: list[str] = Field(default_factory=list)
     """Jobs, pods or processes on the GPU."""
@@ -132,7 +131,7 @@ class PoolOutlook(Wire):
     utilisation: CourseOut
     waiting: CourseOut | None = None
     """GPUs that work waits for; null where no scheduler tells."""
-    statements: list[PredictionOut] = Field(default_factory=list)
+    statements: list[Wired[Prediction]] = Field(default_factory=list)
 
 
 class CapacityOut(Wire):

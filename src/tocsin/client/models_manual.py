@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tocsin.client.models import SubjectOut
-from tocsin.client.wire import Wire
+from tocsin.client.wire import Wire, Wired
+from tocsin.domain.subject import Subject
 
 Text = Annotated[str, Field(max_length=4000)]
 Name = Annotated[str, Field(max_length=300)]
@@ -20,7 +20,7 @@ class ManualAction(Wire):
     """The same for both halves."""
     phase: Literal["begun", "ended"]
     action: str = Field(pattern=r"^[a-z_]{1,40}$")
-    subject: SubjectOut
+    subject: Wired[Subject]
     reason: Text = ""
     parameters: dict[Name, Text] = Field(default_factory=dict, max_length=50)
     manager: Name = ""

@@ -8,8 +8,9 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from tocsin.client.models import GpuState
-from tocsin.client.wire import Count, Instant, Ratio, SubjectOut, Wire
+from tocsin.client.wire import Count, Instant, Ratio, Wire, Wired
 from tocsin.domain.finding import Severity
+from tocsin.domain.subject import Subject
 
 STATE_RANKS = tuple(GpuState)
 """States by the number under which the map has them."""
@@ -59,7 +60,7 @@ class FleetMap(Wire):
 class AttentionItem(Wire):
     """One thing that a person should look at."""
 
-    subject: SubjectOut
+    subject: Wired[Subject]
     index: int | None = None
     """Of the GPU, where it is about one."""
     state: GpuState

@@ -1,243 +1,226 @@
-"""What all wire models share, and the small ones: errors, control, writes, events.
+"""The JSON of the API: what all wire models share, and how a domain dataclass becomes an object of JSON.
 
-Instants are RFC 3339 strings in UTC with milliseconds (`tocsin.domain.clock.to_iso`), durations seconds, ratios 0 to 1,
-other values in the unit of the metric table. None means that there is no value.
+Instants are RFC 3339 texts in UTC with milliseconds (`tocsin.domain.clock.to_iso`), durations seconds, ratios 0 to 1,
+other values in the unit of the metric table. None means that there is no value. Servers refuse a field that they do not
+know; clients pass over it (`extra="ignore"` at `validate_json`), so that a newer brain may say more.
+
+`Wired[Prediction]` is a `Prediction` to whoever reads the code, and to pydantic its public form. A field has the name
+of its attribute, but for time: the instant ``eta_ms`` is ``eta``, an RFC 3339 text, and the durations in `_DURATIONS`
+are in seconds. The properties in `_SHOWN` are fields too; they are not read back, as they follow from the rest. Nested
+dataclasses, tuples and mappings follow the same rules. A new attribute of a dataclass needs nothing here, unless the
+API has a bound for it or must not show it (`_SPECS`).
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetPydanticSchema, TypeAdapter, WithJsonSchema
+from pydantic_core import CoreSchema, core_schema
 
-from tocsin.domain.diagnosis import Kind, Verdict
-from tocsin.domain.event import EventKind
-from tocsin.domain.finding import Severity
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.clock import SECOND, from_iso, to_iso
+from tocsin.domain.decision import Outcome
+from tocsin.domain.diagnosis import Diagnosis
+from tocsin.domain.finding import Finding
+from tocsin.domain.order import Order, OrderReport
+from tocsin.domain.owner import Owner
+from tocsin.domain.prediction import Prediction
 
-Instant = Annotated[
-    str,
-    Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{3}Z$", examples=["2026-11-21T03:54:16.000Z"]),
-]
+INSTANT_PATTERN = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{3}Z$"
+INSTANT_EXAMPLE = "2026-11-21T03:54:16.000Z"
+
+Instant = Annotated[str, Field(pattern=INSTANT_PATTERN, examples=[INSTANT_EXAMPLE])]
 Ratio = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
+_Text = Annotated[str, Field(max_length=1000)]
+_Name = Annotated[str, Field(min_length=1, max_length=1000)]
+_Milliwatts = Annotated[int, Field(ge=0, le=10_000_000)]
+_MOST_ENTRIES = 64
 
 
 class Wire(BaseModel):
     """Base of every wire model."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
-
-
-class ErrorBody(Wire):
-    """What went wrong."""
-
-    code: str
-    """Stable name of the error, in snake case."""
-    message: str
-    """What happened and what to do about it."""
-    details: dict[str, JsonValue] = Field(default_factory=dict)
-    """Field, value, problem and remedy of bad input; `rejected` lines of a write."""
-
-
-class ErrorOut(Wire):
-    """The one shape of every error."""
-
-    error: ErrorBody
-
-
-class Readiness(Wire):
-    """Whether the brain can do its work, and if not, why not."""
-
-    ready: bool
-    reasons: list[str] = Field(default_factory=list)
-
-
-class Whoami(Wire):
-    """The holder of the token that a request carried."""
-
-    name: str
-    role: str
-    """`viewer`, `operator`, `agent` or `admin`: the furthest that is held."""
-    scopes: list[str] = Field(default_factory=list)
-    """What may be decided where, as `pools: actions`; empty: whatever the role may."""
-    hosts: list[str] = Field(default_factory=list)
-    """Nodes whose telemetry may be written; empty: any."""
-
-
-class OidcMethod(Wire):
-    """An OpenID Connect provider, and what to ask it for."""
-
-    issuer: str
-    client_id: str
-    scope: str
-
-
-class LoginMethods(Wire):
-    """How people log in."""
-
-    password: bool
-    """Whether `POST /v1/login` takes passwords."""
-    oidc: OidcMethod | None = None
-
-
-class LoginRequest(Wire):
-    """A name and its password in the directory."""
-
-    user: Annotated[str, Field(min_length=1, max_length=200)]
-    password: Annotated[SecretStr, Field(min_length=1, max_length=1000)]
-
-
-class LoginOut(Wire):
-    """A log-in; the token is shown this once."""
-
-    token: str
-    name: str
-    role: str
-    expires: Instant
-
-
-class BreakerOut(Wire):
-    """The breaker: trips at `limit` distinct root causes within its window, and stays so until a person resets it."""
-
-    tripped: bool
-    root_causes: Count = 0
-    limit: Count = 0
-    since: Instant | None = None
-    reason: str = ""
-
-
-class ControlState(Wire):
-    """What people have set: pause and breaker."""
-
-    paused: bool
-    paused_by: str = ""
-    paused_reason: str = ""
-    breaker: BreakerOut
-
-
-class RejectedLine(Wire):
-    """A line of a write that was not kept; `number` counts from 1."""
-
-    number: Annotated[int, Field(ge=1)]
-    problem: str
-
-
-class IngestResult(Wire):
-    """What became of a write: how much is durable, and what was refused."""
-
-    readings: Count = 0
-    events: Count = 0
-    findings: Count = 0
-    predictions: Count = 0
-    rejected: list[RejectedLine] = Field(default_factory=list)
-    warnings: list[str] = Field(default_factory=list)
-
-
-class InjectionRequest(Wire):
-    """Rehearse a failure on a simulated GPU."""
-
-    kind: Annotated[str, Field(min_length=1, max_length=100)]
-    gpu: Annotated[str, Field(min_length=1, max_length=200)]
-
-
-class InjectionOut(Wire):
-    """The failure that was started."""
-
-    kind: str
-    gpu: str
-    at: Instant
-    sentence: str
-
-
-class ControlRequest(Wire):
-    """Why; kept in the journal."""
-
-    reason: Annotated[str, Field(max_length=500)] = ""
-
-
-class ReleaseRequest(Wire):
-    """Give a node or a GPU back to service."""
-
-    kind: Literal["host", "gpu"]
-    name: Annotated[str, Field(min_length=1, max_length=253)]
-    """Name of the host, or UUID of the GPU."""
-    reason: Annotated[str, Field(max_length=500)] = ""
-
-
-class SubjectOut(Wire):
-    """What a finding, prediction or decision is about; `name` is the UUID for a GPU."""
-
-    kind: SubjectKind
-    name: str
-    host: str = ""
-    pool: str = ""
-    detail: str = ""
-
-
-class ReleaseOut(Wire):
-    """What was given back; it is left alone until `held_off_until`."""
-
-    subject: SubjectOut
-    held_off_until: Instant
-
-
-class EvidenceOut(Wire):
-    """One thing that supports a claim."""
-
-    name: str
-    text: str
-    at: Instant
-    value: float | None = None
-
-
-class DiagnosisOut(Wire):
-    """Why a job is slow, or what is wrong with a GPU's use; see `tocsin.domain.diagnosis`."""
-
-    kind: Kind
-    verdict: Verdict
-    name: str
-    hosts: list[str]
-    gpus: list[str]
-    at: Instant
-    window_s: float
-    score: Ratio
-    sentence: str
-    sentence_zh: str
-    remedy: str = ""
-    evidence: list[EvidenceOut] = Field(default_factory=list)
-    simulated: bool = False
-
-
-class OwnerOut(Wire):
-    """One process on a GPU and what runs it; empty text is unknown or none."""
-
-    pid: Count
-    """In the host's namespace; 0 where only the pod is known."""
-    process: str = ""
-    container: str = ""
-    pod: str = ""
-    namespace: str = ""
-    pod_uid: str = ""
-    slurm_job: str = ""
-    user: str = ""
-    label: str
-    """The owner in a few words."""
-
-
-class EventOut(Wire):
-    """A happening: an XID, a lost GPU, a driver reload."""
-
-    id: str
-    kind: EventKind
-    gpu: str
-    host: str
-    at: Instant
-    code: int = 0
-    message: str = ""
-    source: str = ""
-    simulated: bool = False
-    severity: Severity | None = None
-    """Of this very happening, where its reader could tell; null where only the number speaks."""
-    remedy: str = ""
-    """NVIDIA's word for what to do at once, by the sub-code; empty where unknown."""
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, serialize_by_alias=True
+    )
+
+
+def _converted(inner: CoreSchema, read: Callable[[Any], Any], write: Callable[[Any], Any]) -> GetPydanticSchema:
+    """A value that `read` takes from what `inner` lets through, and `write` gives back."""
+    written = core_schema.plain_serializer_function_ser_schema(write, return_schema=inner)
+    schema = core_schema.no_info_after_validator_function(read, inner, serialization=written)
+    return GetPydanticSchema(lambda _source, _handler: schema)
+
+
+_Instant = Annotated[
+    int,
+    # The pattern alone lets the 31st of February through; `from_iso` does not.
+    _converted(core_schema.str_schema(pattern=INSTANT_PATTERN), from_iso, to_iso),
+    WithJsonSchema({"type": "string", "pattern": INSTANT_PATTERN, "examples": [INSTANT_EXAMPLE]}),
+]
+"""Milliseconds here, RFC 3339 there."""
+_Duration = Annotated[
+    int,
+    _converted(
+        core_schema.float_schema(allow_inf_nan=False), lambda seconds: round(seconds * SECOND), lambda ms: ms / SECOND
+    ),
+    WithJsonSchema({"type": "number"}),
+]
+"""Milliseconds here, seconds there."""
+_DURATIONS = {"horizon_ms": "horizon_s", "window_ms": "window_s"}
+_RENAMED = {"lease_seconds": "lease_s"}
+_SHOWN = ("id", "label", "subjects")
+"""Properties that are fields of JSON where a class has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    """What the API has of its own for a dataclass: `bounds` are annotated types by attribute, `hidden` the attributes
+    that it does not show, with what they are for whoever reads the JSON."""
+
+    bounds: Mapping[str, Any] = field(default_factory=dict)
+    hidden: Mapping[str, Any] = field(default_factory=dict)
+
+
+_SPECS: dict[type, _Spec] = {
+    Prediction: _Spec(
+        {
+            "probability": Ratio | None,
+            "coverage": Ratio | None,
+            "curve": tuple[tuple[_Duration, Ratio], ...],
+            "classes": tuple[tuple[str, Ratio], ...],
+        }
+    ),
+    Diagnosis: _Spec({"score": Ratio}),
+    Owner: _Spec({"pid": Count}),
+    Finding: _Spec(hidden={"told": False}),
+    Outcome: _Spec({"attempts": Count}, hidden={"decision": ""}),
+    # A node's report is a stranger's word, and an order is what a node lets be done to it.
+    Order: _Spec(
+        {
+            "key": _Name,
+            "decision": _Text,
+            "host": _Name,
+            "gpu": _Name,
+            "lease_seconds": Annotated[float, Field(ge=0)],
+            "epoch": Count,
+            "parameters": Annotated[dict[str, _Text], Field(max_length=_MOST_ENTRIES)],
+        }
+    ),
+    OrderReport: _Spec(
+        {
+            "detail": _Text,
+            "requested_before_mw": _Milliwatts | None,
+            "enforced_before_mw": _Milliwatts | None,
+            "requested_after_mw": _Milliwatts | None,
+            "enforced_after_mw": _Milliwatts | None,
+            "figures": Annotated[dict[str, float], Field(max_length=_MOST_ENTRIES)],
+        }
+    ),
+}
+
+
+class _Public:
+    """Annotates a dataclass whose public form is meant."""
+
+    def __get_pydantic_core_schema__(self, source: type, handler: GetCoreSchemaHandler) -> CoreSchema:
+        spec = _spec_of(source)
+        hints = get_type_hints(source)
+        shown = [name for name in _SHOWN if isinstance(getattr(source, name, None), property)]
+        fields = [_field(one, spec, hints[one.name], handler) for one in dataclasses.fields(source)]
+        schema = core_schema.dataclass_schema(
+            source,
+            core_schema.dataclass_args_schema(
+                source.__name__,
+                fields,
+                computed_fields=[core_schema.computed_field(name, _property(source, name, handler)) for name in shown],
+                extra_behavior="forbid",
+            ),
+            [one.name for one in dataclasses.fields(source)],
+            slots=hasattr(source, "__slots__"),
+            post_init=hasattr(source, "__post_init__"),
+            ref=f"{__name__}.{source.__qualname__}:{id(source)}",
+            config=core_schema.CoreConfig(serialize_by_alias=True, allow_inf_nan=False),
+        )
+        if not shown:
+            return schema
+        return core_schema.no_info_before_validator_function(
+            lambda given: {k: v for k, v in given.items() if k not in shown} if isinstance(given, dict) else given,
+            schema,
+        )
+
+
+_PUBLIC = _Public()
+T = TypeVar("T")
+Wired = Annotated[T, _PUBLIC]
+
+
+def _property(kind: type, name: str, handler: GetCoreSchemaHandler) -> CoreSchema:
+    return handler.generate_schema(get_type_hints(getattr(kind, name).fget)["return"])
+
+
+def _spec_of(kind: type) -> _Spec:
+    """That of the class and of those that it is made from."""
+    found = [_SPECS[one] for one in reversed(kind.__mro__) if one in _SPECS]
+    bounds = {name: bound for spec in found for name, bound in spec.bounds.items()}
+    return _Spec(bounds, {name: value for spec in found for name, value in spec.hidden.items()})
+
+
+def _field(
+    one: dataclasses.Field[Any], spec: _Spec, hint: Any, handler: GetCoreSchemaHandler
+) -> core_schema.DataclassField:
+    if one.name in spec.hidden:
+        nothing = core_schema.with_default_schema(core_schema.any_schema(), default=spec.hidden[one.name])
+        return core_schema.dataclass_field(one.name, nothing, kw_only=True, serialization_exclude=True)
+    public, form = _public_name(one.name), spec.bounds.get(one.name, hint)
+    if one.name in _DURATIONS:
+        form = _Duration
+    elif one.name.endswith("_ms"):
+        form = _Instant if hint is int else _Instant | None
+    schema = handler.generate_schema(wired(form))
+    if one.default_factory is not dataclasses.MISSING:
+        schema = core_schema.with_default_schema(schema, default_factory=one.default_factory)
+    elif one.default is not dataclasses.MISSING:
+        schema = core_schema.with_default_schema(schema, default=one.default)
+    return core_schema.dataclass_field(
+        one.name, schema, kw_only=True, validation_alias=public, serialization_alias=public
+    )
+
+
+def _public_name(name: str) -> str:
+    return _DURATIONS.get(name) or _RENAMED.get(name) or name.removesuffix("_ms")
+
+
+def wired(hint: Any) -> Any:
+    """`hint` with the public form of every dataclass in it."""
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return Annotated[hint, _PUBLIC]
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return Union[tuple(wired(one) for one in inner)]  # noqa: UP007  # made from a tuple
+    if origin in (tuple, list, dict):
+        return origin[tuple(one if one is ... else wired(one) for one in inner)]
+    return hint
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(wired(kind))
+
+
+def adapter(kind: type[T]) -> TypeAdapter[T]:
+    """Reads and writes `kind`, a wire model or a dataclass or a list of such."""
+    return _adapter(kind)  # type: ignore[arg-type]  # a type is hashable
+
+
+def to_json(value: object) -> Any:
+    """The JSON of a domain object, of a wire model, or of a sequence of such, as Python objects."""
+    if isinstance(value, (list, tuple)):
+        return [to_json(one) for one in value]
+    return adapter(type(value)).dump_python(value, mode="json")

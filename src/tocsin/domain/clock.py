@@ -83,6 +83,11 @@ def to_iso(at_ms: int) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at_ms % SECOND:03d}Z"
 
 
+def optional_iso(at_ms: int | None) -> str | None:
+    """`at_ms` as `to_iso` has it; None stays None."""
+    return None if at_ms is None else to_iso(at_ms)
+
+
 def from_iso(text: str) -> int:
     """Milliseconds since the epoch of an ISO 8601 instant; one without an offset is UTC.
 

@@ -11,13 +11,12 @@ from tocsin.actions.planning.facts import NodeState
 from tocsin.client.models import GpuState
 from tocsin.client.models_now import Attention, AttentionItem
 from tocsin.config.settings import CostSettings
-from tocsin.domain.clock import to_iso
+from tocsin.domain.clock import optional_iso, to_iso
 from tocsin.domain.finding import ActionKind, Finding, Incident, Severity
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.domain.usage import Prices
-from tocsin.queries.convert import instant, subject_out
 from tocsin.queries.fleet_map import FleetMapSnapshot, is_warning
 
 _SEVERITY_STATES = {
@@ -149,7 +148,7 @@ class _Ranking:
         paid = self._price.of_model(self._on(subject)[0].gpu.model) if self._on(subject) else None
         money = None if lost is None or paid is None else lost * paid
         return AttentionItem(
-            subject=subject_out(subject),
+            subject=subject,
             index=reading.gpu.index if reading is not None else None,
             state=state,
             severity=root.severity if root is not None else None,
@@ -159,9 +158,9 @@ class _Ranking:
             prediction=expected.sentence if expected else "",
             prediction_zh=expected.sentence_zh if expected else "",
             probability=expected.probability if expected else None,
-            eta=instant(expected.eta_ms) if expected else None,
-            eta_low=instant(expected.eta_low_ms) if expected else None,
-            eta_high=instant(expected.eta_high_ms) if expected else None,
+            eta=optional_iso(expected.eta_ms) if expected else None,
+            eta_low=optional_iso(expected.eta_low_ms) if expected else None,
+            eta_high=optional_iso(expected.eta_high_ms) if expected else None,
             gpus=gpus,
             cost_gpu_hours=lost,
             cost_money=money,

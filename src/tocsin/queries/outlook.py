@@ -24,7 +24,7 @@ from tocsin.client.models_forecast import (
     RiskCalendar,
     RiskOut,
 )
-from tocsin.domain.clock import DAY, HOUR, SECOND, to_iso
+from tocsin.domain.clock import DAY, HOUR, SECOND, optional_iso, to_iso
 from tocsin.domain.errors import TocsinError
 from tocsin.domain.fragmentation_fleet import Task
 from tocsin.domain.identity import Gpu
@@ -45,7 +45,6 @@ from tocsin.forecaster.capacity.filling import FRAGMENTATION, OUT_OF_MEMORY
 from tocsin.forecaster.live.risk import TARGET
 from tocsin.queries.background import BackgroundTasks, Made
 from tocsin.queries.cache import Cache
-from tocsin.queries.convert import instant, prediction_out
 from tocsin.queries.cost_hours import BUDGET_S, CostHours, Hour
 from tocsin.queries.fleet_state import live_state, mix_of
 from tocsin.queries.live import LiveBrain
@@ -124,9 +123,7 @@ def _per_gpu(found: Iterable[Prediction]) -> dict[str, PredictionStatus]:
 def _filling(one: Prediction, newest: Mapping[str, Reading]) -> FillingOut:
     reading = newest.get(one.subject.name)
     owners = dict.fromkeys(owner.label for owner in reading.owners) if reading else {}
-    return FillingOut(
-        prediction=prediction_out(one), index=reading.gpu.index if reading else None, owners=list(owners)[:OWNERS]
-    )
+    return FillingOut(prediction=one, index=reading.gpu.index if reading else None, owners=list(owners)[:OWNERS])
 
 
 # ---------------------------------------------------------------------- risk
@@ -143,7 +140,7 @@ def _calendar(
     silent = [one for one in found if one.status is PredictionStatus.NOT_ENOUGH_DATA]
     return RiskCalendar(
         model=f"{last.model} {last.model_version}",
-        at=instant(last.at_ms),
+        at=optional_iso(last.at_ms),
         horizon_s=last.horizon_ms / SECOND,
         warn_from=next((one.threshold for one in known if one.threshold is not None), None),
         statuses=dict(Counter(one.status for one in found)),
@@ -306,7 +303,7 @@ class ForecastQueries:
                 in_service=state.ready_gpus(name),
                 utilisation=course_out(by_name[f"{UTILISATION} {name}"]),
                 waiting=course_out(waiting) if (waiting := by_name.get(f"{PENDING} {name}")) else None,
-                statements=[prediction_out(one) for one in said if one.subject.name == name],
+                statements=[one for one in said if one.subject.name == name],
             )
             for name, size in sizes.items()
             if f"{UTILISATION} {name}" in by_name

@@ -16,7 +16,6 @@ from tocsin.client.errors import NotFound
 from tocsin.client.models import (
     ControlState,
     DecisionOut,
-    DiagnosisOut,
     FindingOut,
     FleetSummary,
     GpuDetail,
@@ -25,7 +24,6 @@ from tocsin.client.models import (
     IngestResult,
     InjectionOut,
     JournalEntryOut,
-    PredictionOut,
     Readiness,
     RejectedLine,
     ReleaseOut,
@@ -41,7 +39,7 @@ from tocsin.client.models_journal import ExportForm, JournalPage, JournalQuery
 from tocsin.client.models_manual import ManualAction, ManualActionOut
 from tocsin.client.models_now import Attention, FleetMap, PeerBand, PeerGroup
 from tocsin.client.orders import OrderOut, OrderReportIn, OrderTaken
-from tocsin.domain.clock import DAY, SECOND, Clock, SystemClock, to_iso
+from tocsin.domain.clock import DAY, SECOND, Clock, SystemClock, optional_iso, to_iso
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.diagnosis import Diagnosis
 from tocsin.domain.errors import Conflict, InputError
@@ -150,7 +148,7 @@ class BrainService:
             pools=len({reading.gpu.pool for reading in seen}),
             states=dict(snapshot.counts),
             readings=brain.memory.count,
-            last_reading=convert.instant(newest),
+            last_reading=optional_iso(newest),
             last_reading_age_s=None if newest is None else max(0.0, (now - newest) / SECOND),
             utilization_ratio=views.mean(snapshot.map.utilization),
             memory_used_ratio=views.mean(snapshot.map.memory),
@@ -206,11 +204,11 @@ class BrainService:
             labels=dict(reading.gpu.labels),
             values=dict(reading.values),
             missing={name: reason.label for name, reason in reading.missing.items()},
-            owners=[convert.owner_out(owner) for owner in reading.owners],
-            events=[convert.event_out(event) for event in brain.store.events(now - EVENTS_SHOWN_MS, now + 1, uuid)],
+            owners=list(reading.owners),
+            events=list(brain.store.events(now - EVENTS_SHOWN_MS, now + 1, uuid)),
             findings=[convert.finding_out(finding) for finding in active]
             + [convert.finding_out(finding, active=False) for finding in past if finding.id not in ids],
-            predictions=[convert.prediction_out(prediction) for prediction in predictions],
+            predictions=list(predictions),
             decisions=[
                 views.decision_out(status) for status in brain.statuses() if status.decision.subject.name == uuid
             ],
@@ -238,13 +236,13 @@ class BrainService:
         found = sorted(self._brain.incidents, key=lambda i: (-i.root.severity.rank, i.opened_ms, i.id))
         return [convert.incident_out(incident) for incident in found]
 
-    def predictions(self) -> list[PredictionOut]:
+    def predictions(self) -> list[Prediction]:
         rank = list(PredictionStatus).index
         found = sorted(
             self._brain.forecasts.current(self.now_ms()),
             key=lambda p: (rank(p.status), p.eta_ms or p.at_ms, p.subject.key, p.target),
         )
-        return [convert.prediction_out(prediction) for prediction in found]
+        return list(found)
 
     def decisions(self, limit: int, state: DecisionState | None = None) -> list[DecisionOut]:
         found = [status for status in self._brain.statuses() if state is None or status.state is state]
@@ -313,10 +311,10 @@ class BrainService:
     def _one_series(self, gpu: str, metric: str, start_ms: int, end_ms: int) -> Series:
         return self._brain.store.series(gpu, [metric], start_ms, end_ms)
 
-    def diagnoses(self, host: str = "") -> list[DiagnosisOut]:
+    def diagnoses(self, host: str = "") -> list[Diagnosis]:
         now = self.now_ms()
         found = diagnose_fleet(self._brain.store, self._brain.memory.latest(), now, host)
-        return [convert.diagnosis_out(diagnosis) for diagnosis in found]
+        return list(found)
 
     def planning_state(self) -> dict[str, Any]:
         return state_document(self._brain, self.now_ms())
@@ -361,7 +359,7 @@ class BrainService:
         subject = self._subject(kind, name)
         self._brain.actions.operator.release(subject, actor, reason)
         until_ms = self._brain.actions.controls().hold_offs[base_key(subject)].until_ms
-        return ReleaseOut(subject=convert.subject_out(subject), held_off_until=to_iso(until_ms))
+        return ReleaseOut(subject=subject, held_off_until=to_iso(until_ms))
 
     def _subject(self, kind: Literal["host", "gpu"], name: str) -> Subject:
         if kind == "gpu":

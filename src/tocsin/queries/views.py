@@ -9,12 +9,11 @@ import numpy as np
 from tocsin.actions.model.status import DecisionStatus
 from tocsin.client.models import DecisionOut, GpuState, GpuSummary, OutcomeOut, SeriesResponse, VerdictOut
 from tocsin.domain.action_parameters import encode
-from tocsin.domain.clock import SECOND, to_iso
+from tocsin.domain.clock import SECOND, optional_iso, to_iso
 from tocsin.domain.decision import DecisionState, Mode
 from tocsin.domain.finding import Finding, Severity
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
-from tocsin.queries.convert import instant, subject_out
 from tocsin.store.port import Series
 
 
@@ -69,9 +68,9 @@ def gpu_summary(
         finding=bad.sentence if bad else "",
         prediction=next_.sentence if next_ else "",
         probability=next_.probability if next_ else None,
-        eta=instant(next_.eta_ms) if next_ else None,
-        eta_low=instant(next_.eta_low_ms) if next_ else None,
-        eta_high=instant(next_.eta_high_ms) if next_ else None,
+        eta=optional_iso(next_.eta_ms) if next_ else None,
+        eta_low=optional_iso(next_.eta_low_ms) if next_ else None,
+        eta_high=optional_iso(next_.eta_high_ms) if next_ else None,
     )
 
 
@@ -84,7 +83,8 @@ def decision_out(status: DecisionStatus) -> DecisionOut:
     """A decision as it stands."""
     decision, outcome = status.decision, status.outcome
     verdicts = [
-        VerdictOut(guard=v.guard, ruling=v.ruling, reason=v.reason, until=instant(v.until_ms)) for v in status.verdicts
+        VerdictOut(guard=v.guard, ruling=v.ruling, reason=v.reason, until=optional_iso(v.until_ms))
+        for v in status.verdicts
     ]
     ended = None
     if outcome is not None:
@@ -99,7 +99,7 @@ def decision_out(status: DecisionStatus) -> DecisionOut:
     return DecisionOut(
         id=decision.id,
         rule=decision.rule,
-        subject=subject_out(decision.subject),
+        subject=decision.subject,
         action=decision.action,
         mode=decision.mode,
         severity=decision.severity,

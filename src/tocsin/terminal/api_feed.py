@@ -5,7 +5,7 @@ from __future__ import annotations
 from tocsin.client.client import Client
 from tocsin.client.errors import Denied
 from tocsin.client.models import GpuDetail
-from tocsin.domain.clock import HOUR, SECOND, from_iso
+from tocsin.domain.clock import HOUR, SECOND, from_iso, to_iso
 from tocsin.terminal import text
 from tocsin.terminal.look import Detail, Look
 
@@ -86,7 +86,8 @@ def sections(found: GpuDetail) -> dict[str, list[str]]:
         ],
         "decisions": [f"{one.state}: {text.plain(one.sentence)}" for one in found.decisions],
         "events": [
-            f"{one.at[:19].replace('T', ' ')} {one.kind.value}{f' {one.code}' if one.code else ''}: {one.message}"
+            f"{to_iso(one.at_ms)[:19].replace('T', ' ')} {one.kind.value}"
+            f"{f' {one.code}' if one.code else ''}: {one.message}"
             for one in found.events
         ],
         "processes": [f"{one.pid} {one.process}: {one.label}" for one in found.owners],

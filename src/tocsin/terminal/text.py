@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tocsin.client.models import GpuState, GpuSummary, SubjectOut
+from tocsin.client.models import GpuState, GpuSummary
 from tocsin.domain.clock import SECOND, from_iso
 from tocsin.domain.decision import Ruling
 from tocsin.domain.metrics import METRICS
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.subject import Subject, SubjectKind
 
 NOTHING = "-"
 SYMBOLS = {
@@ -83,7 +83,7 @@ def label(gpu: GpuSummary) -> str:
     return f"{gpu.host} {place}{f' {gpu.mig_profile}' if gpu.mig_profile else ''}"
 
 
-def subject_label(subject: SubjectOut, labels: dict[str, str]) -> str:
+def subject_label(subject: Subject, labels: dict[str, str]) -> str:
     """What a subject is called; `labels` are those of the GPUs by UUID."""
     if subject.kind is SubjectKind.GPU:
         return labels.get(subject.name, subject.name)

@@ -18,7 +18,6 @@ from tocsin.actions.planning.rehearsal import mig as made_up_mig
 from tocsin.actions.planning.rehearsal import with_waiting
 from tocsin.actions.planning.scaling import ScalingPolicy, scale_in
 from tocsin.actions.planning.units import PlanLimits
-from tocsin.client.models import PredictionOut
 from tocsin.client.models_cost import CostOut, EarlyOut, LostOut
 from tocsin.client.models_forecast import (
     CapacityOut,
@@ -36,7 +35,7 @@ from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, to_iso
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.fragmentation_fleet import Task
 from tocsin.domain.identity import Gpu
-from tocsin.domain.prediction import PredictionStatus
+from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
 from tocsin.domain.usage import Prices, Usage
 from tocsin.forecaster.diagnosis.account import Account
@@ -115,13 +114,12 @@ def _record() -> list[RecordOut]:
     ]
 
 
-def _growing() -> PredictionOut:
-    return PredictionOut(
-        id="f" * 16,
+def _growing() -> Prediction:
+    return Prediction(
         subject=fleet.subject(fleet.SPLIT),
         target="fragmentation",
-        at=to_iso(fleet.NOW_MS),
-        horizon_s=1800.0,
+        at_ms=fleet.NOW_MS,
+        horizon_ms=30 * MINUTE,
         status=PredictionStatus.CROSSING,
         model="filling",
         model_version="1",

@@ -7,24 +7,19 @@ from collections.abc import Callable
 
 from tocsin.client.models import (
     DecisionOut,
-    DiagnosisOut,
-    EventOut,
-    EvidenceOut,
     FindingOut,
     GpuState,
     GpuSummary,
     OutcomeOut,
-    PredictionOut,
-    SubjectOut,
     VerdictOut,
 )
-from tocsin.domain.clock import HOUR, MINUTE, SECOND, to_iso
+from tocsin.domain.clock import HOUR, MINUTE, SECOND, optional_iso, to_iso
 from tocsin.domain.decision import DecisionState, Mode, OutcomeStatus, Ruling
-from tocsin.domain.diagnosis import Kind, Verdict
-from tocsin.domain.event import EventKind
-from tocsin.domain.finding import ActionKind, Category, Severity
-from tocsin.domain.prediction import PredictionStatus
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.diagnosis import Diagnosis, Kind, Verdict
+from tocsin.domain.event import Event, EventKind
+from tocsin.domain.finding import ActionKind, Category, Evidence, Severity
+from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.subject import Subject, SubjectKind
 from tocsin_testing.builders import T0
 
 HOSTS, PER_HOST = 8, 8
@@ -42,9 +37,9 @@ def host_name(host: int) -> str:
     return f"gpu-node-{host + 1:02d}"
 
 
-def subject(where: tuple[int, int]) -> SubjectOut:
+def subject(where: tuple[int, int]) -> Subject:
     host, index = where
-    return SubjectOut(kind=SubjectKind.GPU, name=uuid(host, index), host=host_name(host), pool=pool(host))
+    return Subject(kind=SubjectKind.GPU, name=uuid(host, index), host=host_name(host), pool=pool(host))
 
 
 def pool(host: int) -> str:
@@ -129,7 +124,7 @@ FINDINGS = [
     _finding(
         LOST, "xid-fatal", Severity.CRITICAL, Category.HARDWARE, ActionKind.DRAIN,
         "XID 79: the GPU has fallen off the bus; its work is lost and the node needs a reboot",
-        evidence=[EvidenceOut(name="xid", text="XID 79", at=to_iso(NOW_MS - 31 * MINUTE), value=79)],
+        evidence=[Evidence(name="xid", text="XID 79", at_ms=NOW_MS - 31 * MINUTE, value=79)],
     ),
     _finding(
         HOT, "temperature-high", Severity.CRITICAL, Category.THERMAL, ActionKind.PLACE_ELSEWHERE,
@@ -153,7 +148,7 @@ FINDINGS = [
     ),
 ]  # fmt: skip
 
-POOL_SUBJECT = SubjectOut(kind=SubjectKind.POOL, name="inference", pool="inference")
+POOL_SUBJECT = Subject(kind=SubjectKind.POOL, name="inference", pool="inference")
 POOL_FINDING = FINDINGS[0].model_copy(
     update={
         "id": f"{hash_of('pool-underused'):016x}",
@@ -178,14 +173,13 @@ def _prediction(
     value: float,
     threshold: float,
     sentence: str,
-) -> PredictionOut:
+) -> Prediction:
     at_ms = NOW_MS - 4 * MINUTE
-    return PredictionOut(
-        id=f"{hash_of(target):016x}",
+    return Prediction(
         subject=subject(where),
         target=target,
-        at=to_iso(at_ms),
-        horizon_s=48 * HOUR / SECOND,
+        at_ms=at_ms,
+        horizon_ms=48 * HOUR,
         status=PredictionStatus.CROSSING,
         model="holt",
         model_version="1",
@@ -194,19 +188,19 @@ def _prediction(
         value=value,
         threshold=threshold,
         probability=p,
-        eta=to_iso(at_ms + int(hours * HOUR)),
-        eta_low=to_iso(at_ms + int(0.6 * hours * HOUR)),
-        eta_high=to_iso(at_ms + int(1.7 * hours * HOUR)),
+        eta_ms=at_ms + int(hours * HOUR),
+        eta_low_ms=at_ms + int(0.6 * hours * HOUR),
+        eta_high_ms=at_ms + int(1.7 * hours * HOUR),
         coverage=0.8,
-        evidence=[
-            EvidenceOut(name=metric, text=f"{metric} rises steadily for 4 h", at=to_iso(at_ms), value=value),
-            EvidenceOut(
+        evidence=(
+            Evidence(name=metric, text=f"{metric} rises steadily for 4 h", at_ms=at_ms, value=value),
+            Evidence(
                 name="past cases",
                 text="6 of the 8 most similar past situations were followed by a fault, after 3 h at the median",
-                at=to_iso(at_ms),
+                at_ms=at_ms,
                 value=0.75,
             ),
-        ],
+        ),
         simulated=True,
     )
 
@@ -224,12 +218,11 @@ PREDICTIONS = [
         (0, 4), "temperature >= 85 C", "gpu_temperature_celsius", 21.0, 0.22, 66.0, 85.0,
         "May reach 85 C in about 21 h",
     ),
-    PredictionOut(
-        id=f"{hash_of('young'):016x}",
+    Prediction(
         subject=subject((7, 0)),
         target="row-remap spares exhausted",
-        at=to_iso(NOW_MS - 4 * MINUTE),
-        horizon_s=48 * HOUR / SECOND,
+        at_ms=NOW_MS - 4 * MINUTE,
+        horizon_ms=48 * HOUR,
         status=PredictionStatus.NOT_ENOUGH_DATA,
         model="holt",
         model_version="1",
@@ -240,28 +233,28 @@ PREDICTIONS = [
 ]  # fmt: skip
 
 DIAGNOSES = [
-    DiagnosisOut(
+    Diagnosis(
         kind=Kind.SLOW_JOB,
         verdict=Verdict.BETWEEN_GPUS,
         name="Slurm job 4711",
-        hosts=[host_name(0)],
-        gpus=[uuid(0, n) for n in range(8)],
-        at=to_iso(NOW_MS),
-        window_s=900.0,
+        hosts=(host_name(0),),
+        gpus=tuple(uuid(0, n) for n in range(8)),
+        at_ms=NOW_MS,
+        window_ms=15 * MINUTE,
         score=0.82,
         sentence="Slurm job 4711 on 8 GPUs is limited by communication between the GPUs.",
         sentence_zh="Slurm job 4711(8 块 GPU)受限于GPU 之间的通信。",
         remedy="overlap communication with work",
         simulated=True,
     ),
-    DiagnosisOut(
+    Diagnosis(
         kind=Kind.MEMORY,
         verdict=Verdict.LEAK,
         name=f"{host_name(1)} GPU 3",
-        hosts=[host_name(1)],
-        gpus=[uuid(1, 3)],
-        at=to_iso(NOW_MS),
-        window_s=3600.0,
+        hosts=(host_name(1),),
+        gpus=(uuid(1, 3),),
+        at_ms=NOW_MS,
+        window_ms=HOUR,
         score=0.3,
         sentence="gpu-node-02 GPU 3: memory grows by 4.00 GiB an hour without a plateau and is full in 3.3 h.",
         sentence_zh="gpu-node-02 GPU 3:显存以每小时 4.00 GiB 持续增长,没有平台期,约 3.3 小时后耗尽。",
@@ -413,12 +406,11 @@ LOSSES = {
 
 
 EVENTS = [
-    EventOut(
-        id=f"{hash_of(f'{kind}{code}{where}'):016x}",
+    Event(
         kind=kind,
         gpu=uuid(*where),
         host=host_name(where[0]),
-        at=to_iso(NOW_MS - minutes * MINUTE),
+        at_ms=NOW_MS - minutes * MINUTE,
         code=code,
         message=message,
         source="simulated",
@@ -469,7 +461,7 @@ def gpu_summary(host: int, index: int, *, simulated: bool = True) -> GpuSummary:
         finding=findings[0].sentence if findings else "",
         prediction=crossing[0].sentence if crossing else "",
         probability=crossing[0].probability if crossing else None,
-        eta=crossing[0].eta if crossing else None,
-        eta_low=crossing[0].eta_low if crossing else None,
-        eta_high=crossing[0].eta_high if crossing else None,
+        eta=optional_iso(crossing[0].eta_ms) if crossing else None,
+        eta_low=optional_iso(crossing[0].eta_low_ms) if crossing else None,
+        eta_high=optional_iso(crossing[0].eta_high_ms) if crossing else None,
     )

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tocsin.client.models import FindingOut, GpuState, GpuSummary, PredictionOut
+from tocsin.client.models import FindingOut, GpuState, GpuSummary
 from tocsin.client.models_now import Attention, AttentionItem, FleetMap, PeerBand, PeerGroup
-from tocsin.domain.clock import to_iso
+from tocsin.domain.clock import optional_iso, to_iso
 from tocsin.domain.finding import Severity
-from tocsin.domain.prediction import PredictionStatus
+from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.subject import SubjectKind
 from tocsin_testing import fake_fleet as fleet
 
@@ -51,7 +51,7 @@ def map_of(gpus: Sequence[GpuSummary]) -> FleetMap:
     )
 
 
-def _of_finding(found: FindingOut, ahead: PredictionOut | None, gpu: GpuSummary | None) -> AttentionItem:
+def _of_finding(found: FindingOut, ahead: Prediction | None, gpu: GpuSummary | None) -> AttentionItem:
     state = gpu.state if gpu is not None and gpu.state is GpuState.LOST else _STATES[found.severity]
     return _item(gpu if found.subject.kind is SubjectKind.GPU else None, ahead).model_copy(
         update={
@@ -65,20 +65,20 @@ def _of_finding(found: FindingOut, ahead: PredictionOut | None, gpu: GpuSummary 
     )
 
 
-def _cost(ahead: PredictionOut | None) -> float | None:
+def _cost(ahead: Prediction | None) -> float | None:
     return None if ahead is None or ahead.probability is None else ahead.probability * _LOSS
 
 
-def _item(gpu: GpuSummary | None, ahead: PredictionOut | None) -> AttentionItem:
+def _item(gpu: GpuSummary | None, ahead: Prediction | None) -> AttentionItem:
     return AttentionItem(
         subject=ahead.subject if ahead else fleet.POOL_SUBJECT,
         index=gpu.index if gpu else None,
         state=GpuState.OK,
         prediction=ahead.sentence if ahead else "",
         probability=ahead.probability if ahead else None,
-        eta=ahead.eta if ahead else None,
-        eta_low=ahead.eta_low if ahead else None,
-        eta_high=ahead.eta_high if ahead else None,
+        eta=optional_iso(ahead.eta_ms) if ahead else None,
+        eta_low=optional_iso(ahead.eta_low_ms) if ahead else None,
+        eta_high=optional_iso(ahead.eta_high_ms) if ahead else None,
         gpus=8,
         cost_gpu_hours=_cost(ahead),
     )

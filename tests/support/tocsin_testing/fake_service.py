@@ -19,7 +19,6 @@ from tocsin.client.models import (
     BreakerOut,
     ControlState,
     DecisionOut,
-    DiagnosisOut,
     FindingOut,
     FleetSummary,
     GpuDetail,
@@ -30,7 +29,6 @@ from tocsin.client.models import (
     IngestResult,
     InjectionOut,
     JournalEntryOut,
-    PredictionOut,
     PredictionScore,
     Readiness,
     RejectedLine,
@@ -39,7 +37,6 @@ from tocsin.client.models import (
     RuleScore,
     Scoreboard,
     SeriesResponse,
-    SubjectOut,
     VerificationOut,
 )
 from tocsin.client.models_cost import CostOut
@@ -51,9 +48,11 @@ from tocsin.client.orders import OrderOut, OrderReportIn, OrderTaken
 from tocsin.config.access import ApiSettings
 from tocsin.domain.clock import DAY, ManualClock, to_iso
 from tocsin.domain.decision import DecisionState, Mode, Ruling
+from tocsin.domain.diagnosis import Diagnosis
 from tocsin.domain.errors import Conflict, InputError, Unavailable
 from tocsin.domain.finding import ActionKind, Severity
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.prediction import Prediction
+from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.runtime.brain.orders import OrderService
 from tocsin.store.port import StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics
@@ -240,7 +239,7 @@ class FakeService(FakeDecisions):
             for f in self.findings()
         ]
 
-    def predictions(self) -> list[PredictionOut]:
+    def predictions(self) -> list[Prediction]:
         return fleet.PREDICTIONS
 
     def decisions(self, limit: int, state: DecisionState | None = None) -> list[DecisionOut]:
@@ -310,7 +309,7 @@ class FakeService(FakeDecisions):
     def verify_journal(self) -> VerificationOut:
         return VerificationOut(ok=True, events=len(self._journal))
 
-    def diagnoses(self, host: str = "") -> list[DiagnosisOut]:
+    def diagnoses(self, host: str = "") -> list[Diagnosis]:
         return [one for one in fleet.DIAGNOSES if not host or host in one.hosts]
 
     def planning_state(self) -> dict[str, Any]:
@@ -486,7 +485,7 @@ class FakeService(FakeDecisions):
         if not known:
             raise NotFound(f"no {kind} {name} is known")
         self._record("hold_off", actor, {"subject": f"{kind}:{name}", "reason": reason})
-        subject = SubjectOut(kind=SubjectKind(kind), name=name, host=known[0].host, pool=known[0].pool)
+        subject = Subject(kind=SubjectKind(kind), name=name, host=known[0].host, pool=known[0].pool)
         return ReleaseOut(subject=subject, held_off_until=to_iso(fleet.NOW_MS + DAY))
 
     def orders(self, host: str) -> list[OrderOut]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from fastapi.testclient import TestClient
 from pydantic import SecretStr, ValidationError
@@ -9,10 +11,10 @@ from pydantic import SecretStr, ValidationError
 from tocsin.api.app import create_app
 from tocsin.api.principal import Grant, Principal, grants_of, simple
 from tocsin.api.routes_decisions import pools_of
-from tocsin.client.models import DecisionOut, SubjectOut
+from tocsin.client.models import DecisionOut
 from tocsin.config.access import AccessScope, ApiSettings, GroupRole, Role, Token
 from tocsin.domain.finding import ActionKind
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.subject import Subject, SubjectKind
 from tocsin_testing.fake_service import FakeService
 
 SECRET = "a-scoped-secret-0123456789"
@@ -136,7 +138,7 @@ def test_pools_of_each_kind_of_subject() -> None:
     everywhere = sorted({one.pool for one in service.gpus() if one.host == gpu.host})
 
     def of(kind: SubjectKind, name: str, pool: str = "") -> list[str]:
-        return list(pools_of(service, SubjectOut(kind=kind, name=name, pool=pool)))
+        return list(pools_of(service, Subject(kind=kind, name=name, pool=pool)))
 
     assert of(SubjectKind.FLEET, "fleet") == []
     assert of(SubjectKind.POOL, "train-a") == ["train-a"]
@@ -183,7 +185,7 @@ def test_every_pool_that_an_action_reaches_counts(
     action: ActionKind, parameters: dict[str, str], pools: list[str]
 ) -> None:
     service = three_pools()
-    subject = SubjectOut(kind=SubjectKind.GPU, name="GPU-a", host="node-a", pool="a")
+    subject = Subject(kind=SubjectKind.GPU, name="GPU-a", host="node-a", pool="a")
     assert list(pools_of(service, subject, action, parameters)) == pools
 
 
@@ -196,12 +198,12 @@ def test_the_pools_of_the_rest_of_a_job_count_where_it_is_slowed_or_stopped(
 ) -> None:
     service = three_pools()
     service.same_jobs = lambda gpus: {*gpus, "GPU-c"} if "GPU-a" in gpus else set(gpus)  # type: ignore[method-assign]
-    subject = SubjectOut(kind=SubjectKind.GPU, name="GPU-a", host="node-a", pool="a")
+    subject = Subject(kind=SubjectKind.GPU, name="GPU-a", host="node-a", pool="a")
     assert list(pools_of(service, subject, action)) == pools
 
 
 def test_a_pool_and_the_node_that_leaves_it() -> None:
-    pool = SubjectOut(kind=SubjectKind.POOL, name="a", pool="a")
+    pool = Subject(kind=SubjectKind.POOL, name="a", pool="a")
     assert list(pools_of(three_pools(), pool, ActionKind.SCALE_IN, {"node": "node-a"})) == ["a", "b"]
     assert list(pools_of(three_pools(), pool, ActionKind.SCALE_OUT, {"gpus": "8"})) == ["a"]
 
@@ -276,7 +278,7 @@ def test_an_action_on_the_whole_host_needs_all_its_pools_though_one_gpu_is_its_s
             for one in service.gpus()
         ]
         service.gpus = lambda mixed=mixed: mixed  # type: ignore[method-assign]
-        subject = held.subject.model_copy(update={"pool": "train-a", "host": gpu.host})
+        subject = replace(held.subject, pool="train-a", host=gpu.host)
         about = held.model_copy(update={"action": action, "subject": subject})
         service.decision = lambda _, about=about: about  # type: ignore[method-assign]
         path = f"/v1/decisions/{held.id}/{verb}"
@@ -287,8 +289,8 @@ def test_an_action_on_the_whole_host_needs_all_its_pools_though_one_gpu_is_its_s
 def test_the_host_of_a_gpu_is_looked_up_where_the_decision_does_not_name_it() -> None:
     service = FakeService()
     gpu = service.gpus()[0]
-    subject = SubjectOut(kind=SubjectKind.GPU, name=gpu.uuid)
+    subject = Subject(kind=SubjectKind.GPU, name=gpu.uuid)
     everywhere = sorted({one.pool for one in service.gpus() if one.host == gpu.host})
     assert list(pools_of(service, subject, ActionKind.DRAIN)) == everywhere
-    gone = SubjectOut(kind=SubjectKind.GPU, name="GPU-gone", pool="a")
+    gone = Subject(kind=SubjectKind.GPU, name="GPU-gone", pool="a")
     assert list(pools_of(service, gone, ActionKind.DRAIN)) == ["a"]

@@ -13,10 +13,12 @@ from pydantic import SecretStr, ValidationError
 from tocsin.client import models
 from tocsin.client.client import Client
 from tocsin.client.errors import BadRequest, Denied, NotFound, ServerFault
+from tocsin.client.wire import adapter
 from tocsin.config.access import ApiSettings, Role, Token
 from tocsin.domain.clock import HOUR, to_iso
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.errors import Conflict, Unavailable
+from tocsin.domain.finding import Evidence
 from tocsin_testing import fake_fleet as fleet
 from tocsin_testing.fake_service import FakeService, serving
 from tocsin_testing.servers import free_port
@@ -159,9 +161,11 @@ def test_wire_models_are_frozen_and_strict() -> None:
     with pytest.raises(ValidationError, match="Extra inputs"):
         models.Readiness.model_validate({"ready": True, "raedy": 1})
     with pytest.raises(ValidationError, match="finite number"):
-        models.EvidenceOut(name="x", text="x", at=to_iso(0), value=float("nan"))
+        adapter(Evidence).validate_python({"name": "x", "text": "x", "at": to_iso(0), "value": float("nan")})
     with pytest.raises(ValidationError, match="match pattern"):
-        models.EvidenceOut(name="x", text="x", at="2026-11-21 03:54")
+        adapter(Evidence).validate_python({"name": "x", "text": "x", "at": "2026-11-21 03:54"})
+    with pytest.raises(ValidationError, match="Unexpected keyword"):
+        adapter(Evidence).validate_python({"name": "x", "text": "x", "at": to_iso(0), "valeu": 1.0})
 
 
 def test_every_endpoint_for_people_has_a_method() -> None:

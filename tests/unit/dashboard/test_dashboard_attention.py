@@ -6,11 +6,10 @@ import pytest
 
 from tocsin.client.models import GpuState
 from tocsin.client.models_now import AttentionItem
-from tocsin.client.wire import SubjectOut
 from tocsin.dashboard import attention
 from tocsin.dashboard.text import Text
 from tocsin.domain.clock import HOUR, to_iso
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.subject import Subject, SubjectKind
 from tocsin_testing.builders import T0
 
 EN, ZH = Text("en"), Text("zh")
@@ -18,7 +17,7 @@ NOW = to_iso(T0)
 
 
 def item(kind: SubjectKind = SubjectKind.GPU, name: str = "GPU-12345678", **more: object) -> AttentionItem:
-    subject = SubjectOut(kind=kind, name=name, host="n1" if kind is SubjectKind.GPU else "")
+    subject = Subject(kind=kind, name=name, host="n1" if kind is SubjectKind.GPU else "")
     return AttentionItem(subject=subject, **{"index": 3, "state": GpuState.WARNING, **more})  # type: ignore[arg-type]
 
 

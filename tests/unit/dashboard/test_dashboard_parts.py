@@ -12,7 +12,7 @@ import pytest
 
 import tocsin.dashboard
 from tocsin.actions.guards.base import guards
-from tocsin.client.models import GpuState, SeriesResponse, SubjectOut
+from tocsin.client.models import GpuState, SeriesResponse
 from tocsin.dashboard import format as formats
 from tocsin.dashboard import launch, timeline
 from tocsin.dashboard.palette import DARK, LIGHT
@@ -24,7 +24,7 @@ from tocsin.domain.finding import ActionKind, Severity
 from tocsin.domain.metrics import METRICS
 from tocsin.domain.missing import Missing
 from tocsin.domain.prediction import PredictionStatus
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.subject import Subject, SubjectKind
 from tocsin_testing import fake_fleet as fleet
 from tocsin_testing.fake_service import FakeService
 
@@ -166,7 +166,7 @@ def test_every_kind_of_subject_has_a_name() -> None:
     gpus = {gpu.uuid: gpu for gpu in FakeService().gpus()}
     assert formats.subject_label(fleet.subject(fleet.HOT), gpus) == "gpu-node-03 · GPU 5"
     assert formats.subject_label(fleet.POOL_SUBJECT, gpus) == "pool inference"
-    assert formats.subject_label(SubjectOut(kind=SubjectKind.FLEET, name="fleet"), gpus) == "fleet"
+    assert formats.subject_label(Subject(kind=SubjectKind.FLEET, name="fleet"), gpus) == "fleet"
 
 
 def test_overlapping_spans_become_one_of_the_worst_severity() -> None:

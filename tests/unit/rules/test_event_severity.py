@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tocsin.client.wire import to_json
 from tocsin.collector.kernel_log.parser import KernelEvent, KernelLogParser, KernelRecord
 from tocsin.domain.batch import Batch
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Finding, Severity
 from tocsin.domain.subject import SubjectKind
-from tocsin.queries.convert import event_out
 from tocsin.queries.scoreboard import is_hardware
 from tocsin.rules import Inputs, RuleEngine, RuleSet, collapse, load_rules
 from tocsin.rules.xid_nvlink import SubCode, decode, sub_codes
@@ -223,9 +223,9 @@ def test_the_scoreboard_goes_by_the_event() -> None:
 
 def test_the_api_shows_both() -> None:
     (event,) = events_of(HEAD + BER)
-    shown = event_out(event).model_dump(mode="json")
+    shown = to_json(event)
     assert (shown["severity"], shown["remedy"]) == ("warning", "ignore")
-    bare = event_out(xid(149)).model_dump(mode="json")
+    bare = to_json(xid(149))
     assert (bare["severity"], bare["remedy"]) == (None, "")
 
 

@@ -1,0 +1,153 @@
+"""Wire models of errors, log-in, control by people, and writes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue, SecretStr
+
+from tocsin.client.wire import Count, Instant, Wire, Wired
+from tocsin.domain.subject import Subject
+
+
+class ErrorBody(Wire):
+    """What went wrong."""
+
+    code: str
+    """Stable name of the error, in snake case."""
+    message: str
+    """What happened and what to do about it."""
+    details: dict[str, JsonValue] = Field(default_factory=dict)
+    """Field, value, problem and remedy of bad input; `rejected` lines of a write."""
+
+
+class ErrorOut(Wire):
+    """The one shape of every error."""
+
+    error: ErrorBody
+
+
+class Readiness(Wire):
+    """Whether the brain can do its work, and if not, why not."""
+
+    ready: bool
+    reasons: list[str] = Field(default_factory=list)
+
+
+class Whoami(Wire):
+    """The holder of the token that a request carried."""
+
+    name: str
+    role: str
+    """`viewer`, `operator`, `agent` or `admin`: the furthest that is held."""
+    scopes: list[str] = Field(default_factory=list)
+    """What may be decided where, as `pools: actions`; empty: whatever the role may."""
+    hosts: list[str] = Field(default_factory=list)
+    """Nodes whose telemetry may be written; empty: any."""
+
+
+class OidcMethod(Wire):
+    """An OpenID Connect provider, and what to ask it for."""
+
+    issuer: str
+    client_id: str
+    scope: str
+
+
+class LoginMethods(Wire):
+    """How people log in."""
+
+    password: bool
+    """Whether `POST /v1/login` takes passwords."""
+    oidc: OidcMethod | None = None
+
+
+class LoginRequest(Wire):
+    """A name and its password in the directory."""
+
+    user: Annotated[str, Field(min_length=1, max_length=200)]
+    password: Annotated[SecretStr, Field(min_length=1, max_length=1000)]
+
+
+class LoginOut(Wire):
+    """A log-in; the token is shown this once."""
+
+    token: str
+    name: str
+    role: str
+    expires: Instant
+
+
+class BreakerOut(Wire):
+    """The breaker: trips at `limit` distinct root causes within its window, and stays so until a person resets it."""
+
+    tripped: bool
+    root_causes: Count = 0
+    limit: Count = 0
+    since: Instant | None = None
+    reason: str = ""
+
+
+class ControlState(Wire):
+    """What people have set: pause and breaker."""
+
+    paused: bool
+    paused_by: str = ""
+    paused_reason: str = ""
+    breaker: BreakerOut
+
+
+class RejectedLine(Wire):
+    """A line of a write that was not kept; `number` counts from 1."""
+
+    number: Annotated[int, Field(ge=1)]
+    problem: str
+
+
+class IngestResult(Wire):
+    """What became of a write: how much is durable, and what was refused."""
+
+    readings: Count = 0
+    events: Count = 0
+    findings: Count = 0
+    predictions: Count = 0
+    rejected: list[RejectedLine] = Field(default_factory=list)
+    warnings: list[str] = Field(default_factory=list)
+
+
+class InjectionRequest(Wire):
+    """Rehearse a failure on a simulated GPU."""
+
+    kind: Annotated[str, Field(min_length=1, max_length=100)]
+    gpu: Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class InjectionOut(Wire):
+    """The failure that was started."""
+
+    kind: str
+    gpu: str
+    at: Instant
+    sentence: str
+
+
+class ControlRequest(Wire):
+    """Why; kept in the journal."""
+
+    reason: Annotated[str, Field(max_length=500)] = ""
+
+
+class ReleaseRequest(Wire):
+    """Give a node or a GPU back to service."""
+
+    kind: Literal["host", "gpu"]
+    name: Annotated[str, Field(min_length=1, max_length=253)]
+    """Name of the host, or UUID of the GPU."""
+    reason: Annotated[str, Field(max_length=500)] = ""
+
+
+class ReleaseOut(Wire):
+    """What was given back; it is left alone until `held_off_until`."""
+
+    subject: Wired[Subject]
+    held_off_until: Instant
