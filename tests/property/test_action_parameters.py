@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tocsin.actions.model.codec import dump_decision, load_decision
-from tocsin.client.orders import order_in, order_out
+from tocsin.client.wire import adapter, to_json
 from tocsin.domain.action_parameters import (
     PARAMETERS,
     CordonParameters,
@@ -109,7 +109,7 @@ def test_what_is_written_is_read_again(action: ActionKind, data: st.DataObject) 
 def test_orders_likewise(action: ActionKind, data: st.DataObject) -> None:
     parameters = data.draw(made(type(order_parameters_of(action, {}))))
     order = Order("k", "d", "node-0", "GPU-0", action, T0, T0 + 1, parameters=parameters)
-    assert order_in(order_out(order)) == order
+    assert adapter(Order).validate_python(to_json(order)) == order
 
 
 @pytest.mark.parametrize("action", ActionKind)

@@ -16,8 +16,10 @@ from tocsin.api.dependencies import ServiceDep, require_json
 from tocsin.api.errors import ApiError, documented, refuse_unknown_parameters
 from tocsin.api.principal import Principal
 from tocsin.api.service import Service
+from tocsin.client.control import OrderTaken
 from tocsin.client.models import IngestResult, Readiness, RejectedLine, Wire
-from tocsin.client.orders import OrderOut, OrderReportIn, OrderTaken
+from tocsin.client.wire import Wired
+from tocsin.domain.order import Order, OrderReport
 from tocsin.store.line_protocol.line import LineError, cut_head, parse_head
 
 MAX_MEMBERS = 4096
@@ -258,14 +260,14 @@ def _own(who: Principal, host: str) -> None:
 
 
 @orders_router.get("")
-def orders(service: ServiceDep, who: Writer, host: Host) -> list[OrderOut]:
+def orders(service: ServiceDep, who: Writer, host: Host) -> list[Wired[Order]]:
     """What the agent of a node is asked for now, what gives back first; asking renews the leases of what stands."""
     _own(who, host)
     return service.orders(host)
 
 
 @orders_router.post("/{order_id}/report", dependencies=[Depends(require_json)], responses=documented(409, 413, 415))
-def report(service: ServiceDep, who: Writer, order_id: OrderId, sent: OrderReportIn) -> OrderTaken:
+def report(service: ServiceDep, who: Writer, order_id: OrderId, sent: Wired[OrderReport]) -> OrderTaken:
     """How an order stands at its node."""
     _own(who, sent.order.host)
     return service.report_order(order_id, sent)

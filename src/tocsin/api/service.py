@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
+from tocsin.client.control import OrderTaken
 from tocsin.client.models import (
     ControlState,
     DecisionOut,
@@ -34,9 +35,9 @@ from tocsin.client.models_fragmentation import FragmentationOut, Planner, PlansO
 from tocsin.client.models_journal import ExportForm, JournalPage, JournalQuery
 from tocsin.client.models_manual import ManualAction, ManualActionOut
 from tocsin.client.models_now import Attention, FleetMap, PeerBand, PeerGroup
-from tocsin.client.orders import OrderOut, OrderReportIn, OrderTaken
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.diagnosis import Diagnosis
+from tocsin.domain.order import Order, OrderReport
 from tocsin.domain.prediction import Prediction
 
 Detail = Mapping[str, str | int | float]
@@ -182,11 +183,11 @@ class Service(Protocol):
         """Start a failure on a simulated GPU; raises Conflict where the GPU is real."""
         ...
 
-    def orders(self, host: str) -> list[OrderOut]:
+    def orders(self, host: str) -> list[Order]:
         """What the agent of `host` is asked for now; asking renews the leases of what stands there."""
         ...
 
-    def report_order(self, order_id: str, sent: OrderReportIn) -> OrderTaken:
+    def report_order(self, order_id: str, sent: OrderReport) -> OrderTaken:
         """Take in how an order stands; Conflict where it is another host's."""
         ...
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from urllib.parse import quote
 
 import httpx2
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
-from tocsin.client.orders import OrderOut, OrderTaken, order_in, report_out
+from tocsin.client.control import OrderTaken
+from tocsin.client.wire import adapter
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.order import Order, OrderReport
 from tocsin.http_client import ClientTls, http_client
 
-_ORDERS = TypeAdapter(list[OrderOut])
 MOST_SHOWN = 200
+MOST_DETAIL = 1000
 
 
 class OrderLink:
@@ -41,7 +43,7 @@ class OrderLink:
         """What this host is asked for now."""
         response = self._send("GET", "/v1/orders", params={"host": self._host})
         try:
-            return [order_in(wire) for wire in _ORDERS.validate_json(response.content)]
+            return adapter(list[Order]).validate_json(response.content, extra="ignore")
         except (ValidationError, ValueError) as error:
             raise Unavailable(
                 f"the brain's orders cannot be read; are agent and brain of one version? {error}"
@@ -50,9 +52,10 @@ class OrderLink:
     def report(self, report: OrderReport) -> bool:
         """Say how an order stands; whether the brain knows it."""
         path = f"/v1/orders/{quote(report.order.id, safe='')}/report"
-        response = self._send("POST", path, content=report_out(report).model_dump_json().encode())
+        short = replace(report, detail=report.detail[:MOST_DETAIL])
+        response = self._send("POST", path, content=adapter(OrderReport).dump_json(short))
         try:
-            return OrderTaken.model_validate_json(response.content).known
+            return OrderTaken.model_validate_json(response.content, extra="ignore").known
         except ValidationError as error:
             raise Unavailable(f"the brain's answer to a report cannot be read: {error}") from None
 

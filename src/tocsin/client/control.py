@@ -151,3 +151,9 @@ class ReleaseOut(Wire):
 
     subject: Wired[Subject]
     held_off_until: Instant
+
+
+class OrderTaken(Wire):
+    """Whether the brain knows the order of a report."""
+
+    known: bool

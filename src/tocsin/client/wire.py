@@ -16,19 +16,30 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetPydanticSchema, TypeAdapter, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetPydanticSchema,
+    PlainSerializer,
+    TypeAdapter,
+    WithJsonSchema,
+)
 from pydantic_core import CoreSchema, core_schema
 
 from tocsin.domain.clock import SECOND, from_iso, to_iso
 from tocsin.domain.decision import Outcome
 from tocsin.domain.diagnosis import Diagnosis
 from tocsin.domain.finding import Finding
-from tocsin.domain.order import Order, OrderReport
+from tocsin.domain.order import Order, OrderParameters, OrderReport
 from tocsin.domain.owner import Owner
+from tocsin.domain.parameters import decode, encode
 from tocsin.domain.prediction import Prediction
 
 INSTANT_PATTERN = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{3}Z$"
@@ -101,7 +112,8 @@ _SPECS: dict[type, _Spec] = {
     Owner: _Spec({"pid": Count}),
     Finding: _Spec(hidden={"told": False}),
     Outcome: _Spec({"attempts": Count}, hidden={"decision": ""}),
-    # A node's report is a stranger's word, and an order is what a node lets be done to it.
+    # A node's report is a stranger's word, and an order is what a node lets be done to it. Parameters are read as those
+    # of no action in particular: an order makes them those of its own.
     Order: _Spec(
         {
             "key": _Name,
@@ -110,7 +122,12 @@ _SPECS: dict[type, _Spec] = {
             "gpu": _Name,
             "lease_seconds": Annotated[float, Field(ge=0)],
             "epoch": Count,
-            "parameters": Annotated[dict[str, _Text], Field(max_length=_MOST_ENTRIES)],
+            "parameters": Annotated[
+                dict[str, _Text],
+                Field(max_length=_MOST_ENTRIES),
+                AfterValidator(partial(decode, OrderParameters)),
+                PlainSerializer(encode, return_type=dict[str, str]),
+            ],
         }
     ),
     OrderReport: _Spec(

@@ -8,12 +8,13 @@ from typing import Protocol
 from tocsin.actions.loop.loop import ActionLoop
 from tocsin.actions.model.status import DecisionStatus
 from tocsin.actions.planning.facts import NodeState, WorkloadSeen
-from tocsin.client.orders import OrderOut, OrderReportIn, OrderTaken
+from tocsin.client.control import OrderTaken
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import Clock
 from tocsin.domain.finding import Finding, Incident
 from tocsin.domain.identity import Gpu
+from tocsin.domain.order import Order, OrderReport
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
@@ -72,11 +73,11 @@ class LiveManagers(Protocol):
 class LiveOrders(Protocol):
     """The brain's end of orders to nodes."""
 
-    def orders(self, host: str) -> list[OrderOut]:
+    def orders(self, host: str) -> list[Order]:
         """What the agent of `host` is asked for now."""
         ...
 
-    def report(self, order_id: str, sent: OrderReportIn) -> OrderTaken:
+    def report(self, order_id: str, sent: OrderReport) -> OrderTaken:
         """Take in how an order stands. Raises InputError and Conflict."""
         ...
 

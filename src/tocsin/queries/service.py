@@ -12,6 +12,7 @@ from tocsin import __version__
 from tocsin.actions.model.scope import base_key
 from tocsin.actions.model.status import DecisionStatus
 from tocsin.api.service import Detail
+from tocsin.client.control import OrderTaken
 from tocsin.client.errors import NotFound
 from tocsin.client.models import (
     ControlState,
@@ -38,13 +39,13 @@ from tocsin.client.models_fragmentation import FragmentationOut, Planner, PlansO
 from tocsin.client.models_journal import ExportForm, JournalPage, JournalQuery
 from tocsin.client.models_manual import ManualAction, ManualActionOut
 from tocsin.client.models_now import Attention, FleetMap, PeerBand, PeerGroup
-from tocsin.client.orders import OrderOut, OrderReportIn, OrderTaken
 from tocsin.domain.clock import DAY, SECOND, Clock, SystemClock, optional_iso, to_iso
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.diagnosis import Diagnosis
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.finding import Finding
 from tocsin.domain.metrics import nearest, spec_of
+from tocsin.domain.order import Order, OrderReport
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
 from tocsin.domain.subject import Subject, SubjectKind
@@ -404,10 +405,10 @@ class BrainService:
 
     # ------------------------------------------------------------------ writing
 
-    def orders(self, host: str) -> list[OrderOut]:
+    def orders(self, host: str) -> list[Order]:
         return self._brain.orders.orders(host)
 
-    def report_order(self, order_id: str, sent: OrderReportIn) -> OrderTaken:
+    def report_order(self, order_id: str, sent: OrderReport) -> OrderTaken:
         return self._brain.orders.report(order_id, sent)
 
     def ingest(self, text: str, precision: str) -> IngestResult:

@@ -13,6 +13,7 @@ from tocsin.actions.node.order_queue import OrderQueue
 from tocsin.api.app import create_app
 from tocsin.api.server import ApiServer
 from tocsin.api.service import Detail
+from tocsin.client.control import OrderTaken
 from tocsin.client.errors import NotFound
 from tocsin.client.models import (
     ActionScore,
@@ -44,13 +45,13 @@ from tocsin.client.models_forecast import CapacityOut, ForecastOut
 from tocsin.client.models_fragmentation import FragmentationOut, Planner, PlansOut
 from tocsin.client.models_manual import ManualAction, ManualActionOut
 from tocsin.client.models_now import Attention, FleetMap, PeerBand, PeerGroup
-from tocsin.client.orders import OrderOut, OrderReportIn, OrderTaken
 from tocsin.config.access import ApiSettings
 from tocsin.domain.clock import DAY, ManualClock, to_iso
 from tocsin.domain.decision import DecisionState, Mode, Ruling
 from tocsin.domain.diagnosis import Diagnosis
 from tocsin.domain.errors import Conflict, InputError, Unavailable
 from tocsin.domain.finding import ActionKind, Severity
+from tocsin.domain.order import Order, OrderReport
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.runtime.brain.orders import OrderService
@@ -488,10 +489,10 @@ class FakeService(FakeDecisions):
         subject = Subject(kind=SubjectKind(kind), name=name, host=known[0].host, pool=known[0].pool)
         return ReleaseOut(subject=subject, held_off_until=to_iso(fleet.NOW_MS + DAY))
 
-    def orders(self, host: str) -> list[OrderOut]:
+    def orders(self, host: str) -> list[Order]:
         return self.order_service.orders(host)
 
-    def report_order(self, order_id: str, sent: OrderReportIn) -> OrderTaken:
+    def report_order(self, order_id: str, sent: OrderReport) -> OrderTaken:
         return self.order_service.report(order_id, sent)
 
     def same_jobs(self, gpus: Collection[str]) -> set[str]:

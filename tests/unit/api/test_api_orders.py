@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from tocsin.api.app import create_app
 from tocsin.client.agent import OrderLink
-from tocsin.client.orders import order_in, order_out, report_in, report_out
+from tocsin.client.wire import adapter, to_json
 from tocsin.config.access import ApiSettings, Role, Token
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import SECOND
@@ -63,9 +63,9 @@ def test_an_agent_gets_its_own_orders_and_reports_them(http: TestClient, service
     assert answer.status_code == 200
     (sent,) = answer.json()
     assert (sent["gpu"], sent["action"], sent["lease_s"]) == ("GPU-a", "throttle", 900.0)
-    report = report_out(OrderReport(order(), OrderState.APPLIED, "limit 600 W", T0, 700_000, 700_000, 600_000, 600_000))
+    report = to_json(OrderReport(order(), OrderState.APPLIED, "limit 600 W", T0, 700_000, 700_000, 600_000, 600_000))
     path = f"/v1/orders/{sent['id']}/report"
-    taken = http.post(path, json=report.model_dump(mode="json"), headers=bearer(NODE_1))
+    taken = http.post(path, json=report, headers=bearer(NODE_1))
     assert (taken.status_code, taken.json()) == (200, {"known": True})
     standing = service.order_service.queue.standing(order().key)
     assert standing is not None
@@ -75,12 +75,12 @@ def test_an_agent_gets_its_own_orders_and_reports_them(http: TestClient, service
 def test_a_node_speaks_for_itself_alone(http: TestClient, service: FakeService) -> None:
     service.order_service.queue.post([order(host="node-2")])
     assert http.get("/v1/orders?host=node-2", headers=bearer(NODE_1)).status_code == 403
-    report = report_out(OrderReport(order(host="node-2"), OrderState.APPLIED, "", T0))
+    report = to_json(OrderReport(order(host="node-2"), OrderState.APPLIED, "", T0))
     path = f"/v1/orders/{order().id}/report"
-    body = report.model_dump(mode="json")
+    body = report
     assert http.post(path, json=body, headers=bearer(NODE_1)).status_code == 403
-    disguised = report_out(OrderReport(order(host="node-1"), OrderState.APPLIED, "", T0))
-    answer = http.post(path, json=disguised.model_dump(mode="json"), headers=bearer(NODE_1))
+    disguised = to_json(OrderReport(order(host="node-1"), OrderState.APPLIED, "", T0))
+    answer = http.post(path, json=disguised, headers=bearer(NODE_1))
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "conflict")
 
 
@@ -89,7 +89,7 @@ def test_viewers_get_no_orders(http: TestClient) -> None:
 
 
 def test_a_report_goes_to_the_path_of_its_order(http: TestClient) -> None:
-    body = report_out(OrderReport(order(), OrderState.APPLIED, "", T0)).model_dump(mode="json")
+    body = to_json(OrderReport(order(), OrderState.APPLIED, "", T0))
     assert http.post("/v1/orders/other/report", json=body, headers=bearer(AGENT)).status_code == 400
 
 
@@ -97,9 +97,9 @@ def test_orders_and_reports_survive_the_wire() -> None:
     sent = order(
         epoch=3, parameters=ThrottleOrderParameters(power_limit_watts=500), lease_seconds=900.0, simulated=True
     )
-    assert order_in(order_out(sent)) == sent
+    assert adapter(Order).validate_python(to_json(sent)) == sent
     report = OrderReport(sent, OrderState.FAILED, "why", T0, 1, 2, 3, 4, {"celsius_per_watt": 0.1})
-    assert report_in(report_out(report)) == report
+    assert adapter(OrderReport).validate_json(adapter(OrderReport).dump_json(report)) == report
 
 
 class Hands:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tocsin.actions.node.order_queue import OrderQueue
-from tocsin.client.orders import OrderOut, OrderReportIn, OrderTaken, order_out, report_in
+from tocsin.client.control import OrderTaken
 from tocsin.config.node import NodeSettings
 from tocsin.domain.clock import Clock
 from tocsin.domain.errors import Conflict, InputError
+from tocsin.domain.order import Order, OrderReport
 from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics
 
@@ -35,16 +36,15 @@ class OrderService:
         """This brain has become the acting one: nodes follow none that acted before it any more."""
         self.queue.renew_epoch()
 
-    def orders(self, host: str) -> list[OrderOut]:
+    def orders(self, host: str) -> list[Order]:
         """What `host` is asked for now."""
-        return [order_out(order) for order in self.queue.for_host(host)]
+        return list(self.queue.for_host(host))
 
-    def report(self, order_id: str, sent: OrderReportIn) -> OrderTaken:
+    def report(self, order_id: str, report: OrderReport) -> OrderTaken:
         """Take in a report. Raises InputError where path and body name different orders or it cannot be read, Conflict
         where the order is another host's."""
-        report = report_in(sent)
-        if report.order.id != order_id or sent.order.id != order_id:
-            raise InputError("order.id", sent.order.id, f"is not the order of the path, {order_id}", "send it there")
+        if report.order.id != order_id:
+            raise InputError("order.id", report.order.id, f"is not the order of the path, {order_id}", "send it there")
         known = self.queue.standing(report.order.key)
         if known is not None and (known.order.host, known.order.gpu) != (report.order.host, report.order.gpu):
             raise Conflict(f"order {order_id} is for {known.order.gpu} on {known.order.host}")
