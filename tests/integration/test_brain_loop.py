@@ -260,7 +260,7 @@ def test_forecasts_reach_the_store_and_the_service(fleet: Fleet) -> None:
     for step in range(90):
         fleet.minute(gpu3=50.0 + step * 0.3)
     fleet.running.brain.forecast()
-    predictions = [p for p in fleet.service.predictions() if p.subject.name == "GPU-00000003" and p.eta]
+    predictions = [p for p in fleet.service.predictions() if p.subject.name == "GPU-00000003" and p.eta_ms]
     assert predictions, "a straight ramp towards the threshold is predicted"
     assert predictions[0].metric == "gpu_temperature_celsius"
     assert fleet.service.gpu("GPU-00000003").summary.prediction
@@ -299,7 +299,7 @@ def test_predictions_in_force_survive_a_restart(fleet: Fleet) -> None:
     for step in range(90):
         fleet.minute(gpu3=50.0 + step * 0.3)
     fleet.running.brain.forecast()
-    before = {p.id for p in fleet.service.predictions() if p.eta}
+    before = {p.id for p in fleet.service.predictions() if p.eta_ms}
     assert before
     fleet.restart()
     assert before <= {p.id for p in fleet.service.predictions()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -38,14 +39,14 @@ def test_what_is_predicted_has_its_lead_and_what_is_held_its_reason() -> None:
 
 
 def test_a_threshold_that_is_reached_already_is_no_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
-    reached = PREDICTIONS[0].model_copy(update={"eta": FakeService().summary().now, "sentence": "has reached 93 °C"})
+    reached = replace(PREDICTIONS[0], eta_ms=FakeService().now_ms(), sentence="has reached 93 °C")
     monkeypatch.setattr(FakeService, "predictions", lambda _self: [reached, *PREDICTIONS[1:]])
     with serving(FakeService()) as url:
         told = CliRunner().invoke(cli, ["status", "--api-url", url], catch_exceptions=False).output
         ahead = json.loads(CliRunner().invoke(cli, ["status", "--json", "--api-url", url]).output)["ahead"]
     assert "has reached" not in told
     assert PREDICTIONS[1].sentence in told
-    assert [one["sentence"] for one in ahead] == [p.sentence for p in PREDICTIONS[1:] if p.eta]
+    assert [one["sentence"] for one in ahead] == [p.sentence for p in PREDICTIONS[1:] if p.eta_ms]
 
 
 def test_json_is_the_whole_summary_and_what_it_counts() -> None:

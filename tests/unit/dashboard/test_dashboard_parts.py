@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import string
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from tocsin.dashboard import format as formats
 from tocsin.dashboard import launch, timeline
 from tocsin.dashboard.palette import DARK, LIGHT
 from tocsin.dashboard.text import LANGUAGES, STRINGS, TABLES, Text
-from tocsin.domain.clock import HOUR, to_iso
+from tocsin.domain.clock import HOUR, optional_iso, to_iso
 from tocsin.domain.decision import DecisionState, Mode, OutcomeStatus, Ruling
 from tocsin.domain.event import EventKind
 from tocsin.domain.finding import ActionKind, Severity
@@ -192,9 +193,10 @@ def test_the_timeline_draws_events_findings_and_predictions() -> None:
     assert {"XID 13", "threshold 85", "threshold 93", "80 % interval"} <= notes
     forecast = next(trace for trace in chart.data if trace.name == "forecast")
     assert forecast.y == (86.4, 93.0)
-    assert chart.layout.xaxis.range[1] > fleet.PREDICTIONS[0].eta
+    hot = fleet.PREDICTIONS[0]
+    assert chart.layout.xaxis.range[1] > optional_iso(hot.eta_ms)
     spans = {(shape.x0, shape.x1) for shape in chart.layout.shapes if shape.type == "rect"}
-    assert (fleet.PREDICTIONS[0].eta_low, fleet.PREDICTIONS[0].eta_high) in spans
+    assert (optional_iso(hot.eta_low_ms), optional_iso(hot.eta_high_ms)) in spans
     assert any(x0 == fleet.FINDINGS[1].started for x0, _ in spans)
 
 
@@ -202,8 +204,8 @@ def test_events_close_together_share_a_label() -> None:
     detail = FakeService().gpu(fleet.uuid(*fleet.LOST))
     first = detail.events[0]
     later = [
-        first.model_copy(update={"at": to_iso(fleet.LOST_MS + 1_000), "code": 154}),
-        first.model_copy(update={"at": to_iso(fleet.LOST_MS + HOUR), "code": 31}),
+        replace(first, at_ms=fleet.LOST_MS + 1_000, code=154),
+        replace(first, at_ms=fleet.LOST_MS + HOUR, code=31),
     ]
     labels = timeline.grouped([*detail.events, *later], HOUR, Text("en"))
     assert labels == [(fleet.LOST_MS, "XID 79, GPU lost +1"), (fleet.LOST_MS + HOUR, "XID 31")]
