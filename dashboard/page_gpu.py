@@ -69,9 +69,9 @@ def finding_row(finding: FindingOut, label: str, now: str, text: Text) -> str:
     """A finding in a line: active ones with their symbol, ended ones pale."""
     what = f"<b>{escape(finding.rule)}</b> {escape(without_label(finding.sentence, label))}"
     if finding.active:
-        when = text("finding.since", age=text.duration(max(0.0, seconds_between(finding.started, now))))
+        when = text("finding.since", age=text.duration(max(0.0, seconds_between(to_iso(finding.started_ms), now))))
         return style.row(style.sign(SEVERITY_STATES[finding.severity]), what, when)
-    when = text("finding.ended", age=text.duration(max(0.0, seconds_between(finding.last, now))))
+    when = text("finding.ended", age=text.duration(max(0.0, seconds_between(to_iso(finding.last_ms), now))))
     return style.row('<span class="tc-sign tc-muted">○</span>', f'<span class="tc-muted">{what}</span>', when)
 
 
@@ -125,7 +125,7 @@ def _evidence(groups: Sequence[tuple[str, Sequence[Evidence]]], title: str) -> N
 
 def _findings(detail: GpuDetail, now: str, text: Text) -> None:
     label = gpu_label(detail.summary)
-    shown = sorted(detail.findings, key=lambda f: (f.active, f.severity.rank, f.last), reverse=True)
+    shown = sorted(detail.findings, key=lambda f: (f.active, f.severity.rank, f.last_ms), reverse=True)
     rows = [finding_row(finding, label, now, text) for finding in shown[:_SHOWN]] + _more(len(shown), text)
     _section(text("gpu.findings"), rows, text("gpu.findings.none"))
     _evidence([(one.rule, one.evidence) for one in shown[:_SHOWN] if one.active], text("gpu.evidence.findings"))

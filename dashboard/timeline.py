@@ -179,8 +179,8 @@ def _threshold(canvas: Canvas, name: str, value: float) -> None:
 
 
 def _clipped(canvas: Canvas, finding: FindingOut) -> tuple[int, int]:
-    end = canvas.now_ms if finding.active else min(canvas.now_ms, from_iso(finding.last))
-    return max(from_iso(finding.started), canvas.start_ms), end
+    end = canvas.now_ms if finding.active else min(canvas.now_ms, finding.last_ms)
+    return max(finding.started_ms, canvas.start_ms), end
 
 
 def merged(spans: Sequence[tuple[int, int, Severity]]) -> list[tuple[int, int, Severity]]:

@@ -83,13 +83,13 @@ def series(
 
 
 @read_router.get("/findings", tags=["findings"])
-def findings(service: ServiceDep, _who: Viewer) -> list[FindingOut]:
+def findings(service: ServiceDep, _who: Viewer) -> list[Wired[FindingOut]]:
     """Active findings, worst first."""
     return service.findings()
 
 
 @read_router.get("/incidents", tags=["findings"])
-def incidents(service: ServiceDep, _who: Viewer) -> list[IncidentOut]:
+def incidents(service: ServiceDep, _who: Viewer) -> list[Wired[IncidentOut]]:
     """Open incidents, worst first: findings under their root cause."""
     return service.incidents()
 

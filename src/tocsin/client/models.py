@@ -5,6 +5,7 @@ Those of the fleet and of what is said and done about it; the small ones come fr
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
@@ -33,7 +34,7 @@ from tocsin.client.scores import ActionScore, HazardScore, PredictionScore, Reli
 from tocsin.client.wire import Count, Instant, Ratio, Wire, Wired
 from tocsin.domain.decision import DecisionState, Mode, OutcomeStatus, Ruling
 from tocsin.domain.event import Event
-from tocsin.domain.finding import ActionKind, Category, Evidence, Severity
+from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity
 from tocsin.domain.owner import Owner
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.subject import Subject
@@ -176,39 +177,20 @@ class GpuSummary(Wire):
     eta_high: Instant | None = None
 
 
-class FindingOut(Wire):
-    """A rule's condition that holds, or held."""
+@dataclass(frozen=True, slots=True)
+class FindingOut(Finding):
+    """A rule's condition that holds, or, no longer `active`, held."""
 
-    id: str
-    rule: str
-    subject: Wired[Subject]
-    severity: Severity
-    category: Category
-    action: ActionKind
-    started: Instant
-    last: Instant
     active: bool = True
-    sentence: str
-    metric: str = ""
-    value: float | None = None
-    threshold: float | None = None
-    evidence: list[Wired[Evidence]] = Field(default_factory=list)
-    owners: list[Wired[Owner]] = Field(default_factory=list)
-    """Processes on the GPU when it was last seen."""
-    simulated: bool = False
 
 
-class IncidentOut(Wire):
+@dataclass(frozen=True, slots=True)
+class IncidentOut(Incident):
     """A burst of findings under its root cause; `members` has all of them, the root among them."""
 
-    id: str
     root: FindingOut
-    members: list[FindingOut]
-    subjects: Count
-    opened: Instant
-    last: Instant
+    members: tuple[FindingOut, ...]
     active: bool = True
-    sentence: str
 
 
 class VerdictOut(Wire):
@@ -280,7 +262,7 @@ class GpuDetail(Wire):
     owners: list[Wired[Owner]] = Field(default_factory=list)
     """Processes on the GPU."""
     events: list[Wired[Event]] = Field(default_factory=list)
-    findings: list[FindingOut] = Field(default_factory=list)
+    findings: list[Wired[FindingOut]] = Field(default_factory=list)
     predictions: list[Wired[Prediction]] = Field(default_factory=list)
     decisions: list[DecisionOut] = Field(default_factory=list)
 

@@ -182,6 +182,11 @@ def _property(kind: type, name: str, handler: GetCoreSchemaHandler) -> CoreSchem
     return handler.generate_schema(get_type_hints(getattr(kind, name).fget)["return"])
 
 
+def extended(kind: type[T], base: Any, **more: object) -> T:
+    """A `kind`, which is made from the dataclass of `base`, with all that `base` has and `more`."""
+    return kind(**{one.name: getattr(base, one.name) for one in dataclasses.fields(base)} | more)
+
+
 def _spec_of(kind: type) -> _Spec:
     """That of the class and of those that it is made from."""
     found = [_SPECS[one] for one in reversed(kind.__mro__) if one in _SPECS]

@@ -10,6 +10,7 @@ from tocsin.client.models import (
     IncidentOut,
     JournalEntryOut,
 )
+from tocsin.client.wire import extended
 from tocsin.domain.clock import optional_iso, to_iso
 from tocsin.domain.finding import Finding, Incident
 from tocsin.journal.chain import Entry
@@ -17,37 +18,13 @@ from tocsin.journal.chain import Entry
 
 def finding_out(finding: Finding, *, active: bool = True) -> FindingOut:
     """A finding."""
-    return FindingOut(
-        id=finding.id,
-        rule=finding.rule,
-        subject=finding.subject,
-        severity=finding.severity,
-        category=finding.category,
-        action=finding.action,
-        started=to_iso(finding.started_ms),
-        last=to_iso(finding.last_ms),
-        active=active,
-        sentence=finding.sentence,
-        metric=finding.metric,
-        value=finding.value,
-        threshold=finding.threshold,
-        evidence=list(finding.evidence),
-        owners=list(finding.owners),
-        simulated=finding.simulated,
-    )
+    return extended(FindingOut, finding, active=active)
 
 
 def incident_out(incident: Incident) -> IncidentOut:
     """An incident with its members."""
-    return IncidentOut(
-        id=incident.id,
-        root=finding_out(incident.root),
-        members=[finding_out(member) for member in incident.members],
-        subjects=incident.subjects,
-        opened=to_iso(incident.opened_ms),
-        last=to_iso(incident.last_ms),
-        sentence=incident.sentence,
-    )
+    members = tuple(finding_out(member) for member in incident.members)
+    return extended(IncidentOut, incident, root=finding_out(incident.root), members=members)
 
 
 def entry_out(entry: Entry) -> JournalEntryOut:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tocsin.client.models import DecisionOut, FleetSummary, GpuState, GpuSummary, IncidentOut
+from tocsin.client.wire import to_json
 
 HISTORY = 60
 """Readings of a GPU that the view remembers."""
@@ -58,7 +59,7 @@ class Look:
             "simulated": self.simulated,
             "fleet": None if self.summary is None else self.summary.model_dump(mode="json"),
             "gpus": [gpu.model_dump(mode="json") for gpu in self.gpus],
-            "incidents": [incident.model_dump(mode="json") for incident in self.incidents],
+            "incidents": to_json(self.incidents),
             "decisions": [decision.model_dump(mode="json") for decision in self.decisions],
             "notes": list(self.notes),
         }

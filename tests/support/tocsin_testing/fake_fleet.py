@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from tocsin.client.models import (
     DecisionOut,
@@ -98,14 +99,13 @@ def _finding(
 ) -> FindingOut:
     started = NOW_MS - (len(rule) % 7 + 3) * 6 * MINUTE
     return FindingOut(
-        id=f"{abs(hash_of(rule + str(where))):016x}",
         rule=rule,
         subject=subject(where),
         severity=severity,
         category=category,
         action=action,
-        started=to_iso(started),
-        last=to_iso(NOW_MS - 15 * SECOND),
+        started_ms=started,
+        last_ms=NOW_MS - 15 * SECOND,
         sentence=sentence,
         simulated=True,
         **more,  # type: ignore[arg-type]
@@ -124,7 +124,7 @@ FINDINGS = [
     _finding(
         LOST, "xid-fatal", Severity.CRITICAL, Category.HARDWARE, ActionKind.DRAIN,
         "XID 79: the GPU has fallen off the bus; its work is lost and the node needs a reboot",
-        evidence=[Evidence(name="xid", text="XID 79", at_ms=NOW_MS - 31 * MINUTE, value=79)],
+        evidence=(Evidence(name="xid", text="XID 79", at_ms=NOW_MS - 31 * MINUTE, value=79),),
     ),
     _finding(
         HOT, "temperature-high", Severity.CRITICAL, Category.THERMAL, ActionKind.PLACE_ELSEWHERE,
@@ -149,17 +149,15 @@ FINDINGS = [
 ]  # fmt: skip
 
 POOL_SUBJECT = Subject(kind=SubjectKind.POOL, name="inference", pool="inference")
-POOL_FINDING = FINDINGS[0].model_copy(
-    update={
-        "id": f"{hash_of('pool-underused'):016x}",
-        "rule": "pool-underused",
-        "subject": POOL_SUBJECT,
-        "severity": Severity.INFO,
-        "category": Category.CAPACITY,
-        "action": ActionKind.SCALE_IN,
-        "sentence": "pool inference: mean utilization 26.9 % over 15 min, below 30 %, and no work waits",
-        "evidence": [],
-    }
+POOL_FINDING = replace(
+    FINDINGS[0],
+    rule="pool-underused",
+    subject=POOL_SUBJECT,
+    severity=Severity.INFO,
+    category=Category.CAPACITY,
+    action=ActionKind.SCALE_IN,
+    sentence="pool inference: mean utilization 26.9 % over 15 min, below 30 %, and no work waits",
+    evidence=(),
 )
 """A finding that has no cell on the map."""
 

@@ -59,7 +59,7 @@ def _of_finding(found: FindingOut, ahead: Prediction | None, gpu: GpuSummary | N
             "state": state,
             "severity": found.severity,
             "sentence": found.sentence,
-            "since": found.started,
+            "since": to_iso(found.started_ms),
             "cost_gpu_hours": _LOSS if state is GpuState.LOST else _cost(ahead),
         }
     )

@@ -236,7 +236,7 @@ class FakeService(FakeDecisions):
 
     def incidents(self) -> list[IncidentOut]:
         return [
-            IncidentOut(id=f.id, root=f, members=[f], subjects=1, opened=f.started, last=f.last, sentence=f.sentence)
+            IncidentOut(root=f, members=(f,), opened_ms=f.started_ms, last_ms=f.last_ms, sentence=f.sentence)
             for f in self.findings()
         ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -242,7 +243,7 @@ def test_the_language_is_kept_in_the_url(url: str) -> None:
 
 
 def test_what_the_fleet_says_cannot_become_markup(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    evil = fleet.FINDINGS[0].model_copy(update={"sentence": "<img src=x onerror=alert(1)> a & b"})
+    evil = replace(fleet.FINDINGS[0], sentence="<img src=x onerror=alert(1)> a & b")
     monkeypatch.setattr(fleet, "FINDINGS", [evil, *fleet.FINDINGS[1:]])
     for page in ("overview", "gpu"):
         shown = said(opened(page))

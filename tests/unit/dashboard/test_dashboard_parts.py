@@ -197,7 +197,7 @@ def test_the_timeline_draws_events_findings_and_predictions() -> None:
     assert chart.layout.xaxis.range[1] > optional_iso(hot.eta_ms)
     spans = {(shape.x0, shape.x1) for shape in chart.layout.shapes if shape.type == "rect"}
     assert (optional_iso(hot.eta_low_ms), optional_iso(hot.eta_high_ms)) in spans
-    assert any(x0 == fleet.FINDINGS[1].started for x0, _ in spans)
+    assert any(x0 == to_iso(fleet.FINDINGS[1].started_ms) for x0, _ in spans)
 
 
 def test_events_close_together_share_a_label() -> None:
