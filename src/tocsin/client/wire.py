@@ -26,6 +26,7 @@ from pydantic import (
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     GetPydanticSchema,
     PlainSerializer,
     TypeAdapter,
@@ -88,6 +89,7 @@ _DURATIONS = {"horizon_ms": "horizon_s", "window_ms": "window_s"}
 _RENAMED = {"lease_seconds": "lease_s"}
 _SHOWN = ("id", "label", "subjects")
 """Properties that are fields of JSON where a class has them."""
+_SHOWN_KEY = "tocsin_shown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,16 @@ class _Public:
         return core_schema.no_info_before_validator_function(
             lambda given: {k: v for k, v in given.items() if k not in shown} if isinstance(given, dict) else given,
             schema,
+            metadata={_SHOWN_KEY: shown},
         )
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        made = handler(schema)
+        if handler.mode == "validation":
+            properties = handler.resolve_ref_schema(made)["properties"]
+            # Whoever sends an object back sends what it was shown.
+            properties |= {name: {"title": name.title()} for name in schema.get("metadata", {}).get(_SHOWN_KEY, ())}
+        return made
 
 
 _PUBLIC = _Public()
