@@ -25,6 +25,7 @@ import numpy.typing as npt
 from tocsin.collector.dcgm.exposition import Head, Use, head_of
 from tocsin.collector.dcgm.fields import SXID_FATAL, SXID_NON_FATAL, XID_COUNT, XID_NAMES, field_named
 from tocsin.collector.prometheus_history.http import HistoryClient, Line, Matrix, TooMuch
+from tocsin.domain.atomic_file import write_atomically
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, to_iso
 from tocsin.domain.errors import InputError
 
@@ -322,9 +323,7 @@ class HistoryFile:
 
     def _mark(self, until_ms: int) -> None:
         state = {"origin": self._origin, "until_ms": until_ms, "bytes": self._file.tell()}
-        fresh = self._state.with_name(self._state.name + ".new")
-        fresh.write_text(json.dumps(state))
-        fresh.replace(self._state)
+        write_atomically(self._state, json.dumps(state))
 
     def _rest(self) -> tuple[int, int] | None:
         """How far a run before came: instant and bytes; None where it left nothing that can be used."""

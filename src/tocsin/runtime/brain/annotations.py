@@ -20,6 +20,7 @@ from tocsin.actions.notifications.channel import Delivery, clean, clip
 from tocsin.actions.notifications.delivery import pause_seconds
 from tocsin.config.grafana import GrafanaSettings
 from tocsin.domain.annotation import Annotation
+from tocsin.domain.atomic_file import write_atomically
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision
 from tocsin.domain.subject import Subject, SubjectKind
@@ -367,9 +368,7 @@ class Annotations:
     def _done(self, follower: _Follower, entry: Entry) -> None:
         follower.seq = entry.seq
         known = self._read() | {follower.target.name: (entry.seq, entry.hash)}
-        fresh = self._path.with_name(f"{self._path.name}.new")
-        fresh.write_text(json.dumps(known), encoding="utf-8")
-        fresh.replace(self._path)
+        write_atomically(self._path, json.dumps(known))
 
     def _count(self, follower: _Follower, outcome: str) -> None:
         self._metrics.count("tocsin_annotations_total", place=follower.target.name, outcome=outcome)
