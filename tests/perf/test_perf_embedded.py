@@ -1,4 +1,5 @@
-"""The embedded store at the size of a fleet, against the same readings as one wide SQLite row each.
+"""The embedded store at the size of a fleet, against the same readings in two other shapes: one wide SQLite row each,
+and SQLite for the newest hour with Parquet files by polars (`tocsin_testing.polars_store`).
 
 History is a day of 193 GPUs at 10 s with 60 metrics: 10^8 values. They come from the simulated fleet, with the steps in
 which it reports (whole degrees, milliwatts, hundredths of a utilisation, the six digits of DCGM's ratios): 16 GPUs are
@@ -32,6 +33,7 @@ from tocsin.sim.spec import FleetSpec
 from tocsin.store.embedded.store import SqliteStore
 from tocsin.store.upkeep import Retention
 from tocsin_testing.builders import T0, gpu
+from tocsin_testing.polars_store import PolarsStore
 
 Say = Callable[[str], None]
 
@@ -93,6 +95,8 @@ class History:
     writing: float
     upkeep: float
     reader: str
+    polars: PolarsStore
+    polars_upkeep: float
 
     @property
     def bytes_per_value(self) -> float:
@@ -130,6 +134,7 @@ def history(telemetry: Telemetry, tmp_path_factory: pytest.TempPathFactory) -> I
     path = tmp_path_factory.mktemp("history") / "store.db"
     store = SqliteStore(path)
     store.init()
+    polars = PolarsStore(path.with_name("polars.db"))
     values, writing = 0, 0.0
     cube = telemetry.cube
     reader = subprocess.Popen(
@@ -147,6 +152,7 @@ def history(telemetry: Telemetry, tmp_path_factory: pytest.TempPathFactory) -> I
         begun = time.perf_counter()
         store.write(batch)
         writing += time.perf_counter() - begun
+        polars.write(batch.readings)
         # The other process reads while this one goes on.
         reader.stdin.write("read\n")
         reader.stdin.flush()
@@ -155,7 +161,11 @@ def history(telemetry: Telemetry, tmp_path_factory: pytest.TempPathFactory) -> I
     upkeep = time.perf_counter() - begun
     out, _ = reader.communicate()
     assert reader.returncode == 0, "the second process met an error"
-    yield History(store, telemetry, values, writing, upkeep, out.splitlines()[-1])
+    begun = time.perf_counter()
+    polars.compact()
+    polars_upkeep = time.perf_counter() - begun
+    with closing(polars.db):
+        yield History(store, telemetry, values, writing, upkeep, out.splitlines()[-1], polars, polars_upkeep)
     store.close()
 
 
@@ -182,10 +192,10 @@ class Wide:
         query = f"SELECT {chosen} FROM reading WHERE gpu = ? ORDER BY at_ms"
         return np.array(self.db.execute(query, (uuid,)).fetchall(), dtype=np.float64)
 
-    def newest(self) -> npt.NDArray[np.float64]:
-        chosen = ", ".join(f'"{name}"' for name in self.names)
+    def newest(self, names: list[str]) -> npt.NDArray[np.float64]:
+        chosen = ", ".join(f'"{name}"' for name in names)
         query = f"SELECT {chosen}, MAX(at_ms) FROM reading GROUP BY gpu ORDER BY gpu"
-        return np.array(self.db.execute(query).fetchall(), dtype=np.float64)
+        return np.array(self.db.execute(query).fetchall(), dtype=np.float64)[:, :-1]
 
 
 @pytest.fixture(scope="module")
@@ -200,6 +210,11 @@ def wide(telemetry: Telemetry, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield made
 
 
+def other(kind: str, folder: Path, telemetry: Telemetry) -> PolarsStore | Wide:
+    """One of the shapes beside."""
+    return PolarsStore(folder / "polars.db") if "polars" in kind else Wide(folder / "wide.db", telemetry.names)
+
+
 def smallest(benchmark: BenchmarkFixture) -> float:
     return float(benchmark.stats.stats.min)
 
@@ -207,7 +222,7 @@ def smallest(benchmark: BenchmarkFixture) -> float:
 # ---------------------------------------------------------------------- writing
 
 
-@pytest.mark.parametrize("kind", ["embedded", "baseline_wide_rows"])
+@pytest.mark.parametrize("kind", ["embedded", "baseline_polars", "baseline_wide_rows"])
 @pytest.mark.benchmark(group=TICK)
 def test_writing_a_tick(benchmark: BenchmarkFixture, say: Say, telemetry: Telemetry, tmp_path: Path, kind: str) -> None:
     assert len(telemetry.cube) == SIMULATED
@@ -219,7 +234,7 @@ def test_writing_a_tick(benchmark: BenchmarkFixture, say: Say, telemetry: Teleme
         assert len(store.latest_columns(telemetry.names, 0).gpus) == telemetry.fleet
         store.close()
     else:
-        baseline = Wide(tmp_path / "wide.db", telemetry.names)
+        baseline = other(kind, tmp_path, telemetry)
         benchmark.pedantic(lambda: baseline.write(next(ticks)), rounds=4, warmup_rounds=1)
         baseline.db.close()
     if not benchmark.disabled:
@@ -241,7 +256,11 @@ def test_a_day_is_written_and_compacted_while_another_process_reads(
         f"a day, {history.values:,} values: written at {written:.1f}, compacted at {compacted:.1f}, so sustained "
         f"{sustained:.1f} million values/s, while a second process made {history.reader}"
     )
-    say(f"history on disk: {history.bytes_per_value:.2f} bytes per value, wide rows {beside:.2f}")
+    by_polars = history.polars.bytes() / history.values
+    say(f"the same day by polars: compacted at {history.values / history.polars_upkeep / 1e6:.1f} million values/s")
+    say(
+        f"history on disk: {history.bytes_per_value:.2f} bytes per value, polars {by_polars:.2f}, wide rows {beside:.2f}"
+    )
     assert history.bytes_per_value <= 1.5
     assert history.bytes_per_value < beside / 3
 
@@ -249,7 +268,7 @@ def test_a_day_is_written_and_compacted_while_another_process_reads(
 # ---------------------------------------------------------------------- reading
 
 
-@pytest.mark.parametrize("kind", ["embedded", "baseline_wide_rows"])
+@pytest.mark.parametrize("kind", ["embedded", "baseline_polars", "baseline_wide_rows"])
 @pytest.mark.benchmark(group=NEWEST)
 def test_the_newest_of_a_fleet(
     benchmark: BenchmarkFixture, say: Say, telemetry: Telemetry, tmp_path: Path, kind: str
@@ -263,10 +282,10 @@ def test_the_newest_of_a_fleet(
         found = benchmark(store.latest_columns, telemetry.names, START).values
         store.close()
     else:
-        baseline = Wide(tmp_path / "wide.db", telemetry.names)
+        baseline = other(kind, tmp_path, telemetry)
         for tick in ticks:
             baseline.write(tick)
-        found = benchmark(baseline.newest)[:, :-1]
+        found = benchmark(baseline.newest, telemetry.names)
         baseline.db.close()
     newest = np.array([telemetry.row(number, 2) for number in range(telemetry.fleet)])
     np.testing.assert_array_equal(found, newest)
@@ -274,22 +293,22 @@ def test_the_newest_of_a_fleet(
         say(f"{NEWEST}, {kind}: {smallest(benchmark) * 1e3:.1f} ms")
 
 
-@pytest.mark.parametrize("kind", ["embedded", "baseline_from_chunks", "baseline_wide_rows"])
+@pytest.mark.parametrize("kind", ["embedded", "baseline_polars", "baseline_wide_rows"])
 @pytest.mark.benchmark(group=BY_NODE)
 def test_the_newest_of_a_fleet_that_is_written_node_by_node(
     benchmark: BenchmarkFixture, say: Say, telemetry: Telemetry, tmp_path: Path, kind: str
 ) -> None:
-    """As agents push. Who wrote has the newest in memory; a store that only reads puts them together from chunks."""
+    """As agents push; another connection than the one that wrote reads."""
     assert len(telemetry.cube) == SIMULATED
     ticks = [telemetry.tick(step, telemetry.fleet) for step in range(2)]
     nodes = [tick[start : start + NODE] for tick in ticks for start in range(0, len(tick), NODE)]
     begun = time.perf_counter()
-    if kind == "baseline_wide_rows":
-        baseline = Wide(tmp_path / "wide.db", telemetry.names)
+    if kind != "embedded":
+        baseline = other(kind, tmp_path, telemetry)
         for node in nodes:
             baseline.write(node)
         writing = time.perf_counter() - begun
-        found = benchmark(baseline.newest)[:, :-1]
+        found = benchmark(baseline.newest, telemetry.names)
         baseline.db.close()
     else:
         store = SqliteStore(tmp_path / "store.db")
@@ -297,15 +316,14 @@ def test_the_newest_of_a_fleet_that_is_written_node_by_node(
             store.write(Batch(node))
         writing = time.perf_counter() - begun
         with closing(store), closing(SqliteStore(store.path)) as reader:
-            asked = store if kind == "embedded" else reader
-            found = benchmark(asked.latest_columns, telemetry.names, START).values
+            found = benchmark(reader.latest_columns, telemetry.names, START).values
     np.testing.assert_array_equal(found, [telemetry.row(number, 1) for number in range(telemetry.fleet)])
     if not benchmark.disabled:
         say(f"{BY_NODE}, {kind}: {smallest(benchmark) * 1e3:.1f} ms; a write {writing / len(nodes) * 1e3:.2f} ms")
 
 
 @pytest.mark.parametrize("metrics", [METRICS, 1], ids=["60_metrics", "1_metric"])
-@pytest.mark.parametrize("kind", ["embedded", "baseline_wide_rows"])
+@pytest.mark.parametrize("kind", ["embedded", "baseline_polars", "baseline_wide_rows"])
 @pytest.mark.benchmark(group="the day of one GPU: 8,640 rows")
 def test_the_day_of_one_gpu(
     benchmark: BenchmarkFixture, say: Say, history: History, wide: Wide, kind: str, metrics: int
@@ -318,6 +336,11 @@ def test_the_day_of_one_gpu(
         def read() -> tuple[int, npt.NDArray[np.float64]]:
             number = chance.randrange(history.telemetry.gpus)
             return number, history.store.series(f"GPU-{number:08d}", names, START, START + DAY).values
+    elif kind == "baseline_polars":
+
+        def read() -> tuple[int, npt.NDArray[np.float64]]:
+            number = chance.randrange(history.telemetry.gpus)
+            return number, history.polars.series(f"GPU-{number:08d}", names, START, START + DAY)
     else:
 
         def read() -> tuple[int, npt.NDArray[np.float64]]:
