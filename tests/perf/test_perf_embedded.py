@@ -257,10 +257,9 @@ def test_a_day_is_written_and_compacted_while_another_process_reads(
         f"{sustained:.1f} million values/s, while a second process made {history.reader}"
     )
     by_polars = history.polars.bytes() / history.values
+    sizes = f"{history.bytes_per_value:.2f} bytes per value, polars {by_polars:.2f}, wide rows {beside:.2f}"
     say(f"the same day by polars: compacted at {history.values / history.polars_upkeep / 1e6:.1f} million values/s")
-    say(
-        f"history on disk: {history.bytes_per_value:.2f} bytes per value, polars {by_polars:.2f}, wide rows {beside:.2f}"
-    )
+    say(f"history on disk: {sizes}")
     assert history.bytes_per_value <= 1.5
     assert history.bytes_per_value < beside / 3
 

@@ -16,18 +16,18 @@ def is_bare(gpu: Gpu) -> bool:
 
 @dataclass(slots=True)
 class Known:
-    """A GPU as it is known now; `told_ms` is the instant of the reading that told, None while it is bare."""
+    """A GPU as it is known now; `learned_ms` is the instant of the reading with its attributes, None while bare."""
 
     gpu: Gpu
-    told_ms: int | None = None
+    learned_ms: int | None = None
 
     def learn(self, gpu: Gpu, at_ms: int) -> bool:
-        """Take over the attributes of a reading at `at_ms`; a bare or older reading has nothing to tell."""
+        """Take over the attributes of a reading at `at_ms`; a bare or older reading changes nothing."""
         if is_bare(gpu):
             return False
-        if self.told_ms is not None and at_ms < self.told_ms:
+        if self.learned_ms is not None and at_ms < self.learned_ms:
             return False
-        self.gpu, self.told_ms = gpu, at_ms
+        self.gpu, self.learned_ms = gpu, at_ms
         return True
 
 
@@ -40,7 +40,7 @@ class Announcer:
 
     def __init__(self, period_ms: int) -> None:
         self._period_ms = period_ms
-        self._told: dict[str, tuple[tuple[object, ...], int]] = {}
+        self._written: dict[str, tuple[tuple[object, ...], int]] = {}
 
     def due(self, readings: Iterable[Reading]) -> list[Reading]:
         """The readings whose GPU is to be written with its attributes; one a GPU and set of attributes."""
@@ -49,15 +49,15 @@ class Announcer:
             if is_bare(reading.gpu):
                 continue
             attributes = attributes_of(reading.gpu)
-            told = self._told.get(reading.gpu.uuid)
-            if told is None or told[0] != attributes or abs(reading.at_ms - told[1]) >= self._period_ms:
+            before = self._written.get(reading.gpu.uuid)
+            if before is None or before[0] != attributes or abs(reading.at_ms - before[1]) >= self._period_ms:
                 found[reading.gpu.uuid, attributes] = reading
         return list(found.values())
 
-    def told(self, readings: Iterable[Reading]) -> None:
+    def written(self, readings: Iterable[Reading]) -> None:
         """Remember that the attributes of `readings` were written."""
         for reading in readings:
-            self._told[reading.gpu.uuid] = (attributes_of(reading.gpu), reading.at_ms)
+            self._written[reading.gpu.uuid] = (attributes_of(reading.gpu), reading.at_ms)
 
 
 def attributes_of(gpu: Gpu) -> tuple[object, ...]:

@@ -48,7 +48,7 @@ class Upkeep:
 
 
 @runtime_checkable
-class Keeping(Protocol):
+class Maintained(Protocol):
     """A store that looks after its own files."""
 
     def maintain(self, now_ms: int, retention: Retention) -> Upkeep:
@@ -56,7 +56,7 @@ class Keeping(Protocol):
         ...
 
 
-class FileStore(Store, Keeping, Protocol):
+class FileStore(Store, Maintained, Protocol):
     """A store in files of its own, which the process looks after."""
 
 
@@ -77,6 +77,6 @@ def interrupt(store: Store) -> None:
 
 def look_after(store: Store, settings: StoreSettings, now_ms: int) -> Upkeep:
     """One round of upkeep of `store`; of one that has no files, removal of what is older than `raw_days`."""
-    if isinstance(store, Keeping):
+    if isinstance(store, Maintained):
         return store.maintain(now_ms, Retention.of(settings))
     return Upkeep(removed=store.prune(now_ms - int(settings.raw_days * DAY)))

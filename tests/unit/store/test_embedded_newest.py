@@ -36,13 +36,13 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 def unpacked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The height of each chunk that is unpacked."""
     found: list[int] = []
-    real = chunks.unpack
+    real = chunks.unpack_alike
 
-    def counted(row: Sequence[object], *args: Any, **named: Any) -> object:
-        found.append(row[1])  # type: ignore[arg-type]
-        return real(row, *args, **named)
+    def counted(rows: Sequence[Sequence[Any]], *args: Any) -> object:
+        found.extend(row[1] for row in rows)
+        return real(rows, *args)
 
-    monkeypatch.setattr(chunks, "unpack", counted)
+    monkeypatch.setattr(chunks, "unpack_alike", counted)
     return found
 
 

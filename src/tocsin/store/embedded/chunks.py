@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import groupby, islice
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from tocsin.domain.clock import HOUR
-from tocsin.store.embedded.block import NO_EXTRA, Block, Extra, Flags, Floats, Ints, Notes, no_notes
+from tocsin.store.embedded.block import Block, Extra, Flags, Floats, Ints, Notes, no_notes
 
 # Blocks of readings as rows of table ``chunk``. Numbers are stored column by column with the bytes of equal weight
 # together, under LZ4: what is alike in the readings of one tick lies side by side, and a column can be had without
@@ -21,6 +22,9 @@ from tocsin.store.embedded.block import NO_EXTRA, Block, Extra, Flags, Floats, I
 
 CHUNK_ROWS = 512
 """Most readings in one chunk: one GPU, or the newest readings of all, can be had without much of the rest."""
+
+_RUN_ROWS = 8_192
+"""About how many rows of small chunks are unpacked together."""
 
 _CODEC = "lz4_raw"
 
@@ -92,25 +96,34 @@ def unpack(
 
     It has the columns that are `wanted` (None: all), reasons and owners where `whole`, variants where `variants`.
     """
-    first, height, keys, body, notes, extra = row
-    assert isinstance(first, int) and isinstance(height, int)  # noqa: PT018  # types of the table
-    raw = _decompress(keys, 12 * height)
-    gpu = np.frombuffer(raw, np.int32, height)
-    at_ms = np.frombuffer(raw, np.int64, height, 4 * height) + first
-    places, chosen = _chosen(names, wanted)
-    values = _unshuffled(_decompress(body, 8 * height * len(names)), len(names), height, places)
-    reasons = owners = no_notes(height)
+    block = unpack_alike([row], names, wanted)
+    *_, notes, extra = row
     if whole and notes is not None:
         reasons, owners = _notes_of_text(str(notes))
-    return Block(
-        gpu,
-        at_ms,
-        chosen,
-        values,
-        reasons,
-        owners,
-        _unpacked_extra(extra) if variants and extra is not None else NO_EXTRA,
-    )
+        block = replace(block, reasons=reasons, owners=owners)
+    return replace(block, extra=_unpacked_extra(extra)) if variants and extra is not None else block
+
+
+def unpack_alike(
+    rows: Sequence[Sequence[object]], names: tuple[str, ...], wanted: frozenset[str] | None = None
+) -> Block:
+    """The readings of rows of one height and of the same `names` as one block, without notes and variants.
+
+    A fleet that pushes node by node has thousands of small chunks, and putting each together by itself costs more than
+    what is in them.
+    """
+    count = len(rows)
+    height = int(str(rows[0][1]))
+    raw = b"".join([_decompress(row[2], 12 * height) for row in rows])
+    keys: npt.NDArray[np.uint8] = np.frombuffer(raw, np.uint8).reshape(count, 12 * height)
+    gpu = np.ascontiguousarray(keys[:, : 4 * height]).view(np.int32).reshape(-1)
+    first = np.array([row[0] for row in rows], np.int64)
+    at_ms = (np.ascontiguousarray(keys[:, 4 * height :]).view(np.int64) + first[:, None]).reshape(-1)
+    places, chosen = _chosen(names, wanted)
+    body = b"".join([_decompress(row[3], 8 * height * len(names)) for row in rows])
+    values = _unshuffled(body, (count, len(names), height), places)
+    nothing = no_notes(count * height)
+    return Block(gpu, at_ms, chosen, values, nothing, nothing)
 
 
 def _compress(data: bytes) -> bytes:
@@ -129,11 +142,13 @@ def _shuffled(values: Floats) -> bytes:
     return split.transpose(0, 2, 1).tobytes()
 
 
-def _unshuffled(data: bytes, width: int, height: int, places: Sequence[int]) -> Floats:
-    planes: npt.NDArray[np.uint8] = np.frombuffer(data, np.uint8).reshape(width, 8, height)
-    chosen = planes if len(places) == width else planes[list(places)]
-    joined = np.ascontiguousarray(chosen.transpose(0, 2, 1))
-    values: Floats = joined.view(np.float64).reshape(len(places), height)
+def _unshuffled(data: bytes, shape: tuple[int, int, int], places: Sequence[int]) -> Floats:
+    """float64[places, count * height] of `count` matrices of `width` rows, one after the other in `data`."""
+    count, width, height = shape
+    planes: npt.NDArray[np.uint8] = np.frombuffer(data, np.uint8).reshape(count, width, 8, height)
+    chosen = planes if len(places) == width else planes[:, list(places)]
+    joined = np.ascontiguousarray(chosen.transpose(1, 0, 3, 2))
+    values: Floats = joined.view(np.float64).reshape(len(places), count * height)
     return values
 
 
@@ -174,7 +189,7 @@ def _unpacked_extra(data: object) -> Extra:
     raw = _decompress(data[24:], size)
     row = np.frombuffer(raw, np.int32, count, text)
     name = np.frombuffer(raw, np.int32, count, text + 4 * count)
-    value = _unshuffled(raw[text + 8 * count :], 1, count, [0])[0]
+    value = _unshuffled(raw[text + 8 * count :], (1, 1, count), [0])[0]
     return Extra(row, name, value, tuple(json.loads(raw[:text])))
 
 
@@ -207,6 +222,10 @@ class Ask:
         inside = place < len(self.instants)
         found: Flags = inside & (np.take(self.instants, place, mode="clip") <= last_ms)
         return found
+
+    def of(self, block: Block) -> Block:
+        """The wanted rows of `block`."""
+        return block.between(self.start_ms, self.end_ms, self.gpus)
 
     @property
     def span(self) -> tuple[int, int]:
@@ -256,11 +275,21 @@ class Chunks:
         return found
 
     def read(self, db: sqlite3.Connection, ask: Ask) -> Iterator[Block]:
-        """The wanted rows of each chunk, oldest chunk first."""
+        """The wanted rows, oldest chunk first."""
         numbers = json.dumps(_found(db, ask))
         query = f"SELECT names, {_BODY} FROM chunk WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id"
-        for names, *body in db.execute(query, (numbers,)):
-            yield self._unpacked(db, names, body, ask)
+
+        def kind(row: tuple[int, ...]) -> tuple[int, int, bool]:
+            names, _, height, _, _, notes, extra = row
+            return names, height, bool((ask.whole and notes is not None) or (ask.variants and extra is not None))
+
+        for (names, height, special), run in groupby(db.execute(query, (numbers,)), kind):
+            # As many at once as make a few thousand rows: an hour of a fleet would not fit in memory.
+            while some := [body for _, *body in islice(run, 1 if special else max(1, _RUN_ROWS // height))]:
+                if special:
+                    yield self._unpacked(db, names, some[0], ask)
+                else:
+                    yield ask.of(unpack_alike(some, self._named(db, names), ask.names))
 
     def one(self, db: sqlite3.Connection, number: int, ask: Ask) -> Block:
         """The wanted rows of chunk `number`."""
@@ -269,7 +298,7 @@ class Chunks:
 
     def _unpacked(self, db: sqlite3.Connection, names: int, body: Sequence[object], ask: Ask) -> Block:
         block = unpack(body, self._named(db, names), ask.names, whole=ask.whole, variants=ask.variants)
-        return block.between(ask.start_ms, ask.end_ms, ask.gpus)
+        return ask.of(block)
 
 
 def _found(db: sqlite3.Connection, ask: Ask) -> list[int]:

@@ -64,7 +64,7 @@ class Numbers:
         found = {}
         for row in db.execute(f"SELECT id, last_ms, {GPU_COLUMNS} FROM gpu"):
             gpu = read_gpu(row[2:])
-            # Who told the attributes is not kept: the newest reading is the latest that it can have been.
+            # When the attributes came is not in the file: the newest reading is the latest that it can have been.
             found[gpu.uuid] = (int(row[0]), Known(gpu, None if is_bare(gpu) else row[1]))
         self._known = found
 

@@ -221,7 +221,7 @@ class Task:
 
 
 def tasks(buckets: Buckets, org: str) -> list[Task]:
-    """What fills the coarse buckets. The words of agents that write here themselves are taken along."""
+    """What fills the coarse buckets. What agents write here themselves is copied as well."""
     of_means = f"/^({'|'.join(MEANS)})$/"
     means = f"r._measurement == {flux.text(points.GPU)} and r._field =~ {of_means}"
     lasts = (
@@ -277,12 +277,12 @@ class Setup:
         return [self._bucket(bucket) for bucket in buckets]
 
     def _bucket(self, bucket: Bucket) -> int:
-        door = self._client.buckets_api()
-        found = self._call(lambda: door.find_buckets(name=bucket.name, org=self._org).buckets)
+        api = self._client.buckets_api()
+        found = self._call(lambda: api.find_buckets(name=bucket.name, org=self._org).buckets)
         if found:
             return self._lengthen(found[0], bucket.seconds)
         rule = self._api.BucketRetentionRules(type="expire", every_seconds=bucket.seconds)
-        self._call(lambda: door.create_bucket(bucket_name=bucket.name, retention_rules=rule, org=self._org))
+        self._call(lambda: api.create_bucket(bucket_name=bucket.name, retention_rules=rule, org=self._org))
         return bucket.seconds
 
     def _lengthen(self, bucket: Any, seconds: int) -> int:
@@ -306,15 +306,15 @@ class Setup:
 
     def tasks(self, wanted: Sequence[Task]) -> None:
         """Create the tasks that are not there and change those whose text is another; the rest is left as it is."""
-        door = self._client.tasks_api()
+        api = self._client.tasks_api()
         for task in wanted:
-            found = self._call(partial(door.find_tasks, name=task.name, org=self._org))
+            found = self._call(partial(api.find_tasks, name=task.name, org=self._org))
             if not found:
                 new = self._api.TaskCreateRequest(org=self._org, flux=task.flux, description=task.description)
-                self._call(partial(door.create_task, task_create_request=new))
+                self._call(partial(api.create_task, task_create_request=new))
             elif found[0].flux.strip() != task.flux.strip():
                 change = self._api.TaskUpdateRequest(flux=task.flux)
-                self._call(partial(door.update_task_request, found[0].id, change))
+                self._call(partial(api.update_task_request, found[0].id, change))
 
 
 # ---------------------------------------------------------------------- the store
@@ -386,12 +386,12 @@ class InfluxStore:
 
     def write(self, batch: Batch) -> None:
         due = self._announcer.due(batch.readings)
-        words = [point_line(points.info_point(reading.gpu, reading.at_ms)) for reading in due]
-        words += encode_lines(Batch(events=batch.events, findings=batch.findings))
+        lines = [point_line(points.info_point(reading.gpu, reading.at_ms)) for reading in due]
+        lines += encode_lines(Batch(events=batch.events, findings=batch.findings))
         parked = self._send(self._buckets.raw.name, encode_lines(Batch(batch.readings)))
-        parked += self._send(self._buckets.ten_minute.name, words)
+        parked += self._send(self._buckets.ten_minute.name, lines)
         parked += self._send(self._buckets.minute.name, encode_lines(Batch(predictions=batch.predictions)))
-        self._announcer.told(due)
+        self._announcer.written(due)
         if parked:
             raise LinesParked(parked)
 

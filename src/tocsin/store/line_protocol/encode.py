@@ -134,16 +134,16 @@ class _Memo:
 
     def owner_line(self, at: str, owners: tuple[Owner, ...]) -> str:
         """The line with the processes on the GPU."""
-        told, line = self.owners
-        if told != owners:
+        before, line = self.owners
+        if before != owners:
             line = point_line(owner_point(self.gpu, owners, 0)).removesuffix("0")
             self.owners = owners, line
         return f"{line}{at}\n"
 
     def missing_lines(self, at: str, missing: Mapping[str, Missing]) -> str:
         """The lines with the reasons."""
-        told, pieces = self.reasons
-        if missing != told:
+        before, pieces = self.reasons
+        if missing != before:
             plan = _plan(tuple(missing), "%di")
             head = head_text(MISSING, gpu_tags(self.gpu))
             pieces = tuple((plan.template % plan.pick((head, _CUT, *missing.values()))).split(_CUT))

@@ -230,9 +230,9 @@ class VictoriaMetricsStore:
             self._send(encode(part, info=False) + _marks(part.readings))
         self._send("".join(f"{line}\n" for line in _numbers(batch)))
         due = self._announcer.due(batch.readings)
-        told = [Reading(r.gpu, r.at_ms, {}, {}, r.owners) for r in (*due, *(r for r in batch.readings if r.owners))]
-        self._beside.write(Batch(told, batch.events, batch.findings, batch.predictions))
-        self._announcer.told(due)
+        beside = [Reading(r.gpu, r.at_ms, {}, {}, r.owners) for r in (*due, *(r for r in batch.readings if r.owners))]
+        self._beside.write(Batch(beside, batch.events, batch.findings, batch.predictions))
+        self._announcer.written(due)
 
     def _send(self, text: str) -> None:
         if text:
@@ -409,9 +409,9 @@ def _grid(metrics: Sequence[str], series: Iterable[Exported]) -> Grid:
     return grid
 
 
-def _own(rows: Rows, told: Iterable[Reading]) -> None:
+def _own(rows: Rows, beside: Iterable[Reading]) -> None:
     """Put the owners that the file beside has to the readings of the server."""
-    for reading in told:
+    for reading in beside:
         if reading.owners:
             rows.add_owners(reading.gpu, reading.at_ms, reading.owners)
 
