@@ -40,7 +40,7 @@ from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import SEVERITY_STATES, SYMBOLS
 from tocsin.dashboard.text import Text
 from tocsin.domain.clock import HOUR, from_iso, optional_iso, to_iso
-from tocsin.domain.diagnosis import Diagnosis, Verdict
+from tocsin.domain.diagnosis import Diagnosis, DiagnosisVerdict
 from tocsin.domain.finding import Evidence
 from tocsin.domain.metrics import METRICS
 from tocsin.domain.prediction import Prediction, PredictionStatus
@@ -49,7 +49,7 @@ from tocsin.domain.prediction import Prediction, PredictionStatus
 
 _SHOWN = 6
 """Entries of each list beside the chart."""
-_FINE = (Verdict.HEALTHY, Verdict.UNCLEAR, Verdict.NOT_ENOUGH_DATA)
+_FINE = (DiagnosisVerdict.HEALTHY, DiagnosisVerdict.UNCLEAR, DiagnosisVerdict.NOT_ENOUGH_DATA)
 _QUIET = (PredictionStatus.NO_CROSSING, PredictionStatus.UNLIKELY, PredictionStatus.NOT_ENOUGH_DATA)
 
 

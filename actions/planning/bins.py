@@ -24,8 +24,8 @@ from tocsin.domain.fragmentation import (
     mig_fragmentation,
     mig_ideal,
 )
-from tocsin.domain.fragmentation_fleet import Node as FreeNode
-from tocsin.domain.fragmentation_fleet import Task, expected_unusable, fleet_fragmentation
+from tocsin.domain.fragmentation_fleet import FleetNode as FreeNode
+from tocsin.domain.fragmentation_fleet import TaskClass, expected_unusable, fleet_fragmentation
 
 NODE_GPUS = 8
 """GPUs of the job that takes a whole node of the usual size."""
@@ -237,7 +237,7 @@ class FleetBins:
         return HostState(state.whole, _with(state.shares, place, -cls.gpus), cpus)
 
 
-def host_measure(state: HostState, mix: tuple[Task, ...]) -> float:
+def host_measure(state: HostState, mix: tuple[TaskClass, ...]) -> float:
     """FGD's F_n of a host in such a state."""
     return expected_unusable(FreeNode((1.0,) * state.whole + state.shares, state.cpus), mix)
 

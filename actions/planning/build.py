@@ -24,7 +24,7 @@ from tocsin.actions.planning.state import (
     share_of,
 )
 from tocsin.domain.fragmentation import Placement
-from tocsin.domain.fragmentation_fleet import Task
+from tocsin.domain.fragmentation_fleet import TaskClass
 from tocsin.domain.identity import Gpu
 from tocsin.domain.owner import Owner
 from tocsin.domain.pool import PoolState
@@ -52,7 +52,7 @@ class Knowledge:
     healthy: Mapping[str, bool] = field(default_factory=dict)
     at_work: frozenset[str] = frozenset()
     rooms: Mapping[str, HostRoom] = field(default_factory=dict)
-    mix: tuple[Task, ...] = ()
+    mix: tuple[TaskClass, ...] = ()
     demand: Mapping[str, float] = field(default_factory=dict)
     restart_s: float = 300.0
     risk_horizon_ms: int = 24 * 3_600_000

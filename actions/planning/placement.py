@@ -21,7 +21,7 @@ from tocsin.actions.planning.state import (
 )
 from tocsin.actions.planning.units import HOUR_S, PlanLimits, pinned, price
 from tocsin.domain.fragmentation import free_slices
-from tocsin.domain.fragmentation_fleet import Node as FreeNode
+from tocsin.domain.fragmentation_fleet import FleetNode as FreeNode
 from tocsin.domain.fragmentation_fleet import expected_unusable
 from tocsin.domain.words import counted
 

@@ -19,13 +19,13 @@ from tocsin.actions.planning.state import (
     Workload,
 )
 from tocsin.domain.fragmentation import Placement, mig_capacity
-from tocsin.domain.fragmentation_fleet import Task
+from tocsin.domain.fragmentation_fleet import TaskClass
 
 GPUS_PER_NODE = 8
 NODES_PER_RACK = 4
 NODE_CPUS = 96.0
 NODE_MEMORY = 2.0**40
-MIX = (Task(0.5, 0.10), Task(1.0, 0.40), Task(2.0, 0.15), Task(4.0, 0.15), Task(8.0, 0.20))
+MIX = (TaskClass(0.5, 0.10), TaskClass(1.0, 0.40), TaskClass(2.0, 0.15), TaskClass(4.0, 0.15), TaskClass(8.0, 0.20))
 DEMAND = {"1g": 0.40, "1g.double": 0.05, "2g": 0.25, "3g": 0.20, "4g": 0.05, "7g": 0.05}
 FULL = 0.75
 """Share of the GPUs that work holds in the end."""

@@ -11,8 +11,8 @@ from functools import cached_property
 from pydantic import ConfigDict, with_config
 
 from tocsin.domain.fragmentation import FOUR_SLICE, SEVEN_SLICE, MigTemplate, Placement
-from tocsin.domain.fragmentation_fleet import Node as FreeNode
-from tocsin.domain.fragmentation_fleet import Task
+from tocsin.domain.fragmentation_fleet import FleetNode as FreeNode
+from tocsin.domain.fragmentation_fleet import TaskClass
 
 TEMPLATES: Mapping[str, MigTemplate] = {"seven": SEVEN_SLICE, "four": FOUR_SLICE}
 STRICT = ConfigDict(extra="forbid")
@@ -203,7 +203,7 @@ class FleetState:
     works: Mapping[str, Workload] = field(default_factory=dict)
     budgets: Mapping[str, Budget] = field(default_factory=dict)
     pools: Mapping[str, Pool] = field(default_factory=dict)
-    mix: tuple[Task, ...] = ()
+    mix: tuple[TaskClass, ...] = ()
     demand: Mapping[str, float] = field(default_factory=dict)
     simulated: bool = False
     left_out: Mapping[str, LeftOut] = field(default_factory=dict)

@@ -26,7 +26,7 @@ from tocsin.actions.planning.state import (
 from tocsin.domain.clock import from_iso, to_iso
 from tocsin.domain.errors import InputError
 from tocsin.domain.fragmentation import free_slices
-from tocsin.domain.fragmentation_fleet import Task
+from tocsin.domain.fragmentation_fleet import TaskClass
 
 T = TypeVar("T")
 REMEDY = "see docs/planning.md for the format of state files"
@@ -77,7 +77,7 @@ def parse_state(text: str) -> FleetState:
     except ValueError:
         raise InputError("at", found.at, "is no ISO 8601 instant", REMEDY) from None
     try:
-        mix = tuple(Task(row.gpus, row.share, row.cpus) for row in found.mix)
+        mix = tuple(TaskClass(row.gpus, row.share, row.cpus) for row in found.mix)
     except ValueError as error:
         raise InputError("mix", [row.gpus for row in found.mix], str(error), REMEDY) from None
     state = FleetState(

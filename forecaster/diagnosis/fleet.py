@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tocsin.domain.clock import HOUR, MINUTE, SECOND
-from tocsin.domain.diagnosis import Diagnosis, Kind, Verdict
+from tocsin.domain.diagnosis import Diagnosis, DiagnosisKind, DiagnosisVerdict
 from tocsin.domain.finding import Evidence
 from tocsin.domain.identity import Gpu
 from tocsin.domain.owner import Owner
@@ -151,7 +151,7 @@ LONG_SECONDS = 60.0
 class Pattern:
     """What the present looks like against the past; rates are per second."""
 
-    verdict: Verdict
+    verdict: DiagnosisVerdict
     arrivals: float = 0.0
     usual_arrivals: float = 0.0
     waiting: float = 0.0
@@ -178,23 +178,23 @@ def request_pattern(at_ms: Instants, values: Floats, now_ms: int) -> Pattern:
         _window(at_ms, values, end, NOW_MS) for end in range(now_ms, int(at_ms[0]) if at_ms.size else 0, -NOW_MS)
     ]
     if not windows or windows[0] is None:
-        return Pattern(Verdict.NOT_ENOUGH_DATA, reason="no request figures in the last five minutes")
+        return Pattern(DiagnosisVerdict.NOT_ENOUGH_DATA, reason="no request figures in the last five minutes")
     now, past = windows[0], [window for window in windows[1:] if window is not None]
     if len(past) < MIN_PAST:
         return Pattern(
-            Verdict.NOT_ENOUGH_DATA, reason=f"{len(past)} earlier windows of five minutes, {MIN_PAST} needed"
+            DiagnosisVerdict.NOT_ENOUGH_DATA, reason=f"{len(past)} earlier windows of five minutes, {MIN_PAST} needed"
         )
     usual = float(np.median([window.arrivals for window in past]))
     usual_ended = float(np.median([window.ended for window in past]))
     usual_seconds = _median([window.seconds_each for window in past])
-    verdict = Verdict.HEALTHY
+    verdict = DiagnosisVerdict.HEALTHY
     queued = now.waiting >= QUEUE * max(now.running, 1.0)
     slow = np.isfinite(now.seconds_each) and now.seconds_each >= max(LONG * (usual_seconds or 0.0), LONG_SECONDS)
     stuck = now.running >= 1.0 and usual_ended > 0 and now.ended <= usual_ended / LONG
     if usual > 0 and now.arrivals >= FLOOD * usual and queued:
-        verdict = Verdict.FLOOD
+        verdict = DiagnosisVerdict.FLOOD
     elif now.arrivals < FLOOD * usual and (stuck or (slow and usual_seconds is not None)):
-        verdict = Verdict.LONG_REQUESTS
+        verdict = DiagnosisVerdict.LONG_REQUESTS
     return Pattern(
         verdict,
         now.arrivals,
@@ -277,7 +277,7 @@ def diagnose(inputs: Inputs) -> list[Diagnosis]:
         *_idle(inputs, found),
         *_requests(inputs, past),
     ]
-    order = list(Kind)
+    order = list(DiagnosisKind)
     return sorted(made, key=lambda one: (order.index(one.kind), -one.score, one.name))
 
 
@@ -312,7 +312,7 @@ def _leaks(inputs: Inputs, found: WindowMeans, past: Mapping[str, Series]) -> li
         piece = Evidence(USED, "growth of the lows, bytes an hour", inputs.now_ms, trend.bytes_per_hour)
         # The sooner it is full, the stronger: an hour or less counts in full.
         score = 1.0 / max(1.0, left)
-        made.append(_single(inputs, Kind.MEMORY, Verdict.LEAK, gpu, score, english, chinese, piece))
+        made.append(_single(inputs, DiagnosisKind.MEMORY, DiagnosisVerdict.LEAK, gpu, score, english, chinese, piece))
     return made
 
 
@@ -325,7 +325,9 @@ def _orphans(inputs: Inputs, found: WindowMeans) -> list[Diagnosis]:
             english = f"{size / GIB:.1f} GiB are in use although no process is on the GPU"
             chinese = f"没有进程,但仍占用 {size / GIB:.1f} GiB 显存"
             piece = Evidence(USED, "bytes beyond an idle GPU of the model", inputs.now_ms, size)
-            made.append(_single(inputs, Kind.MEMORY, Verdict.ORPHAN, gpu, 1.0, english, chinese, piece))
+            made.append(
+                _single(inputs, DiagnosisKind.MEMORY, DiagnosisVerdict.ORPHAN, gpu, 1.0, english, chinese, piece)
+            )
     return made
 
 
@@ -339,15 +341,24 @@ def _idle(inputs: Inputs, found: WindowMeans) -> list[Diagnosis]:
         english = f"held by a process, and {usage[place]:.0%} busy over {span} minutes"
         chinese = f"被进程占用,但 {span} 分钟内利用率只有 {usage[place]:.0%}"
         made.append(
-            _single(inputs, Kind.IDLE, Verdict.HELD_IDLE, gpu, 1.0 - float(usage[place]), english, chinese, piece)
+            _single(
+                inputs,
+                DiagnosisKind.IDLE,
+                DiagnosisVerdict.HELD_IDLE,
+                gpu,
+                1.0 - float(usage[place]),
+                english,
+                chinese,
+                piece,
+            )
         )
     for host, members in stranded(found.gpus, free(found)).items():
         count = len(members)
         english = f"{host}: {count} free GPU{'s' if count != 1 else ''} that no job of a whole node can use there."
         made.append(
             Diagnosis(
-                Kind.IDLE,
-                Verdict.STRANDED,
+                DiagnosisKind.IDLE,
+                DiagnosisVerdict.STRANDED,
                 host,
                 (host,),
                 tuple(gpu.uuid for gpu in members),
@@ -356,7 +367,7 @@ def _idle(inputs: Inputs, found: WindowMeans) -> list[Diagnosis]:
                 0.5,
                 english,
                 f"{host}:有 {count} 块空闲 GPU,整机作业无法使用。",
-                REMEDIES[Verdict.STRANDED],
+                REMEDIES[DiagnosisVerdict.STRANDED],
                 simulated=any(gpu.simulated for gpu in members),
             )
         )
@@ -371,16 +382,16 @@ def _requests(inputs: Inputs, past: Mapping[str, Series]) -> list[Diagnosis]:
         if not np.isfinite(figures[:, :1]).any():
             continue
         found = request_pattern(one.at_ms, figures, inputs.now_ms)
-        if found.verdict in (Verdict.FLOOD, Verdict.LONG_REQUESTS):
+        if found.verdict in (DiagnosisVerdict.FLOOD, DiagnosisVerdict.LONG_REQUESTS):
             english, chinese = _request_words(found)
             piece = Evidence("vllm_requests_waiting", "requests waiting on average", inputs.now_ms, found.waiting)
-            made.append(_single(inputs, Kind.REQUESTS, found.verdict, gpu, 1.0, english, chinese, piece))
+            made.append(_single(inputs, DiagnosisKind.REQUESTS, found.verdict, gpu, 1.0, english, chinese, piece))
     return made
 
 
 def _request_words(found: Pattern) -> tuple[str, str]:
     came, usual = found.arrivals * 60, found.usual_arrivals * 60
-    if found.verdict is Verdict.FLOOD:
+    if found.verdict is DiagnosisVerdict.FLOOD:
         return (
             f"{came:.0f} requests arrive a minute, {usual:.0f} are usual, and {found.waiting:.0f} wait",
             f"每分钟到达 {came:.0f} 个请求(平时 {usual:.0f}),{found.waiting:.0f} 个在等待",
@@ -394,7 +405,14 @@ def _request_words(found: Pattern) -> tuple[str, str]:
 
 
 def _single(
-    inputs: Inputs, kind: Kind, verdict: Verdict, gpu: Gpu, score: float, english: str, chinese: str, piece: Evidence
+    inputs: Inputs,
+    kind: DiagnosisKind,
+    verdict: DiagnosisVerdict,
+    gpu: Gpu,
+    score: float,
+    english: str,
+    chinese: str,
+    piece: Evidence,
 ) -> Diagnosis:
     job = Job(_named(gpu), (gpu,))
     return Diagnosis(
@@ -404,7 +422,7 @@ def _single(
         job.hosts,
         (gpu.uuid,),
         inputs.now_ms,
-        PAST_MS if kind in (Kind.MEMORY, Kind.REQUESTS) else STAGE_MS,
+        PAST_MS if kind in (DiagnosisKind.MEMORY, DiagnosisKind.REQUESTS) else STAGE_MS,
         score,
         f"{job.name}{_owned(inputs, gpu)}: {english}.",
         f"{job.name}{_owned(inputs, gpu)}:{chinese}。",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tocsin.domain.diagnosis import Diagnosis, Kind, Verdict
+from tocsin.domain.diagnosis import Diagnosis, DiagnosisKind, DiagnosisVerdict
 from tocsin.domain.finding import Evidence
 from tocsin.forecaster.diagnosis.window import Floats, Job, WindowMeans, mean
 
@@ -27,7 +27,7 @@ COLLECTIVE_BYTES = 0.02
 SLOW_CLOCK = 0.95
 """A GPU whose clock lies below this share of the job's median holds the others up."""
 
-Scores = dict[Verdict, float]
+Scores = dict[DiagnosisVerdict, float]
 
 
 def stage_scores(seen: Signals) -> Scores:
@@ -44,12 +44,12 @@ def stage_scores(seen: Signals) -> Scores:
     if mutual:
         between = max(between, max(receive, transmit) / SATURATED)
     found = {
-        Verdict.STORAGE: gap * share(seen.storage),
-        Verdict.CPU: gap * share(seen.cpu),
-        Verdict.HOST_TO_DEVICE: into,
-        Verdict.DEVICE: computing,
-        Verdict.BETWEEN_GPUS: between,
-        Verdict.DEVICE_TO_HOST: out,
+        DiagnosisVerdict.STORAGE: gap * share(seen.storage),
+        DiagnosisVerdict.CPU: gap * share(seen.cpu),
+        DiagnosisVerdict.HOST_TO_DEVICE: into,
+        DiagnosisVerdict.DEVICE: computing,
+        DiagnosisVerdict.BETWEEN_GPUS: between,
+        DiagnosisVerdict.DEVICE_TO_HOST: out,
     }
     return {stage: min(score, 1.0) for stage, score in found.items()}
 
@@ -60,23 +60,27 @@ def diagnose_job(job: Job, found: WindowMeans, now_ms: int, window_ms: int) -> D
     readings = int(found.readings.min(initial=1 << 31))
     if readings < MIN_READINGS:
         reason = f"{readings} readings in the window, {MIN_READINGS} needed"
-        return made.plain(Verdict.NOT_ENOUGH_DATA, reason, f"窗口内只有 {readings} 次读数,至少需要 {MIN_READINGS} 次")
+        return made.plain(
+            DiagnosisVerdict.NOT_ENOUGH_DATA, reason, f"窗口内只有 {readings} 次读数,至少需要 {MIN_READINGS} 次"
+        )
     seen = signals(found)
     if not np.isfinite(seen.resident).any():
-        return made.plain(Verdict.NOT_ENOUGH_DATA, "no GPU of it reports its utilisation", "没有 GPU 报告利用率")
+        return made.plain(
+            DiagnosisVerdict.NOT_ENOUGH_DATA, "no GPU of it reports its utilisation", "没有 GPU 报告利用率"
+        )
     if share(seen.resident) < IDLE and share(seen.storage) + share(seen.cpu) < LEAST:
         return made.plain(
-            Verdict.UNCLEAR, "its GPUs do nothing, and the node waits for nothing", "GPU 空闲,节点也没有等待"
+            DiagnosisVerdict.UNCLEAR, "its GPUs do nothing, and the node waits for nothing", "GPU 空闲,节点也没有等待"
         )
     scores = stage_scores(seen)
     ranked = sorted(scores.items(), key=lambda item: -item[1])
     (stage, score), (_, second) = ranked[:2]
     if score < LEAST or score < AHEAD * second:
-        return made.plain(Verdict.UNCLEAR, *_why_unclear(seen, ranked))
+        return made.plain(DiagnosisVerdict.UNCLEAR, *_why_unclear(seen, ranked))
     return made.stage(stage, score, _evidence(seen, scores, now_ms), _straggler(job, seen))
 
 
-def _why_unclear(seen: Signals, ranked: list[tuple[Verdict, float]]) -> tuple[str, str]:
+def _why_unclear(seen: Signals, ranked: list[tuple[DiagnosisVerdict, float]]) -> tuple[str, str]:
     blind = not np.isfinite(seen.storage).any() and not np.isfinite(seen.cpu).any()
     if blind and share(seen.resident) < 0.5:
         rest = f"{1 - share(seen.resident):.0%}"
@@ -146,12 +150,12 @@ class _Writer:
     now_ms: int
     window_ms: int
 
-    def plain(self, verdict: Verdict, reason: str, reason_zh: str) -> Diagnosis:
+    def plain(self, verdict: DiagnosisVerdict, reason: str, reason_zh: str) -> Diagnosis:
         sentence = f"{self.job.name}: what limits it cannot be told: {reason}."
         return self._made(verdict, 0.0, sentence, f"{self.job.name}:无法判断瓶颈:{reason_zh}。")
 
     def stage(
-        self, stage: Verdict, score: float, evidence: tuple[Evidence, ...], straggler: tuple[str, str]
+        self, stage: DiagnosisVerdict, score: float, evidence: tuple[Evidence, ...], straggler: tuple[str, str]
     ) -> Diagnosis:
         english, chinese = STAGES[stage]
         count = len(self.job.gpus)
@@ -160,10 +164,10 @@ class _Writer:
         return self._made(stage, score, sentence, chinese, evidence)
 
     def _made(
-        self, verdict: Verdict, score: float, english: str, chinese: str, evidence: tuple[Evidence, ...] = ()
+        self, verdict: DiagnosisVerdict, score: float, english: str, chinese: str, evidence: tuple[Evidence, ...] = ()
     ) -> Diagnosis:
         return Diagnosis(
-            Kind.SLOW_JOB,
+            DiagnosisKind.SLOW_JOB,
             verdict,
             self.job.name,
             self.job.hosts,
@@ -303,25 +307,31 @@ def share(values: Floats) -> float:
 # Names of the stages in English and Chinese, and what usually helps.
 
 STAGES = {
-    Verdict.STORAGE: ("reading from storage", "从存储读取数据"),
-    Verdict.CPU: ("the node's CPUs, which prepare its input", "准备输入数据的 CPU"),
-    Verdict.HOST_TO_DEVICE: ("copies from the host to the GPU", "从主机到 GPU 的拷贝"),
-    Verdict.DEVICE: ("the GPUs' own work", "GPU 自身的计算"),
-    Verdict.BETWEEN_GPUS: ("communication between the GPUs", "GPU 之间的通信"),
-    Verdict.DEVICE_TO_HOST: ("copies from the GPU to the host", "从 GPU 到主机的拷贝"),
+    DiagnosisVerdict.STORAGE: ("reading from storage", "从存储读取数据"),
+    DiagnosisVerdict.CPU: ("the node's CPUs, which prepare its input", "准备输入数据的 CPU"),
+    DiagnosisVerdict.HOST_TO_DEVICE: ("copies from the host to the GPU", "从主机到 GPU 的拷贝"),
+    DiagnosisVerdict.DEVICE: ("the GPUs' own work", "GPU 自身的计算"),
+    DiagnosisVerdict.BETWEEN_GPUS: ("communication between the GPUs", "GPU 之间的通信"),
+    DiagnosisVerdict.DEVICE_TO_HOST: ("copies from the GPU to the host", "从 GPU 到主机的拷贝"),
 }
 
 REMEDIES = {
-    Verdict.STORAGE: "cache or stage the data on local disks, read larger files in order, prefetch more",
-    Verdict.CPU: "give the job more data-loader workers or CPUs, or move the preparation to the GPU or before the job",
-    Verdict.HOST_TO_DEVICE: "pin host memory, overlap copies with kernels, send smaller types, check the link's width",
-    Verdict.DEVICE: "nothing to mend around the GPUs: more or faster GPUs, or cheaper kernels, make it faster",
-    Verdict.BETWEEN_GPUS: "overlap communication with work, raise the work per step, check links and placement",
-    Verdict.DEVICE_TO_HOST: "write checkpoints and outputs asynchronously, keep results on the GPU, send less",
-    Verdict.LEAK: "restart the job at its next checkpoint; look for tensors that are kept from step to step",
-    Verdict.ORPHAN: "end the process that no longer shows, or reset the GPU once it is drained",
-    Verdict.HELD_IDLE: "ask its owner to release it, or end the job by the site's policy",
-    Verdict.STRANDED: "move the small jobs of the node together, so that whole nodes become free",
-    Verdict.FLOOD: "limit the rate per client at the gateway, or scale the servers out",
-    Verdict.LONG_REQUESTS: "bound output length and time per request, or give such work a queue of its own",
+    DiagnosisVerdict.STORAGE: "cache or stage the data on local disks, read larger files in order, prefetch more",
+    DiagnosisVerdict.CPU: (
+        "give the job more data-loader workers or CPUs, or move the preparation to the GPU or before the job"
+    ),
+    DiagnosisVerdict.HOST_TO_DEVICE: (
+        "pin host memory, overlap copies with kernels, send smaller types, check the link's width"
+    ),
+    DiagnosisVerdict.DEVICE: "nothing to mend around the GPUs: more or faster GPUs, or cheaper kernels, make it faster",
+    DiagnosisVerdict.BETWEEN_GPUS: (
+        "overlap communication with work, raise the work per step, check links and placement"
+    ),
+    DiagnosisVerdict.DEVICE_TO_HOST: "write checkpoints and outputs asynchronously, keep results on the GPU, send less",
+    DiagnosisVerdict.LEAK: "restart the job at its next checkpoint; look for tensors that are kept from step to step",
+    DiagnosisVerdict.ORPHAN: "end the process that no longer shows, or reset the GPU once it is drained",
+    DiagnosisVerdict.HELD_IDLE: "ask its owner to release it, or end the job by the site's policy",
+    DiagnosisVerdict.STRANDED: "move the small jobs of the node together, so that whole nodes become free",
+    DiagnosisVerdict.FLOOD: "limit the rate per client at the gateway, or scale the servers out",
+    DiagnosisVerdict.LONG_REQUESTS: "bound output length and time per request, or give such work a queue of its own",
 }

@@ -19,7 +19,7 @@ from tocsin.actions.planning.simulation import PlanBroken, Simulation
 from tocsin.actions.planning.state import Budget, FleetNode, FleetState, GpuHold, GpuMode, Pool, Slot, Workload
 from tocsin.actions.planning.units import PlanLimits
 from tocsin.domain.fragmentation import SEVEN_SLICE, Placement, mig_capacity
-from tocsin.domain.fragmentation_fleet import Task
+from tocsin.domain.fragmentation_fleet import TaskClass
 
 HOSTS, GPUS = 5, 8
 seconds = st.sampled_from([0.0, 60.0, 600.0, 3600.0, 20_000.0])
@@ -88,7 +88,7 @@ def fleets(draw: st.DrawFn) -> FleetState:
         found,
         {f"b{i}": Budget(f"b{i}", i) for i in range(3)},
         {"p": pool},
-        (Task(1.0, 0.5), Task(4.0, 0.3), Task(8.0, 0.2)),
+        (TaskClass(1.0, 0.5), TaskClass(4.0, 0.3), TaskClass(8.0, 0.2)),
     )
 
 

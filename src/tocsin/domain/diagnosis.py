@@ -8,7 +8,7 @@ from enum import StrEnum
 from tocsin.domain.finding import Evidence
 
 
-class Kind(StrEnum):
+class DiagnosisKind(StrEnum):
     """What was asked."""
 
     SLOW_JOB = "slow_job"
@@ -17,7 +17,7 @@ class Kind(StrEnum):
     REQUESTS = "requests"
 
 
-class Verdict(StrEnum):
+class DiagnosisVerdict(StrEnum):
     """The answer; the value is what API and command line show."""
 
     STORAGE = "storage_to_memory"
@@ -45,8 +45,8 @@ class Diagnosis:
     it is about. `remedy` is what usually helps, empty where nothing is wrong.
     """
 
-    kind: Kind
-    verdict: Verdict
+    kind: DiagnosisKind
+    verdict: DiagnosisVerdict
     name: str
     hosts: tuple[str, ...]
     gpus: tuple[str, ...]

@@ -15,7 +15,7 @@ _EPSILON = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class TaskClass:
     """A class of tasks: `gpus` on one node (a fraction is a part of one GPU), `cpus` with them, `share` of the mix.
 
     Shares need not sum to 1. Raises ValueError for a negative figure and for `gpus` above 1 that are not whole.
@@ -36,7 +36,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class FleetNode:
     """A node: what is unallocated of each of its GPUs (0 to 1 each), its free CPUs (None: unknown, taken as enough).
 
     `usable` is false where no task may start, such as on a cordoned node.
@@ -46,7 +46,7 @@ class Node:
     cpus: float | None = None
     usable: bool = True
 
-    def fits(self, task: Task) -> bool:
+    def fits(self, task: TaskClass) -> bool:
         """Whether `task` could start here now."""
         if not self.usable or (self.cpus is not None and self.cpus < task.cpus - _EPSILON):
             return False
@@ -68,7 +68,7 @@ class FleetFragmentation:
         return self.fragmented / self.free if self.free > 0 else 0.0
 
 
-def unusable(node: Node, task: Task) -> float:
+def unusable(node: FleetNode, task: TaskClass) -> float:
     """F_n(m): GPUs of `node` that are free and no use to `task`.
 
     All of them where it cannot run here, or needs no GPU; else what is left of GPUs with less than it takes of each.
@@ -78,13 +78,13 @@ def unusable(node: Node, task: Task) -> float:
     return sum(part for part in node.free if part < task.each - _EPSILON)
 
 
-def expected_unusable(node: Node, mix: Sequence[Task]) -> float:
+def expected_unusable(node: FleetNode, mix: Sequence[TaskClass]) -> float:
     """F_n: the mean of `unusable` over the mix, weighted by share; 0 for a mix that weighs nothing."""
     weight = sum(task.share for task in mix)
     return sum(task.share * unusable(node, task) for task in mix) / weight if weight > 0 else 0.0
 
 
-def stranded(node: Node, mix: Sequence[Task]) -> float:
+def stranded(node: FleetNode, mix: Sequence[TaskClass]) -> float:
     """GPUs of `node` that are free and no use to any task of the mix; 0 for a mix that weighs nothing.
 
     Those of a node that lacks CPUs for every task and those of an unusable node are among them.
@@ -97,7 +97,7 @@ def stranded(node: Node, mix: Sequence[Task]) -> float:
     return sum(part for part in node.free if part < least - _EPSILON)
 
 
-def fleet_fragmentation(nodes: Iterable[Node], mix: Sequence[Task]) -> FleetFragmentation:
+def fleet_fragmentation(nodes: Iterable[FleetNode], mix: Sequence[TaskClass]) -> FleetFragmentation:
     """F, the sum of F_n over `nodes`, with what is free and what is stranded."""
     free = fragmented = lost = 0.0
     for node in nodes:
@@ -107,7 +107,7 @@ def fleet_fragmentation(nodes: Iterable[Node], mix: Sequence[Task]) -> FleetFrag
     return FleetFragmentation(free, fragmented, lost)
 
 
-def gain_of_placing(node: Node, task: Task, mix: Sequence[Task]) -> float:
+def gain_of_placing(node: FleetNode, task: TaskClass, mix: Sequence[TaskClass]) -> float:
     """F_n before less F_n after `task` has started on `node`, in GPUs: the larger, the better a place.
 
     Of a partly used node the fullest GPUs that suffice are taken. Raises ValueError where the task does not fit.
@@ -119,11 +119,11 @@ def gain_of_placing(node: Node, task: Task, mix: Sequence[Task]) -> float:
         place = min((i for i, part in enumerate(left) if part >= task.each - _EPSILON), key=lambda i: left[i])
         left[place] = max(0.0, left[place] - task.each)
     cpus = None if node.cpus is None else node.cpus - task.cpus
-    return expected_unusable(node, mix) - expected_unusable(Node(tuple(left), cpus, node.usable), mix)
+    return expected_unusable(node, mix) - expected_unusable(FleetNode(tuple(left), cpus, node.usable), mix)
 
 
-def mix_of_sizes(sizes: Iterable[int]) -> tuple[Task, ...]:
+def mix_of_sizes(sizes: Iterable[int]) -> tuple[TaskClass, ...]:
     """The mix that running jobs show, of how many GPUs each has on one node; smallest first."""
     counts = Counter(size for size in sizes if size > 0)
     total = counts.total()
-    return tuple(Task(float(size), count / total) for size, count in sorted(counts.items()))
+    return tuple(TaskClass(float(size), count / total) for size, count in sorted(counts.items()))

@@ -23,7 +23,7 @@ _MOST = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Layouts:
+class PossibleLayouts:
     """`layout` is one that agrees with all that is known, None where none does; `count` is how many do."""
 
     layout: tuple[Placement, ...] | None
@@ -62,7 +62,9 @@ def by_profile(named: Mapping[str, float], template: MigTemplate = SEVEN_SLICE) 
     return result
 
 
-def layouts(counts: Mapping[str, int], capacity: Mapping[str, int], template: MigTemplate = SEVEN_SLICE) -> Layouts:
+def layouts(
+    counts: Mapping[str, int], capacity: Mapping[str, int], template: MigTemplate = SEVEN_SLICE
+) -> PossibleLayouts:
     """The layouts with `counts` instances by profile whose remaining capacity is `capacity`, as far as that is known.
 
     The one that is given begins its instances as late as possible, as the driver's own choice does.
@@ -78,7 +80,9 @@ def by_label(values: Mapping[str, float], metric: str) -> dict[str, float]:
     return {name: value for (_, _, name), value in split}
 
 
-def deduced(values: Mapping[str, float], template: MigTemplate, counts: Mapping[str, int] | None = None) -> Layouts:
+def deduced(
+    values: Mapping[str, float], template: MigTemplate, counts: Mapping[str, int] | None = None
+) -> PossibleLayouts:
     """The layout that the `values` of a GPU's reading leave, None where they leave several that differ in what fits.
 
     `counts` are its instances by profile; None takes those of `values`. No layout agrees where nothing is known.
@@ -86,17 +90,17 @@ def deduced(values: Mapping[str, float], template: MigTemplate, counts: Mapping[
     held = by_profile(by_label(values, INSTANCES), template) if counts is None else counts
     capacity = by_profile(by_label(values, CAPACITY), template)
     if not held and not capacity:
-        return Layouts(None, 0)
+        return PossibleLayouts(None, 0)
     found = layouts(held, capacity, template)
     # Layouts of the same numbers differ in what still fits: without the driver's word, one of several is a guess.
-    return found if capacity or found.count == 1 else Layouts(None, found.count)
+    return found if capacity or found.count == 1 else PossibleLayouts(None, found.count)
 
 
 @lru_cache(maxsize=4096)
-def _layouts(counts: tuple[tuple[str, int], ...], capacity: tuple[tuple[str, int], ...], four: bool) -> Layouts:
+def _layouts(counts: tuple[tuple[str, int], ...], capacity: tuple[tuple[str, int], ...], four: bool) -> PossibleLayouts:
     template = FOUR_SLICE if four else SEVEN_SLICE
     if any(name not in template.profiles for name, _ in counts):
-        return Layouts(None, 0)
+        return PossibleLayouts(None, 0)
     profiles = [name for name, number in counts for _ in range(number)]
     profiles.sort(key=lambda name: -template.profiles[name].memory_slices)
     found = []
@@ -106,7 +110,7 @@ def _layouts(counts: tuple[tuple[str, int], ...], capacity: tuple[tuple[str, int
             found.append(layout)
             if len(found) == _MOST:
                 break
-    return Layouts(found[0] if found else None, len(found))
+    return PossibleLayouts(found[0] if found else None, len(found))
 
 
 def _placed(

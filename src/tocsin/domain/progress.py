@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 Item = TypeVar("Item")
 
 
-class Bar(Protocol):
+class ProgressBar(Protocol):
     """One piece of work that goes on."""
 
     def advance(self, steps: float = 1.0) -> None:
@@ -25,7 +25,7 @@ class Bar(Protocol):
 class Listener(Protocol):
     """Who shows bars."""
 
-    def begin(self, what: str, total: float | None) -> Bar:
+    def begin(self, what: str, total: float | None) -> ProgressBar:
         """Work called `what` begins; `total` steps, or None where that is not known."""
         ...
 
@@ -59,7 +59,7 @@ def is_heard() -> bool:
 
 
 @contextmanager
-def work(what: str, total: float | None = None) -> Iterator[Bar]:
+def work(what: str, total: float | None = None) -> Iterator[ProgressBar]:
     """A piece of long work, of `total` steps where that is known. Work within it is a part of it and has no bar."""
     listener = _listener.get()
     if listener is None:

@@ -20,7 +20,7 @@ from tocsin.actions.planning.statefile import state_json
 from tocsin.actions.planning.units import PlanLimits
 from tocsin.config.planning import PlanningSettings
 from tocsin.config.settings import TaskShare
-from tocsin.domain.fragmentation_fleet import Task, mix_of_sizes
+from tocsin.domain.fragmentation_fleet import TaskClass, mix_of_sizes
 from tocsin.domain.health import healthy_gpus
 from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading
@@ -56,18 +56,18 @@ def at_work(readings: Sequence[Reading]) -> frozenset[str]:
 MixFrom = Literal["settings", "running", "node"]
 
 
-def mix_of(configured: Sequence[TaskShare], readings: Sequence[Reading]) -> tuple[tuple[Task, ...], MixFrom]:
+def mix_of(configured: Sequence[TaskShare], readings: Sequence[Reading]) -> tuple[tuple[TaskClass, ...], MixFrom]:
     """The jobs that free GPUs are measured by, and where they are from.
 
     Where none are `configured` and no job is known on `readings`, one of a whole node stands for them.
     """
     if configured:
-        return tuple(Task(task.gpus, task.share) for task in configured), "settings"
+        return tuple(TaskClass(task.gpus, task.share) for task in configured), "settings"
     running = running_mix(readings)
     return (running, "running") if running else (whole_node(readings), "node")
 
 
-def running_mix(readings: Iterable[Reading]) -> tuple[Task, ...]:
+def running_mix(readings: Iterable[Reading]) -> tuple[TaskClass, ...]:
     """The mix of the jobs on `readings`, each counted once per node by its GPUs there; empty where no owner is known.
 
     A job is a Slurm job, a pod, a container, or a process that is in none of these. MIG instances, and GPUs in MIG
@@ -81,10 +81,10 @@ def running_mix(readings: Iterable[Reading]) -> tuple[Task, ...]:
     return mix_of_sizes(len(gpus) for gpus in held.values())
 
 
-def whole_node(readings: Sequence[Reading]) -> tuple[Task, ...]:
+def whole_node(readings: Sequence[Reading]) -> tuple[TaskClass, ...]:
     """What stands for the mix where no job is known, as the rules take it."""
     sizes = Counter(one.gpu.host for one in readings if not one.gpu.is_mig)
-    return (Task(float(min(GANG, max(sizes.values(), default=1)))),)
+    return (TaskClass(float(min(GANG, max(sizes.values(), default=1)))),)
 
 
 def _job(owner: Owner) -> str:

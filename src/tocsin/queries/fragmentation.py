@@ -22,7 +22,7 @@ from tocsin.client.models_fragmentation import (
 )
 from tocsin.domain.clock import to_iso
 from tocsin.domain.fragmentation import MigTemplate, Placement, free_slices, mig_capacity, mig_ideal
-from tocsin.domain.fragmentation_fleet import Task
+from tocsin.domain.fragmentation_fleet import TaskClass
 from tocsin.domain.identity import Gpu
 from tocsin.domain.mig_layout import CAPACITY, INSTANCES, by_label, profile_of, template_of
 from tocsin.domain.reading import Reading
@@ -88,7 +88,7 @@ def fragmentation_out(
     )
 
 
-def _by_pool(hosts: Sequence[_Host], mix: Sequence[Task]) -> list[PoolFragment]:
+def _by_pool(hosts: Sequence[_Host], mix: Sequence[TaskClass]) -> list[PoolFragment]:
     """The worst first."""
     members: dict[str, list[_Host]] = {}
     for one in hosts:
@@ -111,7 +111,7 @@ def _hosts(readings: Sequence[Reading], state: FleetState) -> list[_Host]:
     return [_Host(host, pools[host], size, open_[host]) for host, size in sorted(sizes.items())]
 
 
-def _figures(hosts: Sequence[_Host], mix: Sequence[Task]) -> FragmentOut:
+def _figures(hosts: Sequence[_Host], mix: Sequence[TaskClass]) -> FragmentOut:
     free = np.array([one.free for one in hosts], np.int64)
     sizes = np.array([one.gpus for one in hosts], np.int64)
     found = fleet_fragmentation(free, sizes, mix)
@@ -124,7 +124,7 @@ def _figures(hosts: Sequence[_Host], mix: Sequence[Task]) -> FragmentOut:
     )
 
 
-def _host_out(one: _Host, mix: Sequence[Task]) -> HostFragment:
+def _host_out(one: _Host, mix: Sequence[TaskClass]) -> HostFragment:
     found = _figures([one], mix)
     return HostFragment(
         host=one.host,

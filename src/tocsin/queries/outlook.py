@@ -26,7 +26,7 @@ from tocsin.client.models_forecast import (
 )
 from tocsin.domain.clock import DAY, HOUR, SECOND, optional_iso, to_iso
 from tocsin.domain.errors import TocsinError
-from tocsin.domain.fragmentation_fleet import Task
+from tocsin.domain.fragmentation_fleet import TaskClass
 from tocsin.domain.identity import Gpu
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
@@ -359,7 +359,7 @@ def _figures(past: PoolPast) -> list[Figure]:
     return found
 
 
-def _mean_f(hour: Hour, mix: Sequence[Task]) -> float:
+def _mean_f(hour: Hour, mix: Sequence[TaskClass]) -> float:
     """Mean of F over the cells of an hour."""
     values = [
         fleet_fragmentation(

@@ -10,7 +10,7 @@ import numpy as np
 from tocsin.domain.clock import DAY
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding
-from tocsin.domain.fragmentation_fleet import FleetFragmentation, Task
+from tocsin.domain.fragmentation_fleet import FleetFragmentation, TaskClass
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
@@ -38,7 +38,7 @@ class Inputs:
     events: Sequence[Event] = ()
     predictions: Sequence[Prediction] = ()
     pools: Sequence[PoolState] = ()
-    mix: Sequence[Task] = ()
+    mix: Sequence[TaskClass] = ()
 
 
 @dataclass(frozen=True, slots=True)

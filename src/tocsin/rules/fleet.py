@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tocsin.domain.fragmentation import gang_fragmentation
-from tocsin.domain.fragmentation_fleet import FleetFragmentation, Task
+from tocsin.domain.fragmentation_fleet import FleetFragmentation, TaskClass
 from tocsin.rules.table import Bools, Floats, Ints
 
 GANG = 8
@@ -33,13 +33,13 @@ def stranded_ratio(free: Ints, sizes: Ints) -> float:
     return gang_fragmentation(free.tolist(), gang)
 
 
-def fleet_fragmentation(free: Ints, sizes: Ints, mix: Sequence[Task]) -> FleetFragmentation:
+def fleet_fragmentation(free: Ints, sizes: Ints, mix: Sequence[TaskClass]) -> FleetFragmentation:
     """FGD over whole GPUs, as `tocsin.domain.fragmentation_fleet` defines it: CPUs unknown, every host usable.
 
     `free` counts the free GPUs of each host and `sizes` all of them, both of shape (hosts,). An empty `mix`, or one
     that weighs nothing, stands for one job of GANG GPUs, or as many as the largest host where that is less.
     """
-    wanted = [task for task in mix if task.share > 0] or [Task(float(min(GANG, int(sizes.max(initial=1)))))]
+    wanted = [task for task in mix if task.share > 0] or [TaskClass(float(min(GANG, int(sizes.max(initial=1)))))]
     weight = sum(task.share for task in wanted)
     total = int(free.sum())
 

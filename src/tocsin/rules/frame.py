@@ -10,7 +10,7 @@ import numpy as np
 
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.event import Event
-from tocsin.domain.fragmentation_fleet import FleetFragmentation, Task
+from tocsin.domain.fragmentation_fleet import FleetFragmentation, TaskClass
 from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import METRICS, split_variant
 from tocsin.domain.missing import Missing
@@ -188,7 +188,7 @@ class Aggregates:
             return _FLEET_INPUTS
         return _POOL_INPUTS if pool else ()
 
-    def compute(self, now_ms: int, pools: Sequence[PoolState], mix: Sequence[Task] = ()) -> None:
+    def compute(self, now_ms: int, pools: Sequence[PoolState], mix: Sequence[TaskClass] = ()) -> None:
         """Write the columns of both sheets; pools that have neither a GPU nor a state leave."""
         if self._pool.names:
             self._compute_pools(now_ms, pools)
@@ -241,7 +241,7 @@ class Aggregates:
             elif table.keys[row] is not None:
                 table.leave(np.array([row], dtype=np.int64))
 
-    def _compute_fleet(self, mix: Sequence[Task]) -> None:
+    def _compute_fleet(self, mix: Sequence[TaskClass]) -> None:
         table = self._fleet.table
         updated = self._roster.table.updated.v & self._roster.physical.v
         if not updated.any():
@@ -440,7 +440,7 @@ class Frame:
         self.aggregates = Aggregates(self.roster, self.stale, self.sheets)
 
     def load(
-        self, now_ms: int, readings: Sequence[Reading], pools: Sequence[PoolState], mix: Sequence[Task] = ()
+        self, now_ms: int, readings: Sequence[Reading], pools: Sequence[PoolState], mix: Sequence[TaskClass] = ()
     ) -> None:
         """Take in the newest readings, the pools and the mix of tasks as they are at `now_ms`."""
         self._turn(now_ms)

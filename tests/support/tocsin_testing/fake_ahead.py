@@ -33,7 +33,7 @@ from tocsin.client.models_forecast import (
 from tocsin.client.models_fragmentation import FragmentationOut, Planner, PlansOut
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, to_iso
 from tocsin.domain.finding import ActionKind
-from tocsin.domain.fragmentation_fleet import Task
+from tocsin.domain.fragmentation_fleet import TaskClass
 from tocsin.domain.identity import Gpu
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
@@ -245,7 +245,7 @@ def _mig_values(index: int) -> dict[str, float]:
 def fragmentation(limit: int, hosts: int, *, simulated: bool) -> FragmentationOut:
     """The fake fleet with holes, measured by two kinds of jobs."""
     readings = [_reading(where, simulated=simulated) for where in _places(hosts)]
-    mix = (Task(1.0, 0.5), Task(8.0, 0.5))
+    mix = (TaskClass(1.0, 0.5), TaskClass(8.0, 0.5))
     state = fleet_state_from(readings, [], [], fleet.NOW_MS, Knowledge(layouts=layouts_of(readings), mix=mix))
     return fragmentation_out(readings, state, "settings", limit)
 

@@ -16,7 +16,7 @@ from tocsin.client.models import (
 )
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, optional_iso, to_iso
 from tocsin.domain.decision import DecisionState, Mode, OutcomeStatus, Ruling
-from tocsin.domain.diagnosis import Diagnosis, Kind, Verdict
+from tocsin.domain.diagnosis import Diagnosis, DiagnosisKind, DiagnosisVerdict
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Category, Evidence, Finding, Severity
 from tocsin.domain.prediction import Prediction, PredictionStatus
@@ -232,8 +232,8 @@ PREDICTIONS = [
 
 DIAGNOSES = [
     Diagnosis(
-        kind=Kind.SLOW_JOB,
-        verdict=Verdict.BETWEEN_GPUS,
+        kind=DiagnosisKind.SLOW_JOB,
+        verdict=DiagnosisVerdict.BETWEEN_GPUS,
         name="Slurm job 4711",
         hosts=(host_name(0),),
         gpus=tuple(uuid(0, n) for n in range(8)),
@@ -246,8 +246,8 @@ DIAGNOSES = [
         simulated=True,
     ),
     Diagnosis(
-        kind=Kind.MEMORY,
-        verdict=Verdict.LEAK,
+        kind=DiagnosisKind.MEMORY,
+        verdict=DiagnosisVerdict.LEAK,
         name=f"{host_name(1)} GPU 3",
         hosts=(host_name(1),),
         gpus=(uuid(1, 3),),

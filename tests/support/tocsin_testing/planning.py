@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tocsin.actions.planning.state import Budget, FleetNode, FleetState, GpuHold, GpuMode, Pool, Slot, Workload
-from tocsin.domain.fragmentation_fleet import Task
+from tocsin.domain.fragmentation_fleet import TaskClass
 
-MIX = (Task(1.0, 0.5), Task(4.0, 0.25), Task(8.0, 0.25))
+MIX = (TaskClass(1.0, 0.5), TaskClass(4.0, 0.25), TaskClass(8.0, 0.25))
 MODEL = "H100"
 
 

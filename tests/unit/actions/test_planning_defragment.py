@@ -16,7 +16,7 @@ from tocsin.actions.planning.plan import Move, Step, StepKind
 from tocsin.actions.planning.simulation import PlanBroken, Simulation
 from tocsin.actions.planning.state import FleetState, GpuHold, GpuMode, Workload
 from tocsin.actions.planning.units import PlanLimits, price, units_of
-from tocsin.domain.fragmentation_fleet import Node, Task, expected_unusable
+from tocsin.domain.fragmentation_fleet import FleetNode, TaskClass, expected_unusable
 from tocsin_testing.planning import budgets, fleet, mig_fleet, on, work
 
 QUICK = PlanLimits(effort=2000)
@@ -141,7 +141,7 @@ def test_at_most_so_many_moves_and_the_best_of_them() -> None:
 
 def test_shares_of_gpus_are_put_together() -> None:
     halves = [work(f"h{number}", (GpuHold(f"n0/{number}", 0.5),), 0.5) for number in range(2)]
-    state = replace(fleet(1, halves, gpus=2), mix=(Task(1.0),))
+    state = replace(fleet(1, halves, gpus=2), mix=(TaskClass(1.0),))
     state = state.with_nodes([], [replace(slot, mode=GpuMode.TIME_SLICE) for slot in state.gpus.values()])
     plan = defragment(state, QUICK)
     assert plan.before["fragmented_gpus"] == pytest.approx(1.0)
@@ -159,7 +159,7 @@ def test_cpus_bind_where_they_are_known() -> None:
 
 
 def test_tasks_that_need_cpus_are_measured_with_them() -> None:
-    state = replace(fleet(1, [work("a", on("n0", 0), cpus=60.0)]), mix=(Task(1.0, cpus=8.0),))
+    state = replace(fleet(1, [work("a", on("n0", 0), cpus=60.0)]), mix=(TaskClass(1.0, cpus=8.0),))
     state = state.with_nodes([replace(state.nodes["n0"], cpus=64.0)])
     assert fleet_figures(state)["stranded_gpus"] == 7.0
     units, _ = units_of(state, WHOLE_MODES, QUICK)
@@ -277,4 +277,4 @@ def test_an_empty_fleet_has_nothing_to_move() -> None:
 
 
 def test_a_host_without_free_whole_node_is_measured_like_the_domain_does() -> None:
-    assert expected_unusable(Node((1.0,) * 4), two_halves().mix) == pytest.approx(1.0)
+    assert expected_unusable(FleetNode((1.0,) * 4), two_halves().mix) == pytest.approx(1.0)

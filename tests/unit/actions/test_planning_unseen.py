@@ -13,7 +13,7 @@ from tocsin.actions.planning.scaling import ScalingPolicy, replace_before_drain,
 from tocsin.actions.planning.state import FleetState, Pool, Workload
 from tocsin.actions.planning.units import PlanLimits
 from tocsin.config.planning import PlanningSettings
-from tocsin.domain.fragmentation_fleet import Task
+from tocsin.domain.fragmentation_fleet import TaskClass
 from tocsin.domain.identity import Gpu
 from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading
@@ -43,7 +43,7 @@ def fleet(values: dict[str, float]) -> FleetState:
         {"slurm/1": WorkloadFacts(lost_s=0.0)},
         pools={"p": Pool("p", node_gpus=2, node_model="H100")},
         at_work=at_work(readings),
-        mix=(Task(2.0),),
+        mix=(TaskClass(2.0),),
         restart_s=1.0,
     )
     return fleet_state_from(readings, [], [], T0, known)

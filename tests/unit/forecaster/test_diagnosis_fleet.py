@@ -12,7 +12,7 @@ from tocsin.cli.main import cli
 from tocsin.config.settings import StoreKind, StoreSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, MINUTE
-from tocsin.domain.diagnosis import Diagnosis, Kind, Verdict
+from tocsin.domain.diagnosis import Diagnosis, DiagnosisKind, DiagnosisVerdict
 from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading
 from tocsin.forecaster.diagnosis.fleet import Growth, memory_trend, orphaned, request_pattern
@@ -96,15 +96,15 @@ USUAL = {"running": 8.0, "waiting": 0.0, "ended": 2.0, "seconds": 4.0}
 @pytest.mark.parametrize(
     ("now", "verdict"),
     [
-        (USUAL, Verdict.HEALTHY),
-        (USUAL | {"ended": 5.0, "running": 60.0}, Verdict.HEALTHY),
-        (USUAL | {"ended": 4.0, "running": 60.0, "waiting": 400.0}, Verdict.FLOOD),
-        (USUAL | {"ended": 0.1, "running": 30.0, "seconds": 300.0}, Verdict.LONG_REQUESTS),
-        (USUAL | {"ended": 0.0, "running": 30.0}, Verdict.LONG_REQUESTS),
-        (USUAL | {"ended": 0.0, "running": 0.0}, Verdict.HEALTHY),
+        (USUAL, DiagnosisVerdict.HEALTHY),
+        (USUAL | {"ended": 5.0, "running": 60.0}, DiagnosisVerdict.HEALTHY),
+        (USUAL | {"ended": 4.0, "running": 60.0, "waiting": 400.0}, DiagnosisVerdict.FLOOD),
+        (USUAL | {"ended": 0.1, "running": 30.0, "seconds": 300.0}, DiagnosisVerdict.LONG_REQUESTS),
+        (USUAL | {"ended": 0.0, "running": 30.0}, DiagnosisVerdict.LONG_REQUESTS),
+        (USUAL | {"ended": 0.0, "running": 0.0}, DiagnosisVerdict.HEALTHY),
     ],
 )
-def test_requests_are_judged_by_the_servers_own_past(now: dict[str, float], verdict: Verdict) -> None:
+def test_requests_are_judged_by_the_servers_own_past(now: dict[str, float], verdict: DiagnosisVerdict) -> None:
     at_ms, values = server(now, USUAL)
     assert request_pattern(at_ms, values, int(at_ms[-1])).verdict is verdict
 
@@ -116,7 +116,7 @@ def test_requests_without_a_past_are_not_judged() -> None:
         == "1 earlier windows of five minutes, 4 needed"
     )
     assert "last five minutes" in request_pattern(at_ms, values, int(at_ms[-1]) + HOUR).reason
-    assert request_pattern(at_ms[:0], values[:0], T0).verdict is Verdict.NOT_ENOUGH_DATA
+    assert request_pattern(at_ms[:0], values[:0], T0).verdict is DiagnosisVerdict.NOT_ENOUGH_DATA
 
 
 @pytest.fixture
@@ -152,14 +152,14 @@ def run(store: Store, **changes: dict[str, object]) -> list[Diagnosis]:
     return diagnose_fleet(store, store.latest(T0 - MINUTE), T0)
 
 
-def verdicts(found: list[Diagnosis]) -> dict[str, Verdict]:
+def verdicts(found: list[Diagnosis]) -> dict[str, DiagnosisVerdict]:
     return {one.name: one.verdict for one in found}
 
 
 def test_a_fleet_in_order_has_its_jobs_and_nothing_else(store: Store) -> None:
     found = run(store, **{f"g{n}": {"gpu_utilization_ratio": 0.9, "gpu_processes": 1.0} for n in range(4, 8)})
-    assert verdicts(found) == {"Slurm job 99": Verdict.DEVICE, "work on node-1": Verdict.DEVICE}
-    assert all(one.kind is Kind.SLOW_JOB for one in found)
+    assert verdicts(found) == {"Slurm job 99": DiagnosisVerdict.DEVICE, "work on node-1": DiagnosisVerdict.DEVICE}
+    assert all(one.kind is DiagnosisKind.SLOW_JOB for one in found)
 
 
 def test_what_is_wrong_is_found_and_named_with_its_owner(store: Store) -> None:
@@ -170,11 +170,11 @@ def test_what_is_wrong_is_found_and_named_with_its_owner(store: Store) -> None:
         g5={"gpu_memory_used_bytes": 20 * GIB},
     )
     by_name = {(one.name, one.kind): one for one in found}
-    leak = by_name["node-1 GPU 0", Kind.MEMORY]
-    assert leak.verdict is Verdict.LEAK
+    leak = by_name["node-1 GPU 0", DiagnosisKind.MEMORY]
+    assert leak.verdict is DiagnosisVerdict.LEAK
     assert "(Slurm job 99): memory grows by 6.00 GiB an hour without a plateau" in leak.sentence
-    assert by_name["node-1 GPU 5", Kind.MEMORY].verdict is Verdict.ORPHAN
-    assert by_name["node-1 GPU 1", Kind.IDLE].verdict is Verdict.HELD_IDLE
+    assert by_name["node-1 GPU 5", DiagnosisKind.MEMORY].verdict is DiagnosisVerdict.ORPHAN
+    assert by_name["node-1 GPU 1", DiagnosisKind.IDLE].verdict is DiagnosisVerdict.HELD_IDLE
 
 
 def test_free_gpus_are_stranded_where_the_pool_has_enough_for_a_node(store: Store) -> None:
@@ -187,8 +187,8 @@ def test_free_gpus_are_stranded_where_the_pool_has_enough_for_a_node(store: Stor
     ]
     store.write(Batch(readings=elsewhere))
     found = run(store)
-    assert {one.name for one in found if one.verdict is Verdict.STRANDED} == {"node-1", "node-2"}
-    alone = [one for one in run(store) if one.verdict is Verdict.STRANDED]
+    assert {one.name for one in found if one.verdict is DiagnosisVerdict.STRANDED} == {"node-1", "node-2"}
+    alone = [one for one in run(store) if one.verdict is DiagnosisVerdict.STRANDED]
     assert all(len(one.gpus) == 4 for one in alone)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.domain.diagnosis import Verdict
+from tocsin.domain.diagnosis import DiagnosisVerdict
 from tocsin.domain.identity import Gpu
 from tocsin.domain.owner import Owner
 from tocsin.forecaster.diagnosis.stages import METRICS, diagnose_job, signals, stage_scores
@@ -47,13 +47,13 @@ STARVED = {
 }
 SPINNING = {"gpu_sm_active_ratio": 0.15, "gpu_tensor_active_ratio": 0.05, "gpu_dram_active_ratio": 0.08}
 CASES = {
-    "storage": (STARVED | {"host_io_pressure_ratio": 0.5, "host_cpu_iowait_ratio": 0.3}, Verdict.STORAGE),
-    "cpu": (STARVED | {"host_cpu_utilization_ratio": 0.98, "host_cpu_pressure_ratio": 0.6}, Verdict.CPU),
-    "host to device": (STARVED | {"gpu_pcie_receive_bytes_per_second": 40e9}, Verdict.HOST_TO_DEVICE),
-    "device": ({}, Verdict.DEVICE),
-    "memory of the device": (SPINNING | {"gpu_dram_active_ratio": 0.9}, Verdict.DEVICE),
-    "nvlink": (SPINNING | {"gpu_nvlink_bandwidth_bytes_per_second": 500e9}, Verdict.BETWEEN_GPUS),
-    "waiting in a collective": (SPINNING | {"gpu_power_watts": 250.0}, Verdict.BETWEEN_GPUS),
+    "storage": (STARVED | {"host_io_pressure_ratio": 0.5, "host_cpu_iowait_ratio": 0.3}, DiagnosisVerdict.STORAGE),
+    "cpu": (STARVED | {"host_cpu_utilization_ratio": 0.98, "host_cpu_pressure_ratio": 0.6}, DiagnosisVerdict.CPU),
+    "host to device": (STARVED | {"gpu_pcie_receive_bytes_per_second": 40e9}, DiagnosisVerdict.HOST_TO_DEVICE),
+    "device": ({}, DiagnosisVerdict.DEVICE),
+    "memory of the device": (SPINNING | {"gpu_dram_active_ratio": 0.9}, DiagnosisVerdict.DEVICE),
+    "nvlink": (SPINNING | {"gpu_nvlink_bandwidth_bytes_per_second": 500e9}, DiagnosisVerdict.BETWEEN_GPUS),
+    "waiting in a collective": (SPINNING | {"gpu_power_watts": 250.0}, DiagnosisVerdict.BETWEEN_GPUS),
     "collectives over PCIe": (
         SPINNING
         | {
@@ -61,12 +61,12 @@ CASES = {
             "gpu_pcie_receive_bytes_per_second": 20e9,
             "gpu_pcie_transmit_bytes_per_second": 19e9,
         },
-        Verdict.BETWEEN_GPUS,
+        DiagnosisVerdict.BETWEEN_GPUS,
     ),
-    "device to host": (STARVED | {"gpu_pcie_transmit_bytes_per_second": 40e9}, Verdict.DEVICE_TO_HOST),
+    "device to host": (STARVED | {"gpu_pcie_transmit_bytes_per_second": 40e9}, DiagnosisVerdict.DEVICE_TO_HOST),
     "no profiling counters": (
         dict.fromkeys(("gpu_sm_active_ratio", "gpu_tensor_active_ratio", "gpu_dram_active_ratio"), np.nan),
-        Verdict.DEVICE,
+        DiagnosisVerdict.DEVICE,
     ),
 }
 MEMBERS = tuple(gpu(n, model="NVIDIA H100 80GB HBM3") for n in range(8))
@@ -92,26 +92,26 @@ def test_the_stage_that_was_made_slow_is_named(case: str) -> None:
 def test_without_the_nodes_own_figures_waiting_is_not_blamed_on_anything() -> None:
     blind = HEALTHY | STARVED | {name: np.nan for name in METRICS if name.startswith("host_")}
     found = diagnose_job(Job("train", MEMBERS), table(blind), T0, WINDOW)
-    assert found.verdict is Verdict.UNCLEAR
+    assert found.verdict is DiagnosisVerdict.UNCLEAR
     assert "CPU and storage of the node are not measured" in found.sentence
 
 
 def test_two_stages_alike_are_not_decided() -> None:
     both = HEALTHY | STARVED | {"host_io_pressure_ratio": 0.3, "host_cpu_pressure_ratio": 0.3}
     found = diagnose_job(Job("train", MEMBERS), table(both), T0, WINDOW)
-    assert found.verdict is Verdict.UNCLEAR
+    assert found.verdict is DiagnosisVerdict.UNCLEAR
     assert "show about alike" in found.sentence
 
 
 @pytest.mark.parametrize(
     ("means_", "verdict", "words"),
     [
-        (table(HEALTHY, readings=2), Verdict.NOT_ENOUGH_DATA, "2 readings in the window, 5 needed"),
-        (table({}), Verdict.NOT_ENOUGH_DATA, "no GPU of it reports its utilisation"),
-        (table({"gpu_utilization_ratio": 0.0}), Verdict.UNCLEAR, "its GPUs do nothing"),
+        (table(HEALTHY, readings=2), DiagnosisVerdict.NOT_ENOUGH_DATA, "2 readings in the window, 5 needed"),
+        (table({}), DiagnosisVerdict.NOT_ENOUGH_DATA, "no GPU of it reports its utilisation"),
+        (table({"gpu_utilization_ratio": 0.0}), DiagnosisVerdict.UNCLEAR, "its GPUs do nothing"),
     ],
 )
-def test_what_cannot_be_told_says_why(means_: WindowMeans, verdict: Verdict, words: str) -> None:
+def test_what_cannot_be_told_says_why(means_: WindowMeans, verdict: DiagnosisVerdict, words: str) -> None:
     found = diagnose_job(Job("train", MEMBERS), means_, T0, WINDOW)
     assert found.verdict is verdict
     assert words in found.sentence
@@ -133,7 +133,7 @@ def test_the_gpu_that_holds_the_others_up_is_named() -> None:
 
 def test_one_gpu_alone_never_waits_for_others() -> None:
     alone = table(HEALTHY | SPINNING, MEMBERS[:1])
-    assert stage_scores(signals(alone))[Verdict.BETWEEN_GPUS] == 0.0
+    assert stage_scores(signals(alone))[DiagnosisVerdict.BETWEEN_GPUS] == 0.0
 
 
 values = st.one_of(st.just(np.nan), st.floats(0, 2e12, allow_nan=False))

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from tocsin.config.settings import FragmentationSettings
-from tocsin.domain.fragmentation_fleet import FleetFragmentation, Task
+from tocsin.domain.fragmentation_fleet import FleetFragmentation, TaskClass
 from tocsin.domain.metrics import METRICS
 from tocsin.domain.owner import Owner
 from tocsin.domain.reading import Reading
@@ -47,13 +47,13 @@ def engine_on_all_fleet_metrics() -> RuleEngine:
     return RuleEngine(parse_rules(rules, "x"))
 
 
-def figures(free_by_host: list[int], mix: tuple[Task, ...] = ()) -> dict[str, float | None]:
+def figures(free_by_host: list[int], mix: tuple[TaskClass, ...] = ()) -> dict[str, float | None]:
     found = engine_on_all_fleet_metrics().step(Inputs(T0, readings(free_by_host), mix=mix))
     return {finding.metric: finding.value for finding in found.active}
 
 
 def test_rules_can_look_at_every_figure() -> None:
-    mix = (Task(1, 0.5), Task(4, 0.25), Task(8, 0.25))
+    mix = (TaskClass(1, 0.5), TaskClass(4, 0.25), TaskClass(8, 0.25))
     assert figures([8, 5, 2], mix) == {
         "fleet_free_gpus": 15.0,
         "fleet_fragmented_gpus": 0.25 * 2 + 0.25 * 7,
@@ -71,7 +71,7 @@ def test_without_a_mix_the_reference_job_decides() -> None:
 def test_the_shipped_rules_keep_the_figures_for_the_service() -> None:
     engine = RuleEngine(load_rules())
     assert engine.fleet is None
-    engine.step(Inputs(T0, readings([8, 3]), mix=(Task(2, 1.0), Task(4, 1.0))))
+    engine.step(Inputs(T0, readings([8, 3]), mix=(TaskClass(2, 1.0), TaskClass(4, 1.0))))
     assert engine.fleet == FleetFragmentation(11, 1.5, 0)
 
 
@@ -90,7 +90,7 @@ def test_running_jobs_show_the_mix() -> None:
         Reading(gpu(101, host="node-9"), T0, {}, owners=(Owner(5, pod_uid="a", pod="x"), Owner(6))),
         Reading(gpu(102, host="node-9", parent="GPU-1"), T0, {}, owners=(Owner(7),)),
     ]
-    assert running_mix([*one, *many, *pods]) == (Task(1, 0.5), Task(2, 0.25), Task(8, 0.25))
+    assert running_mix([*one, *many, *pods]) == (TaskClass(1, 0.5), TaskClass(2, 0.25), TaskClass(8, 0.25))
     assert running_mix(readings([8])) == ()
 
 

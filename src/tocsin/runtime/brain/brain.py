@@ -22,7 +22,7 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock
 from tocsin.domain.errors import Conflict
 from tocsin.domain.finding import Finding, Incident, Severity
-from tocsin.domain.fragmentation_fleet import Task
+from tocsin.domain.fragmentation_fleet import TaskClass
 from tocsin.domain.health import healthy_gpus
 from tocsin.domain.identity import Gpu
 from tocsin.domain.pool import PoolState
@@ -288,7 +288,7 @@ class Brain:
         self.evaluated_at = self.clock.monotonic()
         self.metrics.observe("tocsin_rule_evaluation_seconds", self.evaluated_at - begun)
 
-    def _mix(self, snapshot: Snapshot) -> Sequence[Task]:
+    def _mix(self, snapshot: Snapshot) -> Sequence[TaskClass]:
         """The kinds of tasks that may come: as planners take it."""
         return mix_of(self.settings.fragmentation.task_mix, snapshot.readings)[0]
 
