@@ -26,6 +26,7 @@ from tocsin.collector.training_hook.companion import HookCompanion
 from tocsin.collector.training_hook.server import HookServer
 from tocsin.collector.vllm import VllmCompanion, parse_entry
 from tocsin.config.cloud import CloudSettings
+from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE, SECOND, ManualClock
 from tocsin.domain.identity import Gpu
@@ -33,7 +34,8 @@ from tocsin.domain.metrics import spec_of
 from tocsin.domain.missing import Missing
 from tocsin.domain.reading import Reading, sanitise
 from tocsin.hook.wire import VERSION, pack
-from tocsin.plugins import BUILT_IN, Kind
+from tocsin.plugins import OWN_PACKAGE, Kind, plugins
+from tocsin.runtime.agent.companions import Context, find_companion
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0, gpu, xid
 
@@ -155,6 +157,23 @@ FACTORIES: dict[str, Factory] = {
 }
 
 
+def of_another_package(name: str) -> Factory:
+    """A companion that an installed package adds; what is outside comes to it as the name of its rack."""
+
+    def make(_folder: Path, clock: ManualClock, outside: bytes) -> Made:
+        settings = Settings.model_validate({"agent": {"rack": outside.decode(errors="replace")}})
+        companion = find_companion(name)(Context(settings, clock, OwnMetrics()))
+        assert companion is not None
+        return Made(companion)
+
+    return make
+
+
+OTHERS = [one.name for one in plugins(Kind.COMPANION).values() if one.package != OWN_PACKAGE]
+FACTORIES |= {name: of_another_package(name) for name in OTHERS}
+TALK |= dict.fromkeys(OTHERS, b"rack-in-works")
+
+
 def values(n: int) -> dict[str, float]:
     """Nothing of it moves: a source that has frozen."""
     return {
@@ -235,7 +254,7 @@ def rounds(made: Made, clock: ManualClock, count: int = 30) -> Iterator[tuple[Ba
 
 def test_it_has_the_name_that_the_settings_know(name: str, make: Make) -> None:
     assert make(b"").companion.name == name
-    assert set(FACTORIES) == set(BUILT_IN[Kind.COMPANION])
+    assert set(FACTORIES) == set(plugins(Kind.COMPANION))
 
 
 def test_the_same_object_comes_back_where_it_knows_nothing(make: Make, clock: ManualClock) -> None:

@@ -14,10 +14,12 @@ from tocsin.collector.nvml.source import NvmlSource
 from tocsin.collector.replay.source import ReplaySource, read_recording
 from tocsin.collector.simulated import from_settings
 from tocsin.collector.source import NodeIdentity, Source
-from tocsin.config.settings import SimulationSettings
-from tocsin.domain.clock import MINUTE, SystemClock
+from tocsin.config.settings import Settings, SimulationSettings
+from tocsin.domain.clock import MINUTE, ManualClock, SystemClock
 from tocsin.domain.metrics import spec_of
 from tocsin.domain.reading import MAX_FUTURE_MS, sanitise
+from tocsin.plugins import OWN_PACKAGE, Kind, plugins
+from tocsin.runtime.agent.sources import open_source
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0
 from tocsin_testing.dcgm_pages import DATA as DCGM_DATA
@@ -95,6 +97,16 @@ FACTORIES: dict[str, Factory] = {
     "simulated": simulated,
     "simulated_in_trouble": simulated_in_trouble,
     "replayed": replayed,
+}
+
+
+def of_another_package(name: str) -> Factory:
+    """A source that an installed package adds, by default settings."""
+    return lambda: open_source(name, Settings(), ManualClock(T0))
+
+
+FACTORIES |= {
+    one.name: of_another_package(one.name) for one in plugins(Kind.SOURCE).values() if one.package != OWN_PACKAGE
 }
 
 

@@ -29,6 +29,7 @@ from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind
 from tocsin.hook.wire import DONE
+from tocsin.plugins import OWN_PACKAGE, Kind, plugins
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.jobs import POOLS, SimulatedJob
 from tocsin.sim.spec import FleetSpec
@@ -215,6 +216,10 @@ def law_site(name: str, folder: Path, httpserver: HTTPServer, *, dry_run: bool =
         "actions": {"dry_run": dry_run},
     }
     executor = build_executor(name, Dependencies(sender, Settings.model_validate(told), clock))
+    if plugins(Kind.EXECUTOR)[name].package != OWN_PACKAGE:
+        yield LawSite(executor, clock, lambda: sorted(getattr(executor, "done", ())))
+        sender.close()
+        return
     # A receiver knows an event by its id: what it has seen has no second effect.
     yield LawSite(executor, clock, lambda: sorted({request.get_json()["id"] for request, _ in httpserver.log}))
     sender.close()

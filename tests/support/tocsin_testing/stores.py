@@ -13,6 +13,7 @@ import httpx2
 from pydantic import SecretStr
 
 from tocsin.config.settings import StoreKind, StoreSettings
+from tocsin.plugins import Kind, plugins
 from tocsin.store.factory import open_store
 from tocsin.store.port import Store
 from tocsin_testing.influx_double import influx_double
@@ -124,18 +125,28 @@ def _opened(settings: StoreSettings) -> Store:
     return store
 
 
-KINDS = ("memory", "sqlite", "victoriametrics", "influxdb")
-"""Every kind of store; the last two need a server."""
+KINDS = tuple(plugins(Kind.STORE))
+"""Every kind of store, those of other packages too; VictoriaMetrics needs a server."""
+
+
+@contextlib.contextmanager
+def of_another_package(kind: str) -> Iterator[Harness]:
+    """A store that an installed package adds, by default settings."""
+    store = _opened(StoreSettings(kind=kind))
+    try:
+        yield Harness(store)
+    finally:
+        store.close()
 
 
 @contextlib.contextmanager
 def harness(kind: str, folder: Path, victoria_url: Callable[[], str]) -> Iterator[Harness]:
     """A fresh store of `kind` over an empty folder."""
-    made = {
+    known: dict[str, Callable[[Path], contextlib.AbstractContextManager[Harness]]] = {
         "memory": memory,
         "sqlite": sqlite,
         "victoriametrics": lambda path: victoria_metrics(path, victoria_url()),
         "influxdb": influx,
-    }[kind](folder)
-    with made as ready:
+    }
+    with known[kind](folder) if kind in known else of_another_package(kind) as ready:
         yield ready
