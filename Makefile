@@ -6,11 +6,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SERVERS := victoria-metrics influxdb prometheus prometheus-alertmanager chromium fonts-noto-cjk gcc libc6-dev \
 	slurm-wlm slurmctld slurmd munge slapd libldap-dev libsasl2-dev openssl systemd shellcheck
 DEMO_ARGS ?=
+QUICK ?= tests/unit/domain tests/unit/config tests/unit/journal tests/unit/plugins tests/unit/rules tests/unit/hook \
+	tests/unit/client tests/unit/store tests/unit/telemetry tests/smoke
 export PYTHONPATH :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo setup setup-servers lint unit walk chaos wheel-test aws-test test bench docs prior backtest grafana clean
+.PHONY: help demo setup setup-servers lint quick unit walk chaos wheel-test aws-test test bench docs prior backtest grafana clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -30,8 +32,13 @@ lint: setup  ## ruff, mypy strict, import-linter
 	$(BIN)/mypy
 	PYTHONPATH=src $(BIN)/lint-imports --no-cache
 
-unit: setup  ## All tests against the working tree
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not gpu" --benchmark-disable --ignore tests/unit/actions/test_cloud_boto.py
+quick: setup  ## Between two changes, under 90 seconds: ruff, and the unit tests of the lower layers (QUICK names others)
+	$(BIN)/ruff check .
+	$(BIN)/python -m pytest -n 2 -q -m "not (gpu or server or browser or data)" --benchmark-disable $(QUICK)
+
+unit: setup  ## All tests against the working tree but the laws, which wheel-test runs
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not gpu" --benchmark-disable --durations=50 \
+		--ignore tests/laws --ignore tests/unit/actions/test_cloud_boto.py
 
 aws-test: setup  ## Tests of the extra aws, whose libraries do not go with those of the Kubernetes client
 	@bash .ci/aws-test.sh $(BIN)/python
@@ -42,13 +49,14 @@ walk: setup  ## Trace a reading and an XID through the product, and count the fi
 chaos: setup-servers setup  ## Break store, disk, clock and driver under a running agent (5 minutes at most)
 	timeout 300 $(BIN)/python -m pytest tests/chaos --benchmark-disable -p no:xdist
 
-wheel-test: setup  ## Smoke tests and laws against the built wheel
-	rm -rf build dist
+wheel-test: setup  ## Laws and smoke tests against the built wheel, a package with plug-ins of its own installed beside it
+	rm -rf build/site build/acme build/lib build/bdist* dist
 	$(BIN)/python -m build --no-isolation --wheel --outdir dist . > build.log 2>&1 || { cat build.log; exit 1; }
 	rm -f build.log
-	$(PIP) install --quiet --no-deps --target build/site dist/*.whl
+	cp -r tests/acme_plugins build/acme
+	$(PIP) install --quiet --no-deps --no-build-isolation --target build/site dist/*.whl ./build/acme
 	TOCSIN_TEST_WHEEL=$(CURDIR)/build/site PYTHONPATH=$(CURDIR)/build/site \
-		$(BIN)/python -m pytest -n 2 -m "smoke or not (server or browser or data or gpu)" --benchmark-disable tests/laws tests/smoke
+		$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not gpu" --benchmark-disable tests/laws tests/smoke
 
 test: setup-servers setup lint wheel-test aws-test unit  ## Everything
 
