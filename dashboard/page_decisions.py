@@ -10,7 +10,7 @@ import streamlit as st
 
 from tocsin.client.client import Client
 from tocsin.client.errors import NotFound
-from tocsin.client.models import FleetSummary, GpuState, JournalEntryOut, VerdictOut
+from tocsin.client.models import FleetSummary, GpuState, JournalEntryOut
 from tocsin.client.models_decisions import DecisionStory, Timeline, TimelineItem, TimelineMark, TimelineQuery
 from tocsin.dashboard import charts, link, style
 from tocsin.dashboard.access import REFRESH_SECONDS, api
@@ -28,7 +28,7 @@ from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import RULING_SYMBOLS, SEVERITY_STATES, SYMBOLS, Palette
 from tocsin.dashboard.text import Text
 from tocsin.domain.clock import SECOND, from_iso, to_iso
-from tocsin.domain.decision import DecisionState, Mode, Ruling
+from tocsin.domain.decision import DecisionState, Mode, Ruling, Verdict
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.subject import SubjectKind
 
@@ -170,7 +170,9 @@ def _obstacles(story: DecisionStory, now: str, text: Text, palette: Palette) -> 
             continue
         what = f"<b>{escape(text.name('guard', verdict.guard))}</b> {escape(readable(verdict.reason))} "
         what += _runbook(story.runbooks_url, "guards", verdict.guard, text)
-        until = text("decision.until", time=f"{short_clock(verdict.until, now)} UTC") if verdict.until else ""
+        until = (
+            text("decision.until", time=f"{short_clock(to_iso(verdict.until_ms), now)} UTC") if verdict.until_ms else ""
+        )
         lines.append(style.row(_ruling(verdict.ruling, palette), what, until))
     body = "".join(lines) or style.note(text("why.nothing"))
     return style.title(text("why.title")) + body
@@ -251,13 +253,13 @@ def _step(entry: JournalEntryOut, text: Text) -> str:
     return text(f"steps.{entry.kind}", **values) if entry.kind in _STEPS else entry.kind
 
 
-def _guard_rows(story: DecisionStory, verdicts: Sequence[VerdictOut], text: Text, palette: Palette) -> list[list[str]]:
+def _guard_rows(story: DecisionStory, verdicts: Sequence[Verdict], text: Text, palette: Palette) -> list[list[str]]:
     return [
         [
             f"{_ruling(one.ruling, palette)} {escape(text.name('ruling', one.ruling.value))}",
             escape(text.name("guard", one.guard)),
             escape(readable(one.reason)),
-            clock(one.until) if one.until else "",
+            clock(to_iso(one.until_ms)) if one.until_ms else "",
             _runbook(story.runbooks_url, "guards", one.guard, text),
         ]
         for one in verdicts

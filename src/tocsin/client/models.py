@@ -32,7 +32,7 @@ from tocsin.client.control import (
 )
 from tocsin.client.scores import ActionScore, HazardScore, PredictionScore, ReliabilityBin, RuleScore
 from tocsin.client.wire import Count, Instant, Ratio, Wire, Wired
-from tocsin.domain.decision import DecisionState, Mode, OutcomeStatus, Ruling
+from tocsin.domain.decision import DecisionState, Mode, Outcome, Ruling, Verdict
 from tocsin.domain.event import Event
 from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity
 from tocsin.domain.owner import Owner
@@ -64,7 +64,6 @@ __all__ = [
     "LoginOut",
     "LoginRequest",
     "OidcMethod",
-    "OutcomeOut",
     "PredictionScore",
     "Ratio",
     "Readiness",
@@ -75,7 +74,6 @@ __all__ = [
     "RuleScore",
     "Scoreboard",
     "SeriesResponse",
-    "VerdictOut",
     "VerificationOut",
     "Whoami",
     "Wire",
@@ -193,26 +191,6 @@ class IncidentOut(Incident):
     active: bool = True
 
 
-class VerdictOut(Wire):
-    """What one guard says; `until` is when a hold ends by itself."""
-
-    guard: str
-    ruling: Ruling
-    reason: str = ""
-    until: Instant | None = None
-
-
-class OutcomeOut(Wire):
-    """How an execution ended; `effect` is what was measured of it, by name with unit."""
-
-    status: OutcomeStatus
-    executor: str
-    at: Instant
-    detail: str = ""
-    attempts: Count = 1
-    effect: dict[str, float] = Field(default_factory=dict)
-
-
 class DecisionOut(Wire):
     """An intended action, what each guard said of it last, and where it stands."""
 
@@ -234,13 +212,13 @@ class DecisionOut(Wire):
     state: DecisionState
     overall: Ruling
     """What the guards say together."""
-    verdicts: list[VerdictOut] = Field(default_factory=list)
+    verdicts: list[Wired[Verdict]] = Field(default_factory=list)
     """One for each guard that was asked, in the order of asking."""
     approvable: bool = False
     """Whether a person may approve or reject it now."""
     approved_by: str = ""
     rejected_by: str = ""
-    outcome: OutcomeOut | None = None
+    outcome: Wired[Outcome] | None = None
 
     @property
     def held_by(self) -> list[str]:

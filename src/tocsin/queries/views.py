@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tocsin.actions.model.status import DecisionStatus
-from tocsin.client.models import DecisionOut, GpuState, GpuSummary, OutcomeOut, SeriesResponse, VerdictOut
+from tocsin.client.models import DecisionOut, GpuState, GpuSummary, SeriesResponse
 from tocsin.domain.action_parameters import encode
 from tocsin.domain.clock import SECOND, optional_iso, to_iso
 from tocsin.domain.decision import DecisionState, Mode
@@ -81,21 +81,7 @@ def approvable(status: DecisionStatus) -> bool:
 
 def decision_out(status: DecisionStatus) -> DecisionOut:
     """A decision as it stands."""
-    decision, outcome = status.decision, status.outcome
-    verdicts = [
-        VerdictOut(guard=v.guard, ruling=v.ruling, reason=v.reason, until=optional_iso(v.until_ms))
-        for v in status.verdicts
-    ]
-    ended = None
-    if outcome is not None:
-        ended = OutcomeOut(
-            status=outcome.status,
-            executor=outcome.executor,
-            at=to_iso(outcome.at_ms),
-            detail=outcome.detail,
-            attempts=outcome.attempts,
-            effect=dict(outcome.effect),
-        )
+    decision = status.decision
     return DecisionOut(
         id=decision.id,
         rule=decision.rule,
@@ -113,10 +99,10 @@ def decision_out(status: DecisionStatus) -> DecisionOut:
         simulated=decision.simulated,
         state=status.state,
         overall=status.overall,
-        verdicts=verdicts,
+        verdicts=list(status.verdicts),
         approvable=approvable(status),
         approved_by=status.approved_by,
-        outcome=ended,
+        outcome=status.outcome,
     )
 
 

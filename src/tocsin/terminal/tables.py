@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from tocsin.client.models import DecisionOut, GpuState, GpuSummary
+from tocsin.domain.clock import to_iso
 from tocsin.domain.decision import Ruling
 from tocsin.terminal import rows, text
 from tocsin.terminal.look import History, Look
@@ -196,7 +197,7 @@ def guards(decision: DecisionOut) -> Iterable[str]:
     """A line for each guard that does not allow it, with the reason; then those that do."""
     for verdict in decision.verdicts:
         if verdict.ruling is not Ruling.ALLOW:
-            until = f" (until {verdict.until[:16].replace('T', ' ')})" if verdict.until else ""
+            until = f" (until {to_iso(verdict.until_ms)[:16].replace('T', ' ')})" if verdict.until_ms else ""
             reason = verdict.reason or verdict.ruling.value
             yield f"{text.RULINGS[verdict.ruling]} {verdict.guard:<14} {reason}{until}"
     agreed = [verdict.guard for verdict in decision.verdicts if verdict.ruling is Ruling.ALLOW]

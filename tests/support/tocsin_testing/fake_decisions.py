@@ -50,7 +50,7 @@ class FakeDecisions:
         return TimelineItem.model_validate(
             one.model_dump()
             | {
-                "updated": one.outcome.at if one.outcome else one.at,
+                "updated": to_iso(one.outcome.at_ms) if one.outcome else one.at,
                 "inverse": inverse,
                 "undo_problem": problem if inverse else f"nothing undoes {action}",
                 "undone_by": by,

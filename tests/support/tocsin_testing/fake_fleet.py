@@ -11,11 +11,9 @@ from tocsin.client.models import (
     FindingOut,
     GpuState,
     GpuSummary,
-    OutcomeOut,
-    VerdictOut,
 )
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, optional_iso, to_iso
-from tocsin.domain.decision import DecisionState, Mode, OutcomeStatus, Ruling
+from tocsin.domain.decision import DecisionState, Mode, Outcome, OutcomeStatus, Ruling, Verdict
 from tocsin.domain.diagnosis import Diagnosis, DiagnosisKind, DiagnosisVerdict
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Category, Evidence, Finding, Severity
@@ -267,20 +265,16 @@ GUARDS = [
 ]  # fmt: skip
 
 
-def _verdicts(holds: dict[str, tuple[str, int | None]], denies: dict[str, str] | None = None) -> list[VerdictOut]:
+def _verdicts(holds: dict[str, tuple[str, int | None]], denies: dict[str, str] | None = None) -> list[Verdict]:
     found = []
     for guard in GUARDS:
         if guard in (denies or {}):
-            found.append(VerdictOut(guard=guard, ruling=Ruling.DENY, reason=(denies or {})[guard]))
+            found.append(Verdict(guard=guard, ruling=Ruling.DENY, reason=(denies or {})[guard]))
         elif guard in holds:
             reason, until = holds[guard]
-            found.append(
-                VerdictOut(
-                    guard=guard, ruling=Ruling.HOLD, reason=reason, until=None if until is None else to_iso(until)
-                )
-            )
+            found.append(Verdict(guard=guard, ruling=Ruling.HOLD, reason=reason, until_ms=until))
         else:
-            found.append(VerdictOut(guard=guard, ruling=Ruling.ALLOW))
+            found.append(Verdict(guard=guard, ruling=Ruling.ALLOW))
     return found
 
 
@@ -375,10 +369,11 @@ def decisions() -> list[DecisionOut]:
             {},
             state=DecisionState.DONE,
             approved_by="ann",
-            outcome=OutcomeOut(
+            outcome=Outcome(
+                decision="",
                 status=OutcomeStatus.SUCCEEDED,
                 executor="simulated",
-                at=to_iso(NOW_MS - 88 * MINUTE),
+                at_ms=NOW_MS - 88 * MINUTE,
                 detail="done in the simulated fleet; its effect is seen",
                 effect={
                     "gpu_temperature_celsius_change": -6.2,

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from textual.pilot import Pilot
 
-from tocsin.client.models import DecisionOut, GpuSummary, VerdictOut
+from tocsin.client.models import DecisionOut, GpuSummary
 from tocsin.domain.clock import ManualClock, to_iso
-from tocsin.domain.decision import DecisionState, Ruling
+from tocsin.domain.decision import DecisionState, Ruling, Verdict
 from tocsin.domain.errors import TocsinError, Unavailable
 from tocsin.terminal.look import Detail, Look
 from tocsin.terminal.screen.app import TopApp
@@ -90,7 +90,7 @@ def _steady(decisions: list[DecisionOut]) -> list[DecisionOut]:
     return [one.model_copy(update={"verdicts": _few(one.verdicts)}) for one in chosen[:3]]
 
 
-def _few(verdicts: list[VerdictOut]) -> list[VerdictOut]:
+def _few(verdicts: list[Verdict]) -> list[Verdict]:
     agreed = [verdict for verdict in verdicts if verdict.ruling is Ruling.ALLOW]
     return [*agreed[:2], *(verdict for verdict in verdicts if verdict.ruling is not Ruling.ALLOW)]
 
