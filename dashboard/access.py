@@ -10,8 +10,8 @@ from pathlib import Path
 import streamlit as st
 
 from tocsin.client.client import Client
+from tocsin.client.control import Whoami
 from tocsin.client.errors import Denied
-from tocsin.client.models import Whoami
 from tocsin.dashboard.sessions import COOKIE, SESSIONS, Login
 from tocsin.dashboard.text import Text
 from tocsin.domain.clock import SystemClock

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import streamlit as st
 
 from tocsin.client.client import Client
-from tocsin.client.models import FleetSummary, Whoami
+from tocsin.client.control import Whoami
+from tocsin.client.models import FleetSummary
 from tocsin.client.models_decisions import TimelineItem
 from tocsin.dashboard import style
 from tocsin.dashboard.access import DECIDERS, connect, lacking, show_problem

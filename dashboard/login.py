@@ -8,9 +8,9 @@ from json import dumps
 
 import streamlit as st
 
+from tocsin.client.control import LoginMethods, OidcMethod
 from tocsin.client.device import DeviceCode, DeviceLogin, LoginRefused
 from tocsin.client.errors import Denied
-from tocsin.client.models import LoginMethods, OidcMethod
 from tocsin.dashboard import access, style
 from tocsin.dashboard.format import markdown_safe
 from tocsin.dashboard.sessions import SESSION_PATH, SESSIONS, TICKET_HEADER, Login, login_of

@@ -9,7 +9,12 @@ from html import escape
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from tocsin.client.models import FindingOut, GpuDetail, GpuState, SeriesResponse
+from tocsin.client.models import (
+    FindingOut,
+    GpuDetail,
+    GpuState,
+    SeriesResponse,
+)
 from tocsin.client.models_now import PeerBand
 from tocsin.dashboard import charts
 from tocsin.dashboard.format import chart_unit, metric_label, metric_words, percent

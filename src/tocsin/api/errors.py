@@ -13,8 +13,8 @@ from fastapi.responses import JSONResponse
 from pydantic import JsonValue
 from starlette.exceptions import HTTPException
 
+from tocsin.client.control import ErrorBody, ErrorOut
 from tocsin.client.errors import NotFound
-from tocsin.client.models import ErrorBody, ErrorOut
 from tocsin.domain.errors import Conflict, InputError, TocsinError, Unavailable
 from tocsin.store.port import StoreMisconfigured, StoreRejected
 

@@ -18,7 +18,13 @@ from tocsin.api.gate import too_many
 from tocsin.api.principal import Principal
 from tocsin.api.service import Detail, Service
 from tocsin.api.sessions import LoginSessions
-from tocsin.client.models import ControlRequest, LoginMethods, LoginOut, LoginRequest, OidcMethod
+from tocsin.client.control import (
+    ControlRequest,
+    LoginMethods,
+    LoginOut,
+    LoginRequest,
+    OidcMethod,
+)
 from tocsin.config.access import ApiSettings
 from tocsin.domain.clock import Clock, to_iso
 from tocsin.domain.errors import Conflict

@@ -17,16 +17,15 @@ from tocsin.api.dependencies import DecisionId, Sequence64, ServiceDep, instant_
 from tocsin.api.errors import documented, refuse_unknown_parameters
 from tocsin.api.principal import Principal
 from tocsin.api.service import Service
-from tocsin.client.models import (
+from tocsin.client.control import (
     ControlRequest,
     ControlState,
-    DecisionOut,
-    GpuSummary,
     InjectionOut,
     InjectionRequest,
     ReleaseOut,
     ReleaseRequest,
 )
+from tocsin.client.models import DecisionOut, GpuSummary
 from tocsin.client.models_decisions import DecisionStory, Timeline, TimelineQuery, UndoOut
 from tocsin.client.models_journal import ExportForm, JournalPage, JournalQuery
 from tocsin.client.models_manual import ManualAction, ManualActionOut

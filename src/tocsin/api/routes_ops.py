@@ -16,9 +16,8 @@ from tocsin.api.dependencies import ServiceDep, require_json
 from tocsin.api.errors import ApiError, documented, refuse_unknown_parameters
 from tocsin.api.principal import Principal
 from tocsin.api.service import Service
-from tocsin.client.control import OrderTaken
-from tocsin.client.models import IngestResult, Readiness, RejectedLine, Wire
-from tocsin.client.wire import Wired
+from tocsin.client.control import IngestResult, OrderTaken, Readiness, RejectedLine
+from tocsin.client.wire import Wire, Wired
 from tocsin.domain.order import Order, OrderReport
 from tocsin.store.line_protocol.line import LineError, cut_head, parse_head
 

@@ -12,6 +12,7 @@ from fastapi import Path as PathParameter
 from tocsin.api.auth import Anyone, Viewer
 from tocsin.api.dependencies import DEFAULT_SPAN_MS, DecisionId, Sequence64, ServiceDep, Uuid, check_metrics, span_of
 from tocsin.api.errors import documented, refuse_unknown_parameters
+from tocsin.client.control import Whoami
 from tocsin.client.models import (
     DecisionOut,
     FindingOut,
@@ -23,7 +24,6 @@ from tocsin.client.models import (
     Scoreboard,
     SeriesResponse,
     VerificationOut,
-    Whoami,
 )
 from tocsin.client.models_cost import CostOut
 from tocsin.client.models_forecast import CapacityOut, ForecastOut

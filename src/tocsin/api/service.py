@@ -10,20 +10,22 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from tocsin.client.control import OrderTaken
-from tocsin.client.models import (
+from tocsin.client.control import (
     ControlState,
+    IngestResult,
+    InjectionOut,
+    OrderTaken,
+    Readiness,
+    ReleaseOut,
+)
+from tocsin.client.models import (
     DecisionOut,
     FindingOut,
     FleetSummary,
     GpuDetail,
     GpuSummary,
     IncidentOut,
-    IngestResult,
-    InjectionOut,
     JournalEntryOut,
-    Readiness,
-    ReleaseOut,
     Scoreboard,
     SeriesResponse,
     VerificationOut,

@@ -10,7 +10,13 @@ import click
 from tocsin.cli.common import CliContext, api_options, connect, dump, json_option, pass_context
 
 if TYPE_CHECKING:
-    from tocsin.client.models import ActionScore, HazardScore, PredictionScore, RuleScore, Scoreboard
+    from tocsin.client.models import Scoreboard
+    from tocsin.client.scores import (
+        ActionScore,
+        HazardScore,
+        PredictionScore,
+        RuleScore,
+    )
 
 _HOUR = 3600.0
 

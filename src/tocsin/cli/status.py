@@ -12,7 +12,8 @@ from tocsin.client.wire import to_json
 from tocsin.domain.clock import from_iso, optional_iso
 
 if TYPE_CHECKING:
-    from tocsin.client.models import DecisionOut, FleetSummary, IncidentOut, Readiness
+    from tocsin.client.control import Readiness
+    from tocsin.client.models import DecisionOut, FleetSummary, IncidentOut
     from tocsin.domain.prediction import Prediction
 
 

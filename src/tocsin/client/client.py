@@ -11,7 +11,7 @@ from urllib.parse import quote
 import httpx2
 from pydantic import ValidationError
 
-from tocsin.client import models, models_now
+from tocsin.client import control, models, models_now
 from tocsin.client.errors import BadRequest, Denied, NotFound, ServerFault
 from tocsin.client.models_cost import CostOut
 from tocsin.client.models_decisions import DecisionStory, Timeline, TimelineQuery, UndoOut
@@ -40,7 +40,7 @@ Params = Mapping[str, str | int | Sequence[str]]
 
 def _error_of(response: httpx2.Response) -> TocsinError:
     try:
-        error = models.ErrorOut.model_validate_json(response.content, extra="ignore").error
+        error = control.ErrorOut.model_validate_json(response.content, extra="ignore").error
     except ValidationError:
         return ServerFault(f"{response.request.url} answers {response.status_code}, which is not of this API")
     status, message = response.status_code, error.message
@@ -97,16 +97,16 @@ class Client:
         except TocsinError:
             return False
 
-    def ready(self) -> models.Readiness:
+    def ready(self) -> control.Readiness:
         """Whether the brain can do its work."""
         response = self._send("GET", "/readyz")
         if response.status_code not in {200, 503}:
             raise _error_of(response)
-        return self._parse(models.Readiness, response)
+        return self._parse(control.Readiness, response)
 
-    def me(self) -> models.Whoami:
+    def me(self) -> control.Whoami:
         """Name and role of this client's token."""
-        return self._get(models.Whoami, "/v1/me")
+        return self._get(control.Whoami, "/v1/me")
 
     def summary(self) -> models.FleetSummary:
         """The fleet in one object."""
@@ -196,21 +196,21 @@ class Client:
         path = f"/v1/decisions/{quote(decision_id, safe='')}/reject"
         return self._post(models.DecisionOut, path, {"reason": reason})
 
-    def release(self, kind: Literal["host", "gpu"], name: str, reason: str = "") -> models.ReleaseOut:
+    def release(self, kind: Literal["host", "gpu"], name: str, reason: str = "") -> control.ReleaseOut:
         """Give a host or GPU back to service."""
-        return self._post(models.ReleaseOut, "/v1/release", {"kind": kind, "name": name, "reason": reason})
+        return self._post(control.ReleaseOut, "/v1/release", {"kind": kind, "name": name, "reason": reason})
 
     def record_manual(self, deed: ManualAction) -> ManualActionOut:
         """Put on record what a person does by hand."""
         return self._post(ManualActionOut, "/v1/manual", to_json(deed))
 
-    def login_methods(self) -> models.LoginMethods:
+    def login_methods(self) -> control.LoginMethods:
         """How people log in."""
-        return self._get(models.LoginMethods, "/v1/login/methods")
+        return self._get(control.LoginMethods, "/v1/login/methods")
 
-    def login(self, user: str, password: str) -> models.LoginOut:
+    def login(self, user: str, password: str) -> control.LoginOut:
         """Log in by password; the answer's token is for a new client."""
-        return self._post(models.LoginOut, "/v1/login", {"user": user, "password": password})
+        return self._post(control.LoginOut, "/v1/login", {"user": user, "password": password})
 
     def logout(self) -> None:
         """End the log-in whose token this client sends."""
@@ -218,21 +218,21 @@ class Client:
         if response.status_code != 204:
             raise _error_of(response)
 
-    def pause(self, reason: str = "") -> models.ControlState:
+    def pause(self, reason: str = "") -> control.ControlState:
         """Hold every action."""
-        return self._post(models.ControlState, "/v1/pause", {"reason": reason})
+        return self._post(control.ControlState, "/v1/pause", {"reason": reason})
 
-    def resume(self) -> models.ControlState:
+    def resume(self) -> control.ControlState:
         """Allow actions again."""
-        return self._post(models.ControlState, "/v1/resume", {})
+        return self._post(control.ControlState, "/v1/resume", {})
 
-    def reset_breaker(self) -> models.ControlState:
+    def reset_breaker(self) -> control.ControlState:
         """Reset the tripped breaker."""
-        return self._post(models.ControlState, "/v1/breaker/reset", {})
+        return self._post(control.ControlState, "/v1/breaker/reset", {})
 
-    def inject(self, kind: str, gpu: str) -> models.InjectionOut:
+    def inject(self, kind: str, gpu: str) -> control.InjectionOut:
         """Start a failure on a simulated GPU."""
-        return self._post(models.InjectionOut, "/v1/inject", {"kind": kind, "gpu": gpu})
+        return self._post(control.InjectionOut, "/v1/inject", {"kind": kind, "gpu": gpu})
 
     def scoreboard(self) -> models.Scoreboard:
         """What would have been done."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx2
 
-from tocsin.client.models import OidcMethod
+from tocsin.client.control import OidcMethod
 from tocsin.domain.clock import SECOND, Clock, to_iso
 from tocsin.domain.errors import TocsinError, Unavailable
 from tocsin.http_client import http_client

@@ -1,7 +1,4 @@
-"""Wire models of the HTTP API: frozen, and an unknown key is an error on both sides.
-
-Those of the fleet and of what is said and done about it; the small ones come from `tocsin.client.wire`.
-"""
+"""Wire models of the fleet, and of what is said and done about it."""
 
 from __future__ import annotations
 
@@ -13,24 +10,8 @@ from pydantic import Field, JsonValue
 
 from tocsin.client.control import (
     BreakerOut,
-    ControlRequest,
-    ControlState,
-    ErrorBody,
-    ErrorOut,
-    IngestResult,
-    InjectionOut,
-    InjectionRequest,
-    LoginMethods,
-    LoginOut,
-    LoginRequest,
-    OidcMethod,
-    Readiness,
-    RejectedLine,
-    ReleaseOut,
-    ReleaseRequest,
-    Whoami,
 )
-from tocsin.client.scores import ActionScore, HazardScore, PredictionScore, ReliabilityBin, RuleScore
+from tocsin.client.scores import ActionScore, HazardScore, PredictionScore, RuleScore
 from tocsin.client.wire import Count, Instant, Ratio, Wire, Wired
 from tocsin.domain.decision import DecisionState, Mode, Outcome, Ruling, Verdict
 from tocsin.domain.event import Event
@@ -38,46 +19,6 @@ from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Sever
 from tocsin.domain.owner import Owner
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.subject import Subject
-
-__all__ = [
-    "ActionScore",
-    "BreakerOut",
-    "ControlRequest",
-    "ControlState",
-    "Count",
-    "DecisionOut",
-    "ErrorBody",
-    "ErrorOut",
-    "FindingOut",
-    "FleetSummary",
-    "GpuDetail",
-    "GpuState",
-    "GpuSummary",
-    "HazardScore",
-    "IncidentOut",
-    "IngestResult",
-    "InjectionOut",
-    "InjectionRequest",
-    "Instant",
-    "JournalEntryOut",
-    "LoginMethods",
-    "LoginOut",
-    "LoginRequest",
-    "OidcMethod",
-    "PredictionScore",
-    "Ratio",
-    "Readiness",
-    "RejectedLine",
-    "ReleaseOut",
-    "ReleaseRequest",
-    "ReliabilityBin",
-    "RuleScore",
-    "Scoreboard",
-    "SeriesResponse",
-    "VerificationOut",
-    "Whoami",
-    "Wire",
-]
 
 
 class GpuState(StrEnum):

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from tocsin.actions.model.controls import Controls
-from tocsin.client.models import (
-    BreakerOut,
-    ControlState,
-    FindingOut,
-    IncidentOut,
-    JournalEntryOut,
-)
+from tocsin.client.control import BreakerOut, ControlState
+from tocsin.client.models import FindingOut, IncidentOut, JournalEntryOut
 from tocsin.client.wire import extended
 from tocsin.domain.clock import optional_iso, to_iso
 from tocsin.domain.finding import Finding, Incident

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import structlog
 
-from tocsin.client.models import HazardScore
 from tocsin.client.models_forecast import (
     CapacityOut,
     CourseOut,
@@ -24,6 +23,7 @@ from tocsin.client.models_forecast import (
     RiskCalendar,
     RiskOut,
 )
+from tocsin.client.scores import HazardScore
 from tocsin.domain.clock import DAY, HOUR, SECOND, optional_iso, to_iso
 from tocsin.domain.errors import TocsinError
 from tocsin.domain.fragmentation_fleet import TaskClass

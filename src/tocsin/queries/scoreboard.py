@@ -11,7 +11,14 @@ import numpy as np
 
 from tocsin.actions.model.experience import Tally
 from tocsin.actions.model.status import DecisionStatus
-from tocsin.client.models import ActionScore, HazardScore, PredictionScore, ReliabilityBin, RuleScore, Scoreboard
+from tocsin.client.models import Scoreboard
+from tocsin.client.scores import (
+    ActionScore,
+    HazardScore,
+    PredictionScore,
+    ReliabilityBin,
+    RuleScore,
+)
 from tocsin.domain.clock import DAY, HOUR, SECOND, to_iso
 from tocsin.domain.decision import DecisionState, Mode, Ruling
 from tocsin.domain.event import Event, EventKind

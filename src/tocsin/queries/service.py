@@ -12,22 +12,24 @@ from tocsin import __version__
 from tocsin.actions.model.scope import base_key
 from tocsin.actions.model.status import DecisionStatus
 from tocsin.api.service import Detail
-from tocsin.client.control import OrderTaken
+from tocsin.client.control import (
+    ControlState,
+    IngestResult,
+    InjectionOut,
+    OrderTaken,
+    Readiness,
+    RejectedLine,
+    ReleaseOut,
+)
 from tocsin.client.errors import NotFound
 from tocsin.client.models import (
-    ControlState,
     DecisionOut,
     FindingOut,
     FleetSummary,
     GpuDetail,
     GpuSummary,
     IncidentOut,
-    IngestResult,
-    InjectionOut,
     JournalEntryOut,
-    Readiness,
-    RejectedLine,
-    ReleaseOut,
     Scoreboard,
     SeriesResponse,
     VerificationOut,

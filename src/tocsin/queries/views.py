@@ -7,7 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from tocsin.actions.model.status import DecisionStatus
-from tocsin.client.models import DecisionOut, GpuState, GpuSummary, SeriesResponse
+from tocsin.client.models import (
+    DecisionOut,
+    GpuState,
+    GpuSummary,
+    SeriesResponse,
+)
 from tocsin.domain.action_parameters import encode
 from tocsin.domain.clock import SECOND, optional_iso, to_iso
 from tocsin.domain.decision import DecisionState, Mode

@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tocsin.client.models import DecisionOut, FleetSummary, GpuState, GpuSummary, IncidentOut
+from tocsin.client.models import (
+    DecisionOut,
+    FleetSummary,
+    GpuState,
+    GpuSummary,
+    IncidentOut,
+)
 from tocsin.client.wire import to_json
 
 HISTORY = 60

@@ -7,7 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from tocsin.client.models import DecisionOut, GpuState, GpuSummary, IncidentOut
+from tocsin.client.models import (
+    DecisionOut,
+    GpuState,
+    GpuSummary,
+    IncidentOut,
+)
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import Severity
 from tocsin.domain.subject import SubjectKind

@@ -13,29 +13,26 @@ from tocsin.actions.node.order_queue import OrderQueue
 from tocsin.api.app import create_app
 from tocsin.api.server import ApiServer
 from tocsin.api.service import Detail
-from tocsin.client.control import OrderTaken
-from tocsin.client.errors import NotFound
-from tocsin.client.models import (
-    ActionScore,
+from tocsin.client.control import (
     BreakerOut,
     ControlState,
+    IngestResult,
+    InjectionOut,
+    OrderTaken,
+    Readiness,
+    RejectedLine,
+    ReleaseOut,
+)
+from tocsin.client.errors import NotFound
+from tocsin.client.models import (
     DecisionOut,
     FindingOut,
     FleetSummary,
     GpuDetail,
     GpuState,
     GpuSummary,
-    HazardScore,
     IncidentOut,
-    IngestResult,
-    InjectionOut,
     JournalEntryOut,
-    PredictionScore,
-    Readiness,
-    RejectedLine,
-    ReleaseOut,
-    ReliabilityBin,
-    RuleScore,
     Scoreboard,
     SeriesResponse,
     VerificationOut,
@@ -45,6 +42,13 @@ from tocsin.client.models_forecast import CapacityOut, ForecastOut
 from tocsin.client.models_fragmentation import FragmentationOut, Planner, PlansOut
 from tocsin.client.models_manual import ManualAction, ManualActionOut
 from tocsin.client.models_now import Attention, FleetMap, PeerBand, PeerGroup
+from tocsin.client.scores import (
+    ActionScore,
+    HazardScore,
+    PredictionScore,
+    ReliabilityBin,
+    RuleScore,
+)
 from tocsin.config.access import ApiSettings
 from tocsin.domain.clock import DAY, ManualClock, to_iso
 from tocsin.domain.decision import DecisionState, Mode, Ruling

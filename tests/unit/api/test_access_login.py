@@ -20,8 +20,8 @@ from tocsin.api.login import ADDRESS_FACTOR, LoginService, same_name, same_netwo
 from tocsin.api.principal import simple
 from tocsin.api.sessions import MAX_SESSIONS, PREFIX, LoginSessions
 from tocsin.cli.main import cli
+from tocsin.client.control import OidcMethod
 from tocsin.client.device import DeviceLogin, LoginRefused
-from tocsin.client.models import OidcMethod
 from tocsin.client.token_file import VARIABLE, drop_token, store_token, stored_token, token_path
 from tocsin.config.access import ApiSettings, LdapSettings, OidcSettings, Role
 from tocsin.domain.clock import SECOND, ManualClock, SystemClock, to_iso

@@ -6,7 +6,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tocsin.api.app import create_app
-from tocsin.client.models import ErrorOut
+from tocsin.client.control import ErrorOut
 from tocsin.config.access import ApiSettings
 from tocsin.domain.clock import DAY, HOUR, to_iso
 from tocsin_testing import fake_fleet as fleet

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from tocsin.cli.main import cli
 from tocsin.cli.status import health_lines, needs_a_look, own_metrics
 from tocsin.client.client import Client
-from tocsin.client.models import Readiness
+from tocsin.client.control import Readiness
 from tocsin_testing.fake_fleet import PREDICTIONS
 from tocsin_testing.fake_service import FakeService, serving
 

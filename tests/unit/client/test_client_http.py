@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from tocsin.client import models
+from tocsin.client import control, models
 from tocsin.client.client import Client
 from tocsin.client.errors import BadRequest, Denied, NotFound, ServerFault
 from tocsin.client.wire import adapter
@@ -42,7 +42,7 @@ def client(url: str) -> Iterator[Client]:
 def test_reads_come_typed(client: Client) -> None:
     assert client.healthy()
     assert client.ready().ready
-    assert client.me() == models.Whoami(name="loopback", role="admin")
+    assert client.me() == control.Whoami(name="loopback", role="admin")
     assert client.summary().gpus == len(client.gpus()) == 64
     assert client.gpu(HOT).summary.state is models.GpuState.CRITICAL
     assert client.findings() == [*fleet.FINDINGS, fleet.POOL_FINDING]
@@ -116,7 +116,7 @@ def test_a_store_that_is_down_and_a_brain_that_is_not_ready() -> None:
     service.store_down = True
     service.not_ready = ["no reading yet"]
     with serving(service) as url, Client(url) as client:
-        assert client.ready() == models.Readiness(ready=False, reasons=["no reading yet"])
+        assert client.ready() == control.Readiness(ready=False, reasons=["no reading yet"])
         with pytest.raises(Unavailable, match="the store does not answer"):
             client.write("gpu x=1 1")
 
@@ -155,11 +155,11 @@ def test_a_slow_brain_is_said_to_be_slow() -> None:
 
 
 def test_wire_models_are_frozen_and_strict() -> None:
-    ready = models.Readiness(ready=True)
+    ready = control.Readiness(ready=True)
     with pytest.raises(ValidationError):
         ready.ready = False  # type: ignore[misc]
     with pytest.raises(ValidationError, match="Extra inputs"):
-        models.Readiness.model_validate({"ready": True, "raedy": 1})
+        control.Readiness.model_validate({"ready": True, "raedy": 1})
     with pytest.raises(ValidationError, match="finite number"):
         adapter(Evidence).validate_python({"name": "x", "text": "x", "at": to_iso(0), "value": float("nan")})
     with pytest.raises(ValidationError, match="match pattern"):

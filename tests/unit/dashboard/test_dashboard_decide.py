@@ -13,9 +13,10 @@ from pydantic import SecretStr
 from streamlit.testing.v1 import AppTest
 
 import tocsin.dashboard
-from tocsin.client.models import HazardScore, JournalEntryOut, RuleScore, VerificationOut
+from tocsin.client.models import JournalEntryOut, VerificationOut
 from tocsin.client.models_decisions import DecisionStory, TimelineMark
 from tocsin.client.models_journal import JournalQuery
+from tocsin.client.scores import HazardScore, RuleScore
 from tocsin.config.access import AccessScope, ApiSettings, Role, Token
 from tocsin.dashboard import access
 from tocsin.dashboard import page_audit as audit

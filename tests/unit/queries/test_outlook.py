@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.client.models import HazardScore, ReliabilityBin
+from tocsin.client.scores import HazardScore, ReliabilityBin
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.prediction import Prediction, PredictionStatus
