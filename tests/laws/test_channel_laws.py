@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from pytest_httpserver import HTTPServer
 
-from tocsin.actions.notifications.channel import Channel, Message, Phase, message_of
-from tocsin.actions.notifications.registry import build_channel
+from tocsin.actions.notifications.channel import Channel, Message, Phase, build_channel, message_of
 from tocsin.domain.clock import MINUTE
 from tocsin.plugins import OWN_PACKAGE, Kind, plugins
 from tocsin_testing.builders import T0

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tocsin.actions.notifications.channel import Delivery, Message
-from tocsin.actions.notifications.registry import ChannelDependencies
+from tocsin.actions.notifications.channel import ChannelDependencies, Delivery, Message
 
 
 class FileChannel:
