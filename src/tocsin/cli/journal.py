@@ -11,6 +11,7 @@ import click
 from tocsin.cli import values
 from tocsin.cli.common import CliContext, done, dump, json_option, pass_context
 from tocsin.cli.progress import with_bars
+from tocsin.domain.atomic_file import atomic_file
 from tocsin.domain.clock import from_iso, to_iso
 from tocsin.domain.errors import InputError
 
@@ -116,12 +117,10 @@ def journal_export(
         raise InputError("--output", str(output), "exists", "name a new file")
     count = 0
     # Under its name only once it is whole: what collects such files must not take half of one.
-    part = output.with_name(output.name + ".part")
-    with part.open("w", encoding="utf-8") as file:
+    with atomic_file(output) as file:
         for line in lines:
-            file.write(line + "\n")
+            file.write(f"{line}\n".encode())
             count += 1
-    part.rename(output)
     click.echo(f"ok: {count} entries in {output}", err=True)
 
 
