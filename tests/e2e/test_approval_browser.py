@@ -99,13 +99,13 @@ def test_an_approval_in_the_browser_is_executed_verified_and_on_record(
         row = page.locator(f".st-key-row-{item.id} button")
         row.click()
         story = page.locator(".tc-stand")
-        says(story, "Waits for your yes or no")
+        says(story, "Waiting for approval")
         page.locator(f".st-key-approve-{item.id} button").click()
         shown(page.get_by_text("Approved: ").first)
         says(story, "Approved by loopback; runs once every guard allows it")
 
         stepped(demo, lambda one: one.id == item.id and one.state is DecisionState.VERIFYING)
-        says(story, "Carried out; its effect is looked at")
+        says(story, "Executed; effect checked")
         assert limit_of(demo, uuid) <= before
 
         ended = stepped(demo, lambda one: one.id == item.id and one.outcome is not None)
@@ -113,13 +113,13 @@ def test_an_approval_in_the_browser_is_executed_verified_and_on_record(
         assert ended.outcome.executor == "simulated"
         assert limit_of(demo, uuid) < before
         says(story, "done in the simulated fleet")
-        shown(page.get_by_text("What came of it"))
+        shown(page.get_by_text("Measured effect"))
         shown(page.get_by_text("Temperature, change"))
         shown(page.get_by_text("approved by loopback").first)
-        shown(page.get_by_text("carried out by simulated").first)
+        shown(page.get_by_text("started by simulated").first)
 
         visit(page, "Audit")
-        shown(page.get_by_text("The chain holds"))
+        shown(page.get_by_text("The hash chain is valid"))
         search = page.get_by_label("Host, GPU, decision id, words")
         search.fill(item.id)
         search.press("Enter")
@@ -166,10 +166,10 @@ def test_an_undo_in_the_browser_gives_back_what_was_taken(browser: Browser, show
 
 
 PAGES = [
-    ("Decisions", "show=all", "What stands in the way", "dark"),
+    ("Decisions", "show=all", "Why it waits", "dark"),
     ("Scoreboard", "board=hazards", "Reliability", "light"),
     ("Scoreboard", "board=crossings", "By model and version", "dark"),
-    ("Audit", "view=everything", "The chain holds", "light"),
+    ("Audit", "view=everything", "The hash chain is valid", "light"),
 ]
 
 

@@ -368,9 +368,9 @@ def drain(person: Person, node: str, reason: str, wait: float | None) -> int:
 @click.argument("node")
 @pass_person
 def uncordon(person: Person, node: str) -> int:
-    """Take back what Tocsin put on NODE; a cordon of somebody else's stays.
+    """Remove Tocsin's cordon and marks from NODE; a cordon by anyone else stays.
 
-    The brain wants proof that every GPU is healthy before it does this; here the person vouches for that.
+    The brain requires proof that every GPU is healthy; here the person vouches for it.
     """
     return person.act(person.on_node(node, "given back by a person", UncordonParameters()))
 

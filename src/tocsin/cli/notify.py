@@ -1,4 +1,4 @@
-"""`tocsin notify`: the channels by which people are told."""
+"""`tocsin notify`: notification channels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def notify() -> None:
-    """Look after the channels by which people are told."""
+    """Manage notification channels."""
 
 
 @notify.command("test")
@@ -24,7 +24,7 @@ def notify() -> None:
 @click.pass_context
 @pass_context
 def try_out(context: CliContext, click_context: click.Context, names: tuple[str, ...], as_json: bool) -> None:
-    """Send one marked test message by each channel; a channel that hears of ends is told at once that it is over.
+    """Send a test message to each channel, and its end where the channel supports it.
 
     Exit status 1 where one failed.
     """

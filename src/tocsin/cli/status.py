@@ -77,7 +77,7 @@ def health_lines(ready: Readiness, service: Mapping[str, float]) -> list[str]:
     return [
         brain + (f"; {loops} unexpected errors survived (see its log)" if loops else ""),
         store + (f", {damaged} files damaged and set aside (see docs/store_embedded.md)" if damaged else ""),
-        forecaster + (f"; it can say nothing of {silent} GPUs" if silent else ""),
+        forecaster + (f"; no forecast for {silent} GPUs" if silent else ""),
     ]
 
 

@@ -10,7 +10,7 @@ from tocsin.config.section import Section
 
 
 class CloudSettings(Section):
-    """Notices that this node is about to be taken away, read by the agent from its cloud's metadata service."""
+    """Notices that the cloud is about to take this node away, read by the agent from its cloud's metadata service."""
 
     notices: Literal["off", "auto", "aws", "gcp", "azure"] = "off"
     """Whose notices are read; `auto` is the cloud that the firmware's tables name, none elsewhere."""
@@ -19,7 +19,7 @@ class CloudSettings(Section):
     timeout_seconds: float = Field(default=2.0, gt=0)
     """How long one request may take; the first to Azure may take two minutes and is waited for."""
     lead_seconds: float = Field(default=3600.0, gt=0)
-    """A maintenance further away than this is told as planned, for people, and moves no work yet."""
+    """Maintenance further away than this is notified as planned and moves no work yet."""
     aws_url: str = "http://169.254.169.254"
     """Metadata service of EC2."""
     gcp_url: str = "http://metadata.google.internal"

@@ -1,4 +1,4 @@
-"""Settings of the channels by which people are told."""
+"""Settings of notification channels."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class MailSettings(Section):
 
 
 class ChannelSettings(Section):
-    """One way to tell people, and what goes by it."""
+    """One notification channel, and what is sent through it."""
 
     name: str = Field(pattern=r"^[a-z0-9]+(_[a-z0-9]+)*$")
     """Name in the journal, in metrics and in `tocsin notify test --channel`: lower case, digits, single underscores."""
@@ -65,21 +65,21 @@ class ChannelSettings(Section):
     """Routing key (`pagerduty`), key of the signature (`cloudevents`, `feishu`, `dingtalk`), bearer token
     (`alertmanager`) or password (`email`); better in `notify.secrets`."""
     min_severity: Severity = Severity.WARNING
-    """Least severity that is told: `info`, `warning` or `critical`."""
+    """Lowest severity to send: `info`, `warning` or `critical`."""
     pools: list[str] = Field(default_factory=list)
-    """Pools that are told of; empty: all. What is about the fleet as a whole always is."""
+    """Pools to notify about; empty: all. Notifications about the whole fleet are always sent."""
     rules: list[str] = Field(default_factory=list)
-    """Rules that are told of, with `*` for any letters, such as `xid_*`; empty: all."""
+    """Rules to notify about, with `*` for any letters, such as `xid_*`; empty: all."""
     simulated: bool = True
     """Whether notifications of a simulated fleet go out too; they say that they are."""
     language: Literal["en", "zh"] = "en"
     """Language of the fixed words, and of sentences that there are in Chinese."""
     resolved: bool | None = None
-    """Whether the end of a fault is told too; default: yes for `alertmanager`, `pagerduty` and `cloudevents`."""
+    """Whether to notify when a fault ends; default: yes for `alertmanager`, `pagerduty` and `cloudevents`."""
     per_minute: int = Field(default=12, ge=1)
     """Most messages in a minute; what is more goes together as one. DingTalk takes 20."""
     refresh_seconds: float = Field(default=60.0, gt=0)
-    """Time after which `alertmanager` is told again of what still is; it holds an alert for five times as long."""
+    """Interval at which active alerts are sent to `alertmanager` again; each expires after five times as long."""
     timeout_seconds: float = Field(default=5.0, gt=0)
     """How long one request may take."""
     labels: dict[str, str] = Field(default_factory=dict)
@@ -98,7 +98,7 @@ class ChannelSettings(Section):
         if self.labels and self.kind != "alertmanager":
             raise ValueError("labels belong to kind alertmanager")
         if self.kind == "alertmanager" and self.resolved is False:
-            raise ValueError("alertmanager is always told of an end: it would hold what has ended for longer")
+            raise ValueError("alertmanager needs to know when a fault ends: the alert would stay active")
         for label in self.labels:
             if not _LABEL.fullmatch(label) or label.startswith("__"):
                 raise ValueError(f"{label!r} is no label name: letters, digits and underscores")
@@ -117,7 +117,7 @@ class ChannelSettings(Section):
 
 
 class NotifySettings(Section):
-    """Channels by which people are told, beside the webhook."""
+    """Notification channels, beside the webhook."""
 
     channels: list[ChannelSettings] = Field(default_factory=list)
     """The channels."""

@@ -28,7 +28,7 @@ class PlanningSettings(Section):
     patience_seconds: float = Field(default=1800.0, ge=0)
     """How long a plan waits for a checkpoint that is due."""
     restart_seconds: float = Field(default=300.0, ge=0)
-    """How long work stands after a move where nobody tells."""
+    """How long work stops for a move where its checkpoint time is unknown."""
     effort: int = Field(default=30_000, ge=0, le=10_000_000)
     """Pieces of work that the search lifts and puts down; more gives better plans and takes longer."""
     scale_in_below: float = Field(default=0.3, ge=0, le=1)
@@ -36,7 +36,7 @@ class PlanningSettings(Section):
     fill_to: float = Field(default=0.8, gt=0, le=1)
     """Utilisation to which the demand ahead is to fill a pool."""
     most_after_scale_in: float = Field(default=0.6, gt=0, le=1)
-    """Utilisation of the rest from which on no node is given back; the gap to `fill_to` keeps a pool from swinging."""
+    """Utilisation of the remaining nodes above which no node is released; the gap to `fill_to` keeps a pool from swinging."""
     scale_out_rest_seconds: float = Field(default=300.0, ge=0)
     """Rest after a change of a pool's size before it grows."""
     scale_in_rest_seconds: float = Field(default=1800.0, ge=0)

@@ -38,7 +38,7 @@ class SlurmSettings(Section):
     drain_jobs: Literal["wait", "requeue"] = "wait"
     """What a drain does about running jobs: `wait` until they end, or checkpoint and `requeue` them."""
     opt_in_comment: str = "tocsin-checkpoint"
-    """Only jobs with this word in their comment are told to checkpoint; empty: all. A program without a handler dies
+    """Only jobs with this word in their comment are asked to checkpoint; empty: all. A program without a handler dies
     of the signal."""
     checkpoint_signal: str = Field(default="USR1", pattern=r"^[A-Z0-9]{1,10}$")
     """Signal that tells a job to checkpoint."""
@@ -53,7 +53,7 @@ class SlurmSettings(Section):
     without_proof: Literal["leave", "requeue"] = "leave"
     """What is done about a job that gave no proof in time."""
     requeue_held: bool = False
-    """Whether requeued jobs are held until the node is given back or a person releases them."""
+    """Whether requeued jobs are held until the node is resumed or a person releases them."""
     allow_reboot: bool = False
     """Whether nodes may be rebooted, with the cluster's `RebootProgram`."""
     dry_run: bool = False

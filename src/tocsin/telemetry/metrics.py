@@ -63,20 +63,20 @@ OWN_METRICS: dict[str, OwnMetric] = {
         "gauge", ("manager",), "Whether Kubernetes or Slurm showed its nodes when it was last asked: 1 or 0."
     ),
     "tocsin_brain_active": OwnMetric(
-        "gauge", (), "Whether this brain is the one that acts: 1, or 0 while another holds the lease."
+        "gauge", (), "Whether this brain is the active one: 1, or 0 while another holds the lease."
     ),
     "tocsin_companion_up": OwnMetric(
         "gauge",
         ("companion",),
-        "Whether what runs beside the source could be opened: 1, or 0 with the reason in the log.",
+        "Whether a companion is open: 1, or 0 with the reason in the log.",
     ),
     "tocsin_companion_failures_total": OwnMetric(
         "counter",
         ("companion",),
-        "Times that a companion failed, or broke its contract, and was left out of a reading.",
+        "Failures of a companion, whose data is then left out of the reading.",
     ),
     "tocsin_companion_seconds_total": OwnMetric(
-        "counter", ("companion",), "Time that a companion took out of the readings' cadence."
+        "counter", ("companion",), "Time that readings waited for a companion."
     ),
     "tocsin_hook_processes": OwnMetric("gauge", (), "Training processes that are connected to the agent."),
     "tocsin_hook_messages_total": OwnMetric(
@@ -96,15 +96,15 @@ OWN_METRICS: dict[str, OwnMetric] = {
     ),
     "tocsin_limits_engaged": OwnMetric("gauge", (), "GPUs of this node whose limits the agent has changed."),
     "tocsin_order_polls_total": OwnMetric(
-        "counter", ("outcome",), "Times that the agent asked a brain for orders: answered or failed."
+        "counter", ("outcome",), "Polls of the brain for orders: answered or failed."
     ),
     "tocsin_order_reports_total": OwnMetric(
         "counter", ("state",), "Reports of agents that the brain took in, by the order's state."
     ),
     "tocsin_model_trainings_total": OwnMetric(
-        "counter", ("outcome",), "Trainings of the service itself: promoted, shelved or failed."
+        "counter", ("outcome",), "Trainings by the service: promoted, shelved or failed."
     ),
-    "tocsin_model_silent_gpus": OwnMetric("gauge", (), "GPUs that the risk model can say nothing of."),
+    "tocsin_model_silent_gpus": OwnMetric("gauge", (), "GPUs with no forecast of the risk model."),
     "tocsin_model_shifted_features_ratio": OwnMetric(
         "gauge", (), "Share of the features that have shifted since the risk model was trained."
     ),
@@ -118,7 +118,7 @@ OWN_METRICS: dict[str, OwnMetric] = {
         "counter", ("outcome",), "Scrapes of vLLM servers: taken, unreachable, unreadable or without_gpu."
     ),
     "tocsin_cloud_notices_total": OwnMetric(
-        "counter", ("outcome",), "Looks at the cloud's metadata service: none, notice, unreachable or unreadable."
+        "counter", ("outcome",), "Polls of the cloud's metadata service: none, notice, unreachable or unreadable."
     ),
     "tocsin_missing_readings": OwnMetric(
         "gauge", ("reason",), "Metrics without a value in the newest readings, by reason."
@@ -162,7 +162,7 @@ OWN_METRICS: dict[str, OwnMetric] = {
     ),
     "tocsin_spool_parked_lines": OwnMetric("gauge", (), "Lines kept aside because the receiver refused them."),
     "tocsin_push_requests_total": OwnMetric(
-        "counter", ("outcome",), "Pushes by outcome: acknowledged, refused, or to be tried again."
+        "counter", ("outcome",), "Pushes by outcome: acknowledged, refused, or to be retried."
     ),
     "tocsin_push_seconds": OwnMetric("histogram", (), "Time that one push took."),
     "tocsin_push_age_seconds": OwnMetric("gauge", (), "Time since the last acknowledged push, or since the start."),
@@ -191,7 +191,7 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_predictions_total": OwnMetric("counter", ("status",), "Predictions made, by status."),
     "tocsin_decisions_total": OwnMetric("counter", ("action",), "Decisions made, by action."),
     "tocsin_verdicts_total": OwnMetric(
-        "counter", ("ruling", "guard"), "What became of decisions when asked: ruling, and the guard that gave it."
+        "counter", ("ruling", "guard"), "Guard verdicts on decisions, by ruling and guard."
     ),
     "tocsin_executions_total": OwnMetric(
         "counter", ("executor", "status"), "Executed decisions, by executor and outcome."
@@ -205,9 +205,9 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_channel_deliveries_total": OwnMetric(
         "counter",
         ("channel", "outcome"),
-        "Notifications by channel: delivered, summarised, retried, failed, resolved, or unresolved: end not told.",
+        "Notifications by channel: delivered, summarised, retried, failed, resolved, or unresolved: end not sent.",
     ),
-    # what stands now, as the brain's page tells it
+    # the present state, made for the brain's page
     "tocsin_evaluation_age_seconds": OwnMetric(
         "gauge", (), "Time since the last evaluation of all rules ended, or since the start."
     ),
@@ -221,12 +221,12 @@ OWN_METRICS: dict[str, OwnMetric] = {
         "gauge", ("severity",), "Incidents that hold now, by severity of their root cause."
     ),
     "tocsin_decisions_listed": OwnMetric(
-        "gauge", ("state",), "Decisions on record by where they stand; notifications too."
+        "gauge", ("state",), "Decisions by state, notifications included."
     ),
-    "tocsin_decisions_approvable": OwnMetric("gauge", (), "Decisions that wait for a person's word."),
+    "tocsin_decisions_approvable": OwnMetric("gauge", (), "Decisions that wait for approval."),
     "tocsin_paused": OwnMetric("gauge", (), "Whether a person has paused all actions: 1 or 0."),
     "tocsin_breaker_tripped": OwnMetric("gauge", (), "Whether the breaker over all actions is tripped: 1 or 0."),
-    "tocsin_mode": OwnMetric("gauge", ("mode",), "1 for the furthest that any rule may go: observe, propose or act."),
+    "tocsin_mode": OwnMetric("gauge", ("mode",), "1 for the mode of the service: observe, propose or act."),
     "tocsin_predictions_active": OwnMetric(
         "gauge", ("target", "status"), "Predictions in force, by target and status."
     ),
@@ -245,7 +245,7 @@ OWN_METRICS: dict[str, OwnMetric] = {
         "Time from now to the predicted instant, 0 once it has passed; bound: expected, earliest or latest.",
     ),
     "tocsin_prediction_horizon_seconds": OwnMetric(
-        "gauge", PREDICTION_LABELS, "How far ahead the prediction speaks of."
+        "gauge", PREDICTION_LABELS, "Horizon of the prediction."
     ),
     "tocsin_annotations_total": OwnMetric(
         "counter", ("place", "outcome"), "Journal entries shown as annotations: written, retried or given_up, by place."
@@ -259,7 +259,7 @@ OWN_METRICS: dict[str, OwnMetric] = {
         "counter", ("outcome",), "Lines of line protocol received by the API: accepted or rejected."
     ),
     "tocsin_api_refused_total": OwnMetric(
-        "counter", ("reason",), "Requests that the API turned away, by the code of its answer (docs/access.md)."
+        "counter", ("reason",), "Requests refused by the API, by error code (docs/access.md)."
     ),
 }
 """Name to definition. The exporter emits ``tocsin_missing_readings`` and ``tocsin_gpus`` out of what it holds."""

@@ -131,7 +131,7 @@ def test_a_forecast_that_is_not_ready_says_so_and_the_rest_stands(url: str, serv
     service.working = True
     app = opened("forecast")
     shown = said(app)
-    assert "Being worked out; this page looks again by itself." in shown
+    assert "Computing; this page refreshes by itself." in shown
     assert "gpu-node-05 · GPU 1" in shown
     assert not app.error
 
@@ -240,7 +240,7 @@ def test_faults_say_what_they_hit_and_what_was_done_before(url: str) -> None:
     assert "4.50 GPU-h in all (an assumption, not a measurement)" in shown
     assert "1 of 3 faults came after an action that had worked" in shown
     assert "4.5 h before the fault: Drain gpu-node-06" in shown
-    assert "the GPU did no work any more" in shown
+    assert "the GPU was already idle" in shown
 
 
 def test_what_the_brain_says_cannot_become_markup(

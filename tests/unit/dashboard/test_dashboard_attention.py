@@ -66,7 +66,7 @@ def test_what_a_rule_repeats_of_a_prediction_is_said_once() -> None:
 
 
 def test_a_silent_gpu_is_said_to_be_silent() -> None:
-    assert "Does not answer" in attention.body(item(state=GpuState.LOST), NOW, EN)
+    assert "Does not respond" in attention.body(item(state=GpuState.LOST), NOW, EN)
     assert "没有新数据" in attention.body(item(state=GpuState.STALE), NOW, ZH)
 
 

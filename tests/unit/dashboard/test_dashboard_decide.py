@@ -187,9 +187,9 @@ def test_what_was_done_shows_what_came_of_it(url: str, service: FakeService) -> 
 def test_alternatives_that_were_weighed_are_shown_with_waiting_among_them(url: str, service: FakeService) -> None:
     shown = said(opened("decisions", decision=one(service, ActionKind.CHECKPOINT)))
     assert "Checkpoint (chosen)" in shown
-    assert "Wait and go on" in shown
+    assert "Wait" in shown
     assert "saves 3.48 GPU-hours" in shown
-    assert "Carried out; its effect is looked at in 3 min" in shown
+    assert "Executed; effect checked in 3 min" in shown
     none = said(opened("decisions", decision=one(service, ActionKind.RESET_GPU)))
     assert "Nothing was weighed: rule row-remap-pending names this action" in none
 
@@ -344,7 +344,7 @@ def test_observed_decisions_say_that_they_are_only_recorded(service: FakeService
 def test_the_settle_time_counts_down(service: FakeService) -> None:
     story: DecisionStory = service.story(one(service, ActionKind.CHECKPOINT))
     later = to_iso(fleet.NOW_MS + 60 * MINUTE)
-    assert standing(story, later, TEXT) == "Carried out; its effect is looked at now"
+    assert standing(story, later, TEXT) == "Executed; effect checked now"
 
 
 # ------------------------------------------------------------------ scoreboard
@@ -425,7 +425,7 @@ def test_crossings_are_told_by_model_and_version(url: str) -> None:
 def test_what_came_of_actions_is_shown(url: str) -> None:
     shown = said(opened("scoreboard"))
     assert "6 / 7" in shown
-    assert "Degrees won per watt 0.065 °C / W" in shown
+    assert "Degrees gained per watt 0.065 °C / W" in shown
     assert "17 of 26 (65 %)" in shown
 
 
@@ -444,10 +444,10 @@ def test_the_audit_tells_who_approved_what(url: str, service: FakeService, langu
 
 def test_the_state_of_the_chain_is_shown_and_checked_again_when_asked(url: str, service: FakeService) -> None:
     app = opened("audit")
-    assert "The chain holds, entries: 1" in said(app)
+    assert "The hash chain is valid, entries: 1" in said(app)
     service.verify_journal = lambda: VerificationOut(ok=False, events=1, problem="entry 2 was edited")  # type: ignore[method-assign]
     app.button(key="check").click().run()
-    assert "✕ The chain does not hold: entry 2 was edited" in said(app)
+    assert "✕ The hash chain is broken: entry 2 was edited" in said(app)
     assert TEXT("audit.chain.unchecked") in chain_words(None, "", TEXT)
 
 

@@ -246,7 +246,7 @@ def test_the_dashboard_s_own_token_shows_the_fleet_and_people_may_log_in_on_top(
     app = opened()
     assert "Needs attention now" in html(app)
     next(button for button in app.button if button.label == "Log in").click().run()
-    next(button for button in app.button if button.label == "Go on without").click().run()
+    next(button for button in app.button if button.label == "Continue without log-in").click().run()
     assert "Needs attention now" in html(app)
     next(button for button in app.button if button.label == "Log in").click().run()
     assert '<span class="tc-who">anna</span>' in html(logged_in("anna", app))

@@ -114,7 +114,7 @@ def test_filters_of_the_map_are_kept_in_the_url(url: str) -> None:
     assert app.text_input(key="find").value == "node-07"
     app.text_input(key="find").set_value("nowhere").run()
     assert app.query_params["find"] == "nowhere"
-    assert [each.value for each in app.info] == ["No GPU fits this filter."]
+    assert [each.value for each in app.info] == ["No GPU matches this filter."]
 
 
 def test_the_gpu_of_the_url_is_shown(url: str) -> None:
@@ -152,7 +152,7 @@ def test_a_gpu_of_the_url_cannot_become_markup(url: str) -> None:
 
 def test_a_lost_gpu_says_why_it_has_no_values(url: str) -> None:
     shown = said(opened("gpu", gpu=fleet.uuid(*fleet.LOST)))
-    assert "GPU does not answer" in shown
+    assert "GPU does not respond" in shown
     assert "No prediction yet." in shown
 
 
@@ -165,7 +165,7 @@ def test_a_prediction_without_enough_data_says_so(url: str) -> None:
 def test_what_a_prediction_rests_on_and_what_was_diagnosed_is_shown(url: str) -> None:
     shown = said(opened("gpu", gpu=fleet.uuid(*fleet.HOT)))
     assert "6 of the 8 most similar past situations were followed by a fault" in shown
-    assert "What the predictions rest on" in shown
+    assert "Evidence of predictions" in shown
     assert "<b>temperature &gt;= 93 C</b>" in shown
     assert "limited by communication between the GPUs" in said(opened("gpu", gpu=fleet.uuid(0, 3)))
     assert "受限于" in said(opened("gpu", gpu=fleet.uuid(0, 3), lang="zh"))
@@ -224,7 +224,7 @@ def test_a_defect_of_the_api_is_one_clear_message(url: str, service: FakeService
     service.broken = True
     app = opened()
     assert len(app.error) == 1
-    assert "The API's answer cannot be used" in app.error[0].value
+    assert "The API's answer is not usable" in app.error[0].value
 
 
 def test_an_empty_fleet_says_what_to_do(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
