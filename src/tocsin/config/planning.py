@@ -36,7 +36,7 @@ class PlanningSettings(Section):
     fill_to: float = Field(default=0.8, gt=0, le=1)
     """Utilisation to which the demand ahead is to fill a pool."""
     most_after_scale_in: float = Field(default=0.6, gt=0, le=1)
-    """Utilisation of the remaining nodes above which no node is released; the gap to `fill_to` keeps a pool from swinging."""
+    """Utilisation of the other nodes above which none is released; the gap to `fill_to` keeps a pool from swinging."""
     scale_out_rest_seconds: float = Field(default=300.0, ge=0)
     """Rest after a change of a pool's size before it grows."""
     scale_in_rest_seconds: float = Field(default=1800.0, ge=0)

@@ -52,7 +52,7 @@ def test_an_item_has_sentence_forecast_and_figures() -> None:
         "It gets hotter",
         "for 60 min",
         "and 2 more",
-        "touches 4",
+        "affects 4",
         "12 GPU-hours",
     ):
         assert words.lower() in english.lower()

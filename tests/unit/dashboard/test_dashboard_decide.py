@@ -101,7 +101,7 @@ def test_what_waits_for_a_person_is_shown_first_with_what_stands_in_its_way(url:
 
 def test_a_decision_shows_what_every_guard_said_and_until_when(url: str, service: FakeService) -> None:
     shown = said(opened("decisions", decision=one(service, ActionKind.RESET_GPU)))
-    assert "What every guard said: 19 allow, 2 hold, 0 deny" in shown
+    assert "Guard verdicts: 19 allow, 2 hold, 0 deny" in shown
     assert "outside the maintenance windows" in shown
     assert "until 11:14 UTC" in shown
     assert TEXT("stand.held") in shown
@@ -171,7 +171,7 @@ def test_choosing_a_decision_is_kept_in_the_url(url: str, service: FakeService) 
 
 def test_a_decision_that_is_gone_is_said_to_be(url: str) -> None:
     app = opened("decisions", decision="0123")
-    assert [w.value for w in app.warning] == ["Decision 0123 is not on record any more."]
+    assert [w.value for w in app.warning] == ["Decision 0123 no longer exists."]
 
 
 def test_what_was_done_shows_what_came_of_it(url: str, service: FakeService) -> None:
@@ -180,7 +180,7 @@ def test_what_was_done_shows_what_came_of_it(url: str, service: FakeService) -> 
     assert "0.0646" in shown
     assert "°C / W" in shown
     assert "−6.2" in shown
-    for words in ("approved by ann", "carried out by simulated", "effect seen", "outcome: succeeded"):
+    for words in ("approved by ann", "started by simulated", "effect seen", "outcome: succeeded"):
         assert words in shown
 
 
@@ -191,7 +191,7 @@ def test_alternatives_that_were_weighed_are_shown_with_waiting_among_them(url: s
     assert "saves 3.48 GPU-hours" in shown
     assert "Executed; effect checked in 3 min" in shown
     none = said(opened("decisions", decision=one(service, ActionKind.RESET_GPU)))
-    assert "Nothing was weighed: rule row-remap-pending names this action" in none
+    assert "No comparison: rule row-remap-pending sets this action" in none
 
 
 def test_approving_and_rejecting_reach_the_journal(url: str, service: FakeService) -> None:
@@ -367,8 +367,9 @@ def test_a_real_fleet_s_scores_are_not_called_simulated(url: str, service: FakeS
 
 def test_probabilities_come_with_their_figures(url: str) -> None:
     shown = said(opened("scoreboard", board="hazards"))
-    for words in ("57 %", "44 %", "4 of 9, 19 % to 73 %", "2.32", "3 of 7 alarms", "guessing: 1.4 %", "4 yes, 1 no"):
+    for words in ("57 %", "44 %", "4 of 9, 19 % to 73 %", "2.32", "3 of 7 alarms", "guessing: 1.4 %"):
         assert words in shown
+    assert "4 approved, 1 rejected" in shown
     assert "Only 9 faults so far" in shown
 
 
