@@ -220,9 +220,7 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_incidents_active": OwnMetric(
         "gauge", ("severity",), "Incidents that hold now, by severity of their root cause."
     ),
-    "tocsin_decisions_listed": OwnMetric(
-        "gauge", ("state",), "Decisions by state, notifications included."
-    ),
+    "tocsin_decisions_listed": OwnMetric("gauge", ("state",), "Decisions by state, notifications included."),
     "tocsin_decisions_approvable": OwnMetric("gauge", (), "Decisions that wait for approval."),
     "tocsin_paused": OwnMetric("gauge", (), "Whether a person has paused all actions: 1 or 0."),
     "tocsin_breaker_tripped": OwnMetric("gauge", (), "Whether the breaker over all actions is tripped: 1 or 0."),
@@ -244,9 +242,7 @@ OWN_METRICS: dict[str, OwnMetric] = {
         (*PREDICTION_LABELS, "bound"),
         "Time from now to the predicted instant, 0 once it has passed; bound: expected, earliest or latest.",
     ),
-    "tocsin_prediction_horizon_seconds": OwnMetric(
-        "gauge", PREDICTION_LABELS, "Horizon of the prediction."
-    ),
+    "tocsin_prediction_horizon_seconds": OwnMetric("gauge", PREDICTION_LABELS, "Horizon of the prediction."),
     "tocsin_annotations_total": OwnMetric(
         "counter", ("place", "outcome"), "Journal entries shown as annotations: written, retried or given_up, by place."
     ),
