@@ -15,7 +15,7 @@ from tocsin.domain.errors import InputError
 from tocsin.telemetry.log import configure_logging
 
 if TYPE_CHECKING:
-    from tocsin.terminal.look import Feed
+    from tocsin.terminal.look import FleetFeed
 
 
 @click.command()
@@ -83,7 +83,7 @@ def _feed(
     interval: float,
     api_url: str | None,
     token: str | None,
-) -> Feed:
+) -> FleetFeed:
     given = [name for name, one in (("--local", local), ("--agent", agent), ("--api-url", api_url)) if one]
     if len(given) > 1:
         raise InputError(given[0], " ".join(given), "are different places to look at", "give one of them")
@@ -103,7 +103,7 @@ def _feed(
     return ApiFeed(connect(context, api_url, token))
 
 
-def _live(feed: Feed, interval: float, words: str) -> None:
+def _live(feed: FleetFeed, interval: float, words: str) -> None:
     from tocsin.terminal.screen.app import TopApp
 
     TopApp(feed, SystemClock(), interval, words).run()

@@ -86,7 +86,7 @@ class Detail:
     sections: Mapping[str, Sequence[str]]
 
 
-class Feed(Protocol):
+class FleetFeed(Protocol):
     """Whom the view asks. Every method may block and is called from worker threads, one at a time for `look`.
 
     All of them raise TocsinError where there is no answer.
@@ -116,7 +116,7 @@ class Feed(Protocol):
 
 
 @dataclass
-class History:
+class UtilisationHistory:
     """Utilisation of each GPU over the readings that the view has seen; a GPU that is gone is forgotten."""
 
     _seen: dict[str, tuple[str, deque[float | None]]] = field(default_factory=dict)

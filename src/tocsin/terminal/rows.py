@@ -48,7 +48,7 @@ def urgency(gpu: GpuSummary) -> tuple[int, float, str, str, int, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class AttentionLine:
     """A GPU that is not well or not expected to stay so, or an incident of something larger. `lead_s` is `LATEST` and
     `probability` 0 where nothing is predicted; `uuid` is empty where it is no GPU."""
 
@@ -61,7 +61,7 @@ class Attention:
     uuid: str = ""
 
 
-def attention(look: Look) -> list[Attention]:
+def attention(look: Look) -> list[AttentionLine]:
     """What needs attention, most urgent first."""
     chosen = [gpu for gpu in look.gpus if gpu.state is not GpuState.OK or gpu.prediction]
     found = [_of_gpu(gpu, look.at) for gpu in sorted(chosen, key=urgency)]
@@ -74,16 +74,16 @@ def _is_of_gpu(incident: IncidentOut) -> bool:
     return incident.root.subject.kind is SubjectKind.GPU
 
 
-def _of_gpu(gpu: GpuSummary, now: str) -> Attention:
+def _of_gpu(gpu: GpuSummary, now: str) -> AttentionLine:
     lead = text.lead_seconds(now, gpu.eta)
     lead = LATEST if lead is None else lead
-    return Attention(gpu.uuid, gpu.state, text.label(gpu), lead, gpu.probability or 0.0, said(gpu, now), gpu.uuid)
+    return AttentionLine(gpu.uuid, gpu.state, text.label(gpu), lead, gpu.probability or 0.0, said(gpu, now), gpu.uuid)
 
 
-def _of_incident(incident: IncidentOut) -> Attention:
+def _of_incident(incident: IncidentOut) -> AttentionLine:
     name = text.subject_label(incident.root.subject, {})
     state = SEVERITY_STATES[incident.root.severity]
-    return Attention(f"incident:{incident.id}", state, name, LATEST, 0.0, text.plain(incident.sentence, name))
+    return AttentionLine(f"incident:{incident.id}", state, name, LATEST, 0.0, text.plain(incident.sentence, name))
 
 
 @dataclass(frozen=True, slots=True)

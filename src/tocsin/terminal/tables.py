@@ -10,7 +10,7 @@ from tocsin.client.models import DecisionOut, GpuState, GpuSummary
 from tocsin.domain.clock import to_iso
 from tocsin.domain.decision import Ruling
 from tocsin.terminal import rows, text
-from tocsin.terminal.look import History, Look
+from tocsin.terminal.look import Look, UtilisationHistory
 
 Row = TypeVar("Row")
 Cell = tuple[str, str]
@@ -86,7 +86,7 @@ def _told(state: GpuState, sentence: str) -> Cell:
     return sentence, state.value if state is not GpuState.OK else FORECAST
 
 
-def gpus(history: History) -> Table[GpuSummary]:
+def gpus(history: UtilisationHistory) -> Table[GpuSummary]:
     """A line for each GPU; `history` draws its utilisation."""
 
     def course(gpu: GpuSummary, width: int) -> Cell:
@@ -132,9 +132,9 @@ def _gpu_sentence(gpu: GpuSummary, look: Look) -> str:
     return f"{text.label(gpu)} ({what}): {said}"
 
 
-def attention() -> Table[rows.Attention]:
+def attention() -> Table[rows.AttentionLine]:
     """What needs attention, worst first."""
-    columns: tuple[Column[rows.Attention], ...] = (
+    columns: tuple[Column[rows.AttentionLine], ...] = (
         Column("S", 1, lambda one, _: _sign(one.state), lambda one: one.state.rank),
         Column("WHERE", 22, lambda one, _: (one.name, STRONG), lambda one: one.name, falling=False),
         Column("LEAD", 7, lambda one, _: _lead(one.lead_s), lambda one: one.lead_s, falling=False, right=True),

@@ -10,7 +10,7 @@ from tocsin.client.models import GpuState
 from tocsin.domain.clock import HOUR, to_iso
 from tocsin.domain.errors import InputError
 from tocsin.terminal import rows, tables, text
-from tocsin.terminal.look import History, Look
+from tocsin.terminal.look import Look, UtilisationHistory
 from tocsin_testing import fake_fleet as fleet
 from tocsin_testing.screens import FakeFeed, fleet_gpus
 
@@ -97,7 +97,9 @@ def test_a_node_is_the_sum_of_its_gpus() -> None:
 
 
 @pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("made", [tables.attention, tables.decisions, tables.nodes, lambda: tables.gpus(History())])
+@pytest.mark.parametrize(
+    "made", [tables.attention, tables.decisions, tables.nodes, lambda: tables.gpus(UtilisationHistory())]
+)
 def test_every_column_orders_all_lines(made: object, turned: bool) -> None:
     table = made()  # type: ignore[operator]
     look = FakeFeed().shown
@@ -109,13 +111,13 @@ def test_every_column_orders_all_lines(made: object, turned: bool) -> None:
 
 @pytest.mark.parametrize("width", [72, 76, 99, 118, 139, 200])
 def test_columns_fill_the_width(width: int) -> None:
-    for table in (tables.gpus(History()), tables.attention(), tables.decisions(), tables.nodes()):
+    for table in (tables.gpus(UtilisationHistory()), tables.attention(), tables.decisions(), tables.nodes()):
         shown = table.shown(width)
         assert sum(cells for _, cells in shown) + len(shown) - 1 == width, table.name
 
 
 def test_history_counts_a_reading_once_and_forgets_who_is_gone() -> None:
-    history, gpu = History(), fleet.gpu_summary(0, 0)
+    history, gpu = UtilisationHistory(), fleet.gpu_summary(0, 0)
     later = gpu.model_copy(update={"last_reading": to_iso(fleet.NOW_MS), "utilization_ratio": 0.5})
     for shown in (gpu, gpu, later):
         history.take(Look("test", to_iso(fleet.NOW_MS), (shown,)))

@@ -14,7 +14,7 @@ from tocsin.client.models import DecisionOut, GpuState, GpuSummary
 from tocsin.domain.clock import Clock
 from tocsin.domain.errors import TocsinError
 from tocsin.terminal import plain, rows, tables, text
-from tocsin.terminal.look import Feed, History, Look
+from tocsin.terminal.look import FleetFeed, Look, UtilisationHistory
 from tocsin.terminal.screen.dialogs import DecisionScreen, GpuScreen, HelpScreen
 from tocsin.terminal.screen.grid import Grid, tones
 
@@ -56,11 +56,11 @@ class TopApp(App[None]):
         Binding("q,ctrl+c", "quit", "End"),
     ]
 
-    def __init__(self, feed: Feed, clock: Clock, interval_s: float, words: str = "") -> None:
+    def __init__(self, feed: FleetFeed, clock: Clock, interval_s: float, words: str = "") -> None:
         super().__init__()
         self.feed = feed
         self.look: Look | None = None
-        self.history = History()
+        self.history = UtilisationHistory()
         self._clock = clock
         self._interval = interval_s
         self._problem = ""
@@ -297,7 +297,7 @@ class TopApp(App[None]):
         selected = self.grid.selected
         if isinstance(selected, GpuSummary):
             self._open_gpu(selected.uuid, text.label(selected))
-        elif isinstance(selected, rows.Attention) and selected.uuid:
+        elif isinstance(selected, rows.AttentionLine) and selected.uuid:
             self._open_gpu(selected.uuid, selected.name)
         elif isinstance(selected, DecisionOut):
             self.push_screen(DecisionScreen(selected))
