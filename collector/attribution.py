@@ -18,8 +18,7 @@ from pathlib import Path
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.metrics import split_variant
-from tocsin.domain.owner import Owner
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Owner, Reading
 
 # Cgroup paths: both hierarchies are understood; v1 writes one line per controller (``11:memory:/kubepods/...``), v2
 # one line in all (``0::/kubepods.slice/...``). Paths may begin with ``/../..`` where the reader sits in a cgroup

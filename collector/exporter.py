@@ -12,10 +12,8 @@ from prometheus_client.registry import Collector
 
 from tocsin.domain.clock import Clock
 from tocsin.domain.errors import InputError
-from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import METRICS, MetricKind, MetricSpec, split_variant
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Missing, Reading
 from tocsin.telemetry.metrics import OWN_METRICS
 
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, MINUTE, SECOND
 from tocsin.domain.metrics import spec_of
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Missing, Reading
 from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import Clock
-from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Missing
 
 CPU, IOWAIT = "host_cpu_utilization_ratio", "host_cpu_iowait_ratio"
 MEMORY = "host_memory_used_ratio"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tocsin.config.settings import SimulationSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import SECOND
-from tocsin.domain.identity import Gpu
 from tocsin.domain.pool import PoolState
+from tocsin.domain.reading import Gpu
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.scenarios import scenario_of
 from tocsin.sim.spec import FleetSpec

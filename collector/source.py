@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 from tocsin.domain.batch import Batch
-from tocsin.domain.identity import Gpu
+from tocsin.domain.reading import Gpu
 
 
 class Companion(Protocol):

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.identity import Gpu
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Reading
 
 
 class Transitions:

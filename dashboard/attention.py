@@ -6,12 +6,11 @@ from html import escape
 
 import streamlit as st
 
-from tocsin.client.models import GpuState
-from tocsin.client.models_now import Attention, AttentionItem
+from tocsin.client.models import Attention, AttentionItem, GpuState
 from tocsin.dashboard import link, style
 from tocsin.dashboard.format import chance, eta_text, gpu_at, markdown_safe, money, seconds_between, without_label
 from tocsin.dashboard.text import Text
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.finding import SubjectKind
 
 SHOWN = 20
 """Items that are asked for: about two screens of the list."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from tocsin.client.client import Client
-from tocsin.client.models_now import FleetMap
+from tocsin.client.models import FleetMap
 
 _MOST = 16
 """Maps that are kept: one for each brain that somebody looks at."""

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from tocsin.client.models import GpuSummary
 from tocsin.dashboard.text import Text
 from tocsin.domain.clock import SECOND, from_iso
+from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.metrics import METRICS, spec_of, split_variant
-from tocsin.domain.subject import Subject, SubjectKind
 
 NOTHING = "–"
 _UUID = re.compile(r"\b((?:GPU|MIG)-[0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")

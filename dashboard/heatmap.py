@@ -11,8 +11,7 @@ from typing import Any
 
 import streamlit as st
 
-from tocsin.client.models import GpuState
-from tocsin.client.models_now import STATE_RANKS, FleetMap
+from tocsin.client.models import STATE_RANKS, FleetMap, GpuState
 from tocsin.dashboard.palette import SYMBOLS, Palette, ink, mix
 from tocsin.dashboard.text import Text
 

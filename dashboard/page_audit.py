@@ -12,7 +12,7 @@ import streamlit as st
 
 from tocsin.client.client import Client
 from tocsin.client.models import FleetSummary, JournalEntryOut, VerificationOut
-from tocsin.client.models_journal import ExportForm, JournalPage, JournalQuery
+from tocsin.client.models_decisions import ExportForm, JournalPage, JournalQuery
 from tocsin.dashboard import link, style
 from tocsin.dashboard.access import api, client_with, connect, current_token, show_problem
 from tocsin.dashboard.format import clock, plain_sentence, readable

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from tocsin.client.models import GpuState
-from tocsin.client.models_cost import CostOut, EarlyOut, GroupOut, HourOut, MoneyOut
+from tocsin.client.models_capacity import CostOut, EarlyOut, GroupOut, HourOut, MoneyOut
 from tocsin.dashboard import link, style
 from tocsin.dashboard.access import REFRESH_SECONDS, api
 from tocsin.dashboard.charts import plain, show

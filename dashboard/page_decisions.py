@@ -29,8 +29,7 @@ from tocsin.dashboard.palette import RULING_SYMBOLS, SEVERITY_STATES, SYMBOLS, P
 from tocsin.dashboard.text import Text
 from tocsin.domain.clock import SECOND, from_iso, to_iso
 from tocsin.domain.decision import DecisionState, Mode, Ruling, Verdict
-from tocsin.domain.finding import ActionKind
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.finding import ActionKind, SubjectKind
 
 # One decision in full: where it stands, what stands in its way, what was weighed, what happened, what came of it.
 

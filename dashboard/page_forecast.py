@@ -8,7 +8,7 @@ from html import escape
 import plotly.graph_objects as go
 import streamlit as st
 
-from tocsin.client.models_forecast import (
+from tocsin.client.models_capacity import (
     CapacityOut,
     CourseOut,
     FillingOut,

@@ -10,7 +10,7 @@ from typing import get_args
 import plotly.graph_objects as go
 import streamlit as st
 
-from tocsin.client.models_fragmentation import (
+from tocsin.client.models_capacity import (
     FragmentationOut,
     HostChange,
     HostFragment,

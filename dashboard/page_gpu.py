@@ -11,12 +11,15 @@ import streamlit as st
 
 from tocsin.client.client import Client
 from tocsin.client.models import (
+    STATE_RANKS,
     FindingOut,
+    FleetMap,
     GpuDetail,
     GpuSummary,
+    PeerBand,
+    PeerGroup,
     SeriesResponse,
 )
-from tocsin.client.models_now import STATE_RANKS, FleetMap, PeerBand, PeerGroup
 from tocsin.dashboard import charts, link, style, timeline
 from tocsin.dashboard.access import REFRESH_SECONDS, api
 from tocsin.dashboard.fleet_data import MAPS

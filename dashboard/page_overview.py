@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from tocsin.client.models import FleetSummary, GpuState
-from tocsin.client.models_now import FleetMap
+from tocsin.client.models import FleetMap, FleetSummary, GpuState
 from tocsin.dashboard import attention, heatmap, link, style
 from tocsin.dashboard.access import REFRESH_SECONDS, api
 from tocsin.dashboard.fleet_data import MAPS

@@ -10,13 +10,14 @@ from statistics import median
 import plotly.graph_objects as go
 import streamlit as st
 
-from tocsin.client.models import GpuState, Scoreboard
-from tocsin.client.scores import (
+from tocsin.client.models import (
     ActionScore,
+    GpuState,
     HazardScore,
     PredictionScore,
     ReliabilityBin,
     RuleScore,
+    Scoreboard,
 )
 from tocsin.dashboard import charts, link, style
 from tocsin.dashboard.access import api

@@ -13,9 +13,9 @@ from tocsin.client.models import (
     FindingOut,
     GpuDetail,
     GpuState,
+    PeerBand,
     SeriesResponse,
 )
-from tocsin.client.models_now import PeerBand
 from tocsin.dashboard import charts
 from tocsin.dashboard.format import chart_unit, metric_label, metric_words, percent
 from tocsin.dashboard.palette import SEVERITY_STATES, Palette

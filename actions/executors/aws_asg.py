@@ -17,8 +17,7 @@ from tocsin.config.cloud import AwsSettings
 from tocsin.domain.action_parameters import ScaleInParameters
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, Ruling, Verdict
-from tocsin.domain.finding import ActionKind
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.finding import ActionKind, SubjectKind
 
 _INSTANCE = re.compile(r"^i-[0-9a-f]{8,17}$")
 _PROCESSES = "gpu_processes"

@@ -23,7 +23,7 @@ from tocsin.domain.action_parameters import (
 )
 from tocsin.domain.clock import MINUTE, Clock
 from tocsin.domain.decision import Decision, Ruling, Verdict
-from tocsin.domain.finding import ActionKind
+from tocsin.domain.finding import ActionKind, SubjectKind
 from tocsin.domain.order import (
     Order,
     OrderParameters,
@@ -32,7 +32,6 @@ from tocsin.domain.order import (
     RestoreOrderParameters,
     ThrottleOrderParameters,
 )
-from tocsin.domain.subject import SubjectKind
 
 SUPPORTED = frozenset(
     {

@@ -14,8 +14,7 @@ from tocsin.actions.planning.facts import NodeState, WorkloadFacts, WorkloadSeen
 from tocsin.domain.action_parameters import RestoreParameters, ThrottleKind, ThrottleParameters, ranks_in
 from tocsin.domain.decision import Decision, Ruling, Verdict
 from tocsin.domain.errors import InputError
-from tocsin.domain.finding import ActionKind
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.finding import ActionKind, SubjectKind
 
 REMEMBERED = 1000
 """Keys whose result is kept: one that comes again has no second effect."""

@@ -24,8 +24,7 @@ from tocsin.actions.slurm.state import SlurmJob, SlurmNode, SlurmSnapshot
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, Ruling, Verdict
-from tocsin.domain.finding import ActionKind
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.finding import ActionKind, SubjectKind
 
 if TYPE_CHECKING:
     from tocsin.actions.slurm.client import Command

@@ -8,7 +8,7 @@ from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.foresight import PLANNED
 from tocsin.domain.action_parameters import ScaleOutParameters, ThrottleParameters
 from tocsin.domain.decision import Decision
-from tocsin.domain.subject import Subject
+from tocsin.domain.finding import Subject
 
 _LIMIT = "gpu_power_limit_watts"
 _TOLERANCE_W = 1.0

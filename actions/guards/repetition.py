@@ -10,8 +10,7 @@ from tocsin.actions.model.view import FleetView
 from tocsin.domain.action_parameters import ThrottleKind, ranks_in
 from tocsin.domain.clock import DAY, to_iso
 from tocsin.domain.decision import Decision
-from tocsin.domain.finding import ActionKind
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.finding import ActionKind, SubjectKind
 
 
 def _starts(decision: Decision, view: FleetView) -> tuple[int, ...]:

@@ -21,8 +21,7 @@ from tocsin.config.kubernetes import KubernetesSettings, KubernetesWorkload
 from tocsin.domain.action_parameters import DefragmentParameters, ScaleParameters
 from tocsin.domain.clock import SECOND, Clock, to_iso
 from tocsin.domain.decision import Decision
-from tocsin.domain.finding import ActionKind
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.finding import ActionKind, SubjectKind
 
 SCALED_BY = "tocsin.io/scaled-by"
 """Annotation on an autoscaler: id of the decision that moved its minimum."""

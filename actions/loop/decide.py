@@ -25,10 +25,9 @@ from tocsin.domain.action_parameters import (
     ScaleOutParameters,
 )
 from tocsin.domain.decision import Decision, Mode
-from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity
+from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity, Subject, SubjectKind
 from tocsin.domain.notice import deadline_in
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.subject import Subject, SubjectKind
 
 _RECOVERY_METRIC = "gpu_recovery_action"
 _KINDS = list(ActionKind)

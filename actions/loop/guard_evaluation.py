@@ -18,7 +18,7 @@ from tocsin.actions.model.view import FleetView
 from tocsin.domain.action_parameters import undone_by
 from tocsin.domain.decision import Decision, DecisionState, Mode, Ruling, Verdict
 from tocsin.domain.finding import ActionKind
-from tocsin.journal.kinds import EntryKind
+from tocsin.journal.entry import EntryKind
 
 SELECTION = "selection"
 """Name of the loop's own verdict: is this what the subject needs most."""

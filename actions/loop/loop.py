@@ -28,10 +28,9 @@ from tocsin.actions.notifications.fanout import FanOut, JournalNotifier
 from tocsin.domain.action_parameters import NotifyParameters, undone_by
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, DecisionState, Ruling
-from tocsin.domain.finding import ActionKind, Category, Incident, Severity
+from tocsin.domain.finding import ActionKind, Category, Incident, Severity, Subject, SubjectKind
 from tocsin.domain.prediction import Prediction
-from tocsin.domain.subject import Subject, SubjectKind
-from tocsin.journal.kinds import EntryKind
+from tocsin.journal.entry import EntryKind
 
 OUTSIDE = "someone at the manager"
 """Actor of what was done at Kubernetes or Slurm and not through Tocsin."""

@@ -19,8 +19,8 @@ from tocsin.domain.action_parameters import RecoveryParameters, undone_by
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, DecisionState, Mode
 from tocsin.domain.errors import Conflict, InputError
-from tocsin.domain.subject import Subject, SubjectKind
-from tocsin.journal.kinds import EntryKind
+from tocsin.domain.finding import Subject, SubjectKind
+from tocsin.journal.entry import EntryKind
 
 
 class OperatorCalls:

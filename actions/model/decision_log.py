@@ -23,8 +23,7 @@ from tocsin.actions.model.scope import base_key, same_kind, slot_of
 from tocsin.domain.action_parameters import ThrottleKind, undone_by
 from tocsin.domain.decision import Decision, DecisionState, Outcome, OutcomeStatus, Ruling, Verdict
 from tocsin.domain.finding import ActionKind
-from tocsin.journal.chain import Entry
-from tocsin.journal.kinds import EntryKind
+from tocsin.journal.entry import Entry, EntryKind
 
 KEEP_FINAL = 2_000
 """Ended decisions that stay listed; of older ones only the keys are remembered, so that nothing is done twice."""

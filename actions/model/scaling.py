@@ -6,7 +6,7 @@ import math
 
 from tocsin.domain.action_parameters import ScaleParameters
 from tocsin.domain.decision import Decision
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.finding import SubjectKind
 
 
 def pool_of(decision: Decision) -> str:

@@ -8,8 +8,7 @@ from tocsin.actions.model.catalogue import ACTIONS, Scope, is_disruptive
 from tocsin.actions.model.view import FleetView, GpuView
 from tocsin.domain.action_parameters import ScaleInParameters, ThrottleKind
 from tocsin.domain.decision import Decision
-from tocsin.domain.finding import ActionKind
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Subject, SubjectKind
 
 
 def gpus_of(subject: Subject, view: FleetView) -> tuple[GpuView, ...]:

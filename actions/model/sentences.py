@@ -5,9 +5,8 @@ from __future__ import annotations
 from tocsin.actions.model.catalogue import ACTIONS
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND
 from tocsin.domain.decision import Mode
-from tocsin.domain.finding import ActionKind
+from tocsin.domain.finding import ActionKind, Subject, SubjectKind
 from tocsin.domain.prediction import Prediction
-from tocsin.domain.subject import Subject, SubjectKind
 
 _CONSEQUENCE = {
     Mode.OBSERVE: "observe mode: it is only recorded",

@@ -11,9 +11,8 @@ from tocsin.actions.model.policy import Policy
 from tocsin.actions.planning.facts import NodeState
 from tocsin.actions.planning.foresight import Foresight
 from tocsin.domain.finding import Finding, Incident
-from tocsin.domain.identity import Gpu
 from tocsin.domain.pool import PoolState
-from tocsin.domain.reading import MAX_FUTURE_MS
+from tocsin.domain.reading import MAX_FUTURE_MS, Gpu
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from tocsin.actions.notifications.delivery import HttpChannel, HttpRequest, to_j
 from tocsin.domain.action_parameters import NotifyParameters
 from tocsin.domain.clock import SECOND, to_iso
 from tocsin.domain.decision import Decision
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.finding import SubjectKind
 
 PATH = "/api/v2/alerts"
 HELD_REFRESHES = 5

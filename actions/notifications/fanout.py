@@ -29,7 +29,7 @@ from tocsin.config.notify import ChannelSettings
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.finding import SubjectKind
 from tocsin.telemetry.metrics import OwnMetrics
 
 PATIENCE_SECONDS = 0.5

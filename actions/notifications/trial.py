@@ -12,8 +12,7 @@ from tocsin.config.settings import Settings
 from tocsin.domain.clock import HOUR, Clock
 from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.errors import InputError
-from tocsin.domain.finding import ActionKind, Category, Severity
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 
 WEBHOOK = "webhook"
 """Name and kind of the receiver that section `[webhook]` sets."""

@@ -23,14 +23,12 @@ from tocsin.actions.planning.state import (
     Workload,
     share_of,
 )
+from tocsin.domain.finding import SubjectKind
 from tocsin.domain.fragmentation import Placement
 from tocsin.domain.fragmentation_fleet import TaskClass
-from tocsin.domain.identity import Gpu
-from tocsin.domain.owner import Owner
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.reading import Reading
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.reading import Gpu, Owner, Reading
 
 
 @dataclass(frozen=True, slots=True)

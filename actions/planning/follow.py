@@ -21,8 +21,7 @@ from tocsin.domain.action_parameters import (
     ScaleOutParameters,
     ScaleParameters,
 )
-from tocsin.domain.finding import ActionKind
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Subject, SubjectKind
 from tocsin.domain.words import counted
 
 SOON_S = 60.0

@@ -11,8 +11,7 @@ from tocsin.actions.planning.plan import RULES, Plan, Step, work_of
 from tocsin.actions.planning.state import UNSEEN, FleetState, Slot, Workload
 from tocsin.actions.planning.units import PlanLimits, pinned, price
 from tocsin.domain.action_parameters import ActionParameters, DefragmentParameters, MigrateParameters
-from tocsin.domain.finding import ActionKind, Finding, Incident
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Finding, Incident, Subject, SubjectKind
 
 MOST_NAMED = 4
 """Pieces of work that the sentence of a decision names at most; its parameters name all."""

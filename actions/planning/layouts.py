@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from tocsin.actions.planning.state import TEMPLATES
 from tocsin.domain import mig_layout
 from tocsin.domain.fragmentation import FOUR_SLICE, Placement, free_slices
-from tocsin.domain.identity import MIG_START
 from tocsin.domain.mig_layout import CAPACITY, INSTANCES, deduced
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import MIG_START, Reading
 
 _PROFILE = re.compile(r"(?P<slices>\d)g\.(?P<memory>\d+)gb(?P<media>\+me)?")
 """A driver's name of a profile, such as ``3g.40gb``."""

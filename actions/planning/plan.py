@@ -12,9 +12,8 @@ from typing import Any
 
 from tocsin.actions.planning.state import FleetState, GpuHold, Workload
 from tocsin.domain.action_parameters import ActionParameters
-from tocsin.domain.finding import ActionKind, Category, Finding, Severity
-from tocsin.domain.owner import Owner
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Category, Finding, Severity, Subject, SubjectKind
+from tocsin.domain.reading import Owner
 
 RULES: Mapping[str, str] = {
     "defragment": "plan_defragment",

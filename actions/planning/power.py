@@ -11,8 +11,7 @@ from tocsin.actions.planning.plan import RULES, Intent, Plan, Refusal, Step, Ste
 from tocsin.actions.planning.simulation import Simulation
 from tocsin.actions.planning.state import FleetState, Slot, Workload
 from tocsin.domain.action_parameters import ThrottleParameters
-from tocsin.domain.finding import ActionKind
-from tocsin.domain.subject import Subject
+from tocsin.domain.finding import ActionKind, Subject
 from tocsin.domain.words import counted
 
 GRAIN_W = 10

@@ -13,8 +13,8 @@ from tocsin.actions.planning.simulation import PlanBroken, Simulation
 from tocsin.actions.planning.state import FleetNode, FleetState, Pool
 from tocsin.actions.planning.units import PlanLimits, price
 from tocsin.domain.clock import SECOND
+from tocsin.domain.finding import SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.subject import SubjectKind
 from tocsin.domain.words import counted
 
 MOST_NEW = 4

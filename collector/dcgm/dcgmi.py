@@ -19,9 +19,7 @@ from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE, SECOND, Clock
 from tocsin.domain.errors import Unavailable
-from tocsin.domain.identity import Gpu, normalise_pci_bus_id
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Missing, Reading, normalise_pci_bus_id
 from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics
 

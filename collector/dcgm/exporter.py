@@ -29,9 +29,7 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE, Clock
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event
-from tocsin.domain.identity import Gpu
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Missing, Reading
 from tocsin.http_client import http_client
 from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics

@@ -27,9 +27,7 @@ from tocsin.collector.dcgm.fields import (
     field_named,
 )
 from tocsin.collector.source import NodeIdentity
-from tocsin.domain.identity import Gpu, normalise_pci_bus_id
-from tocsin.domain.missing import Missing
-from tocsin.domain.owner import Owner
+from tocsin.domain.reading import Gpu, Missing, Owner, normalise_pci_bus_id
 
 _PORT = re.compile(r":\d+$")
 _SCRAPED = ("instance", "job")

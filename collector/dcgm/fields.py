@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from tocsin.domain.metrics import BY_DCGM_NAME, METRICS, MetricSpec, variant
-from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Missing
 
 XID_NAMES = frozenset({"DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_XID_ERROR"})
 SXID_FATAL = frozenset({"DCGM_FI_DEV_NVSWITCH_FATAL_ERRORS", "DCGM_FI_DEV_SXID_FATAL_ERROR"})

@@ -20,11 +20,8 @@ from tocsin.collector.dcgm.fields import Field
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Severity
-from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import MetricKind, spec_of
-from tocsin.domain.missing import Missing
-from tocsin.domain.owner import Owner
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Missing, Owner, Reading
 
 XID = "gpu_xid_last_code"
 USED_RATIO = "gpu_memory_used_ratio"

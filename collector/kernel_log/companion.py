@@ -33,10 +33,8 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import SECOND, Clock
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.identity import normalise_pci_bus_id
 from tocsin.domain.metrics import variant
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Missing, Reading, normalise_pci_bus_id
 from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics
 

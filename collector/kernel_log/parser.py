@@ -14,7 +14,7 @@ from enum import Enum, auto
 from tocsin.domain.clock import MINUTE, from_iso
 from tocsin.domain.event import EventKind
 from tocsin.domain.finding import Severity
-from tocsin.domain.identity import normalise_pci_bus_id
+from tocsin.domain.reading import normalise_pci_bus_id
 from tocsin.rules.sxid import shipped_sxids
 from tocsin.rules.xid_nvlink import Decoded, decode
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from tocsin.domain.metrics import variant
-from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Missing
 
 _NUMBER = re.compile(r"^(-?\d+(?:\.\d+)?)\s*(.*)$")
 _UNITS = {

@@ -15,9 +15,8 @@ from io import StringIO
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
 from tocsin.collector.nvidia_smi.cells import REASON_BITS, ROWS, Cells, cell, first, total
-from tocsin.domain.identity import normalise_pci_bus_id
 from tocsin.domain.metrics import variant
-from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Missing, normalise_pci_bus_id
 
 
 class SmiError(Exception):

@@ -28,10 +28,8 @@ from tocsin.collector.transitions import Transitions
 from tocsin.domain.batch import Batch
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.event import Event
-from tocsin.domain.identity import Gpu, normalise_pci_bus_id
 from tocsin.domain.metrics import variant
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Missing, Reading, normalise_pci_bus_id
 from tocsin.telemetry.log import logger
 
 _log = logger("nvidia_smi")

@@ -13,7 +13,7 @@ from typing import Any
 
 from tocsin.collector.nvml.library import LIBRARY_CODES, Code, NvmlFailure
 from tocsin.domain.metrics import split_variant, variant
-from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Missing
 
 Answer = Mapping[str, float | None]
 Read = Callable[[Any], Answer]

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from tocsin.collector.nvml.answers import BLANK_FROM, LASTING, Answers, divisor, link_up, reason_of, unpack_ber, usable
 from tocsin.collector.nvml.library import Code, FieldReplies, Nvml, NvmlFailure
 from tocsin.collector.nvml.probes import CallProbe, FieldProbe
-from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Missing
 
 _SIZE_RETRIES = 3
 """Lists can grow between the two calls in which nvidia-ml-py reads them."""

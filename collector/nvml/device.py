@@ -26,10 +26,8 @@ from tocsin.collector.nvml.probes import (
 from tocsin.collector.nvml.tiers import Processes, ReadPlan, TierCache
 from tocsin.collector.source import NodeIdentity
 from tocsin.domain.clock import SECOND
-from tocsin.domain.identity import MIG_START, Gpu, normalise_pci_bus_id
 from tocsin.domain.metrics import variant
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import MIG_START, Gpu, Missing, Reading, normalise_pci_bus_id
 from tocsin.telemetry.log import logger
 
 _log = logger("nvml")

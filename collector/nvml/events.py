@@ -12,9 +12,8 @@ from tocsin.collector.nvml.device import NvmlDevice
 from tocsin.collector.nvml.library import ALL_EVENTS, LIBRARY_CODES, DeviceEvent, EventType, Nvml, NvmlFailure
 from tocsin.domain.clock import SECOND, Clock
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import variant
-from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Gpu, Missing
 from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tocsin.collector.nvml.answers import BLANK_FROM, LASTING, Answers, divisor, quiet_reason, reason_of, usable
 from tocsin.collector.nvml.library import Code, Gpm, Nvml, NvmlFailure
-from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Missing
 
 MIN_STEP_MS = 100
 """Two samples must lie farther apart than this (nvml.h, ``nvmlGpmMetricsGet``)."""

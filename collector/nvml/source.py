@@ -40,9 +40,7 @@ from tocsin.collector.transitions import Transitions
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, Clock, SystemClock
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.identity import Gpu
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Missing, Reading
 from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics
 

@@ -24,7 +24,7 @@ from tocsin.collector.nvml.probes import (
 )
 from tocsin.domain.fragmentation import MigProfile, MigTemplate, mig_fragmentation
 from tocsin.domain.metrics import variant
-from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Missing
 
 _PROFILES = 0x12
 """``NVML_GPU_INSTANCE_PROFILE_COUNT`` of the newest header; an older driver knows fewer."""

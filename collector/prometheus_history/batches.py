@@ -17,10 +17,8 @@ from tocsin.collector.replay.recording import ReplayRecording, Samples, Track
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.event import Event
-from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import MetricKind, spec_of
-from tocsin.domain.owner import Owner
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Owner, Reading
 
 SOURCE = "prometheus"
 BATCH_READINGS = 2_000

@@ -24,7 +24,7 @@ from tocsin.collector.dcgm.fields import Field
 from tocsin.collector.replay.recording import Samples
 from tocsin.domain.clock import SECOND, from_iso
 from tocsin.domain.errors import InputError, Unavailable
-from tocsin.domain.identity import Gpu
+from tocsin.domain.reading import Gpu
 
 if TYPE_CHECKING:
     import polars as pl

@@ -13,10 +13,8 @@ import numpy.typing as npt
 from tocsin.collector.dcgm.fields import FP64_BLANK, INT32_BLANK, INT64_BLANK
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import BY_DCGM_NAME, spec_of
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Missing, Reading
 
 XID = "gpu_xid_last_code"
 USED_RATIO = "gpu_memory_used_ratio"

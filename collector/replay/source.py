@@ -11,9 +11,8 @@ from tocsin.collector.replay.recording import ReplayRecording, Samples
 from tocsin.domain.batch import Batch
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event
-from tocsin.domain.identity import Gpu
 from tocsin.domain.progress import track
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Reading
 
 
 def _is_csv(path: Path) -> bool:

@@ -19,9 +19,8 @@ from tocsin.domain.fragmentation import (
     internal_fragmentation,
     split_fragmentation,
 )
-from tocsin.domain.identity import Gpu, normalise_pci_bus_id
 from tocsin.domain.metrics import split_variant, variant
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Reading, normalise_pci_bus_id
 from tocsin.telemetry.metrics import OwnMetrics
 
 Figures = Mapping[str, float]

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tocsin.domain.clock import DAY, HOUR, to_iso
-from tocsin.domain.finding import Evidence
+from tocsin.domain.finding import Evidence, Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.forecaster.trend.resample import Floats, Instants
-from tocsin.forecaster.trend.seasonal import Outlook, TooShort, outlook
+from tocsin.forecaster.trend.seasonal import SeasonalOutlook, TooShort, outlook
 from tocsin.forecaster.trend.statements import hours as in_words
 
 UTILISATION, PENDING = "pool_utilization_ratio", "pool_pending_gpus"
@@ -23,7 +22,7 @@ LIKELY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class PoolLimit:
     """`rising`: reached from below. `target` names the prediction, `words` what happens, in English and Chinese."""
 
     target: str
@@ -35,9 +34,9 @@ class Limit:
 
 
 LIMITS = (
-    Limit(f"time_to_threshold:{UTILISATION}", UTILISATION, 0.9, True, "is busier than", "利用率持续高于"),
-    Limit(f"time_below:{UTILISATION}", UTILISATION, 0.3, False, "is less busy than", "利用率持续低于"),
-    Limit(f"time_to_threshold:{PENDING}", PENDING, 1.0, True, "has more GPUs waited for than", "等待的 GPU 多于"),
+    PoolLimit(f"time_to_threshold:{UTILISATION}", UTILISATION, 0.9, True, "is busier than", "利用率持续高于"),
+    PoolLimit(f"time_below:{UTILISATION}", UTILISATION, 0.3, False, "is less busy than", "利用率持续低于"),
+    PoolLimit(f"time_to_threshold:{PENDING}", PENDING, 1.0, True, "has more GPUs waited for than", "等待的 GPU 多于"),
 )
 """Where the shipped rules scale out and in (utilisation above 0.9, below 0.3), and where work begins to wait."""
 
@@ -87,7 +86,7 @@ class CapacityForecaster:
             made += [self._judge(past, limit, ahead, float(values[-1]), int(instants[-1]), now_ms) for limit in limits]
         return made
 
-    def _blank(self, past: PoolPast, limit: Limit, now_ms: int) -> Prediction:
+    def _blank(self, past: PoolPast, limit: PoolLimit, now_ms: int) -> Prediction:
         return Prediction(
             subject=Subject(SubjectKind.POOL, past.pool),
             target=limit.target,
@@ -102,7 +101,7 @@ class CapacityForecaster:
             simulated=past.simulated,
         )
 
-    def _unknown(self, past: PoolPast, limit: Limit, now_ms: int, reason: str) -> Prediction:
+    def _unknown(self, past: PoolPast, limit: PoolLimit, now_ms: int, reason: str) -> Prediction:
         return replace(
             self._blank(past, limit, now_ms),
             status=PredictionStatus.NOT_ENOUGH_DATA,
@@ -112,7 +111,7 @@ class CapacityForecaster:
         )
 
     def _judge(
-        self, past: PoolPast, limit: Limit, ahead: Outlook, value: float, last_ms: int, now_ms: int
+        self, past: PoolPast, limit: PoolLimit, ahead: SeasonalOutlook, value: float, last_ms: int, now_ms: int
     ) -> Prediction:
         starts = last_ms + HOUR * (1 + np.arange(len(ahead.paths)))
         first = first_sustained(ahead.paths, limit)
@@ -135,7 +134,7 @@ class CapacityForecaster:
         return self._crossing(blank, past, limit, tuple(_instant(eta, starts, share) for share in self._shares()))
 
     def _crossing(
-        self, blank: Prediction, past: PoolPast, limit: Limit, instants: tuple[int | None, ...]
+        self, blank: Prediction, past: PoolPast, limit: PoolLimit, instants: tuple[int | None, ...]
     ) -> Prediction:
         low, mid, high = instants
         value, now_ms, chance = blank.value, blank.at_ms, blank.probability
@@ -160,7 +159,7 @@ class CapacityForecaster:
         return (1 - self._coverage) / 2, 0.5, (1 + self._coverage) / 2
 
 
-def _extreme(limit: Limit, ahead: Outlook, starts: Instants) -> Evidence:
+def _extreme(limit: PoolLimit, ahead: SeasonalOutlook, starts: Instants) -> Evidence:
     """The peak, or the low, that is most likely, and when."""
     middle = ahead.quantile(0.5)
     at = int(middle.argmax() if limit.rising else middle.argmin())
@@ -169,7 +168,7 @@ def _extreme(limit: Limit, ahead: Outlook, starts: Instants) -> Evidence:
     return Evidence(limit.metric, said, peak_ms, middle.max() if limit.rising else middle.min())
 
 
-def first_sustained(paths: Floats, limit: Limit) -> Floats:
+def first_sustained(paths: Floats, limit: PoolLimit) -> Floats:
     """float64[paths]: the row from which on each path is beyond the limit for `SUSTAINED_HOURS`; infinite: never."""
     beyond = paths > limit.value if limit.rising else paths < limit.value
     lasting = beyond.copy()
@@ -199,7 +198,7 @@ _NONE = np.empty(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class HourlyFigure:
     """One figure by the hour: `values` is float64[n], NaN where unknown, from `start_ms` on.
 
     What is expected never leaves `least` to `most`; None where that has no bound.
@@ -213,7 +212,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class HourlyForecast:
     """The newest past, `at_ms` int64[k] and `known` float64[k], and the coming hours, `ahead_ms` int64[n] with the
     middle of what is expected and the interval of `coverage`, float64[n] each; empty where `reason` says why."""
 
@@ -230,35 +229,35 @@ class Course:
 
 
 @dataclass(frozen=True, slots=True)
-class CourseAsk:
+class HourlyForecastRequest:
     """What is asked for, fit to be sent to another process."""
 
-    figures: Sequence[Figure]
+    figures: Sequence[HourlyFigure]
     now_ms: int
     coverage: float = 0.8
 
 
-def courses(ask: CourseAsk) -> list[Course]:
+def courses(ask: HourlyForecastRequest) -> list[HourlyForecast]:
     """A course for each figure; hours that had not ended at `now_ms` are not looked at."""
     return [_course(one, ask.now_ms, ask.coverage) for one in ask.figures]
 
 
-def _course(figure: Figure, now_ms: int, coverage: float) -> Course:
+def _course(figure: HourlyFigure, now_ms: int, coverage: float) -> HourlyForecast:
     at_ms = figure.start_ms + HOUR * np.arange(figure.values.size, dtype=np.int64)
     ended = at_ms + HOUR <= now_ms
     at_ms, values = at_ms[ended], figure.values[ended]
     shown = at_ms >= now_ms - SHOWN_MS
     found = np.flatnonzero(np.isfinite(values))
     if not found.size:
-        return Course(figure.name, at_ms[shown], values[shown], coverage, reason="no hour of history")
+        return HourlyForecast(figure.name, at_ms[shown], values[shown], coverage, reason="no hour of history")
     last_ms = int(at_ms[found[-1]])
     try:
         ahead = outlook(values[found[0] : found[-1] + 1], round((now_ms + HORIZON_MS - last_ms) / HOUR) - 1)
     except TooShort as error:
-        return Course(figure.name, at_ms[shown], values[shown], coverage, reason=str(error))
+        return HourlyForecast(figure.name, at_ms[shown], values[shown], coverage, reason=str(error))
     tail = (1.0 - coverage) / 2
     middle, low, high = (_within(ahead, share, figure) for share in (0.5, tail, 1.0 - tail))
-    return Course(
+    return HourlyForecast(
         figure.name,
         at_ms[shown],
         values[shown],
@@ -271,5 +270,5 @@ def _course(figure: Figure, now_ms: int, coverage: float) -> Course:
     )
 
 
-def _within(ahead: Outlook, share: float, figure: Figure) -> Floats:
+def _within(ahead: SeasonalOutlook, share: float, figure: HourlyFigure) -> Floats:
     return np.asarray(np.clip(ahead.quantile(share), figure.least, figure.most), dtype=np.float64)

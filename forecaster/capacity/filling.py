@@ -15,12 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tocsin.domain.clock import MINUTE, to_iso
-from tocsin.domain.finding import Evidence
-from tocsin.domain.identity import Gpu
+from tocsin.domain.finding import Evidence, Subject, SubjectKind
 from tocsin.domain.metrics import split_variant
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.reading import Reading
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.trend.statements import hours
 from tocsin.store.identity import is_bare
 from tocsin.store.port import Columns
@@ -49,7 +47,7 @@ LEAST_FILLED = 0.75
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class FillLimit:
     """`limit` is where it hurts, `ahead_steps` how far ahead a crossing is said to come."""
 
     metric: str
@@ -57,18 +55,18 @@ class Limit:
     ahead_steps: int
 
 
-MEMORY = Limit("gpu_memory_used_ratio", 0.985, 20)
+MEMORY = FillLimit("gpu_memory_used_ratio", 0.985, 20)
 """An allocation fails before the last hundredth is used (own choice)."""
-INSTANCE = Limit("gpu_mig_instance_memory_used_ratio", 0.985, 20)
-HOLES = Limit("gpu_allocator_external_fragmentation_ratio", 0.30, 30)
+INSTANCE = FillLimit("gpu_mig_instance_memory_used_ratio", 0.985, 20)
+HOLES = FillLimit("gpu_allocator_external_fragmentation_ratio", 0.30, 30)
 """The product's limit of fragmentation."""
-LAYOUT = Limit("gpu_mig_fragmentation_ratio", 0.30, 0)
+LAYOUT = FillLimit("gpu_mig_fragmentation_ratio", 0.30, 0)
 STEP_UP = 0.01
 """Rise of a layout's index above the least of its past: layouts change in steps, so that there is no line to fit."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class FillOutlook:
     """Of each series: steps until the limit is reached (infinite: no such growth), fitted level, rise a step."""
 
     steps: Floats
@@ -76,7 +74,7 @@ class Outlook:
     slope: Floats
 
 
-def outlook(values: Floats, limit: float) -> Outlook:
+def outlook(values: Floats, limit: float) -> FillOutlook:
     """`values` float64[n, t] on an even grid, the newest last, NaN where missing: shares of a whole."""
     count = len(values)
     newest = _since_jump(values[:, -PAST:])
@@ -89,7 +87,7 @@ def outlook(values: Floats, limit: float) -> Outlook:
         nearer = np.maximum(ahead, 0.0) < steps
         steps = np.where(nearer, np.maximum(ahead, 0.0), steps)
         level, slope = np.where(nearer, found.level, level), np.where(nearer, found.slope, slope)
-    return Outlook(steps, level, slope)
+    return FillOutlook(steps, level, slope)
 
 
 def stepped_up(values: Floats) -> npt.NDArray[np.bool_]:
@@ -271,7 +269,7 @@ class _Filling:
     known), rising by `slope` a step."""
 
     gpu: Gpu
-    limit: Limit
+    limit: FillLimit
     target: str
     key: str
     value: float
@@ -299,7 +297,7 @@ class _Due:
     slope: Floats
 
 
-def _due(values: Floats, limit: Limit) -> _Due:
+def _due(values: Floats, limit: FillLimit) -> _Due:
     newest = values[:, -1]
     below = np.isfinite(newest) & (newest < limit.limit)
     due, steps, slope = below.copy(), np.full(len(values), np.nan), np.full(len(values), np.nan)

@@ -44,7 +44,7 @@ class Shape:
         return -(-self.steps // self.patch) * self.patch
 
 
-class Past(NamedTuple):
+class PastWindows(NamedTuple):
     """A batch of sequences as numbers without NaN: `value` [n, steps, channels], 0 where missing; of each patch
     `seen`, the share of steps that have a value, and `since`, how long ago the last one was: both
     [n, patches, channels], from 0 to 1."""
@@ -54,7 +54,7 @@ class Past(NamedTuple):
     since: Tensor
 
 
-def past_of(z: Tensor, patch: int) -> Past:
+def past_of(z: Tensor, patch: int) -> PastWindows:
     """`z` float32[n, steps, channels] with NaN where missing; steps a multiple of `patch`, the newest last.
 
     `since` is log(1 + d) / log(1 + patches) for d patches without a value, and 1 where there never was one; time since
@@ -69,7 +69,7 @@ def past_of(z: Tensor, patch: int) -> Past:
     last = torch.where(seen > 0, place, torch.full_like(place, -1.0)).cummax(dim=1).values
     scale = torch.log1p(torch.tensor(float(patches), device=z.device))
     since = torch.where(last < 0, torch.ones_like(last), torch.log1p(place - last) / scale)
-    return Past(value, seen, since)
+    return PastWindows(value, seen, since)
 
 
 class Network(nn.Module):
@@ -104,7 +104,7 @@ class Network(nn.Module):
         self.base: Tensor
         self.register_buffer("base", torch.zeros(shape.outputs))
 
-    def forward(self, past: Past | None, static: Tensor | None) -> Tensor:
+    def forward(self, past: PastWindows | None, static: Tensor | None) -> Tensor:
         """float32[n, outputs]; `past` is left out by a network of 0 steps, `static` by one of 0 static columns."""
         parts = [] if past is None else [self._pooled(past)]
         if static is not None:
@@ -115,7 +115,7 @@ class Network(nn.Module):
             out = out + self.shared(middle)
         return out if static is None else out + self.wide(static)
 
-    def _pooled(self, past: Past) -> Tensor:
+    def _pooled(self, past: PastWindows) -> Tensor:
         """The last state beside the mean of all states, weighted by attention."""
         n, patches = past.seen.shape[:2]
         flat = past.value.reshape(n, patches, self.shape.patch * self.shape.channels)

@@ -25,7 +25,7 @@ from tocsin.forecaster.deep.network import (
     pick,
     settled,
 )
-from tocsin.forecaster.deep.training import Loss, Progress, Recipe, train
+from tocsin.forecaster.deep.training import FitRecipe, Loss, Progress, train
 from tocsin.forecaster.features.examples import Codes, Floats, HeldSequences, Ints, Mask, Singles
 from tocsin.forecaster.hazard.scorer import NotEnoughData, State
 from tocsin.forecaster.hazard.tabular import check_state
@@ -69,9 +69,9 @@ class QuantileSettings:
     seed: int = 0
 
     @property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> FitRecipe:
         """How the network is trained."""
-        return Recipe(self.epochs, self.patience, self.batch, self.learning_rate, self.weight_decay)
+        return FitRecipe(self.epochs, self.patience, self.batch, self.learning_rate, self.weight_decay)
 
 
 class LstmQuantiles:

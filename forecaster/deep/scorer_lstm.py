@@ -13,7 +13,7 @@ from tocsin.domain.errors import Conflict, InputError
 from tocsin.forecaster.deep.inputs import BATCH, Encoder, learn
 from tocsin.forecaster.deep.network import (
     Network,
-    Past,
+    PastWindows,
     Shape,
     encoder_from,
     encoder_parts,
@@ -23,10 +23,10 @@ from tocsin.forecaster.deep.network import (
     pick,
     settled,
 )
-from tocsin.forecaster.deep.survival import Outcome, log_odds, outcome, probabilities
-from tocsin.forecaster.deep.training import Progress, Recipe, choose, fit_network, lesson
+from tocsin.forecaster.deep.survival import IntervalOutcome, log_odds, outcome, probabilities
+from tocsin.forecaster.deep.training import FitRecipe, Progress, choose, fit_network, lesson
 from tocsin.forecaster.features.examples import Examples, Floats, Ints
-from tocsin.forecaster.hazard.rows import Rows, aligned, chosen_names, device_folds, require, too_short
+from tocsin.forecaster.hazard.rows import LearningRows, aligned, chosen_names, device_folds, require, too_short
 from tocsin.forecaster.hazard.scorer import Common, NotEnoughData, State, as_json, make
 from tocsin.forecaster.hazard.tabular import check_state
 
@@ -68,9 +68,9 @@ class Settings(Common):
                 raise InputError(f"lstm.{name}", getattr(self, name), "not a share below 1", "give for example 0.2")
 
     @property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> FitRecipe:
         """How a network is trained."""
-        return Recipe(
+        return FitRecipe(
             self.epochs, self.patience, self.batch, self.learning_rate, self.weight_decay, longest=self.longest
         )
 
@@ -181,12 +181,12 @@ class LstmScorer:
         self.progress = ()
 
 
-def _past(z: Tensor | None, network: Network) -> Past | None:
+def _past(z: Tensor | None, network: Network) -> PastWindows | None:
     return None if z is None else past_of(z, network.shape.patch)
 
 
-def _rows(examples: Examples, found: Outcome, names: tuple[str, ...]) -> Rows:
-    return Rows(
+def _rows(examples: Examples, found: IntervalOutcome, names: tuple[str, ...]) -> LearningRows:
+    return LearningRows(
         x=aligned(examples, names),
         onset=found.happened,
         weight=examples.weight,
@@ -244,7 +244,7 @@ class Member:
 
     def log_odds(self, parts: Sequence[Tensor]) -> Tensor:
         """Of an onset within the horizon, for the inputs that `inputs` gave."""
-        past = Past(*parts[:3]) if self.encoder.steps else None
+        past = PastWindows(*parts[:3]) if self.encoder.steps else None
         static = parts[-1] if self.encoder.static_size else None
         logits = torch.stack([network(past, static) for network in self.networks]).mean(dim=0)
         return log_odds(logits, self.horizon)

@@ -20,7 +20,7 @@ _TINY = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class IntervalOutcome:
     """int64[n] each: `onset` is the interval of the onset, -1 without one within the horizons; `known` how many
     intervals from the first were watched to their end."""
 
@@ -37,12 +37,12 @@ class Outcome:
         """Rows that say anything."""
         return self.happened | (self.known > 0)
 
-    def take(self, rows: Ints) -> Outcome:
+    def take(self, rows: Ints) -> IntervalOutcome:
         """The chosen rows."""
-        return Outcome(self.onset[rows], self.known[rows])
+        return IntervalOutcome(self.onset[rows], self.known[rows])
 
 
-def outcome(examples: Examples, horizons_ms: tuple[int, ...]) -> Outcome:
+def outcome(examples: Examples, horizons_ms: tuple[int, ...]) -> IntervalOutcome:
     """What is known of each row. Of an interval that ends after the whole observation only onsets could be known, so it
     counts as unknown."""
     ends = examples.at_ms[:, None] + np.asarray(horizons_ms, np.int64)
@@ -52,10 +52,10 @@ def outcome(examples: Examples, horizons_ms: tuple[int, ...]) -> Outcome:
     happened = within.any(axis=1)
     quiet = covered & ((examples.until_ms[:, None] >= ends) | (after & (examples.event_ms < NEVER))[:, None])
     known = np.where(happened[:, None], covered, quiet).sum(axis=1)
-    return Outcome(np.where(happened, within.argmax(axis=1), -1).astype(np.int64), known.astype(np.int64))
+    return IntervalOutcome(np.where(happened, within.argmax(axis=1), -1).astype(np.int64), known.astype(np.int64))
 
 
-def base_logits(found: Outcome, weight: Floats, horizons: int) -> Floats:
+def base_logits(found: IntervalOutcome, weight: Floats, horizons: int) -> Floats:
     """float64[horizons]: logit of the share of each interval's rows at risk that have an onset in it; where there is
     none, of that which half an onset would make."""
     logits = np.empty(horizons)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tocsin.forecaster.deep.inputs import BATCH, Encoder
 from tocsin.forecaster.deep.network import Network, Shape, past_of
-from tocsin.forecaster.deep.survival import Outcome, base_logits, log_likelihood
+from tocsin.forecaster.deep.survival import IntervalOutcome, base_logits, log_likelihood
 from tocsin.forecaster.features.examples import Examples, Floats, Ints, Mask, Singles
 
 FINAL_RATE = 0.05
@@ -29,7 +29,7 @@ Loss = Callable[[Ints], tuple[Tensor, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class FitRecipe:
     """How to train. `patience` epochs without a better loss on the watched rows end it; then the best weights count. An
     epoch is `longest` batches at most (0: as many as there are rows for), drawn anew each time."""
 
@@ -59,7 +59,7 @@ class Progress:
     best: int
 
 
-def train(model: nn.Module, loss: Loss, order: Ints, watched: Ints, recipe: Recipe, seed: int) -> Progress:
+def train(model: nn.Module, loss: Loss, order: Ints, watched: Ints, recipe: FitRecipe, seed: int) -> Progress:
     """Fit `model` in place on batches of `order`, shuffled anew in each epoch."""
     optimiser = torch.optim.AdamW(model.parameters(), recipe.learning_rate, weight_decay=recipe.weight_decay)
     batch = recipe.batch_of(order.size)
@@ -115,11 +115,11 @@ class Lesson:
 
     past: Tensor | None
     static: Tensor | None
-    found: Outcome
+    found: IntervalOutcome
     weight: Floats
 
 
-def lesson(encoder: Encoder, examples: Examples, features: Singles, found: Outcome, weight: Floats) -> Lesson:
+def lesson(encoder: Encoder, examples: Examples, features: Singles, found: IntervalOutcome, weight: Floats) -> Lesson:
     """All rows of `examples` made even; half precision is finer than any sensor and halves the memory."""
     every = np.arange(len(examples))
     parts = [encoder.windows(examples.sequences, every[i : i + BATCH]) for i in range(0, every.size, BATCH)]
@@ -128,7 +128,7 @@ def lesson(encoder: Encoder, examples: Examples, features: Singles, found: Outco
 
 
 def fit_network(
-    what: Lesson, shape: Shape, watched: Mask, recipe: Recipe, balance: float, device: torch.device, seed: int
+    what: Lesson, shape: Shape, watched: Mask, recipe: FitRecipe, balance: float, device: torch.device, seed: int
 ) -> tuple[Network, Progress]:
     """Learn from the rows that are not `watched`, and stop by those that are. Where either side lacks an onset, learn
     from all rows, for half of the epochs. The caller settles torch's state."""
@@ -205,7 +205,7 @@ MOST_REPEATS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChosenRows:
     """Chosen rows int64[m] in ascending order and the weight float64[m] that is left to each."""
 
     rows: Ints
@@ -213,7 +213,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class EpochCourse:
     """What an epoch goes through: `order` int64[e] indexes rows, those with an onset perhaps several times; `weight`
     float64[m] has mean 1 on either side. `log_ratio`: see `survival.log_likelihood`."""
 
@@ -222,7 +222,7 @@ class Course:
     log_ratio: float
 
 
-def choose(happened: Mask, weight: Floats, limit: int, seed: int) -> Choice:
+def choose(happened: Mask, weight: Floats, limit: int, seed: int) -> ChosenRows:
     """At most `limit` rows: those with an onset, up to half of the limit, and others.
 
     Rows are drawn in proportion to their weight, systematically, so that those drawn count alike and the sum of
@@ -234,7 +234,7 @@ def choose(happened: Mask, weight: Floats, limit: int, seed: int) -> Choice:
     quiet, quiet_weight = _draw(quiet, weight[quiet], limit - hits.size, rng)
     rows = np.concatenate([hits, quiet])
     order = np.argsort(rows)
-    return Choice(rows[order], np.concatenate([hit_weight, quiet_weight])[order])
+    return ChosenRows(rows[order], np.concatenate([hit_weight, quiet_weight])[order])
 
 
 def _draw(rows: Ints, weight: Floats, count: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
@@ -261,7 +261,7 @@ def _shares(weight: Floats, count: int) -> Floats:
         sure |= above
 
 
-def course(happened: Mask, weight: Floats, rows: Ints, balance: float) -> Course:
+def course(happened: Mask, weight: Floats, rows: Ints, balance: float) -> EpochCourse:
     """How to go through `rows` (indices into `happened` and `weight`): those with an onset are repeated until they are
     a share of `balance`, at most `MOST_REPEATS` times."""
     hits, quiet = rows[happened[rows]], rows[~happened[rows]]
@@ -274,4 +274,4 @@ def course(happened: Mask, weight: Floats, rows: Ints, balance: float) -> Course
             even[part] = weight[part] / weight[part].mean()
             met[side] = repeats * part.size / weight[part].sum()
     ratio = math.log(met[1] / met[0]) if met.all() else 0.0
-    return Course(np.concatenate([*([hits] * times), quiet]), even, ratio)
+    return EpochCourse(np.concatenate([*([hits] * times), quiet]), even, ratio)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tocsin.domain.clock import HOUR, MINUTE, SECOND
-from tocsin.domain.identity import Gpu
+from tocsin.domain.reading import Gpu
 from tocsin.domain.usage import Group, Usage
 from tocsin.forecaster.diagnosis.window import (
     IDLE_UTILIZATION,

@@ -12,13 +12,12 @@ import numpy.typing as npt
 from tocsin.domain.clock import HOUR, MINUTE, SECOND
 from tocsin.domain.diagnosis import Diagnosis, DiagnosisKind, DiagnosisVerdict
 from tocsin.domain.finding import Evidence
-from tocsin.domain.identity import Gpu
-from tocsin.domain.owner import Owner
+from tocsin.domain.reading import Gpu, Owner
 from tocsin.forecaster.diagnosis import stages as signals
 from tocsin.forecaster.diagnosis.stages import REMEDIES, diagnose_job
 from tocsin.forecaster.diagnosis.window import (
     IDLE_UTILIZATION,
-    Job,
+    ObservedJob,
     WindowMeans,
     free,
     held_idle,
@@ -59,7 +58,7 @@ class Growth(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Trend:
+class MemoryTrend:
     """`bytes_per_hour` is the growth over the window; `full_ms` how long until `total` is reached at that pace, None
     where it does not grow; `reason` says why nothing is known."""
 
@@ -69,7 +68,7 @@ class Trend:
     reason: str = ""
 
 
-def memory_trend(at_ms: Instants, used: Floats, total: float) -> Trend:
+def memory_trend(at_ms: Instants, used: Floats, total: float) -> MemoryTrend:
     """The trend of `used` bytes (float64[n], NaN where missing) of a GPU with `total` bytes.
 
     Mann's test on the lows of `PARTS` equal parts of the window: robust against what comes and goes within a part.
@@ -79,22 +78,22 @@ def memory_trend(at_ms: Instants, used: Floats, total: float) -> Trend:
     if used.size < MIN_SAMPLES or at_ms[-1] - at_ms[0] < MIN_SPAN_MS:
         span = 0 if used.size == 0 else int(at_ms[-1] - at_ms[0])
         needed = f"{MIN_SAMPLES} samples over {MIN_SPAN_MS // MINUTE} min needed"
-        return Trend(Growth.UNKNOWN, reason=f"{used.size} samples over {span // MINUTE} min, {needed}")
+        return MemoryTrend(Growth.UNKNOWN, reason=f"{used.size} samples over {span // MINUTE} min, {needed}")
     lows = _lows(at_ms, used)
     if lows.size < PARTS:
-        return Trend(Growth.UNKNOWN, reason=f"gaps: {lows.size} of {PARTS} parts of the window have samples")
+        return MemoryTrend(Growth.UNKNOWN, reason=f"gaps: {lows.size} of {PARTS} parts of the window have samples")
     steps = np.sign(lows[None, :] - lows[:, None])[np.triu_indices(PARTS, 1)]
     tau = float(steps.mean())
     grown = float(lows[-1] - lows[0])
     if tau < AGREE or grown < GROWN * total:
-        return Trend(Growth.STEADY)
+        return MemoryTrend(Growth.STEADY)
     third = PARTS // 3
     late = float(lows[-1] - lows[-1 - third]) * (PARTS - 1) / third
     pace = grown / (float(at_ms[-1] - at_ms[0]) * (PARTS - 1) / PARTS)
     if late < STILL * grown:
-        return Trend(Growth.PLATEAU, pace * HOUR)
+        return MemoryTrend(Growth.PLATEAU, pace * HOUR)
     left = max(0.0, total - float(used[-1]))
-    return Trend(Growth.GROWING, pace * HOUR, int(left / pace))
+    return MemoryTrend(Growth.GROWING, pace * HOUR, int(left / pace))
 
 
 def _lows(at_ms: Instants, used: Floats) -> Floats:
@@ -253,7 +252,7 @@ GIB = float(1 << 30)
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class DiagnosisInputs:
     """`recent` holds `STAGE_METRICS` of the last `STAGE_MS`, `past` `PAST_METRICS` of the last `PAST_MS`; `owners` are
     by UUID."""
 
@@ -264,7 +263,7 @@ class Inputs:
     past: Columns
 
 
-def diagnose(inputs: Inputs) -> list[Diagnosis]:
+def diagnose(inputs: DiagnosisInputs) -> list[Diagnosis]:
     """Every job's limiting stage, and what is wrong with memory, idle GPUs and requests; strongest first by kind."""
     found = means(inputs.recent, inputs.gpus)
     past = by_gpu(inputs.past, [gpu.uuid for gpu in inputs.gpus])
@@ -281,7 +280,7 @@ def diagnose(inputs: Inputs) -> list[Diagnosis]:
     return sorted(made, key=lambda one: (order.index(one.kind), -one.score, one.name))
 
 
-def _slow_jobs(inputs: Inputs, found: WindowMeans, busy: frozenset[str]) -> list[Diagnosis]:
+def _slow_jobs(inputs: DiagnosisInputs, found: WindowMeans, busy: frozenset[str]) -> list[Diagnosis]:
     return [
         diagnose_job(job, found.take(job.gpus), inputs.now_ms, STAGE_MS)
         for job in jobs(inputs.gpus, inputs.owners, busy)
@@ -292,12 +291,12 @@ def _named(gpu: Gpu) -> str:
     return f"{gpu.host} GPU {'?' if gpu.index is None else gpu.index}"
 
 
-def _owned(inputs: Inputs, gpu: Gpu) -> str:
+def _owned(inputs: DiagnosisInputs, gpu: Gpu) -> str:
     labels = dict.fromkeys(owner.label for owner in inputs.owners.get(gpu.uuid, ()))
     return f" ({', '.join(labels)})" if labels else ""
 
 
-def _leaks(inputs: Inputs, found: WindowMeans, past: Mapping[str, Series]) -> list[Diagnosis]:
+def _leaks(inputs: DiagnosisInputs, found: WindowMeans, past: Mapping[str, Series]) -> list[Diagnosis]:
     made = []
     for gpu, size in zip(found.gpus, found.of(TOTAL).tolist(), strict=True):
         one = past[gpu.uuid]
@@ -316,7 +315,7 @@ def _leaks(inputs: Inputs, found: WindowMeans, past: Mapping[str, Series]) -> li
     return made
 
 
-def _orphans(inputs: Inputs, found: WindowMeans) -> list[Diagnosis]:
+def _orphans(inputs: DiagnosisInputs, found: WindowMeans) -> list[Diagnosis]:
     made = []
     models = np.array([gpu.model for gpu in found.gpus], dtype=np.str_)
     left = orphaned(found.of(USED), found.of(PROCESSES), models)
@@ -331,7 +330,7 @@ def _orphans(inputs: Inputs, found: WindowMeans) -> list[Diagnosis]:
     return made
 
 
-def _idle(inputs: Inputs, found: WindowMeans) -> list[Diagnosis]:
+def _idle(inputs: DiagnosisInputs, found: WindowMeans) -> list[Diagnosis]:
     made = []
     span = STAGE_MS // MINUTE
     usage = found.of("gpu_utilization_ratio")
@@ -352,29 +351,28 @@ def _idle(inputs: Inputs, found: WindowMeans) -> list[Diagnosis]:
                 piece,
             )
         )
-    for host, members in stranded(found.gpus, free(found)).items():
-        count = len(members)
-        english = f"{host}: {count} free GPU{'s' if count != 1 else ''} that no job of a whole node can use there."
-        made.append(
-            Diagnosis(
-                DiagnosisKind.IDLE,
-                DiagnosisVerdict.STRANDED,
-                host,
-                (host,),
-                tuple(gpu.uuid for gpu in members),
-                inputs.now_ms,
-                STAGE_MS,
-                0.5,
-                english,
-                f"{host}:有 {count} 块空闲 GPU,整机作业无法使用。",
-                REMEDIES[DiagnosisVerdict.STRANDED],
-                simulated=any(gpu.simulated for gpu in members),
-            )
-        )
-    return made
+    return made + [_stranded(inputs, host, members) for host, members in stranded(found.gpus, free(found)).items()]
 
 
-def _requests(inputs: Inputs, past: Mapping[str, Series]) -> list[Diagnosis]:
+def _stranded(inputs: DiagnosisInputs, host: str, members: Sequence[Gpu]) -> Diagnosis:
+    count = len(members)
+    return Diagnosis(
+        DiagnosisKind.IDLE,
+        DiagnosisVerdict.STRANDED,
+        host,
+        (host,),
+        tuple(gpu.uuid for gpu in members),
+        inputs.now_ms,
+        STAGE_MS,
+        0.5,
+        f"{host}: {count} free GPU{'s' if count != 1 else ''} that no job of a whole node can use there.",
+        f"{host}:有 {count} 块空闲 GPU,整机作业无法使用。",
+        REMEDIES[DiagnosisVerdict.STRANDED],
+        simulated=any(gpu.simulated for gpu in members),
+    )
+
+
+def _requests(inputs: DiagnosisInputs, past: Mapping[str, Series]) -> list[Diagnosis]:
     made = []
     for gpu in inputs.gpus:
         one = past[gpu.uuid]
@@ -405,7 +403,7 @@ def _request_words(found: Pattern) -> tuple[str, str]:
 
 
 def _single(
-    inputs: Inputs,
+    inputs: DiagnosisInputs,
     kind: DiagnosisKind,
     verdict: DiagnosisVerdict,
     gpu: Gpu,
@@ -414,7 +412,7 @@ def _single(
     chinese: str,
     piece: Evidence,
 ) -> Diagnosis:
-    job = Job(_named(gpu), (gpu,))
+    job = ObservedJob(_named(gpu), (gpu,))
     return Diagnosis(
         kind,
         verdict,

@@ -14,7 +14,7 @@ import numpy as np
 
 from tocsin.domain.diagnosis import Diagnosis, DiagnosisKind, DiagnosisVerdict
 from tocsin.domain.finding import Evidence
-from tocsin.forecaster.diagnosis.window import Floats, Job, WindowMeans, mean
+from tocsin.forecaster.diagnosis.window import Floats, ObservedJob, WindowMeans, mean
 
 MIN_READINGS = 5
 LEAST = 0.35
@@ -54,7 +54,7 @@ def stage_scores(seen: Signals) -> Scores:
     return {stage: min(score, 1.0) for stage, score in found.items()}
 
 
-def diagnose_job(job: Job, found: WindowMeans, now_ms: int, window_ms: int) -> Diagnosis:
+def diagnose_job(job: ObservedJob, found: WindowMeans, now_ms: int, window_ms: int) -> Diagnosis:
     """The stage that limits `job`, by the means of its GPUs over the last `window_ms`."""
     made = _Writer(job, now_ms, window_ms)
     readings = int(found.readings.min(initial=1 << 31))
@@ -119,7 +119,7 @@ def _evidence(seen: Signals, scores: Scores, now_ms: int) -> tuple[Evidence, ...
     return (*read, *(Evidence(f"stage:{stage}", STAGES[stage][0], now_ms, score) for stage, score in ranked))
 
 
-def _straggler(job: Job, seen: Signals) -> tuple[str, str]:
+def _straggler(job: ObservedJob, seen: Signals) -> tuple[str, str]:
     """The GPU that holds the others up, in words; empty where none does."""
     known = np.isfinite(seen.clock)
     if known.sum() > 2:
@@ -139,14 +139,14 @@ def _straggler(job: Job, seen: Signals) -> tuple[str, str]:
     return "", ""
 
 
-def _where(job: Job, place: int) -> str:
+def _where(job: ObservedJob, place: int) -> str:
     gpu = job.gpus[place]
     return f"{gpu.host} GPU {'?' if gpu.index is None else gpu.index}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    job: Job
+    job: ObservedJob
     now_ms: int
     window_ms: int
 

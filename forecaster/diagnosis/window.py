@@ -9,15 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tocsin.domain.identity import Gpu
-from tocsin.domain.owner import Owner
+from tocsin.domain.reading import Gpu, Owner
 from tocsin.store.port import Columns
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ObservedJob:
     """GPUs that one owner works on. `name` is the owner's, or the node's where nobody knows the owner."""
 
     name: str
@@ -35,7 +34,7 @@ class Job:
         return any(gpu.simulated for gpu in self.gpus)
 
 
-def jobs(gpus: Sequence[Gpu], owners: Mapping[str, Sequence[Owner]], busy: frozenset[str]) -> list[Job]:
+def jobs(gpus: Sequence[Gpu], owners: Mapping[str, Sequence[Owner]], busy: frozenset[str]) -> list[ObservedJob]:
     """GPUs by the owner of their processes, by name.
 
     A GPU of several owners belongs to each. Those in `busy` (UUIDs) without a known owner make up one job per node:
@@ -53,7 +52,7 @@ def jobs(gpus: Sequence[Gpu], owners: Mapping[str, Sequence[Owner]], busy: froze
             people[name][owner] = None
     order = {uuid: place for place, uuid in enumerate(sorted(gpu.uuid for gpu in gpus))}
     return [
-        Job(name, tuple(sorted(found, key=lambda gpu: (gpu.host, order[gpu.uuid]))), tuple(people[name]))
+        ObservedJob(name, tuple(sorted(found, key=lambda gpu: (gpu.host, order[gpu.uuid]))), tuple(people[name]))
         for name, found in sorted(members.items())
     ]
 

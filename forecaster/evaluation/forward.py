@@ -15,7 +15,7 @@ from tocsin.forecaster.evaluation.leads import lead_table, warned
 from tocsin.forecaster.evaluation.leak import leak_factor
 from tocsin.forecaster.evaluation.ranking import budget_threshold, lead_times, precision_recall
 from tocsin.forecaster.evaluation.reliability import is_probability, reliability_curve, reliability_table
-from tocsin.forecaster.evaluation.result import Result, Section, Table
+from tocsin.forecaster.evaluation.result import ReportSection, ReportTable, Result
 from tocsin.forecaster.evaluation.split import Split, by_time, check_instants, walk_forward
 from tocsin.forecaster.evaluation.trivial import BASE_RATES, RECENCY, base_rates, recency
 from tocsin.forecaster.features.examples import Examples, Floats, Ints, Mask
@@ -169,7 +169,7 @@ def _section(
     splits: Sequence[Split],
     answers: Mapping[str, _Answers],
     wanted: Forward,
-) -> Section:
+) -> ReportSection:
     judged = examples.take(tested)
     label, _ = judged.label(wanted.horizon_ms)
     own = {name: one.score[tested] for name, one in answers.items()}
@@ -186,7 +186,7 @@ def _section(
     )
     stated = {name: score for name, score in own.items() if is_probability(score)}
     alarms = {name: _alarm(score, thresholds[name]) for name, score in own.items()}
-    return Section(
+    return ReportSection(
         title=f"Onsets within {wanted.horizon_ms / HOUR:g} h, walking forward",
         models=models,
         population=population(judged, wanted.horizon_ms),
@@ -216,7 +216,9 @@ def _base_rates(examples: Examples, splits: Sequence[Split], wanted: Forward) ->
     return out
 
 
-def _folds(examples: Examples, splits: Sequence[Split], answers: Mapping[str, _Answers], wanted: Forward) -> Table:
+def _folds(
+    examples: Examples, splits: Sequence[Split], answers: Mapping[str, _Answers], wanted: Forward
+) -> ReportTable:
     rows = []
     for split in splits:
         test = examples.take(split.test)
@@ -230,10 +232,10 @@ def _folds(examples: Examples, splits: Sequence[Split], answers: Mapping[str, _A
         scores = [None if one is None else one.value for one in found]
         rows.append((*span, days, split.train.size, told["rows"], told["devices"], told["onsets"], *scores))
     head = ("from", "to", "train days", "train rows", "rows", "devices", "onsets")
-    return Table("Folds", (*head, *(f"ROC-AUC {name}" for name in answers)), rows)
+    return ReportTable("Folds", (*head, *(f"ROC-AUC {name}" for name in answers)), rows)
 
 
-def _leak(examples: Examples, splits: Sequence[Split], wanted: Forward) -> Section:
+def _leak(examples: Examples, splits: Sequence[Split], wanted: Forward) -> ReportSection:
     first = wanted.models[0]
 
     def fit(train: Examples, test: Examples) -> Floats:

@@ -8,7 +8,7 @@ import numpy as np
 
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.forecaster.evaluation.bootstrap import Clusters, ratio
-from tocsin.forecaster.evaluation.result import Table
+from tocsin.forecaster.evaluation.result import ReportTable
 from tocsin.forecaster.features.examples import NEVER, Codes, Examples, Floats, Ints, Mask
 
 LOOKBACK_MS = 7 * DAY
@@ -21,7 +21,7 @@ LEADS_MS = {"any_lead": 0, "24h_lead": 24 * HOUR, "48h_lead": 48 * HOUR}
 
 
 @dataclass(frozen=True, slots=True)
-class Warned:
+class WarnedOnsets:
     """Onsets that rows look at: `device` [k] and `event_ms` [k] of each, `lead_ms` [k] the span from the earliest alarm
     about it, 0 without one."""
 
@@ -36,7 +36,7 @@ def about(examples: Examples, lookback_ms: int = LOOKBACK_MS) -> Mask:
     return np.asarray((examples.event_ms != NEVER) & (early > 0) & (early <= lookback_ms))
 
 
-def warned(examples: Examples, alarm: Mask, lookback_ms: int = LOOKBACK_MS) -> Warned:
+def warned(examples: Examples, alarm: Mask, lookback_ms: int = LOOKBACK_MS) -> WarnedOnsets:
     """The onsets within `lookback_ms` after any row, and when the first of `alarm` [n] about each was raised."""
     rows = np.flatnonzero(about(examples, lookback_ms))
     pairs = np.stack((examples.device[rows].astype(np.int64), examples.event_ms[rows]), axis=1)
@@ -45,7 +45,7 @@ def warned(examples: Examples, alarm: Mask, lookback_ms: int = LOOKBACK_MS) -> W
     raised = alarm[rows]
     early_ms = examples.event_ms[rows] - examples.at_ms[rows]
     np.maximum.at(lead_ms, index.reshape(-1)[raised], early_ms[raised])
-    return Warned(onsets[:, 0].astype(np.int32), onsets[:, 1], lead_ms)
+    return WarnedOnsets(onsets[:, 0].astype(np.int32), onsets[:, 1], lead_ms)
 
 
 def starts(examples: Examples, alarm: Mask, merge_ms: int = MERGE_MS) -> Ints:
@@ -104,11 +104,11 @@ def _rows_of_onsets(examples: Examples, lookback_ms: int) -> Ints:
     return np.asarray(rows[first], dtype=np.int64)
 
 
-def lead_table(title: str, found: Warned, bounds_h: tuple[int, ...] = (0, 1, 6, 24, 48, 96)) -> Table:
+def lead_table(title: str, found: WarnedOnsets, bounds_h: tuple[int, ...] = (0, 1, 6, 24, 48, 96)) -> ReportTable:
     """How many onsets were warned of at least so many hours before."""
     total = len(found.lead_ms)
     rows = []
     for hours in bounds_h:
         count = int(((found.lead_ms > 0) & (found.lead_ms >= hours * HOUR)).sum())
         rows.append((f"{hours} h" if hours else "any", count, total, count / total if total else None))
-    return Table(title, ("lead at least", "warned", "onsets", "share"), rows)
+    return ReportTable(title, ("lead at least", "warned", "onsets", "share"), rows)

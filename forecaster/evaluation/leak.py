@@ -11,7 +11,7 @@ import numpy as np
 
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.evaluation.figures import standard
-from tocsin.forecaster.evaluation.result import Figure, Section
+from tocsin.forecaster.evaluation.result import Figure, ReportSection
 from tocsin.forecaster.evaluation.split import Split
 from tocsin.forecaster.features.examples import Examples, Floats, Ints
 
@@ -46,7 +46,7 @@ def leak_factor(
     seed: int = 0,
     draws: int = 200,
     threshold: float = 0.5,
-) -> Section:
+) -> ReportSection:
     """Judge `fit` on the test rows of `honest` twice: as split there, and as a row-random split would have it.
 
     `threshold` is where a score becomes an alarm for the accuracies. Raises InputError where `honest` is refused.
@@ -63,7 +63,7 @@ def leak_factor(
     models = standard(scores, judged, horizon_ms, draws=draws, seed=seed, thresholds=thresholds)
     kept = {name: {key: one for key, one in row.items() if key in FACTORS} for name, row in models.items()}
     kept[LEAK]["leak_factor"] = Figure(_factor(kept))
-    return Section(
+    return ReportSection(
         title="What a row-random split would have claimed (a leak, not a result)",
         models=kept,
         population={"rows": int(tested.size), "honest_splits": len(honest), "leak_folds": FOLDS},

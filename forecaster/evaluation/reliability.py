@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tocsin.forecaster.evaluation.bootstrap import Clusters, ratio
-from tocsin.forecaster.evaluation.result import Curve, Table
+from tocsin.forecaster.evaluation.result import Curve, ReportTable
 from tocsin.forecaster.features.examples import Floats, Mask
 
 EDGES = (0.0, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -72,14 +72,14 @@ def reliability_bins(score: Floats, label: Mask, weight: Floats) -> list[Bin]:
     return found
 
 
-def reliability_table(model: str, score: Floats, label: Mask, weight: Floats) -> Table:
+def reliability_table(model: str, score: Floats, label: Mask, weight: Floats) -> ReportTable:
     """`reliability_bins` as a table of the report."""
     head = ("stated probability", "windows", "mean stated", "observed", "positive windows")
     rows = [
         (f"{EDGES[one.index]:g} to {EDGES[one.index + 1]:g}", one.weight, one.stated, one.observed, one.positive)
         for one in reliability_bins(score, label, weight)
     ]
-    return Table(f"Reliability of {model}", head, rows)
+    return ReportTable(f"Reliability of {model}", head, rows)
 
 
 def reliability_curve(scores: Mapping[str, Floats], label: Mask, weight: Floats) -> Curve:

@@ -13,7 +13,7 @@ import numpy as np
 
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.evaluation.leak import HONEST, LEAK
-from tocsin.forecaster.evaluation.result import Curve, Figure, Result, Section, Table
+from tocsin.forecaster.evaluation.result import Curve, Figure, ReportSection, ReportTable, Result
 
 NAME = "accuracy"
 ORDER = ("simulator", "backblaze", "titan", "infinitehbd", "gwdg", "smd", "quantiles")
@@ -219,7 +219,7 @@ def cell(value: object) -> object:
     return int(number) if number == int(number) and not isinstance(value, float) else rounded
 
 
-def _section(section: Section) -> Json:
+def _section(section: ReportSection) -> Json:
     return {
         "title": section.title,
         "population": {name: cell(value) for name, value in section.population.items()},
@@ -241,7 +241,7 @@ def _figure(figure: Figure) -> Json:
     return out
 
 
-def _table(table: Table) -> Json:
+def _table(table: ReportTable) -> Json:
     return {"title": table.title, "head": list(table.head), "rows": [[cell(one) for one in row] for row in table.rows]}
 
 
@@ -265,13 +265,13 @@ def _read_figure(document: Json) -> Figure:
     return Figure(_number(document["value"]), low, high, document.get("bar"), document.get("least", True))
 
 
-def _read_section(document: Json) -> Section:
+def _read_section(document: Json) -> ReportSection:
     models: Mapping[str, Json] = document["models"]
-    return Section(
+    return ReportSection(
         title=document["title"],
         models={name: {key: _read_figure(one) for key, one in row.items()} for name, row in models.items()},
         population=document["population"],
-        tables=[Table(one["title"], one["head"], one["rows"]) for one in document["tables"]],
+        tables=[ReportTable(one["title"], one["head"], one["rows"]) for one in document["tables"]],
         curves=[_read_curve(one) for one in document["curves"]],
         notes=document["notes"],
     )
@@ -394,7 +394,7 @@ def markdown(result: Result, command: str = "", *, level: int = 1, images: bool 
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _section_text(section: Section, mark: str, names: Iterable[tuple[str, Curve]] | None) -> list[str]:
+def _section_text(section: ReportSection, mark: str, names: Iterable[tuple[str, Curve]] | None) -> list[str]:
     lines = [f"{mark} {section.title}", ""]
     if section.population:
         told = ", ".join(f"{words(name)} {number(value)}" for name, value in section.population.items())
@@ -419,5 +419,5 @@ def _figures(models: Mapping[str, Mapping[str, Figure]]) -> list[str]:
     return grid(("figure", *models), rows)
 
 
-def _table_text(table: Table) -> list[str]:
+def _table_text(table: ReportTable) -> list[str]:
     return [f"**{table.title}**", "", *grid(list(table.head), table.rows), ""]

@@ -47,7 +47,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ReportTable:
     """A table of the report: reliability, lead times, folds."""
 
     title: str
@@ -67,14 +67,14 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class ReportSection:
     """Figures of one or more models on one way of splitting. `models` maps a model's name, trivial predictors among
     them, to its figures by name."""
 
     title: str
     models: Mapping[str, Mapping[str, Figure]]
     population: Mapping[str, float | int | str] = field(default_factory=dict)
-    tables: Sequence[Table] = ()
+    tables: Sequence[ReportTable] = ()
     curves: Sequence[Curve] = ()
     notes: Sequence[str] = ()
 
@@ -87,7 +87,7 @@ class Result:
     dataset: str
     protocol: str
     source: str
-    sections: Sequence[Section]
+    sections: Sequence[ReportSection]
     notes: Sequence[str] = ()
     seconds: float = 0.0
 

@@ -22,7 +22,7 @@ from tocsin.forecaster.features.examples import NEVER, Examples, Ints, Mask
 REMEDY = "split by time with a gap of the horizon, by device, or by both"
 
 
-class Kind(StrEnum):
+class SplitKind(StrEnum):
     """What train and test are parted by."""
 
     TIME = "time"
@@ -36,13 +36,13 @@ class Split:
 
     train: Ints
     test: Ints
-    kind: Kind
+    kind: SplitKind
 
     def parts(self, examples: Examples, horizon_ms: int) -> tuple[Examples, Examples]:
         """Train and test, checked. Where they are parted by time, train knows nothing from the test's start on."""
         check(examples, self, horizon_ms)
         train, test = examples.take(self.train), examples.take(self.test)
-        return (train if self.kind is Kind.DEVICE else until(train, int(test.at_ms.min()))), test
+        return (train if self.kind is SplitKind.DEVICE else until(train, int(test.at_ms.min()))), test
 
 
 def until(examples: Examples, end_ms: int) -> Examples:
@@ -71,14 +71,14 @@ def check(examples: Examples, split: Split, horizon_ms: int) -> None:
     check_parts(examples.take(split.train), examples.take(split.test), horizon_ms, split.kind)
 
 
-def check_parts(train: Examples, test: Examples, horizon_ms: int, kind: Kind) -> None:
+def check_parts(train: Examples, test: Examples, horizon_ms: int, kind: SplitKind) -> None:
     """The same for parts that come apart, devices recognised by name."""
     for name, part in (("train", train), ("test", test)):
         check_instants(part, name)
     shared = np.intersect1d(_device_names(train), _device_names(test))
-    if kind is not Kind.TIME and shared.size:
+    if kind is not SplitKind.TIME and shared.size:
         _refuse_shared(train, test, shared, kind)
-    if kind is Kind.DEVICE:
+    if kind is SplitKind.DEVICE:
         return
     end_ms, start_ms = int(train.at_ms.max()) + horizon_ms, int(test.at_ms.min())
     if int(train.at_ms.max()) >= start_ms:
@@ -109,7 +109,7 @@ def _device_names(examples: Examples) -> npt.NDArray[np.str_]:
     return np.asarray(examples.devices, dtype=np.str_)[np.unique(examples.device)]
 
 
-def _refuse_shared(train: Examples, test: Examples, shared: npt.NDArray[np.str_], kind: Kind) -> None:
+def _refuse_shared(train: Examples, test: Examples, shared: npt.NDArray[np.str_], kind: SplitKind) -> None:
     names = set(shared.tolist())
     last, first = (_instants(part, names) for part in (train, test))
     mixed = int(last.max()) >= int(first.min())
@@ -128,7 +128,7 @@ def _instants(examples: Examples, names: set[str]) -> Ints:
 def by_time(examples: Examples, start_ms: int, gap_ms: int) -> Split:
     """Test from `start_ms` on; train is what lies at least `gap_ms` before it."""
     train = np.flatnonzero(examples.at_ms + gap_ms <= start_ms)
-    return Split(train, np.flatnonzero(examples.at_ms >= start_ms), Kind.TIME)
+    return Split(train, np.flatnonzero(examples.at_ms >= start_ms), SplitKind.TIME)
 
 
 def by_device(examples: Examples, folds: int, seed: int, *, group: bool = False) -> Iterator[Split]:
@@ -136,7 +136,7 @@ def by_device(examples: Examples, folds: int, seed: int, *, group: bool = False)
     where there are fewer than `folds`."""
     number = fold_numbers(examples, folds, seed, group=group)
     for fold in range(folds):
-        yield Split(np.flatnonzero(number != fold), np.flatnonzero(number == fold), Kind.DEVICE)
+        yield Split(np.flatnonzero(number != fold), np.flatnonzero(number == fold), SplitKind.DEVICE)
 
 
 def by_time_and_device(
@@ -190,5 +190,5 @@ def _sliding(examples: Examples, bounds: Sequence[int], gap_ms: int, number: Int
         for fold in range(folds):
             mine: Mask = number == fold
             others = ~mine if folds > 1 else mine
-            kind = Kind.TIME_AND_DEVICE if folds > 1 else Kind.TIME
+            kind = SplitKind.TIME_AND_DEVICE if folds > 1 else SplitKind.TIME
             yield Split(np.flatnonzero(before & others), np.flatnonzero(within & mine), kind)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event
-from tocsin.domain.identity import Gpu
+from tocsin.domain.reading import Gpu
 from tocsin.forecaster.features.arrays import NOT_YET, Bools, Floats, Ints, Rows, Singles
 from tocsin.forecaster.features.parts import parts_of
 from tocsin.forecaster.features.peers import place_of
@@ -29,8 +29,8 @@ from tocsin.forecaster.features.plan import (
     OTHER_EVENTS,
     OWN_CHANNELS,
     REPORTED,
+    ColumnLayout,
     Kind,
-    Layout,
     Plan,
     layout,
 )
@@ -46,7 +46,7 @@ MOST_FROZEN = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Frozen:
+class FrozenSteps:
     """From step `first` on nothing of GPU number `gpu` counts; that became known in step `known`."""
 
     gpu: int
@@ -65,12 +65,12 @@ class FeatureBuilder:
         self.plan = plan
         self.late = 0
         self.newest_ms = NOT_YET
-        self.frozen: deque[Frozen] = deque(maxlen=MOST_FROZEN)
+        self.frozen: deque[FrozenSteps] = deque(maxlen=MOST_FROZEN)
         self.parts = parts_of(plan)
         self.parts.installed_ms.update(installed_ms or {})
         self._arrays, self._rings = self.parts.arrays, self.parts.rings
         self._numbers: dict[str, int] = {}
-        self._layouts: dict[tuple[str, ...], Layout] = {}
+        self._layouts: dict[tuple[str, ...], ColumnLayout] = {}
         names = plan.names
         self._own = {name: names.index(name) for name, _ in OWN_CHANNELS}
         self._measured = np.array([place for place, name in enumerate(names) if name not in self._own], dtype=np.intp)
@@ -138,14 +138,14 @@ class FeatureBuilder:
             for rows in _rounds(gpus[first:last]):
                 self._round(using, values, gpus[first:last], at_ms[first:last], rows)
 
-    def _layout(self, metrics: tuple[str, ...]) -> Layout:
+    def _layout(self, metrics: tuple[str, ...]) -> ColumnLayout:
         if metrics not in self._layouts:
             self._layouts[metrics] = layout(
                 self.plan, self.parts.intake.keys, {name: i for i, name in enumerate(metrics)}
             )
         return self._layouts[metrics]
 
-    def _round(self, using: Layout, values: Floats, gpus: Rows, at_ms: Ints, rows: Rows) -> None:
+    def _round(self, using: ColumnLayout, values: Floats, gpus: Rows, at_ms: Ints, rows: Rows) -> None:
         """Readings `rows`, at most one of each GPU."""
         arrays = self._arrays
         new = at_ms[rows] > arrays["last_ms"][gpus[rows]]
@@ -178,7 +178,7 @@ class FeatureBuilder:
         for gpu in gpus:
             first = self._rings.step_of(int(self._arrays["run_ms"][gpu])) + 1
             self._rings.take_out(int(gpu), first, self._measured)
-            self.frozen.append(Frozen(int(gpu), first, self._rings.step))
+            self.frozen.append(FrozenSteps(int(gpu), first, self._rings.step))
 
     def _advance(self, step: int) -> None:
         """Begin `step`; each step that closed `THERMAL_LAG` ago carries the thermal fit on."""

@@ -30,7 +30,7 @@ def chunk_of(plan: Plan, gpus: int) -> int:
     return max(wanted // plan.step_ms, 1) * plan.step_ms
 
 
-class Source(Protocol):
+class ColumnSource(Protocol):
     """The part of a store that features need."""
 
     def columns(
@@ -44,7 +44,7 @@ class Source(Protocol):
         ...
 
 
-class Feed:
+class StoreFeed:
     """Brings a builder up to the present, from `from_ms` on.
 
     Readings that arrive in the store after their instant has been passed are not seen; events are, for `grace_ms`.
@@ -55,7 +55,7 @@ class Feed:
     def __init__(
         self,
         builder: FeatureBuilder,
-        source: Source,
+        source: ColumnSource,
         from_ms: int,
         *,
         grace_ms: int = HOUR,
@@ -101,22 +101,22 @@ def _complete(columns: Columns, newest: Columns) -> None:
 
 def warm(
     builder: FeatureBuilder,
-    source: Source,
+    source: ColumnSource,
     now_ms: int,
     *,
     latest: Callable[[int], Iterable[Reading]] | None = None,
-) -> Feed:
+) -> StoreFeed:
     """Feed `builder` all that its longest window can see at `now_ms`; the feed goes on from there."""
-    feed = Feed(builder, source, now_ms - max(builder.plan.windows_ms), latest=latest)
+    feed = StoreFeed(builder, source, now_ms - max(builder.plan.windows_ms), latest=latest)
     feed.until(now_ms)
     return feed
 
 
 def resume(
-    builder: FeatureBuilder, source: Source, *, latest: Callable[[int], Iterable[Reading]] | None = None
-) -> Feed:
+    builder: FeatureBuilder, source: ColumnSource, *, latest: Callable[[int], Iterable[Reading]] | None = None
+) -> StoreFeed:
     """A feed that goes on behind the newest datum of a builder that was restored."""
-    return Feed(builder, source, builder.newest_ms + 1, latest=latest)
+    return StoreFeed(builder, source, builder.newest_ms + 1, latest=latest)
 
 
 # From readings to the columns of a plan: what one process alone tells is put together for its GPU.

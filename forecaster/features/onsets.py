@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tocsin.domain.clock import DAY, MINUTE
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Severity
-from tocsin.domain.identity import Gpu
+from tocsin.domain.reading import Gpu
 from tocsin.forecaster.features.examples import NEVER, Codes, Ints, Mask
 from tocsin.rules.sxid import shipped_sxids
 from tocsin.rules.xid import APPLICATION_CLASSES, XidCatalogue, shipped_catalogue

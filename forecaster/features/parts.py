@@ -11,8 +11,8 @@ from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.event import Event, EventKind
 from tocsin.forecaster.features.arrays import NOT_YET, Arrays, Bools, Floats, Ints, Rows
 from tocsin.forecaster.features.onsets import EVENT_CLASSES, FAULT_CLASSES, event_class, is_return
-from tocsin.forecaster.features.peers import Roster
-from tocsin.forecaster.features.plan import BUSY, FAMILIES, LIVELY, Channel, Feed, Kind, Layout, Plan
+from tocsin.forecaster.features.peers import GpuRoster
+from tocsin.forecaster.features.plan import BUSY, FAMILIES, LIVELY, Channel, ChannelFeed, ColumnLayout, Kind, Plan
 from tocsin.forecaster.features.rings import Rings
 from tocsin.forecaster.trend.resample import FROZEN_MS, FROZEN_SAMPLES
 
@@ -28,7 +28,7 @@ class Parts:
     liveness: Liveness
     thermal: Thermal
     happenings: Happenings
-    roster: Roster = field(default_factory=Roster)
+    roster: GpuRoster = field(default_factory=GpuRoster)
     installed_ms: dict[str, int] = field(default_factory=dict)
 
 
@@ -68,7 +68,7 @@ class Intake:
         arrays.add("reset_ms", (), np.int64, NOT_YET)
         arrays.add("resets", (), np.int64)
 
-    def take(self, layout: Layout, values: Floats, gpus: Rows, at_ms: Rows) -> None:
+    def take(self, layout: ColumnLayout, values: Floats, gpus: Rows, at_ms: Rows) -> None:
         """Take in readings `values` float64[k, n] of `gpus` [n]."""
         last = self._arrays["last"]
         where = np.ix_(layout.keys, gpus)
@@ -85,7 +85,9 @@ class Intake:
                 found[feed.place] = self._gauge(feed, values, loaded, gpus)
         self._add(found, gpus)
 
-    def _growth(self, layout: Layout, values: Floats, before: Floats, here: Bools, gpus: Rows, at_ms: Rows) -> Floats:
+    def _growth(
+        self, layout: ColumnLayout, values: Floats, before: Floats, here: Bools, gpus: Rows, at_ms: Rows
+    ) -> Floats:
         """float64[k, n]: growth of the counters, NaN of everything else and where nothing was known before."""
         growth = np.full(values.shape, np.nan)
         rows = layout.counters
@@ -98,7 +100,7 @@ class Intake:
             self._arrays["resets"][gpus[reset]] += 1
         return growth
 
-    def _gauge(self, feed: Feed, values: Floats, loaded: Bools, gpus: Rows) -> Floats:
+    def _gauge(self, feed: ChannelFeed, values: Floats, loaded: Bools, gpus: Rows) -> Floats:
         channel = feed.channel
         value = _first(values, feed.any_of, channel)
         if feed.over.size:
@@ -126,14 +128,14 @@ class Intake:
         return np.asarray(np.fmax.reduce(levels) / channel.scale)
 
 
-def _loaded(layout: Layout, values: Floats) -> Bools:
+def _loaded(layout: ColumnLayout, values: Floats) -> Bools:
     """Where the GPU works, as far as it says."""
     if layout.load < 0:
         return np.ones(values.shape[1], np.bool_)
     return np.asarray(values[layout.load] >= BUSY)
 
 
-def _counter(feed: Feed, growth: Floats) -> Floats:
+def _counter(feed: ChannelFeed, growth: Floats) -> Floats:
     """Largest growth that one of the ways shows, NaN where none is known."""
     found = [_sum(growth, way) for way in feed.any_of]
     return np.asarray(np.fmax.reduce(found) / feed.channel.scale)
@@ -190,7 +192,7 @@ class Liveness:
         arrays.add("frozen", (), np.bool_)
         arrays.add("family_ms", (len(FAMILIES),), np.int64, NOT_YET)
 
-    def take(self, layout: Layout, values: Floats, gpus: Rows, at_ms: Ints) -> Bools:
+    def take(self, layout: ColumnLayout, values: Floats, gpus: Rows, at_ms: Ints) -> Bools:
         """Take in readings `values` float64[k, n]; which of them are frozen."""
         moved, repeated = self._compare(layout, values, gpus)
         arrays = self._arrays
@@ -204,7 +206,7 @@ class Liveness:
             arrays["family_ms"][family, gpus[here]] = at_ms[here]
         return frozen
 
-    def _compare(self, layout: Layout, values: Floats, gpus: Rows) -> tuple[Bools, Bools]:
+    def _compare(self, layout: ColumnLayout, values: Floats, gpus: Rows) -> tuple[Bools, Bools]:
         """Which readings differ from what was seen before, and which only repeat it."""
         moved = np.zeros(gpus.size, np.bool_)
         repeated = np.zeros(gpus.size, np.bool_)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tocsin.domain.identity import Gpu
+from tocsin.domain.reading import Gpu
 from tocsin.forecaster.features.arrays import Floats, Ints
 
 LEAST = 4
@@ -25,7 +25,7 @@ SERIAL_DIGITS = 7
 NOBODY = -1
 
 
-class Roster:
+class GpuRoster:
     """Numbers for what GPUs share; int64[g] each, `NOBODY` where it is not known."""
 
     def __init__(self) -> None:

@@ -217,7 +217,7 @@ LOAD = "gpu_utilization_ratio"
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class ChannelFeed:
     """A channel with the rows of the value table (metric, reading) that it reads; `place` is its row among the
     channels."""
 
@@ -228,7 +228,7 @@ class Feed:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ColumnLayout:
     """`columns` of a table are used; they fill the rows `keys` of what is remembered of all keys of the plan.
 
     `counters`, `lively` and `families` are places among `columns`, of lively ones with their number in `LIVELY`.
@@ -239,7 +239,7 @@ class Layout:
     counters: Rows
     lively: tuple[tuple[int, int], ...]
     families: tuple[tuple[int, Rows], ...]
-    feeds: tuple[Feed, ...]
+    feeds: tuple[ChannelFeed, ...]
     load: int
 
 
@@ -247,7 +247,7 @@ def _rows(numbers: list[int]) -> Rows:
     return np.array(numbers, dtype=np.intp)
 
 
-def layout(plan: Plan, keys: Mapping[str, int], columns: Mapping[str, int]) -> Layout:
+def layout(plan: Plan, keys: Mapping[str, int], columns: Mapping[str, int]) -> ColumnLayout:
     """The layout for a table with `columns`, a name to its place; `keys` numbers what is remembered."""
     used = [name for name in keys if name in columns]
     place = {name: number for number, name in enumerate(used)}
@@ -258,7 +258,7 @@ def layout(plan: Plan, keys: Mapping[str, int], columns: Mapping[str, int]) -> L
         members = [place[name] for name, spec in specs.items() if spec and spec.family == family and not spec.static]
         if members:
             families.append((number, _rows(members)))
-    return Layout(
+    return ColumnLayout(
         _rows([columns[name] for name in used]),
         _rows([keys[name] for name in used]),
         _rows([place[name] for name in used if kinds.get(name) is Kind.COUNTER]),
@@ -269,7 +269,7 @@ def layout(plan: Plan, keys: Mapping[str, int], columns: Mapping[str, int]) -> L
     )
 
 
-def _feeds(plan: Plan, keys: Mapping[str, int], place: Mapping[str, int]) -> list[Feed]:
+def _feeds(plan: Plan, keys: Mapping[str, int], place: Mapping[str, int]) -> list[ChannelFeed]:
     found = []
     names = plan.names
     for channel in plan.channels:
@@ -278,7 +278,7 @@ def _feeds(plan: Plan, keys: Mapping[str, int], place: Mapping[str, int]) -> lis
         # What a value is divided by may come seldom, so it is taken from what is remembered.
         over = _rows([keys[key] for key in channel.over])
         if ways:
-            found.append(Feed(names.index(channel.name), channel, ways, over))
+            found.append(ChannelFeed(names.index(channel.name), channel, ways, over))
     return found
 
 

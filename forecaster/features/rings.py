@@ -17,7 +17,7 @@ from tocsin.forecaster.features.plan import Kind, Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class StepSpan:
     """Sums of a window: `total` float64[c, g] of the values (of a peak: the largest), `steps` float64[c, g] how many
     fine steps had one."""
 
@@ -130,11 +130,11 @@ class Rings:
 
     # ------------------------------------------------------------------ windows
 
-    def spans(self, now_ms: int) -> list[Span]:
+    def spans(self, now_ms: int) -> list[StepSpan]:
         """The sums of each window of the plan that ends at `now_ms`, which lies in the step in progress."""
         self.settle()
         ends = [now_ms - window for window in self._plan.windows_ms]
-        found: list[Span] = []
+        found: list[StepSpan] = []
         inner, first = self._nothing(), self.step + 1
         for start_ms in ends:
             oldest = max(self.oldest, 0)
@@ -149,14 +149,14 @@ class Rings:
             found.append(part)
         return found
 
-    def _with_part(self, inner: Span, edge: int, start_ms: int) -> Span:
+    def _with_part(self, inner: StepSpan, edge: int, start_ms: int) -> StepSpan:
         """`inner` and the share of the step before `edge` that lies after `start_ms`."""
         share = edge - start_ms / self._plan.step_ms
         if share <= 0 or edge - 1 <= self.step - self.fine:
             return inner
         return self._join(inner, self._window(edge - 1, edge - 1), share)
 
-    def _behind(self, inner: Span, first: int, start_ms: int) -> tuple[Span, int, Span]:
+    def _behind(self, inner: StepSpan, first: int, start_ms: int) -> tuple[StepSpan, int, StepSpan]:
         """Go on into the coarse grid. `first` is a fine step at which a coarse one begins."""
         edge = -(-start_ms // self._plan.coarse_ms)
         for number in range(first // self.per_coarse - 1, edge - 1, -1):
@@ -165,18 +165,18 @@ class Rings:
         whole = inner if share <= 0 else self._join(inner, self._coarse(edge - 1), share)
         return inner, min(first, edge * self.per_coarse), whole
 
-    def _coarse(self, number: int) -> Span:
+    def _coarse(self, number: int) -> StepSpan:
         place = number % self.coarse
         steps = self._arrays["coarse_steps"][place].astype(np.float64)
         total = self._arrays["coarse"][place].astype(np.float64)
         total[self._means] *= steps[self._means]
-        return Span(total, steps)
+        return StepSpan(total, steps)
 
-    def _nothing(self) -> Span:
+    def _nothing(self) -> StepSpan:
         shape = self._arrays["sum"].shape
-        return Span(np.zeros(shape), np.zeros(shape))
+        return StepSpan(np.zeros(shape), np.zeros(shape))
 
-    def _window(self, first: int, last: int) -> Span:
+    def _window(self, first: int, last: int) -> StepSpan:
         """Sums of fine steps `first` to `last`."""
         pieces = [self._piece(start, end) for start, end in self._places(first, last)]
         if not pieces:
@@ -197,17 +197,17 @@ class Rings:
             return [(start, start + length)]
         return [(start, self.fine), (0, wrapped)]
 
-    def _piece(self, start: int, end: int) -> Span:
+    def _piece(self, start: int, end: int) -> StepSpan:
         values, here = self._arrays["fine"][start:end], self._arrays["fine_here"][start:end]
         total = np.empty(values.shape[1:])
         cut = self._peaks.start
         total[:cut] = values[:, :cut].sum(axis=0, dtype=np.float64)
         total[cut:] = values[:, cut:].max(axis=0)
-        return Span(total, here.sum(axis=0, dtype=np.uint16).astype(np.float64))
+        return StepSpan(total, here.sum(axis=0, dtype=np.uint16).astype(np.float64))
 
-    def _join(self, one: Span, other: Span, share: float = 1.0) -> Span:
+    def _join(self, one: StepSpan, other: StepSpan, share: float = 1.0) -> StepSpan:
         """`one` and `share` of `other`; a peak counts whole."""
         total = one.total + share * other.total
         np.maximum(one.total[self._peaks], other.total[self._peaks], out=total[self._peaks])
         steps = one.steps + share * other.steps
-        return Span(total, steps)
+        return StepSpan(total, steps)

@@ -14,7 +14,7 @@ from tocsin.forecaster.features.arrays import NOT_YET, Floats, Ints, Singles
 from tocsin.forecaster.features.onsets import EVENT_CLASSES, FAULT_CLASSES
 from tocsin.forecaster.features.parts import Parts, burst, hours_since, parts_of
 from tocsin.forecaster.features.plan import FAMILIES, FROZEN, HARDWARE_EVENTS, OTHER_EVENTS, REPORTED, Kind, Plan
-from tocsin.forecaster.features.rings import Span
+from tocsin.forecaster.features.rings import StepSpan
 
 Column = tuple[str, Floats]
 DECAYS = ("recent", "inclined")
@@ -83,7 +83,7 @@ def _labels(plan: Plan) -> list[str]:
     return [span_name(window) for window in plan.windows_ms]
 
 
-def _counters(parts: Parts, spans: list[Span]) -> Iterator[Column]:
+def _counters(parts: Parts, spans: list[StepSpan]) -> Iterator[Column]:
     plan, names = parts.plan, parts.plan.names
     day = max((place for place, window in enumerate(plan.windows_ms) if window <= DAY), default=0)
     quick, slow = min(1, len(spans) - 1), max(0, len(spans) - 2)
@@ -101,17 +101,17 @@ def _counters(parts: Parts, spans: list[Span]) -> Iterator[Column]:
             yield f"{name}.{label}", np.log1p(span.total[names.index(name)])
 
 
-def _grown(span: Span, place: int) -> Floats:
+def _grown(span: StepSpan, place: int) -> Floats:
     return np.asarray(np.where(span.steps[place] > 0, np.log1p(span.total[place]), np.nan))
 
 
-def _rate(plan: Plan, span: Span, place: int) -> Floats:
+def _rate(plan: Plan, span: StepSpan, place: int) -> Floats:
     """log(1 + growth per hour that was watched)."""
     hours = span.steps[place] * (plan.step_ms / HOUR)
     return np.asarray(np.where(hours > 0, np.log1p(span.total[place] / np.where(hours > 0, hours, 1.0)), np.nan))
 
 
-def _means(parts: Parts, spans: list[Span]) -> Iterator[Column]:
+def _means(parts: Parts, spans: list[StepSpan]) -> Iterator[Column]:
     plan, names = parts.plan, parts.plan.names
     means = [span.mean() for span in spans]
     newest, here = parts.rings.values(parts.rings.step)
@@ -125,7 +125,7 @@ def _means(parts: Parts, spans: list[Span]) -> Iterator[Column]:
             yield f"{channel.name}.{label}", level - mean[place]
 
 
-def _peaks(parts: Parts, spans: list[Span]) -> Iterator[Column]:
+def _peaks(parts: Parts, spans: list[StepSpan]) -> Iterator[Column]:
     plan, names = parts.plan, parts.plan.names
     for channel in plan.of(Kind.PEAK):
         place = names.index(channel.name)
@@ -133,7 +133,7 @@ def _peaks(parts: Parts, spans: list[Span]) -> Iterator[Column]:
             yield f"{channel.name}.{label}", np.where(span.steps[place] > 0, span.total[place], np.nan)
 
 
-def _shares(parts: Parts, spans: list[Span], now_ms: int) -> Iterator[Column]:
+def _shares(parts: Parts, spans: list[StepSpan], now_ms: int) -> Iterator[Column]:
     """Share of a window's steps in which anything was read, and in which it was frozen, since the first reading."""
     plan = parts.plan
     first_ms = parts.arrays["first_ms"]
@@ -202,7 +202,7 @@ LEAST_RESISTANCE = 0.002
 """The same of thermal resistance, in kelvin per watt: 1.4 K at 700 W (own choice)."""
 
 
-def heat(parts: Parts, newest: Span) -> Iterator[Column]:
+def heat(parts: Parts, newest: StepSpan) -> Iterator[Column]:
     """Thermal resistance now and usually, and how much hotter the GPU is than usual at the power that it draws."""
     slope, inlet = parts.thermal.lines()
     yield "thermal.resistance", slope[0]
@@ -217,7 +217,7 @@ def heat(parts: Parts, newest: Span) -> Iterator[Column]:
     yield "thermal.vs_slot", peers.score(slope[0], peers.groups(parts.roster.slot), LEAST_RESISTANCE)
 
 
-def against_peers(parts: Parts, spans: list[Span]) -> Iterator[Column]:
+def against_peers(parts: Parts, spans: list[StepSpan]) -> Iterator[Column]:
     """Values less the median of peers at equal load, and errors of a day in standard deviations of the model."""
     roster = parts.roster
     level = spans[0].mean()

@@ -16,12 +16,11 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event
-from tocsin.domain.identity import Gpu
 from tocsin.domain.progress import work
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.features.builder import FeatureBuilder, shown_values
 from tocsin.forecaster.features.examples import NEVER, Codes, Examples, HeldSequences, Ints, Mask, Singles
-from tocsin.forecaster.features.feed import Condenser, Source, chunk_of, jobs_of
+from tocsin.forecaster.features.feed import ColumnSource, Condenser, chunk_of, jobs_of
 from tocsin.forecaster.features.onsets import GAP_MS, QUIET_MS, Onset, label, onsets_of
 from tocsin.forecaster.features.plan import OWN_CHANNELS, Plan
 from tocsin.forecaster.features.rings import Rings
@@ -57,7 +56,7 @@ class Rules:
 
 
 @dataclass(slots=True)
-class Part:
+class StepData:
     """What falls into one step: `columns` sorted by instant, `events`, and the job on each GPU where it is known."""
 
     columns: Columns | None = None
@@ -67,7 +66,7 @@ class Part:
 
 
 def examples_from(
-    source: Source | Iterable[Batch],
+    source: ColumnSource | Iterable[Batch],
     gpus: Sequence[Gpu],
     span: Span,
     plan: Plan | None = None,
@@ -100,7 +99,7 @@ def examples_from(
     return walk.examples(found, rules)
 
 
-def store_parts(source: Source, plan: Plan, span: Span, gpus: int) -> Iterator[tuple[int, Part]]:
+def store_parts(source: ColumnSource, plan: Plan, span: Span, gpus: int) -> Iterator[tuple[int, StepData]]:
     """Steps with what a store of so many GPUs has of them."""
     begin = (span.start_ms - max(plan.windows_ms)) // plan.step_ms * plan.step_ms
     width = chunk_of(plan, gpus)
@@ -112,17 +111,17 @@ def store_parts(source: Source, plan: Plan, span: Span, gpus: int) -> Iterator[t
         yield from _split(columns, events, plan)
 
 
-def _split(columns: Columns, events: Sequence[Event], plan: Plan) -> Iterator[tuple[int, Part]]:
+def _split(columns: Columns, events: Sequence[Event], plan: Plan) -> Iterator[tuple[int, StepData]]:
     steps = (columns.at_ms - 1) // plan.step_ms
     of_event = [(event.at_ms - 1) // plan.step_ms for event in events]
     for step in sorted({*np.unique(steps).tolist(), *of_event}):
         first, last = np.searchsorted(steps, [step, step + 1])
         rows = slice(int(first), int(last))
         cut = Columns(columns.gpus, columns.metrics, columns.gpu[rows], columns.at_ms[rows], columns.values[rows])
-        yield step, Part(cut, [event for event, own in zip(events, of_event, strict=True) if own == step])
+        yield step, StepData(cut, [event for event, own in zip(events, of_event, strict=True) if own == step])
 
 
-def batch_parts(batches: Iterable[Batch], plan: Plan) -> Iterator[tuple[int, Part]]:
+def batch_parts(batches: Iterable[Batch], plan: Plan) -> Iterator[tuple[int, StepData]]:
     """Steps with what falls into them; batches come in the order of time."""
     condenser = Condenser(plan)
     held: list[Batch] = []
@@ -145,11 +144,11 @@ def _step_of(batch: Batch, plan: Plan) -> int | None:
     return None if newest is None else (newest - 1) // plan.step_ms
 
 
-def _joined(batches: Sequence[Batch], condenser: Condenser) -> Part:
+def _joined(batches: Sequence[Batch], condenser: Condenser) -> StepData:
     readings: list[Reading] = [reading for batch in batches for reading in batch.readings]
     events = [event for batch in batches for event in batch.events]
     gpus = list({reading.gpu.uuid: reading.gpu for reading in readings}.values())
-    return Part(condenser.columns(readings), events, gpus, jobs_of(readings))
+    return StepData(condenser.columns(readings), events, gpus, jobs_of(readings))
 
 
 @dataclass(slots=True)
@@ -181,7 +180,7 @@ class Walk:
         self._blocks: list[_Block] = []
         self._step: int | None = None
 
-    def take(self, step: int, part: Part) -> None:
+    def take(self, step: int, part: StepData) -> None:
         """The next step that has anything; those between had nothing."""
         if self._step is not None:
             for between in range(self._step + 1, step):

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from tocsin.forecaster.features.examples import Floats, Mask
-from tocsin.forecaster.hazard.rows import Rows
+from tocsin.forecaster.hazard.rows import LearningRows
 
 SLOPE_SPREAD = 1.0
 """Standard deviation of the prior of log s around the slope that the score has by itself: own choice."""
@@ -47,7 +47,7 @@ def from_arrays(arrays: dict[str, Floats]) -> Curves:
     return Curves(arrays["curve"][0], arrays["curve"][1], low, high)
 
 
-def at_risk(rows: Rows, start_ms: int, end_ms: int) -> tuple[Mask, Mask]:
+def at_risk(rows: LearningRows, start_ms: int, end_ms: int) -> tuple[Mask, Mask]:
     """Whether an onset falls in (at + start, at + end], and whether the row counts for that interval: none before,
     and known. Also here the tail of the observation is left out."""
     after = rows.event_ms - rows.at_ms
@@ -57,7 +57,7 @@ def at_risk(rows: Rows, start_ms: int, end_ms: int) -> tuple[Mask, Mask]:
     return onset, ~early & known & (rows.at_ms + end_ms <= rows.end_ms)
 
 
-def fit_curves(risk: Floats, rows: Rows, horizons_ms: tuple[int, ...]) -> Curves:
+def fit_curves(risk: Floats, rows: LearningRows, horizons_ms: tuple[int, ...]) -> Curves:
     """One curve for each interval between 0 and the horizons.
 
     `risk` should be of models that did not learn from the row, or the probabilities come out too sure. An interval

@@ -15,7 +15,7 @@ from tocsin.forecaster.hazard.scorer import Common, NotEnoughData
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class LearningRows:
     """Rows to learn from: `x` float32[n, f], NaN where missing, the other arrays [n]. `onset` says whether an onset
     falls within the longest horizon, `end_ms` is the last instant that any device was observed."""
 
@@ -74,11 +74,11 @@ def usable(examples: Examples, settings: Common) -> Ints:
     return np.flatnonzero(known & ~too_short(examples, settings) & (examples.weight > 0))
 
 
-def known_rows(examples: Examples, names: tuple[str, ...], settings: Common) -> Rows:
+def known_rows(examples: Examples, names: tuple[str, ...], settings: Common) -> LearningRows:
     """The usable rows with the features `names`."""
     onset, _ = examples.label(settings.horizons_ms[-1])
     chosen = usable(examples, settings)
-    return Rows(
+    return LearningRows(
         x=aligned(examples, names)[chosen],
         onset=onset[chosen],
         weight=examples.weight[chosen],
@@ -91,13 +91,13 @@ def known_rows(examples: Examples, names: tuple[str, ...], settings: Common) -> 
     )
 
 
-def onsets(rows: Rows) -> int:
+def onsets(rows: LearningRows) -> int:
     """Different onsets within the longest horizon."""
     pairs = np.stack([rows.device[rows.onset].astype(np.int64), rows.event_ms[rows.onset]], axis=1)
     return len(np.unique(pairs, axis=0))
 
 
-def require(name: str, rows: Rows, settings: Common) -> None:
+def require(name: str, rows: LearningRows, settings: Common) -> None:
     """Raises NotEnoughData where too few onsets or no quiet row is there to learn from."""
     found = onsets(rows)
     if found < settings.min_onsets:
@@ -107,7 +107,7 @@ def require(name: str, rows: Rows, settings: Common) -> None:
         raise NotEnoughData(f"{name}: an onset follows each of {len(rows)} rows, rows without one are needed")
 
 
-def device_folds(rows: Rows, folds: int, seed: int) -> Ints:
+def device_folds(rows: LearningRows, folds: int, seed: int) -> Ints:
     """int64[n]: a fold for each row, the same for all rows of a device; devices with an onset are dealt evenly.
 
     With fewer than `folds` devices that had an onset there are only as many folds, but at least two.

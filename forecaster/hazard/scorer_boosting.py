@@ -11,7 +11,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.features.examples import Examples, Floats, Ints, Mask, Singles
-from tocsin.forecaster.hazard.rows import Rows, balanced, device_folds
+from tocsin.forecaster.hazard.rows import LearningRows, balanced, device_folds
 from tocsin.forecaster.hazard.scorer import Common, State, make
 from tocsin.forecaster.hazard.tabular import Arrays, TabularScorer
 
@@ -56,7 +56,7 @@ class BoostingScorer(TabularScorer[Settings]):
         self._usual = np.zeros(0, np.float32)
         self._models: list[HistGradientBoostingClassifier] = []
 
-    def _learn(self, rows: Rows) -> Floats:
+    def _learn(self, rows: LearningRows) -> Floats:
         self._columns = np.flatnonzero(_varies(rows.x))
         self._models = []
         self._edges = edges(rows.x[:, self._columns])

@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.features.examples import Examples, Floats, Ints, Mask, Singles
-from tocsin.forecaster.hazard.rows import Preparation, Rows, balanced, device_folds, from_arrays, prepare, thin
+from tocsin.forecaster.hazard.rows import LearningRows, Preparation, balanced, device_folds, from_arrays, prepare, thin
 from tocsin.forecaster.hazard.scorer import Common, State, make
 from tocsin.forecaster.hazard.tabular import Arrays, TabularScorer
 
@@ -57,7 +57,7 @@ class HazardScorer(TabularScorer[Settings]):
         self._coefficients = np.zeros(0)
         self.strength = settings.strengths[0]
 
-    def _learn(self, rows: Rows) -> Floats:
+    def _learn(self, rows: LearningRows) -> Floats:
         settings = self.settings
         kept, weight = thin(rows.onset, rows.weight, settings.max_quiet, settings.seed)
         weight = balanced(rows.onset[kept], weight, settings.balance)

@@ -15,7 +15,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.features.examples import Examples, Floats, Mask, Singles
 from tocsin.forecaster.hazard.curves import Curves
-from tocsin.forecaster.hazard.rows import Rows, device_folds, onsets
+from tocsin.forecaster.hazard.rows import LearningRows, device_folds, onsets
 from tocsin.forecaster.hazard.scorer import Common, State, make
 from tocsin.forecaster.hazard.tabular import Arrays, TabularScorer
 
@@ -56,7 +56,7 @@ class RateScorer(TabularScorer[Settings]):
         self._mean = 0.0
         self._correction: HistGradientBoostingRegressor | None = None
 
-    def _learn(self, rows: Rows) -> Floats:
+    def _learn(self, rows: LearningRows) -> Floats:
         rate = self._stated(rows.x)
         known = np.isfinite(rate)
         self._mean = float(np.average(rate[known], weights=rows.weight[known])) if known.any() else 0.0
@@ -72,7 +72,7 @@ class RateScorer(TabularScorer[Settings]):
         self._correction = self._fitted(rows, rate, np.ones_like(known))
         return held_out
 
-    def _fitted(self, rows: Rows, rate: Floats, kept: Mask) -> HistGradientBoostingRegressor:
+    def _fitted(self, rows: LearningRows, rate: Floats, kept: Mask) -> HistGradientBoostingRegressor:
         s = self.settings
         model = HistGradientBoostingRegressor(
             loss="poisson", learning_rate=s.learning_rate, max_iter=s.max_iter, max_leaf_nodes=s.max_leaf_nodes,
@@ -91,7 +91,7 @@ class RateScorer(TabularScorer[Settings]):
             return np.zeros(0)
         return np.asarray(np.log(np.maximum(model.predict(self._beside(x)), LEAST_FACTOR)), np.float64)
 
-    def _fit_curves(self, risk: Floats, rows: Rows) -> Curves:
+    def _fit_curves(self, risk: Floats, rows: LearningRows) -> Curves:
         return replace(super()._fit_curves(risk, rows), low=-np.inf, high=np.inf)
 
     def _stated(self, x: Singles) -> Floats:

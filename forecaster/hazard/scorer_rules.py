@@ -16,7 +16,7 @@ from tocsin.domain.clock import DAY
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.features.examples import Examples, Floats, Mask
 from tocsin.forecaster.hazard.curves import Curves, fit_curves
-from tocsin.forecaster.hazard.rows import Rows, known_rows, onsets, usable
+from tocsin.forecaster.hazard.rows import LearningRows, known_rows, onsets, usable
 from tocsin.forecaster.hazard.scorer import Common, State, make
 from tocsin.forecaster.hazard.tabular import Arrays, RiskScorer
 
@@ -104,7 +104,7 @@ class RulesScorer(RiskScorer[Settings]):
         self._table = np.asarray(state.arrays["table"], np.float64)
 
 
-def base_rates(points: Floats, rows: Rows) -> Floats:
+def base_rates(points: Floats, rows: LearningRows) -> Floats:
     """float64[2, k]: a rising table from points to the log-odds of an onset within the longest horizon.
 
     Each number of points has the rate that was seen, drawn to the mean rate by as much exposure as one onset takes.

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.forecaster.features.examples import Examples, Floats, Singles
 from tocsin.forecaster.hazard.curves import Curves, fit_curves, from_arrays
-from tocsin.forecaster.hazard.rows import Rows, aligned, chosen_names, known_rows, require, too_short
+from tocsin.forecaster.hazard.rows import LearningRows, aligned, chosen_names, known_rows, require, too_short
 from tocsin.forecaster.hazard.scorer import Json, SettingsT, State, as_json
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]
@@ -94,14 +94,14 @@ class TabularScorer(RiskScorer[SettingsT]):
     def _aligned(self, examples: Examples) -> Singles:
         return aligned(examples, self._names)
 
-    def _require(self, rows: Rows) -> None:
+    def _require(self, rows: LearningRows) -> None:
         require(self.name, rows, self.settings)
 
-    def _fit_curves(self, risk: Floats, rows: Rows) -> Curves:
+    def _fit_curves(self, risk: Floats, rows: LearningRows) -> Curves:
         return fit_curves(risk, rows, self.horizons_ms)
 
     @abstractmethod
-    def _learn(self, rows: Rows) -> Floats:
+    def _learn(self, rows: LearningRows) -> Floats:
         """Fit, and give the risk of each row, wherever possible from a model that did not learn from its device."""
 
 

@@ -17,7 +17,7 @@ from tocsin.domain.errors import Conflict, InputError
 from tocsin.forecaster.features.examples import Codes, Examples, Floats, Ints, Mask, Singles
 from tocsin.forecaster.hazard.calibration import Ranks, rank_table
 from tocsin.forecaster.hazard.curves import Curves
-from tocsin.forecaster.hazard.rows import Rows, onsets
+from tocsin.forecaster.hazard.rows import LearningRows, onsets
 from tocsin.forecaster.hazard.scorer import Common, NotEnoughData, State
 from tocsin.forecaster.hazard.tabular import Arrays, TabularScorer
 
@@ -52,12 +52,12 @@ class UnseenScorer(TabularScorer[UnseenT]):
         super().__init__(settings)
         self._ranks: Ranks | None = None
 
-    def _require(self, rows: Rows) -> None:
+    def _require(self, rows: LearningRows) -> None:
         quiet = int((~rows.onset).sum())
         if quiet < self.settings.min_rows:
             raise NotEnoughData(f"{self.name}: {quiet} rows without an onset, {self.settings.min_rows} needed")
 
-    def _learn(self, rows: Rows) -> Floats:
+    def _learn(self, rows: LearningRows) -> Floats:
         """Half of the devices for the ranks of the other half and the reverse; then all for the model that stays."""
         company = companies(rows.group, rows.at_ms)
         devices, of_row = np.unique(rows.device, return_inverse=True)
@@ -75,7 +75,7 @@ class UnseenScorer(TabularScorer[UnseenT]):
     def _thinned(self, x: Singles) -> Singles:
         return x[:: max(1, -(-len(x) // self.settings.max_rows))]
 
-    def _fit_curves(self, risk: Floats, rows: Rows) -> Curves:
+    def _fit_curves(self, risk: Floats, rows: LearningRows) -> Curves:
         if onsets(rows) >= self.settings.min_onsets:
             return super()._fit_curves(risk, rows)
         return prior_curves(risk, self.horizons_ms, self.settings.prior_per_day)

@@ -26,7 +26,7 @@ _LEAST = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class FeatureReference:
     """How features were spread in training: `edges` float64[f, BINS - 1], `share` float64[f, BINS + 1], the last column
     for missing values. `least_history_ms` is the shortest past of any row there: of a GPU with a shorter one, features
     of long windows must differ."""
@@ -37,7 +37,7 @@ class Reference:
     least_history_ms: int = 0
 
     @classmethod
-    def of(cls, examples: Examples) -> Reference:
+    def of(cls, examples: Examples) -> FeatureReference:
         """The spread of the features of `examples`."""
         levels = np.linspace(0, 1, BINS + 1)[1:-1]
         edges = np.zeros((len(examples.names), BINS - 1))
@@ -66,7 +66,7 @@ class Reference:
         save_file({"edges": self.edges, "share": self.share}, path, words)
 
     @classmethod
-    def load(cls, path: Path) -> Reference:
+    def load(cls, path: Path) -> FeatureReference:
         """Inverse of `save`. Raises InputError for a file that is none."""
         try:
             arrays = load_file(path)
@@ -105,7 +105,7 @@ class Shift:
         return self.gpus >= LEAST_GPUS and self.share >= ALARM_SHARE
 
 
-def feature_shift(reference: Reference, now: Examples) -> Shift:
+def feature_shift(reference: FeatureReference, now: Examples) -> Shift:
     """How far the features of `now` have moved from training, over the GPUs with as long a past as those there."""
     now = now.take(now.history_ms >= reference.least_history_ms)
     found = reference.shift(now.names, now.features)

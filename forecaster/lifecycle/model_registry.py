@@ -18,7 +18,7 @@ from tocsin.forecaster.hazard import artefact
 from tocsin.forecaster.hazard.artefact import Card
 from tocsin.forecaster.hazard.scorer import Scorer
 from tocsin.forecaster.lifecycle.cases import CaseRecord
-from tocsin.forecaster.lifecycle.drift import Reference
+from tocsin.forecaster.lifecycle.drift import FeatureReference
 from tocsin.forecaster.lifecycle.fault_kinds import FaultKinds
 
 MODEL, SERVICE = "model", "service.json"
@@ -38,14 +38,14 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
-class Shelved:
+class ModelVersion:
     """A version as it is loaded: scorer, card, past cases, the spread of features, and the classes of faults."""
 
     version: str
     scorer: Scorer
     card: Card
     cases: CaseRecord | None
-    reference: Reference | None = None
+    reference: FeatureReference | None = None
     kinds: FaultKinds | None = None
 
 
@@ -93,16 +93,16 @@ class ModelRegistry:
         """What a version says of itself. Raises InputError for a damaged one."""
         return artefact.read_card(self.place(version) / MODEL)
 
-    def load(self, version: str) -> Shelved:
+    def load(self, version: str) -> ModelVersion:
         """A version ready to score. Raises InputError for a damaged one."""
         place = self.place(version)
         scorer, card = artefact.load(place / MODEL)
         cases = CaseRecord.load(place / CASES) if (place / CASES).exists() else None
-        reference = Reference.load(place / REFERENCE) if (place / REFERENCE).exists() else None
+        reference = FeatureReference.load(place / REFERENCE) if (place / REFERENCE).exists() else None
         kinds = FaultKinds.load(place / KINDS) if (place / KINDS).exists() else None
-        return Shelved(version, scorer, card, cases, reference, kinds)
+        return ModelVersion(version, scorer, card, cases, reference, kinds)
 
-    def add(self, one: Shelved) -> None:
+    def add(self, one: ModelVersion) -> None:
         """Put a version on the shelf. Raises InputError where the name is taken."""
         version = one.version
         if version == PRIOR or (self._folder / version).exists():

@@ -16,17 +16,17 @@ from tocsin.forecaster.evaluation.report import to_json
 from tocsin.forecaster.features.examples import NEVER, Examples, HeldSequences
 from tocsin.forecaster.hazard.artefact import Card
 from tocsin.forecaster.lifecycle.cases import CaseRecord
-from tocsin.forecaster.lifecycle.drift import Reference
+from tocsin.forecaster.lifecycle.drift import FeatureReference
 from tocsin.forecaster.lifecycle.fault_kinds import FaultKinds
-from tocsin.forecaster.lifecycle.model_registry import ModelRegistry, Shelved
-from tocsin.forecaster.lifecycle.trial import LEADING, Recipe, Trial, hold
+from tocsin.forecaster.lifecycle.model_registry import ModelRegistry, ModelVersion
+from tocsin.forecaster.lifecycle.trial import LEADING, Trial, TrialRecipe, hold
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
     """A model ready for the shelf, and the trial that it stood."""
 
-    shelved: Shelved
+    shelved: ModelVersion
     trial: Trial
 
     def put(self, shelf: ModelRegistry) -> None:
@@ -36,11 +36,11 @@ class Trained:
 
 def train(
     examples: Examples,
-    recipe: Recipe,
+    recipe: TrialRecipe,
     version: str,
     now_ms: int,
     provenance: str,
-    incumbent: Shelved | None = None,
+    incumbent: ModelVersion | None = None,
     engine: Engine | None = None,
     *,
     also: Examples | None = None,
@@ -73,7 +73,7 @@ def train(
         notes=trial.because if kinds is None else (*trial.because, kinds.words),
     )
     cases = CaseRecord.of(trial.judged, trial.scores, scorer.horizons_ms[-1], recipe.seed)
-    return Trained(Shelved(version, scorer, card, cases, Reference.of(examples), kinds), trial)
+    return Trained(ModelVersion(version, scorer, card, cases, FeatureReference.of(examples), kinds), trial)
 
 
 def _digest(trial: Trial) -> str:

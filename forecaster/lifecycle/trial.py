@@ -13,12 +13,12 @@ from tocsin.forecaster.evaluation.engine import Engine, Local
 from tocsin.forecaster.evaluation.figures import DRAWS, difference, population, standard
 from tocsin.forecaster.evaluation.ranking import precision_recall
 from tocsin.forecaster.evaluation.reliability import reliability_curve, reliability_table
-from tocsin.forecaster.evaluation.result import Figure, Result, Section, Table
+from tocsin.forecaster.evaluation.result import Figure, ReportSection, ReportTable, Result
 from tocsin.forecaster.evaluation.split import Split, check_instants, walk_forward
 from tocsin.forecaster.features.examples import Examples, Floats
 from tocsin.forecaster.hazard import registry
 from tocsin.forecaster.hazard.scorer import NotEnoughData, Scorer
-from tocsin.forecaster.lifecycle.model_registry import Shelved
+from tocsin.forecaster.lifecycle.model_registry import ModelVersion
 
 RULES, INCUMBENT = "rules", "in service"
 FIGURE = "auprc"
@@ -41,7 +41,7 @@ FEWEST_ONSETS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class TrialRecipe:
     """What is tried: a family with its settings, calibrated on a later slice. `folds` stretches of time are tested in
     turn, each on `devices` parts of the hosts."""
 
@@ -92,7 +92,9 @@ def _rules() -> Scorer:
     return registry.build(RULES)
 
 
-def hold(examples: Examples, recipe: Recipe, incumbent: Shelved | None = None, engine: Engine | None = None) -> Trial:
+def hold(
+    examples: Examples, recipe: TrialRecipe, incumbent: ModelVersion | None = None, engine: Engine | None = None
+) -> Trial:
     """Try `recipe` on `examples`, walking forward over devices and days.
 
     Raises InputError where the rows leak or span too little time, NotEnoughData where no fold has enough onsets.
@@ -119,7 +121,7 @@ def hold(examples: Examples, recipe: Recipe, incumbent: Shelved | None = None, e
     return Trial(wins, (*because, *notes), result, judged, scores[recipe.family])
 
 
-def _splits(examples: Examples, recipe: Recipe, horizon_ms: int) -> list[Split]:
+def _splits(examples: Examples, recipe: TrialRecipe, horizon_ms: int) -> list[Split]:
     parts = max(1, min(recipe.devices, int(np.unique(examples.group).size)))
     slid = walk_forward(examples, recipe.folds, horizon_ms, parts, recipe.seed, group=True)
     found = [split for split in slid if split.train.size and split.test.size]
@@ -147,7 +149,7 @@ def _scores(
     return found
 
 
-def _incumbent(incumbent: Shelved, judged: Examples, horizon_ms: int) -> tuple[Floats, str]:
+def _incumbent(incumbent: ModelVersion, judged: Examples, horizon_ms: int) -> tuple[Floats, str]:
     """Scores of the model in service on what it has not learned from; NaN elsewhere, all over where that is little."""
     fresh = judged.at_ms > incumbent.card.trained_to_ms + horizon_ms
     onset, _ = judged.label(horizon_ms)
@@ -164,7 +166,7 @@ def _incumbent(incumbent: Shelved, judged: Examples, horizon_ms: int) -> tuple[F
 
 
 def _decide(
-    scores: Mapping[str, Floats], judged: Examples, recipe: Recipe, horizon_ms: int
+    scores: Mapping[str, Floats], judged: Examples, recipe: TrialRecipe, horizon_ms: int
 ) -> tuple[bool, list[str], dict[str, Figure]]:
     """Whether the challenger is above every rival by more than the bootstrap noise."""
     mine = scores[recipe.family]
@@ -192,7 +194,7 @@ def _decide(
 def _result(
     scores: Mapping[str, Floats],
     judged: Examples,
-    recipe: Recipe,
+    recipe: TrialRecipe,
     horizon_ms: int,
     margins: Mapping[str, Figure],
     notes: Sequence[str],
@@ -200,12 +202,14 @@ def _result(
     label, _ = judged.label(horizon_ms)
     stated = {name: values for name, values in scores.items() if np.isfinite(values).all()}
     rows = [(name, margin.value, margin.low, margin.high) for name, margin in margins.items()]
-    section = Section(
+    section = ReportSection(
         title=f"Onsets within {horizon_ms / HOUR:g} h, walking forward over days and hosts",
         models=standard(stated, judged, horizon_ms, draws=recipe.draws, seed=recipe.seed),
         population=population(judged, horizon_ms),
         tables=[
-            Table(f"Average precision of {recipe.family} above that of", ("rival", "margin", "low", "high"), rows),
+            ReportTable(
+                f"Average precision of {recipe.family} above that of", ("rival", "margin", "low", "high"), rows
+            ),
             reliability_table(recipe.family, scores[recipe.family], label, judged.weight),
         ],
         curves=[

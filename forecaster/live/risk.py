@@ -12,13 +12,12 @@ import numpy as np
 from tocsin.domain.atomic_file import atomic_file
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import InputError
-from tocsin.domain.finding import Evidence
-from tocsin.domain.identity import Gpu
+from tocsin.domain.finding import Evidence, Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.reading import Gpu
 from tocsin.forecaster.features.builder import FeatureBuilder, restore, save
 from tocsin.forecaster.features.examples import Examples, Floats, Ints
-from tocsin.forecaster.features.feed import Feed
+from tocsin.forecaster.features.feed import StoreFeed
 from tocsin.forecaster.features.plan import Plan
 from tocsin.forecaster.features.walk import examples_now
 from tocsin.forecaster.hazard.artefact import Card
@@ -26,7 +25,7 @@ from tocsin.forecaster.hazard.scorer import short_history
 from tocsin.forecaster.hazard.scorer_calibrated import Calibrated
 from tocsin.forecaster.lifecycle.cases import Likeness
 from tocsin.forecaster.lifecycle.drift import ALARM_SHARE, LEAST_GPUS, Shift, feature_shift
-from tocsin.forecaster.lifecycle.model_registry import ModelRegistry, Shelved
+from tocsin.forecaster.lifecycle.model_registry import ModelRegistry, ModelVersion
 from tocsin.forecaster.live.reasons import Reason, likely_sentence, reasons, unlikely_sentence, why
 from tocsin.forecaster.live.risk_inputs import RiskInputs
 from tocsin.store.factory import open_store
@@ -41,7 +40,7 @@ Split = tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Warned:
+class RiskWarning:
     """What is said of one GPU above the level."""
 
     reasons: tuple[Reason, ...] = ()
@@ -55,7 +54,7 @@ class RiskModel:
     model without calibration never warns, for it has no level.
     """
 
-    def __init__(self, shelved: Shelved, alarm_share: float = 0.001) -> None:
+    def __init__(self, shelved: ModelVersion, alarm_share: float = 0.001) -> None:
         self._shelved = shelved
         self._scorer = shelved.scorer
         self.horizons_ms = shelved.scorer.horizons_ms
@@ -121,18 +120,18 @@ class RiskModel:
         riskiest: Ints = chosen[np.argsort(-scores[chosen, -1], kind="stable")]
         return riskiest
 
-    def _explain(self, fleet: Examples, rows: Ints) -> dict[int, Warned]:
-        told = {int(row): Warned() for row in rows}
+    def _explain(self, fleet: Examples, rows: Ints) -> dict[int, RiskWarning]:
+        told = {int(row): RiskWarning() for row in rows}
         first = rows[:EXPLAINED]
         if first.size:
             found = reasons(self._scorer, fleet, first)
             book = self._shelved.cases
             like = book.like(fleet.take(first)) if book is not None else [None] * first.size
-            told |= {int(row): Warned(tuple(r), one) for row, r, one in zip(first, found, like, strict=True)}
+            told |= {int(row): RiskWarning(tuple(r), one) for row, r, one in zip(first, found, like, strict=True)}
         return told
 
     def _say(
-        self, gpu: Gpu, fleet: Examples, row: int, scores: Floats, split: Split, warned: Warned | None, now_ms: int
+        self, gpu: Gpu, fleet: Examples, row: int, scores: Floats, split: Split, warned: RiskWarning | None, now_ms: int
     ) -> Prediction:
         blank = self._blank(gpu, now_ms)
         where = f"{gpu.host} GPU {'?' if gpu.index is None else gpu.index}"
@@ -182,7 +181,7 @@ def _split(classes: Sequence[str], shares: Floats, chance: float) -> Split:
     return tuple((classes[place], float(chance * shares[place])) for place in order)
 
 
-def _evidence(warned: Warned, now_ms: int) -> tuple[Evidence, ...]:
+def _evidence(warned: RiskWarning, now_ms: int) -> tuple[Evidence, ...]:
     pieces = [Evidence(one.feature, why(one)[0], now_ms, one.weight) for one in warned.reasons]
     like = warned.likeness
     if like is not None:
@@ -192,7 +191,7 @@ def _evidence(warned: Warned, now_ms: int) -> tuple[Evidence, ...]:
     return tuple(pieces)
 
 
-def alarm_level(shelved: Shelved, share: float) -> float:
+def alarm_level(shelved: ModelVersion, share: float) -> float:
     """The probability from which on a GPU is warned of; infinite where the model was not calibrated on quiet rows."""
     scorer = shelved.scorer
     if not isinstance(scorer, Calibrated):
@@ -222,7 +221,7 @@ class RiskWatch:
         self._model: RiskModel | None = None
         self._version: str | None = None
         self._builder: FeatureBuilder | None = None
-        self._feed: Feed | None = None
+        self._feed: StoreFeed | None = None
         self._saved_ms = 0
 
     def predict(self, gpus: Sequence[Gpu], now_ms: int) -> list[Prediction]:
@@ -244,7 +243,7 @@ class RiskWatch:
             self._version = version
         return self._model
 
-    def _up_to_date(self, gpus: Sequence[Gpu], now_ms: int) -> tuple[FeatureBuilder, Feed]:
+    def _up_to_date(self, gpus: Sequence[Gpu], now_ms: int) -> tuple[FeatureBuilder, StoreFeed]:
         if self._builder is None or self._feed is None or self._builder.newest_ms > now_ms:
             # Also where the clock was set back: features of a future that is now to come again are of no use.
             if self._store is None:
@@ -252,7 +251,7 @@ class RiskWatch:
             oldest = now_ms - int(min(self._place.warm_days * DAY, max(self._plan.windows_ms)))
             kept = self._kept(now_ms)
             self._builder, from_ms = kept or (FeatureBuilder(self._plan, gpus), oldest)
-            self._feed = Feed(self._builder, self._store, max(from_ms, oldest), latest=self._store.latest)
+            self._feed = StoreFeed(self._builder, self._store, max(from_ms, oldest), latest=self._store.latest)
             self._saved_ms = now_ms
         self._builder.know(gpus)
         return self._builder, self._feed
@@ -273,7 +272,7 @@ class RiskWatch:
             return None  # the past is in the store: a state that cannot be used costs only the time to read it
         return (builder, fed_ms) if builder.newest_ms <= now_ms else None
 
-    def _save(self, builder: FeatureBuilder, feed: Feed) -> None:
+    def _save(self, builder: FeatureBuilder, feed: StoreFeed) -> None:
         path = self._place.state
         if path is None:
             return

@@ -10,12 +10,12 @@ from concurrent.futures.process import BrokenProcessPool
 
 from tocsin.config.settings import ForecastSettings
 from tocsin.domain.errors import TocsinError, Unavailable
-from tocsin.domain.identity import Gpu
+from tocsin.domain.reading import Gpu
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.live import worker_process
 from tocsin.forecaster.live.risk_inputs import RiskInputs
 from tocsin.forecaster.live.worker_process import Models, Part, Predictions, Work
-from tocsin.forecaster.trend.protocol import History
+from tocsin.forecaster.trend.protocol import GpuHistory
 from tocsin.store.port import Store
 
 CHUNK = 32
@@ -95,7 +95,7 @@ class ForecastWorker:
         self.metrics = self._models.metrics
         self.deaths = 0
 
-    def submit(self, history: Sequence[History], now_ms: int) -> Future[Predictions]:
+    def submit(self, history: Sequence[GpuHistory], now_ms: int) -> Future[Predictions]:
         """Forecast every GPU of `history` as of `now_ms`.
 
         The future ends with the predictions of all models, with Unavailable where the process died or was closed

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from tocsin.config.settings import ForecastSettings
-from tocsin.domain.identity import Gpu
 from tocsin.domain.prediction import Prediction
+from tocsin.domain.reading import Gpu
 from tocsin.forecaster.capacity.capacity import CapacityForecaster, PoolPast
 from tocsin.forecaster.live.risk_inputs import RiskInputs
-from tocsin.forecaster.trend.protocol import Forecaster, History, build_all
+from tocsin.forecaster.trend.protocol import Forecaster, GpuHistory, build_all
 from tocsin.store.port import Store
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Models:
         """Metrics that `predict` looks at."""
         return tuple(dict.fromkeys(metric for model in self._families for metric in model.metrics))
 
-    def predict(self, history: Sequence[History], now_ms: int) -> Predictions:
+    def predict(self, history: Sequence[GpuHistory], now_ms: int) -> Predictions:
         """Ask every family in turn."""
         return [prediction for model in self._families for prediction in model.predict(history, now_ms)]
 

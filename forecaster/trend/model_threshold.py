@@ -12,12 +12,11 @@ import numpy as np
 
 from tocsin.config.settings import ForecastSettings
 from tocsin.domain.clock import DAY, HOUR, MINUTE, to_iso
-from tocsin.domain.finding import Evidence
+from tocsin.domain.finding import Evidence, Subject, SubjectKind
 from tocsin.domain.metrics import METRICS as TABLE
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.subject import Subject, SubjectKind
-from tocsin.forecaster.trend.protocol import Forecaster, History
-from tocsin.forecaster.trend.resample import MAX_POINTS, Floats, Grid, Instants, Mask, frozen, resample, since_reset
+from tocsin.forecaster.trend.protocol import Forecaster, GpuHistory
+from tocsin.forecaster.trend.resample import MAX_POINTS, EvenGrid, Floats, Instants, Mask, frozen, resample, since_reset
 from tocsin.forecaster.trend.smoothing import Smoothed, Trend, fit, look, may_rise
 from tocsin.forecaster.trend.statements import crossing, hours, no_crossing, reached, unknown
 from tocsin.store.port import Series
@@ -196,7 +195,7 @@ class _Past:
 
 @dataclass(frozen=True, slots=True)
 class _Finding:
-    grid: Grid
+    grid: EvenGrid
     trend: Trend
     passage: Passage | None
 
@@ -216,13 +215,13 @@ class ThresholdForecaster:
         self._horizon_ms = int(horizon_hours * HOUR)
         self._coverage = coverage
 
-    def learn(self, history: Sequence[History]) -> None:
+    def learn(self, history: Sequence[GpuHistory]) -> None:
         """Nothing: the whole model is fitted anew for each prediction."""
 
-    def predict(self, history: Sequence[History], now_ms: int) -> list[Prediction]:
+    def predict(self, history: Sequence[GpuHistory], now_ms: int) -> list[Prediction]:
         return [prediction for one in history for prediction in self._gpu(one, now_ms)]
 
-    def _gpu(self, history: History, now_ms: int) -> list[Prediction]:
+    def _gpu(self, history: GpuHistory, now_ms: int) -> list[Prediction]:
         series = history.series
         keep = series.at_ms <= now_ms
         series = replace(series, at_ms=series.at_ms[keep], values=series.values[keep])
@@ -237,7 +236,7 @@ class ThresholdForecaster:
         return made
 
     def _target(
-        self, history: History, target: Target, at_ms: Instants, values: Floats, stuck: Mask, now_ms: int
+        self, history: GpuHistory, target: Target, at_ms: Instants, values: Floats, stuck: Mask, now_ms: int
     ) -> Prediction:
         present = np.flatnonzero(np.isfinite(values))
         blank = self._blank(history, target, now_ms)
@@ -262,7 +261,7 @@ class ThresholdForecaster:
             return unknown(blank, f"samples too uneven for {MIN_POINTS} even steps")
         return self._state(blank, target, found, limit, now_ms)
 
-    def _blank(self, history: History, target: Target, now_ms: int) -> Prediction:
+    def _blank(self, history: GpuHistory, target: Target, now_ms: int) -> Prediction:
         gpu = history.gpu
         return Prediction(
             subject=Subject(SubjectKind.GPU, gpu.uuid, gpu.host, gpu.pool),
@@ -343,7 +342,7 @@ def _examine(past: _Past, limit: float) -> _Finding | None:
     return whole
 
 
-def _reach(grid: Grid) -> int:
+def _reach(grid: EvenGrid) -> int:
     """How far ahead, in milliseconds, the past on `grid` says anything."""
     return grid.span_ms * (REACH_DAY if grid.span_ms >= DAY - 2 * grid.step_ms else REACH)
 
@@ -353,7 +352,7 @@ def _straight(trend: Trend) -> Smoothed:
     return Smoothed(trend.level, trend.slope, 0.0, trend.noise, 0.0)
 
 
-def _instant(grid: Grid, steps: float) -> int:
+def _instant(grid: EvenGrid, steps: float) -> int:
     return grid.end_ms + round(steps * grid.step_ms)
 
 

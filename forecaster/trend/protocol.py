@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tocsin.config.settings import ForecastSettings
-from tocsin.domain.identity import Gpu
 from tocsin.domain.prediction import Prediction
+from tocsin.domain.reading import Gpu
 from tocsin.plugins import Kind, load, plugins
 from tocsin.store.port import Series
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class GpuHistory:
     """The past of one GPU: `series` may have any metrics; one that a model wants and does not find is missing data."""
 
     gpu: Gpu
@@ -33,11 +33,11 @@ class Forecaster(Protocol):
     metrics: tuple[str, ...]
     """Metrics that `predict` looks at."""
 
-    def learn(self, history: Sequence[History]) -> None:
+    def learn(self, history: Sequence[GpuHistory]) -> None:
         """Fit what is shared between GPUs; a model without such a part does nothing."""
         ...
 
-    def predict(self, history: Sequence[History], now_ms: int) -> list[Prediction]:
+    def predict(self, history: Sequence[GpuHistory], now_ms: int) -> list[Prediction]:
         """Statements about each GPU, made at `now_ms`."""
         ...
 

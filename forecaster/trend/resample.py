@@ -29,7 +29,7 @@ _STEPS = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class EvenGrid:
     """Even samples: `values` float64[n] without NaN, the last dated `end_ms`, `step_ms` apart."""
 
     end_ms: int
@@ -75,7 +75,7 @@ def grid_step(at_ms: Instants) -> int:
     return next((step for step in _STEPS if step >= wanted), wanted)
 
 
-def resample(at_ms: Instants, values: Floats) -> Grid:
+def resample(at_ms: Instants, values: Floats) -> EvenGrid:
     """Mean of each step's samples, empty steps bridged by a straight line. Needs two samples or more, without NaN.
 
     Steps are counted back from the last sample, so that the newest are whole, and dated at the mean instant of their
@@ -89,4 +89,4 @@ def resample(at_ms: Instants, values: Floats) -> Grid:
     known = np.flatnonzero(filled)
     lag = round(float(((end - at_ms) - place * step).mean()))
     bridged = np.interp(np.arange(count), known, sums[known] / filled[known])
-    return Grid(end - lag, step, bridged[::-1].copy())
+    return EvenGrid(end - lag, step, bridged[::-1].copy())

@@ -32,7 +32,7 @@ class TooShort(TocsinError):
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class SeasonalOutlook:
     """Paths of the coming hours: `paths` is float64[hours, PATHS], the first row the hour after the last known one.
 
     `season` is the mean course of the coming hours without trend, `weekly` whether the week is in it.
@@ -47,7 +47,7 @@ class Outlook:
         return np.asarray(np.quantile(self.paths, share, axis=1), dtype=np.float64)
 
 
-def outlook(hourly: Floats, hours: int) -> Outlook:
+def outlook(hourly: Floats, hours: int) -> SeasonalOutlook:
     """The next `hours` of `hourly`, float64[n], NaN where an hour is unknown; the same input, the same paths.
 
     Gaps are filled from the hours a day before or after. Raises TooShort.
@@ -61,13 +61,13 @@ def outlook(hourly: Floats, hours: int) -> Outlook:
     filled = _filled(hourly)
     made = _look(filled, hours)
     middle = made.paths.mean(axis=1, keepdims=True)
-    return Outlook(middle + _too_narrow(filled) * (made.paths - middle), made.season, made.weekly)
+    return SeasonalOutlook(middle + _too_narrow(filled) * (made.paths - middle), made.season, made.weekly)
 
 
-def _look(filled: Floats, hours: int) -> Outlook:
+def _look(filled: Floats, hours: int) -> SeasonalOutlook:
     weekly = filled.size >= WEEKS_FOR_WEEK * WEEK_HOURS
     season, rest = _decompose(filled, (DAY_HOURS, WEEK_HOURS) if weekly else (DAY_HOURS,), hours)
-    return Outlook(season[:, None] + _paths(rest, hours), season, weekly)
+    return SeasonalOutlook(season[:, None] + _paths(rest, hours), season, weekly)
 
 
 def _too_narrow(filled: Floats) -> float:

@@ -16,8 +16,7 @@ from pytest_httpserver import HTTPServer
 
 from tocsin.actions.notifications.channel import ChannelDependencies, Message, Phase, build_channel, message_of
 from tocsin.domain.clock import MINUTE, SECOND, Clock, SystemClock
-from tocsin.domain.finding import Severity
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import Severity, Subject, SubjectKind
 from tocsin_testing.notify_world import DECISION, LINKS, channel_settings
 from tocsin_testing.servers import alertmanager
 

@@ -14,8 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from tocsin.collector.exporter import FleetCollector, MetricsServer
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.metrics import METRICS, variant
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Missing, Reading
 from tocsin.telemetry.metrics import OWN_METRICS, OwnMetrics
 from tocsin_testing import needs, servers
 from tocsin_testing.builders import T0, gpu, reading

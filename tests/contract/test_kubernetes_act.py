@@ -21,8 +21,8 @@ from tocsin.client.client import Client
 from tocsin.config.access import ApiSettings, Role, Token
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.errors import InputError
-from tocsin.domain.subject import Subject, SubjectKind
-from tocsin.journal.chain import Entry
+from tocsin.domain.finding import Subject, SubjectKind
+from tocsin.journal.entry import Entry
 from tocsin.journal.journal import Journal
 from tocsin.journal.reader import read_entries
 from tocsin.journal.verify import verify

@@ -10,8 +10,7 @@ import pytest
 
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.decision import Decision
-from tocsin.domain.finding import ActionKind
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Subject, SubjectKind
 from tocsin_testing.action_world import World
 from tocsin_testing.builders import T0
 from tocsin_testing.kube_double import Asked

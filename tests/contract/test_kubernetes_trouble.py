@@ -18,8 +18,7 @@ from tocsin.actions.model.executor import ManagerUnavailable
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.errors import InputError
-from tocsin.domain.finding import ActionKind
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Subject, SubjectKind
 from tocsin_testing.action_world import World
 from tocsin_testing.builders import T0
 from tocsin_testing.kube_double import TOCSIN, Asked, KubeDouble

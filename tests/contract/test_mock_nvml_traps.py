@@ -14,8 +14,7 @@ import tocsin
 from tocsin.collector.nvml.library import PynvmlLibrary
 from tocsin.collector.nvml.source import NvmlSource
 from tocsin.collector.source import NodeIdentity
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading, sanitise
+from tocsin.domain.reading import Missing, Reading, sanitise
 from tocsin_testing.builders import T0
 from tocsin_testing.mock_gpus import ANY_LINK, GIB, MIB, a100, b200, h100, packed_rate, split, t4, vgpu
 from tocsin_testing.mock_nvml import MockFleet, MockGpu

@@ -18,8 +18,7 @@ from tocsin.collector.source import NodeIdentity
 from tocsin.domain.batch import Batch
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Missing, Reading
 from tocsin_testing.builders import T0
 from tocsin_testing.mock_gpus import h100
 from tocsin_testing.mock_nvml import MockFleet

@@ -16,8 +16,7 @@ from tocsin.collector.prometheus_history.http import HistoryClient
 from tocsin.collector.replay.source import read_recording
 from tocsin.domain.clock import HOUR, MINUTE, SystemClock
 from tocsin.domain.errors import InputError
-from tocsin.domain.owner import Owner
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Owner, Reading
 from tocsin.offline.import_history import ImportReport, ImportRequest, import_to_file, import_to_store
 from tocsin.offline.replay import run_replay
 from tocsin.rules.load import load_rules

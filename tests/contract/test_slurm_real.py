@@ -22,9 +22,8 @@ from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.action_parameters import parameters_of
 from tocsin.domain.clock import HOUR, SystemClock
 from tocsin.domain.decision import Decision, DecisionState, Mode
-from tocsin.domain.finding import ActionKind, Category, Finding, Severity
-from tocsin.domain.identity import Gpu
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Category, Finding, Severity, Subject, SubjectKind
+from tocsin.domain.reading import Gpu
 from tocsin_testing.action_world import finding, incident, settings, subject_of
 from tocsin_testing.journal_double import JournalDouble
 from tocsin_testing.slurm_cluster import Cluster, slurm_cluster

@@ -13,7 +13,7 @@ import pytest
 from tocsin.config.settings import StoreKind, StoreSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, MINUTE, SystemClock
-from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Missing
 from tocsin.store.factory import open_store
 from tocsin.store.line_protocol.encode import encode
 from tocsin.store.port import Store, StoreUnavailable

@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, MINUTE
-from tocsin.domain.identity import Gpu
+from tocsin.domain.reading import Gpu
 from tocsin.domain.metrics import variant
 from tocsin.domain.reading import Reading
 from tocsin.store.embedded.store import SqliteStore

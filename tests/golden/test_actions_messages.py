@@ -12,8 +12,7 @@ from tocsin.actions.notifications.delivery import sign
 from tocsin.actions.notifications.webhook import NOTIFIED, REQUESTED, encode
 from tocsin.domain.action_parameters import CordonParameters, DecisionContext
 from tocsin.domain.decision import Decision, Mode
-from tocsin.domain.finding import ActionKind, Category, Severity
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 
 GOLDEN = Path(__file__).parent / "actions"
 

@@ -13,8 +13,7 @@ from tocsin.actions.notifications.channel import Message, Phase, build_channel, 
 from tocsin.actions.notifications.delivery import HttpChannel
 from tocsin.actions.notifications.mail import compose
 from tocsin.actions.notifications.trial import marked_message
-from tocsin.domain.finding import Severity
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import Severity, Subject, SubjectKind
 from tocsin_testing.builders import T0
 from tocsin_testing.notify_world import DECISION, LINKS, channel_settings, means, message
 

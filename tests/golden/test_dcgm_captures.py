@@ -15,7 +15,7 @@ from tocsin.collector.dcgm.dcgmi import discovered, dmon_row, instances, is_head
 from tocsin.collector.dcgm.exporter import read_page
 from tocsin.collector.dcgm.exposition import Heads
 from tocsin.collector.source import NodeIdentity
-from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Missing
 
 DATA = Path(__file__).parents[1] / "data" / "dcgm"
 GOLDEN = Path(__file__).parent / "dcgm"

@@ -9,9 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from tocsin.collector.exporter import FleetCollector
 from tocsin.domain.clock import ManualClock
-from tocsin.domain.identity import Gpu
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Missing, Reading
 from tocsin_testing.builders import T0, gpu
 
 GOLDEN = Path(__file__).parents[1] / "data" / "exporter" / "metrics.prom"

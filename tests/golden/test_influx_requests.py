@@ -11,10 +11,9 @@ from pytest_httpserver import HTTPServer
 
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY
-from tocsin.domain.finding import ActionKind, Category, Finding, Severity
+from tocsin.domain.finding import ActionKind, Category, Finding, Severity, Subject, SubjectKind
 from tocsin.domain.metrics import variant
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.store.influx.flux import FAR_MS
 from tocsin.store.influx.store import InfluxStore, LinesParked
 from tocsin.store.port import StoreRejected, StoreUnavailable

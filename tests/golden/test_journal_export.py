@@ -15,12 +15,10 @@ from tocsin.actions.model.codec import dump_decision, dump_outcome
 from tocsin.cli.main import cli
 from tocsin.domain.clock import MINUTE, ManualClock, to_iso
 from tocsin.domain.decision import Decision, Mode, Outcome, OutcomeStatus
-from tocsin.domain.finding import ActionKind, Category, Severity
-from tocsin.domain.subject import Subject, SubjectKind
-from tocsin.journal.chain import Entry
+from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
+from tocsin.journal.entry import Entry, EntryKind
 from tocsin.journal.export import KINDS, MAX_REMEMBERED, CefLines
 from tocsin.journal.journal import Journal
-from tocsin.journal.kinds import EntryKind
 from tocsin_testing.builders import T0
 
 GOLDEN = Path(__file__).parent / "journal"

@@ -19,8 +19,7 @@ from tocsin.collector.nvml.source import NvmlSource
 from tocsin.collector.source import NodeIdentity
 from tocsin.domain.clock import SECOND, SystemClock
 from tocsin.domain.metrics import METRICS, MetricKind, spec_of
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading, sanitise
+from tocsin.domain.reading import Missing, Reading, sanitise
 from tocsin_testing import capture_gpu, needs
 
 pytestmark = pytest.mark.gpu

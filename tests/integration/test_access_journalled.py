@@ -22,8 +22,7 @@ from tocsin.config.access import Role
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE, ManualClock
-from tocsin.journal.chain import Entry
-from tocsin.journal.kinds import EntryKind
+from tocsin.journal.entry import Entry, EntryKind
 from tocsin.journal.reader import read_entries
 from tocsin.queries.service import BrainService
 from tocsin.runtime.brain.assembly import RunningBrain, open_brain

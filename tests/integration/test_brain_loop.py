@@ -12,10 +12,9 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, MINUTE, ManualClock
 from tocsin.domain.decision import DecisionState, Ruling
 from tocsin.domain.errors import Conflict
-from tocsin.domain.identity import Gpu
-from tocsin.domain.missing import Missing
+from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.reading import Gpu, Missing
 from tocsin.journal.reader import read_entries
 from tocsin.journal.verify import verify
 from tocsin.queries.service import BrainService

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.client.models_now import PeerGroup
+from tocsin.client.models import PeerGroup
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, MINUTE, ManualClock

@@ -10,9 +10,7 @@ from tocsin.actions.planning.facts import NodeState
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE, ManualClock
-from tocsin.domain.identity import Gpu
-from tocsin.domain.owner import Owner
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Owner, Reading
 from tocsin.queries.service import BrainService
 from tocsin.runtime.brain import assembly
 from tocsin.runtime.brain.assembly import open_brain

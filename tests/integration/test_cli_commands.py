@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tocsin.domain.clock import ManualClock
+from tocsin.journal.entry import EntryKind
 from tocsin.journal.journal import Journal
-from tocsin.journal.kinds import EntryKind
 from tocsin_testing.builders import T0
 
 

@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 from tocsin.actions.model.codec import dump_decision, load_decision
 from tocsin.cli.main import cli
 from tocsin.domain.clock import ManualClock
+from tocsin.journal.entry import EntryKind
 from tocsin.journal.journal import Journal
-from tocsin.journal.kinds import EntryKind
 from tocsin.journal.reader import read_entries
 from tocsin.journal.verify import verify
 from tocsin_testing.compat import JOURNALS, expected, fold, unpack

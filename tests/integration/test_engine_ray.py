@@ -12,7 +12,7 @@ from tocsin.domain.errors import InputError, Unavailable
 from tocsin.forecaster.evaluation.engine import Engine, Local, engine
 from tocsin.forecaster.evaluation.forward import Forward, forward
 from tocsin.forecaster.evaluation.report import to_json
-from tocsin.forecaster.lifecycle.trial import Recipe, hold
+from tocsin.forecaster.lifecycle.trial import TrialRecipe, hold
 from tocsin.forecaster.live.reasons import group_of
 from tocsin_testing.announced import fleet
 
@@ -32,7 +32,7 @@ def test_answers_come_in_the_order_of_the_items(workers: Engine) -> None:
 
 def test_a_trial_comes_to_the_same(workers: Engine) -> None:
     examples = fleet(devices=64, days=40)
-    recipe = Recipe(draws=30, folds=2)
+    recipe = TrialRecipe(draws=30, folds=2)
     here, there = hold(examples, recipe), hold(examples, recipe, engine=workers)
     np.testing.assert_allclose(there.scores, here.scores, rtol=1e-9)
     assert there.because == here.because

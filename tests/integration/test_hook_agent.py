@@ -12,8 +12,7 @@ from pytest_httpserver import HTTPServer
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import SystemClock
-from tocsin.domain.identity import Gpu
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Reading
 from tocsin.hook.wire import pack
 from tocsin.runtime.agent.process import Agent
 from tocsin.store.line_protocol.decode import decode

@@ -19,8 +19,8 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.errors import InputError
 from tocsin.journal import files as journal_files
+from tocsin.journal.entry import EntryKind
 from tocsin.journal.journal import Journal
-from tocsin.journal.kinds import EntryKind
 from tocsin.store.embedded.database import MIGRATIONS
 from tocsin.store.embedded.store import SqliteStore
 from tocsin.store.line_protocol.decode import decode

@@ -29,10 +29,8 @@ from tocsin.config.cloud import CloudSettings
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE, SECOND, ManualClock
-from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import spec_of
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading, sanitise
+from tocsin.domain.reading import Gpu, Missing, Reading, sanitise
 from tocsin.hook.wire import VERSION, pack
 from tocsin.plugins import OWN_PACKAGE, Kind, plugins
 from tocsin.runtime.agent.companions import Context, find_companion

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.identity import Gpu
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Reading
 from tocsin.plugins import Kind, plugins
 from tocsin.rules import conditions
 from tocsin.rules.conditions.base import kinds

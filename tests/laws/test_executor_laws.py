@@ -21,9 +21,8 @@ from tocsin.config.settings import Settings, WebhookSettings
 from tocsin.domain.action_parameters import parameters_of
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, ManualClock
 from tocsin.domain.decision import Decision, DecisionState, Mode, OutcomeStatus, Ruling, Verdict
-from tocsin.domain.finding import ActionKind, Category, Severity
-from tocsin.domain.subject import Subject, SubjectKind
-from tocsin.journal.kinds import EntryKind
+from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
+from tocsin.journal.entry import EntryKind
 from tocsin_testing.action_world import World, fleet, settings
 from tocsin_testing.builders import T0
 from tocsin_testing.law_executors import LawSite, law_site

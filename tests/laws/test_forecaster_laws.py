@@ -10,7 +10,7 @@ import pytest
 from tocsin.config.settings import ForecastSettings
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.forecaster.trend.protocol import Forecaster, History, build, names
+from tocsin.forecaster.trend.protocol import Forecaster, GpuHistory, build, names
 from tocsin_testing.builders import T0, gpu
 from tocsin_testing.histories import MEMORY, REMAP, TEMPERATURE, history, noise, thinned
 
@@ -23,11 +23,11 @@ def model(request: pytest.FixtureRequest) -> Forecaster:
     return build(request.param, ForecastSettings())
 
 
-def healthy() -> History:
+def healthy() -> GpuHistory:
     return history({TEMPERATURE: 55 + noise(N, 1.0), MEMORY: np.full(N, 0.4), REMAP: np.zeros(N)})
 
 
-def ramp(slope_per_hour: float = 1.5, start: float = 64.0, seed: int = 1) -> History:
+def ramp(slope_per_hour: float = 1.5, start: float = 64.0, seed: int = 1) -> GpuHistory:
     hours = np.arange(N) / 60
     return history({TEMPERATURE: start + slope_per_hour * hours + noise(N, 0.5, seed), MEMORY: np.full(N, 0.4)})
 
@@ -119,7 +119,7 @@ def test_the_interval_holds_the_expected_instant(model: Forecaster) -> None:
     "past", [ramp(1.5), ramp(0.4), healthy(), ramp(-1.0, 70.0)], ids=["fast", "slow", "flat", "down"]
 )
 @pytest.mark.parametrize("name", names())
-def test_a_longer_horizon_never_lowers_the_probability(name: str, past: History) -> None:
+def test_a_longer_horizon_never_lowers_the_probability(name: str, past: GpuHistory) -> None:
     chances = []
     for hours in (3, 6, 12, 20, 24, 48):
         model = build(name, ForecastSettings(horizon_hours=hours))

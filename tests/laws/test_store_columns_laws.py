@@ -7,8 +7,7 @@ import pytest
 
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.metrics import variant
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Missing, Reading
 from tocsin.store.port import Columns
 from tocsin_testing.builders import gpu, reading
 from tocsin_testing.law_words import CRC, MIG, POWER, TEMPERATURE, T, everything, put

@@ -9,11 +9,8 @@ import pytest
 
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR
-from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import variant
-from tocsin.domain.missing import Missing
-from tocsin.domain.owner import Owner
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Missing, Owner, Reading
 from tocsin_testing.builders import gpu, reading, xid
 from tocsin_testing.law_words import CRC, FULL, MIG, POWER, TEMPERATURE, T, attributes, everything, put, times
 from tocsin_testing.stores import Harness

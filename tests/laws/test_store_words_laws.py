@@ -7,9 +7,8 @@ from dataclasses import replace
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.finding import Evidence, Severity
+from tocsin.domain.finding import Evidence, Severity, Subject, SubjectKind
 from tocsin.domain.prediction import PredictionStatus
-from tocsin.domain.subject import Subject, SubjectKind
 from tocsin_testing.builders import gpu, xid
 from tocsin_testing.law_words import T, finding, prediction
 from tocsin_testing.stores import Harness

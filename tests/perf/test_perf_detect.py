@@ -29,8 +29,7 @@ from tocsin.collector.kernel_log.readers import KmsgReader
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import SystemClock
-from tocsin.domain.identity import Gpu
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Reading
 from tocsin.queries.service import BrainService
 from tocsin.runtime.agent.companions import Context
 from tocsin.runtime.agent.process import Agent

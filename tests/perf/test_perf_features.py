@@ -16,11 +16,10 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, MINUTE
-from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import METRICS, MetricKind
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.features.builder import FeatureBuilder
-from tocsin.forecaster.features.feed import Feed
+from tocsin.forecaster.features.feed import StoreFeed
 from tocsin.forecaster.features.plan import Plan
 from tocsin.forecaster.features.walk import examples_now
 from tocsin.store.embedded.store import SqliteStore
@@ -145,7 +144,7 @@ def test_a_tick_from_a_warm_store(benchmark: BenchmarkFixture, tmp_path: Path, s
     store = SqliteStore(tmp_path / "store.db")
     store.init()
     builder = FeatureBuilder(PLAN, gpus)
-    feed = Feed(builder, store, START)
+    feed = StoreFeed(builder, store, START)
     turns, step = 3 if benchmark.disabled else 5, iter(range(8))
 
     def fill() -> None:

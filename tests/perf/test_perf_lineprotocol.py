@@ -14,8 +14,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import SECOND
 from tocsin.domain.metrics import METRICS, split_variant, variant
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Missing, Reading
 from tocsin.store.line_protocol.decode import decode
 from tocsin.store.line_protocol.encode import encode
 from tocsin_testing import scale

@@ -16,14 +16,13 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from tocsin.config.settings import StoreKind, StoreSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE
-from tocsin.domain.identity import Gpu
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.features.examples import HORIZONS_MS, NEVER, Examples, HeldSequences
 from tocsin.forecaster.features.plan import Plan
 from tocsin.forecaster.features.table import names_of
 from tocsin.forecaster.hazard import registry
 from tocsin.forecaster.hazard.artefact import Card
-from tocsin.forecaster.lifecycle.model_registry import ModelRegistry, Shelved
+from tocsin.forecaster.lifecycle.model_registry import ModelRegistry, ModelVersion
 from tocsin.forecaster.live.risk import RiskWatch
 from tocsin.forecaster.live.risk_inputs import RiskInputs
 from tocsin.store.embedded.store import SqliteStore
@@ -68,7 +67,7 @@ def learned(family: str, folder: Path) -> None:
         onsets=50,
     )  # fmt: skip
     shelf = ModelRegistry(folder)
-    shelf.add(Shelved("v1", scorer, card, None))
+    shelf.add(ModelVersion("v1", scorer, card, None))
     shelf.promote("v1", START, "test")
 
 

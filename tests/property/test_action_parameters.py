@@ -25,10 +25,9 @@ from tocsin.domain.action_parameters import (
     parameters_of,
 )
 from tocsin.domain.decision import Decision, Mode
-from tocsin.domain.finding import ActionKind, Category, Severity
+from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 from tocsin.domain.order import Order, OrderParameters, ResetOrderParameters, order_parameters_of
 from tocsin.domain.parameters import Form, Parameters, decode, encode
-from tocsin.domain.subject import Subject, SubjectKind
 from tocsin_testing.builders import T0
 
 DOC = (Path(__file__).parents[2] / "docs" / "api.md").read_text("utf-8")

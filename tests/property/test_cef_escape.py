@@ -7,9 +7,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.journal.chain import Entry
+from tocsin.journal.entry import Entry, EntryKind
 from tocsin.journal.export import KINDS, CefLines
-from tocsin.journal.kinds import EntryKind
 
 TEXT = st.text(max_size=60)
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)

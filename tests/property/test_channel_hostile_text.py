@@ -27,8 +27,7 @@ from tocsin.actions.notifications.pagerduty import SUMMARY_LIMIT
 from tocsin.actions.notifications.slack import HEADER_LIMIT, SECTION_LIMIT
 from tocsin.domain.action_parameters import parameters_of
 from tocsin.domain.decision import Decision
-from tocsin.domain.finding import ActionKind
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Subject, SubjectKind
 from tocsin_testing.notify_world import DECISION, LINKS, channel_settings, means
 
 FEISHU_BYTES = 20 * 1024

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 from tocsin.domain.clock import HOUR
 from tocsin.domain.metrics import METRICS, variant
-from tocsin.domain.missing import Missing
-from tocsin.domain.owner import Owner
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Missing, Owner, Reading
 from tocsin.store.embedded import segments
 from tocsin.store.embedded.block import Block, merge
 from tocsin.store.embedded.chunks import COLUMNS, chunks_of, pack, unpack

@@ -13,9 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.metrics import variant
-from tocsin.domain.missing import Missing
-from tocsin.domain.owner import Owner
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Missing, Owner, Reading
 from tocsin.store.embedded.store import SqliteStore
 from tocsin.store.memory import MemoryStore
 from tocsin.store.upkeep import Retention

@@ -11,7 +11,7 @@ from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.evaluation.bootstrap import clusters
 from tocsin.forecaster.evaluation.ranking import order_figures
-from tocsin.forecaster.evaluation.split import Kind, Split, by_device, by_time, check, fold_numbers, walk_forward
+from tocsin.forecaster.evaluation.split import Split, SplitKind, by_device, by_time, check, fold_numbers, walk_forward
 from tocsin.forecaster.features.examples import Examples
 from tocsin_testing.eval_data import START, rows
 
@@ -85,7 +85,7 @@ def test_a_split_with_a_later_train_row_of_a_tested_device_is_refused(examples: 
         for one in shared
     )
     if mixed:
-        for kind in Kind:
+        for kind in SplitKind:
             with pytest.raises(InputError):
                 check(examples, Split(train, test, kind), 48 * HOUR)
 

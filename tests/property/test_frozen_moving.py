@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tocsin.collector.frozen import ACTIVITY, ENERGY, LIVE, POWER, FrozenValues
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, SECOND
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Missing, Reading
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0, gpu
 

@@ -16,8 +16,7 @@ from tocsin.collector.training_hook.protocol import FIGURES, parse
 from tocsin.collector.training_hook.server import HookServer
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import ManualClock
-from tocsin.domain.identity import Gpu
-from tocsin.domain.reading import Reading, sanitise
+from tocsin.domain.reading import Gpu, Reading, sanitise
 from tocsin.hook.watch import Orders
 from tocsin.hook.wire import MAX_MESSAGE, REQUESTS
 from tocsin.telemetry.metrics import OwnMetrics

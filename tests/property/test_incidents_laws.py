@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tocsin.domain.event import Event
-from tocsin.domain.finding import ActionKind, Category, Evidence, Finding, Severity
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Category, Evidence, Finding, Severity, Subject, SubjectKind
 from tocsin.rules import collapse, xid
 from tocsin.rules.incidents import QUIET_MS
 from tocsin_testing.builders import T0

@@ -19,7 +19,7 @@ from tocsin.collector.kernel_log.parser import (
 )
 from tocsin.collector.kernel_log.readers import LineStream
 from tocsin.domain.event import EventKind
-from tocsin.domain.identity import normalise_pci_bus_id
+from tocsin.domain.reading import normalise_pci_bus_id
 from tocsin.rules.xid_nvlink import decode
 
 PIECES = [

@@ -13,14 +13,10 @@ from hypothesis import strategies as st
 from tocsin.domain.batch import Batch
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.finding import ActionKind, Category, Evidence, Finding, Severity
-from tocsin.domain.identity import Gpu
+from tocsin.domain.finding import ActionKind, Category, Evidence, Finding, Severity, Subject, SubjectKind
 from tocsin.domain.metrics import METRICS, variant
-from tocsin.domain.missing import Missing
-from tocsin.domain.owner import Owner
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.reading import MAX_FUTURE_MS, Reading
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.reading import MAX_FUTURE_MS, Gpu, Missing, Owner, Reading
 from tocsin.store.line_protocol.decode import decode
 from tocsin.store.line_protocol.encode import encode
 from tocsin_testing.builders import T0, gpu, reading, xid

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Category, Finding
-from tocsin.domain.missing import Missing
 from tocsin.domain.pool import PoolState
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Missing, Reading
 from tocsin.rules import Evaluation, Inputs, RuleEngine, load_rules, xid
 from tocsin_testing.builders import T0, gpu
 

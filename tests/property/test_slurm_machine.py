@@ -14,8 +14,7 @@ from tocsin.actions.slurm import comments
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import HOUR, ManualClock
 from tocsin.domain.decision import Decision, Mode
-from tocsin.domain.finding import ActionKind, Category, Severity
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 from tocsin_testing.builders import T0
 from tocsin_testing.fake_slurm import FakeSlurm, Job
 

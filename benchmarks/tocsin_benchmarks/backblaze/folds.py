@@ -11,7 +11,7 @@ import numpy as np
 
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.evaluation.split import Kind, check_parts
+from tocsin.forecaster.evaluation.split import SplitKind, check_parts
 from tocsin.forecaster.features.examples import Examples, Floats, Ints, Mask
 from tocsin_benchmarks.backblaze.drive_models import record
 from tocsin_benchmarks.backblaze.drives import Drives, read_drives
@@ -120,11 +120,11 @@ def parts(fold: Fold, sizes: Sizes, seed: int) -> Parts:
 def _check(learned: Examples, test: Examples, fold: Fold) -> None:
     """The evaluator's refusals, for drives of the train part and for others."""
     shared = fold.shared[test.device]
-    for rows, kind in ((shared, Kind.TIME), (~shared, Kind.DEVICE)):
+    for rows, kind in ((shared, SplitKind.TIME), (~shared, SplitKind.DEVICE)):
         if rows.any():
             part = test.take(rows)
             later = int(part.at_ms.min()) >= fold.cut * DAY
-            parted = Kind.TIME_AND_DEVICE if later and kind is Kind.DEVICE else kind
+            parted = SplitKind.TIME_AND_DEVICE if later and kind is SplitKind.DEVICE else kind
             check_parts(learned, part, HORIZON_H * HOUR, parted)
 
 

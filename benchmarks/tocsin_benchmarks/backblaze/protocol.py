@@ -9,7 +9,7 @@ from tocsin.domain.clock import DAY, to_iso
 from tocsin.domain.progress import track
 from tocsin.forecaster.evaluation.figures import Panel
 from tocsin.forecaster.evaluation.leak import Fit, leak_factor
-from tocsin.forecaster.evaluation.result import DataSet, Request, Result, Section, Table
+from tocsin.forecaster.evaluation.result import DataSet, ReportSection, ReportTable, Request, Result
 from tocsin.forecaster.evaluation.split import by_time_and_device
 from tocsin.forecaster.features.examples import Examples, Floats
 from tocsin.forecaster.hazard import registry
@@ -80,7 +80,7 @@ def _judged(fold: Fold, sizes: Sizes, request: Request) -> Pool:
     return pool_of(fold, made, judge(made, request.seed, quick=request.quick))
 
 
-def _with_folds(section: Section, folds: Sequence[Fold], pools: Sequence[Pool]) -> Section:
+def _with_folds(section: ReportSection, folds: Sequence[Fold], pools: Sequence[Pool]) -> ReportSection:
     """What was learned from, and how the ensemble does on each fold alone."""
     rows: list[tuple[str | float | int | None, ...]] = []
     for fold, pool in zip(folds, pools, strict=True):
@@ -95,14 +95,14 @@ def _with_folds(section: Section, folds: Sequence[Fold], pools: Sequence[Pool]) 
         )
         rows.append((*learned, *(float(found[name][0]) for name in BARS)))
     head = ("fold", "drives learned from", "failures learned from", "cut", "failures judged", *BARS)
-    return replace(section, tables=(Table("Folds, ensemble", head, rows), *section.tables))
+    return replace(section, tables=(ReportTable("Folds, ensemble", head, rows), *section.tables))
 
 
 def _date(day: float) -> str:
     return to_iso(int(day * DAY))[:10]
 
 
-def leak_section(drives: Drives, sizes: Sizes, request: Request) -> Section:
+def leak_section(drives: Drives, sizes: Sizes, request: Request) -> ReportSection:
     """The same boosting on the same snapshots, split as the protocol has it and split by row."""
     hot, cold = (min(pair) for pair in zip(LEAK_SIZES, sizes.learn[:2], strict=True))
     chosen = snapshots(drives, starts(drives), Sampling(hot, cold, request.seed))

@@ -12,7 +12,7 @@ from tocsin.forecaster.evaluation.bootstrap import clusters, figure, ratio
 from tocsin.forecaster.evaluation.figures import Panel, alarm_figures, population, with_bars
 from tocsin.forecaster.evaluation.ranking import budget_name, precision_recall
 from tocsin.forecaster.evaluation.reliability import reliability_curve, reliability_table
-from tocsin.forecaster.evaluation.result import Figure, Section, Table
+from tocsin.forecaster.evaluation.result import Figure, ReportSection, ReportTable
 from tocsin.forecaster.features.examples import NEVER, Examples, Floats, Ints, Mask
 from tocsin_benchmarks.backblaze.models import ENSEMBLE, HORIZON_MS, MODELS
 from tocsin_benchmarks.backblaze.pool import TRIVIAL_RANKS, Pool
@@ -79,7 +79,7 @@ Row = tuple[str | float | int | None, ...]
 Draws = Mapping[str, Mapping[str, Floats]]
 
 
-def sections(pool: Pool, draws: int, seed: int, *, given: bool) -> list[Section]:
+def sections(pool: Pool, draws: int, seed: int, *, given: bool) -> list[ReportSection]:
     """The strictest split first. Without a test folder there is but that one."""
     if not given:
         return [section("other drives, later time", pool, draws, seed)]
@@ -103,7 +103,7 @@ def _judgeable(pool: Pool, rows: Mask) -> bool:
     return bool(label[rows].any())
 
 
-def section(title: str, pool: Pool, draws: int, seed: int) -> Section:
+def section(title: str, pool: Pool, draws: int, seed: int) -> ReportSection:
     """All figures of all models on the rows of `pool`."""
     panel = Panel(pool.rows, HORIZON_MS, draws=draws, seed=seed)
     drawn = {name: panel.draws(score, rank=name in TRIVIAL_RANKS) for name, score in pool.scores.items()}
@@ -114,7 +114,7 @@ def section(title: str, pool: Pool, draws: int, seed: int) -> Section:
     models |= {f"{one} minus {other}": _difference(drawn, one, other) for one, other in PAIRS}
     label, weight = panel.label, pool.rows.weight
     probable = {name: pool.scores[name] for name in MODELS}
-    return Section(
+    return ReportSection(
         title=f"Failure within 48 h: {title}",
         models=models,
         population={**population(pool.rows, HORIZON_MS), "silent_share": silent_share(pool)},
@@ -156,7 +156,7 @@ def _difference(drawn: Draws, one: str, other: str) -> dict[str, Figure]:
     return _figures({name: drawn[one][name] - drawn[other][name] for name in (*BARS, "recall_at_0.1pct")})
 
 
-def _threshold_table(pool: Pool, panel: Panel) -> Table:
+def _threshold_table(pool: Pool, panel: Panel) -> ReportTable:
     rows: list[Row] = []
     for (name, budget), alarm in pool.alarms.items():
         values = alarm_figures(alarm, panel.label, pool.rows.weight, panel.drawn)
@@ -164,7 +164,7 @@ def _threshold_table(pool: Pool, panel: Panel) -> Table:
         kinds = ("recall", "precision", "balanced_accuracy", "accuracy")
         rows.append((name, f"{budget * 100:g} %", share, *(_finite(values[kind][0]) for kind in kinds)))
     head = ("model", "budget", "windows alerted", "recall", "precision", "balanced accuracy", "accuracy")
-    return Table("Alerts at thresholds chosen on drives of the train part", head, rows)
+    return ReportTable("Alerts at thresholds chosen on drives of the train part", head, rows)
 
 
 def _finite(value: float) -> float | None:
@@ -174,7 +174,7 @@ def _finite(value: float) -> float | None:
 _OF_DRIVES = ("hit", "warned", "warned_24h", "warned_48h", "precision", "false_per_1000_days")
 
 
-def _drive_table(models: Mapping[str, Mapping[str, Figure]]) -> Table:
+def _drive_table(models: Mapping[str, Mapping[str, Figure]]) -> ReportTable:
     rows: list[Row] = []
     for name in MODELS:
         for budget in ("0.1pct", "1pct"):
@@ -190,7 +190,7 @@ def _drive_table(models: Mapping[str, Mapping[str, Figure]]) -> Table:
         "first alarms that were right",
         "false first alarms per 1,000 drive-days",
     )
-    return Table("Failing drives and first alarms, at the same thresholds", head, rows)
+    return ReportTable("Failing drives and first alarms, at the same thresholds", head, rows)
 
 
 def _notes(models: Mapping[str, Mapping[str, Figure]]) -> tuple[str, ...]:

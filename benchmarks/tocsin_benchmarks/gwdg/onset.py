@@ -10,17 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from tocsin.domain.clock import HOUR
-from tocsin.domain.identity import Gpu
+from tocsin.domain.reading import Gpu
 from tocsin.forecaster.anomaly.structural import NodeRecord, Settings, code_onsets
 from tocsin.forecaster.evaluation.figures import standard
 from tocsin.forecaster.evaluation.leak import leak_factor
-from tocsin.forecaster.evaluation.result import Figure, Section
-from tocsin.forecaster.evaluation.split import Kind, Split
+from tocsin.forecaster.evaluation.result import Figure, ReportSection
+from tocsin.forecaster.evaluation.split import Split, SplitKind
 from tocsin.forecaster.evaluation.trivial import RECENCY, recency
 from tocsin.forecaster.features.examples import NEVER, Examples, Floats
 from tocsin.forecaster.features.onsets import onsets_of
 from tocsin.forecaster.features.plan import Plan
-from tocsin.forecaster.features.walk import Part, Rules, Span, Walk
+from tocsin.forecaster.features.walk import Rules, Span, StepData, Walk
 from tocsin.forecaster.hazard.registry import build
 from tocsin.forecaster.hazard.scorer import NotEnoughData
 from tocsin.store.port import Columns
@@ -56,7 +56,7 @@ def _stretches(record: NodeRecord, plan: Plan) -> Iterator[Examples]:
         for step in np.unique(steps).tolist():
             low, high = np.searchsorted(steps, [step, step + 1])
             own = [event for event in here if (event.at_ms - 1) // plan.step_ms == step]
-            walk.take(step, Part(_rows(columns, int(low), int(high)), own, gpus))
+            walk.take(step, StepData(_rows(columns, int(low), int(high)), own, gpus))
         walk.close()
         yield walk.examples(onsets_of(here, gpus), Rules())
 
@@ -105,7 +105,7 @@ def node_splits(examples: Examples) -> list[Split]:
     for group in np.unique(examples.group[known]).tolist():
         test = examples.group == group
         if (known & ~test).any():
-            splits.append(Split(rows[known & ~test], rows[test], Kind.DEVICE))
+            splits.append(Split(rows[known & ~test], rows[test], SplitKind.DEVICE))
     return splits
 
 
@@ -123,7 +123,7 @@ def fit_and_score(family: str, train: Examples, test: Examples, seed: int) -> Fl
 
 def onset_sections(
     train: Sequence[NodeRecord], test: Sequence[NodeRecord] | None, *, seed: int, draws: int, quick: bool, leak: bool
-) -> list[Section]:
+) -> list[ReportSection]:
     """The onset clock, and what a leak would have claimed when asked."""
     learnt = examples_of(train)
     families = QUICK_FAMILIES if quick else FAMILIES
@@ -161,7 +161,7 @@ def _left_out(family: str, examples: Examples, splits: Sequence[Split], seed: in
     return scores
 
 
-def _section(asked: Examples, scores: dict[str, Floats], how: str, seed: int, draws: int) -> Section:
+def _section(asked: Examples, scores: dict[str, Floats], how: str, seed: int, draws: int) -> ReportSection:
     label, known = asked.label(HORIZON_MS)
     events = {(int(group), int(at)) for group, at in zip(asked.group[label], asked.event_ms[label], strict=True)}
     population: dict[str, float | int | str] = {
@@ -182,4 +182,4 @@ def _section(asked: Examples, scores: dict[str, Floats], how: str, seed: int, dr
         models = {name: {key: one for key, one in row.items() if key in KEPT} for name, row in told.items()}
     else:
         notes.append("There is no onset to judge by, or nothing else.")
-    return Section(f"Onset clock: new hardware XID within 48 h, {how}", models, population, notes=tuple(notes))
+    return ReportSection(f"Onset clock: new hardware XID within 48 h, {how}", models, population, notes=tuple(notes))

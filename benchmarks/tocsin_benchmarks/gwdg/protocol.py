@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tocsin.domain.clock import HOUR
-from tocsin.forecaster.evaluation.result import DataSet, Figure, Request, Result, Section, Table
+from tocsin.forecaster.evaluation.result import DataSet, Figure, ReportSection, ReportTable, Request, Result
 from tocsin.forecaster.evaluation.ticket_clock import DRAWS, Instants, LoggedIncident, score
 from tocsin.forecaster.hazard.scorer import NotEnoughData
 from tocsin_benchmarks.gwdg.anomaly import anomaly_alerts
@@ -73,7 +73,7 @@ def run(request: Request) -> Result:
 
 def _ticket(
     learnt: Sequence[Node], asked: Sequence[Node], unions: Mapping[str, Union], told: Telemetry, request: Request
-) -> Section:
+) -> ReportSection:
     incidents = told.incidents
     scored = judged(asked, unions, incidents)
     models: dict[str, dict[str, Figure]] = {CHOSEN: ticket_figures(scored, request.draws, request.seed)}
@@ -97,7 +97,9 @@ def _ticket(
         "starts": scored.starts,
         "starts_followed": scored.followed,
     }
-    return Section("Ticket clock", models, population, tables, notes=_ticket_notes(against, start_rows(asked, unions)))
+    return ReportSection(
+        "Ticket clock", models, population, tables, notes=_ticket_notes(against, start_rows(asked, unions))
+    )
 
 
 def _anomaly(
@@ -118,9 +120,9 @@ def _anomaly(
     return {"unsupervised detector of values": ticket_figures(told, request.draws, request.seed, bars=False)}
 
 
-def _unions_table(unions: Mapping[str, Union]) -> Table:
+def _unions_table(unions: Mapping[str, Union]) -> ReportTable:
     rows = [(name, " or ".join(union)) for name, union in sorted(unions.items())]
-    return Table("What alerts, chosen on the other nodes", ("node", "signs"), rows)
+    return ReportTable("What alerts, chosen on the other nodes", ("node", "signs"), rows)
 
 
 def _ticket_notes(against: Judgement, starts: Sequence[tuple[str, int, str]]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tocsin.domain.clock import DAY, HOUR, to_iso
-from tocsin.forecaster.evaluation.result import Figure, Table
+from tocsin.forecaster.evaluation.result import Figure, ReportTable
 from tocsin.forecaster.evaluation.ticket_clock import (
     AFTER_MS,
     BAR_PER_NODE_DAY,
@@ -77,7 +77,7 @@ def _interval(
     return float(low), float(high)
 
 
-def incident_table(scored: TicketScore, nodes: Sequence[Node], unions: Mapping[str, Union]) -> Table:
+def incident_table(scored: TicketScore, nodes: Sequence[Node], unions: Mapping[str, Union]) -> ReportTable:
     """Each scorable incident with the start that found it."""
     by_name = {node.record.node: node for node in nodes}
     rows: list[tuple[str | float | int | None, ...]] = []
@@ -89,14 +89,14 @@ def incident_table(scored: TicketScore, nodes: Sequence[Node], unions: Mapping[s
             told = (to_iso(one.start_ms), _hours(one.lead_ms), _hours(one.fresh_lead_ms), cause)
         rows.append((name, to_iso(one.incident.day_ms)[:10], one.incident.category, *told))
     head = ("node", "logged day", "category", "start", "lead h", "lead h, own start", "signs at the start")
-    return Table("Incidents", head, rows)
+    return ReportTable("Incidents", head, rows)
 
 
 def _hours(span_ms: int | None) -> float | None:
     return None if span_ms is None else span_ms / HOUR
 
 
-def start_table(nodes: Sequence[Node], unions: Mapping[str, Union], incidents: Sequence[LoggedIncident]) -> Table:
+def start_table(nodes: Sequence[Node], unions: Mapping[str, Union], incidents: Sequence[LoggedIncident]) -> ReportTable:
     """Every start, and the next logged day of its node."""
     rows = []
     for name, at_ms, cause in start_rows(nodes, unions):
@@ -106,7 +106,7 @@ def start_table(nodes: Sequence[Node], unions: Mapping[str, Union], incidents: S
             if one.node == name and one.day_ms - BEFORE_MS <= at_ms < one.day_ms + AFTER_MS
         ]
         rows.append((name, to_iso(at_ms), cause, to_iso(min(days))[:10] if days else "not followed"))
-    return Table("Starts", ("node", "start", "signs", "followed by"), rows)
+    return ReportTable("Starts", ("node", "start", "signs", "followed by"), rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Judgement:
     """The null alerts beside the alerts. `above` names the figures above the shifts of the starts, `above_whole` those
     above the shifts of the whole time in alarm, which come apart into more starts."""
 
-    table: Table
+    table: ReportTable
     above: Sequence[str]
     above_whole: Sequence[str]
     draws: int
@@ -147,7 +147,7 @@ def judgement(
         for name, value in figures(scored, bar).items()
     ]
     above, above_whole = (figures_above(scored, one.shifts, bar) for one in (by_start, by_time))
-    table = Table("Alerts that know nothing", NULL_HEAD, rows)
+    table = ReportTable("Alerts that know nothing", NULL_HEAD, rows)
     return Judgement(table, _skill(above), _skill(above_whole), draws)
 
 
@@ -156,7 +156,7 @@ def _skill(names: Sequence[str]) -> list[str]:
     return [name for name in names if name != "per_node_day"]
 
 
-def sign_table(nodes: Sequence[Node], scored: TicketScore) -> Table:
+def sign_table(nodes: Sequence[Node], scored: TicketScore) -> ReportTable:
     """What each sign showed in the 7 days before and the day of each scorable incident: hours in which it held."""
     by_name = {node.record.node: node for node in nodes}
     rows: list[tuple[str | float, ...]] = []
@@ -168,4 +168,4 @@ def sign_table(nodes: Sequence[Node], scored: TicketScore) -> Table:
         held = [float((node.signs[name] & inside).sum()) * step_h for name in node.signs]
         rows.append((one.incident.node, to_iso(one.incident.day_ms)[:10], *held))
     names = tuple(nodes[0].signs) if nodes else ()
-    return Table("Hours of each sign around the incidents", ("node", "logged day", *names), rows)
+    return ReportTable("Hours of each sign around the incidents", ("node", "logged day", *names), rows)

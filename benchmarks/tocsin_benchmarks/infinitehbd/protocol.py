@@ -14,8 +14,8 @@ from tocsin.forecaster.evaluation.figures import population, standard, with_bars
 from tocsin.forecaster.evaluation.leak import leak_factor
 from tocsin.forecaster.evaluation.ranking import budget_threshold
 from tocsin.forecaster.evaluation.reliability import reliability_curve, reliability_table
-from tocsin.forecaster.evaluation.result import DataSet, Request, Result, Section
-from tocsin.forecaster.evaluation.split import Kind, by_time, check_parts
+from tocsin.forecaster.evaluation.result import DataSet, ReportSection, Request, Result
+from tocsin.forecaster.evaluation.split import SplitKind, by_time, check_parts
 from tocsin.forecaster.evaluation.trivial import BASE_RATES, RECENCY, base_rates
 from tocsin.forecaster.features.examples import Examples, Floats, Mask
 from tocsin.forecaster.hazard import registry
@@ -68,14 +68,14 @@ def run(request: Request) -> Result:
     names = (RATE, HAZARD) if request.quick else (RATE, HAZARD, BOOSTING)
     if request.quick:
         request = replace(request, draws=min(request.draws, 20))
-    sections: list[Section] = []
+    sections: list[ReportSection] = []
     for target in (ANY, GPU):
         task = _Task(target, names, request)
         sections += _own_folds(task) if request.test is None else _two_folders(task)
     return Result("infinitehbd", PROTOCOL, SOURCE, sections, NOTES)
 
 
-def _own_folds(task: _Task) -> list[Section]:
+def _own_folds(task: _Task) -> list[ReportSection]:
     cluster = cluster_of(read_trace(task.request.train))
     cut_ms = CUT_DAY * DAY
     if cluster.until_ms <= cut_ms + HORIZON_MS:
@@ -84,7 +84,7 @@ def _own_folds(task: _Task) -> list[Section]:
     everyone = np.ones(len(cluster.nodes), dtype=np.bool_)
     train = examples(cluster, task.target, 0, cut_ms, everyone, everyone)
     test = examples(cluster, task.target, cut_ms, cluster.until_ms, everyone, everyone)
-    check_parts(train, test, HORIZON_MS, Kind.TIME)
+    check_parts(train, test, HORIZON_MS, SplitKind.TIME)
     days = f"{task.target.name}, train until day {CUT_DAY}, test from then until day {cluster.until_ms / DAY:.0f}"
     scored = _scores(task, train, test)
     sections = [_section(f"Time-disjoint: {days}", task, train, test, scored, BARS[task.target.name])]
@@ -94,7 +94,7 @@ def _own_folds(task: _Task) -> list[Section]:
     return sections
 
 
-def _node_folds(task: _Task, cluster: Cluster, days: str) -> Section:
+def _node_folds(task: _Task, cluster: Cluster, days: str) -> ReportSection:
     cut_ms = CUT_DAY * DAY
     folds = QUICK_FOLDS if task.request.quick else FOLDS
     fold = np.random.default_rng(task.request.seed).permutation(len(cluster.nodes)) % folds
@@ -103,7 +103,7 @@ def _node_folds(task: _Task, cluster: Cluster, days: str) -> Section:
         teachers: Mask = fold != one
         train = examples(cluster, task.target, 0, cut_ms, teachers, teachers)
         test = examples(cluster, task.target, cut_ms, cluster.until_ms, ~teachers, teachers)
-        check_parts(train, test, HORIZON_MS, Kind.TIME_AND_DEVICE)
+        check_parts(train, test, HORIZON_MS, SplitKind.TIME_AND_DEVICE)
         trains.append(train)
         tests.append(test)
         scores.append(_scores(task, train, test))
@@ -112,7 +112,7 @@ def _node_folds(task: _Task, cluster: Cluster, days: str) -> Section:
     return _section(title, task, trains[0], joined(tests), pooled, {})
 
 
-def _two_folders(task: _Task) -> list[Section]:
+def _two_folders(task: _Task) -> list[ReportSection]:
     request, target = task.request, task.target
     assert request.test is not None
     first, second = read_trace(request.train), read_trace(request.test)
@@ -173,7 +173,7 @@ def _fitted(name: str, train: Examples, test: Examples, seed: int) -> Floats:
 
 def _section(
     title: str, task: _Task, train: Examples, test: Examples, scores: dict[str, Floats], bars: Mapping[str, float]
-) -> Section:
+) -> ReportSection:
     limit = budget_threshold(_fitted(RATE, train, train, task.request.seed), train.weight, BUDGET)
     figures = standard(
         scores, test, HORIZON_MS, draws=task.request.draws, seed=task.request.seed, thresholds={RATE: limit},
@@ -185,10 +185,10 @@ def _section(
     tables = (reliability_table(RATE, scores[RATE], label, test.weight),)
     curves = (reliability_curve(shown, label, test.weight),)
     note = "Figures of alarms: the threshold is that of 1 % of all windows of train."
-    return Section(title, figures, population(test, HORIZON_MS), tables, curves, (note,))
+    return ReportSection(title, figures, population(test, HORIZON_MS), tables, curves, (note,))
 
 
-def _leak(task: _Task, whole: Examples) -> Section:
+def _leak(task: _Task, whole: Examples) -> ReportSection:
     """What the learning model on the same features would claim on rows split at random."""
     name = BOOSTING if BOOSTING in task.names else HAZARD
     request = task.request

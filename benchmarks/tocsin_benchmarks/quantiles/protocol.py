@@ -10,7 +10,7 @@ import numpy as np
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.forecaster.deep.quantiles import SHARES, LstmQuantiles, QuantileSettings, Windows
 from tocsin.forecaster.evaluation.bootstrap import clusters, figure, ratio
-from tocsin.forecaster.evaluation.result import DataSet, Figure, Request, Result, Section, Table
+from tocsin.forecaster.evaluation.result import DataSet, Figure, ReportSection, ReportTable, Request, Result
 from tocsin.forecaster.features.examples import Floats, Ints, Singles
 from tocsin.forecaster.trend.smoothing import quantiles
 from tocsin_benchmarks.quantiles.series import AHEAD, STEP_MS, TARGETS, Fleet, series, windows
@@ -53,7 +53,7 @@ def run(request: Request) -> Result:
     )
 
 
-def compare_with_ets(plan: Plan, seed: int = 0, draws: int = 200) -> Section:
+def compare_with_ets(plan: Plan, seed: int = 0, draws: int = 200) -> ReportSection:
     """Pinball loss and coverage of the LSTM, of ETS(A, A, N), of the ETS with the least corrected Akaike criterion, and
     of persistence with the quantiles of all changes in the fleet that is learned from."""
     learned, known = _fleet(plan, plan.train_gpus, seed, START_MS, plan.every, 0)
@@ -133,7 +133,9 @@ def covered(found: Floats, truth: Singles) -> Floats:
     return np.where(np.isfinite(truth), inside, np.nan)
 
 
-def _section(found: Mapping[str, Floats], truth: Singles, asked: Windows, plan: Plan, draws: int, seed: int) -> Section:
+def _section(
+    found: Mapping[str, Floats], truth: Singles, asked: Windows, plan: Plan, draws: int, seed: int
+) -> ReportSection:
     group = clusters(asked.device, draws, seed)
     losses = {name: loss(one, truth) for name, one in found.items()}
     held = {name: covered(one, truth) for name, one in found.items()}
@@ -149,7 +151,7 @@ def _section(found: Mapping[str, Floats], truth: Singles, asked: Windows, plan: 
             "coverage": figure(np.mean([mean(held[name][:, i, k]) for i, k in _cells()], axis=0)),
         }
     means = {name: {cell: float(mean(losses[name][:, *cell])[0]) for cell in _cells()} for name in found}
-    return Section(
+    return ReportSection(
         title="Quantiles ahead, against exponential smoothing",
         models=models,
         population={
@@ -175,18 +177,18 @@ def _cells() -> list[tuple[int, int]]:
     return [(i, k) for i in range(len(TARGETS)) for k in range(len(AHEAD))]
 
 
-def _table(title: str, target: int, means: Mapping[str, Mapping[tuple[int, int], float]]) -> Table:
+def _table(title: str, target: int, means: Mapping[str, Mapping[tuple[int, int], float]]) -> ReportTable:
     rows: list[list[str | float]] = [
         [name, *(round(means[name][target, k], 5) for k in range(len(AHEAD)))] for name in means
     ]
-    return Table(title, ["model", *_horizons()], rows)
+    return ReportTable(title, ["model", *_horizons()], rows)
 
 
-def _coverage(target: int, metric: str, held: Mapping[str, Floats], mean: Callable[[Floats], Floats]) -> Table:
+def _coverage(target: int, metric: str, held: Mapping[str, Floats], mean: Callable[[Floats], Floats]) -> ReportTable:
     rows: list[list[str | float]] = [
         [name, *(round(float(mean(one[:, target, k])[0]), 3) for k in range(len(AHEAD)))] for name, one in held.items()
     ]
-    return Table(f"Share within the interval of 0.8, {_short(metric)}", ["model", *_horizons()], rows)
+    return ReportTable(f"Share within the interval of 0.8, {_short(metric)}", ["model", *_horizons()], rows)
 
 
 def _notes(means: Mapping[str, Mapping[tuple[int, int], float]]) -> list[str]:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.forecaster.capacity.filling import HOLES, INSTANCE, LAYOUT, MEMORY, PAST, outlook, stepped_up
-from tocsin.forecaster.evaluation.result import Figure, Section, Table
+from tocsin.forecaster.evaluation.result import Figure, ReportSection, ReportTable
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.scenario import Scenario
 from tocsin.sim.spec import FleetSpec
@@ -64,7 +64,7 @@ class Told:
         return 1000.0 * self.false / self.gpu_hours if self.gpu_hours else float("nan")
 
 
-def filling_section(scenario: Scenario, seed: int, quick: bool) -> Section:
+def filling_section(scenario: Scenario, seed: int, quick: bool) -> ReportSection:
     """A fleet of a seed of its own, and what the warnings came to."""
     gpus, hours = (64, 8.0) if quick else (GPUS, HOURS)
     told = watch(scenario, gpus, hours, seed * 1000 + 21, SCALE)
@@ -77,7 +77,7 @@ def filling_section(scenario: Scenario, seed: int, quick: bool) -> Section:
     models = {name: _figures(one, barred) for (name, one), barred in zip(told.items(), bars.values(), strict=True)}
     models["all"] = _figures(every, True)
     lived = {"gpus": gpus, "hours": hours, "gpu_hours": gpus * hours, "times_as_often": SCALE}
-    return Section("Memory and fragmentation, 1 min", models, lived, (_table(told),), (), NOTES)
+    return ReportSection("Memory and fragmentation, 1 min", models, lived, (_table(told),), (), NOTES)
 
 
 def _figures(told: Told, barred: bool) -> dict[str, Figure]:
@@ -101,12 +101,12 @@ def _wilson(share: float, count: int) -> tuple[float | None, float | None]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def _table(told: Mapping[str, Told]) -> Table:
+def _table(told: Mapping[str, Told]) -> ReportTable:
     rows = [
         (name, len(one.leads), one.warned, min(one.leads, default=None), one.false, one.gpu_hours)
         for name, one in told.items()
     ]
-    return Table(
+    return ReportTable(
         "Events and warnings", ("kind", "events", "warned in time", "least lead, min", "false", "GPU-hours"), rows
     )
 

@@ -12,7 +12,7 @@ from tocsin.domain.progress import work
 from tocsin.forecaster.features.examples import NEVER, Examples, Mask
 from tocsin.forecaster.features.onsets import Onset
 from tocsin.forecaster.features.plan import Plan
-from tocsin.forecaster.features.walk import Part, Rules, Span, Walk
+from tocsin.forecaster.features.walk import Rules, Span, StepData, Walk
 from tocsin.offline.train import WARM_UP_MS, sicker
 from tocsin.sim.faults import fault_kinds
 from tocsin.sim.faults.base import FaultClass
@@ -96,12 +96,12 @@ def simulate(recipe: Recipe) -> Simulated:
     return Simulated(examples, _before(examples, warned), _before(examples, slow), faults)
 
 
-def _parts(fleet: SimulatedFleet, kept: Plan, end_ms: int) -> Iterator[tuple[int, Part]]:
+def _parts(fleet: SimulatedFleet, kept: Plan, end_ms: int) -> Iterator[tuple[int, StepData]]:
     metrics = kept.metrics
     with work("simulation", (end_ms - fleet.now_ms) // STEP_MS) as bar:
         while fleet.now_ms < end_ms:
             columns, events = fleet.step_columns(metrics)
-            yield (fleet.now_ms - 1) // kept.step_ms, Part(columns, events)
+            yield (fleet.now_ms - 1) // kept.step_ms, StepData(columns, events)
             bar.advance()
 
 

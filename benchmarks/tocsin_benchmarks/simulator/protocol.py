@@ -10,7 +10,7 @@ import numpy as np
 from tocsin.domain.clock import DAY
 from tocsin.forecaster.evaluation.figures import population, standard, with_bars
 from tocsin.forecaster.evaluation.reliability import reliability_curve, reliability_table
-from tocsin.forecaster.evaluation.result import DataSet, Request, Result, Section
+from tocsin.forecaster.evaluation.result import DataSet, ReportSection, Request, Result
 from tocsin.forecaster.evaluation.trivial import BASE_RATES, RECENCY, base_rates, recency
 from tocsin.forecaster.features.examples import Floats
 from tocsin.forecaster.hazard.scorer import Scorer
@@ -83,7 +83,7 @@ def _judge(scorers: Mapping[str, Scorer], fleets: _Fleets) -> _Judged:
     return _Judged({name: scorer.score(fleets.test.examples)[:, -1] for name, scorer in scorers.items()}, limits)
 
 
-def _of_days(fleets: _Fleets, told: _Judged, request: Request) -> Section:
+def _of_days(fleets: _Fleets, told: _Judged, request: Request) -> ReportSection:
     """Faults with a precursor of days against health."""
     train, test, rows = fleets.train.judged(HORIZON_MS), fleets.test.judged(HORIZON_MS), fleets.test.rows(HORIZON_MS)
     found = single_thresholds(train, test, request.seed)
@@ -98,7 +98,7 @@ def _of_days(fleets: _Fleets, told: _Judged, request: Request) -> Section:
     figures[HEADLINE] = with_bars(figures[HEADLINE], {"balanced_accuracy": BALANCED})
     figures[SINGLE] = with_bars(figures[SINGLE], {"balanced_accuracy": MOST_SINGLE}, least=False)
     tables = (single_table(train, test, found, request.seed),)
-    return Section(
+    return ReportSection(
         "Faults with a precursor of days, 48 h", figures, population(test, HORIZON_MS), tables, (), _words(found[0])
     )
 
@@ -112,7 +112,7 @@ def _words(single: Single) -> tuple[str, ...]:
     )
 
 
-def _all(fleets: _Fleets, told: _Judged, request: Request) -> Section:
+def _all(fleets: _Fleets, told: _Judged, request: Request) -> ReportSection:
     """Every hardware fault, with the thresholds of the section before."""
     test = fleets.test.examples
     trivial = {BASE_RATES: base_rates(fleets.train.examples, test, HORIZON_MS), RECENCY: recency(test)}
@@ -127,7 +127,7 @@ def _all(fleets: _Fleets, told: _Judged, request: Request) -> Section:
     curve = replace(
         reliability_curve({HEADLINE: stated}, label[known], test.weight[known]), title="Reliability, all faults"
     )
-    return Section(
+    return ReportSection(
         "All hardware faults, 48 h", figures, population(test, HORIZON_MS) | _shares(fleets.test), (table,), (curve,)
     )
 

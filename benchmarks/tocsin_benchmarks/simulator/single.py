@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tocsin.forecaster.evaluation.result import Table
+from tocsin.forecaster.evaluation.result import ReportTable
 from tocsin.forecaster.features.examples import Examples, Floats, Mask
 from tocsin_benchmarks.simulator.models import HORIZON_MS, best_threshold
 
@@ -66,7 +66,7 @@ def balanced_accuracy(alarm: Mask, label: Mask) -> float:
     return float((alarm[label].mean() + (~alarm[~label]).mean()) / 2)
 
 
-def single_table(train: Examples, test: Examples, found: list[Single], seed: int) -> Table:
+def single_table(train: Examples, test: Examples, found: list[Single], seed: int) -> ReportTable:
     """The best features over all faults, and the best of each class of faults alone."""
     rows = [("all", one.feature, one.balanced) for one in found[:SHOWN]]
     for name in CLASSES:
@@ -74,7 +74,7 @@ def single_table(train: Examples, test: Examples, found: list[Single], seed: int
         if all(part.label(HORIZON_MS)[0].any() for part in parts):
             best = single_thresholds(parts[0], parts[1], seed)[0]
             rows.append((name, best.feature, best.balanced))
-    return Table("Best thresholds on one feature", ("faults", "feature", "balanced accuracy"), rows)
+    return ReportTable("Best thresholds on one feature", ("faults", "feature", "balanced accuracy"), rows)
 
 
 def _of_class(examples: Examples, name: str) -> Examples:

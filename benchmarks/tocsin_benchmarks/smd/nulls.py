@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tocsin.forecaster.evaluation.result import Table
+from tocsin.forecaster.evaluation.result import ReportTable
 from tocsin.forecaster.features.examples import Mask
 from tocsin_benchmarks.smd.data import Machine
 from tocsin_benchmarks.smd.events import Sums, outcome, sums
@@ -29,7 +29,7 @@ def _row(name: str, drawn: Sequence[Sums]) -> tuple[str, float, float, float, in
     return name, float(np.mean(recalls)), float(np.percentile(recalls, QUANTILE)), false, len(drawn)
 
 
-def null_table(family: str, alarmed: Alarmed, seed: int, draws: int) -> tuple[Table, float]:
+def null_table(family: str, alarmed: Alarmed, seed: int, draws: int) -> tuple[ReportTable, float]:
     """Always on, a coin that is thrown at every row as often as the detector alarms, and circular shifts of the very
     same alarms, each machine by its own number of rows. Also the 95th percentile of the shifts' recall."""
     rng = np.random.default_rng(seed)
@@ -44,4 +44,4 @@ def null_table(family: str, alarmed: Alarmed, seed: int, draws: int) -> tuple[Ta
         _row("coin of equal alarm time", drawn(rng.permutation, draws)),
         _row("circular shifts", shifts),
     ]
-    return Table(f"{family}: alarms that know nothing", HEAD, rows), rows[-1][2]
+    return ReportTable(f"{family}: alarms that know nothing", HEAD, rows), rows[-1][2]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tocsin.forecaster.evaluation.result import DataSet, Figure, Request, Result, Section, Table
+from tocsin.forecaster.evaluation.result import DataSet, Figure, ReportSection, ReportTable, Request, Result
 from tocsin_benchmarks.smd.data import ASD, SMD, STEP_MS, Machine, read_machines
 from tocsin_benchmarks.smd.detect import (
     ALLOWED_PER_DAY,
@@ -76,7 +76,7 @@ def _cut(machine: Machine, quick: bool) -> Machine:
     return Machine(machine.name, machine.family, machine.train[-QUICK_ROWS:], test, label)
 
 
-def _section(family: str, train: Sequence[Machine], test: Sequence[Machine] | None, request: Request) -> Section:
+def _section(family: str, train: Sequence[Machine], test: Sequence[Machine] | None, request: Request) -> ReportSection:
     names = (DETECTOR, LEVEL) if request.quick else (DETECTOR, LEVEL, FOREST)
     judged = {name: _chosen(name, train, test, request.seed) for name in names}
     own = judged[DETECTOR]
@@ -85,7 +85,7 @@ def _section(family: str, train: Sequence[Machine], test: Sequence[Machine] | No
     bars = {DETECTOR: BARS[family]}
     models = {name: _figures(chosen, bars.get(name), request) for name, chosen in judged.items()}
     tables = (_machine_table(family, own), _budget_table(family, own), nulls)
-    return Section(family, models, _population(family, own), tables, (), _shift_notes(own, shifted))
+    return ReportSection(family, models, _population(family, own), tables, (), _shift_notes(own, shifted))
 
 
 def _chosen(name: str, train: Sequence[Machine], test: Sequence[Machine] | None, seed: int) -> list[Chosen]:
@@ -129,7 +129,7 @@ def _figure(values: Sequence[float], bar: float | None, least: bool) -> Figure:
     return Figure(values[0], float(low), float(high), bar, least)
 
 
-def _machine_table(family: str, chosen: Sequence[Chosen]) -> Table:
+def _machine_table(family: str, chosen: Sequence[Chosen]) -> ReportTable:
     rows = []
     for one, budget in chosen:
         told = one.outcomes[budget]
@@ -146,16 +146,16 @@ def _machine_table(family: str, chosen: Sequence[Chosen]) -> Table:
                 one.pulse_precision,
             )
         )
-    return Table(f"{family}: machines", HEAD, rows)
+    return ReportTable(f"{family}: machines", HEAD, rows)
 
 
-def _budget_table(family: str, chosen: Sequence[Chosen]) -> Table:
+def _budget_table(family: str, chosen: Sequence[Chosen]) -> ReportTable:
     rows = []
     for budget in BUDGETS:
         told = sums([one.outcomes[budget] for one, _ in chosen], [])
         rows.append((budget, told.recall, told.false_per_day, told.outside_per_day, told.quiet_share))
     head = ("budget for all", "event recall", "false a day", "outside a day", "quiet time in alarm")
-    return Table(f"{family}: one budget for all machines", head, rows)
+    return ReportTable(f"{family}: one budget for all machines", head, rows)
 
 
 def _population(family: str, chosen: Sequence[Chosen]) -> dict[str, float | int | str]:

@@ -14,8 +14,8 @@ from tocsin.domain.progress import track
 from tocsin.forecaster.evaluation.figures import population, standard, with_bars
 from tocsin.forecaster.evaluation.leak import leak_factor
 from tocsin.forecaster.evaluation.reliability import reliability_curve, reliability_table
-from tocsin.forecaster.evaluation.result import DataSet, Request, Result, Section
-from tocsin.forecaster.evaluation.split import Kind, Split, by_time, check_parts
+from tocsin.forecaster.evaluation.result import DataSet, ReportSection, Request, Result
+from tocsin.forecaster.evaluation.split import Split, SplitKind, by_time, check_parts
 from tocsin.forecaster.features.examples import Examples, Floats, Mask
 from tocsin_benchmarks.tables import joined
 from tocsin_benchmarks.titan.data import Fleet, fleet_of, read_lives
@@ -92,12 +92,12 @@ def run(request: Request) -> Result:
     return Result("titan", PROTOCOL, SOURCE, sections, NOTES)
 
 
-def _own_folds(request: Request, effort: _Effort) -> list[Section]:
+def _own_folds(request: Request, effort: _Effort) -> list[ReportSection]:
     fleet = fleet_of(read_lives(request.train))
     cut_ms = last_year(fleet.end_ms)
     everyone = np.ones(len(fleet.devices), dtype=np.bool_)
     train, test = _parts(fleet, cut_ms, everyone, everyone, request, effort)
-    check_parts(train, test, HORIZON_MS, Kind.TIME)
+    check_parts(train, test, HORIZON_MS, SplitKind.TIME)
     scored = learn(train, request.seed, effort.names).judge(test)
     year = f"train until {_day(cut_ms)}, test from then until {_day(fleet.end_ms)}"
     sections = [_section(f"Time-disjoint: {year}", scored, test, request, TIME_BARS)]
@@ -129,7 +129,7 @@ def _parts(
     )
 
 
-def _device_folds(fleet: Fleet, cut_ms: int, year: str, request: Request, effort: _Effort) -> Section:
+def _device_folds(fleet: Fleet, cut_ms: int, year: str, request: Request, effort: _Effort) -> ReportSection:
     """GPUs dealt into folds; those of one are tested with rates and models that never saw an event of theirs but as
     their own past."""
     fold = np.random.default_rng(request.seed).permutation(len(fleet.devices)) % effort.folds
@@ -137,7 +137,7 @@ def _device_folds(fleet: Fleet, cut_ms: int, year: str, request: Request, effort
     tests, parts = [], []
     for one in track(range(effort.folds), "folds"):
         train, test = _parts(fleet, cut_ms, fold != one, fold == one, request, effort)
-        check_parts(train, test, HORIZON_MS, Kind.TIME_AND_DEVICE)
+        check_parts(train, test, HORIZON_MS, SplitKind.TIME_AND_DEVICE)
         parts.append(learn(train, request.seed, names).judge(test))
         tests.append(test)
     scores = {name: np.concatenate([part.scores[name] for part in parts]) for name in parts[0].scores}
@@ -146,7 +146,7 @@ def _device_folds(fleet: Fleet, cut_ms: int, year: str, request: Request, effort
     return _section(title, Scored(scores, thresholds), joined(tests), request, DEVICE_BARS)
 
 
-def _two_folders(request: Request, effort: _Effort) -> list[Section]:
+def _two_folders(request: Request, effort: _Effort) -> list[ReportSection]:
     assert request.test is not None
     first, second = read_lives(request.train), read_lives(request.test)
     alone, both = fleet_of(first), fleet_of(first, second)
@@ -189,7 +189,7 @@ def _test_rows(fleet: Fleet, start_ms: int, tested: Mask, request: Request, effo
     return examples(fleet, rows, None, effort.pace)
 
 
-def _section(title: str, scored: Scored, test: Examples, request: Request, bars: Mapping[str, float]) -> Section:
+def _section(title: str, scored: Scored, test: Examples, request: Request, bars: Mapping[str, float]) -> ReportSection:
     figures = standard(
         scored.scores, test, HORIZON_MS, draws=request.draws, seed=request.seed, thresholds=scored.thresholds,
         ranks=RANKS, every_ms=DAY,
@@ -199,10 +199,10 @@ def _section(title: str, scored: Scored, test: Examples, request: Request, bars:
     shown = {name: score[known] for name, score in scored.scores.items() if name not in RANKS}
     tables = (reliability_table(RATE, shown[RATE], label[known], test.weight[known]),)
     curves = (reliability_curve(shown, label[known], test.weight[known]),)
-    return Section(title, figures, population(test, HORIZON_MS), tables, curves, (ALARM_NOTE,))
+    return ReportSection(title, figures, population(test, HORIZON_MS), tables, curves, (ALARM_NOTE,))
 
 
-def _leak(fleet: Fleet, cut_ms: int, request: Request, effort: _Effort) -> Section:
+def _leak(fleet: Fleet, cut_ms: int, request: Request, effort: _Effort) -> ReportSection:
     """What boosting on the same features would claim on rows split at random."""
     everyone = np.ones(len(fleet.devices), dtype=np.bool_)
     small = replace(effort, train_rows=effort.leak_rows, test_rows=effort.leak_rows)

@@ -22,13 +22,21 @@ from tocsin.client.control import (
     ControlState,
     InjectionOut,
     InjectionRequest,
+    ManualAction,
+    ManualActionOut,
     ReleaseOut,
     ReleaseRequest,
 )
 from tocsin.client.models import DecisionOut, GpuSummary
-from tocsin.client.models_decisions import DecisionStory, Timeline, TimelineQuery, UndoOut
-from tocsin.client.models_journal import ExportForm, JournalPage, JournalQuery
-from tocsin.client.models_manual import ManualAction, ManualActionOut
+from tocsin.client.models_decisions import (
+    DecisionStory,
+    ExportForm,
+    JournalPage,
+    JournalQuery,
+    Timeline,
+    TimelineQuery,
+    UndoOut,
+)
 from tocsin.config.access import Role
 from tocsin.domain.action_parameters import (
     ActionParameters,
@@ -39,8 +47,7 @@ from tocsin.domain.action_parameters import (
     ranks_in,
 )
 from tocsin.domain.decision import DecisionState
-from tocsin.domain.finding import ActionKind
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Subject, SubjectKind
 
 NODE_WIDE = frozenset(
     {

@@ -14,21 +14,22 @@ from tocsin.api.dependencies import DEFAULT_SPAN_MS, DecisionId, Sequence64, Ser
 from tocsin.api.errors import documented, refuse_unknown_parameters
 from tocsin.client.control import Whoami
 from tocsin.client.models import (
+    Attention,
     DecisionOut,
     FindingOut,
+    FleetMap,
     FleetSummary,
     GpuDetail,
     GpuSummary,
     IncidentOut,
     JournalEntryOut,
+    PeerBand,
+    PeerGroup,
     Scoreboard,
     SeriesResponse,
     VerificationOut,
 )
-from tocsin.client.models_cost import CostOut
-from tocsin.client.models_forecast import CapacityOut, ForecastOut
-from tocsin.client.models_fragmentation import FragmentationOut, Planner, PlansOut
-from tocsin.client.models_now import Attention, FleetMap, PeerBand, PeerGroup
+from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.wire import Wired
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.decision import DecisionState

@@ -14,29 +14,38 @@ from tocsin.client.control import (
     ControlState,
     IngestResult,
     InjectionOut,
+    ManualAction,
+    ManualActionOut,
     OrderTaken,
     Readiness,
     ReleaseOut,
 )
 from tocsin.client.models import (
+    Attention,
     DecisionOut,
     FindingOut,
+    FleetMap,
     FleetSummary,
     GpuDetail,
     GpuSummary,
     IncidentOut,
     JournalEntryOut,
+    PeerBand,
+    PeerGroup,
     Scoreboard,
     SeriesResponse,
     VerificationOut,
 )
-from tocsin.client.models_cost import CostOut
-from tocsin.client.models_decisions import DecisionStory, Timeline, TimelineQuery, UndoOut
-from tocsin.client.models_forecast import CapacityOut, ForecastOut
-from tocsin.client.models_fragmentation import FragmentationOut, Planner, PlansOut
-from tocsin.client.models_journal import ExportForm, JournalPage, JournalQuery
-from tocsin.client.models_manual import ManualAction, ManualActionOut
-from tocsin.client.models_now import Attention, FleetMap, PeerBand, PeerGroup
+from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
+from tocsin.client.models_decisions import (
+    DecisionStory,
+    ExportForm,
+    JournalPage,
+    JournalQuery,
+    Timeline,
+    TimelineQuery,
+    UndoOut,
+)
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.diagnosis import Diagnosis
 from tocsin.domain.order import Order, OrderReport

@@ -38,15 +38,14 @@ from tocsin.domain.action_parameters import (
 from tocsin.domain.clock import HOUR, Clock, SystemClock
 from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.errors import Conflict, InputError, TocsinError, Unavailable
-from tocsin.domain.finding import Category, Severity
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import Category, Severity, Subject, SubjectKind
 
 if TYPE_CHECKING:
     from tocsin.actions.executors.kubernetes import Kubernetes
     from tocsin.actions.kubernetes.client import KubernetesClient
     from tocsin.actions.kubernetes.cluster import Cluster
     from tocsin.client.client import Client
-    from tocsin.client.models_manual import ManualAction
+    from tocsin.client.control import ManualAction
 
 
 # The record of what a person does by hand: in the brain's journal, or in one of the person's own where none takes it.
@@ -122,7 +121,7 @@ class ManualRecord:
             self._say(f"warning: how it ended is not on record: {error}")
 
     def _entry(self, deed: Deed, phase: Literal["begun", "ended"]) -> ManualAction:
-        from tocsin.client.models_manual import ManualAction
+        from tocsin.client.control import ManualAction
 
         subject = deed.subject
         return ManualAction(
@@ -158,8 +157,8 @@ class ManualRecord:
     def _keep(self, entry: ManualAction) -> None:
         import stamina
 
+        from tocsin.journal.entry import EntryKind
         from tocsin.journal.journal import Journal
-        from tocsin.journal.kinds import EntryKind
 
         path = self._own_path()
         patience = stamina.retry_context(

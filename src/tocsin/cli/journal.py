@@ -135,7 +135,7 @@ def _instant(option: str, text: str | None) -> int | None:
 
 
 def _kinds(given: tuple[str, ...]) -> tuple[str, ...] | None:
-    from tocsin.journal.kinds import EntryKind
+    from tocsin.journal.entry import EntryKind
 
     known = [kind.value for kind in EntryKind]
     for kind in given:

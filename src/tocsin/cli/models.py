@@ -73,7 +73,7 @@ def train(context: CliContext, /, paths: tuple[Path, ...], out: Path | None, as_
 
 
 def _wanted(paths: tuple[Path, ...], options: dict[str, object], now_ms: int) -> TrainingRequest:
-    from tocsin.forecaster.lifecycle.trial import Recipe
+    from tocsin.forecaster.lifecycle.trial import TrialRecipe
     from tocsin.offline.import_history import instant
     from tocsin.offline.train import TrainingRequest
 
@@ -85,7 +85,7 @@ def _wanted(paths: tuple[Path, ...], options: dict[str, object], now_ms: int) ->
     )
     scenario = options["scenario"]
     return TrainingRequest(
-        recipe=Recipe(family=family, folds=folds, seed=seed, draws=draws),
+        recipe=TrialRecipe(family=family, folds=folds, seed=seed, draws=draws),
         version=str(options["version"] or f"{family}-{to_iso(now_ms)[:19].replace(':', '')}"),
         files=paths,
         also=[path for path in _given(options["also"]) if isinstance(path, Path)],

@@ -13,7 +13,7 @@ from tocsin.cli.processes import Duration
 from tocsin.domain.clock import SECOND, SystemClock, to_iso
 from tocsin.domain.errors import TocsinError
 from tocsin.domain.metrics import METRICS
-from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Missing
 from tocsin.telemetry.log import configure_logging
 
 if TYPE_CHECKING:

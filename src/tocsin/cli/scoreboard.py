@@ -10,13 +10,7 @@ import click
 from tocsin.cli.common import CliContext, api_options, connect, dump, json_option, pass_context
 
 if TYPE_CHECKING:
-    from tocsin.client.models import Scoreboard
-    from tocsin.client.scores import (
-        ActionScore,
-        HazardScore,
-        PredictionScore,
-        RuleScore,
-    )
+    from tocsin.client.models import ActionScore, HazardScore, PredictionScore, RuleScore, Scoreboard
 
 _HOUR = 3600.0
 

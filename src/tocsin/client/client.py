@@ -11,14 +11,20 @@ from urllib.parse import quote
 import httpx2
 from pydantic import ValidationError
 
-from tocsin.client import control, models, models_now
+from tocsin.client import control, models
+from tocsin.client import models as models_now
+from tocsin.client.control import ManualAction, ManualActionOut
 from tocsin.client.errors import BadRequest, Denied, NotFound, ServerFault
-from tocsin.client.models_cost import CostOut
-from tocsin.client.models_decisions import DecisionStory, Timeline, TimelineQuery, UndoOut
-from tocsin.client.models_forecast import CapacityOut, ForecastOut
-from tocsin.client.models_fragmentation import FragmentationOut, Planner, PlansOut
-from tocsin.client.models_journal import ExportForm, JournalPage, JournalQuery
-from tocsin.client.models_manual import ManualAction, ManualActionOut
+from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
+from tocsin.client.models_decisions import (
+    DecisionStory,
+    ExportForm,
+    JournalPage,
+    JournalQuery,
+    Timeline,
+    TimelineQuery,
+    UndoOut,
+)
 from tocsin.client.wire import adapter, to_json
 from tocsin.domain.clock import to_iso
 from tocsin.domain.decision import DecisionState

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, model_validator
 
 from tocsin.client.control import (
     BreakerOut,
 )
-from tocsin.client.scores import ActionScore, HazardScore, PredictionScore, RuleScore
 from tocsin.client.wire import Count, Instant, Ratio, Wire, Wired
 from tocsin.domain.decision import DecisionState, Mode, Outcome, Ruling, Verdict
 from tocsin.domain.event import Event
-from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity
-from tocsin.domain.owner import Owner
+from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity, Subject
 from tocsin.domain.prediction import Prediction
-from tocsin.domain.subject import Subject
+from tocsin.domain.reading import Owner
 
 
 class GpuState(StrEnum):
@@ -36,6 +34,238 @@ class GpuState(StrEnum):
     def rank(self) -> int:
         """0 for ok, 4 for lost."""
         return list(GpuState).index(self)
+
+
+STATE_RANKS = tuple(GpuState)
+"""States by the number under which the map has them."""
+
+
+class FleetMap(Wire):
+    """Every GPU in columns, by rack, host and index: a row costs a few bytes where `GpuSummary` costs hundreds.
+
+    Columns of GPUs have one entry for each; `host` and `model` are positions in `hosts` and `models`. Only what changes
+    with readings and findings is here, so that an unchanged fleet has an unchanged map.
+    """
+
+    hosts: list[str] = Field(default_factory=list)
+    racks: list[str] = Field(default_factory=list)
+    """Rack of each host; empty where it is not known."""
+    pools: list[str] = Field(default_factory=list)
+    """Pool of each host: that of its first GPU."""
+    models: list[str] = Field(default_factory=list)
+    uuid: list[str] = Field(default_factory=list)
+    host: list[Count] = Field(default_factory=list)
+    model: list[Count] = Field(default_factory=list)
+    index: list[int | None] = Field(default_factory=list)
+    state: list[Annotated[int, Field(ge=0, lt=len(STATE_RANKS))]] = Field(default_factory=list)
+    """Rank of the state: 0 ok, 1 stale, 2 warning, 3 critical, 4 lost."""
+    temperature: list[float | None] = Field(default_factory=list)
+    """Degrees Celsius."""
+    utilization: list[Ratio | None] = Field(default_factory=list)
+    memory: list[Ratio | None] = Field(default_factory=list)
+    power: list[float | None] = Field(default_factory=list)
+    """Watts."""
+    risk: list[Ratio | None] = Field(default_factory=list)
+    """The highest probability among the predictions that warn of it."""
+
+    @model_validator(mode="after")
+    def _columns_agree(self) -> Self:
+        """Whoever draws it may walk the columns side by side."""
+        columns = (self.host, self.model, self.index, self.state, self.temperature, self.utilization, self.memory)
+        if {len(column) for column in (*columns, self.power, self.risk)} != {len(self.uuid)}:
+            raise ValueError("columns of GPUs differ in length")
+        if not len(self.hosts) == len(self.racks) == len(self.pools):
+            raise ValueError("columns of hosts differ in length")
+        if max(self.host, default=-1) >= len(self.hosts) or max(self.model, default=-1) >= len(self.models):
+            raise ValueError("a position lies outside its list")
+        return self
+
+
+class AttentionItem(Wire):
+    """One thing that a person should look at."""
+
+    subject: Wired[Subject]
+    index: int | None = None
+    """Of the GPU, where it is about one."""
+    state: GpuState
+    """How bad it is now: `ok` where it is only expected."""
+    severity: Severity | None = None
+    sentence: str = ""
+    """What is wrong now; empty where nothing is yet."""
+    since: Instant | None = None
+    subjects: Count = 1
+    """GPUs and hosts that it touches, the subject among them."""
+    others: Count = 0
+    """Further incidents about the same subject, none worse than this."""
+    prediction: str = ""
+    """Sentence of the most urgent prediction about the subject."""
+    prediction_zh: str = ""
+    probability: Ratio | None = None
+    eta: Instant | None = None
+    eta_low: Instant | None = None
+    eta_high: Instant | None = None
+    gpus: Count = 0
+    """GPUs of the job on the subject, itself among them; itself alone where it is busy for nobody known; 0 if idle."""
+    cost_gpu_hours: Annotated[float, Field(ge=0)] | None = None
+    """Expected GPU-hours lost if nobody acts; null where no chance of a loss is known."""
+    cost_money: Annotated[float, Field(ge=0)] | None = None
+    """The same in `currency`; null where no price is set."""
+    currency: str = ""
+
+
+class Attention(Wire):
+    """What needs attention, worst first; `total` counts what `items` leaves out as well."""
+
+    total: Count = 0
+    items: list[AttentionItem] = Field(default_factory=list)
+
+
+class PeerGroup(StrEnum):
+    """Whom a GPU is compared with."""
+
+    NODE = "node"
+    """The GPUs of its host."""
+    MODEL = "model"
+    """GPUs of its model in its pool."""
+    JOB = "job"
+    """The GPUs of the job on it."""
+
+
+class PeerBand(Wire):
+    """How the peers of a GPU did over time: of each metric the 10th, 50th and 90th percentile of the peers' means.
+
+    `at` are the middles of equal spans; a percentile is null where no peer has a value in the span.
+    """
+
+    gpu: str
+    by: PeerGroup
+    peers: Count
+    """GPUs that the band is made of; a large group is sampled evenly."""
+    group: Count
+    """GPUs in the group, without the GPU itself."""
+    at: list[Instant] = Field(default_factory=list)
+    low: dict[str, list[float | None]] = Field(default_factory=dict)
+    middle: dict[str, list[float | None]] = Field(default_factory=dict)
+    high: dict[str, list[float | None]] = Field(default_factory=dict)
+
+
+# Parts of the scoreboard.
+
+
+class ReliabilityBin(Wire):
+    """Predictions whose stated probability lies in one range."""
+
+    low: Ratio
+    high: Ratio
+    gpu_days: float
+    """Time for which they stood."""
+    stated: Ratio
+    """Mean stated probability."""
+    observed: Ratio
+    """Share of the time that was followed by an onset within the horizon."""
+    predictions: Count = 0
+    observed_low: Ratio | None = None
+    """95 % interval of `observed` (Wilson), counting one trial for each horizon that passed on a GPU."""
+    observed_high: Ratio | None = None
+
+
+class HazardScore(Wire):
+    """How the probabilities of one model turned out, those for one target and horizon.
+
+    A prediction counts for as long as it stood. True is what a hardware onset followed within the horizon or, without
+    one, what an operator approved an action on; what an operator rejected is false unless an onset followed. Figures
+    that need what has not happened yet are null.
+    """
+
+    model: str
+    model_version: str = ""
+    target: str
+    horizon_s: float
+    predictions: Count = 0
+    """Predictions whose outcome is known."""
+    pending: Count = 0
+    left_out: Count = 0
+    """Predictions about GPUs that were faulted, or had been within three days."""
+    gpu_days: float = 0.0
+    onsets: Count = 0
+    alarms: Count = 0
+    """Warnings; those closer than 24 h to the one before count as one."""
+    false_alarms: Count = 0
+    """Warnings that no onset followed within 7 days and that no operator approved."""
+    false_alarms_per_1000_gpu_days: float | None = None
+    precision: Ratio | None = None
+    """Share of the warned time that was true."""
+    recall: Ratio | None = None
+    """Share of the true time that was warned."""
+    onset_recall: Ratio | None = None
+    """Share of onsets with a warning within the 7 days before."""
+    onset_recall_24h: Ratio | None = None
+    """The same, at least 24 h before."""
+    onset_recall_48h: Ratio | None = None
+    onset_recall_low: Ratio | None = None
+    """95 % interval of `onset_recall` (Wilson)."""
+    onset_recall_high: Ratio | None = None
+    lead_s: list[float] = Field(default_factory=list)
+    """Time from the first warning to each onset that had one."""
+    roc_auc: Ratio | None = None
+    auprc: Ratio | None = None
+    base_rate: Ratio | None = None
+    brier: float | None = None
+    calibration_error: Ratio | None = None
+    reliability: list[ReliabilityBin] = Field(default_factory=list)
+    approved: Count = 0
+    """Actions on warned GPUs that an operator approved."""
+    rejected: Count = 0
+    operator_precision: Ratio | None = None
+    """Share of these verdicts that were approvals."""
+
+
+class RuleScore(Wire):
+    """What one rule decided by way of one action, and what came of it.
+
+    `confirmed` decisions were followed by a hardware event on their subject within the horizon, `unconfirmed` were not,
+    and `pending` ones still have time.
+    """
+
+    rule: str
+    action: ActionKind
+    decisions: Count
+    would_have_acted: Count
+    """Those that no guard but the mode held."""
+    executed: Count = 0
+    held_by: dict[str, Count] = Field(default_factory=dict)
+    """Decisions by the guards that held them; one decision may count under several."""
+    confirmed: Count = 0
+    unconfirmed: Count = 0
+    pending: Count = 0
+
+
+class PredictionScore(Wire):
+    """How predictions turned out: a hit crossed its threshold within the horizon, a miss did not.
+
+    `model` and `model_version` are empty where all are meant.
+    """
+
+    model: str = ""
+    model_version: str = ""
+    made: Count = 0
+    hits: Count = 0
+    misses: Count = 0
+    pending: Count = 0
+    not_enough_data: Count = 0
+    lead_s: list[float] = Field(default_factory=list)
+    """Time from each hit's prediction to its crossing."""
+    within_interval: Count = 0
+    """Hits whose crossing fell inside the stated interval."""
+
+
+class ActionScore(Wire):
+    """What came of one kind of action: `effects` are means of what was measured where it worked, by name with unit."""
+
+    action: ActionKind
+    tried: Count
+    worked: Count
+    effects: dict[str, float] = Field(default_factory=dict)
 
 
 class FleetSummary(Wire):

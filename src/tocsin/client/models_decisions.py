@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from pydantic import Field
 
@@ -11,6 +12,40 @@ from tocsin.client.models import DecisionOut, JournalEntryOut
 from tocsin.client.wire import Count, Instant, Wire
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.finding import ActionKind, Severity
+
+# Wire models of the journal in pages, and what a client may ask of it; see `tocsin.client.models`.
+
+ExportForm = Literal["jsonl", "cef"]
+
+
+@dataclass(frozen=True, slots=True)
+class JournalQuery:
+    """Which entries are wanted; what is empty bounds nothing.
+
+    `people` are entries that a person made. `text` is looked for in what the entry says, ASCII letters without regard
+    to capitals: a host, a UUID, the id of a decision. The instants are a half-open span.
+    """
+
+    kinds: tuple[str, ...] = ()
+    actor: str = ""
+    people: bool = False
+    text: str = ""
+    start_ms: int | None = None
+    end_ms: int | None = None
+
+
+class JournalPage(Wire):
+    """Entries, newest first."""
+
+    entries: list[JournalEntryOut]
+    next_before: Count | None = None
+    """What to send as `before` for older ones; null where the journal's first entry was looked at."""
+    head: Count
+    """Number of the newest entry of the journal."""
+    told: dict[str, str] = Field(default_factory=dict)
+    """Sentence by id of the decisions, findings and incidents that the entries name."""
+    kinds: list[str] = Field(default_factory=list)
+    """Every kind that there can be."""
 
 
 @dataclass(frozen=True, slots=True)

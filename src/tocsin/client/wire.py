@@ -39,9 +39,9 @@ from tocsin.domain.decision import Outcome
 from tocsin.domain.diagnosis import Diagnosis
 from tocsin.domain.finding import Finding
 from tocsin.domain.order import Order, OrderParameters, OrderReport
-from tocsin.domain.owner import Owner
 from tocsin.domain.parameters import decode, encode
 from tocsin.domain.prediction import Prediction
+from tocsin.domain.reading import Owner
 
 INSTANT_PATTERN = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{3}Z$"
 INSTANT_EXAMPLE = "2026-11-21T03:54:16.000Z"

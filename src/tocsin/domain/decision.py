@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tocsin.domain.action_parameters import ActionParameters, NotifyParameters, encode, parameters_of
-from tocsin.domain.finding import ActionKind, Category, Severity
-from tocsin.domain.subject import Subject
+from tocsin.domain.finding import ActionKind, Category, Severity, Subject
 
 
 class Mode(StrEnum):

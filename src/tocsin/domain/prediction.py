@@ -6,8 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from tocsin.domain.finding import Evidence
-from tocsin.domain.subject import Subject
+from tocsin.domain.finding import Evidence, Subject
 
 
 class PredictionStatus(StrEnum):

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import IO
 
 from tocsin.domain.clock import Clock
-from tocsin.journal.chain import GENESIS, Entry, canonical, digest
+from tocsin.journal.entry import GENESIS, Entry, EntryKind, canonical, digest
 from tocsin.journal.files import Anchor, JournalBroken, connect, lock
-from tocsin.journal.kinds import EntryKind
 from tocsin.journal.reader import COLUMNS, read_entries
 from tocsin.journal.verify import verify
 

@@ -8,9 +8,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from tocsin.journal.chain import Entry
+from tocsin.journal.entry import Entry, EntryKind
 from tocsin.journal.files import connect
-from tocsin.journal.kinds import EntryKind
 from tocsin.journal.reader import COLUMNS, from_row
 
 MOST_LOOKED_AT = 50_000

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from contextlib import closing
 from pathlib import Path
 
-from tocsin.journal.chain import Entry
+from tocsin.journal.entry import Entry
 from tocsin.journal.files import connect
 
 COLUMNS = "seq, epoch, at_ms, kind, actor, simulated, payload, previous_hash, hash"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tocsin.domain.errors import InputError
 from tocsin.domain.progress import track
-from tocsin.journal.chain import GENESIS, digest
+from tocsin.journal.entry import GENESIS, digest
 from tocsin.journal.files import Anchor, JournalBroken, connect
 from tocsin.journal.reader import COLUMNS
 

@@ -13,9 +13,9 @@ from tocsin.collector.prometheus_history.history import HistoryFile, PrometheusH
 from tocsin.collector.prometheus_history.http import HistoryClient, check_installed
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock, from_iso, to_iso
 from tocsin.domain.errors import InputError, TocsinError
-from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import split_variant
 from tocsin.domain.progress import is_heard, work
+from tocsin.domain.reading import Gpu
 from tocsin.domain.words import counted
 from tocsin.store.port import Store
 

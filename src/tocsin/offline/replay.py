@@ -13,10 +13,9 @@ from tocsin.collector.replay.recording import ReplayRecording
 from tocsin.collector.replay.source import read_recording
 from tocsin.domain.clock import HOUR, Clock, SystemClock, to_iso
 from tocsin.domain.event import Event
-from tocsin.domain.finding import Finding
+from tocsin.domain.finding import Finding, SubjectKind
 from tocsin.domain.progress import track
 from tocsin.domain.reading import Reading
-from tocsin.domain.subject import SubjectKind
 from tocsin.domain.words import counted
 from tocsin.forecaster.evaluation.ticket_clock import (
     DRAWS,

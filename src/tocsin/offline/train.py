@@ -17,10 +17,10 @@ from tocsin.forecaster.evaluation.engine import engine
 from tocsin.forecaster.features.examples import HORIZONS_MS, NEVER, Examples, Mask
 from tocsin.forecaster.features.onsets import onsets_of
 from tocsin.forecaster.features.plan import Plan
-from tocsin.forecaster.features.walk import Part, Rules, Span, Walk, examples_from
-from tocsin.forecaster.lifecycle.model_registry import PRIOR, ModelRegistry, Shelved
+from tocsin.forecaster.features.walk import Rules, Span, StepData, Walk, examples_from
+from tocsin.forecaster.lifecycle.model_registry import PRIOR, ModelRegistry, ModelVersion
 from tocsin.forecaster.lifecycle.train import Trained, joined, put_before, train
-from tocsin.forecaster.lifecycle.trial import Recipe
+from tocsin.forecaster.lifecycle.trial import TrialRecipe
 from tocsin.offline.backtest_fleet import PAST_MS, batches
 from tocsin.sim.faults import fault_kinds
 from tocsin.sim.faults.base import FaultClass
@@ -50,7 +50,7 @@ class TrainingRequest:
     `start_ms` and `end_ms` bound the decisions (None: all of the files, the last 90 days of the store).
     """
 
-    recipe: Recipe
+    recipe: TrialRecipe
     version: str
     files: Sequence[Path] = ()
     also: Sequence[Path] = ()
@@ -104,7 +104,7 @@ def run_training(
     return TrainingOutcome(trained, promoted)
 
 
-def _incumbent(shelf: ModelRegistry) -> Shelved | None:
+def _incumbent(shelf: ModelRegistry) -> ModelVersion | None:
     version = shelf.in_service
     return None if version is None else shelf.load(version)
 
@@ -165,7 +165,7 @@ def simulated(wanted: TrainingRequest) -> Examples:
     with work("simulation", (end_ms - fleet.now_ms) // plan.step_ms) as bar:
         while fleet.now_ms < end_ms:
             columns, events = fleet.step_columns(plan.metrics)
-            walk.take((fleet.now_ms - 1) // plan.step_ms, Part(columns, events))
+            walk.take((fleet.now_ms - 1) // plan.step_ms, StepData(columns, events))
             bar.advance()
     walk.close()
     examples = walk.examples(onsets_of(walk.events, fleet.gpus), Rules())

@@ -8,14 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from tocsin.actions.model.cost import Stake, prices
 from tocsin.actions.model.ranks import work_on
 from tocsin.actions.planning.facts import NodeState
-from tocsin.client.models import GpuState
-from tocsin.client.models_now import Attention, AttentionItem
+from tocsin.client.models import Attention, AttentionItem, GpuState
 from tocsin.config.settings import CostSettings
 from tocsin.domain.clock import optional_iso, to_iso
-from tocsin.domain.finding import ActionKind, Finding, Incident, Severity
+from tocsin.domain.finding import ActionKind, Finding, Incident, Severity, Subject, SubjectKind
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
-from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.domain.usage import Prices
 from tocsin.queries.fleet_map import FleetMapSnapshot, is_warning
 

@@ -8,13 +8,12 @@ from dataclasses import asdict
 import numpy as np
 
 from tocsin.actions.model.status import DecisionStatus
-from tocsin.client.models_cost import CostOut, EarlyOut, GroupOut, HourOut, LostOut, MoneyOut, UsageOut
+from tocsin.client.models_capacity import CostOut, EarlyOut, GroupOut, HourOut, LostOut, MoneyOut, UsageOut
 from tocsin.config.settings import CostSettings
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, to_iso
 from tocsin.domain.decision import OutcomeStatus
 from tocsin.domain.event import Event
-from tocsin.domain.finding import ActionKind
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.finding import ActionKind, SubjectKind
 from tocsin.domain.usage import Group, Prices, Usage, money, total
 from tocsin.forecaster.diagnosis.window import IDLE_UTILIZATION
 from tocsin.queries.cache import Cache

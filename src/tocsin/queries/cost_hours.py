@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock
-from tocsin.domain.identity import Gpu
+from tocsin.domain.reading import Gpu
 from tocsin.domain.usage import Group, Usage
 from tocsin.forecaster.diagnosis.account import CELL_MS, METRICS, Account, account, joined, silent
 from tocsin.store.port import Columns, Store

@@ -8,13 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from tocsin.client.models import GpuState
-from tocsin.client.models_now import FleetMap
+from tocsin.client.models import FleetMap, GpuState
 from tocsin.domain.clock import SECOND
-from tocsin.domain.finding import Finding
+from tocsin.domain.finding import Finding, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
-from tocsin.domain.subject import SubjectKind
 from tocsin.queries.cache import Cache
 from tocsin.queries.live import LiveBrain
 from tocsin.queries.views import gpu_state

@@ -22,8 +22,7 @@ from tocsin.config.planning import PlanningSettings
 from tocsin.config.settings import TaskShare
 from tocsin.domain.fragmentation_fleet import TaskClass, mix_of_sizes
 from tocsin.domain.health import healthy_gpus
-from tocsin.domain.owner import Owner
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Owner, Reading
 from tocsin.queries.live import LiveBrain, LiveManagers
 from tocsin.rules.fleet import GANG, idle
 

@@ -11,7 +11,7 @@ import numpy as np
 from tocsin.actions.planning.bins import mig_unusable
 from tocsin.actions.planning.layouts import MigLayout, layouts_of
 from tocsin.actions.planning.state import FleetState
-from tocsin.client.models_fragmentation import (
+from tocsin.client.models_capacity import (
     FragmentationOut,
     FragmentOut,
     HostFragment,
@@ -23,9 +23,8 @@ from tocsin.client.models_fragmentation import (
 from tocsin.domain.clock import to_iso
 from tocsin.domain.fragmentation import MigTemplate, Placement, free_slices, mig_capacity, mig_ideal
 from tocsin.domain.fragmentation_fleet import TaskClass
-from tocsin.domain.identity import Gpu
 from tocsin.domain.mig_layout import CAPACITY, INSTANCES, by_label, profile_of, template_of
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Reading
 from tocsin.queries.fleet_state import MixFrom, free_now, live_state, mix_of
 from tocsin.queries.live import LiveBrain
 from tocsin.rules.fleet import fleet_fragmentation

@@ -13,11 +13,10 @@ from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import Clock
 from tocsin.domain.finding import Finding, Incident
-from tocsin.domain.identity import Gpu
 from tocsin.domain.order import Order, OrderReport
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.journal.journal import Journal
 from tocsin.store.port import Store

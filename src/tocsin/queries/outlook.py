@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import structlog
 
-from tocsin.client.models_forecast import (
+from tocsin.client.models import HazardScore
+from tocsin.client.models_capacity import (
     CapacityOut,
     CourseOut,
     FillingOut,
@@ -23,21 +24,19 @@ from tocsin.client.models_forecast import (
     RiskCalendar,
     RiskOut,
 )
-from tocsin.client.scores import HazardScore
 from tocsin.domain.clock import DAY, HOUR, SECOND, optional_iso, to_iso
 from tocsin.domain.errors import TocsinError
+from tocsin.domain.finding import SubjectKind
 from tocsin.domain.fragmentation_fleet import TaskClass
-from tocsin.domain.identity import Gpu
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.reading import Reading
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.capacity.capacity import (
     HORIZON_MS,
     PENDING,
     UTILISATION,
-    Course,
-    CourseAsk,
-    Figure,
+    HourlyFigure,
+    HourlyForecast,
+    HourlyForecastRequest,
     PoolPast,
     courses,
 )
@@ -231,7 +230,7 @@ def record_of(scores: Iterable[HazardScore]) -> list[RecordOut]:
 # ---------------------------------------------------------------------- courses
 
 
-def course_out(course: Course) -> CourseOut:
+def course_out(course: HourlyForecast) -> CourseOut:
     """A course as the API shows it."""
     past, ahead = len(course.at_ms), len(course.ahead_ms)
 
@@ -290,7 +289,9 @@ class ForecastQueries:
 
     def capacity(self) -> CapacityOut:
         """Pools and fragmentation a week ahead. Raises Unavailable while it is worked out."""
-        made: Made[tuple[int, list[Course]]] = self._tasks.ask("the capacity forecast", _courses, self._course_ask)
+        made: Made[tuple[int, list[HourlyForecast]]] = self._tasks.ask(
+            "the capacity forecast", _courses, self._course_ask
+        )
         at_ms, found = made.value
         by_name = {one.name: one for one in found}
         sizes, now = self._sizes(), self._brain.clock.now_ms()
@@ -326,14 +327,14 @@ class ForecastQueries:
                 sizes[gpu.pool] = sizes.get(gpu.pool, 0) + 1
         return dict(sorted(sizes.items(), key=lambda item: (-item[1], item[0])))
 
-    def _course_ask(self) -> CourseAsk:
+    def _course_ask(self) -> HourlyForecastRequest:
         now = self._brain.clock.now_ms()
         largest = list(self._sizes())[:POOLS]
         pasts = {one.pool: one for one in self._brain.pool_pasts()}
         figures = [figure for name in largest if name in pasts for figure in _figures(pasts[name])]
-        return CourseAsk([*figures, *self._fragmented(now)], now, self._brain.settings.forecast.coverage)
+        return HourlyForecastRequest([*figures, *self._fragmented(now)], now, self._brain.settings.forecast.coverage)
 
-    def _fragmented(self, now: int) -> list[Figure]:
+    def _fragmented(self, now: int) -> list[HourlyFigure]:
         """F by the hour, as far as the store was read: the jobs that come now are the measure of all hours."""
         pages = self._hours.pages(now - FRAGMENTED_MS, now, self._brain.gpus, BUDGET_S)
         if not pages.hours:
@@ -343,19 +344,19 @@ class ForecastQueries:
         values = np.full((pages.hours[-1].at_ms - start) // HOUR + 1, np.nan)
         for hour in pages.hours:
             values[(hour.at_ms - start) // HOUR] = _mean_f(hour, mix)
-        return [Figure(FRAGMENTED, start, values)]
+        return [HourlyFigure(FRAGMENTED, start, values)]
 
 
-def _courses(ask: CourseAsk) -> tuple[int, list[Course]]:
+def _courses(ask: HourlyForecastRequest) -> tuple[int, list[HourlyForecast]]:
     return ask.now_ms, courses(ask)
 
 
-def _figures(past: PoolPast) -> list[Figure]:
+def _figures(past: PoolPast) -> list[HourlyFigure]:
     """Utilisation, and GPUs that work waits for where a scheduler tells."""
     start = int(past.at_ms[0])
-    found = [Figure(f"{UTILISATION} {past.pool}", start, past.utilisation, most=1.0)]
+    found = [HourlyFigure(f"{UTILISATION} {past.pool}", start, past.utilisation, most=1.0)]
     if np.isfinite(past.pending).any():
-        found.append(Figure(f"{PENDING} {past.pool}", start, past.pending))
+        found.append(HourlyFigure(f"{PENDING} {past.pool}", start, past.pending))
     return found
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from tocsin.actions.model.ranks import work_on
 from tocsin.actions.planning.facts import NodeState
-from tocsin.client.models_now import PeerBand, PeerGroup
+from tocsin.client.models import PeerBand, PeerGroup
 from tocsin.domain.clock import DAY, to_iso
 from tocsin.domain.reading import Reading
 from tocsin.store.port import Columns, Store

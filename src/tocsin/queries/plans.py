@@ -14,7 +14,7 @@ from tocsin.actions.planning.scaling import ScalingPolicy, replace_before_drain,
 from tocsin.actions.planning.simulation import Simulation
 from tocsin.actions.planning.state import TEMPLATES, FleetState, GpuMode
 from tocsin.actions.planning.units import PlanLimits
-from tocsin.client.models_fragmentation import HostChange, MigChange, Planner, PlanOut, PlansOut, RefusalOut, StepOut
+from tocsin.client.models_capacity import HostChange, MigChange, Planner, PlanOut, PlansOut, RefusalOut, StepOut
 from tocsin.domain.clock import to_iso
 from tocsin.queries.background import BackgroundTasks
 from tocsin.queries.fleet_state import limits_of, live_state, policy_of

@@ -11,21 +11,13 @@ import numpy as np
 
 from tocsin.actions.model.experience import Tally
 from tocsin.actions.model.status import DecisionStatus
-from tocsin.client.models import Scoreboard
-from tocsin.client.scores import (
-    ActionScore,
-    HazardScore,
-    PredictionScore,
-    ReliabilityBin,
-    RuleScore,
-)
+from tocsin.client.models import ActionScore, HazardScore, PredictionScore, ReliabilityBin, RuleScore, Scoreboard
 from tocsin.domain.clock import DAY, HOUR, SECOND, to_iso
 from tocsin.domain.decision import DecisionState, Mode, Ruling
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.finding import ActionKind, Category, Severity
-from tocsin.domain.identity import Gpu
+from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.reading import Gpu
 from tocsin.forecaster.evaluation.figures import Panel
 from tocsin.forecaster.evaluation.leads import about, starts, warned
 from tocsin.forecaster.evaluation.reliability import EDGES, bin_of, reliability_bins

@@ -16,6 +16,8 @@ from tocsin.client.control import (
     ControlState,
     IngestResult,
     InjectionOut,
+    ManualAction,
+    ManualActionOut,
     OrderTaken,
     Readiness,
     RejectedLine,
@@ -23,38 +25,45 @@ from tocsin.client.control import (
 )
 from tocsin.client.errors import NotFound
 from tocsin.client.models import (
+    Attention,
     DecisionOut,
     FindingOut,
+    FleetMap,
     FleetSummary,
     GpuDetail,
     GpuSummary,
     IncidentOut,
     JournalEntryOut,
+    PeerBand,
+    PeerGroup,
     Scoreboard,
     SeriesResponse,
     VerificationOut,
 )
-from tocsin.client.models_cost import CostOut
-from tocsin.client.models_decisions import DecisionStory, Timeline, TimelineQuery, UndoOut
-from tocsin.client.models_forecast import CapacityOut, ForecastOut
-from tocsin.client.models_fragmentation import FragmentationOut, Planner, PlansOut
-from tocsin.client.models_journal import ExportForm, JournalPage, JournalQuery
-from tocsin.client.models_manual import ManualAction, ManualActionOut
-from tocsin.client.models_now import Attention, FleetMap, PeerBand, PeerGroup
+from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
+from tocsin.client.models_decisions import (
+    DecisionStory,
+    ExportForm,
+    JournalPage,
+    JournalQuery,
+    Timeline,
+    TimelineQuery,
+    UndoOut,
+)
 from tocsin.domain.clock import DAY, SECOND, Clock, SystemClock, optional_iso, to_iso
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.diagnosis import Diagnosis
 from tocsin.domain.errors import Conflict, InputError
-from tocsin.domain.finding import Finding
+from tocsin.domain.finding import Finding, Subject, SubjectKind
 from tocsin.domain.metrics import nearest, spec_of
 from tocsin.domain.order import Order, OrderReport
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
-from tocsin.domain.subject import Subject, SubjectKind
-from tocsin.forecaster.diagnosis.fleet import PAST_METRICS, PAST_MS, STAGE_METRICS, STAGE_MS, Inputs, diagnose
-from tocsin.journal.kinds import EntryKind
+from tocsin.forecaster.diagnosis.fleet import PAST_METRICS, PAST_MS, STAGE_METRICS, STAGE_MS, DiagnosisInputs, diagnose
+from tocsin.journal.entry import EntryKind
 from tocsin.journal.verify import verify
-from tocsin.queries import attention, convert, timeline, views
+from tocsin.queries import attention, timeline, views
+from tocsin.queries import views as convert
 from tocsin.queries.background import BackgroundTasks
 from tocsin.queries.cache import Cache, by_effort
 from tocsin.queries.cost import CostQueries
@@ -80,7 +89,7 @@ def diagnose_fleet(store: Store, latest: Sequence[Reading], now_ms: int, host: s
     gpus = [reading.gpu for reading in chosen]
     uuids = [gpu.uuid for gpu in gpus]
     return diagnose(
-        Inputs(
+        DiagnosisInputs(
             now_ms,
             gpus,
             {reading.gpu.uuid: reading.owners for reading in chosen},

@@ -14,24 +14,25 @@ from tocsin.client.models import JournalEntryOut
 from tocsin.client.models_decisions import (
     Alternative,
     DecisionStory,
+    ExportForm,
+    JournalPage,
+    JournalQuery,
     Timeline,
     TimelineItem,
     TimelineMark,
     TimelineQuery,
     UndoOut,
 )
-from tocsin.client.models_journal import ExportForm, JournalPage, JournalQuery
 from tocsin.domain.action_parameters import asked_by, undone_by
 from tocsin.domain.clock import to_iso
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind
+from tocsin.journal.entry import EntryKind
 from tocsin.journal.export import export
-from tocsin.journal.kinds import EntryKind
 from tocsin.journal.page import Wanted, read_numbered, read_page
-from tocsin.queries.convert import entry_out
 from tocsin.queries.live import LiveBrain
-from tocsin.queries.views import approvable, decision_out
+from tocsin.queries.views import approvable, decision_out, entry_out
 
 
 def journal_page(path: Path, query: JournalQuery, before: int | None, limit: int) -> JournalPage:

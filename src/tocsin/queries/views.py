@@ -6,20 +6,74 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tocsin.actions.model.controls import Controls
 from tocsin.actions.model.status import DecisionStatus
+from tocsin.client.control import BreakerOut, ControlState
 from tocsin.client.models import (
     DecisionOut,
+    FindingOut,
     GpuState,
     GpuSummary,
+    IncidentOut,
+    JournalEntryOut,
     SeriesResponse,
 )
+from tocsin.client.wire import extended
 from tocsin.domain.action_parameters import encode
 from tocsin.domain.clock import SECOND, optional_iso, to_iso
 from tocsin.domain.decision import DecisionState, Mode
-from tocsin.domain.finding import Finding, Severity
+from tocsin.domain.finding import Finding, Incident, Severity
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
+from tocsin.journal.entry import Entry
 from tocsin.store.port import Series
+
+# Domain objects as the API shows them.
+
+
+def finding_out(finding: Finding, *, active: bool = True) -> FindingOut:
+    """A finding."""
+    return extended(FindingOut, finding, active=active)
+
+
+def incident_out(incident: Incident) -> IncidentOut:
+    """An incident with its members."""
+    members = tuple(finding_out(member) for member in incident.members)
+    return extended(IncidentOut, incident, root=finding_out(incident.root), members=members)
+
+
+def entry_out(entry: Entry) -> JournalEntryOut:
+    """An entry of the journal."""
+    return JournalEntryOut.model_validate(
+        {
+            "seq": entry.seq,
+            "epoch": entry.epoch,
+            "at": to_iso(entry.at_ms),
+            "kind": entry.kind,
+            "actor": entry.actor,
+            "payload": dict(entry.payload),
+            "simulated": entry.simulated,
+            "hash": entry.hash,
+            "previous_hash": entry.previous_hash,
+        }
+    )
+
+
+def control_out(controls: Controls, limit: int) -> ControlState:
+    """Pause and breaker; `limit` is the number of root causes that trips it."""
+    paused, breaker = controls.paused, controls.breaker
+    return ControlState(
+        paused=paused is not None,
+        paused_by=paused.actor if paused else "",
+        paused_reason=paused.reason if paused else "",
+        breaker=BreakerOut(
+            tripped=breaker is not None,
+            root_causes=len(breaker.causes) if breaker else 0,
+            limit=limit,
+            since=optional_iso(breaker.at_ms) if breaker else None,
+            reason=breaker.reason if breaker else "",
+        ),
+    )
 
 
 def gpu_state(reading: Reading, findings: Sequence[Finding], now_ms: int, fresh_ms: int) -> GpuState:

@@ -9,12 +9,11 @@ import numpy as np
 
 from tocsin.domain.clock import DAY
 from tocsin.domain.event import Event
-from tocsin.domain.finding import Finding
+from tocsin.domain.finding import Finding, SubjectKind
 from tocsin.domain.fragmentation_fleet import FleetFragmentation, TaskClass
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
-from tocsin.domain.subject import SubjectKind
 from tocsin.rules.conditions.base import World
 from tocsin.rules.frame import Ageing, Columns, EventLog, Forecasts, Frame
 from tocsin.rules.render import Renderer

@@ -10,15 +10,12 @@ import numpy as np
 
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.event import Event
+from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.fragmentation_fleet import FleetFragmentation, TaskClass
-from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import METRICS, split_variant
-from tocsin.domain.missing import Missing
-from tocsin.domain.owner import Owner
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
-from tocsin.domain.reading import MAX_FUTURE_MS, Reading
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.reading import MAX_FUTURE_MS, Gpu, Missing, Owner, Reading
 from tocsin.rules.fleet import fleet_fragmentation, group_means, idle, stranded_ratio
 from tocsin.rules.layout import Layout, Layouts, PlainPart
 from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET, Sheet, VariantSheet

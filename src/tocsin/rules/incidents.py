@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from tocsin.domain.clock import SECOND
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity, SubjectKind
 from tocsin.rules.conditions.xid_class import XID_METRIC
 from tocsin.rules.episodes import BURST_EVIDENCE, QUIET_MS
 from tocsin.rules.render import RACK_EVIDENCE

@@ -9,8 +9,7 @@ from operator import itemgetter
 import numpy as np
 
 from tocsin.domain.metrics import METRICS, spec_of, split_variant
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Missing, Reading
 from tocsin.rules.table import Ints
 
 FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(spec.family for spec in METRICS.values() if spec.entity == "gpu"))

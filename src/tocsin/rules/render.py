@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 
-from tocsin.domain.finding import ActionKind, Evidence, Finding
-from tocsin.domain.identity import Gpu
+from tocsin.domain.finding import ActionKind, Evidence, Finding, Subject, SubjectKind
 from tocsin.domain.metrics import spec_of, split_variant
-from tocsin.domain.owner import Owner
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.reading import Gpu, Owner
 from tocsin.rules.conditions.base import Report
 from tocsin.rules.frame import Frame
 from tocsin.rules.schema import Rule

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tocsin.domain.clock import DAY, MINUTE
 from tocsin.domain.decision import Mode
 from tocsin.domain.finding import ActionKind, Category, Severity
-from tocsin.domain.identity import Gpu
+from tocsin.domain.reading import Gpu
 from tocsin.rules.conditions.base import Condition, Duration
 from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET
 from tocsin.rules.sxid import SxidCatalogue, shipped_sxids

@@ -13,9 +13,8 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event
 from tocsin.domain.finding import ActionKind
-from tocsin.domain.identity import Gpu
 from tocsin.domain.pool import PoolState
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Reading
 from tocsin.sim import inventory, jobs, load, memory, state, thermal, traffic
 from tocsin.sim import jobs as pools
 from tocsin.sim import render as columns

@@ -15,7 +15,7 @@ from importlib import resources
 import numpy as np
 
 from tocsin.domain.fragmentation import Placement
-from tocsin.domain.identity import Gpu
+from tocsin.domain.reading import Gpu
 from tocsin.sim.arrays import Bools, Floats, Ints, Stream, generator
 from tocsin.sim.spec import FleetSpec
 

@@ -13,8 +13,7 @@ import numpy as np
 
 from tocsin.domain.fragmentation import Placement, mig_capacity, mig_fragmentation
 from tocsin.domain.metrics import METRICS, split_variant, variant
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Missing, Reading
 from tocsin.sim import memory as mig
 from tocsin.sim import thermal, traffic
 from tocsin.sim.arrays import Bools, Floats, Ints

@@ -11,9 +11,8 @@ import numpy as np
 from tocsin.domain.batch import Batch
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding
-from tocsin.domain.identity import Gpu
 from tocsin.domain.prediction import Prediction
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Reading
 from tocsin.store.grid import columns_of
 from tocsin.store.identity import Known
 from tocsin.store.port import Columns, Series

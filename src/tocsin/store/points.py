@@ -19,11 +19,9 @@ from types import UnionType
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 from tocsin.domain.event import Event
-from tocsin.domain.finding import Evidence, Finding
-from tocsin.domain.identity import Gpu
-from tocsin.domain.owner import Owner, owners_text, read_owners
+from tocsin.domain.finding import Evidence, Finding, Subject, SubjectKind
 from tocsin.domain.prediction import Prediction
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.reading import Gpu, Owner, owners_text, read_owners
 
 FieldValue = float | int | bool | str
 

@@ -13,9 +13,8 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.errors import TocsinError, Unavailable
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding
-from tocsin.domain.identity import Gpu
 from tocsin.domain.prediction import Prediction
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Reading
 
 
 class StoreUnavailable(Unavailable):

@@ -6,11 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import BY_FIELD, variant
-from tocsin.domain.missing import Missing
-from tocsin.domain.owner import Owner
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Missing, Owner, Reading
 from tocsin.store import points
 from tocsin.store.grid import Grid
 from tocsin.store.points import FieldValue

@@ -14,8 +14,7 @@ from tocsin.client.models import (
     IncidentOut,
 )
 from tocsin.domain.errors import InputError
-from tocsin.domain.finding import Severity
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.finding import Severity, SubjectKind
 from tocsin.terminal import text
 from tocsin.terminal.look import Look
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from tocsin.client.models import GpuState, GpuSummary
 from tocsin.domain.clock import SECOND, from_iso
 from tocsin.domain.decision import Ruling
+from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.metrics import METRICS
-from tocsin.domain.subject import Subject, SubjectKind
 
 NOTHING = "-"
 SYMBOLS = {

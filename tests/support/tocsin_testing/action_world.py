@@ -16,10 +16,9 @@ from tocsin.actions.planning.facts import NodeState
 from tocsin.config.settings import ActionSettings
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.decision import Decision, Mode, Ruling, Verdict
-from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity
-from tocsin.domain.identity import Gpu
+from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity, Subject, SubjectKind
 from tocsin.domain.prediction import Prediction
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.reading import Gpu
 from tocsin_testing.builders import T0
 from tocsin_testing.journal_double import JournalDouble
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.identity import Gpu
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Missing, Reading
 
 T0 = 1_795_000_000_000
 """An instant in November 2026, on a whole minute plus 20 s."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tocsin.forecaster.evaluation.leak import HONEST, LEAK, NOTE
-from tocsin.forecaster.evaluation.result import Curve, Figure, Request, Result, Section, Table
+from tocsin.forecaster.evaluation.result import Curve, Figure, ReportSection, ReportTable, Request, Result
 
 RESULT = Result(
     dataset="made",
@@ -11,7 +11,7 @@ RESULT = Result(
     source="nowhere, public domain",
     seconds=12.34,
     sections=[
-        Section(
+        ReportSection(
             title="Time-disjoint",
             population={"windows": 12345.0, "rows": 120, "base_rate": 0.000412},
             models={
@@ -23,11 +23,13 @@ RESULT = Result(
                 },
                 "always healthy": {"roc_auc": Figure(0.5, 0.5, 0.5), "recall_at_1pct": Figure(0.01)},
             },
-            tables=[Table("Folds", ("from", "rows", "lead"), [("2016-01-01", 60, 12.5), ("2016-07-01", 60, None)])],
+            tables=[
+                ReportTable("Folds", ("from", "rows", "lead"), [("2016-01-01", 60, 12.5), ("2016-07-01", 60, None)])
+            ],
             curves=[Curve("Reliability", "stated", "observed", {"hazard": ([0.1, 0.5], [0.2, 0.4])}, diagonal=True)],
             notes=["Half of the drives fail without a sign."],
         ),
-        Section(
+        ReportSection(
             title="What a row-random split would have claimed (a leak, not a result)",
             models={
                 HONEST: {"roc_auc": Figure(0.56, 0.5, 0.6)},

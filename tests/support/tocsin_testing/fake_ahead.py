@@ -18,25 +18,28 @@ from tocsin.actions.planning.rehearsal import mig as made_up_mig
 from tocsin.actions.planning.rehearsal import with_waiting
 from tocsin.actions.planning.scaling import ScalingPolicy, scale_in
 from tocsin.actions.planning.units import PlanLimits
-from tocsin.client.models_cost import CostOut, EarlyOut, LostOut
-from tocsin.client.models_forecast import (
+from tocsin.client.models_capacity import (
     CapacityOut,
+    CostOut,
     CourseOut,
+    EarlyOut,
     FillingOut,
     ForecastOut,
+    FragmentationOut,
     HostRiskOut,
+    LostOut,
+    Planner,
+    PlansOut,
     PoolOutlook,
     RecordOut,
     RiskCalendar,
     RiskOut,
 )
-from tocsin.client.models_fragmentation import FragmentationOut, Planner, PlansOut
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, to_iso
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.fragmentation_fleet import TaskClass
-from tocsin.domain.identity import Gpu
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Reading
 from tocsin.domain.usage import Prices, Usage
 from tocsin.forecaster.diagnosis.account import Account
 from tocsin.queries.cost import cost_out

@@ -11,18 +11,20 @@ from tocsin.client.models import DecisionOut, JournalEntryOut
 from tocsin.client.models_decisions import (
     Alternative,
     DecisionStory,
+    ExportForm,
+    JournalPage,
+    JournalQuery,
     Timeline,
     TimelineItem,
     TimelineMark,
     TimelineQuery,
     UndoOut,
 )
-from tocsin.client.models_journal import ExportForm, JournalPage, JournalQuery
 from tocsin.domain.clock import SECOND, from_iso, to_iso
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.finding import ActionKind
-from tocsin.journal.kinds import EntryKind
+from tocsin.journal.entry import EntryKind
 from tocsin_testing import fake_fleet as fleet
 
 SETTLE_S = 300.0

@@ -16,9 +16,8 @@ from tocsin.domain.clock import HOUR, MINUTE, SECOND, optional_iso, to_iso
 from tocsin.domain.decision import DecisionState, Mode, Outcome, OutcomeStatus, Ruling, Verdict
 from tocsin.domain.diagnosis import Diagnosis, DiagnosisKind, DiagnosisVerdict
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.finding import ActionKind, Category, Evidence, Finding, Severity
+from tocsin.domain.finding import ActionKind, Category, Evidence, Finding, Severity, Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.subject import Subject, SubjectKind
 from tocsin_testing.builders import T0
 
 HOSTS, PER_HOST = 8, 8

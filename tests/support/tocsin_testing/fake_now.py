@@ -6,12 +6,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tocsin.client.models import FindingOut, GpuState, GpuSummary
-from tocsin.client.models_now import Attention, AttentionItem, FleetMap, PeerBand, PeerGroup
+from tocsin.client.models import (
+    Attention,
+    AttentionItem,
+    FindingOut,
+    FleetMap,
+    GpuState,
+    GpuSummary,
+    PeerBand,
+    PeerGroup,
+)
 from tocsin.domain.clock import optional_iso, to_iso
-from tocsin.domain.finding import Severity
+from tocsin.domain.finding import Severity, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.subject import SubjectKind
 from tocsin_testing import fake_fleet as fleet
 
 _STATES = {Severity.INFO: GpuState.OK, Severity.WARNING: GpuState.WARNING, Severity.CRITICAL: GpuState.CRITICAL}

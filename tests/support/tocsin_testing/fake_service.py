@@ -18,6 +18,8 @@ from tocsin.client.control import (
     ControlState,
     IngestResult,
     InjectionOut,
+    ManualAction,
+    ManualActionOut,
     OrderTaken,
     Readiness,
     RejectedLine,
@@ -25,39 +27,36 @@ from tocsin.client.control import (
 )
 from tocsin.client.errors import NotFound
 from tocsin.client.models import (
+    ActionScore,
+    Attention,
     DecisionOut,
     FindingOut,
+    FleetMap,
     FleetSummary,
     GpuDetail,
     GpuState,
     GpuSummary,
+    HazardScore,
     IncidentOut,
     JournalEntryOut,
+    PeerBand,
+    PeerGroup,
+    PredictionScore,
+    ReliabilityBin,
+    RuleScore,
     Scoreboard,
     SeriesResponse,
     VerificationOut,
 )
-from tocsin.client.models_cost import CostOut
-from tocsin.client.models_forecast import CapacityOut, ForecastOut
-from tocsin.client.models_fragmentation import FragmentationOut, Planner, PlansOut
-from tocsin.client.models_manual import ManualAction, ManualActionOut
-from tocsin.client.models_now import Attention, FleetMap, PeerBand, PeerGroup
-from tocsin.client.scores import (
-    ActionScore,
-    HazardScore,
-    PredictionScore,
-    ReliabilityBin,
-    RuleScore,
-)
+from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.config.access import ApiSettings
 from tocsin.domain.clock import DAY, ManualClock, to_iso
 from tocsin.domain.decision import DecisionState, Mode, Ruling
 from tocsin.domain.diagnosis import Diagnosis
 from tocsin.domain.errors import Conflict, InputError, Unavailable
-from tocsin.domain.finding import ActionKind, Severity
+from tocsin.domain.finding import ActionKind, Severity, Subject, SubjectKind
 from tocsin.domain.order import Order, OrderReport
 from tocsin.domain.prediction import Prediction
-from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.runtime.brain.orders import OrderService
 from tocsin.store.port import StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics

@@ -8,7 +8,7 @@ import numpy as np
 
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.identity import Gpu
+from tocsin.domain.reading import Gpu
 from tocsin.store.port import Columns
 from tocsin_testing.builders import gpu
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tocsin.domain.clock import MINUTE
-from tocsin.domain.identity import Gpu
-from tocsin.forecaster.trend.protocol import History
+from tocsin.domain.reading import Gpu
+from tocsin.forecaster.trend.protocol import GpuHistory
 from tocsin.store.port import Series
 from tocsin_testing.builders import T0, gpu
 
@@ -30,16 +30,16 @@ def noise(n: int, scale: float, seed: int = 0) -> Floats:
 
 def history(
     columns: Mapping[str, Floats], *, end_ms: int = T0, step_ms: int = MINUTE, which: Gpu | None = None
-) -> History:
+) -> GpuHistory:
     """A past whose last sample is at `end_ms`; power moves as on a live GPU unless `columns` has it."""
     which = which or gpu()
     n = len(next(iter(columns.values())))
     columns = {POWER: 300 + noise(n, 5.0, seed=99), **columns}
     at_ms = end_ms - step_ms * np.arange(n, dtype=np.int64)[::-1]
-    return History(which, Series(which.uuid, tuple(columns), at_ms, np.column_stack(list(columns.values()))))
+    return GpuHistory(which, Series(which.uuid, tuple(columns), at_ms, np.column_stack(list(columns.values()))))
 
 
-def thinned(past: History, keep: npt.NDArray[np.bool_]) -> History:
+def thinned(past: GpuHistory, keep: npt.NDArray[np.bool_]) -> GpuHistory:
     """`past` without the samples that `keep` marks False."""
     series = past.series
-    return History(past.gpu, Series(series.gpu, series.metrics, series.at_ms[keep], series.values[keep]))
+    return GpuHistory(past.gpu, Series(series.gpu, series.metrics, series.at_ms[keep], series.values[keep]))

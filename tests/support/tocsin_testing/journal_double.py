@@ -6,8 +6,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 
 from tocsin.domain.clock import Clock
-from tocsin.journal.chain import GENESIS, Entry, canonical
-from tocsin.journal.kinds import EntryKind
+from tocsin.journal.entry import GENESIS, Entry, EntryKind, canonical
 
 
 class JournalDouble:

@@ -28,8 +28,7 @@ from tocsin.config.settings import Settings
 from tocsin.domain.action_parameters import parameters_of
 from tocsin.domain.clock import Clock, ManualClock
 from tocsin.domain.decision import Decision, Mode
-from tocsin.domain.finding import ActionKind, Category, Severity
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 from tocsin_testing.builders import T0
 from tocsin_testing.kube_double import ADMIN, TOCSIN, KubeDouble, taken_apart
 from tocsin_testing.kube_recorded import Answer, exchanges

@@ -14,9 +14,8 @@ from tocsin.config.settings import ActionSettings
 from tocsin.domain.action_parameters import parameters_of
 from tocsin.domain.clock import DAY
 from tocsin.domain.decision import Decision, Mode
-from tocsin.domain.finding import ActionKind, Category, Finding, Severity
-from tocsin.domain.identity import Gpu
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Category, Finding, Severity, Subject, SubjectKind
+from tocsin.domain.reading import Gpu
 from tocsin_testing.builders import T0
 
 NAMES = ["GPU-1", "GPU-2", "MIG-1", "node-1", "node-2", "train", "fleet", "gone", ""]

@@ -7,11 +7,9 @@ from typing import Any
 
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, SystemClock
-from tocsin.domain.finding import ActionKind, Category, Evidence, Finding, Severity
-from tocsin.domain.identity import Gpu
+from tocsin.domain.finding import ActionKind, Category, Evidence, Finding, Severity, Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.reading import Reading
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.reading import Gpu, Reading
 from tocsin_testing.stores import Harness
 
 T = SystemClock().now_ms() // 1_000 * 1_000 - HOUR

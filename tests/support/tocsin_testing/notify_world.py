@@ -12,8 +12,7 @@ from tocsin.config.notify import ChannelSettings, NotifySettings
 from tocsin.domain.action_parameters import DecisionContext, NotifyParameters
 from tocsin.domain.clock import HOUR, MINUTE, Clock, ManualClock
 from tocsin.domain.decision import Decision, Mode
-from tocsin.domain.finding import ActionKind, Category, Severity
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.action_world import World, settings
 from tocsin_testing.builders import T0

@@ -30,7 +30,7 @@ from tocsin.domain.action_parameters import (
 from tocsin.domain.clock import MINUTE, SECOND, ManualClock
 from tocsin.domain.decision import Decision, Ruling, Verdict
 from tocsin.domain.finding import ActionKind, Finding
-from tocsin.domain.identity import Gpu
+from tocsin.domain.reading import Gpu
 from tocsin.runtime.brain.plan_watch import PlanInputs, Planner
 from tocsin_testing.action_world import FakeNotifier, settings
 from tocsin_testing.builders import T0

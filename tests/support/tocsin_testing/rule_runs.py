@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding
-from tocsin.domain.identity import Gpu
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Reading
 from tocsin.rules import Evaluation, Inputs, RuleEngine, RuleSet, load_rules, parse_rules
 from tocsin_testing.builders import T0, gpu
 

@@ -6,8 +6,7 @@ from tocsin.actions.model.catalogue import ACTIONS, is_recovery
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.sentences import action_sentence, notice_sentence
 from tocsin.domain.decision import Decision, Mode
-from tocsin.domain.finding import ActionKind, Category, Severity
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 from tocsin_testing.builders import T0
 
 _GPU = Subject(SubjectKind.GPU, "GPU-5d1f0b7c", "node-7", "train")

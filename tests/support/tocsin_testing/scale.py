@@ -12,9 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import METRICS, MetricSpec
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Reading
 
 GPUS_PER_NODE = 8
 PLAIN = tuple(spec.name for spec in METRICS.values() if spec.entity == "gpu" and not spec.label)

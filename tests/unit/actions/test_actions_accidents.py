@@ -16,12 +16,10 @@ from tocsin.actions.planning.facts import NodeState
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.decision import DecisionState, OutcomeStatus, Ruling
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.finding import ActionKind, Category, Finding, Severity
-from tocsin.domain.identity import Gpu
+from tocsin.domain.finding import ActionKind, Category, Finding, Severity, Subject, SubjectKind
 from tocsin.domain.order import OrderState
-from tocsin.domain.reading import Reading
-from tocsin.domain.subject import Subject, SubjectKind
-from tocsin.journal.kinds import EntryKind
+from tocsin.domain.reading import Gpu, Reading
+from tocsin.journal.entry import EntryKind
 from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.incidents import collapse
 from tocsin.rules.load import load_rules

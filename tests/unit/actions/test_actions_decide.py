@@ -13,9 +13,8 @@ from tocsin.actions.model.sentences import action_sentence
 from tocsin.actions.model.view import FleetView
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.decision import Decision, Mode
-from tocsin.domain.finding import ActionKind, Category, Finding, Severity
+from tocsin.domain.finding import ActionKind, Category, Finding, Severity, Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.subject import Subject, SubjectKind
 from tocsin_testing.action_world import finding, incident, settings
 from tocsin_testing.builders import T0
 

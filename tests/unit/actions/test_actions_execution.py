@@ -16,7 +16,7 @@ from tocsin.domain.action_parameters import encode
 from tocsin.domain.clock import HOUR
 from tocsin.domain.decision import Decision, DecisionState, OutcomeStatus
 from tocsin.domain.finding import ActionKind
-from tocsin.journal.kinds import EntryKind
+from tocsin.journal.entry import EntryKind
 from tocsin_testing.action_world import FakeExecutor, World, settings
 
 GOING = ExecutionResult(True, "2 pods left", pending=True)

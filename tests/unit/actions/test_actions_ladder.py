@@ -18,8 +18,8 @@ from tocsin.config.settings import CostSettings
 from tocsin.domain.action_parameters import encode
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.finding import PREDICTION_EVIDENCE, ActionKind, Category, Evidence, Finding
-from tocsin.domain.owner import Owner
-from tocsin.journal.kinds import EntryKind
+from tocsin.domain.reading import Owner
+from tocsin.journal.entry import EntryKind
 from tocsin_testing.action_world import World, fleet, incident, settings
 from tocsin_testing.builders import T0
 

@@ -23,8 +23,7 @@ from tocsin.domain.action_parameters import parameters_of
 from tocsin.domain.clock import HOUR, ManualClock
 from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.errors import InputError
-from tocsin.domain.finding import ActionKind, Category, Severity
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 
 T0 = 1_795_231_366_000
 KEYS = {"region_name": "eu-central-1", "aws_access_key_id": "x", "aws_secret_access_key": "y"}

@@ -21,9 +21,8 @@ from tocsin.domain.action_parameters import ScaleInParameters, ScaleOutParameter
 from tocsin.domain.clock import HOUR, SECOND, ManualClock
 from tocsin.domain.decision import Decision, Mode, Ruling
 from tocsin.domain.errors import InputError
-from tocsin.domain.finding import ActionKind, Category, Severity
+from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 from tocsin.domain.parameters import decode
-from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.action_world import World
 from tocsin_testing.builders import T0

@@ -26,8 +26,7 @@ from tocsin.config.settings import WebhookSettings
 from tocsin.domain.clock import MINUTE, ManualClock
 from tocsin.domain.decision import Decision, DecisionState, Mode
 from tocsin.domain.errors import InputError
-from tocsin.domain.finding import ActionKind, Category, Severity
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 from tocsin_testing.action_world import World
 from tocsin_testing.builders import T0
 from tocsin_testing.servers import free_port

@@ -11,8 +11,7 @@ from tocsin.actions.model.view import Confirmations, FleetView, GpuView
 from tocsin.domain.action_parameters import Rank, ThrottleParameters
 from tocsin.domain.clock import HOUR, MINUTE, SECOND
 from tocsin.domain.decision import Decision, DecisionState, Ruling, Verdict
-from tocsin.domain.finding import ActionKind
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Subject, SubjectKind
 from tocsin_testing.action_world import TICK, World, finding, settings
 from tocsin_testing.builders import T0
 

@@ -15,8 +15,7 @@ from tocsin.domain.action_parameters import ScaleInParameters
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.decision import Ruling, Verdict
 from tocsin.domain.errors import Conflict, InputError
-from tocsin.domain.finding import ActionKind, Category
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Category, Subject, SubjectKind
 from tocsin_testing.action_world import World, finding, fleet, settings
 from tocsin_testing.builders import T0
 

@@ -12,9 +12,8 @@ from tocsin.domain.action_parameters import ScaleInParameters
 from tocsin.domain.clock import HOUR
 from tocsin.domain.decision import DecisionState, Mode, Ruling
 from tocsin.domain.errors import Conflict, InputError
-from tocsin.domain.finding import ActionKind
-from tocsin.domain.identity import Gpu
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Subject, SubjectKind
+from tocsin.domain.reading import Gpu
 from tocsin_testing.action_world import World, finding, fleet, settings
 
 

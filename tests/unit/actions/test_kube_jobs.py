@@ -20,7 +20,7 @@ from tocsin.domain.action_parameters import Rank, ranks_in
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.decision import Ruling
 from tocsin.domain.finding import ActionKind
-from tocsin.domain.owner import Owner
+from tocsin.domain.reading import Owner
 from tocsin.runtime.brain.managers import Managers
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.action_world import FakeExecutor, World, fleet

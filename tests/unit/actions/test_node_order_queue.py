@@ -18,10 +18,9 @@ from tocsin.config.node import NodeSettings
 from tocsin.domain.action_parameters import DecisionContext, Rank, ThrottleParameters, encode, parameters_of, ranks_in
 from tocsin.domain.clock import HOUR, MINUTE, ManualClock
 from tocsin.domain.decision import Decision, Mode, Ruling
-from tocsin.domain.finding import ActionKind, Category, Severity
+from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 from tocsin.domain.order import Order, OrderReport, OrderState
-from tocsin.domain.owner import Owner
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.reading import Owner
 from tocsin.runtime.brain.orders import OrderService, open_queue
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.action_world import fleet, settings, subject_of

@@ -14,9 +14,7 @@ from tocsin.actions.planning.scaling import ScalingPolicy, replace_before_drain,
 from tocsin.actions.planning.state import GpuHold, GpuMode, Pool
 from tocsin.actions.planning.statefile import parse_state, state_json
 from tocsin.actions.planning.units import PlanLimits
-from tocsin.domain.identity import MIG_START
-from tocsin.domain.owner import Owner
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import MIG_START, Owner, Reading
 from tocsin_testing.builders import T0, gpu
 
 WHOLE = gpu(0, model="NVIDIA H100 80GB HBM3")

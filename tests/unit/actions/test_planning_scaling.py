@@ -20,9 +20,8 @@ from tocsin.actions.planning.scaling import (
 from tocsin.actions.planning.state import FleetState, Pool
 from tocsin.actions.planning.units import PlanLimits
 from tocsin.domain.clock import HOUR, MINUTE
-from tocsin.domain.finding import Evidence
+from tocsin.domain.finding import Evidence, Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.subject import Subject, SubjectKind
 from tocsin_testing.planning import fleet, on, work
 
 LIMITS, POLICY = PlanLimits(), ScalingPolicy()

@@ -17,12 +17,10 @@ from tocsin.actions.planning.statefile import parse_state, read_state, state_jso
 from tocsin.actions.planning.units import PlanLimits
 from tocsin.domain.clock import HOUR
 from tocsin.domain.errors import InputError
-from tocsin.domain.identity import Gpu
-from tocsin.domain.owner import Owner
+from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.reading import Reading
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.reading import Gpu, Owner, Reading
 from tocsin_testing.builders import T0
 
 

@@ -14,9 +14,7 @@ from tocsin.actions.planning.state import FleetState, Pool, Workload
 from tocsin.actions.planning.units import PlanLimits
 from tocsin.config.planning import PlanningSettings
 from tocsin.domain.fragmentation_fleet import TaskClass
-from tocsin.domain.identity import Gpu
-from tocsin.domain.owner import Owner
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Owner, Reading
 from tocsin.queries.fleet_state import at_work
 from tocsin.runtime.brain.plan_watch import PlanInputs, Planner
 from tocsin_testing.builders import T0

@@ -20,8 +20,7 @@ from tocsin.actions.planning.units import PlanLimits, price, units_of
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import MINUTE, ManualClock, to_iso
-from tocsin.domain.owner import Owner
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Owner, Reading
 from tocsin.runtime.brain.managers import WORK_SECONDS, Managers
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0, gpu

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tocsin.domain.finding import ActionKind
-from tocsin.domain.identity import Gpu
-from tocsin.journal.kinds import EntryKind
+from tocsin.domain.reading import Gpu
+from tocsin.journal.entry import EntryKind
 from tocsin_testing.action_world import World, settings
 
 

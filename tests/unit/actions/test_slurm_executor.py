@@ -20,9 +20,8 @@ from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.action_parameters import parameters_of
 from tocsin.domain.clock import HOUR, SECOND, ManualClock
 from tocsin.domain.decision import Decision, Mode, Ruling
-from tocsin.domain.finding import ActionKind, Category, Severity
-from tocsin.domain.owner import Owner
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
+from tocsin.domain.reading import Owner
 from tocsin_testing.action_world import World
 from tocsin_testing.builders import T0
 from tocsin_testing.fake_slurm import FakeSlurm, Job, Node

@@ -13,8 +13,7 @@ from tocsin.api.principal import Grant, Principal, grants_of, simple
 from tocsin.api.routes_decisions import pools_of
 from tocsin.client.models import DecisionOut
 from tocsin.config.access import AccessScope, ApiSettings, GroupRole, Role, Token
-from tocsin.domain.finding import ActionKind
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Subject, SubjectKind
 from tocsin_testing.fake_service import FakeService
 
 SECRET = "a-scoped-secret-0123456789"

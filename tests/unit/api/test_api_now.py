@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from tocsin.api.app import create_app
 from tocsin.client.client import Client
 from tocsin.client.errors import BadRequest, NotFound
-from tocsin.client.models_now import FleetMap, PeerGroup
+from tocsin.client.models import FleetMap, PeerGroup
 from tocsin.config.access import ApiSettings
 from tocsin.domain.clock import DAY, HOUR
 from tocsin_testing import fake_fleet as fleet

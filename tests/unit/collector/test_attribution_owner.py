@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from tocsin.collector.attribution import LOOK_AGAIN_MS, Attribution, AttributionCompanion, Membership, membership
 from tocsin.domain.batch import Batch
-from tocsin.domain.missing import Missing
-from tocsin.domain.owner import Owner, owner_of_json
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Missing, Owner, Reading, owner_of_json
 from tocsin_testing.builders import T0, gpu
 
 UID = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"

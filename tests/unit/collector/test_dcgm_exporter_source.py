@@ -14,9 +14,7 @@ from tocsin.config.settings import Settings
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import EventKind
-from tocsin.domain.missing import Missing
-from tocsin.domain.owner import Owner
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Missing, Owner, Reading
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0
 from tocsin_testing.dcgm_pages import Exporter, exporter_source, line, page_of

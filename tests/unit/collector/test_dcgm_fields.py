@@ -14,7 +14,7 @@ from tocsin.collector.dcgm.fields import (
     readable_ids,
 )
 from tocsin.domain.metrics import METRICS, spec_of
-from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Missing
 
 
 def test_every_name_of_every_readable_id_is_the_same_field() -> None:

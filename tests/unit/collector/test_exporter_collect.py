@@ -12,9 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tocsin.collector.exporter import FleetCollector, MetricsServer
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.errors import InputError
-from tocsin.domain.identity import Gpu
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Missing, Reading
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0, gpu, reading
 

@@ -13,8 +13,7 @@ from tocsin.config.settings import SimulationSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, MINUTE, SECOND
 from tocsin.domain.metrics import METRICS
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Missing, Reading
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing import needs
 from tocsin_testing.builders import T0, gpu

@@ -22,10 +22,8 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.event import EventKind
-from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import spec_of, variant
-from tocsin.domain.owner import Owner
-from tocsin.domain.reading import Reading, sanitise
+from tocsin.domain.reading import Gpu, Owner, Reading, sanitise
 from tocsin.hook.wire import DEFAULT_SOCKET, MAX_MESSAGE, pack
 from tocsin.runtime.agent.companions import Companions, Context, find_companion
 from tocsin.telemetry.metrics import OwnMetrics

@@ -9,8 +9,7 @@ import pytest
 from tocsin.collector.host_load import HostLoad
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import ManualClock
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Missing, Reading
 from tocsin_testing.builders import T0, gpu, reading
 
 STAT = "cpu  {user} 0 100 {idle} {wait} 0 0 0 {guest} 0\ncpu0 1 2 3 4 5\n"

@@ -20,10 +20,8 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, ManualClock, SystemClock
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.finding import Severity
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.finding import Severity, SubjectKind
+from tocsin.domain.reading import Missing, Reading
 from tocsin.rules import Inputs, RuleEngine, load_rules
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0, gpu, xid

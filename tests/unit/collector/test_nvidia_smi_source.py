@@ -18,8 +18,7 @@ from tocsin.collector.source import NodeIdentity
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.event import EventKind
 from tocsin.domain.metrics import spec_of
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import sanitise
+from tocsin.domain.reading import Missing, sanitise
 from tocsin_testing.builders import T0
 from tocsin_testing.smi import FakeSmi, recorded
 

@@ -14,8 +14,7 @@ from tocsin.collector.nvml.probes import Tier
 from tocsin.collector.nvml.source import NvmlSource
 from tocsin.collector.source import NodeIdentity
 from tocsin.domain.clock import MINUTE, SECOND
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Missing, Reading
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0
 from tocsin_testing.nvml_replay import RecordedNvml, devices

@@ -25,7 +25,7 @@ from tocsin.collector.nvml.library import (
 )
 from tocsin.collector.nvml.source import NvmlSource
 from tocsin.collector.source import NodeIdentity
-from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Missing
 from tocsin_testing.builders import T0
 
 FIELDS = {

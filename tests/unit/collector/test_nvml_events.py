@@ -13,7 +13,7 @@ from tocsin.collector.nvml.source import ENUMERATE_MS, NvmlSource
 from tocsin.collector.source import NodeIdentity
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.event import EventKind
-from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Missing
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0
 from tocsin_testing.nvml_replay import RecordedNvml, devices, dump

@@ -11,7 +11,7 @@ from tocsin.collector.nvml.library import PynvmlLibrary
 from tocsin.collector.nvml.source import NvmlSource
 from tocsin.collector.source import NodeIdentity
 from tocsin.domain.event import EventKind
-from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Missing
 from tocsin_testing.builders import T0
 from tocsin_testing.mock_gpus import h100
 from tocsin_testing.mock_nvml import MockFleet

@@ -13,9 +13,7 @@ from tocsin.collector.nvml.source import NvmlSource
 from tocsin.collector.source import NodeIdentity
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.fragmentation import SEVEN_SLICE, mig_capacity, mig_fragmentation
-from tocsin.domain.identity import MIG_START
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import MIG_START, Missing, Reading
 from tocsin_testing.builders import T0
 from tocsin_testing.nvml_replay import RecordedNvml, devices
 

@@ -19,7 +19,7 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, SECOND, ManualClock
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.event import EventKind
-from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Missing
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0
 from tocsin_testing.mock_gpus import h100

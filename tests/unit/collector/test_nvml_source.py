@@ -20,8 +20,7 @@ from tocsin.domain.clock import MINUTE
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.event import EventKind
 from tocsin.domain.metrics import METRICS, spec_of
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading, sanitise
+from tocsin.domain.reading import Missing, Reading, sanitise
 from tocsin_testing.builders import T0
 from tocsin_testing.nvml_replay import RecordedNvml, devices, dump
 

@@ -66,8 +66,7 @@ from tocsin.collector.nvml.probes import (
 from tocsin.collector.nvml.source import NvmlSource
 from tocsin.collector.source import NodeIdentity
 from tocsin.domain.metrics import METRICS
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Missing, Reading
 from tocsin_testing.builders import T0
 from tocsin_testing.nvml_replay import RecordedNvml, devices
 

@@ -15,8 +15,7 @@ from tocsin.collector.source import HasReaders, NodeIdentity
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.event import EventKind
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Missing, Reading
 from tocsin_testing.builders import T0
 from tocsin_testing.nvml_replay import RecordedNvml, devices
 

@@ -15,7 +15,7 @@ from tocsin.collector.replay.source import read_recording
 from tocsin.domain.clock import HOUR, MINUTE, from_iso
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import EventKind
-from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Missing
 
 EXCERPT = Path(__file__).parents[2] / "data" / "gwdg" / "excerpt_tidy.csv.bz2"
 HEADER = "timeUtc,node,metric,value,gpu,device,uuid,job,instance,modelName,driverVersion"

@@ -12,8 +12,7 @@ from tocsin.collector.replay.formats import INTERVAL_MS, instant_of_name
 from tocsin.collector.replay.recording import ReplayRecording
 from tocsin.collector.replay.source import read_recording
 from tocsin.domain.clock import MINUTE, from_iso
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Missing, Reading
 
 T = from_iso("2025-03-14T00:10:00Z")
 

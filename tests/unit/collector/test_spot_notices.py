@@ -36,9 +36,8 @@ from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, ManualClock, SystemClock, from_iso
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.finding import ActionKind, Severity
+from tocsin.domain.finding import ActionKind, Severity, SubjectKind
 from tocsin.domain.notice import NoticeCode, deadline_of, notice_text
-from tocsin.domain.subject import SubjectKind
 from tocsin.rules.incidents import collapse
 from tocsin.runtime.agent.companions import Companions, Context
 from tocsin.telemetry.metrics import OwnMetrics

@@ -16,9 +16,7 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.errors import InputError
 from tocsin.domain.metrics import METRICS, variant
-from tocsin.domain.missing import Missing
-from tocsin.domain.owner import Owner
-from tocsin.domain.reading import Reading, sanitise
+from tocsin.domain.reading import Missing, Owner, Reading, sanitise
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0, gpu
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tocsin.client.models import GpuState
-from tocsin.client.models_now import AttentionItem
+from tocsin.client.models import AttentionItem, GpuState
 from tocsin.dashboard import attention
 from tocsin.dashboard.text import Text
 from tocsin.domain.clock import HOUR, to_iso
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import Subject, SubjectKind
 from tocsin_testing.builders import T0
 
 EN, ZH = Text("en"), Text("zh")

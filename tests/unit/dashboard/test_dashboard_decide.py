@@ -13,10 +13,8 @@ from pydantic import SecretStr
 from streamlit.testing.v1 import AppTest
 
 import tocsin.dashboard
-from tocsin.client.models import JournalEntryOut, VerificationOut
-from tocsin.client.models_decisions import DecisionStory, TimelineMark
-from tocsin.client.models_journal import JournalQuery
-from tocsin.client.scores import HazardScore, RuleScore
+from tocsin.client.models import HazardScore, JournalEntryOut, RuleScore, VerificationOut
+from tocsin.client.models_decisions import DecisionStory, JournalQuery, TimelineMark
 from tocsin.config.access import AccessScope, ApiSettings, Role, Token
 from tocsin.dashboard import access
 from tocsin.dashboard import page_audit as audit
@@ -33,7 +31,7 @@ from tocsin.domain.clock import MINUTE, to_iso
 from tocsin.domain.decision import DecisionState, Mode
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.finding import ActionKind
-from tocsin.journal.kinds import EntryKind
+from tocsin.journal.entry import EntryKind
 from tocsin_testing import fake_fleet as fleet
 from tocsin_testing.fake_service import FakeService, serving
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.client.client import Client
-from tocsin.client.models_now import FleetMap
+from tocsin.client.models import FleetMap
 from tocsin.dashboard import heatmap
 from tocsin.dashboard.fleet_data import Maps
 from tocsin.dashboard.palette import DARK, LIGHT, Palette

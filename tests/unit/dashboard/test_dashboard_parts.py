@@ -21,11 +21,10 @@ from tocsin.dashboard.text import LANGUAGES, STRINGS, TABLES, Text
 from tocsin.domain.clock import HOUR, optional_iso, to_iso
 from tocsin.domain.decision import DecisionState, Mode, OutcomeStatus, Ruling
 from tocsin.domain.event import EventKind
-from tocsin.domain.finding import ActionKind, Severity
+from tocsin.domain.finding import ActionKind, Severity, Subject, SubjectKind
 from tocsin.domain.metrics import METRICS
-from tocsin.domain.missing import Missing
 from tocsin.domain.prediction import PredictionStatus
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.reading import Missing
 from tocsin_testing import fake_fleet as fleet
 from tocsin_testing.fake_service import FakeService
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tocsin.client.models_now import PeerGroup
+from tocsin.client.models import PeerGroup
 from tocsin.dashboard import page_gpu as throttle
 from tocsin.dashboard import timeline
 from tocsin.dashboard.palette import LIGHT

@@ -11,8 +11,7 @@ from types import ModuleType
 import pytest
 
 from tocsin.config.load import load_settings
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import sanitise
+from tocsin.domain.reading import Missing, sanitise
 from tocsin.rules.load import parse_rules
 from tocsin_testing.builders import T0
 

@@ -11,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.domain.clock import ManualClock, ScaledClock, from_iso, to_iso
-from tocsin.domain.identity import normalise_pci_bus_id
 from tocsin.domain.metrics import BY_DCGM_NAME, BY_FIELD, METRICS, MetricKind, nearest, spec_of, split_variant, variant
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading, sanitise
+from tocsin.domain.reading import Missing, Reading, normalise_pci_bus_id, sanitise
 from tocsin_testing.builders import T0, gpu, reading
 
 pytestmark = pytest.mark.smoke

@@ -13,8 +13,7 @@ from tocsin.config.settings import StoreKind, StoreSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.diagnosis import Diagnosis, DiagnosisKind, DiagnosisVerdict
-from tocsin.domain.owner import Owner
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Owner, Reading
 from tocsin.forecaster.diagnosis.fleet import Growth, memory_trend, orphaned, request_pattern
 from tocsin.queries.service import diagnose_fleet
 from tocsin.store.factory import open_store

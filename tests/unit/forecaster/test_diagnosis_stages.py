@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.domain.diagnosis import DiagnosisVerdict
-from tocsin.domain.identity import Gpu
-from tocsin.domain.owner import Owner
+from tocsin.domain.reading import Gpu, Owner
 from tocsin.forecaster.diagnosis.stages import METRICS, diagnose_job, signals, stage_scores
-from tocsin.forecaster.diagnosis.window import Job, WindowMeans, jobs, means
+from tocsin.forecaster.diagnosis.window import ObservedJob, WindowMeans, jobs, means
 from tocsin.store.port import Columns
 from tocsin_testing.builders import T0, gpu
 
@@ -80,7 +79,7 @@ def table(values: dict[str, float], gpus: tuple[Gpu, ...] = MEMBERS, readings: i
 @pytest.mark.parametrize("case", CASES)
 def test_the_stage_that_was_made_slow_is_named(case: str) -> None:
     changed, expected = CASES[case]
-    found = diagnose_job(Job("train", MEMBERS), table(HEALTHY | changed), T0, WINDOW)
+    found = diagnose_job(ObservedJob("train", MEMBERS), table(HEALTHY | changed), T0, WINDOW)
     assert found.verdict is expected, found.sentence
     assert "train on 8 GPUs is limited by" in found.sentence
     assert "受限于" in found.sentence_zh
@@ -91,14 +90,14 @@ def test_the_stage_that_was_made_slow_is_named(case: str) -> None:
 
 def test_without_the_nodes_own_figures_waiting_is_not_blamed_on_anything() -> None:
     blind = HEALTHY | STARVED | {name: np.nan for name in METRICS if name.startswith("host_")}
-    found = diagnose_job(Job("train", MEMBERS), table(blind), T0, WINDOW)
+    found = diagnose_job(ObservedJob("train", MEMBERS), table(blind), T0, WINDOW)
     assert found.verdict is DiagnosisVerdict.UNCLEAR
     assert "CPU and storage of the node are not measured" in found.sentence
 
 
 def test_two_stages_alike_are_not_decided() -> None:
     both = HEALTHY | STARVED | {"host_io_pressure_ratio": 0.3, "host_cpu_pressure_ratio": 0.3}
-    found = diagnose_job(Job("train", MEMBERS), table(both), T0, WINDOW)
+    found = diagnose_job(ObservedJob("train", MEMBERS), table(both), T0, WINDOW)
     assert found.verdict is DiagnosisVerdict.UNCLEAR
     assert "show about alike" in found.sentence
 
@@ -112,7 +111,7 @@ def test_two_stages_alike_are_not_decided() -> None:
     ],
 )
 def test_what_cannot_be_told_says_why(means_: WindowMeans, verdict: DiagnosisVerdict, words: str) -> None:
-    found = diagnose_job(Job("train", MEMBERS), means_, T0, WINDOW)
+    found = diagnose_job(ObservedJob("train", MEMBERS), means_, T0, WINDOW)
     assert found.verdict is verdict
     assert words in found.sentence
     assert not found.remedy
@@ -121,13 +120,13 @@ def test_what_cannot_be_told_says_why(means_: WindowMeans, verdict: DiagnosisVer
 def test_the_gpu_that_holds_the_others_up_is_named() -> None:
     slow = table(HEALTHY)
     slow.values[5, METRICS.index("gpu_sm_clock_hertz")] = 1.2e9
-    found = diagnose_job(Job("train", MEMBERS), slow, T0, WINDOW)
+    found = diagnose_job(ObservedJob("train", MEMBERS), slow, T0, WINDOW)
     assert "node-1 GPU 5 runs at 61% of its clock, the others at 96%" in found.sentence
     narrow = table(HEALTHY)
     narrow.values[2, METRICS.index("gpu_pcie_link_width")] = 8.0
     assert (
         "node-1 GPU 2 has only 50% of its PCIe lanes"
-        in diagnose_job(Job("train", MEMBERS), narrow, T0, WINDOW).sentence
+        in diagnose_job(ObservedJob("train", MEMBERS), narrow, T0, WINDOW).sentence
     )
 
 
@@ -142,14 +141,16 @@ values = st.one_of(st.just(np.nan), st.floats(0, 2e12, allow_nan=False))
 @given(st.lists(st.lists(values, min_size=len(METRICS), max_size=len(METRICS)), min_size=1, max_size=4), st.randoms())
 def test_whatever_the_figures_a_verdict_is_one_sentence_and_order_is_nothing(rows: list[list[float]], chance) -> None:  # type: ignore[no-untyped-def]
     gpus = MEMBERS[: len(rows)]
-    one = diagnose_job(Job("j", gpus), WindowMeans(gpus, METRICS, np.array(rows), np.full(len(rows), 9)), T0, WINDOW)
+    one = diagnose_job(
+        ObservedJob("j", gpus), WindowMeans(gpus, METRICS, np.array(rows), np.full(len(rows), 9)), T0, WINDOW
+    )
     assert one.sentence.endswith(".")
     assert one.sentence_zh.endswith("。")
     assert 0.0 <= one.score <= 1.0
     order = list(range(len(rows)))
     chance.shuffle(order)
     moved = WindowMeans(gpus, METRICS, np.array(rows)[order], np.full(len(rows), 9))
-    assert diagnose_job(Job("j", gpus), moved, T0, WINDOW).verdict is one.verdict
+    assert diagnose_job(ObservedJob("j", gpus), moved, T0, WINDOW).verdict is one.verdict
 
 
 def test_jobs_are_those_of_owners_and_steps_of_a_slurm_job_are_one() -> None:

@@ -9,8 +9,8 @@ from tocsin.domain.clock import DAY
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.evaluation.leak import HONEST, LEAK, leak_factor, out_of_fold
 from tocsin.forecaster.evaluation.split import (
-    Kind,
     Split,
+    SplitKind,
     by_device,
     by_time,
     by_time_and_device,
@@ -24,8 +24,8 @@ from tocsin.forecaster.features.examples import NEVER, Examples, Floats
 from tocsin_testing.eval_data import HORIZON, START, fleet, rows
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-def test_a_row_random_split_is_refused_whatever_it_calls_itself(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", list(SplitKind))
+def test_a_row_random_split_is_refused_whatever_it_calls_itself(kind: SplitKind) -> None:
     examples = fleet()
     order = np.random.default_rng(0).permutation(len(examples))
     half = len(order) // 2
@@ -44,9 +44,9 @@ def test_a_device_in_both_parts_needs_the_order_of_time() -> None:
     examples = fleet()
     split = by_time(examples, START + 20 * DAY, HORIZON)
     with pytest.raises(InputError, match="devices are in train and test"):
-        check(examples, Split(split.train, split.test, Kind.DEVICE), HORIZON)
+        check(examples, Split(split.train, split.test, SplitKind.DEVICE), HORIZON)
     with pytest.raises(InputError, match="row-random"):
-        check(examples, Split(split.test, split.train, Kind.TIME), HORIZON)
+        check(examples, Split(split.test, split.train, SplitKind.TIME), HORIZON)
 
 
 def test_features_dated_after_the_decision_are_refused() -> None:
@@ -69,15 +69,15 @@ def test_rows_that_are_no_rows_are_refused() -> None:
         ([0, 1], [1, 2], "rows are in train and test"),
     ):
         with pytest.raises(InputError, match=problem):
-            check(examples, Split(np.array(train, int), np.array(test, int), Kind.TIME), HORIZON)
+            check(examples, Split(np.array(train, int), np.array(test, int), SplitKind.TIME), HORIZON)
 
 
 def test_parts_that_come_apart_are_told_by_device_names() -> None:
     train, test = rows([0, 1], [0, 1]), rows([1, 2], [9, 9])
-    check_parts(train, test, HORIZON, Kind.TIME)
+    check_parts(train, test, HORIZON, SplitKind.TIME)
     with pytest.raises(InputError, match="1 devices are in train and test, such as d1"):
-        check_parts(train, test, HORIZON, Kind.DEVICE)
-    check_parts(train, rows([2, 3], [0, 0]).take(np.array([0])), HORIZON, Kind.DEVICE)
+        check_parts(train, test, HORIZON, SplitKind.DEVICE)
+    check_parts(train, rows([2, 3], [0, 0]).take(np.array([0])), HORIZON, SplitKind.DEVICE)
 
 
 def test_train_forgets_what_came_after_the_test_began() -> None:
@@ -102,7 +102,7 @@ def test_sliding_forward_needs_enough_past() -> None:
 def test_time_and_device_at_once() -> None:
     examples = fleet()
     splits = list(by_time_and_device(examples, START + 20 * DAY, HORIZON, 3, 0, group=True))
-    assert [split.kind for split in splits] == [Kind.TIME_AND_DEVICE] * 3
+    assert [split.kind for split in splits] == [SplitKind.TIME_AND_DEVICE] * 3
     for split in splits:
         check(examples, split, HORIZON)
         assert not set(examples.group[split.train]) & set(examples.group[split.test])
@@ -134,7 +134,7 @@ def test_leak_factor_shows_what_a_random_split_would_have_claimed() -> None:
 def test_out_of_fold_and_leak_refuse_a_leaking_split() -> None:
     examples = fleet(devices=8, days=10, every=0.25)
     order = np.random.default_rng(0).permutation(len(examples))
-    split = Split(order[:50], order[50:], Kind.TIME_AND_DEVICE)
+    split = Split(order[:50], order[50:], SplitKind.TIME_AND_DEVICE)
     for run in (out_of_fold, leak_factor):
         with pytest.raises(InputError, match="row-random"):
             run(recogniser, examples, [split], HORIZON)

@@ -10,7 +10,7 @@ import pytest
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import EventKind
-from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Missing
 from tocsin.forecaster.features.builder import FeatureBuilder
 from tocsin.forecaster.features.plan import FAMILIES, SEQUENCE, Plan
 from tocsin.forecaster.features.table import FeatureTable

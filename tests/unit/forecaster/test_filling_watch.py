@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tocsin.domain.clock import DAY, MINUTE
-from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import variant
 from tocsin.domain.prediction import Prediction
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.capacity.filling import FRAGMENTATION, OUT_OF_MEMORY, RECALLED, FillingWatch
 from tocsin.store.grid import columns_of
 from tocsin_testing.builders import T0, gpu

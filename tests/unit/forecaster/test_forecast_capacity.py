@@ -10,9 +10,9 @@ import pytest
 from tocsin.config.settings import ForecastSettings, StoreKind, StoreSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE
+from tocsin.domain.finding import SubjectKind
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.subject import SubjectKind
 from tocsin.forecaster.capacity.capacity import (
     LIMITS,
     PENDING,

@@ -15,12 +15,12 @@ from tocsin.config.settings import ForecastSettings, StoreKind, StoreSettings
 from tocsin.domain.errors import InputError, Unavailable
 from tocsin.forecaster.live.risk_inputs import RiskInputs
 from tocsin.forecaster.live.worker import ForecastFailed, ForecastWorker
-from tocsin.forecaster.trend.protocol import History
+from tocsin.forecaster.trend.protocol import GpuHistory
 from tocsin_testing.builders import T0, gpu
 from tocsin_testing.histories import TEMPERATURE, history, noise
 
 
-def fleet(n: int = 3) -> list[History]:
+def fleet(n: int = 3) -> list[GpuHistory]:
     ramp = 60 + np.arange(240) / 40
     return [history({TEMPERATURE: ramp + noise(240, 0.5, i)}, which=gpu(i)) for i in range(n)]
 
@@ -86,7 +86,7 @@ def test_the_metrics_are_those_of_all_models() -> None:
 def test_a_model_that_raises_is_one_named_error(in_process: bool) -> None:
     worker = ForecastWorker(ForecastSettings(worker=not in_process))
     (good,) = fleet(1)
-    broken = History(good.gpu, None)  # type: ignore[arg-type]
+    broken = GpuHistory(good.gpu, None)  # type: ignore[arg-type]
     with pytest.raises(ForecastFailed, match="AttributeError"):
         worker.submit([broken], T0).result(60)
     assert worker.submit([good], T0).result(60)

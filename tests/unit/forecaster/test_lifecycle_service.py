@@ -12,15 +12,15 @@ from tocsin.cli.main import cli
 from tocsin.config.settings import Settings, StoreKind, StoreSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, ManualClock
+from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.forecaster.hazard import registry
 from tocsin.forecaster.hazard.artefact import Card
 from tocsin.forecaster.hazard.scorer import NotEnoughData
-from tocsin.forecaster.lifecycle.model_registry import ModelRegistry, Shelved
+from tocsin.forecaster.lifecycle.model_registry import ModelRegistry, ModelVersion
 from tocsin.forecaster.live import risk
+from tocsin.journal.entry import EntryKind
 from tocsin.journal.journal import Journal
-from tocsin.journal.kinds import EntryKind
 from tocsin.runtime.brain import expectations as model_watch
 from tocsin.runtime.brain.expectations import ModelWatch
 from tocsin.runtime.brain.retrain import Retrainer, TrialReport
@@ -37,7 +37,7 @@ def shelve(folder: Path, *versions: str, created_ms: int = T0) -> ModelRegistry:
             data_hash="d" * 8, code_version="1", created_ms=created_ms, trained_from_ms=0, trained_to_ms=1,
             rows=1, onsets=1, report_digest="r" * 8, notes=("because",),
         )  # fmt: skip
-        shelf.add(Shelved(version, registry.build("rules"), card, None))
+        shelf.add(ModelVersion(version, registry.build("rules"), card, None))
     return shelf
 
 

@@ -10,18 +10,18 @@ import pytest
 
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import Conflict, InputError
+from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.forecaster.features.examples import HORIZONS_MS, NEVER, HeldSequences
 from tocsin.forecaster.features.onsets import Onset
 from tocsin.forecaster.hazard.scorer import NotEnoughData
-from tocsin.forecaster.lifecycle.drift import Reference, calibration, feature_shift
+from tocsin.forecaster.lifecycle.drift import FeatureReference, calibration, feature_shift
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
 from tocsin.forecaster.lifecycle.train import data_hash, joined, put_before, train
-from tocsin.forecaster.lifecycle.trial import INCUMBENT, RULES, Recipe, hold
+from tocsin.forecaster.lifecycle.trial import INCUMBENT, RULES, TrialRecipe, hold
 from tocsin_testing.announced import START, fleet
 
-QUICK = Recipe(draws=60, folds=2)
+QUICK = TrialRecipe(draws=60, folds=2)
 
 
 def test_a_challenger_that_knows_more_beats_the_rules() -> None:
@@ -135,40 +135,45 @@ def test_fleets_are_joined_without_mixing_their_devices() -> None:
 class TestDrift:
     def test_nothing_has_shifted_on_the_training_rows(self) -> None:
         examples = fleet()
-        assert feature_shift(Reference.of(examples), examples).share == 0.0
+        assert feature_shift(FeatureReference.of(examples), examples).share == 0.0
 
     def test_a_feature_that_moved_is_named(self) -> None:
         examples = fleet()
         moved = examples.features.copy()
         moved[:, 1] += 3.0
-        shift = feature_shift(Reference.of(examples), replace(examples, features=moved))
+        shift = feature_shift(FeatureReference.of(examples), replace(examples, features=moved))
         assert shift.worst[0][0] == "pcie_replay.24h"
         assert shift.share == pytest.approx(1 / 3)
         assert shift.alarm
-        assert not feature_shift(Reference.of(examples), replace(examples, features=moved).take(np.arange(20))).alarm
+        assert not feature_shift(
+            FeatureReference.of(examples), replace(examples, features=moved).take(np.arange(20))
+        ).alarm
 
     def test_a_feature_that_went_missing_has_shifted(self) -> None:
         examples = fleet()
         gone = examples.features.copy()
         gone[:, 2] = np.nan
-        assert feature_shift(Reference.of(examples), replace(examples, features=gone)).worst[0][0] == "nvlink_crc.24h"
+        assert (
+            feature_shift(FeatureReference.of(examples), replace(examples, features=gone)).worst[0][0]
+            == "nvlink_crc.24h"
+        )
 
     def test_gpus_with_a_shorter_past_than_any_in_training_are_not_judged(self, tmp_path: Path) -> None:
         examples = fleet()
-        Reference.of(examples).save(tmp_path / "r")
+        FeatureReference.of(examples).save(tmp_path / "r")
         young = replace(examples, history_ms=examples.history_ms - 1)
-        assert feature_shift(Reference.load(tmp_path / "r"), young).gpus < len(examples)
-        assert feature_shift(Reference.load(tmp_path / "r"), examples).gpus == len(examples)
+        assert feature_shift(FeatureReference.load(tmp_path / "r"), young).gpus < len(examples)
+        assert feature_shift(FeatureReference.load(tmp_path / "r"), examples).gpus == len(examples)
 
     def test_a_reference_comes_back_from_its_file(self, tmp_path: Path) -> None:
-        made = Reference.of(fleet())
+        made = FeatureReference.of(fleet())
         made.save(tmp_path / "r")
-        back = Reference.load(tmp_path / "r")
+        back = FeatureReference.load(tmp_path / "r")
         assert back.names == made.names
         np.testing.assert_array_equal(back.share, made.share)
         (tmp_path / "r").write_bytes(b"torn")
         with pytest.raises(InputError, match="not a reference"):
-            Reference.load(tmp_path / "r")
+            FeatureReference.load(tmp_path / "r")
 
     def test_what_came_due_is_compared_with_what_was_said(self) -> None:
         said = [said_of(f"G{n}", START + hour * HOUR, 0.25) for n in range(8) for hour in (0, 1, 2, 49)]

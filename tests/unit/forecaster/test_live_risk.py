@@ -20,7 +20,7 @@ from tocsin.forecaster.hazard import registry
 from tocsin.forecaster.hazard.artefact import Card
 from tocsin.forecaster.hazard.scorer import Scorer
 from tocsin.forecaster.lifecycle.cases import CaseRecord
-from tocsin.forecaster.lifecycle.model_registry import CASES, MODEL, PRIOR, ModelRegistry, Shelved
+from tocsin.forecaster.lifecycle.model_registry import CASES, MODEL, PRIOR, ModelRegistry, ModelVersion
 from tocsin.forecaster.live.reasons import CHANNELS, Reason, likely_sentence, reasons, why
 from tocsin.forecaster.live.risk import TARGET, RiskModel, RiskWatch
 from tocsin.forecaster.live.risk_inputs import RiskInputs
@@ -119,7 +119,7 @@ def place(folder: Path) -> RiskInputs:
 
 def shelve(folder: Path, scorer: Scorer, book: CaseRecord | None, version: str = "v1") -> ModelRegistry:
     shelf = ModelRegistry(folder / "models")
-    shelf.add(Shelved(version, scorer, card(version), book))
+    shelf.add(ModelVersion(version, scorer, card(version), book))
     shelf.promote(version, NOW, "ann")
     return shelf
 
@@ -207,7 +207,7 @@ def test_a_promotion_is_seen_at_the_next_turn_and_no_model_says_nothing(
     assert watch.predict(GPUS, NOW - HOUR) == []
     shelf = shelve(tmp_path, fitted, None)
     assert {one.model_version for one in watch.predict(GPUS, NOW)} == {"v1"}
-    shelf.add(Shelved("v2", fitted, card("v2"), None))
+    shelf.add(ModelVersion("v2", fitted, card("v2"), None))
     shelf.promote("v2", NOW, "bob")
     assert {one.model_version for one in watch.predict(GPUS, NOW)} == {"v2"}
 
@@ -224,7 +224,7 @@ def test_a_clock_that_was_set_back_starts_from_the_past_again(tmp_path: Path, fi
 def test_a_short_past_is_said(tmp_path: Path, book: CaseRecord, store: Store) -> None:
     scorer = registry.build("calibrated", scorer="hazard", min_history_ms=5 * DAY)
     scorer.fit(examples())
-    (one, *_) = RiskModel(Shelved("v", scorer, card(), book)).predict(_builder(store), GPUS, NOW)
+    (one, *_) = RiskModel(ModelVersion("v", scorer, card(), book)).predict(_builder(store), GPUS, NOW)
     assert one.status is PredictionStatus.NOT_ENOUGH_DATA
     assert "h of history, 120.0 h needed" in one.sentence
     assert "数据不足" in one.sentence_zh
@@ -242,7 +242,7 @@ def _builder(store: Store):  # type: ignore[no-untyped-def]
 def test_a_model_that_was_not_calibrated_never_warns(store: Store) -> None:
     scorer = registry.build("hazard")
     scorer.fit(examples())
-    said = RiskModel(Shelved("v", scorer, card(), None)).predict(_builder(store), GPUS, NOW)
+    said = RiskModel(ModelVersion("v", scorer, card(), None)).predict(_builder(store), GPUS, NOW)
     assert {one.status for one in said} == {PredictionStatus.UNLIKELY}
     assert {one.threshold for one in said} == {None}
 
@@ -328,8 +328,8 @@ class TestShelf:
     def test_versions_come_and_go_in_service(self, tmp_path: Path, fitted: Scorer, book: CaseRecord) -> None:
         shelf = ModelRegistry(tmp_path / "models")
         assert shelf.versions() == shelf.history() == []
-        shelf.add(Shelved("a", fitted, card("a"), book))
-        shelf.add(Shelved("b", fitted, card("b"), None))
+        shelf.add(ModelVersion("a", fitted, card("a"), book))
+        shelf.add(ModelVersion("b", fitted, card("b"), None))
         assert shelf.versions() == ["a", "b"]
         shelf.promote("a", 1, "ann")
         assert shelf.promote("b", 2, "bob") == "a"
@@ -350,7 +350,7 @@ class TestShelf:
         monkeypatch.setattr("tocsin.forecaster.lifecycle.model_registry.shipped", lambda: None)
         shelf = ModelRegistry(tmp_path / "models")
         for at_ms, version in enumerate("abc"):
-            shelf.add(Shelved(version, fitted, card(version), None))
+            shelf.add(ModelVersion(version, fitted, card(version), None))
             shelf.promote(version, at_ms, "ann")
         assert [shelf.rollback(9, "ann"), shelf.rollback(10, "ann")] == [("b", "c"), ("a", "b")]
         with pytest.raises(Conflict, match="first version"):
@@ -366,13 +366,13 @@ class TestShelf:
             shelf.load("a")
         with pytest.raises(Conflict, match="nothing was promoted"):
             shelf.rollback(1, "ann")
-        shelf.add(Shelved("a", fitted, card("a"), None))
+        shelf.add(ModelVersion("a", fitted, card("a"), None))
         with pytest.raises(InputError, match="use one of: a"):
             shelf.promote("z", 1, "ann")
         with pytest.raises(InputError, match="name is taken"):
-            shelf.add(Shelved("a", fitted, card("a"), None))
+            shelf.add(ModelVersion("a", fitted, card("a"), None))
         with pytest.raises(InputError, match="name is taken"):
-            shelf.add(Shelved(PRIOR, fitted, card(), None))
+            shelf.add(ModelVersion(PRIOR, fitted, card(), None))
         shelf.promote("a", 1, "ann")
         with pytest.raises(Conflict, match="first version"):
             shelf.rollback(2, "ann")

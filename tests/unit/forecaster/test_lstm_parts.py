@@ -13,8 +13,15 @@ from tocsin.domain.clock import HOUR
 from tocsin.domain.errors import InputError, Unavailable
 from tocsin.forecaster.deep.inputs import align, even
 from tocsin.forecaster.deep.network import past_of, pick, settled
-from tocsin.forecaster.deep.survival import Outcome, base_logits, log_likelihood, log_odds, outcome, probabilities
-from tocsin.forecaster.deep.training import Recipe, choose, course, train
+from tocsin.forecaster.deep.survival import (
+    IntervalOutcome,
+    base_logits,
+    log_likelihood,
+    log_odds,
+    outcome,
+    probabilities,
+)
+from tocsin.forecaster.deep.training import FitRecipe, choose, course, train
 from tocsin.forecaster.features.examples import NEVER, Examples, HeldSequences, Ints
 from tocsin.forecaster.hazard.rows import prepare
 
@@ -102,7 +109,7 @@ def test_probabilities_are_those_of_the_hazards_and_never_fall() -> None:
 
 
 def test_base_rates_count_rows_at_risk_by_weight() -> None:
-    found = Outcome(np.array([0, 1, -1, -1, -1]), np.array([2, 2, 2, 2, 1]))
+    found = IntervalOutcome(np.array([0, 1, -1, -1, -1]), np.array([2, 2, 2, 2, 1]))
     shares = 1 / (1 + np.exp(-base_logits(found, np.array([1.0, 1.0, 4.0, 2.0, 2.0]), 2)))
     assert shares == pytest.approx([1 / 10, 1 / 7])
 
@@ -194,7 +201,7 @@ def test_devices_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_epoch_may_be_cut_short_so_that_early_stopping_looks_often() -> None:
-    recipe = Recipe(epochs=1, patience=1, batch=10, learning_rate=0.1, weight_decay=0.0)
+    recipe = FitRecipe(epochs=1, patience=1, batch=10, learning_rate=0.1, weight_decay=0.0)
     assert recipe.batches(1000) == 100
     assert replace(recipe, longest=30).batches(1000) == 30
     assert replace(recipe, longest=300).batches(1000) == 100
@@ -212,7 +219,7 @@ def test_training_keeps_the_best_weights_of_the_watched_rows() -> None:
     def loss(rows: Ints) -> tuple[torch.Tensor, float]:
         return (model.weight[0, 0] - wanted[torch.from_numpy(rows)]).square().sum(), float(rows.size)
 
-    recipe = Recipe(epochs=60, patience=4, batch=40, learning_rate=0.01, weight_decay=0.0)
+    recipe = FitRecipe(epochs=60, patience=4, batch=40, learning_rate=0.01, weight_decay=0.0)
     progress = train(model, loss, np.arange(40), np.arange(40, 50), recipe, seed=0)
     assert len(progress.watched) == progress.best + 1 + recipe.patience
     assert progress.best == int(np.argmin(progress.watched))

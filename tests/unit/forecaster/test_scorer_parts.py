@@ -12,7 +12,16 @@ from tocsin.domain.errors import InputError
 from tocsin.forecaster.features.examples import NEVER
 from tocsin.forecaster.hazard.calibration import fit_map, rank_table
 from tocsin.forecaster.hazard.curves import at_risk, fit_curves
-from tocsin.forecaster.hazard.rows import Rows, balanced, chosen_names, device_folds, known_rows, prepare, settled, thin
+from tocsin.forecaster.hazard.rows import (
+    LearningRows,
+    balanced,
+    chosen_names,
+    device_folds,
+    known_rows,
+    prepare,
+    settled,
+    thin,
+)
 from tocsin.forecaster.hazard.scorer import Common, NotEnoughData, make
 from tocsin.forecaster.hazard.scorer_boosting import edges, numbered
 from tocsin.forecaster.hazard.scorer_calibrated import later_slice, quiet
@@ -24,12 +33,12 @@ from tocsin_testing.scored import fleet
 DAYS2 = (2 * DAY,)
 
 
-def rows_of(after_ms: list[int], observed_ms: int = 10 * DAY, weight: list[float] | None = None) -> Rows:
+def rows_of(after_ms: list[int], observed_ms: int = 10 * DAY, weight: list[float] | None = None) -> LearningRows:
     """Rows at one instant of a device each; `after_ms` of 0 means no onset."""
     n = len(after_ms)
     after = np.array(after_ms, np.int64)
     event = np.where(after > 0, T0 + after, NEVER)
-    return Rows(
+    return LearningRows(
         x=np.zeros((n, 1), np.float32), onset=(after > 0) & (after <= 2 * DAY),
         weight=np.ones(n) if weight is None else np.array(weight), device=np.arange(n, dtype=np.int32),
         group=np.zeros(n, np.int32), at_ms=np.full(n, T0), event_ms=event,

@@ -17,10 +17,9 @@ from tocsin.config.load import load_settings
 from tocsin.domain.annotation import Annotation
 from tocsin.domain.clock import MINUTE, ManualClock
 from tocsin.domain.decision import Decision, Mode
-from tocsin.domain.finding import ActionKind, Category, Severity
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
+from tocsin.journal.entry import EntryKind
 from tocsin.journal.journal import Journal
-from tocsin.journal.kinds import EntryKind
 from tocsin.runtime.brain.annotations import (
     ANNOTATED,
     Annotations,

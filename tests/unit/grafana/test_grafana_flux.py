@@ -22,11 +22,10 @@ from tocsin.config.settings import SimulationSettings, StoreSettings
 from tocsin.domain.annotation import Annotation
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, ManualClock, to_iso
-from tocsin.domain.finding import ActionKind, Category, Finding, Severity
+from tocsin.domain.finding import ActionKind, Category, Finding, Severity, Subject, SubjectKind
 from tocsin.domain.metrics import BY_FIELD, METRICS, variant
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
-from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.spec import FleetSpec
 from tocsin.store.annotations import KeepsAnnotations, mark_point

@@ -12,8 +12,7 @@ from tocsin.collector.training_hook.server import OUTCOMES_KEPT
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import SECOND
 from tocsin.domain.errors import Conflict, InputError, Unavailable
-from tocsin.domain.identity import Gpu
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Reading
 from tocsin.hook.watch import WAITING
 from tocsin_testing.builders import T0
 from tocsin_testing.fake_torch import MIB, UUID, block, install, segment

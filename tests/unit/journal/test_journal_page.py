@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.errors import InputError
 from tocsin.journal import page as module
+from tocsin.journal.entry import EntryKind
 from tocsin.journal.journal import Journal
-from tocsin.journal.kinds import EntryKind
 from tocsin.journal.page import Wanted, read_numbered, read_page
 from tocsin_testing.builders import T0
 

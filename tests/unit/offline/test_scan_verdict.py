@@ -13,9 +13,7 @@ from tocsin.cli.main import cli
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, SECOND, ManualClock
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.identity import Gpu
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Missing, Reading
 from tocsin.rules.load import load_rules
 from tocsin.runtime.agent import scan as node_scan
 from tocsin.runtime.agent.scan import PAUSE_SECONDS, NodeHealth, ScanReport, health_of, scan

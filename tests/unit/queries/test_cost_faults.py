@@ -9,8 +9,7 @@ from tocsin.config.settings import CostSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.decision import Decision, DecisionState, Mode, Outcome, OutcomeStatus, Ruling
-from tocsin.domain.finding import ActionKind, Category, Severity
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 from tocsin.queries.cost import faults_of, lost_out
 from tocsin.store.memory import MemoryStore
 from tocsin_testing.builders import T0, gpu, reading, xid

@@ -6,7 +6,7 @@ import pytest
 
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, MINUTE, ManualClock
-from tocsin.domain.identity import Gpu
+from tocsin.domain.reading import Gpu
 from tocsin.queries import cost_hours
 from tocsin.queries.cost_hours import CostHours
 from tocsin.store.memory import MemoryStore

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.client.scores import HazardScore, ReliabilityBin
+from tocsin.client.models import HazardScore, ReliabilityBin
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import Unavailable
+from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.subject import Subject, SubjectKind
-from tocsin.forecaster.capacity.capacity import CourseAsk, Figure, courses
+from tocsin.forecaster.capacity.capacity import HourlyFigure, HourlyForecastRequest, courses
 from tocsin.queries.outlook import Z80, ForecastQueries, course_out, forecast_out, record_of
 from tocsin.queries.scoreboard import wilson
 from tocsin_testing.builders import T0, gpu, reading
@@ -125,7 +125,7 @@ def test_a_course_has_its_past_then_its_future_with_an_interval() -> None:
     hours = np.arange(96)
     values = 0.5 + 0.2 * np.sin(2 * np.pi * hours / 24) + 0.01 * np.random.default_rng(1).standard_normal(96)
     start = T0 // HOUR * HOUR
-    (made,) = courses(CourseAsk([Figure("pool", start, values, most=1.0)], start + 96 * HOUR))
+    (made,) = courses(HourlyForecastRequest([HourlyFigure("pool", start, values, most=1.0)], start + 96 * HOUR))
     out = course_out(made)
     assert len(out.at) == len(out.known) == len(out.expected) == len(out.low) == len(out.high) == 72 + 168
     assert out.known[71] == pytest.approx(values[-1])
@@ -139,7 +139,10 @@ def test_a_course_has_its_past_then_its_future_with_an_interval() -> None:
 def test_a_course_without_enough_past_says_how_much_it_needs() -> None:
     start = T0 // HOUR * HOUR
     short, none = courses(
-        CourseAsk([Figure("a", start, np.full(10, 0.5)), Figure("b", start, np.full(10, np.nan))], start + 10 * HOUR)
+        HourlyForecastRequest(
+            [HourlyFigure("a", start, np.full(10, 0.5)), HourlyFigure("b", start, np.full(10, np.nan))],
+            start + 10 * HOUR,
+        )
     )
     assert course_out(short).reason == "10 hours of history, 72 needed"
     assert course_out(short).expected == [None] * 10

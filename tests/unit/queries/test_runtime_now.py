@@ -7,16 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tocsin.client.models import GpuState
-from tocsin.client.models_now import Attention, PeerGroup
+from tocsin.client.models import Attention, GpuState, PeerGroup
 from tocsin.config.settings import CostSettings
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, to_iso
-from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity
-from tocsin.domain.missing import Missing
-from tocsin.domain.owner import Owner
+from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity, Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.reading import Reading
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.reading import Missing, Owner, Reading
 from tocsin.domain.usage import Prices
 from tocsin.queries.attention import attention, gpu_hours_at_risk
 from tocsin.queries.fleet_map import FleetMapSnapshot, snapshot_of

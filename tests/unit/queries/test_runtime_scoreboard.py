@@ -8,9 +8,8 @@ from tocsin.actions.model.status import DecisionStatus
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.decision import Decision, DecisionState, Mode, Ruling, Verdict
 from tocsin.domain.event import Event
-from tocsin.domain.finding import ActionKind, Category, Severity
+from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.queries.scoreboard import is_hardware, score_crossings, scoreboard
 from tocsin.store.port import Series
 from tocsin_testing.builders import T0, gpu, xid

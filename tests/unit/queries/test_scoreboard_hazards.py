@@ -12,9 +12,8 @@ from tocsin.cli.main import cli
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.decision import Decision, DecisionState, Mode, Ruling
 from tocsin.domain.event import Event
-from tocsin.domain.finding import ActionKind, Category, Severity
+from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.queries.scoreboard import Followed, is_hazard, score_hazards
 from tocsin_testing.builders import T0, gpu, xid
 from tocsin_testing.fake_service import FakeService, serving

@@ -12,9 +12,8 @@ from tocsin.client.models_decisions import TimelineQuery
 from tocsin.domain.action_parameters import CordonParameters, encode, parameters_of
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.decision import DecisionState
-from tocsin.domain.finding import PREDICTION_EVIDENCE, ActionKind, Category, Evidence
+from tocsin.domain.finding import PREDICTION_EVIDENCE, ActionKind, Category, Evidence, Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.queries.scoreboard import Followed, score_crossings, score_hazards, wilson
 from tocsin.store.port import Series
 from tocsin_testing.action_world import World, settings

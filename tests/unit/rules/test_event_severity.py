@@ -13,8 +13,7 @@ from tocsin.client.wire import to_json
 from tocsin.collector.kernel_log.parser import KernelEvent, KernelLogParser, KernelRecord
 from tocsin.domain.batch import Batch
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.finding import ActionKind, Finding, Severity
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.finding import ActionKind, Finding, Severity, SubjectKind
 from tocsin.queries.scoreboard import is_hardware
 from tocsin.rules import Inputs, RuleEngine, RuleSet, collapse, load_rules
 from tocsin.rules.xid_nvlink import SubCode, decode, sub_codes

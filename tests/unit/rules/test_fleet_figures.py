@@ -8,8 +8,7 @@ from pydantic import ValidationError
 from tocsin.config.settings import FragmentationSettings
 from tocsin.domain.fragmentation_fleet import FleetFragmentation, TaskClass
 from tocsin.domain.metrics import METRICS
-from tocsin.domain.owner import Owner
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Owner, Reading
 from tocsin.queries.fleet_state import running_mix
 from tocsin.rules import Inputs, RuleEngine, load_rules, parse_rules
 from tocsin_testing.builders import T0, gpu

@@ -6,10 +6,9 @@ import pytest
 
 from tocsin.domain.clock import HOUR
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.missing import Missing
+from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.reading import Reading
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.reading import Missing, Reading
 from tocsin.rules.conditions.base import kinds
 from tocsin_testing.builders import gpu, xid
 from tocsin_testing.rule_runs import Run, instant, reading_of, rule
@@ -184,8 +183,7 @@ def test_missing_family() -> None:
 
 
 def test_a_family_that_is_not_due_is_not_missing() -> None:
-    from tocsin.domain.missing import Missing
-    from tocsin.domain.reading import Reading
+    from tocsin.domain.reading import Missing, Reading
 
     run = Run(rule('all = [{ kind = "missing_family", families = ["power"] }]'))
     run.step(0, {"power_watts": 80, "temperature_celsius": 40})

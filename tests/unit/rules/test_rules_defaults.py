@@ -10,14 +10,11 @@ import pytest
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.decision import Mode
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.finding import ActionKind, Category, Severity
-from tocsin.domain.identity import Gpu
-from tocsin.domain.missing import Missing
+from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 from tocsin.domain.notice import NoticeCode, notice_text
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.reading import Reading
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.reading import Gpu, Missing, Reading
 from tocsin.rules import load_rules
 from tocsin.rules.xid import shipped_catalogue
 from tocsin_testing.builders import gpu, xid

@@ -6,10 +6,9 @@ import pytest
 
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.missing import Missing
+from tocsin.domain.finding import SubjectKind
 from tocsin.domain.pool import PoolState
-from tocsin.domain.reading import Reading
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.reading import Missing, Reading
 from tocsin.rules import Inputs, RuleEngine, load_rules
 from tocsin.rules.units import parse_duration, show_duration, show_value
 from tocsin_testing.builders import T0, gpu, xid

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from tocsin.domain.finding import Finding
-from tocsin.domain.missing import Missing
-from tocsin.domain.owner import Owner
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Missing, Owner, Reading
 from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.load import parse_rules
 from tocsin_testing.builders import T0, gpu

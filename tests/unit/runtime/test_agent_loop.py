@@ -21,9 +21,7 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.errors import InputError, Unavailable
 from tocsin.domain.event import Event
-from tocsin.domain.identity import Gpu
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Missing, Reading
 from tocsin.runtime.agent import process as module
 from tocsin.runtime.agent.process import Agent, once, serve
 from tocsin.runtime.agent.sources import open_source

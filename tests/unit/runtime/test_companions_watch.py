@@ -13,7 +13,7 @@ from tocsin.config.settings import AgentSettings, Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.errors import Unavailable
-from tocsin.domain.owner import Owner
+from tocsin.domain.reading import Owner
 from tocsin.runtime.agent.companions import RETRY_SECONDS, Companions, Context, every_companion
 from tocsin.runtime.agent.process import Agent
 from tocsin.telemetry.metrics import OwnMetrics

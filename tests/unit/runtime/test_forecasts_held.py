@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.subject import Subject, SubjectKind
 from tocsin.forecaster.evaluation.reliability import EDGES, bin_of
 from tocsin.runtime.brain.forecasts import _moved
 from tocsin_testing.builders import T0

@@ -15,9 +15,7 @@ from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.errors import Conflict, InputError, Unavailable
-from tocsin.domain.identity import Gpu
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Missing, Reading
 from tocsin.rules.load import load_rules
 from tocsin.runtime.agent.node_view import AgentPage, NodeFeed, agent_feed, local_feed
 from tocsin_testing.builders import T0

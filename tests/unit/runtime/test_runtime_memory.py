@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.domain.batch import Batch
-from tocsin.domain.identity import Gpu
-from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Gpu, Missing
 from tocsin.runtime.brain.memory import FleetMemory
 from tocsin_testing.builders import T0, gpu, reading, xid
 

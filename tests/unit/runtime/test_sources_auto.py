@@ -10,7 +10,7 @@ from tocsin.collector.source import HasReaders
 from tocsin.config.settings import AgentSettings, Settings
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.errors import InputError, Unavailable
-from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Missing
 from tocsin.plugins import Kind, plugins
 from tocsin.runtime.agent import sources
 from tocsin.runtime.agent.sources import open_source

@@ -9,7 +9,7 @@ from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import EventKind
 from tocsin.domain.finding import ActionKind
-from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Missing
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin_testing.simulated import first_suited, fleet, watch
 

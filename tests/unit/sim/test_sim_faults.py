@@ -6,7 +6,7 @@ import pytest
 
 from tocsin.domain.clock import HOUR
 from tocsin.domain.event import EventKind
-from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Missing
 from tocsin.sim.faults import FAULT_KINDS, fault_kinds
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin_testing.builders import T0

@@ -10,7 +10,7 @@ import pytest
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.errors import InputError
 from tocsin.domain.metrics import METRICS, split_variant
-from tocsin.domain.missing import Missing
+from tocsin.domain.reading import Missing
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.inventory import models
 from tocsin.sim.spec import FleetSpec

@@ -13,13 +13,10 @@ import pytest
 
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR
-from tocsin.domain.finding import ActionKind, Category, Finding, Severity
-from tocsin.domain.identity import Gpu
+from tocsin.domain.finding import ActionKind, Category, Finding, Severity, Subject, SubjectKind
 from tocsin.domain.metrics import variant
-from tocsin.domain.missing import Missing
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.reading import Reading
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.reading import Gpu, Missing, Reading
 from tocsin.store.embedded import migrate as embedded_migrate
 from tocsin.store.embedded.backup import restore
 from tocsin.store.embedded.store import SqliteStore

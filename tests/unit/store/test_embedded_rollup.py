@@ -16,13 +16,10 @@ from pydantic import ValidationError
 from tocsin.config.settings import StoreSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND
-from tocsin.domain.finding import ActionKind, Category, Finding, Severity
+from tocsin.domain.finding import ActionKind, Category, Finding, Severity, Subject, SubjectKind
 from tocsin.domain.metrics import METRICS, MetricKind, variant
-from tocsin.domain.missing import Missing
-from tocsin.domain.owner import Owner
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.reading import Reading
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.reading import Missing, Owner, Reading
 from tocsin.store.embedded.rollup import Rule, fold, rule_of
 from tocsin.store.embedded.store import SqliteStore
 from tocsin.store.memory import MemoryStore

@@ -14,10 +14,7 @@ import pytest
 
 from tocsin.domain.batch import Batch
 from tocsin.domain.errors import Conflict, InputError
-from tocsin.domain.identity import Gpu
-from tocsin.domain.missing import Missing
-from tocsin.domain.owner import Owner
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Missing, Owner, Reading
 from tocsin.store.embedded.backup import restore
 from tocsin.store.embedded.store import SqliteStore
 from tocsin.store.port import StoreRejected, StoreUnavailable

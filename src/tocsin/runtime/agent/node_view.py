@@ -19,14 +19,12 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, SECOND, Clock, to_iso
 from tocsin.domain.errors import Conflict, InputError, Unavailable
 from tocsin.domain.event import Event
-from tocsin.domain.finding import Finding, Incident
-from tocsin.domain.identity import Gpu
+from tocsin.domain.finding import Finding, Incident, SubjectKind
 from tocsin.domain.metrics import METRICS, variant
-from tocsin.domain.reading import Reading, sanitise
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.reading import Gpu, Reading, sanitise
 from tocsin.http_client import http_client
 from tocsin.queries import views
-from tocsin.queries.convert import incident_out
+from tocsin.queries.views import incident_out
 from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.load import load_rules
 from tocsin.rules.schema import RuleSet

@@ -20,8 +20,7 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import Clock
 from tocsin.domain.errors import TocsinError
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.identity import Gpu
-from tocsin.domain.reading import Reading, sanitise
+from tocsin.domain.reading import Gpu, Reading, sanitise
 from tocsin.http_client import ClientTls
 from tocsin.runtime.agent.companions import Companions, Context, Opener, find_companion
 from tocsin.runtime.agent.sources import open_source

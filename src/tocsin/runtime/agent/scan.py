@@ -15,10 +15,8 @@ from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import Clock, to_iso
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.finding import Finding, Severity
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading, sanitise
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.finding import Finding, Severity, SubjectKind
+from tocsin.domain.reading import Missing, Reading, sanitise
 from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.load import load_rules
 from tocsin.rules.schema import RuleSet

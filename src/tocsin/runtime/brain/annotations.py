@@ -23,11 +23,10 @@ from tocsin.domain.annotation import Annotation
 from tocsin.domain.atomic_file import write_atomically
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.http_client import http_client
-from tocsin.journal.chain import Entry
+from tocsin.journal.entry import Entry, EntryKind
 from tocsin.journal.journal import Journal
-from tocsin.journal.kinds import EntryKind
 from tocsin.store.annotations import KeepsAnnotations
 from tocsin.store.port import StoreRejected, StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics

@@ -19,13 +19,12 @@ from tocsin.actions.planning.foresight import PLANNED
 from tocsin.config.settings import Settings, StoreKind
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, Mode
+from tocsin.domain.finding import Subject
 from tocsin.domain.pool import PoolState
-from tocsin.domain.subject import Subject
 from tocsin.forecaster.live.risk_inputs import RiskInputs
 from tocsin.forecaster.live.worker import ForecastWorker
-from tocsin.journal.chain import Entry
+from tocsin.journal.entry import Entry, EntryKind
 from tocsin.journal.journal import Journal
-from tocsin.journal.kinds import EntryKind
 from tocsin.rules.load import load_rules
 from tocsin.rules.schema import RuleSet
 from tocsin.runtime.brain.annotations import LOOK_SECONDS as LOOK_SECONDS_MARKS

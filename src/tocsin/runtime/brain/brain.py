@@ -24,14 +24,12 @@ from tocsin.domain.errors import Conflict
 from tocsin.domain.finding import Finding, Incident, Severity
 from tocsin.domain.fragmentation_fleet import TaskClass
 from tocsin.domain.health import healthy_gpus
-from tocsin.domain.identity import Gpu
 from tocsin.domain.pool import PoolState
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
-from tocsin.journal.chain import Entry
+from tocsin.journal.entry import Entry, EntryKind
 from tocsin.journal.journal import Draft, Journal
-from tocsin.journal.kinds import EntryKind
 from tocsin.queries.fleet_state import mix_of, workloads_of
 from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.incidents import collapse

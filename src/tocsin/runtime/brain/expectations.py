@@ -13,19 +13,18 @@ import structlog
 
 from tocsin.domain.clock import DAY, HOUR, MINUTE, Clock
 from tocsin.domain.errors import InputError, TocsinError
-from tocsin.domain.identity import Gpu
+from tocsin.domain.finding import Subject
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.reading import Reading
-from tocsin.domain.subject import Subject
+from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.capacity.filling import NAME as FILLING
 from tocsin.forecaster.capacity.filling import PAST, RECALLED, STEP_MS, FillingWatch
 from tocsin.forecaster.features.onsets import onsets_of
 from tocsin.forecaster.lifecycle.drift import calibration, silent
 from tocsin.forecaster.lifecycle.model_registry import PRIOR, ModelRegistry
+from tocsin.journal.entry import EntryKind
 from tocsin.journal.journal import Journal
-from tocsin.journal.kinds import EntryKind
 from tocsin.runtime.brain.forecasts import FleetForecasts
 from tocsin.store.port import Store, StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics

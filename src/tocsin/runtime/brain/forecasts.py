@@ -11,12 +11,12 @@ from tocsin.config.settings import ForecastSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND
 from tocsin.domain.errors import TocsinError
-from tocsin.domain.identity import Gpu
 from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.reading import Gpu
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.evaluation.reliability import bin_of
 from tocsin.forecaster.live.worker import ForecastWorker
-from tocsin.forecaster.trend.protocol import History
+from tocsin.forecaster.trend.protocol import GpuHistory
 from tocsin.store.grid import by_gpu
 from tocsin.store.port import Store
 
@@ -109,7 +109,7 @@ class FleetForecasts:
         metrics = self._worker.metrics
         uuids = [gpu.uuid for gpu in gpus]
         series = by_gpu(self._store.columns(metrics, start, now_ms + 1, uuids), uuids)
-        history = [History(gpu, series[gpu.uuid]) for gpu in gpus]
+        history = [GpuHistory(gpu, series[gpu.uuid]) for gpu in gpus]
         return self._keep(self._worker.submit(history, now_ms).result())
 
     def _keep(self, made: list[Prediction]) -> list[Prediction]:

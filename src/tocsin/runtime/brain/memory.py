@@ -8,9 +8,7 @@ from dataclasses import dataclass, replace
 
 from tocsin.domain.batch import Batch
 from tocsin.domain.event import Event
-from tocsin.domain.identity import Gpu
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Missing, Reading
 from tocsin.store.identity import is_bare
 
 

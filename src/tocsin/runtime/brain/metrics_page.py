@@ -15,11 +15,9 @@ from prometheus_client.registry import Collector
 from tocsin.client.models import GpuState
 from tocsin.domain.clock import SECOND
 from tocsin.domain.decision import DecisionState, Mode
-from tocsin.domain.finding import Finding, Severity
-from tocsin.domain.identity import Gpu
+from tocsin.domain.finding import Finding, Severity, Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.reading import Reading
-from tocsin.domain.subject import Subject, SubjectKind
+from tocsin.domain.reading import Gpu, Reading
 from tocsin.queries.views import decision_out, gpu_state
 from tocsin.runtime.brain.brain import Brain
 from tocsin.runtime.brain.expectations import WARNINGS

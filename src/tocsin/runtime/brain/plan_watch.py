@@ -18,9 +18,8 @@ from tocsin.actions.planning.state import FleetState
 from tocsin.config.planning import PlanningSettings
 from tocsin.domain.action_parameters import ThrottleParameters, ranks_in
 from tocsin.domain.decision import Decision
-from tocsin.domain.finding import ActionKind, Finding
-from tocsin.domain.owner import Owner
-from tocsin.domain.subject import SubjectKind
+from tocsin.domain.finding import ActionKind, Finding, SubjectKind
+from tocsin.domain.reading import Owner
 from tocsin.queries.fleet_state import limits_of, live_state, policy_of
 from tocsin.runtime.brain.brain import Brain
 

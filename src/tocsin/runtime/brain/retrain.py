@@ -33,10 +33,10 @@ class TrialReport:
 
 def train_once(settings: Settings, version: str, start_ms: int, end_ms: int) -> TrialReport:
     """Train on the store's past in [`start_ms`, `end_ms`), and put the model into service if it wins."""
-    from tocsin.forecaster.lifecycle.trial import Recipe
+    from tocsin.forecaster.lifecycle.trial import TrialRecipe
     from tocsin.offline.train import TrainingRequest, run_training
 
-    recipe = Recipe(settings.forecast.retrain_model)
+    recipe = TrialRecipe(settings.forecast.retrain_model)
     wanted = TrainingRequest(recipe, version, start_ms=start_ms, end_ms=end_ms, promote=True, actor=ACTOR)
     outcome = run_training(settings, wanted, SystemClock())
     return TrialReport(version, outcome.promoted, outcome.trained.trial.because)

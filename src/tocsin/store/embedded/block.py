@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tocsin.domain.clock import MINUTE
-from tocsin.domain.missing import Missing
-from tocsin.domain.owner import Owner, owner_of_json
+from tocsin.domain.reading import Missing, Owner, owner_of_json
 
 # Text that rows carry, few of them different: reasons for what is missing, and owners.
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tocsin.domain.identity import Gpu
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Reading
 from tocsin.store.embedded.block import Flags, Index, Ints
 from tocsin.store.identity import Known, is_bare
 

@@ -9,9 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import structlog
 
-from tocsin.domain.identity import Gpu
-from tocsin.domain.missing import Missing
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Missing, Reading
 from tocsin.store.embedded import gpus as rows
 from tocsin.store.embedded.chunks import Chunks
 from tocsin.store.embedded.readings import Gatherer

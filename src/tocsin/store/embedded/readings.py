@@ -9,11 +9,8 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import METRICS
-from tocsin.domain.missing import Missing
-from tocsin.domain.owner import Owner
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Missing, Owner, Reading
 from tocsin.store.embedded.block import (
     NO_EXTRA,
     Block,

@@ -21,10 +21,9 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Finding, Severity
-from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import METRICS
 from tocsin.domain.prediction import Prediction
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Reading
 from tocsin.store.embedded import backup as embedded_backup
 from tocsin.store.embedded import gpus as rows
 from tocsin.store.embedded.block import Block, Flags, Index, Ints, empty, matrix, merge

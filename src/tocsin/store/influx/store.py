@@ -32,10 +32,9 @@ from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock, SystemClock
 from tocsin.domain.errors import TocsinError
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding
-from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import METRICS, MetricKind, split_variant
 from tocsin.domain.prediction import Prediction
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Reading
 from tocsin.store import points
 from tocsin.store.annotations import mark_point
 from tocsin.store.grid import columns_of

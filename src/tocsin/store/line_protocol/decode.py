@@ -14,12 +14,9 @@ from tocsin.domain.clock import to_iso
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding
-from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import BY_FIELD, METRICS, nearest, variant
-from tocsin.domain.missing import Missing
-from tocsin.domain.owner import Owner
 from tocsin.domain.prediction import Prediction
-from tocsin.domain.reading import MAX_FUTURE_MS, Reading, sanitise
+from tocsin.domain.reading import MAX_FUTURE_MS, Gpu, Missing, Owner, Reading, sanitise
 from tocsin.store import points
 from tocsin.store.line_protocol.line import (
     NANOSECONDS,

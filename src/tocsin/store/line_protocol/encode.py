@@ -14,11 +14,8 @@ from functools import lru_cache
 from operator import itemgetter
 
 from tocsin.domain.batch import Batch
-from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import split_variant
-from tocsin.domain.missing import Missing
-from tocsin.domain.owner import Owner
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Missing, Owner, Reading
 from tocsin.store.points import (
     GPU,
     MISSING,

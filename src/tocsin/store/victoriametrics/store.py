@@ -33,10 +33,9 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock, SystemClock
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding
-from tocsin.domain.identity import Gpu
 from tocsin.domain.metrics import BY_FIELD, METRICS, split_variant, variant
 from tocsin.domain.prediction import Prediction
-from tocsin.domain.reading import MAX_FUTURE_MS, Reading
+from tocsin.domain.reading import MAX_FUTURE_MS, Gpu, Reading
 from tocsin.http_client import http_client
 from tocsin.store import points
 from tocsin.store.grid import Grid, Instants, Numbers

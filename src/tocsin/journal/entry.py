@@ -1,4 +1,4 @@
-"""The hash chain: each entry's hash covers its content and the hash of the entry before it."""
+"""An entry of the journal and its kinds. The hash of an entry covers its content and the hash of the one before it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,45 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+
+# What an entry is about.
+
+
+class EntryKind(StrEnum):
+    """Kinds of entries; there is one at every arrow of the loop."""
+
+    SERVICE_STARTED = "service_started"
+    SERVICE_STOPPED = "service_stopped"
+    FINDING_OPENED = "finding_opened"
+    FINDING_CLEARED = "finding_cleared"
+    INCIDENT_OPENED = "incident_opened"
+    INCIDENT_UPDATED = "incident_updated"
+    INCIDENT_CLOSED = "incident_closed"
+    PREDICTION = "prediction"
+    DECISION = "decision"
+    VERDICT = "verdict"
+    APPROVAL = "approval"
+    REJECTION = "rejection"
+    EXECUTION_STARTED = "execution_started"
+    EXECUTION_GOES_ON = "execution_goes_on"
+    OUTCOME = "outcome"
+    VERIFICATION = "verification"
+    NOTIFICATION = "notification"
+    PAUSE = "pause"
+    RESUME = "resume"
+    BREAKER_TRIPPED = "breaker_tripped"
+    BREAKER_RESET = "breaker_reset"
+    HOLD_OFF = "hold_off"
+    EFFECT_ENDED = "effect_ended"
+    INJECTION = "injection"
+    IMPORT_DONE = "import_done"
+    MODEL_IN_SERVICE = "model_in_service"
+    MANUAL_ACTION = "manual_action"
+    LOGIN = "login"
+    LOGOUT = "logout"
+    LOGIN_LOCKED = "login_locked"
+
 
 GENESIS = "0" * 64
 """What the first entry names as the hash before it."""
