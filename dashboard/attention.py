@@ -8,8 +8,7 @@ import streamlit as st
 
 from tocsin.client.models import Attention, AttentionItem, GpuState
 from tocsin.dashboard import link, style
-from tocsin.dashboard.format import chance, eta_text, gpu_at, markdown_safe, money, seconds_between, without_label
-from tocsin.dashboard.text import Text
+from tocsin.dashboard.text import Text, chance, eta_text, gpu_at, markdown_safe, money, seconds_between, without_label
 from tocsin.domain.finding import SubjectKind
 
 SHOWN = 20

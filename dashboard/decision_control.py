@@ -13,8 +13,7 @@ from tocsin.client.models import FleetSummary
 from tocsin.client.models_decisions import TimelineItem
 from tocsin.dashboard import style
 from tocsin.dashboard.access import DECIDERS, connect, lacking, show_problem
-from tocsin.dashboard.format import markdown_safe, readable
-from tocsin.dashboard.text import Text
+from tocsin.dashboard.text import Text, markdown_safe, readable
 from tocsin.domain.errors import TocsinError
 
 _PROBLEM, _NEWS = "decision_problem", "decision_news"

@@ -9,10 +9,9 @@ import streamlit as st
 from tocsin.client.models import FleetSummary
 from tocsin.dashboard import style
 from tocsin.dashboard.access import REFRESH_SECONDS, connect
-from tocsin.dashboard.format import clock
 from tocsin.dashboard.login import person
 from tocsin.dashboard.palette import DARK, LIGHT, Palette
-from tocsin.dashboard.text import LANGUAGES, Text
+from tocsin.dashboard.text import LANGUAGES, Text, clock
 from tocsin.domain.decision import Mode
 from tocsin.domain.errors import TocsinError
 

@@ -12,9 +12,8 @@ from tocsin.client.control import LoginMethods, OidcMethod
 from tocsin.client.device import DeviceCode, DeviceLogin, LoginRefused
 from tocsin.client.errors import Denied
 from tocsin.dashboard import access, style
-from tocsin.dashboard.format import markdown_safe
 from tocsin.dashboard.sessions import SESSION_PATH, SESSIONS, TICKET_HEADER, Login, login_of
-from tocsin.dashboard.text import Text
+from tocsin.dashboard.text import Text, markdown_safe
 from tocsin.domain.clock import SystemClock
 from tocsin.domain.errors import TocsinError, Unavailable
 

@@ -15,9 +15,8 @@ from tocsin.client.models import FleetSummary, JournalEntryOut, VerificationOut
 from tocsin.client.models_decisions import ExportForm, JournalPage, JournalQuery
 from tocsin.dashboard import link, style
 from tocsin.dashboard.access import api, client_with, connect, current_token, show_problem
-from tocsin.dashboard.format import clock, plain_sentence, readable
 from tocsin.dashboard.frame import current_text
-from tocsin.dashboard.text import STRINGS, Text
+from tocsin.dashboard.text import STRINGS, Text, clock, plain_sentence, readable
 from tocsin.domain.clock import DAY, HOUR, from_iso
 from tocsin.domain.errors import TocsinError
 

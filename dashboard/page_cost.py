@@ -17,10 +17,9 @@ from tocsin.dashboard import link, style
 from tocsin.dashboard.access import REFRESH_SECONDS, api
 from tocsin.dashboard.charts import plain, show
 from tocsin.dashboard.components import gpu_link, more, style_sheet
-from tocsin.dashboard.format import effect_words, gpu_at, money, number, percent, readable
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import Palette
-from tocsin.dashboard.text import Text
+from tocsin.dashboard.text import Text, effect_words, gpu_at, money, number, percent, readable
 from tocsin.domain.clock import DAY, HOUR, from_iso, to_iso
 
 # Charts of the page of cost: what GPUs did by the hour, and their power.

@@ -15,7 +15,10 @@ from tocsin.client.models_decisions import DecisionStory, Timeline, TimelineItem
 from tocsin.dashboard import charts, link, style
 from tocsin.dashboard.access import REFRESH_SECONDS, api
 from tocsin.dashboard.decision_control import Hand, decide_buttons, fleet_buttons, forget_news, show_news
-from tocsin.dashboard.format import (
+from tocsin.dashboard.frame import current_palette, current_text
+from tocsin.dashboard.palette import RULING_SYMBOLS, SEVERITY_STATES, SYMBOLS, Palette
+from tocsin.dashboard.text import (
+    Text,
     clock,
     effect_words,
     markdown_safe,
@@ -24,9 +27,6 @@ from tocsin.dashboard.format import (
     seconds_between,
     short_clock,
 )
-from tocsin.dashboard.frame import current_palette, current_text
-from tocsin.dashboard.palette import RULING_SYMBOLS, SEVERITY_STATES, SYMBOLS, Palette
-from tocsin.dashboard.text import Text
 from tocsin.domain.clock import SECOND, from_iso, to_iso
 from tocsin.domain.decision import DecisionState, Mode, Ruling, Verdict
 from tocsin.domain.finding import ActionKind, SubjectKind

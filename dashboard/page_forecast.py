@@ -23,10 +23,9 @@ from tocsin.dashboard import link, style
 from tocsin.dashboard.access import REFRESH_SECONDS, api
 from tocsin.dashboard.charts import plain, show
 from tocsin.dashboard.components import gpu_link, heat_cell, heat_table, more, risk_text, style_sheet
-from tocsin.dashboard.format import chance, clock, eta_text, gpu_at, number, percent
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import Palette, mix
-from tocsin.dashboard.text import Text
+from tocsin.dashboard.text import Text, chance, clock, eta_text, gpu_at, number, percent
 from tocsin.domain.clock import optional_iso
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.prediction import PredictionStatus

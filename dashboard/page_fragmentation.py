@@ -26,10 +26,9 @@ from tocsin.dashboard import link, style
 from tocsin.dashboard.access import REFRESH_SECONDS, api
 from tocsin.dashboard.charts import plain, show
 from tocsin.dashboard.components import gpu_link, more, page_link, style_sheet
-from tocsin.dashboard.format import gpu_at, number, percent, seconds_between
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import Palette, ink, mix
-from tocsin.dashboard.text import Text
+from tocsin.dashboard.text import Text, gpu_at, number, percent, seconds_between
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.fragmentation import FOUR_SLICE, SEVEN_SLICE
 

@@ -23,7 +23,10 @@ from tocsin.client.models import (
 from tocsin.dashboard import charts, link, style, timeline
 from tocsin.dashboard.access import REFRESH_SECONDS, api
 from tocsin.dashboard.fleet_data import MAPS
-from tocsin.dashboard.format import (
+from tocsin.dashboard.frame import current_palette, current_text
+from tocsin.dashboard.palette import SEVERITY_STATES, SYMBOLS
+from tocsin.dashboard.text import (
+    Text,
     chance,
     clock,
     degrees,
@@ -39,9 +42,6 @@ from tocsin.dashboard.format import (
     watts,
     without_label,
 )
-from tocsin.dashboard.frame import current_palette, current_text
-from tocsin.dashboard.palette import SEVERITY_STATES, SYMBOLS
-from tocsin.dashboard.text import Text
 from tocsin.domain.clock import HOUR, from_iso, optional_iso, to_iso
 from tocsin.domain.diagnosis import Diagnosis, DiagnosisVerdict
 from tocsin.domain.finding import Evidence

@@ -8,11 +8,10 @@ from tocsin.client.models import FleetMap, FleetSummary, GpuState
 from tocsin.dashboard import attention, heatmap, link, style
 from tocsin.dashboard.access import REFRESH_SECONDS, api
 from tocsin.dashboard.fleet_data import MAPS
-from tocsin.dashboard.format import percent, watts
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.heatmap import canvas
 from tocsin.dashboard.palette import SYMBOLS, Palette
-from tocsin.dashboard.text import Text
+from tocsin.dashboard.text import Text, percent, watts
 
 
 def _states(summary: FleetSummary, text: Text) -> list[str]:

@@ -22,10 +22,9 @@ from tocsin.client.models import (
 from tocsin.dashboard import charts, link, style
 from tocsin.dashboard.access import api
 from tocsin.dashboard.charts import plain
-from tocsin.dashboard.format import NOTHING, clock, effect_words, percent, share
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import Palette, ink
-from tocsin.dashboard.text import Text
+from tocsin.dashboard.text import NOTHING, Text, clock, effect_words, percent, share
 
 # Charts of the scoreboard.
 

@@ -17,9 +17,8 @@ from tocsin.client.models import (
     SeriesResponse,
 )
 from tocsin.dashboard import charts
-from tocsin.dashboard.format import chart_unit, metric_label, metric_words, percent
 from tocsin.dashboard.palette import SEVERITY_STATES, Palette
-from tocsin.dashboard.text import Text
+from tocsin.dashboard.text import Text, chart_unit, metric_label, metric_words, percent
 from tocsin.domain.clock import from_iso, to_iso
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Severity

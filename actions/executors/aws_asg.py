@@ -14,9 +14,8 @@ from tocsin.actions.model.scaling import nodes_wanted, pool_of, scale_parameters
 from tocsin.actions.model.scope import named_host
 from tocsin.actions.model.view import FleetView, GpuView
 from tocsin.config.cloud import AwsSettings
-from tocsin.domain.action_parameters import ScaleInParameters
 from tocsin.domain.clock import Clock
-from tocsin.domain.decision import Decision, Ruling, Verdict
+from tocsin.domain.decision import Decision, Ruling, ScaleInParameters, Verdict
 from tocsin.domain.finding import ActionKind, SubjectKind
 
 _INSTANCE = re.compile(r"^i-[0-9a-f]{8,17}$")

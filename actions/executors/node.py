@@ -13,16 +13,18 @@ from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.node.order_queue import WITHDRAWN, OrderQueue, QueuedOrder
 from tocsin.actions.planning.facts import NodeState
-from tocsin.domain.action_parameters import (
+from tocsin.domain.clock import MINUTE, Clock
+from tocsin.domain.decision import (
+    Decision,
     Rank,
     RestoreParameters,
+    Ruling,
     ThrottleKind,
     ThrottleParameters,
+    Verdict,
     ranks_in,
     undone_by,
 )
-from tocsin.domain.clock import MINUTE, Clock
-from tocsin.domain.decision import Decision, Ruling, Verdict
 from tocsin.domain.finding import ActionKind, SubjectKind
 from tocsin.domain.order import (
     Order,

@@ -10,8 +10,8 @@ from tocsin.actions.model.executor import Executor
 from tocsin.actions.node.order_queue import OrderQueue
 from tocsin.actions.notifications.webhook import WebhookSender
 from tocsin.config.settings import Settings
-from tocsin.domain.action_parameters import ActionParameters
 from tocsin.domain.clock import Clock, SystemClock
+from tocsin.domain.decision import ActionParameters
 from tocsin.domain.finding import ActionKind
 from tocsin.plugins import Kind, load, plugins
 from tocsin.sim.jobs import SimulatedJob

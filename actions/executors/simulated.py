@@ -11,8 +11,15 @@ from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.build import work_id
 from tocsin.actions.planning.facts import NodeState, WorkloadFacts, WorkloadSeen
-from tocsin.domain.action_parameters import RestoreParameters, ThrottleKind, ThrottleParameters, ranks_in
-from tocsin.domain.decision import Decision, Ruling, Verdict
+from tocsin.domain.decision import (
+    Decision,
+    RestoreParameters,
+    Ruling,
+    ThrottleKind,
+    ThrottleParameters,
+    Verdict,
+    ranks_in,
+)
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind, SubjectKind
 

@@ -6,8 +6,7 @@ from tocsin.actions.model.catalogue import ACTIONS, Scope
 from tocsin.actions.model.scope import affected, gpus_of
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.foresight import PLANNED
-from tocsin.domain.action_parameters import ScaleOutParameters, ThrottleParameters
-from tocsin.domain.decision import Decision
+from tocsin.domain.decision import Decision, ScaleOutParameters, ThrottleParameters
 from tocsin.domain.finding import Subject
 
 _LIMIT = "gpu_power_limit_watts"

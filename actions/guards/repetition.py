@@ -7,9 +7,8 @@ from tocsin.actions.model.catalogue import is_disruptive
 from tocsin.actions.model.policy import milliseconds
 from tocsin.actions.model.scope import base_key, hosts_of, slot_of
 from tocsin.actions.model.view import FleetView
-from tocsin.domain.action_parameters import ThrottleKind, ranks_in
 from tocsin.domain.clock import DAY, to_iso
-from tocsin.domain.decision import Decision
+from tocsin.domain.decision import Decision, ThrottleKind, ranks_in
 from tocsin.domain.finding import ActionKind, SubjectKind
 
 

@@ -18,9 +18,8 @@ from tocsin.actions.kubernetes.patches import CordonNote, CordonState
 from tocsin.actions.kubernetes.rights import WorkloadResource, resource_of
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.config.kubernetes import KubernetesSettings, KubernetesWorkload
-from tocsin.domain.action_parameters import DefragmentParameters, ScaleParameters
 from tocsin.domain.clock import SECOND, Clock, to_iso
-from tocsin.domain.decision import Decision
+from tocsin.domain.decision import Decision, DefragmentParameters, ScaleParameters
 from tocsin.domain.finding import ActionKind, SubjectKind
 
 SCALED_BY = "tocsin.io/scaled-by"

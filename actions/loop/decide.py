@@ -14,17 +14,18 @@ from tocsin.actions.model.ranks import own_ranks, ranks_of
 from tocsin.actions.model.scope import base_key
 from tocsin.actions.model.sentences import action_sentence, eta_clause, notice_sentence
 from tocsin.actions.model.view import FleetView
-from tocsin.domain.action_parameters import (
+from tocsin.domain.decision import (
     PARAMETERS,
     ActionParameters,
+    Decision,
     DecisionContext,
+    Mode,
     NotifyParameters,
     Rank,
     RankedParameters,
     RmaTicketParameters,
     ScaleOutParameters,
 )
-from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity, Subject, SubjectKind
 from tocsin.domain.notice import deadline_in
 from tocsin.domain.prediction import Prediction, PredictionStatus

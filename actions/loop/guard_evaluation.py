@@ -15,8 +15,7 @@ from tocsin.actions.model.policy import Policy, milliseconds
 from tocsin.actions.model.recovery import is_asked
 from tocsin.actions.model.scope import base_key
 from tocsin.actions.model.view import FleetView
-from tocsin.domain.action_parameters import undone_by
-from tocsin.domain.decision import Decision, DecisionState, Mode, Ruling, Verdict
+from tocsin.domain.decision import Decision, DecisionState, Mode, Ruling, Verdict, undone_by
 from tocsin.domain.finding import ActionKind
 from tocsin.journal.entry import EntryKind
 

@@ -25,9 +25,8 @@ from tocsin.actions.model.status import DecisionStatus, StepReport
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.notifications.channel import Notifier
 from tocsin.actions.notifications.fanout import FanOut, JournalNotifier
-from tocsin.domain.action_parameters import NotifyParameters, undone_by
 from tocsin.domain.clock import Clock
-from tocsin.domain.decision import Decision, DecisionState, Ruling
+from tocsin.domain.decision import Decision, DecisionState, NotifyParameters, Ruling, undone_by
 from tocsin.domain.finding import ActionKind, Category, Incident, Severity, Subject, SubjectKind
 from tocsin.domain.prediction import Prediction
 from tocsin.journal.entry import EntryKind

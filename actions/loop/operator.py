@@ -15,9 +15,8 @@ from tocsin.actions.model.recovery import Inverse, is_asked
 from tocsin.actions.model.scope import base_key
 from tocsin.actions.model.sentences import joined, named
 from tocsin.actions.model.status import DecisionStatus
-from tocsin.domain.action_parameters import RecoveryParameters, undone_by
 from tocsin.domain.clock import Clock
-from tocsin.domain.decision import Decision, DecisionState, Mode
+from tocsin.domain.decision import Decision, DecisionState, Mode, RecoveryParameters, undone_by
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.journal.entry import EntryKind

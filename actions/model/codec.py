@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from tocsin.domain.action_parameters import encode, parameters_of
-from tocsin.domain.decision import Decision, Outcome, Verdict
+from tocsin.domain.decision import Decision, Outcome, Verdict, parameters_of
 from tocsin.domain.finding import ActionKind
+from tocsin.domain.parameters import encode
 
 _DECISION = TypeAdapter(Decision)
 _TEXTS = TypeAdapter(dict[str, str])

@@ -20,8 +20,16 @@ from tocsin.actions.model.deliveries import Delivered
 from tocsin.actions.model.experience import Tally
 from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.actions.model.scope import base_key, same_kind, slot_of
-from tocsin.domain.action_parameters import ThrottleKind, undone_by
-from tocsin.domain.decision import Decision, DecisionState, Outcome, OutcomeStatus, Ruling, Verdict
+from tocsin.domain.decision import (
+    Decision,
+    DecisionState,
+    Outcome,
+    OutcomeStatus,
+    Ruling,
+    ThrottleKind,
+    Verdict,
+    undone_by,
+)
 from tocsin.domain.finding import ActionKind
 from tocsin.journal.entry import Entry, EntryKind
 

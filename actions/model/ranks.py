@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.facts import NodeState
-from tocsin.domain.action_parameters import Rank
+from tocsin.domain.decision import Rank
 from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.reading import Owner
 

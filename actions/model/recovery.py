@@ -9,16 +9,16 @@ from tocsin.actions.model.catalogue import ACTIONS
 from tocsin.actions.model.scope import affected, base_key, same_kind
 from tocsin.actions.model.sentences import joined, named
 from tocsin.actions.model.view import FleetView
-from tocsin.domain.action_parameters import (
+from tocsin.domain.decision import (
     ActionParameters,
+    Decision,
     RecoveryParameters,
     RestoreParameters,
     asked_by,
-    encode,
     parameters_of,
 )
-from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind, Category, Severity
+from tocsin.domain.parameters import encode
 
 Inverse = Callable[[Decision], Decision | None]
 

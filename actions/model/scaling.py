@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tocsin.domain.action_parameters import ScaleParameters
-from tocsin.domain.decision import Decision
+from tocsin.domain.decision import Decision, ScaleParameters
 from tocsin.domain.finding import SubjectKind
 
 

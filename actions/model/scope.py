@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from tocsin.actions.model.catalogue import ACTIONS, Scope, is_disruptive
 from tocsin.actions.model.view import FleetView, GpuView
-from tocsin.domain.action_parameters import ScaleInParameters, ThrottleKind
-from tocsin.domain.decision import Decision
+from tocsin.domain.decision import Decision, ScaleInParameters, ThrottleKind
 from tocsin.domain.finding import ActionKind, Subject, SubjectKind
 
 

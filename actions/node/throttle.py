@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tocsin.actions.node.limit_writer import LimitWriter, Write
 from tocsin.actions.node.ports import PowerPort
 from tocsin.actions.node.thermal import ThermalController, ThermalPhase, ThermalSettings
-from tocsin.domain.action_parameters import ThrottleKind
+from tocsin.domain.decision import ThrottleKind
 from tocsin.domain.order import Order, OrderReport, OrderState, ThrottleOrderParameters
 from tocsin.domain.power import Heat, LimitFailure, Obstacle, PowerLimits
 

@@ -17,8 +17,8 @@ from tocsin.actions.node.ports import Asked, HookPort, PowerPort, ResetPort
 from tocsin.actions.node.reset import ResetResult, run_reset
 from tocsin.actions.node.thermal import ThermalSettings
 from tocsin.actions.node.throttle import ActiveThrottle
-from tocsin.domain.action_parameters import ThrottleKind
 from tocsin.domain.clock import Clock
+from tocsin.domain.decision import ThrottleKind
 from tocsin.domain.errors import InputError, TocsinError
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.order import (

@@ -11,9 +11,8 @@ from typing import Any
 
 from tocsin.actions.notifications.channel import ChannelDependencies, Message, clean, clip
 from tocsin.actions.notifications.delivery import HttpChannel, HttpRequest, to_json
-from tocsin.domain.action_parameters import NotifyParameters
 from tocsin.domain.clock import SECOND, to_iso
-from tocsin.domain.decision import Decision
+from tocsin.domain.decision import Decision, NotifyParameters
 from tocsin.domain.finding import SubjectKind
 
 PATH = "/api/v2/alerts"

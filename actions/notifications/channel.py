@@ -15,9 +15,8 @@ from typing import Protocol, cast
 
 from tocsin.actions.model.sentences import named
 from tocsin.config.notify import ChannelSettings
-from tocsin.domain.action_parameters import NotifyParameters
 from tocsin.domain.clock import Clock, SystemClock, to_iso
-from tocsin.domain.decision import Decision
+from tocsin.domain.decision import Decision, NotifyParameters
 from tocsin.domain.finding import ActionKind, Severity
 from tocsin.plugins import Kind, load
 

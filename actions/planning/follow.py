@@ -13,7 +13,7 @@ from tocsin.actions.planning.scaling import PoolDemand, ScalingPolicy, follow_de
 from tocsin.actions.planning.simulation import PlanBroken, Simulation
 from tocsin.actions.planning.state import FleetState, Pool
 from tocsin.actions.planning.units import PlanLimits
-from tocsin.domain.action_parameters import (
+from tocsin.domain.decision import (
     DecisionContext,
     GpuPlace,
     MigrateParameters,

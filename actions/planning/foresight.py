@@ -10,7 +10,7 @@ from tocsin.actions.planning.placement import assign
 from tocsin.actions.planning.plan import RULES, Plan, Step, work_of
 from tocsin.actions.planning.state import UNSEEN, FleetState, Slot, Workload
 from tocsin.actions.planning.units import PlanLimits, pinned, price
-from tocsin.domain.action_parameters import ActionParameters, DefragmentParameters, MigrateParameters
+from tocsin.domain.decision import ActionParameters, DefragmentParameters, MigrateParameters
 from tocsin.domain.finding import ActionKind, Finding, Incident, Subject, SubjectKind
 
 MOST_NAMED = 4

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from tocsin.actions.planning.state import FleetState, GpuHold, Workload
-from tocsin.domain.action_parameters import ActionParameters
+from tocsin.domain.decision import ActionParameters
 from tocsin.domain.finding import ActionKind, Category, Finding, Severity, Subject, SubjectKind
 from tocsin.domain.reading import Owner
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from tocsin.actions.planning.plan import RULES, Intent, Plan, Refusal, Step, StepKind, subject_of_gpu
 from tocsin.actions.planning.simulation import Simulation
 from tocsin.actions.planning.state import FleetState, Slot, Workload
-from tocsin.domain.action_parameters import ThrottleParameters
+from tocsin.domain.decision import ThrottleParameters
 from tocsin.domain.finding import ActionKind, Subject
 from tocsin.domain.words import counted
 

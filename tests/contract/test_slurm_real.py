@@ -19,9 +19,8 @@ from tocsin.actions.model.view import Confirmations, FleetView, GpuView
 from tocsin.actions.slurm.client import CommandRunner, Slurm, SlurmProblem, Trouble
 from tocsin.actions.slurm.parsing import expand
 from tocsin.config.slurm import SlurmSettings
-from tocsin.domain.action_parameters import parameters_of
 from tocsin.domain.clock import HOUR, SystemClock
-from tocsin.domain.decision import Decision, DecisionState, Mode
+from tocsin.domain.decision import Decision, DecisionState, Mode, parameters_of
 from tocsin.domain.finding import ActionKind, Category, Finding, Severity, Subject, SubjectKind
 from tocsin.domain.reading import Gpu
 from tocsin_testing.action_world import finding, incident, settings, subject_of

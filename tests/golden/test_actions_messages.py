@@ -10,8 +10,7 @@ import pytest
 
 from tocsin.actions.notifications.delivery import sign
 from tocsin.actions.notifications.webhook import NOTIFIED, REQUESTED, encode
-from tocsin.domain.action_parameters import CordonParameters, DecisionContext
-from tocsin.domain.decision import Decision, Mode
+from tocsin.domain.decision import CordonParameters, Decision, DecisionContext, Mode
 from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 
 GOLDEN = Path(__file__).parent / "actions"

@@ -18,9 +18,8 @@ from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor, 
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.notifications.webhook import WebhookSender
 from tocsin.config.settings import Settings, WebhookSettings
-from tocsin.domain.action_parameters import parameters_of
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, ManualClock
-from tocsin.domain.decision import Decision, DecisionState, Mode, OutcomeStatus, Ruling, Verdict
+from tocsin.domain.decision import Decision, DecisionState, Mode, OutcomeStatus, Ruling, Verdict, parameters_of
 from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 from tocsin.journal.entry import EntryKind
 from tocsin_testing.action_world import World, fleet, settings

@@ -13,18 +13,19 @@ from hypothesis import strategies as st
 
 from tocsin.actions.model.codec import dump_decision, load_decision
 from tocsin.client.wire import adapter, to_json
-from tocsin.domain.action_parameters import (
+from tocsin.domain.decision import (
     PARAMETERS,
     CordonParameters,
+    Decision,
     GpuPlace,
     MigrateParameters,
+    Mode,
     Rank,
     RestoreParameters,
     ThrottleKind,
     ThrottleParameters,
     parameters_of,
 )
-from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 from tocsin.domain.order import Order, OrderParameters, ResetOrderParameters, order_parameters_of
 from tocsin.domain.parameters import Form, Parameters, decode, encode

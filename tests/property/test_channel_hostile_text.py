@@ -25,8 +25,7 @@ from tocsin.actions.notifications.delivery import HttpChannel, HttpRequest
 from tocsin.actions.notifications.mail import compose
 from tocsin.actions.notifications.pagerduty import SUMMARY_LIMIT
 from tocsin.actions.notifications.slack import HEADER_LIMIT, SECTION_LIMIT
-from tocsin.domain.action_parameters import parameters_of
-from tocsin.domain.decision import Decision
+from tocsin.domain.decision import Decision, parameters_of
 from tocsin.domain.finding import ActionKind, Subject, SubjectKind
 from tocsin_testing.notify_world import DECISION, LINKS, channel_settings, means
 

@@ -38,15 +38,15 @@ from tocsin.client.models_decisions import (
     UndoOut,
 )
 from tocsin.config.access import Role
-from tocsin.domain.action_parameters import (
+from tocsin.domain.decision import (
     ActionParameters,
+    DecisionState,
     DefragmentParameters,
     MigrateParameters,
     ScaleInParameters,
     parameters_of,
     ranks_in,
 )
-from tocsin.domain.decision import DecisionState
 from tocsin.domain.finding import ActionKind, Subject, SubjectKind
 
 NODE_WIDE = frozenset(

@@ -21,24 +21,25 @@ import click
 
 from tocsin.cli.common import CliContext, SaidGroup, connect, dump, json_option, pass_context
 from tocsin.config.kubernetes import KubernetesSettings, KubernetesWorkload
-from tocsin.domain.action_parameters import (
+from tocsin.domain.clock import HOUR, Clock, SystemClock
+from tocsin.domain.decision import (
     ActionParameters,
     CheckpointParameters,
     CordonParameters,
+    Decision,
     DecisionContext,
     DefragmentParameters,
     DrainParameters,
     MigrateParameters,
+    Mode,
     PlaceElsewhereParameters,
     ScaleInParameters,
     ScaleOutParameters,
     UncordonParameters,
-    encode,
 )
-from tocsin.domain.clock import HOUR, Clock, SystemClock
-from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.errors import Conflict, InputError, TocsinError, Unavailable
 from tocsin.domain.finding import Category, Severity, Subject, SubjectKind
+from tocsin.domain.parameters import encode
 
 if TYPE_CHECKING:
     from tocsin.actions.executors.kubernetes import Kubernetes

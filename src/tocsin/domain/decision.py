@@ -6,9 +6,360 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated, Any, ClassVar
 
-from tocsin.domain.action_parameters import ActionParameters, NotifyParameters, encode, parameters_of
 from tocsin.domain.finding import ActionKind, Category, Severity, Subject
+from tocsin.domain.parameters import (
+    Count,
+    Form,
+    GpuHours,
+    Instant,
+    Megahertz,
+    Names,
+    Parameters,
+    Text,
+    Watts,
+    choice,
+    decode,
+    encode,
+    json_form,
+)
+
+# What each kind of action is told beside its subject: one record for each `ActionKind`. `parameters_of` and `encode`
+# are the one way from and to the flat mapping that the API, webhooks and the journal have.
+
+
+class ThrottleKind(StrEnum):
+    """What decides the limit of a GPU. A GPU can be under one throttle of each kind at a time."""
+
+    HEAT = "heat"
+    """The thermal controller of its node."""
+    CAP = "cap"
+    """A fixed number of watts or megahertz."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Rank:
+    """One GPU of a job and the host whose agent has it."""
+
+    host: str
+    gpu: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPlace:
+    """A GPU, or the MIG slice of it that begins at memory slot `start`."""
+
+    gpu: str
+    start: int | None = None
+
+
+def _ranks(document: Any) -> tuple[Rank, ...]:
+    return tuple(Rank(str(host), str(gpu)) for host, gpu in document)
+
+
+def _losses(document: Any) -> dict[ActionKind, float]:
+    if not isinstance(document, dict):
+        raise TypeError(document)
+    return {ActionKind(name): float(loss) for name, loss in document.items()}
+
+
+def _place(text: str) -> GpuPlace:
+    gpu, sign, start = text.partition("@")
+    return GpuPlace(gpu, int(start) if sign else None)
+
+
+def _places(text: str) -> tuple[GpuPlace, ...]:
+    return tuple(_place(one) for one in text.split())
+
+
+def _written_places(places: tuple[GpuPlace, ...]) -> str:
+    return " ".join(one.gpu if one.start is None else f"{one.gpu}@{one.start}" for one in places)
+
+
+def _host_lists(text: str) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(part.split()) for part in text.split(","))
+
+
+Ranks = Annotated[
+    tuple[Rank, ...],
+    json_form("list of ranks", _ranks, lambda ranks: [[one.host, one.gpu] for one in ranks], compact=True),
+]
+"""The GPUs that a decision is for, where it is for more than its subject."""
+Losses = Annotated[
+    Mapping[ActionKind, float],
+    json_form(
+        "comparison of losses",
+        _losses,
+        lambda losses: {str(action): losses[action] for action in sorted(losses)},
+        compact=False,
+    ),
+]
+"""GPU-hours by action."""
+Places = Annotated[tuple[GpuPlace, ...], Form("list of GPUs", _places, _written_places)]
+HostLists = Annotated[
+    tuple[tuple[str, ...], ...],
+    Form("list of hosts", _host_lists, lambda lists: ",".join(" ".join(hosts) for hosts in lists)),
+]
+"""For each piece of work the hosts that it would go to, none where it has to stay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionContext:
+    """What was known about the subject when the decision was made; empty or None where it was not.
+
+    `metric` is the one that went wrong. `pods` (``namespace/name``) and `jobs` (Slurm ids) hold the subject's GPUs.
+    `deadline_ms` is the instant at which the machine is taken away. `prediction` is the id of the forecast, `eta_ms`
+    the instant that it expects, `forecast_zh` its sentence in Chinese.
+    """
+
+    host: Text = ""
+    pool: Text = ""
+    metric: Text = ""
+    pods: Names = ()
+    jobs: Names = ()
+    deadline_ms: Instant = None
+    prediction: Text = ""
+    eta_ms: Instant = None
+    forecast_zh: Text = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CommonParameters(Parameters):
+    """What every action has. `cause` is the first idempotency key of its cause, by which renewals are counted.
+    `expected_losses` are the GPU-hours that each choice was expected to lose, where they were compared."""
+
+    action: ClassVar[ActionKind]
+
+    context: DecisionContext = field(default_factory=DecisionContext)
+    cause: Text = ""
+    expected_losses: Losses = field(default_factory=dict)
+
+    @property
+    def throttle_kind(self) -> ThrottleKind:
+        """Which kind of throttle it sets or gives back; HEAT for an action that does neither."""
+        return ThrottleKind.HEAT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotifyParameters(_CommonParameters):
+    """`intended` is the action that is meant to be taken, `proposes` the id of the decision that waits for a yes,
+    `escalates` that of the one that failed."""
+
+    action: ClassVar = ActionKind.NOTIFY
+
+    intended: Annotated[ActionKind | None, choice(ActionKind, "kind of action")] = None
+    proposes: Text = ""
+    escalates: Text = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LimitParameters(_CommonParameters):
+    """A limit that is set or given back. Without a number heat decides. `was_watts` is the limit before."""
+
+    ranks: Ranks = ()
+    power_limit_watts: Watts = None
+    sm_clock_max_mhz: Megahertz = None
+    was_watts: Watts = None
+
+    @property
+    def throttle_kind(self) -> ThrottleKind:
+        heat = self.power_limit_watts is None and self.sm_clock_max_mhz is None
+        return ThrottleKind.HEAT if heat else ThrottleKind.CAP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThrottleParameters(_LimitParameters):
+    """A lower power limit or SM clock, for `ranks` or the subject alone."""
+
+    action: ClassVar = ActionKind.THROTTLE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreParameters(_LimitParameters):
+    """Limits as they were. `undoes` is the key of the decision that set them, empty where all there are are given back;
+    `asked_by` the person who asked for it, though its cause may be there still."""
+
+    action: ClassVar = ActionKind.RESTORE
+
+    undoes: Text = ""
+    asked_by: Text = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceElsewhereParameters(_CommonParameters):
+    """New work is kept off the subject."""
+
+    action: ClassVar = ActionKind.PLACE_ELSEWHERE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefragmentParameters(_CommonParameters):
+    """`work` are the pieces of work that would move and `to_host` where to, one for each; `mig_config` is the layout
+    that mig-manager is asked for, ``previous`` for the one before."""
+
+    action: ClassVar = ActionKind.DEFRAGMENT
+
+    ranks: Ranks = ()
+    work: Names = ()
+    to_host: HostLists = ()
+    mig_config: Text = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ScaleParameters(_CommonParameters):
+    """`nodes` or `gpus` to add or to take, or the `replicas` that there should be. `gpus_now` and `gpus_wanted` are
+    what an outside autoscaler is told."""
+
+    nodes: Count = None
+    gpus: Count = None
+    replicas: Count = None
+    gpus_now: Count = None
+    gpus_wanted: Count = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleOutParameters(_ScaleParameters):
+    """`before` is the key of the decision that waits for the new GPUs."""
+
+    action: ClassVar = ActionKind.SCALE_OUT
+
+    before: Text = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleInParameters(_ScaleParameters):
+    """`node` is the host that is to go and `instance` its machine at the cloud; empty where the manager chooses."""
+
+    action: ClassVar = ActionKind.SCALE_IN
+
+    node: Text = ""
+    instance: Text = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointParameters(_CommonParameters):
+    """The work on `ranks` is asked for a checkpoint."""
+
+    action: ClassVar = ActionKind.CHECKPOINT
+
+    ranks: Ranks = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigrateParameters(_CommonParameters):
+    """`work` leaves `source` for `target`, each piece for the hosts in `to_host`: what a plan would do, while the
+    manager places it. Gain and cost in GPU-hours are those of this step and of the whole plan."""
+
+    action: ClassVar = ActionKind.MIGRATE
+
+    work: Names = ()
+    source: Annotated[Places, "from"] = ()
+    target: Annotated[Places, "to"] = ()
+    to_host: HostLists = ()
+    gain_gpu_hours: GpuHours = None
+    cost_gpu_hours: GpuHours = None
+    plan_gain_gpu_hours: GpuHours = None
+    plan_cost_gpu_hours: GpuHours = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CordonParameters(_CommonParameters):
+    """The node takes no new work."""
+
+    action: ClassVar = ActionKind.CORDON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UncordonParameters(_CommonParameters):
+    """The node takes work again; `undoes` and `asked_by` as in `RestoreParameters`."""
+
+    action: ClassVar = ActionKind.UNCORDON
+
+    undoes: Text = ""
+    asked_by: Text = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainParameters(_CommonParameters):
+    """The node takes no new work, and what runs there leaves."""
+
+    action: ClassVar = ActionKind.DRAIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetGpuParameters(_CommonParameters):
+    """`ranks` are reset, or the subject alone."""
+
+    action: ClassVar = ActionKind.RESET_GPU
+
+    ranks: Ranks = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebootNodeParameters(_CommonParameters):
+    """The node is rebooted."""
+
+    action: ClassVar = ActionKind.REBOOT_NODE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RmaTicketParameters(_CommonParameters):
+    """`evidence` is what the ticket shows, a line for each piece."""
+
+    action: ClassVar = ActionKind.RMA_TICKET
+
+    evidence: Text = ""
+
+
+RecoveryParameters = RestoreParameters | UncordonParameters
+"""Of what gives back."""
+ScaleParameters = ScaleOutParameters | ScaleInParameters
+RankedParameters = (
+    ThrottleParameters | RestoreParameters | DefragmentParameters | CheckpointParameters | ResetGpuParameters
+)
+"""Of what may be for several GPUs, each of them by its agent."""
+ActionParameters = (
+    NotifyParameters
+    | ThrottleParameters
+    | RestoreParameters
+    | PlaceElsewhereParameters
+    | DefragmentParameters
+    | ScaleOutParameters
+    | ScaleInParameters
+    | CheckpointParameters
+    | MigrateParameters
+    | CordonParameters
+    | UncordonParameters
+    | DrainParameters
+    | ResetGpuParameters
+    | RebootNodeParameters
+    | RmaTicketParameters
+)
+"""The parameters of a decision."""
+
+PARAMETERS: Mapping[ActionKind, type[ActionParameters]] = {kind.action: kind for kind in ActionParameters.__args__}
+"""The record of each kind of action."""
+
+
+def parameters_of(action: ActionKind, texts: Mapping[str, str]) -> ActionParameters:
+    """The parameters of a decision for `action` from its flat mapping; see `decode`."""
+    return decode(PARAMETERS[action], texts)
+
+
+def ranks_in(parameters: ActionParameters) -> tuple[Rank, ...]:
+    """The ranks that `parameters` name; none for an action that has none."""
+    return parameters.ranks if isinstance(parameters, RankedParameters) else ()
+
+
+def asked_by(parameters: ActionParameters) -> str:
+    """The person who asked for a recovery; empty for what nobody asked for."""
+    return parameters.asked_by if isinstance(parameters, RecoveryParameters) else ""
+
+
+def undone_by(parameters: ActionParameters) -> str:
+    """The key of the decision that is undone; empty for what undoes nothing in particular."""
+    return parameters.undoes if isinstance(parameters, RecoveryParameters) else ""
 
 
 class Mode(StrEnum):

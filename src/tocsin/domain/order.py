@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated
 
-from tocsin.domain.action_parameters import ThrottleKind
+from tocsin.domain.decision import ThrottleKind
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.parameters import Flag, Megahertz, Parameters, Share, Text, Watts, choice, decode, encode
 

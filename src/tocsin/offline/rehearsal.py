@@ -22,12 +22,11 @@ from tocsin.domain.finding import ActionKind
 from tocsin.domain.order import Order
 from tocsin.domain.power import MARGIN_BELOW_SLOWDOWN_C, ClockRange, Heat, LimitFailure, Obstacle, PowerLimits
 from tocsin.sim import inventory, load, state, thermal
-from tocsin.sim.arrays import Bools, Floats, Stream, generator
 from tocsin.sim.background import Background
 from tocsin.sim.faults import fault_kinds
 from tocsin.sim.faults.base import FaultRun
 from tocsin.sim.fleet import USUAL_HEAT
-from tocsin.sim.inventory import INLET_C, Inventory
+from tocsin.sim.inventory import INLET_C, Bools, Floats, Inventory, Stream, generator
 from tocsin.sim.load import LoadDemand
 from tocsin.sim.spec import FleetSpec
 from tocsin.sim.state import Effects, SimState

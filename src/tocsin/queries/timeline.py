@@ -23,9 +23,8 @@ from tocsin.client.models_decisions import (
     TimelineQuery,
     UndoOut,
 )
-from tocsin.domain.action_parameters import asked_by, undone_by
 from tocsin.domain.clock import to_iso
-from tocsin.domain.decision import DecisionState
+from tocsin.domain.decision import DecisionState, asked_by, undone_by
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind
 from tocsin.journal.entry import EntryKind

@@ -19,10 +19,10 @@ from tocsin.client.models import (
     SeriesResponse,
 )
 from tocsin.client.wire import extended
-from tocsin.domain.action_parameters import encode
 from tocsin.domain.clock import SECOND, optional_iso, to_iso
 from tocsin.domain.decision import DecisionState, Mode
 from tocsin.domain.finding import Finding, Incident, Severity
+from tocsin.domain.parameters import encode
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
 from tocsin.journal.entry import Entry

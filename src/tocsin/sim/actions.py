@@ -7,20 +7,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tocsin.domain.action_parameters import (
-    ActionParameters,
-    RestoreParameters,
-    ScaleParameters,
-    ThrottleParameters,
-)
 from tocsin.domain.clock import MINUTE
+from tocsin.domain.decision import ActionParameters, RestoreParameters, ScaleParameters, ThrottleParameters
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import EventKind
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.fragmentation import repack
 from tocsin.sim import memory as mig
-from tocsin.sim.arrays import Ints
 from tocsin.sim.faultline import FaultLine
+from tocsin.sim.inventory import Ints
 from tocsin.sim.jobs import POOLS
 from tocsin.sim.world import SimWorld
 

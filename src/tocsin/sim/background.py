@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tocsin.domain.clock import DAY, HOUR
-from tocsin.sim.arrays import Floats, Stream, generator
-from tocsin.sim.inventory import Inventory
+from tocsin.sim.inventory import Floats, Inventory, Stream, generator
 from tocsin.sim.scenario import COUNTERS, InletHeat, NoiseEpisodes, Normal
 from tocsin.sim.state import SimState
 

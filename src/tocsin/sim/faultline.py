@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from tocsin.domain.clock import DAY, SECOND
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.finding import ActionKind
-from tocsin.sim.arrays import Floats, Stream, generator
 from tocsin.sim.faults import fault_kinds
 from tocsin.sim.faults.base import FaultKind, FaultRun, Stage
-from tocsin.sim.inventory import Inventory
+from tocsin.sim.inventory import Floats, Inventory, Stream, generator
 from tocsin.sim.spec import Fault, FleetSpec
 from tocsin.sim.world import SimWorld, StepWindow
 

@@ -8,20 +8,21 @@ from threading import RLock
 
 import numpy as np
 
-from tocsin.domain.action_parameters import PARAMETERS, ActionParameters, encode
 from tocsin.domain.batch import Batch
+from tocsin.domain.decision import PARAMETERS, ActionParameters
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event
 from tocsin.domain.finding import ActionKind
+from tocsin.domain.parameters import encode
 from tocsin.domain.pool import PoolState
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.sim import inventory, jobs, load, memory, state, thermal, traffic
 from tocsin.sim import jobs as pools
 from tocsin.sim import render as columns
 from tocsin.sim.actions import FleetActions, pool_named
-from tocsin.sim.arrays import Floats, Stream, generator
 from tocsin.sim.background import Background
 from tocsin.sim.faultline import FaultLine, kind_named
+from tocsin.sim.inventory import Floats, Stream, generator
 from tocsin.sim.render import Moment, ReadingRenderer, TableMaker
 from tocsin.sim.spec import Fault, FleetSpec
 from tocsin.sim.world import SimWorld, StepWindow

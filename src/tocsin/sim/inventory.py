@@ -9,15 +9,45 @@ from __future__ import annotations
 import csv
 import hashlib
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cache
 from importlib import resources
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tocsin.domain.fragmentation import Placement
 from tocsin.domain.reading import Gpu
-from tocsin.sim.arrays import Bools, Floats, Ints, Stream, generator
 from tocsin.sim.spec import FleetSpec
+
+# Array types and random streams of the simulation.
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+Bools: TypeAlias = NDArray[np.bool_]
+
+
+class Stream(IntEnum):
+    """What a random generator is for; each purpose has its own, so that one never shifts another's numbers."""
+
+    INVENTORY = 1
+    LOAD = 2
+    NOISE = 3
+    BACKGROUND = 4
+    SCHEDULE = 5
+    FAULT = 6
+    MIG = 7
+    NORMAL = 8
+
+
+def generator(seed: int, stream: Stream, *key: int) -> np.random.Generator:
+    """The generator of `seed` for one purpose and instant; equal arguments give equal numbers.
+
+    Negative numbers in `seed` and `key` count as their two's complement in 64 bits.
+    """
+    return np.random.default_rng([number % 2**64 for number in (seed, int(stream), *key)])
+
 
 # Limits of GPU models come from ``gpu_models.csv``: they carry over from public captures and vendor tables; an empty
 # cell means that the part does not state the limit. Idle power, PCIe generation, the assumed maximum operating

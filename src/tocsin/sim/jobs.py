@@ -13,8 +13,7 @@ import numpy as np
 from tocsin.domain.clock import SECOND
 from tocsin.domain.pool import PoolState
 from tocsin.domain.reading import Owner
-from tocsin.sim.arrays import Ints
-from tocsin.sim.inventory import Inventory
+from tocsin.sim.inventory import Ints, Inventory
 from tocsin.sim.load import CHECKPOINT_EVERY_MS, CHECKPOINT_MS, LoadDemand, daylight
 from tocsin.sim.state import SimState
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tocsin.domain.clock import DAY, HOUR, MINUTE
-from tocsin.sim.arrays import Bools, Floats, Ints, Stream, generator
-from tocsin.sim.inventory import Inventory
+from tocsin.sim.inventory import Bools, Floats, Ints, Inventory, Stream, generator
 from tocsin.sim.scenario import Load
 from tocsin.sim.state import SimState
 

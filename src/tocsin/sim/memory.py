@@ -8,8 +8,7 @@ import numpy as np
 
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.fragmentation import SEVEN_SLICE, Placement
-from tocsin.sim.arrays import Floats
-from tocsin.sim.inventory import Inventory
+from tocsin.sim.inventory import Floats, Inventory
 from tocsin.sim.load import LoadDemand
 from tocsin.sim.scenario import MemoryNoise
 from tocsin.sim.state import SimState

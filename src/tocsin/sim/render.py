@@ -16,8 +16,7 @@ from tocsin.domain.metrics import METRICS, split_variant, variant
 from tocsin.domain.reading import Missing, Reading
 from tocsin.sim import memory as mig
 from tocsin.sim import thermal, traffic
-from tocsin.sim.arrays import Bools, Floats, Ints
-from tocsin.sim.inventory import GpuModel, Inventory
+from tocsin.sim.inventory import Bools, Floats, GpuModel, Ints, Inventory
 from tocsin.sim.jobs import Owners
 from tocsin.sim.load import LoadDemand
 from tocsin.sim.memory import Memory

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tocsin.domain.fragmentation import Placement
-from tocsin.sim.arrays import Bools, Floats, Ints
-from tocsin.sim.inventory import Inventory
+from tocsin.sim.inventory import Bools, Floats, Ints, Inventory
 
 MAX_LINKS = 18
 BANK_LEVELS = ("max", "high", "partial", "low", "none")

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tocsin.domain.clock import DAY, HOUR
-from tocsin.sim.arrays import Bools, Floats
-from tocsin.sim.inventory import INLET_C, TAU_S, Inventory
+from tocsin.sim.inventory import INLET_C, TAU_S, Bools, Floats, Inventory
 from tocsin.sim.load import LoadDemand
 from tocsin.sim.scenario import Scenario
 from tocsin.sim.state import SimState

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tocsin.domain.clock import SECOND
-from tocsin.sim.arrays import Floats
-from tocsin.sim.inventory import Inventory
+from tocsin.sim.inventory import Floats, Inventory
 from tocsin.sim.load import LoadDemand
 from tocsin.sim.state import SimState
 

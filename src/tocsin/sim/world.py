@@ -12,9 +12,8 @@ from tocsin.domain.clock import SECOND
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Severity
 from tocsin.sim import load
-from tocsin.sim.arrays import Bools, Floats, Ints
 from tocsin.sim.background import Background
-from tocsin.sim.inventory import Inventory
+from tocsin.sim.inventory import Bools, Floats, Ints, Inventory
 from tocsin.sim.state import SimState
 
 SOURCE = "simulated"

@@ -25,9 +25,8 @@ from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.actions.model.executor import Executor
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.config.settings import Settings
-from tocsin.domain.action_parameters import parameters_of
 from tocsin.domain.clock import Clock, ManualClock
-from tocsin.domain.decision import Decision, Mode
+from tocsin.domain.decision import Decision, Mode, parameters_of
 from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 from tocsin_testing.builders import T0
 from tocsin_testing.kube_double import ADMIN, TOCSIN, KubeDouble, taken_apart

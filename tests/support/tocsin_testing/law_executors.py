@@ -24,9 +24,8 @@ from tocsin.actions.planning.facts import NodeState
 from tocsin.config.cloud import AwsSettings
 from tocsin.config.settings import Settings, WebhookSettings
 from tocsin.config.slurm import SlurmSettings
-from tocsin.domain.action_parameters import ActionParameters
 from tocsin.domain.clock import SECOND, ManualClock
-from tocsin.domain.decision import Decision
+from tocsin.domain.decision import ActionParameters, Decision
 from tocsin.domain.finding import ActionKind
 from tocsin.hook.wire import DONE
 from tocsin.plugins import OWN_PACKAGE, Kind, plugins

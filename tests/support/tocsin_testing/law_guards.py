@@ -11,9 +11,8 @@ from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.view import FleetView, GpuView
 from tocsin.actions.planning.facts import NodeState
 from tocsin.config.settings import ActionSettings
-from tocsin.domain.action_parameters import parameters_of
 from tocsin.domain.clock import DAY
-from tocsin.domain.decision import Decision, Mode
+from tocsin.domain.decision import Decision, Mode, parameters_of
 from tocsin.domain.finding import ActionKind, Category, Finding, Severity, Subject, SubjectKind
 from tocsin.domain.reading import Gpu
 from tocsin_testing.builders import T0

@@ -9,9 +9,8 @@ from typing import Any
 from tocsin.actions.notifications.channel import ChannelDependencies, Delivery, Links, Message, Phase
 from tocsin.actions.notifications.fanout import ChannelQueue, FanOut
 from tocsin.config.notify import ChannelSettings, NotifySettings
-from tocsin.domain.action_parameters import DecisionContext, NotifyParameters
 from tocsin.domain.clock import HOUR, MINUTE, Clock, ManualClock
-from tocsin.domain.decision import Decision, Mode
+from tocsin.domain.decision import Decision, DecisionContext, Mode, NotifyParameters
 from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.action_world import World, settings

@@ -19,16 +19,18 @@ from tocsin.actions.planning.simulation import PlanBroken, Simulation
 from tocsin.actions.planning.state import FleetState, GpuHold
 from tocsin.config.planning import PlanningSettings
 from tocsin.config.settings import ActionSettings
-from tocsin.domain.action_parameters import (
+from tocsin.domain.clock import MINUTE, SECOND, ManualClock
+from tocsin.domain.decision import (
+    Decision,
     MigrateParameters,
     RestoreParameters,
+    Ruling,
     ScaleInParameters,
     ScaleOutParameters,
     ThrottleParameters,
+    Verdict,
     encode,
 )
-from tocsin.domain.clock import MINUTE, SECOND, ManualClock
-from tocsin.domain.decision import Decision, Ruling, Verdict
 from tocsin.domain.finding import ActionKind, Finding
 from tocsin.domain.reading import Gpu
 from tocsin.runtime.brain.plan_watch import PlanInputs, Planner

@@ -12,9 +12,8 @@ from tocsin.actions.loop.routing import Routing, build_routing
 from tocsin.actions.model.codec import dump_decision
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.config.settings import ActionSettings
-from tocsin.domain.action_parameters import encode
 from tocsin.domain.clock import HOUR
-from tocsin.domain.decision import Decision, DecisionState, OutcomeStatus
+from tocsin.domain.decision import Decision, DecisionState, OutcomeStatus, encode
 from tocsin.domain.finding import ActionKind
 from tocsin.journal.entry import EntryKind
 from tocsin_testing.action_world import FakeExecutor, World, settings

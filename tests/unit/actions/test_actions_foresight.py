@@ -14,8 +14,7 @@ from tocsin.actions.planning.defragment import defragment
 from tocsin.actions.planning.foresight import Foresight, alone
 from tocsin.actions.planning.state import FleetState
 from tocsin.actions.planning.units import PlanLimits
-from tocsin.domain.action_parameters import encode
-from tocsin.domain.decision import Decision
+from tocsin.domain.decision import Decision, encode
 from tocsin.domain.finding import ActionKind, Category, Finding, Subject, SubjectKind
 from tocsin_testing.action_world import finding, incident, settings
 from tocsin_testing.builders import T0

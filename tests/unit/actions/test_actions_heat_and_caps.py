@@ -11,9 +11,8 @@ from tocsin.actions.executors.simulated import Simulated
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.node.order_queue import OrderQueue
 from tocsin.actions.planning.foresight import Foresight
-from tocsin.domain.action_parameters import ActionParameters, ThrottleKind, ThrottleParameters, encode
 from tocsin.domain.clock import HOUR
-from tocsin.domain.decision import Decision, DecisionState
+from tocsin.domain.decision import ActionParameters, Decision, DecisionState, ThrottleKind, ThrottleParameters, encode
 from tocsin.domain.finding import ActionKind, Category
 from tocsin.domain.order import OrderReport, OrderState, RestoreOrderParameters
 from tocsin_testing.action_world import World, settings, subject_of

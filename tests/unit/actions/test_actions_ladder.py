@@ -15,8 +15,8 @@ from tocsin.actions.model.experience import Tally
 from tocsin.actions.model.ladder import LADDERS
 from tocsin.actions.planning.facts import NodeState
 from tocsin.config.settings import CostSettings
-from tocsin.domain.action_parameters import encode
 from tocsin.domain.clock import DAY, HOUR, MINUTE
+from tocsin.domain.decision import encode
 from tocsin.domain.finding import PREDICTION_EVIDENCE, ActionKind, Category, Evidence, Finding
 from tocsin.domain.reading import Owner
 from tocsin.journal.entry import EntryKind

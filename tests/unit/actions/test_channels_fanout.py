@@ -11,9 +11,8 @@ from tocsin.actions.notifications.channel import Delivery, Phase, text_of
 from tocsin.actions.notifications.fanout import ChannelQueue, FanOut, build_notifier, portions, wants
 from tocsin.actions.notifications.webhook import WebhookSender
 from tocsin.config.settings import Settings
-from tocsin.domain.action_parameters import NotifyParameters
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, ManualClock
-from tocsin.domain.decision import DecisionState, OutcomeStatus
+from tocsin.domain.decision import DecisionState, NotifyParameters, OutcomeStatus
 from tocsin.domain.finding import ActionKind, Severity, Subject, SubjectKind
 from tocsin.journal.entry import EntryKind
 from tocsin_testing.action_world import World, fleet, settings

@@ -29,8 +29,8 @@ from tocsin.actions.notifications.channel import (
 )
 from tocsin.actions.notifications.cloudevents import RESOLVED, SUMMARISED
 from tocsin.actions.notifications.delivery import LONGEST_REST_SECONDS, SIGNATURE_HEADER, is_valid
-from tocsin.domain.action_parameters import NotifyParameters
 from tocsin.domain.clock import MINUTE, ManualClock
+from tocsin.domain.decision import NotifyParameters
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import Severity
 from tocsin.plugins import Kind, plugins

@@ -19,9 +19,8 @@ from tocsin.actions.cloud.auto_scaling import TAG, AwsProblem
 from tocsin.actions.cloud.aws_client import Boto, open_boto
 from tocsin.actions.executors.aws_asg import AwsAsg
 from tocsin.config.cloud import AwsSettings
-from tocsin.domain.action_parameters import parameters_of
 from tocsin.domain.clock import HOUR, ManualClock
-from tocsin.domain.decision import Decision, Mode
+from tocsin.domain.decision import Decision, Mode, parameters_of
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 

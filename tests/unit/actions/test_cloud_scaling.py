@@ -17,9 +17,8 @@ from tocsin.actions.model.view import FleetView
 from tocsin.actions.notifications.delivery import SIGNATURE_HEADER
 from tocsin.config.cloud import AwsSettings
 from tocsin.config.settings import Settings
-from tocsin.domain.action_parameters import ScaleInParameters, ScaleOutParameters, parameters_of
 from tocsin.domain.clock import HOUR, SECOND, ManualClock
-from tocsin.domain.decision import Decision, Mode, Ruling
+from tocsin.domain.decision import Decision, Mode, Ruling, ScaleInParameters, ScaleOutParameters, parameters_of
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 from tocsin.domain.parameters import decode

@@ -8,9 +8,8 @@ import pytest
 
 from tocsin.actions.guards.base import evaluate, worst
 from tocsin.actions.model.view import Confirmations, FleetView, GpuView
-from tocsin.domain.action_parameters import Rank, ThrottleParameters
 from tocsin.domain.clock import HOUR, MINUTE, SECOND
-from tocsin.domain.decision import Decision, DecisionState, Ruling, Verdict
+from tocsin.domain.decision import Decision, DecisionState, Rank, Ruling, ThrottleParameters, Verdict
 from tocsin.domain.finding import ActionKind, Subject, SubjectKind
 from tocsin_testing.action_world import TICK, World, finding, settings
 from tocsin_testing.builders import T0

@@ -11,9 +11,8 @@ from tocsin.actions.loop.decide import decide
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.actions.model.scope import taken_out
 from tocsin.config.settings import MaintenanceWindow
-from tocsin.domain.action_parameters import ScaleInParameters
 from tocsin.domain.clock import DAY, HOUR, MINUTE
-from tocsin.domain.decision import Ruling, Verdict
+from tocsin.domain.decision import Ruling, ScaleInParameters, Verdict
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.finding import ActionKind, Category, Subject, SubjectKind
 from tocsin_testing.action_world import World, finding, fleet, settings

@@ -8,9 +8,8 @@ import pytest
 
 from tocsin.actions.guards.permission import hold_off
 from tocsin.actions.loop.decide import decide
-from tocsin.domain.action_parameters import ScaleInParameters
 from tocsin.domain.clock import HOUR
-from tocsin.domain.decision import DecisionState, Mode, Ruling
+from tocsin.domain.decision import DecisionState, Mode, Ruling, ScaleInParameters
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.finding import ActionKind, Subject, SubjectKind
 from tocsin.domain.reading import Gpu

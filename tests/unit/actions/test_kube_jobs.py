@@ -16,9 +16,8 @@ from tocsin.actions.model.ranks import work_on
 from tocsin.actions.model.view import GpuView
 from tocsin.actions.node.order_queue import OrderQueue
 from tocsin.actions.planning.facts import NodeState
-from tocsin.domain.action_parameters import Rank, ranks_in
 from tocsin.domain.clock import ManualClock
-from tocsin.domain.decision import Ruling
+from tocsin.domain.decision import Rank, Ruling, ranks_in
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.reading import Owner
 from tocsin.runtime.brain.managers import Managers

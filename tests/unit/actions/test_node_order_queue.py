@@ -15,9 +15,18 @@ from tocsin.actions.node import order_queue
 from tocsin.actions.node.order_queue import OrderQueue
 from tocsin.actions.planning.facts import NodeState
 from tocsin.config.node import NodeSettings
-from tocsin.domain.action_parameters import DecisionContext, Rank, ThrottleParameters, encode, parameters_of, ranks_in
 from tocsin.domain.clock import HOUR, MINUTE, ManualClock
-from tocsin.domain.decision import Decision, Mode, Ruling
+from tocsin.domain.decision import (
+    Decision,
+    DecisionContext,
+    Mode,
+    Rank,
+    Ruling,
+    ThrottleParameters,
+    encode,
+    parameters_of,
+    ranks_in,
+)
 from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 from tocsin.domain.order import Order, OrderReport, OrderState
 from tocsin.domain.reading import Owner

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tocsin.actions.node.order_queue import OrderQueue
-from tocsin.domain.action_parameters import encode
+from tocsin.domain.decision import encode
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.order import Order, OrderState
 from tocsin.domain.power import Obstacle

@@ -13,9 +13,8 @@ from tocsin.actions.planning.power import PowerBudget, follow_power
 from tocsin.actions.planning.scaling import PoolDemand
 from tocsin.actions.planning.state import FleetState, Pool
 from tocsin.config.planning import PlanningSettings
-from tocsin.domain.action_parameters import MigrateParameters, ScaleOutParameters, encode
 from tocsin.domain.clock import MINUTE
-from tocsin.domain.decision import DecisionState, Mode
+from tocsin.domain.decision import DecisionState, MigrateParameters, Mode, ScaleOutParameters, encode
 from tocsin.domain.finding import ActionKind
 from tocsin_testing.action_world import settings
 from tocsin_testing.planned_world import PlannedWorld

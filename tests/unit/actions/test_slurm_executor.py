@@ -17,9 +17,8 @@ from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.slurm import comments
 from tocsin.actions.slurm.client import CommandResult, SlurmProblem, Trouble
 from tocsin.config.slurm import SlurmSettings
-from tocsin.domain.action_parameters import parameters_of
 from tocsin.domain.clock import HOUR, SECOND, ManualClock
-from tocsin.domain.decision import Decision, Mode, Ruling
+from tocsin.domain.decision import Decision, Mode, Ruling, parameters_of
 from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 from tocsin.domain.reading import Owner
 from tocsin_testing.action_world import World

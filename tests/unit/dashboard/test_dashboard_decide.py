@@ -19,14 +19,13 @@ from tocsin.config.access import AccessScope, ApiSettings, Role, Token
 from tocsin.dashboard import access
 from tocsin.dashboard import page_audit as audit
 from tocsin.dashboard.access import TOKEN_VARIABLE, URL_VARIABLE
-from tocsin.dashboard.format import markdown_safe, plain_sentence
 from tocsin.dashboard.page_audit import VIEWS as AUDIT_VIEWS
 from tocsin.dashboard.page_audit import chain_words, exported, in_words
 from tocsin.dashboard.page_decisions import PAGE, SIGNS, VIEWS, _over_time, standing
 from tocsin.dashboard.page_scoreboard import FLOOR, reliability, right
 from tocsin.dashboard.palette import LIGHT
 from tocsin.dashboard.sessions import Login
-from tocsin.dashboard.text import LANGUAGES, STRINGS, Text
+from tocsin.dashboard.text import LANGUAGES, STRINGS, Text, markdown_safe, plain_sentence
 from tocsin.domain.clock import MINUTE, to_iso
 from tocsin.domain.decision import DecisionState, Mode
 from tocsin.domain.errors import Unavailable

@@ -14,8 +14,8 @@ import pytest
 import tocsin.dashboard
 from tocsin.actions.guards.base import guards
 from tocsin.client.models import GpuState, SeriesResponse
-from tocsin.dashboard import format as formats
 from tocsin.dashboard import launch, timeline
+from tocsin.dashboard import text as formats
 from tocsin.dashboard.palette import DARK, LIGHT
 from tocsin.dashboard.text import LANGUAGES, STRINGS, TABLES, Text
 from tocsin.domain.clock import HOUR, optional_iso, to_iso

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.client.models_decisions import TimelineQuery
-from tocsin.domain.action_parameters import CordonParameters, encode, parameters_of
 from tocsin.domain.clock import DAY, HOUR
-from tocsin.domain.decision import DecisionState
+from tocsin.domain.decision import CordonParameters, DecisionState, encode, parameters_of
 from tocsin.domain.finding import PREDICTION_EVIDENCE, ActionKind, Category, Evidence, Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.queries.scoreboard import Followed, score_crossings, score_hazards, wilson

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tocsin.domain.action_parameters import parameters_of
 from tocsin.domain.clock import DAY, HOUR
+from tocsin.domain.decision import parameters_of
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import EventKind
 from tocsin.domain.finding import ActionKind

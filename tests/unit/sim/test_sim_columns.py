@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tocsin.domain.action_parameters import parameters_of
 from tocsin.domain.clock import HOUR, MINUTE
+from tocsin.domain.decision import parameters_of
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.metrics import split_variant, variant
 from tocsin.sim.fleet import SimulatedFleet

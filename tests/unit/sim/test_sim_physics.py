@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from tocsin.domain.action_parameters import parameters_of
 from tocsin.domain.clock import MINUTE, SECOND
+from tocsin.domain.decision import parameters_of
 from tocsin.domain.finding import ActionKind
 from tocsin.sim import thermal
 from tocsin.sim.inventory import INLET_C, TAU_S, build

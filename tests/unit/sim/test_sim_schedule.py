@@ -7,11 +7,10 @@ from collections import Counter
 import pytest
 
 from tocsin.domain.clock import DAY
-from tocsin.sim.arrays import Stream, generator
 from tocsin.sim.faultline import YEAR_MS, Draw, FaultScheduler, shares
 from tocsin.sim.faults import fault_kinds
 from tocsin.sim.faults.base import FaultClass
-from tocsin.sim.inventory import build
+from tocsin.sim.inventory import Stream, build, generator
 from tocsin.sim.scenario import default_scenario
 from tocsin.sim.spec import FleetSpec
 from tocsin_testing.builders import T0

@@ -16,8 +16,7 @@ from tocsin.actions.planning.power import Cap, PowerBudget
 from tocsin.actions.planning.scaling import PoolDemand, demand_of
 from tocsin.actions.planning.state import FleetState
 from tocsin.config.planning import PlanningSettings
-from tocsin.domain.action_parameters import ThrottleParameters, ranks_in
-from tocsin.domain.decision import Decision
+from tocsin.domain.decision import Decision, ThrottleParameters, ranks_in
 from tocsin.domain.finding import ActionKind, Finding, SubjectKind
 from tocsin.domain.reading import Owner
 from tocsin.queries.fleet_state import limits_of, live_state, policy_of

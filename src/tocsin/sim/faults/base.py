@@ -15,8 +15,7 @@ import numpy as np
 
 from tocsin.domain.clock import HOUR, SECOND
 from tocsin.domain.finding import ActionKind
-from tocsin.sim.arrays import Floats
-from tocsin.sim.inventory import GpuModel, Inventory
+from tocsin.sim.inventory import Floats, GpuModel, Inventory
 from tocsin.sim.scenario import PrecursorCourse, Scenario, Span
 from tocsin.sim.spec import Fault
 from tocsin.sim.world import SimWorld, StepWindow
