@@ -121,8 +121,12 @@ class Execution:
         return inverse_of(decision) if executor is None else executor.inverse(decision)
 
     def pre_check(self, decision: Decision, view: FleetView) -> Verdict:
-        """The executor's own verdict; what it was asked for must be readable first, whoever wrote it."""
-        if decision.parameters.problem:
+        """The executor's own verdict; what it was asked for must be readable first, whoever wrote it.
+
+        Recoveries are excepted: they inherit what an earlier action was told, and a text that this version cannot read
+        must not keep a node out of service.
+        """
+        if decision.parameters.problem and not is_recovery(decision.action):
             return Verdict(PRE_CHECK, Ruling.DENY, decision.parameters.problem)
         executor = self._routing.executor_for(decision)
         if executor is None:

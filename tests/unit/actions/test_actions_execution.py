@@ -273,3 +273,25 @@ def test_what_cannot_be_read_is_denied_once_and_the_loop_goes_on() -> None:
     assert not world.executor.done
     actions = [one for one in world.loop.statuses() if one.decision.action is not ActionKind.NOTIFY]
     assert {one.decision.subject.name for one in actions} == {"GPU-0-0", "GPU-1-0"}
+
+
+def test_what_cannot_be_read_keeps_no_node_out_of_service() -> None:
+    """A recovery inherits the texts of what it gives back."""
+    world = World()
+    world.break_gpu("GPU-0-0")
+    for _ in range(4):
+        world.step()
+    done = world.only().decision
+    texts = encode(done.parameters) | {"deadline_ms": "soon"}
+    world.journal.append(EntryKind.DECISION, dump_decision(done) | {"parameters": texts})
+    world.restart()
+    assert world.loop.controls().effects[done.key].parameters.problem == ""
+    undoing = world.loop.operator.undo(done.id, "ann")
+    for _ in range(4):
+        world.step()
+    found = next(one for one in world.loop.statuses() if one.decision.id == undoing)
+    assert (found.state, found.decision.parameters.problem) == (
+        DecisionState.DONE,
+        "deadline_ms = 'soon' is no instant in milliseconds",
+    )
+    assert world.loop.controls().effects == {}
