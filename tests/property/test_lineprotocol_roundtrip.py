@@ -255,6 +255,15 @@ def test_warnings_are_bounded_and_the_rest_is_counted() -> None:
         ('gpu_event,kind=fire,code=1 message="x"', "kind = 'fire' is not usable in gpu_event"),
         ('gpu_event,kind=xid,code=1 severity="dire"', "severity = 'dire' is not usable in gpu_event"),
         ('gpu_finding,rule=r,subject_kind=gpu sentence="x"', "gpu_finding needs severity"),
+        (f'gpu_info,gpu_uuid=G labels="{"[" * 20_000}"', "labels is no JSON object"),
+        (
+            f'gpu_prediction,target=t,subject_kind=gpu horizon_ms=1i,status="likely",curve="{"[" * 20_000}"',
+            "curve '[[[",
+        ),
+        (
+            'gpu_prediction,target=t,subject_kind=gpu horizon_ms=1i,status="likely",curve="[[Infinity, 1]]"',
+            "curve '[[Infinity, 1]]'",
+        ),
     ],
 )
 def test_each_bad_line_says_why(line: str, problem: str) -> None:

@@ -120,7 +120,7 @@ def read_labels(text: str) -> dict[str, str]:
     """Inverse of `labels_text`; raises PointError."""
     try:
         labels = json.loads(text or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         labels = None
     if not isinstance(labels, dict):
         raise PointError("labels is no JSON object")
@@ -136,7 +136,7 @@ def _shares(point: Point, name: str, what: Callable[[Any], Any]) -> tuple[tuple[
     text = _text(point, name)
     try:
         return tuple((what(key), float(share)) for key, share in json.loads(text or "[]"))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise PointError(f"{name} {text[:60]!r}: {error}") from None
 
 
