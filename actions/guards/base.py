@@ -12,6 +12,7 @@ import structlog
 from tocsin.actions.model.catalogue import is_disruptive, is_recovery
 from tocsin.actions.model.view import FleetView
 from tocsin.domain.decision import Decision, Ruling, Verdict
+from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind
 from tocsin.plugins import Kind, load_all
 
@@ -83,6 +84,8 @@ class Guard:
             return Verdict(self.name, Ruling.ALLOW, f"not asked for {decision.action}")
         try:
             answer = self.check(decision, view, now_ms)
+            if not isinstance(answer, Hold | Deny | None):
+                raise TypeError(f"it answered {answer!r} in place of None, Hold or Deny")
         except Exception as error:  # a stranger's code must not stop the loop
             log.exception("a guard broke off", guard=self.name, decision=decision.id)
             return Verdict(self.name, Ruling.HOLD, f"guard {self.name} broke off: {type(error).__name__}: {error}")
@@ -102,8 +105,19 @@ def guard(
 
 @cache
 def guards() -> tuple[Guard, ...]:
-    """Every guard, in the order in which an operator reads them. Raises what `load_all` raises."""
-    return tuple(sorted(load_all(Kind.GUARD).values(), key=lambda each: (each.stage, each.name)))
+    """Every guard, in the order in which an operator reads them.
+
+    Raises what `load_all` raises, and InputError for what is no guard of its name. No guard is ever left out: with one
+    missing, more would be allowed than the site wants.
+    """
+    found: dict[str, object] = load_all(Kind.GUARD)
+    made = [each for name, each in found.items() if isinstance(each, Guard) and each.name == name]
+    wrong = found.keys() - {each.name for each in made}
+    if wrong:
+        name = min(wrong)
+        problem, remedy = f"{found[name]!r} is no Guard of that name", "make it with tocsin.actions.guards.base.guard"
+        raise InputError("plugin guard", name, problem, remedy)
+    return tuple(sorted(made, key=lambda each: (each.stage, each.name)))
 
 
 def evaluate(decision: Decision, view: FleetView, now_ms: int) -> tuple[Verdict, ...]:

@@ -125,3 +125,13 @@ def test_a_guard_that_breaks_off_holds() -> None:
 
     verdict = broken(DECISION, FleetView(T0, T0), T0)
     assert (verdict.ruling, verdict.reason) == (Ruling.HOLD, "guard broken broke off: LookupError: no such rack")
+
+
+def test_a_guard_that_answers_something_else_holds() -> None:
+    @guard("odd", 1000, Applies.EVERYTHING)
+    def odd(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
+        return True  # type: ignore[return-value]  # as a package without types may
+
+    verdict = odd(DECISION, FleetView(T0, T0), T0)
+    assert verdict.ruling is Ruling.HOLD
+    assert verdict.reason == "guard odd broke off: TypeError: it answered True in place of None, Hold or Deny"
