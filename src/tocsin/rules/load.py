@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind
-from tocsin.rules.conditions.base import Condition, kinds
+from tocsin.rules.conditions.base import Condition, condition_of, names
 from tocsin.rules.schema import (
     CATALOGUE_ACTION,
     WORDS,
@@ -315,10 +315,10 @@ def _rule(table: RuleTable, xids: XidCatalogue) -> Rule:
 def _condition(raw: Mapping[str, Any], prefix: str, xids: XidCatalogue) -> Condition:
     kind = raw.get("kind")
     if kind is None:
-        raise InputError(f"{prefix}kind", None, "is missing", f"add one of {', '.join(kinds())}")
-    model = kinds().get(kind) if isinstance(kind, str) else None
-    if model is None:
-        raise InputError(f"{prefix}kind", kind, "no such kind of condition", did_you_mean(str(kind), kinds()))
+        raise InputError(f"{prefix}kind", None, "is missing", f"add one of {', '.join(names())}")
+    if kind not in names():
+        raise InputError(f"{prefix}kind", kind, "no such kind of condition", did_you_mean(str(kind), names()))
+    model = condition_of(kind)
     try:
         condition = model.model_validate(raw)
     except ValidationError as error:

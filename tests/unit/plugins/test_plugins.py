@@ -11,9 +11,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tocsin.actions.guards.base import guards
 from tocsin.cli.main import cli
+from tocsin.config.settings import Settings
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import ManualClock
 from tocsin.domain.errors import InputError, Unavailable
 from tocsin.plugins import BUILT_IN, Kind, Plugin, load, load_all, plugins
+from tocsin.rules import parse_rules
+from tocsin.runtime.agent.companions import Companions, Context
+from tocsin.telemetry.metrics import OwnMetrics
+from tocsin_testing.builders import T0, gpu, reading
+from tocsin_testing.rule_runs import HEAD
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +77,48 @@ def test_one_that_does_not_load_names_its_package(tmp_path: Path, monkeypatch: p
     with pytest.raises(InputError) as refused:
         load(Kind.STORE, "ours", "store.kind")
     assert refused.value.remedy == "mend or uninstall package acme"
+    sys.modules.pop("acme_parts")
+
+
+def test_a_companion_that_does_not_load_costs_no_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, "[tocsin.companion]\nours = acme_parts:NOTHING\n")
+    own = OwnMetrics()
+    companions = Companions(Context(Settings(), ManualClock(T0), own, "simulated"))
+    batch = Batch(readings=(reading(gpu(0), temperature_celsius=50),))
+    assert companions.enrich(batch, T0).readings == batch.readings
+    assert (
+        own.value("tocsin_companion_up", companion="ours"),
+        own.value("tocsin_companion_up", companion="frozen"),
+    ) == (0, 1)
+    companions.close()
+    sys.modules.pop("acme_parts")
+
+
+RULE = f"""
+[[rules]]
+name = "hot"
+{HEAD}
+alert = "{{where}}"
+all = [{{ kind = "KIND", metric = "gpu_temperature_celsius", above = 70 }}]
+"""
+
+
+def test_a_condition_that_does_not_load_stops_only_the_rules_that_name_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch, "[tocsin.condition]\nours = acme_parts:NOTHING\n")
+    assert [rule.name for rule in parse_rules(RULE.replace("KIND", "threshold"), "x")] == ["hot"]
+    with pytest.raises(InputError, match="does not load"):
+        parse_rules(RULE.replace("KIND", "ours"), "x")
+    sys.modules.pop("acme_parts")
+
+
+@pytest.mark.parametrize("there", ["THING = 'theirs'", "from tocsin.actions.guards.permission import mode as THING"])
+def test_what_is_no_guard_of_its_name_is_refused(there: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, "[tocsin.guard]\nours = acme_parts:THING\n")
+    (tmp_path / "acme_parts.py").write_text(there + "\n")
+    with pytest.raises(InputError, match="is no Guard of that name"):
+        guards.__wrapped__()
     sys.modules.pop("acme_parts")
 
 

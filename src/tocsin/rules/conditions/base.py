@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind, Evidence
 from tocsin.domain.metrics import METRICS, MetricSpec, nearest, split_variant
-from tocsin.plugins import Kind, load_all
+from tocsin.plugins import Kind, load_all, plugins
 from tocsin.rules.frame import EventLog, Forecasts, Frame
 from tocsin.rules.sheet import GPU_SHEET, Column, Sheet, VariantSheet
 from tocsin.rules.sxid import SxidCatalogue
@@ -183,6 +183,17 @@ class Broadcast(Probe):
 
     def forget(self, rows: Iterable[int]) -> None:
         self._inner.forget(rows)
+
+
+def names() -> list[str]:
+    """Kinds of conditions in order, also of those that do not load."""
+    return sorted(plugins(Kind.CONDITION))
+
+
+def condition_of(kind: str) -> type[Condition]:
+    """The class of `kind`, one of `names`. Raises InputError where it is of another package and does not load."""
+    found: type[Condition] = plugins(Kind.CONDITION)[kind].load()
+    return found
 
 
 def kinds() -> dict[str, type[Condition]]:

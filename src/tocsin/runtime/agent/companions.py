@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 from tocsin.collector.source import Companion
@@ -119,9 +120,17 @@ def find_companion(name: str) -> Opener:
 
 
 def every_companion() -> list[tuple[str, Opener]]:
-    """Name and opener of all, in the order in which they are asked: Tocsin's, those of other packages, owners."""
+    """Name and opener of all, in the order in which they are asked: Tocsin's, those of other packages, owners.
+
+    Nobody names the companions that run, so that one of another package that does not load is met when it is opened,
+    like one that does not open: the agent reads on without it.
+    """
     names = [name for name in plugins(Kind.COMPANION) if name != LAST]
-    return [(name, find_companion(name)) for name in (*names, LAST)]
+    return [(name, partial(_load_and_open, name)) for name in (*names, LAST)]
+
+
+def _load_and_open(name: str, context: Context) -> Companion | None:
+    return find_companion(name)(context)
 
 
 class _Supervised:
