@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tocsin.actions.guards.limits import shortfall
-from tocsin.actions.model.catalogue import CONDEMNING, DRIVER_VERDICTS, is_disruptive
+from tocsin.actions.model.catalogue import ACTIONS, CONDEMNING, DRIVER_VERDICTS, is_disruptive
 from tocsin.actions.model.cost import cheapest, in_words, prices, stake_of
 from tocsin.actions.model.ladder import climbed, evidence_of
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.ranks import own_ranks, ranks_of
 from tocsin.actions.model.scope import base_key
-from tocsin.actions.model.sentences import action_sentence, eta_clause, notice_sentence
+from tocsin.actions.model.sentences import action_sentence, eta_clause, joined, named
 from tocsin.actions.model.view import FleetView
 from tocsin.domain.decision import (
     PARAMETERS,
@@ -29,6 +29,13 @@ from tocsin.domain.decision import (
 from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity, Subject, SubjectKind
 from tocsin.domain.notice import deadline_in
 from tocsin.domain.prediction import Prediction, PredictionStatus
+
+_CONSEQUENCE = {
+    Mode.OBSERVE: "observe mode: it is only recorded",
+    Mode.PROPOSE: "it waits for a person's approval",
+    Mode.ACT: "it runs once every guard allows",
+}
+"""How far a mode lets a decision go, as an operator reads it."""
 
 _RECOVERY_METRIC = "gpu_recovery_action"
 _KINDS = list(ActionKind)
@@ -206,7 +213,7 @@ def _notice(
 ) -> Decision:
     root = incident.root
     eta = eta_clause(prediction, view.now_ms)
-    sentence = notice_sentence(incident.sentence, proposed, root.subject, policy.mode_of(root.rule), eta)
+    sentence = _notice_sentence(incident.sentence, proposed, root.subject, policy.mode_of(root.rule), eta)
     parameters = NotifyParameters(context=_context(root, prediction, view), intended=proposed)
     if proposed is not ActionKind.NOTIFY and policy.mode_of(root.rule) is Mode.PROPOSE:
         # So that whoever is told can say yes: the id of the decision that waits for it.
@@ -308,3 +315,10 @@ def _one_disruptive_each(decisions: list[Decision], finished: frozenset[str]) ->
             taken.add(subject)
         kept.append(decision)
     return kept
+
+
+def _notice_sentence(cause: str, proposed: ActionKind, subject: Subject, mode: Mode, eta: str) -> str:
+    """What happened, what is intended, and how far the mode lets it go."""
+    if proposed is ActionKind.NOTIFY:
+        return joined(cause, eta)
+    return joined(cause, eta, f"intended: {ACTIONS[proposed].verb.lower()} {named(subject)}, {_CONSEQUENCE[mode]}")

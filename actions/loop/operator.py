@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tocsin.actions.model.catalogue import ACTIONS, is_disruptive
-from tocsin.actions.model.codec import dump_decision
 from tocsin.actions.model.controls import Controls
-from tocsin.actions.model.decision_log import DecisionLog
+from tocsin.actions.model.decision_log import DecisionLog, dump_decision
 from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.recovery import Inverse, is_asked

@@ -6,15 +6,9 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, ClassVar, Protocol
 
+from pydantic import TypeAdapter
+
 from tocsin.actions.model.catalogue import ACTIONS, Scope
-from tocsin.actions.model.codec import (
-    dump_decision,
-    dump_outcome,
-    dump_verdicts,
-    load_decision,
-    load_outcome,
-    load_verdicts,
-)
 from tocsin.actions.model.controls import Breaker, Controls, HoldOff, Note
 from tocsin.actions.model.deliveries import Delivered
 from tocsin.actions.model.experience import Tally
@@ -28,10 +22,63 @@ from tocsin.domain.decision import (
     Ruling,
     ThrottleKind,
     Verdict,
+    parameters_of,
     undone_by,
 )
 from tocsin.domain.finding import ActionKind
+from tocsin.domain.parameters import encode
 from tocsin.journal.entry import Entry, EntryKind
+
+# Decisions, verdicts and outcomes as JSON objects of the journal, and back.
+
+_DECISION = TypeAdapter(Decision)
+_TEXTS = TypeAdapter(dict[str, str])
+_ACTIONS = {action.value: action for action in ActionKind}
+_VERDICTS = TypeAdapter(tuple[Verdict, ...])
+_OUTCOME = TypeAdapter(Outcome)
+
+
+def dump_decision(decision: Decision) -> dict[str, Any]:
+    """`decision` as a JSON object, its id beside the fields."""
+    dumped: dict[str, Any] = _DECISION.dump_python(decision, mode="json", exclude={"parameters"})
+    return {"id": decision.id, **dumped, "parameters": encode(decision.parameters)}
+
+
+def load_decision(payload: dict[str, Any]) -> Decision:
+    """The decision of `payload`; raises pydantic's ValidationError where it is none.
+
+    Parameters that are unknown here, or cannot be read, are carried on: `Parameters.problem` tells of them.
+    """
+    content = {name: value for name, value in payload.items() if name != "id"}
+    # What is no action, or no mapping of texts, is left to the validation of the whole to say.
+    texts = content.pop("parameters", None)
+    action = _ACTIONS.get(str(content.get("action")))
+    if texts is not None and action is not None:
+        content["parameters"] = parameters_of(action, _TEXTS.validate_python(texts))
+    return _DECISION.validate_python(content)
+
+
+def dump_verdicts(verdicts: tuple[Verdict, ...]) -> list[dict[str, Any]]:
+    """`verdicts` as a JSON array."""
+    dumped: list[dict[str, Any]] = _VERDICTS.dump_python(verdicts, mode="json")
+    return dumped
+
+
+def load_verdicts(payload: object) -> tuple[Verdict, ...]:
+    """The verdicts of a JSON array."""
+    return _VERDICTS.validate_python(payload)
+
+
+def dump_outcome(outcome: Outcome) -> dict[str, Any]:
+    """`outcome` as a JSON object."""
+    dumped: dict[str, Any] = _OUTCOME.dump_python(outcome, mode="json")
+    return dumped
+
+
+def load_outcome(payload: object) -> Outcome:
+    """The outcome of a JSON object."""
+    return _OUTCOME.validate_python(payload)
+
 
 KEEP_FINAL = 2_000
 """Ended decisions that stay listed; of older ones only the keys are remembered, so that nothing is done twice."""

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from tocsin.actions.model.catalogue import ACTIONS
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND
-from tocsin.domain.decision import Mode
 from tocsin.domain.finding import ActionKind, Subject, SubjectKind
 from tocsin.domain.prediction import Prediction
-
-_CONSEQUENCE = {
-    Mode.OBSERVE: "observe mode: it is only recorded",
-    Mode.PROPOSE: "it waits for a person's approval",
-    Mode.ACT: "it runs once every guard allows",
-}
 
 
 def duration(milliseconds: int) -> str:
@@ -68,10 +61,3 @@ def _named_once(subject: Subject, cause: str) -> str:
     for name in (named(subject), subject.name):
         cause = cause.removeprefix(f"{name}: ")
     return f"{named(subject)}: {cause}"
-
-
-def notice_sentence(cause: str, proposed: ActionKind, subject: Subject, mode: Mode, eta: str) -> str:
-    """What happened, what is intended, and how far the mode lets it go."""
-    if proposed is ActionKind.NOTIFY:
-        return joined(cause, eta)
-    return joined(cause, eta, f"intended: {ACTIONS[proposed].verb.lower()} {named(subject)}, {_CONSEQUENCE[mode]}")

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from tocsin.collector.nvml.answers import GpuLost, metric_of
-from tocsin.collector.nvml.asker import Tiered
 from tocsin.collector.nvml.gpm import GpmActivity
 from tocsin.collector.nvml.library import LIBRARY_CODES, Code, Nvml, NvmlFailure, attempt, text
 from tocsin.collector.nvml.probes import (
@@ -23,7 +22,7 @@ from tocsin.collector.nvml.probes import (
     THROUGHPUT,
     Tier,
 )
-from tocsin.collector.nvml.tiers import Processes, ReadPlan, TierCache
+from tocsin.collector.nvml.tiers import Processes, ReadPlan, TierCache, Tiered
 from tocsin.collector.source import NodeIdentity
 from tocsin.domain.clock import SECOND
 from tocsin.domain.metrics import variant

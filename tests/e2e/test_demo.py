@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tocsin.actions.guards.base import guards
-from tocsin.actions.loop.guard_evaluation import SELECTION
+from tocsin.actions.loop.loop import SELECTION
 from tocsin.actions.model.executor import PRE_CHECK
 
 pytestmark = pytest.mark.xdist_group("demo")

@@ -11,9 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tocsin.collector.nvml.answers import Answers, GpuLost
-from tocsin.collector.nvml.asker import FieldQuery
 from tocsin.collector.nvml.library import Code, FieldBatch, FieldReplies, Nvml, NvmlFailure
 from tocsin.collector.nvml.probes import FIELDS
+from tocsin.collector.nvml.tiers import FieldQuery
 from tocsin.domain.reading import Reading, sanitise
 from tocsin_testing.builders import T0, gpu
 

@@ -19,7 +19,7 @@ from tocsin.api.service import Service
 from tocsin.client.control import IngestResult, OrderTaken, Readiness, RejectedLine
 from tocsin.client.wire import Wire, Wired
 from tocsin.domain.order import Order, OrderReport
-from tocsin.store.line_protocol.line import LineError, cut_head, parse_head
+from tocsin.store.line_protocol.decode import LineError, cut_head, parse_head
 
 MAX_MEMBERS = 4096
 """Members that a gzip body may have: each costs a decoder, empty ones too. Files of bgzip have one for 64 KiB."""

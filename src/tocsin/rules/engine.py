@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -9,17 +10,400 @@ import numpy as np
 
 from tocsin.domain.clock import DAY
 from tocsin.domain.event import Event
-from tocsin.domain.finding import Finding, SubjectKind
+from tocsin.domain.finding import ActionKind, Evidence, Finding, Subject, SubjectKind
 from tocsin.domain.fragmentation_fleet import FleetFragmentation, TaskClass
+from tocsin.domain.metrics import spec_of, split_variant
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
-from tocsin.domain.reading import Reading
-from tocsin.rules.conditions.base import World
+from tocsin.domain.reading import Gpu, Owner, Reading
+from tocsin.rules.conditions.base import Broadcast, Condition, Probe, Report, World
 from tocsin.rules.frame import Ageing, Columns, EventLog, Forecasts, Frame
-from tocsin.rules.render import Renderer
 from tocsin.rules.schema import Rule, RuleSet
-from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET
-from tocsin.rules.state import RuleState
+from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET, Sheet, VariantSheet
+from tocsin.rules.table import Bools, Ints
+from tocsin.rules.units import show_duration, show_value
+from tocsin.rules.xid import XidCatalogue
+
+# The state of one rule over all its subjects: pending, open, clearing.
+
+_NO_GAP = np.iinfo(np.int64).max
+
+
+class RuleState:
+    """`open` marks the rows with an open finding, `started` since when it has held, `held` when it held last.
+
+    After `step`, `opened` and `closed` are the rows that changed. Time is that of a row's newest reading, or the
+    present instant where a condition is judged by that.
+    """
+
+    def __init__(self, rule: Rule, world: World) -> None:
+        self.rule = rule
+        self._world = world
+        self._table = world.table
+        self._all = [_probe(condition, world, rule.sheet) for condition in rule.all_]
+        self._any = [_probe(condition, world, rule.sheet) for condition in rule.any_]
+        self._probes = [*self._all, *self._any]
+        self._clocked = any(probe.clocked for probe in self._probes)
+        vector = self._table.vector
+        self.open = vector(np.bool_, False)
+        self.started = vector(np.int64, 0)
+        self.held = vector(np.int64, 0)
+        self._since = vector(np.int64, 0, timeline=True)
+        self._samples = vector(np.int64, 0, timeline=True)
+        self._clear_since = vector(np.int64, 0, timeline=True)
+        self._grounds = [vector(np.bool_, False) for _ in self._any]
+        self._scope: Bools | None = None
+        self._scope_version = -1
+        self._busy = False
+        self._last_now = 0
+        self.opened: list[int] = []
+        self.closed: list[int] = []
+        self._masks: list[Bools] = []
+        self._counted: Bools | None = None
+
+    @property
+    def active(self) -> list[int]:
+        """Rows with an open finding."""
+        return [int(row) for row in np.flatnonzero(self.open.v)] if self._busy else []
+
+    def step(self) -> None:
+        """Judge every row as the frame is now."""
+        self.opened, self.closed = [], []
+        self._counted = None
+        for probe in self._probes:
+            probe.update()
+        if not len(self._table):
+            return
+        open_ = self.open.v if self._busy and self.open.v.any() else None
+        for probe in self._probes:
+            probe.open_ = open_
+        self._masks = [probe.true() for probe in self._probes]
+        true = self._in_scope(self._true())
+        if self._busy or true.any():
+            self._advance(true)
+
+    def _true(self) -> Bools:
+        count = len(self._all)
+        every, some = self._masks[:count], self._masks[count:]
+        if not some:
+            return _every(every)
+        either: Bools = np.logical_or.reduce(some)
+        return either & _every(every) if every else either
+
+    def _false(self) -> Bools:
+        """Rows known not to hold: one of `all` is false, or all those of `any` are on which it last held."""
+        count = len(self._all)
+        false = [probe.known() & ~mask for probe, mask in zip(self._probes, self._masks, strict=True)]
+        result = np.zeros(len(self._table), dtype=np.bool_)
+        for mask in false[:count]:
+            result |= mask
+        return result | self._none_left(false[count:]) if self._any else result
+
+    def _none_left(self, false: list[Bools]) -> Bools:
+        left = np.zeros(len(self._table), dtype=np.bool_)
+        for ground, mask, gone in zip(self._grounds, self._masks[len(self._all) :], false, strict=True):
+            ground.v[mask] = True
+            ground.v[gone] = False
+            left |= ground.v
+        return ~left
+
+    def _in_scope(self, true: Bools) -> Bools:
+        scope = self._scope_mask()
+        if scope is not None:
+            true = true & scope
+        return true & ~self._table.leaving.v if self._table.any_leaving else true
+
+    def _advance(self, true: Bools) -> None:
+        clock, fresh = self._clock()
+        self._start(true, clock)
+        counted = true & fresh
+        self._samples.v[counted] += 1
+        self.held.v[counted] = np.maximum(self.held.v, clock)[counted]
+        self._counted = counted
+        false = self._false()
+        self._since.v[false & ~self.open.v] = 0
+        self._open_ready(true, clock)
+        self._close_cleared(true, false, clock)
+        self._busy = bool(self.open.v.any() or (self._since.v > 0).any())
+
+    def _clock(self) -> tuple[Ints, Bools]:
+        """The instant at which each row is judged, and whether that is a new one."""
+        if not self._clocked:
+            return self._table.at.v, self._table.updated.v
+        now = self._world.frame.now_ms
+        newer = now > self._last_now
+        self._last_now = now
+        rows = len(self._table)
+        return np.full(rows, now, dtype=np.int64), np.full(rows, newer, dtype=np.bool_)
+
+    def _start(self, true: Bools, clock: Ints) -> None:
+        waiting = true & ~self.open.v
+        pending = self._since.v > 0
+        start = waiting & (~pending | (clock - self.held.v > self._patience()))
+        if not start.any():
+            return
+        since = self._probe_since()
+        self._since.v[start] = (clock if since is None else np.minimum(since, clock))[start]
+        self._samples.v[start] = 0
+
+    def _patience(self) -> Ints | int:
+        """After how long without a new reading in which it holds a pending row starts again."""
+        if self._clocked:
+            return _NO_GAP
+        frame = self._world.frame
+        if self.rule.sheet == GPU_SHEET:
+            limit: Ints = frame.limit.v
+            return limit
+        sheet = self._world.sheet
+        if isinstance(sheet, VariantSheet):
+            limits: Ints = frame.limit.v[sheet.parent.v]
+            return limits
+        return int(frame.limit.v.max(initial=0))
+
+    def _probe_since(self) -> Ints | None:
+        """Since when each row is true, where a probe knows: the latest of `all`, else the earliest of `any`."""
+        every = [since for probe in self._all if (since := probe.since()) is not None]
+        if every:
+            latest: Ints = np.maximum.reduce(every)
+            return latest
+        masks = self._masks[len(self._all) :]
+        some = [
+            np.where(mask, since, _NO_GAP)
+            for probe, mask in zip(self._any, masks, strict=True)
+            if not self._all and (since := probe.since()) is not None
+        ]
+        earliest: Ints | None = np.minimum.reduce(some) if some else None
+        return earliest
+
+    def _open_ready(self, true: Bools, clock: Ints) -> None:
+        table = self.rule.table
+        ready = true & ~self.open.v & (clock - self._since.v >= table.for_) & (self._samples.v >= table.samples)
+        if not ready.any():
+            return
+        rows = np.flatnonzero(ready)
+        self.open.v[rows] = True
+        self.started.v[rows] = self._since.v[rows]
+        self._since.v[rows] = 0
+        self._clear_since.v[rows] = 0
+        self.opened = [int(row) for row in rows]
+
+    def _close_cleared(self, true: Bools, false: Bools, clock: Ints) -> None:
+        if not self.open.v.any():
+            return
+        over = false & self.open.v
+        self._clear_since.v[true] = 0
+        self._clear_since.v[over & (self._clear_since.v == 0)] = clock[over & (self._clear_since.v == 0)]
+        close = over & (clock - self._clear_since.v >= self.rule.table.clear_for)
+        if self._table.any_leaving or self._scope_mask() is not None:
+            close = close | (self.open.v & ~self._in_scope(np.ones(len(self._table), dtype=np.bool_)))
+        rows = np.flatnonzero(close)
+        self.open.v[rows] = False
+        self._clear_since.v[rows] = 0
+        self.closed = [int(row) for row in rows]
+
+    def _scope_mask(self) -> Bools | None:
+        scope = self.rule.table.scope
+        if scope.everything:
+            return None
+        frame = self._world.frame
+        version = frame.roster.version + self._table.version
+        if self._scope is None or version != self._scope_version or self._scope.size != len(self._table):
+            self._scope_version = version
+            if self.rule.sheet == POOL_SHEET:
+                covered = [scope.covers_pool(str(key)) for key in self._table.keys]
+                self._scope = np.array(covered, dtype=np.bool_)
+            else:
+                gpus = np.array([scope.covers(gpu) for gpu in frame.roster.gpus], dtype=np.bool_)
+                sheet = self._world.sheet
+                self._scope = gpus[sheet.parent.v] if isinstance(sheet, VariantSheet) else gpus
+        return self._scope
+
+    def reports(self, row: int) -> list[Report]:
+        """What those conditions say of a row that hold there, in the order of the rule."""
+        return [probe.report(row) for probe, mask in zip(self._probes, self._masks, strict=True) if mask[row]]
+
+    def holds(self, row: int) -> bool:
+        """Whether this step brought anything new by which `row` holds."""
+        return self._counted is not None and bool(self._counted[row])
+
+    def forget(self, rows: Iterable[int]) -> None:
+        """Drop what probes keep of `rows` of the GPU table."""
+        rows = list(rows)
+        for probe in self._probes:
+            probe.forget(rows)
+
+
+def _probe(condition: Condition, world: World, sheet: str) -> Probe:
+    probe = condition.bind(world)
+    own = condition.sheets()
+    if sheet in own or not isinstance(world.sheet, VariantSheet):
+        return probe
+    return Broadcast(probe, world.sheet)
+
+
+def _every(masks: list[Bools]) -> Bools:
+    if len(masks) == 1:
+        return masks[0]
+    result: Bools = np.logical_and.reduce(masks)
+    return result
+
+
+# From an open row of a rule to a finding with its evidence and its sentence.
+
+RACK_EVIDENCE = "rack"
+"""Name of the evidence that carries the GPU's rack, which failure domains are counted by."""
+
+_PARTS = {"pid": "process"}
+
+
+class Renderer:
+    """Makes the findings of one rule."""
+
+    def __init__(self, state: RuleState, frame: Frame, sheet: Sheet, xids: XidCatalogue) -> None:
+        self._state = state
+        self._rule: Rule = state.rule
+        self._frame = frame
+        self._sheet = sheet
+        self._xids = xids
+
+    def finding(self, row: int) -> Finding:
+        """The finding of an open row as it is now."""
+        table = self._rule.table
+        reports = self._state.reports(row)
+        first = _first(reports)
+        gpu = self._gpu(row)
+        subject = self._subject(row)
+        started, last = int(self._state.started.v[row]), int(self._state.held.v[row])
+        words = {name: text for report in reversed(reports) for name, text in report.words.items()}
+        words |= self._words(row, gpu, first, last - started)
+        return Finding(
+            rule=table.name,
+            subject=subject,
+            severity=table.severity,
+            category=table.category,
+            action=self._action(first),
+            started_ms=started,
+            last_ms=last,
+            sentence=table.alert.format_map(_Unknown(words)),
+            metric=first.metric,
+            value=_number(first.value),
+            threshold=_number(first.threshold),
+            evidence=self._evidence(reports, gpu, last),
+            simulated=self._simulated(row, gpu),
+            owners=self._owners(row),
+            told=self._rule.told,
+        )
+
+    def _gpu(self, row: int) -> Gpu | None:
+        if self._rule.sheet in (POOL_SHEET, FLEET_SHEET):
+            return None
+        return self._frame.roster.gpus[self._gpu_row(row)]
+
+    def _owners(self, row: int) -> tuple[Owner, ...]:
+        if self._rule.sheet in (POOL_SHEET, FLEET_SHEET):
+            return ()
+        owners = self._frame.owners.get(self._gpu_row(row), ())
+        if isinstance(self._sheet, VariantSheet) and self._sheet.label == "pid":
+            return tuple(owner for owner in owners if str(owner.pid) == self._sheet.value(row))
+        return owners
+
+    def _gpu_row(self, row: int) -> int:
+        return int(self._sheet.parent.v[row]) if isinstance(self._sheet, VariantSheet) else row
+
+    def _subject(self, row: int) -> Subject:
+        if self._rule.sheet == FLEET_SHEET:
+            return Subject(SubjectKind.FLEET, "fleet")
+        if self._rule.sheet == POOL_SHEET:
+            name = str(self._sheet.table.keys[row])
+            return Subject(SubjectKind.POOL, name, pool=name)
+        whole = self._frame.roster.subjects[self._gpu_row(row)]
+        if not isinstance(self._sheet, VariantSheet):
+            return whole
+        return Subject(whole.kind, whole.name, whole.host, whole.pool, self._sheet.value(row))
+
+    def _action(self, first: Report) -> ActionKind:
+        table = self._rule.table
+        if first.value is not None and not math.isnan(first.value):
+            chosen = table.action_by_value.get(str(round(first.value)))
+            if chosen is not None:
+                return chosen
+        if isinstance(table.action, ActionKind):
+            return table.action
+        return first.action or self._xids.of(round(first.value or 0)).action
+
+    def _words(self, row: int, gpu: Gpu | None, first: Report, duration_ms: int) -> dict[str, str]:
+        subject = self._subject(row)
+        spec = spec_of(first.metric) or spec_of(split_variant(first.metric)[0].partition("{")[0])
+        unit = spec.unit if spec is not None else ""
+        return {
+            "where": where(subject, gpu, self._sheet.label if isinstance(self._sheet, VariantSheet) else ""),
+            "host": subject.host,
+            "gpu": subject.name,
+            "model": gpu.model if gpu is not None else "",
+            "pool": subject.pool,
+            "part": subject.detail,
+            "value": show_value(first.value, unit),
+            "threshold": show_value(first.threshold, unit),
+            "duration": show_duration(duration_ms),
+            "rule": self._rule.name,
+        }
+
+    def _evidence(self, reports: list[Report], gpu: Gpu | None, at_ms: int) -> tuple[Evidence, ...]:
+        found = [
+            _measured(report, at_ms)
+            for report in reports
+            if report.metric and not report.evidence and _number(report.value) is not None
+        ]
+        found += [item for report in reports for item in report.evidence]
+        if gpu is not None and gpu.rack:
+            found.append(Evidence(RACK_EVIDENCE, gpu.rack, at_ms))
+        return tuple(found)
+
+    def _simulated(self, row: int, gpu: Gpu | None) -> bool:
+        if gpu is not None:
+            return gpu.simulated
+        roster = self._frame.roster
+        mine = roster.simulated.v
+        return bool((mine & (roster.pool.v == row)).any() if self._rule.sheet == POOL_SHEET else mine.any())
+
+
+class _Unknown(dict[str, str]):
+    """Words of conditions that do not hold at present read as unknown."""
+
+    def __missing__(self, key: str) -> str:
+        return "unknown"
+
+
+def _first(reports: list[Report]) -> Report:
+    return next((report for report in reports if report.value is not None), reports[0] if reports else Report())
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else value
+
+
+def _measured(report: Report, at_ms: int) -> Evidence:
+    spec = spec_of(report.metric) or spec_of(report.metric.partition("{")[0])
+    unit = spec.unit if spec is not None else ""
+    text = show_value(report.value, unit)
+    if report.threshold is not None and not math.isnan(report.threshold):
+        text += f", level {show_value(report.threshold, unit)}"
+    return Evidence(report.metric, text, at_ms, _number(report.value))
+
+
+def where(subject: Subject, gpu: Gpu | None, label: str = "") -> str:
+    """The subject as people name it: ``node-1 GPU 3``, with the part where it is one."""
+    if subject.kind is SubjectKind.POOL:
+        return f"pool {subject.name}"
+    if subject.kind is SubjectKind.FLEET:
+        return "the fleet"
+    if gpu is None or not gpu.uuid:
+        return subject.host
+    if gpu.is_mig:
+        text = f"{gpu.host} MIG instance {gpu.mig_profile} {gpu.uuid}".replace("  ", " ")
+    else:
+        text = f"{gpu.host} GPU {gpu.index}" if gpu.index is not None else f"{gpu.host} {gpu.uuid}"
+    return f"{text} {_PARTS.get(label, label)} {subject.detail}" if subject.detail else text
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from tocsin.domain.clock import SECOND
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity, SubjectKind
 from tocsin.rules.conditions.xid_class import XID_METRIC
+from tocsin.rules.engine import RACK_EVIDENCE
 from tocsin.rules.episodes import BURST_EVIDENCE, QUIET_MS
-from tocsin.rules.render import RACK_EVIDENCE
 from tocsin.rules.sxid import SxidSpec, shipped_sxids
 from tocsin.rules.units import show_duration
 from tocsin.rules.xid import xid

@@ -20,8 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tocsin.actions.model.codec import dump_decision
-from tocsin.actions.model.decision_log import DecisionLog
+from tocsin.actions.model.decision_log import DecisionLog, dump_decision
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.reading import Reading

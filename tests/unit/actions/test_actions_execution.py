@@ -9,7 +9,7 @@ from typing import Any
 from tocsin.actions.loop.execution import INTERRUPTED, Threads
 from tocsin.actions.loop.loop import ActionLoop
 from tocsin.actions.loop.routing import Routing, build_routing
-from tocsin.actions.model.codec import dump_decision
+from tocsin.actions.model.decision_log import dump_decision
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.config.settings import ActionSettings
 from tocsin.domain.clock import HOUR

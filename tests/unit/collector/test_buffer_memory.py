@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.collector import buffer as module
-from tocsin.collector.buffer import Buffer
-from tocsin.collector.spool import Spool
+from tocsin.collector import spool as module
+from tocsin.collector.spool import Buffer, Spool
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.errors import InputError
 from tocsin.telemetry.metrics import OwnMetrics

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from tocsin.actions.guards.base import guards
-from tocsin.actions.loop.guard_evaluation import SELECTION
+from tocsin.actions.loop.loop import SELECTION
 from tocsin.actions.model.executor import PRE_CHECK
 from tocsin.cli.main import cli
 from tocsin.config.load import describe

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import httpx2
 
-from tocsin.collector.buffer import Buffer
 from tocsin.collector.exporter import FleetCollector, MetricsServer
 from tocsin.collector.instants import Instants
 from tocsin.collector.source import HasReaders, Source
+from tocsin.collector.spool import Buffer
 from tocsin.collector.uplink import PushTarget, Uplink
 from tocsin.config.address import split_address
 from tocsin.config.settings import AgentSettings, Settings

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tocsin.domain.reading import Gpu, Reading
-from tocsin.store.embedded.block import Flags, Index, Ints
+from tocsin.store.embedded.chunks import Flags, Index, Ints
 from tocsin.store.identity import Known, is_bare
 
 Value = str | int | float | bytes | None

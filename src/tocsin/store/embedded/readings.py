@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tocsin.domain.metrics import METRICS
 from tocsin.domain.reading import Gpu, Missing, Owner, Reading
-from tocsin.store.embedded.block import (
+from tocsin.store.embedded.chunks import (
     NO_EXTRA,
     Block,
     Extra,

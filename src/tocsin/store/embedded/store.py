@@ -26,8 +26,7 @@ from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.store.embedded import backup as embedded_backup
 from tocsin.store.embedded import gpus as rows
-from tocsin.store.embedded.block import Block, Flags, Index, Ints, empty, matrix, merge
-from tocsin.store.embedded.chunks import Ask, Chunks
+from tocsin.store.embedded.chunks import Ask, Block, Chunks, Flags, Index, Ints, empty, matrix, merge
 from tocsin.store.embedded.database import Database
 from tocsin.store.embedded.gpus import Numbers, Roster, Rosters, flags, flags_of, known_gpus, newest, note_newest
 from tocsin.store.embedded.migrate import bring_over
