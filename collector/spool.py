@@ -28,7 +28,7 @@ from tocsin.telemetry.metrics import OwnMetrics
 # are parked in the same transaction that removes their batch: a line is in exactly one of the two. - The counts in
 # memory follow the file, never lead it: they change only after the commit.
 
-_spool_log = logger("spool")
+_log = logger("spool")
 
 SCHEMA = 2
 LOCK_SECONDS = 2.0
@@ -249,7 +249,7 @@ class Spool:
         except sqlite3.DatabaseError as error:
             kept = self._move_aside()
             self.damaged += 1
-            _spool_log.error("spool is damaged, a fresh one is begun", problem=str(error), kept=str(kept))
+            _log.error("spool is damaged, a fresh one is begun", problem=str(error), kept=str(kept))
             return self._connect()
 
     def _move_aside(self) -> Path:
@@ -290,8 +290,6 @@ def unpacked(body: bytes) -> str:
     except (zlib.error, UnicodeDecodeError):
         return ""
 
-
-_log = logger("buffer")
 
 MEMORY_BYTES = 8 * 1024 * 1024
 """Bound of what waits in memory, compressed: some hours of one node."""
