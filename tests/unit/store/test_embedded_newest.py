@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -132,3 +134,16 @@ def test_threads_that_read_see_whole_rows_that_never_go_back(store: SqliteStore)
         thread.join()
     assert wrong == []
     assert newest(store) == {f"GPU-{n:08d}": 199.0 for n in range(8)}
+
+
+def test_a_row_that_is_newer_than_its_gpu_has_on_record_stands_in_nobodys_way(tmp_path: Path) -> None:
+    """As one that came in after its hour was rolled up."""
+    store = SqliteStore(tmp_path / "store.db")
+    store.write(Batch([reading(gpu(n), T0, power_watts=n) for n in (0, 1)]))
+    store.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "store.db")) as db, db:
+        db.execute("UPDATE gpu SET last_ms = last_ms - ? WHERE id = 2", (HOUR,))
+    again = SqliteStore(tmp_path / "store.db")
+    assert newest(again, T0) == {"GPU-00000000": 0.0}
+    assert [one.gpu.uuid for one in again.latest(T0)] == ["GPU-00000000"]
+    again.close()

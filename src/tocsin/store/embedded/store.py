@@ -233,7 +233,9 @@ class SqliteStore:
             return [_at(gpu[some], at_ms[some], metrics, len(last) - 1) for some in _spans(at_ms)]
 
         found, roster = self._rows(asks)
-        return found.where(found.at_ms == last[found.gpu]), roster
+        # A reading that came after its hour was rolled up may be newer than the file has on record of its GPU.
+        inside = found.gpu < len(last)
+        return found.where(inside & (found.at_ms == np.take(last, found.gpu, mode="clip"))), roster
 
     # ------------------------------------------------------------------ events, findings, predictions
 
