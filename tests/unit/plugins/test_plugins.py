@@ -13,15 +13,17 @@ from click.testing import CliRunner
 
 from tocsin.actions.guards.base import guards
 from tocsin.cli.main import cli
-from tocsin.config.settings import Settings
+from tocsin.config.settings import ForecastSettings, Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.errors import InputError, Unavailable
+from tocsin.forecaster.live.worker_process import Models
 from tocsin.plugins import BUILT_IN, Kind, Plugin, load, load_all, plugins
 from tocsin.rules import parse_rules
 from tocsin.runtime.agent.companions import Companions, Context
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0, gpu, reading
+from tocsin_testing.histories import TEMPERATURE, history, noise
 from tocsin_testing.rule_runs import HEAD
 
 
@@ -91,6 +93,35 @@ def test_a_companion_that_does_not_load_costs_no_reading(tmp_path: Path, monkeyp
         own.value("tocsin_companion_up", companion="frozen"),
     ) == (0, 1)
     companions.close()
+    sys.modules.pop("acme_parts")
+
+
+FORECASTER = """
+class THING:
+    name, version, metrics = "ours", "1", ("gpu_power_watts",)
+
+    def __init__(self, settings):
+        pass
+
+    def predict(self, history, now_ms):
+        raise LookupError("bug")
+"""
+
+
+@pytest.mark.parametrize(("there", "metrics"), [(FORECASTER, ("gpu_power_watts",)), ("", ())])
+def test_a_forecaster_that_fails_costs_no_forecast_of_others(
+    there: str, metrics: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = Models(ForecastSettings())
+    plugins.cache_clear()
+    install(tmp_path, monkeypatch, "[tocsin.forecaster]\nours = acme_parts:THING\n")
+    (tmp_path / "acme_parts.py").write_text(there)
+    models = Models(ForecastSettings())
+    assert models.metrics == tuple(dict.fromkeys((*alone.metrics, *metrics)))
+    past = [history({TEMPERATURE: 55 + noise(720, 1.0)})]
+    assert models.predict(past, T0) == alone.predict(past, T0) != []
+    with pytest.raises((InputError, LookupError)):
+        Models(ForecastSettings(), only=["ours"]).predict(past, T0)
     sys.modules.pop("acme_parts")
 
 
