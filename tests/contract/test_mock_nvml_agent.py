@@ -200,7 +200,7 @@ def loaded_modules(program: str, fleet: MockFleet) -> set[str]:
 READ_ONCE = """
 from tocsin.config.load import load_settings
 from tocsin.domain.clock import SystemClock
-from tocsin.runtime import agent
+from tocsin.runtime.agent import process as agent
 assert len(list(agent.once(load_settings(), "nvml", SystemClock()))) == 1
 """
 

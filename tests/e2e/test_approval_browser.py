@@ -125,7 +125,7 @@ def test_an_approval_in_the_browser_is_executed_verified_and_on_record(
         search.press("Enter")
         table = page.locator("table.tc")
         shown(table.get_by_text("loopback approved: Throttle").first)
-        shown(table.get_by_text("Begun by simulated: Throttle").first)
+        shown(table.get_by_text("Started by simulated: Throttle").first)
         shown(table.get_by_text("Ended, ").first)
         shown(table.get_by_text("Effect ").first)
         shown(page.locator(".tc-sim").first)
