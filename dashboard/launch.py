@@ -37,6 +37,8 @@ def command(host: str, port: int) -> list[str]:
         "server.headless": "true",
         "server.fileWatcherType": "none",
         "server.runOnSave": "false",
+        # Else Streamlit draws every string that stands by itself in a page's file: the docstrings of its constants.
+        "runner.magicEnabled": "false",
         "browser.gatherUsageStats": "false",
         "browser.serverAddress": host,
         "client.toolbarMode": "minimal",

@@ -231,11 +231,12 @@ def _plan_mig(plan: PlanOut, text: Text, palette: Palette) -> str:
 def _draw(plan: PlanOut, planner: Planner, text: Text, palette: Palette) -> None:
     badge = style.chip(text("simulated"), "tc-sim") + " " if plan.simulated else ""
     st.html(f'<div class="tc-stand">{badge}{escape(plan.sentence)}</div>')
-    left, right = st.columns([7, 4], gap="medium")
-    with left:
-        st.html(_steps(plan, planner, text) + _left(plan, text))
-    with right:
-        st.html(_plan_mig(plan, text, palette) + _plan_figures(plan, text) + _plan_hosts(plan, text, palette))
+    steps = _steps(plan, planner, text) + _left(plan, text)
+    change = _plan_mig(plan, text, palette) + _plan_figures(plan, text) + _plan_hosts(plan, text, palette)
+    for column, part in zip(st.columns([7, 4], gap="medium"), (steps, change), strict=True):
+        # A plan that leaves the fleet as it is has no steps, and Streamlit draws no empty element.
+        if part:
+            column.html(part)
 
 
 def _made(found: PlansOut, text: Text) -> str:

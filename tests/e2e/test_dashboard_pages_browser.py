@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from itertools import combinations, product
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
 
+import tocsin.dashboard
 from tocsin.dashboard.app import FIRST, PAGES
 from tocsin.dashboard.text import Text
 from tocsin_testing.browsing import barriers, idle, opened, overflow
@@ -25,6 +27,13 @@ PATTERNS = (
 CASES = [(page, *row) for place, page in enumerate(PAGES) for row in PATTERNS[place % len(PATTERNS)]]
 ONE_SCREEN = {"overview"}
 PATHS = {FIRST: ""}
+
+
+def docstrings(file: str) -> list[str]:
+    """First lines of the strings that stand by themselves in a page's script: Streamlit's magic would draw them."""
+    body = ast.parse(Path(tocsin.dashboard.__file__).with_name(file).read_text(encoding="utf-8")).body
+    values = [one.value.value for one in body if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)]
+    return [str(value).splitlines()[0] for value in values]
 
 
 def test_each_pair_of_factors_occurs() -> None:
@@ -52,6 +61,7 @@ def test_the_page_keeps_what_every_page_promises(
         expect(page.get_by_test_id("stAlertContentError")).to_have_count(0)
         words = page.get_by_test_id("stMain").inner_text()
         assert len(words) > 200
+        assert [line for line in docstrings(PAGES[name][0]) if line in words] == []
         wide, high = overflow(page)
         assert wide <= 0
         assert high <= 0 or name not in ONE_SCREEN

@@ -167,7 +167,7 @@ def test_each_planner_shows_its_plan(url: str, planner: str) -> None:
     app = opened("fragmentation", planner=planner)
     assert app.segmented_control(key="planner").value == planner
     shown = said(app)
-    assert "tried on a copy, carried out nowhere" in shown
+    assert "simulated only, not executed" in shown
     assert "Before" in shown
 
 
@@ -178,6 +178,14 @@ def test_moves_have_gain_and_cost_and_hosts_a_before_and_after(url: str) -> None
     assert "fragmented GPUs (F)" in shown
     assert " → " in shown
     assert 'href="decisions?lang=en&amp;show=all&amp;action=defragment"' in shown
+
+
+def test_a_plan_without_steps_is_shown(url: str, service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = service.plan("defragment")
+    nothing = {"steps": [], "steps_total": 0, "refused": [], "hosts": [], "mig": [], "sentence": "Leave it as it is."}
+    still = made.model_copy(update={"plans": [one.model_copy(update=nothing) for one in made.plans]})
+    monkeypatch.setattr(service, "plan", lambda planner: still)
+    assert "Leave it as it is." in said(opened("fragmentation"))
 
 
 def test_a_plan_that_is_not_ready_says_so(url: str, service: FakeService) -> None:
