@@ -196,7 +196,7 @@ def _explain(error: ValidationError, where: str) -> InputError:
     return InputError(
         path,
         _shown(first["input"], str(first["loc"][-1])),
-        first["msg"],
+        first["msg"].removeprefix("Value error, "),
         f"correct {path}; `tocsin config show` prints every key and default",
     )
 

@@ -33,6 +33,12 @@ def test_environment_outranks_the_file_and_a_secret_file_both(tmp_path: Path) ->
     assert settings.webhook.secret.get_secret_value() == "from-secret-file"
 
 
+def test_a_store_that_nobody_knows_is_one_plain_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as raised:
+        load_settings(written(tmp_path, '[store]\nkind = "postgres"\n'), environ={})
+    assert str(raised.value).startswith("store.kind = 'postgres': no store has this name; known are ")
+
+
 def test_variables_without_a_section_are_not_settings() -> None:
     load_settings(environ={"TOCSIN_DATA_DIR": "/somewhere", "TOCSIN_TEST_INFLUX_URL": "http://x"})
 

@@ -244,9 +244,9 @@ def test_the_hours_can_be_downloaded(url: str) -> None:
 
 def test_faults_say_what_they_hit_and_what_was_done_before(url: str) -> None:
     shown = said(opened("cost"))
-    assert "3 faults: 2 hit a GPU at work, 1 one at rest" in shown
+    assert "3 faults: 2 on a busy GPU, 1 on an idle one" in shown
     assert "4.50 GPU-h in all (an assumption, not a measurement)" in shown
-    assert "1 of 3 faults came after an action that had worked" in shown
+    assert "1 of 3 faults were preceded by a successful action" in shown
     assert "4.5 h before the fault: Drain gpu-node-06" in shown
     assert "the GPU was already idle" in shown
 
