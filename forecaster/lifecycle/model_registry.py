@@ -103,7 +103,7 @@ class ModelRegistry:
         return ModelVersion(version, scorer, card, cases, reference, kinds)
 
     def add(self, one: ModelVersion) -> None:
-        """Put a version on the shelf. Raises InputError where the name is taken."""
+        """Add a version. Raises InputError where the name is taken."""
         version = one.version
         if version == PRIOR or (self._folder / version).exists():
             raise InputError("version", version, "the name is taken", "give the version another name")

@@ -1,4 +1,4 @@
-"""Training: a trial, then the model itself, fitted on everything, with what it needs on the shelf."""
+"""Training: a trial, then the model itself, fitted on everything, with what it needs in the model registry."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tocsin.forecaster.lifecycle.trial import LEADING, Trial, TrialRecipe, hold
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A model ready for the shelf, and the trial that it stood."""
+    """A model ready for the model registry, and the trial that it stood."""
 
     shelved: ModelVersion
     trial: Trial
 
-    def put(self, shelf: ModelRegistry) -> None:
-        """Put it on `shelf`. Raises InputError where its name is taken."""
-        shelf.add(self.shelved)
+    def put(self, registry: ModelRegistry) -> None:
+        """Put it into `registry`. Raises InputError where its name is taken."""
+        registry.add(self.shelved)
 
 
 def train(

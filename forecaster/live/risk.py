@@ -48,7 +48,7 @@ class RiskWarning:
 
 
 class RiskModel:
-    """A model of the shelf over a fleet's features.
+    """A model of the registry over a fleet's features.
 
     `alarm_share` is the share of quiet rows of the calibration slice that may score above the level (conformal); a
     model without calibration never warns, for it has no level.
@@ -216,7 +216,7 @@ class RiskWatch:
     def __init__(self, place: RiskInputs, store: Store | None = None, plan: Plan | None = None) -> None:
         self._place = place
         self._plan = plan or Plan()
-        self._shelf = ModelRegistry(place.models)
+        self._registry = ModelRegistry(place.models)
         self._store = store
         self._model: RiskModel | None = None
         self._version: str | None = None
@@ -237,9 +237,9 @@ class RiskWatch:
         return model.predict(builder, gpus, now_ms)
 
     def _current(self) -> RiskModel | None:
-        version = self._shelf.in_service
+        version = self._registry.in_service
         if version != self._version:
-            self._model = None if version is None else RiskModel(self._shelf.load(version), self._place.alarm_share)
+            self._model = None if version is None else RiskModel(self._registry.load(version), self._place.alarm_share)
             self._version = version
         return self._model
 

@@ -71,7 +71,7 @@ def backtest(
     as_json: bool,
     **options: object,
 ) -> None:
-    """Judge the forecaster on a past: a data set by its protocol, recorded files (PATHS), or the store.
+    """Score the forecaster on recorded data: a data set by its protocol, recorded files (PATHS), or the store.
 
     Train and test are parted by time and device; a split by row is refused. Prints Markdown, or JSON with --json.
     """

@@ -58,8 +58,8 @@ folder = click.Path(path_type=Path)
 def train(context: CliContext, /, paths: tuple[Path, ...], out: Path | None, as_json: bool, **options: object) -> None:
     """Train a model of the risk on recorded files PATHS, a simulated fleet, or the store of the settings.
 
-    It is tried on hosts and days that it has not learned from, put on the shelf with its report, and goes into service
-    only with --promote, and only if it wins.
+    It is tried on hosts and days that it has not learned from, kept in the model registry with its report, and goes
+    into service only with --promote, and only if it wins.
     """
     from tocsin.offline.train import run_training
 
@@ -129,7 +129,9 @@ def _lines(outcome: TrainingOutcome) -> list[str]:
     from tocsin.forecaster.evaluation.report import markdown
 
     card, trial = outcome.trained.shelved.card, outcome.trained.trial
-    verdict = "in service now" if outcome.promoted else "on the shelf; tocsin models promote puts it into service"
+    verdict = (
+        "in service now" if outcome.promoted else "in the model registry; tocsin models promote puts it into service"
+    )
     return [
         markdown(trial.result, images=False).rstrip(),
         "",
@@ -141,10 +143,10 @@ def _lines(outcome: TrainingOutcome) -> list[str]:
 
 @click.group()
 def models() -> None:
-    """The shelf of models: what is there, what serves, and what served before."""
+    """Show the model registry: versions, the one in service, and those before it."""
 
 
-def _shelf(context: CliContext, out: Path | None) -> ModelRegistry:
+def _model_registry(context: CliContext, out: Path | None) -> ModelRegistry:
     from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
 
     return ModelRegistry(out or context.settings.forecast.models)
@@ -161,10 +163,10 @@ def models_list(context: CliContext, out: Path | None, as_json: bool) -> None:
     """List every version, what it learned from and which one serves."""
     from tocsin.forecaster.lifecycle.model_registry import PRIOR, shipped
 
-    shelf = _shelf(context, out)
-    serving = shelf.in_service
-    names = [*([PRIOR] if shipped() else []), *shelf.versions()]
-    cards = [(name, shelf.card(name)) for name in names]
+    registry = _model_registry(context, out)
+    serving = registry.in_service
+    names = [*([PRIOR] if shipped() else []), *registry.versions()]
+    cards = [(name, registry.card(name)) for name in names]
     if as_json:
         dump(
             [
@@ -197,7 +199,7 @@ def models_list(context: CliContext, out: Path | None, as_json: bool) -> None:
 @pass_context
 def models_promote(context: CliContext, version: str, out: Path | None, as_json: bool) -> None:
     """Put VERSION into service; a running brain takes it up at its next forecast and journals it."""
-    before = _shelf(context, out).promote(version, SystemClock().now_ms(), getpass.getuser())
+    before = _model_registry(context, out).promote(version, SystemClock().now_ms(), getpass.getuser())
     done(as_json, f"{version} serves, in place of {before or 'none'}", version=version, before=before)
 
 
@@ -207,7 +209,7 @@ def models_promote(context: CliContext, version: str, out: Path | None, as_json:
 @pass_context
 def models_rollback(context: CliContext, out: Path | None, as_json: bool) -> None:
     """Put back the version that served before."""
-    back, until_now = _shelf(context, out).rollback(SystemClock().now_ms(), getpass.getuser())
+    back, until_now = _model_registry(context, out).rollback(SystemClock().now_ms(), getpass.getuser())
     done(as_json, f"{back} serves again, in place of {until_now}", version=back, before=until_now)
 
 

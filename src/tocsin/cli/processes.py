@@ -100,7 +100,7 @@ def _agent_line(row: dict[str, object]) -> str:
 @click.command()
 @pass_context
 def brain(context: CliContext) -> None:
-    """Judge, decide and act for one fleet, and serve the API."""
+    """Run the brain of one fleet: rules, forecasts, decisions, actions and the API."""
     # Before the import, which takes seconds: a mistake in the file is told at once.
     settings = context.settings
     from tocsin.runtime.brain.process import run_brain

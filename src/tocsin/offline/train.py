@@ -1,4 +1,4 @@
-"""`tocsin train`: a fleet's past, recordings or a simulated fleet to a model on the shelf."""
+"""`tocsin train`: a fleet's past, recordings or a simulated fleet to a model in the model registry."""
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ class TrainingOutcome:
 def run_training(
     settings: Settings, wanted: TrainingRequest, clock: Clock, folder: Path | None = None
 ) -> TrainingOutcome:
-    """Learn, hold the trial, and put the model on the shelf (`folder`, else that of the settings), in service where it
-    won and that was wanted.
+    """Learn, hold the trial, and put the model into the model registry (`folder`, else that of the settings); it goes
+    into service where it won and that was wanted.
 
     Raises InputError where there is nothing to learn from, NotEnoughData where there are too few onsets.
     """
-    shelf = ModelRegistry(folder or settings.forecast.models)
-    if wanted.version in (*shelf.versions(), PRIOR):
+    registry = ModelRegistry(folder or settings.forecast.models)
+    if wanted.version in (*registry.versions(), PRIOR):
         raise InputError("version", wanted.version, "the name is taken", "give the version another name")
     parts, provenance = _parts(settings, wanted, clock)
     examples = parts[0] if len(parts) == 1 else joined(parts)
@@ -96,17 +96,19 @@ def run_training(
         provenance += f"; beside it {_names(wanted.also)}, which the trial left out"
     now = clock.now_ms()
     with engine(wanted.engine, wanted.address) as running:
-        trained = train(examples, wanted.recipe, wanted.version, now, provenance, _incumbent(shelf), running, also=also)
-    trained.put(shelf)
+        trained = train(
+            examples, wanted.recipe, wanted.version, now, provenance, _incumbent(registry), running, also=also
+        )
+    trained.put(registry)
     promoted = wanted.promote and trained.trial.wins
     if promoted:
-        shelf.promote(wanted.version, clock.now_ms(), wanted.actor)
+        registry.promote(wanted.version, clock.now_ms(), wanted.actor)
     return TrainingOutcome(trained, promoted)
 
 
-def _incumbent(shelf: ModelRegistry) -> ModelVersion | None:
-    version = shelf.in_service
-    return None if version is None else shelf.load(version)
+def _incumbent(registry: ModelRegistry) -> ModelVersion | None:
+    version = registry.in_service
+    return None if version is None else registry.load(version)
 
 
 def _parts(settings: Settings, wanted: TrainingRequest, clock: Clock) -> tuple[list[Examples], str]:
