@@ -213,7 +213,7 @@ def _notice(
 ) -> Decision:
     root = incident.root
     eta = eta_clause(prediction, view.now_ms)
-    sentence = _notice_sentence(incident.sentence, proposed, root.subject, policy.mode_of(root.rule), eta)
+    sentence = notice_sentence(incident.sentence, proposed, root.subject, policy.mode_of(root.rule), eta)
     parameters = NotifyParameters(context=_context(root, prediction, view), intended=proposed)
     if proposed is not ActionKind.NOTIFY and policy.mode_of(root.rule) is Mode.PROPOSE:
         # So that whoever is told can say yes: the id of the decision that waits for it.
@@ -317,7 +317,7 @@ def _one_disruptive_each(decisions: list[Decision], finished: frozenset[str]) ->
     return kept
 
 
-def _notice_sentence(cause: str, proposed: ActionKind, subject: Subject, mode: Mode, eta: str) -> str:
+def notice_sentence(cause: str, proposed: ActionKind, subject: Subject, mode: Mode, eta: str) -> str:
     """What happened, what is intended, and how far the mode lets it go."""
     if proposed is ActionKind.NOTIFY:
         return joined(cause, eta)
