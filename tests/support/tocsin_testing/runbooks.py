@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tocsin.actions.loop.decide import notice_sentence
 from tocsin.actions.model.catalogue import ACTIONS, is_recovery
 from tocsin.actions.model.recovery import inverse_of
-from tocsin.actions.model.sentences import action_sentence, notice_sentence
+from tocsin.actions.model.sentences import action_sentence
 from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 from tocsin_testing.builders import T0
