@@ -51,9 +51,9 @@ import threading
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 import tocsin.hook
-from tocsin.hook.watch import Watch
+from tocsin.hook.watch import ProcessWatch
 
-late = Watch("none.sock")
+late = ProcessWatch("none.sock")
 
 def attach(*_):
     thread = threading.Thread(target=late._attach)

@@ -69,7 +69,7 @@ HTTP = {"url": "https://example.com/hook"}
         ({"name": "a", "kind": "email"}, "table `mail`"),
         ({"name": "a", "kind": "slack", "labels": {"x": "y"}, **HTTP}, "labels belong"),
         ({"name": "a", "kind": "alertmanager", "labels": {"x-y": "z"}, **HTTP}, "no label name"),
-        ({"name": "a", "kind": "alertmanager", "resolved": False, **HTTP}, "always told of an end"),
+        ({"name": "a", "kind": "alertmanager", "resolved": False, **HTTP}, "needs to know when a fault ends"),
     ],
 )
 def test_what_does_not_fit_is_named_without_the_secret(channel: dict[str, Any], said: str) -> None:

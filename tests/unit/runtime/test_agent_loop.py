@@ -426,7 +426,7 @@ def test_importing_the_agent_loads_nothing_heavy(opened: str) -> None:
 @pytest.mark.smoke
 def test_what_runs_on_a_node_loads_no_numpy() -> None:
     """It would be a quarter of the agent's memory."""
-    sources = ("nvml.source", "nvidia_smi.source", "dcgm.exporter", "dcgm.dcgmi", "buffer", "uplink")
+    sources = ("nvml.source", "nvidia_smi.source", "dcgm.exporter", "dcgm.dcgmi", "spool", "uplink")
     beside = ("frozen", "kernel_log.companion", "training_hook.companion", "vllm", "attribution")
     parts = [f"tocsin.collector.{name}" for name in (*sources, *beside)]
     code = f"import sys, tocsin.runtime.agent.process, {', '.join(parts)}; print('numpy' in sys.modules)"
