@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
@@ -38,22 +36,6 @@ def answer() -> bytes:
 
 
 BODY = answer()
-
-
-def fastest(work: Callable[[], object], rounds: int = 7) -> float:
-    """Processor seconds of the quickest of `rounds`: a busy neighbour does not count."""
-    taken = []
-    for _ in range(rounds):
-        begun = time.process_time()
-        work()
-        taken.append(time.process_time() - begun)
-    return min(taken)
-
-
-def test_an_answer_is_read_faster_than_json_loads_does() -> None:
-    assert len(parse_matrix(BODY).lines) == 2 * GPUS
-    ours, theirs = fastest(lambda: parse_matrix(BODY)), fastest(lambda: json.loads(BODY))
-    assert theirs / ours >= 1.3, f"{ours * 1000:.2f} ms against {theirs * 1000:.2f} ms for {len(BODY):,} bytes"
 
 
 @pytest.mark.benchmark(group=GROUP)

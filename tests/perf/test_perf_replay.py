@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,22 +47,10 @@ def line_by_line(path: Path) -> dict[tuple[str, str, str], float]:
         }
 
 
-def fastest(work: Callable[[], object], rounds: int = 3) -> float:
-    """Processor seconds of the quickest of `rounds`: all threads count, a busy neighbour does not."""
-    taken = []
-    for _ in range(rounds):
-        begun = time.process_time()
-        work()
-        taken.append(time.process_time() - begun)
-    return min(taken)
-
-
-def test_the_reader_is_at_least_twice_as_fast_as_line_by_line(recorded: Path) -> None:
+def test_the_reader_finds_every_value_of_the_file(recorded: Path) -> None:
     recording = read_recording([recorded])
     assert recording.rows == ROWS
     assert sum(int((t.values == t.values).sum()) for t in recording.tracks) == len(line_by_line(recorded))
-    ours, theirs = fastest(lambda: read_recording([recorded])), fastest(lambda: line_by_line(recorded))
-    assert theirs / ours >= 2.0, f"{ROWS / ours:,.0f} lines/s against {ROWS / theirs:,.0f}"
 
 
 @pytest.mark.benchmark(group=GROUP)
