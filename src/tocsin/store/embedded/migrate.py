@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import structlog
 
 from tocsin.domain.reading import Gpu, Missing, Reading
 from tocsin.store.embedded import gpus as rows
-from tocsin.store.embedded.chunks import Chunks
-from tocsin.store.embedded.readings import Gatherer
+from tocsin.store.embedded.chunks import Block, Chunks, Index
 
 log = structlog.get_logger()
 
 _SLICE = 5_000
+Gather = Callable[[Sequence[Reading], Index], Block]
 
 
-def bring_over(db: sqlite3.Connection, chunks: Chunks, gatherer: Gatherer) -> None:
+def bring_over(db: sqlite3.Connection, chunks: Chunks, gather: Gather) -> None:
     """Turn the rows of table ``reading`` into chunks, some at a time, and drop it when it is empty.
 
     Each slice is one transaction: a process that is killed goes on where it was when the file is opened again, and two
@@ -29,7 +29,7 @@ def bring_over(db: sqlite3.Connection, chunks: Chunks, gatherer: Gatherer) -> No
     while _is_old(db):
         db.execute("BEGIN IMMEDIATE")
         with db:
-            taken = _slice(db, chunks, gatherer) if _is_old(db) else 0
+            taken = _slice(db, chunks, gather) if _is_old(db) else 0
             if not taken:
                 db.execute("DROP TABLE IF EXISTS reading")
                 db.execute("DROP TABLE IF EXISTS metric")
@@ -42,7 +42,7 @@ def _is_old(db: sqlite3.Connection) -> bool:
     return db.execute("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'reading'").fetchone() is not None
 
 
-def _slice(db: sqlite3.Connection, chunks: Chunks, gatherer: Gatherer) -> int:
+def _slice(db: sqlite3.Connection, chunks: Chunks, gather: Gather) -> int:
     names = tuple(str(name) for (name,) in db.execute("SELECT name FROM metric ORDER BY position"))
     columns = "".join(f', "{name}"' for name in names)
     gpu_columns = ", ".join(f"gpu.{name.strip()}" for name in rows.GPU_COLUMNS.split(","))
@@ -55,7 +55,7 @@ def _slice(db: sqlite3.Connection, chunks: Chunks, gatherer: Gatherer) -> int:
         return 0
     readings = [_read_reading(rows.read_gpu(row[2 : 2 + width]), row[2 + width :], names) for row in found]
     numbers = np.array([row[1] for row in found], dtype=np.int32)
-    chunks.insert(db, gatherer.gather(readings, numbers))
+    chunks.insert(db, gather(readings, numbers))
     db.executemany("DELETE FROM reading WHERE rowid = ?", [(row[0],) for row in found])
     return len(found)
 

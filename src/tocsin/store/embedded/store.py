@@ -73,7 +73,7 @@ class SqliteStore:
             self._upkeep.sweep_orphans()
 
     def _first(self, db: sqlite3.Connection) -> None:
-        bring_over(db, self._chunks, self._gatherer)
+        bring_over(db, self._chunks, self._gatherer.gather)
         self._numbers.load(db)
 
     def _undone(self) -> None:
