@@ -15,8 +15,8 @@ from tocsin.domain.metrics import METRICS, variant
 from tocsin.domain.reading import Missing, Owner, Reading
 from tocsin.store.embedded import segments
 from tocsin.store.embedded.chunks import COLUMNS, Block, chunks_of, merge, pack, unpack
-from tocsin.store.embedded.readings import Gatherer, readings_of
 from tocsin.store.embedded.segments import decode, encode
+from tocsin.store.embedded.store import Gatherer, readings_of
 from tocsin_testing.builders import T0, gpu
 
 names = st.one_of(

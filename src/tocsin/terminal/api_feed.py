@@ -7,10 +7,8 @@ from tocsin.client.errors import Denied
 from tocsin.client.models import GpuDetail
 from tocsin.domain.clock import HOUR, SECOND, from_iso, to_iso
 from tocsin.terminal import text
-from tocsin.terminal.look import Detail, Look
+from tocsin.terminal.look import CHARTED, Detail, Look
 
-CHARTED = ("gpu_utilization_ratio", "gpu_memory_used_ratio", "gpu_temperature_celsius", "gpu_power_watts")
-"""Metrics of which a GPU's view has the course."""
 SPAN_MS = 6 * HOUR
 POINTS = 360
 SHOWN = 8

@@ -18,6 +18,8 @@ from tocsin.client.wire import to_json
 
 HISTORY = 60
 """Readings of a GPU that the view remembers."""
+CHARTED = ("gpu_utilization_ratio", "gpu_memory_used_ratio", "gpu_temperature_celsius", "gpu_power_watts")
+"""Metrics of which a GPU's view has the course."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tocsin.domain.batch import Batch
 from tocsin.domain.reading import Gpu, Missing
-from tocsin.runtime.brain.memory import FleetMemory
+from tocsin.runtime.brain.brain import FleetMemory
 from tocsin_testing.builders import T0, gpu, reading, xid
 
 

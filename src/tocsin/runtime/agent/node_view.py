@@ -32,8 +32,7 @@ from tocsin.runtime.agent.companions import Companions, Context, find_companion
 from tocsin.runtime.agent.scan import BESIDE, apart, at_once, recent
 from tocsin.runtime.agent.sources import open_source
 from tocsin.telemetry.metrics import OwnMetrics
-from tocsin.terminal.api_feed import CHARTED
-from tocsin.terminal.look import Detail, Look
+from tocsin.terminal.look import CHARTED, Detail, Look
 
 TIMEOUT_S = 5.0
 
