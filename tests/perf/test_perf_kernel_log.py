@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from tocsin.collector.kernel_log.parser import KernelLogParser, decode_any, decode_journal
-from tocsin.collector.kernel_log.readers import KmsgReader
+from tocsin.collector.kernel_log.parser import KernelLogParser
+from tocsin.collector.kernel_log.readers import KmsgReader, decode_any, decode_journal
 from tocsin.domain.clock import ManualClock
 from tocsin_testing.builders import T0
 

@@ -7,17 +7,15 @@ import json
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tocsin.collector.kernel_log.parser import (
-    KernelLogParser,
-    KernelRecord,
+from tocsin.collector.kernel_log.parser import KernelLogParser, KernelRecord, parse_line
+from tocsin.collector.kernel_log.readers import (
+    LineStream,
     decode_any,
     decode_journal,
     decode_kmsg,
     decode_text,
     kmsg_sequence,
-    parse_line,
 )
-from tocsin.collector.kernel_log.readers import LineStream
 from tocsin.domain.event import EventKind
 from tocsin.domain.reading import normalise_pci_bus_id
 from tocsin.rules.xid_nvlink import decode

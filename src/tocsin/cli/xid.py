@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from tocsin.cli.common import CliContext, dump, json_option, pass_context
-from tocsin.collector.kernel_log.parser import VERDICT_CODE, KernelEvent, KernelLogParser, decode_any, verdict_of
+from tocsin.collector.kernel_log.parser import VERDICT_CODE, KernelEvent, KernelLogParser, verdict_of
+from tocsin.collector.kernel_log.readers import decode_any
 from tocsin.domain.clock import to_iso
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import EventKind

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.collector.kernel_log.parser import KernelEvent, KernelLogParser, KernelRecord, decode_any
+from tocsin.collector.kernel_log.parser import KernelEvent, KernelLogParser, KernelRecord
+from tocsin.collector.kernel_log.readers import decode_any
 from tocsin.domain.event import EventKind
 from tocsin_testing.builders import T0
 

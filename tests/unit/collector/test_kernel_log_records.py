@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from tocsin.collector.kernel_log.parser import KernelRecord, decode_any, decode_journal, decode_kmsg, decode_text
+from tocsin.collector.kernel_log.parser import KernelRecord
+from tocsin.collector.kernel_log.readers import decode_any, decode_journal, decode_kmsg, decode_text
 from tocsin_testing.builders import T0
 
 

@@ -45,8 +45,6 @@ from tocsin.store.port import Store, StoreUnavailable
 from tocsin.store.upkeep import look_after
 from tocsin.telemetry.metrics import OwnMetrics
 
-# The newest state of the fleet in memory: what ingest puts in and evaluation takes out.
-
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:

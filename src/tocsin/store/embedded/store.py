@@ -55,8 +55,6 @@ from tocsin.store.embedded.upkeep import EmbeddedUpkeep, remove_before
 from tocsin.store.port import Columns, Series, StoreUnavailable
 from tocsin.store.upkeep import Retention, Upkeep
 
-# Readings to columns and back.
-
 _MAX_LAYOUTS = 100_000
 """Sets of names that are remembered; processes come and go, and each makes a new one."""
 
@@ -179,9 +177,6 @@ def _owners(readings: Sequence[Reading]) -> Notes:
         if reading.owners:
             of[row] = texts.setdefault(reading.owners, len(texts))
     return Notes(of, tuple(owners_text(owners) for owners in texts))
-
-
-# ---------------------------------------------------------------------- back to readings
 
 
 def readings_of(block: Block, known: Mapping[int, Gpu]) -> Iterator[Reading]:
