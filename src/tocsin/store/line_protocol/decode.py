@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import le
@@ -32,8 +32,11 @@ _COMMA = re.compile(r"(?<!\\),")
 _EQUALS = re.compile(r"(?<!\\)=")
 _NAME_ESCAPE = re.compile(r"\\([,= ])")
 _TEXT_ESCAPE = re.compile(r'\\(["\\])')
-_FIELD = re.compile(r'((?:[^\\,= "]|\\.)+)=(?:"((?:[^"\\]|\\.)*)"|([^", ]+))(,|$| )', re.DOTALL)
-_OPEN_TEXT = re.compile(r'(?:[^\\,= "]|\\.)+="(?:[^"\\]|\\.)*\\?$', re.DOTALL)
+# Possessive, so that what does not fit is given up at once and never tried in other cuts.
+_NAME = r"(?:[^\\,= \"\n]++|\\[^\n])++"
+_TEXT = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)'
+_FIELD = re.compile(rf'({_NAME})=(?:{_TEXT}"|([^", \n]++))(,|$| |\r?\n)', re.DOTALL)
+_OPEN_TEXT = re.compile(rf"{_NAME}={_TEXT}\\?$", re.DOTALL)
 _TIMESTAMP = re.compile(r"-?[0-9]+", re.ASCII)
 _INTEGER = re.compile(r"(-?[0-9]+)[iu]", re.ASCII)
 _BOOLEANS: dict[str, bool] = {
@@ -111,19 +114,27 @@ def parse_head(head: str) -> tuple[str, Mapping[str, str]]:
 
 def parse_fields(rest: str) -> tuple[dict[str, FieldValue], str]:
     """Fields, and the text of the timestamp behind them, of what follows the head. Raises LineError."""
+    fields, position = _scan_fields(rest, 0, len(rest))
+    return fields, rest[position:].strip(" ")
+
+
+def _scan_fields(text: str, position: int, limit: int) -> tuple[dict[str, FieldValue], int]:
+    """Fields of `text` from `position`, and where the timestamp behind them begins or the line ends.
+
+    Every character before `limit` is looked at once or twice, whatever it is.
+    """
     fields: dict[str, FieldValue] = {}
-    position = 0
     while True:
-        match = _FIELD.match(rest, position)
+        match = _FIELD.match(text, position, limit)
         if match is None:
-            if _OPEN_TEXT.match(rest, position):
+            if _OPEN_TEXT.match(text, position, limit):
                 raise OpenTextError("quoted text does not end")
-            raise LineError(f"{rest[position : position + 60]!r} is not name=value")
-        name, text, raw, end = match.groups()
-        fields[unescape_name(name)] = number(raw) if text is None else _TEXT_ESCAPE.sub(r"\1", text)
-        position = match.end()
+            raise LineError(f"{text[position : min(position + 60, limit)]!r} is not name=value")
+        name, quoted, raw, end = match.groups()
+        fields[unescape_name(name)] = number(raw.rstrip("\r")) if quoted is None else _TEXT_ESCAPE.sub(r"\1", quoted)
         if end != ",":
-            return fields, rest[position:].strip(" ")
+            return fields, match.start(4) if end.endswith("\n") else match.end()
+        position = match.end()
 
 
 def instant(text: str, nanoseconds: int, now_ms: int) -> int:
@@ -310,14 +321,14 @@ class LineRows:
 
 MAX_WARNINGS = 100
 """Warnings that are spelt out; the others are counted in one more."""
+MAX_REJECTED = 1_000
+"""Bad lines that are named; all are counted."""
 
 _MAX_SUGGESTIONS = 20
 _MAX_TEXT = 256 * 1024
-_MAX_JOINS = 10_000
 _MAX_INSTANTS = 1_000
 _PLAIN = (f"{points.GPU},", f"{points.MISSING},")
 _REASONS = {reason.value: reason for reason in Missing}
-_ESCAPED = re.compile(r"\\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +344,7 @@ class BadLine:
 class Decoded:
     """What a body of line protocol held.
 
-    `rejected` are the lines that were not kept. `warnings` tell of single values that were not kept although their
+    `rejected` are the first `MAX_REJECTED` of the `refused` lines that were not kept. `warnings` tell of single values that were not kept although their
     line was, and `dropped` counts those values: blank ones (kept as `Missing.BLANK`) and ones of unknown fields.
     """
 
@@ -341,6 +352,7 @@ class Decoded:
     rejected: list[BadLine] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     dropped: int = 0
+    refused: int = 0
 
 
 class _Decoder:
@@ -358,13 +370,14 @@ class _Decoder:
         self._suggested: dict[str, str] = {}
         self._instants: dict[str, int] = {}
         self._dropped = 0
-        self._joins = 0
+        self._refused = 0
 
     # ------------------------------------------------------------------ lines
 
     def run(self, text: str, undecodable: bool) -> None:
+        """Read every line of `text`, in time that grows with its length whatever it holds."""
         lines = text.split("\n")
-        at = 0
+        at = start = 0
         while at < len(lines):
             line = lines[at].removesuffix("\r")
             taken = 1
@@ -372,48 +385,52 @@ class _Decoder:
                 if line.startswith(_PLAIN) and '"' not in line and not undecodable:
                     self._plain(line.strip(" "), at + 1)
                 elif line and not line.isspace() and not line.lstrip().startswith("#"):
-                    taken = self._odd(lines, at, line.strip(" "), undecodable)
+                    taken = self._odd(text, start, line, at + 1, undecodable)
             except (LineError, PointError) as error:
                 self._reject(line.strip(" "), at + 1, str(error))
+            start += sum(map(len, lines[at : at + taken])) + taken
             at += taken
 
     def _reject(self, line: str, line_number: int, problem: str) -> None:
-        shown = line.encode("utf-8", "replace").decode()
-        self._rejected.append(BadLine(line_number, shown if len(shown) <= 200 else shown[:197] + "...", problem))
+        self._refused += 1
+        if len(self._rejected) < MAX_REJECTED:
+            shown = line.encode("utf-8", "replace").decode()
+            self._rejected.append(BadLine(line_number, shown if len(shown) <= 200 else shown[:197] + "...", problem))
 
-    def _odd(self, lines: list[str], at: int, line: str, undecodable: bool) -> int:
-        """Decode the line at `at`; returns how many physical lines that used up."""
+    def _odd(self, text: str, start: int, line: str, line_number: int, undecodable: bool) -> int:
+        """Decode the line of `text` at `start`; returns how many physical lines that used up."""
         if undecodable and not _is_utf8(line):
             raise LineError("not UTF-8")
-        return self._whole(lines, at, line)
+        try:
+            self._line(line.strip(" "), line_number)
+        except OpenTextError as error:
+            taken = self._spread(text, start, line, line_number)
+            if not taken:
+                raise error from None
+            return taken
+        return 1
 
-    def _whole(self, lines: list[str], at: int, line: str) -> int:
-        for end in self._ends(lines, at):
-            text = line if end == at else "\n".join(lines[at : end + 1]).removesuffix("\r")
-            try:
-                self._line(text, at + 1)
-            except OpenTextError:
-                continue
-            except (LineError, PointError):
-                if end > at:
-                    break
-                raise
-            return end - at + 1
-        raise OpenTextError("quoted text does not end")
+    def _spread(self, text: str, start: int, line: str, line_number: int) -> int:
+        """A line whose quoted text goes on after a newline; 0 where what follows does not complete it.
 
-    def _ends(self, lines: list[str], at: int) -> Iterator[int]:
-        """The line itself, then each later one on which its quoted text may end, within bounds."""
-        yield at
-        size = len(lines[at])
-        for end in range(at + 1, len(lines)):
-            size += len(lines[end]) + 1
-            if size > _MAX_TEXT:
-                return
-            if '"' in lines[end] and '"' in _ESCAPED.sub("", lines[end]):
-                self._joins += 1
-                if self._joins > _MAX_JOINS:
-                    return
-                yield end
+        A line that opens text has an odd number of quotes, and the text of an earlier one ends on it: however many
+        lines are tried in vain, each character is met a few times at most.
+        """
+        match = _HEAD_END.search(line, len(line) - len(line.lstrip(" ")))
+        if match is None:
+            return 0
+        begin = match.end() + len(line[match.end() :]) - len(line[match.end() :].lstrip(" "))
+        try:
+            fields, position = _scan_fields(text, start + begin, min(len(text), start + _MAX_TEXT))
+            end = text.find("\n", position)
+            end = len(text) if end < 0 else end
+            if not _is_utf8(text[start:end]):
+                return 0
+            stamp = text[position:end].strip(" \r")
+            self._typed(line[: match.start()].lstrip(" "), fields, self._instant(stamp), line_number)
+        except (LineError, PointError):
+            return 0
+        return text.count("\n", start, end) + 1
 
     def _line(self, line: str, line_number: int) -> None:
         if line.startswith("gpu_info,"):
@@ -592,7 +609,7 @@ class _Decoder:
         if len(warnings) > MAX_WARNINGS:
             warnings[MAX_WARNINGS:] = [f"and {len(warnings) - MAX_WARNINGS} more warnings"]
         batch = Batch(self._rows.readings(), self._events, self._findings, self._predictions)
-        return Decoded(batch, self._rejected, warnings, self._dropped)
+        return Decoded(batch, self._rejected, warnings, self._dropped, self._refused)
 
 
 _READERS: dict[str, Callable[[_Decoder, Point], None]] = {
