@@ -191,13 +191,14 @@ def _ingest(service: Service, who: Principal, body: bytes, encoding: str, precis
 def _partial(result: IngestResult) -> ApiError:
     kept = result.readings + result.events + result.findings + result.predictions
     first = result.rejected[0]
+    total = len(result.rejected) + result.rejected_more
     message = (
-        f"{len(result.rejected)} lines are refused, the first is line {first.number}: {first.problem}; "
+        f"{total} lines are refused, the first is line {first.number}: {first.problem}; "
         f"the others are kept ({kept} records) and need not be sent again"
     )
     details: dict[str, Any] = {
         "rejected": [line.model_dump() for line in result.rejected[:MAX_REJECTED]],
-        "rejected_total": len(result.rejected),
+        "rejected_total": total,
         "kept": kept,
         "warnings": result.warnings[:MAX_REJECTED],
     }

@@ -136,13 +136,14 @@ class RejectedLine(Wire):
 
 
 class IngestResult(Wire):
-    """What became of a write: how much is durable, and what was refused."""
+    """What became of a write: how much is durable, and what was refused: the first lines, and how many more."""
 
     readings: Count = 0
     events: Count = 0
     findings: Count = 0
     predictions: Count = 0
     rejected: list[RejectedLine] = Field(default_factory=list)
+    rejected_more: Count = 0
     warnings: list[str] = Field(default_factory=list)
 
 

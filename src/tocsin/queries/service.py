@@ -426,7 +426,7 @@ class BrainService:
         decoded = decode(text, precision=precision, now_ms=self.now_ms())
         batch = decoded.batch
         self._brain.accept(batch)
-        self._brain.metrics.count("tocsin_api_lines_total", len(decoded.rejected), outcome="rejected")
+        self._brain.metrics.count("tocsin_api_lines_total", decoded.refused, outcome="rejected")
         self._brain.metrics.count("tocsin_api_lines_total", len(batch), outcome="accepted")
         return IngestResult(
             readings=len(batch.readings),
@@ -434,6 +434,7 @@ class BrainService:
             findings=len(batch.findings),
             predictions=len(batch.predictions),
             rejected=[RejectedLine(number=line.number, problem=line.problem) for line in decoded.rejected],
+            rejected_more=decoded.refused - len(decoded.rejected),
             warnings=list(decoded.warnings),
         )
 

@@ -6,8 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, wraps
 from operator import le
+from typing import TypeVar
 
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import to_iso
@@ -43,6 +44,9 @@ _BOOLEANS: dict[str, bool] = {
     **dict.fromkeys(("t", "T", "true", "True", "TRUE"), True),
     **dict.fromkeys(("f", "F", "false", "False", "FALSE"), False),
 }
+
+
+_LONGEST = 1_024
 
 
 class LineError(ValueError):
@@ -97,7 +101,20 @@ def cut_head(line: str) -> tuple[str, str]:
     return line[: match.start()], rest
 
 
-@lru_cache(maxsize=16_384)
+R = TypeVar("R")
+
+
+def _remembered(most: int) -> Callable[[Callable[[str], R]], Callable[[str], R]]:
+    """The newest `most` answers by text; a text beyond `_LONGEST` is read each time, so that no sender fills memory."""
+
+    def wrap(read: Callable[[str], R]) -> Callable[[str], R]:
+        known = lru_cache(maxsize=most)(read)
+        return wraps(read)(lambda text: (known if len(text) <= _LONGEST else read)(text))
+
+    return wrap
+
+
+@_remembered(16_384)
 def parse_head(head: str) -> tuple[str, Mapping[str, str]]:
     """Measurement and tags; not to be changed by the caller. Raises LineError."""
     measurement, *rest = _COMMA.split(head) if "\\" in head else head.split(",")
@@ -159,6 +176,8 @@ BOUNDS = {name: (spec.name, spec.label, spec.minimum, spec.maximum) for name, sp
 _CODES = {f"{reason.value}i": reason for reason in Missing}
 _HEADS = 65_536
 """Two a GPU, for fleets of 10,000 and more."""
+_LONGEST_FIELDS = 16_384
+"""Fields of one line that are remembered: a line of all metrics has a quarter of this."""
 
 
 @dataclass(slots=True)
@@ -174,7 +193,7 @@ class GpuHead:
     strange: tuple[str, ...]
 
 
-@lru_cache(maxsize=_HEADS)
+@_remembered(_HEADS)
 def _whole_head(head: str) -> GpuHead:
     _, tags = parse_head(head)
     others = [name for name in tags if name not in ("gpu_uuid", "host", "mig_uuid")]
@@ -244,7 +263,7 @@ def reasons_of(text: str, label: str, value: str) -> Mapping[str, Missing] | Non
     return found
 
 
-@lru_cache(maxsize=_HEADS)
+@_remembered(_HEADS)
 def info_of(body: str) -> Gpu:
     """Attributes in a line without its timestamp: the same text comes with every tick."""
     head, rest = cut_head(body)
@@ -325,6 +344,7 @@ MAX_REJECTED = 1_000
 """Bad lines that are named; all are counted."""
 
 _MAX_SUGGESTIONS = 20
+_OTHERS = "other values are dropped"
 _MAX_TEXT = 256 * 1024
 _MAX_INSTANTS = 1_000
 _PLAIN = (f"{points.GPU},", f"{points.MISSING},")
@@ -344,8 +364,9 @@ class BadLine:
 class Decoded:
     """What a body of line protocol held.
 
-    `rejected` are the first `MAX_REJECTED` of the `refused` lines that were not kept. `warnings` tell of single values that were not kept although their
-    line was, and `dropped` counts those values: blank ones (kept as `Missing.BLANK`) and ones of unknown fields.
+    `rejected` are the first `MAX_REJECTED` of the `refused` lines that were not kept. `warnings` tell of single values
+    that were not kept although their line was, and `dropped` counts those values: blank ones (kept as `Missing.BLANK`)
+    and ones of unknown fields.
     """
 
     batch: Batch
@@ -377,18 +398,19 @@ class _Decoder:
     def run(self, text: str, undecodable: bool) -> None:
         """Read every line of `text`, in time that grows with its length whatever it holds."""
         lines = text.split("\n")
-        at = start = 0
+        at = seen = start = 0
         while at < len(lines):
             line = lines[at].removesuffix("\r")
             taken = 1
             try:
                 if line.startswith(_PLAIN) and '"' not in line and not undecodable:
                     self._plain(line.strip(" "), at + 1)
-                elif line and not line.isspace() and not line.lstrip().startswith("#"):
-                    taken = self._odd(text, start, line, at + 1, undecodable)
+                elif not self._odd(line, at + 1, undecodable):
+                    start += sum(map(len, lines[seen:at])) + at - seen
+                    seen = at
+                    taken = self._spread(text, start, line, at + 1)
             except (LineError, PointError) as error:
                 self._reject(line.strip(" "), at + 1, str(error))
-            start += sum(map(len, lines[at : at + taken])) + taken
             at += taken
 
     def _reject(self, line: str, line_number: int, problem: str) -> None:
@@ -397,40 +419,43 @@ class _Decoder:
             shown = line.encode("utf-8", "replace").decode()
             self._rejected.append(BadLine(line_number, shown if len(shown) <= 200 else shown[:197] + "...", problem))
 
-    def _odd(self, text: str, start: int, line: str, line_number: int, undecodable: bool) -> int:
-        """Decode the line of `text` at `start`; returns how many physical lines that used up."""
+    def _odd(self, line: str, line_number: int, undecodable: bool) -> bool:
+        """Decode `line`; False where it opens quoted text that does not end on it."""
+        whole = line.strip(" ")
+        if not whole or whole.isspace() or whole.startswith("#"):
+            return True
         if undecodable and not _is_utf8(line):
             raise LineError("not UTF-8")
+        if " " not in whole:
+            self._reject(whole, line_number, "no fields")
+            return True
         try:
-            self._line(line.strip(" "), line_number)
-        except OpenTextError as error:
-            taken = self._spread(text, start, line, line_number)
-            if not taken:
-                raise error from None
-            return taken
-        return 1
+            self._line(whole, line_number)
+        except OpenTextError:
+            return False
+        return True
 
     def _spread(self, text: str, start: int, line: str, line_number: int) -> int:
-        """A line whose quoted text goes on after a newline; 0 where what follows does not complete it.
+        """Decode `line`, at `start` of `text`, whose quoted text goes on after a newline; how many lines it took.
 
-        A line that opens text has an odd number of quotes, and the text of an earlier one ends on it: however many
-        lines are tried in vain, each character is met a few times at most.
+        Raises OpenTextError where what follows does not complete it. A line that opens text has an odd number of
+        quotes, so that the text of an earlier one ends on it: however many are tried in vain, each character is met a
+        few times at most.
         """
-        match = _HEAD_END.search(line, len(line) - len(line.lstrip(" ")))
-        if match is None:
-            return 0
-        begin = match.end() + len(line[match.end() :]) - len(line[match.end() :].lstrip(" "))
+        head = _HEAD_END.search(line, len(line) - len(line.lstrip(" ")))
+        assert head is not None, "a line without fields opens no text"
+        begin = start + len(line) - len(line[head.end() :].lstrip(" "))
         try:
-            fields, position = _scan_fields(text, start + begin, min(len(text), start + _MAX_TEXT))
+            fields, position = _scan_fields(text, begin, min(len(text), start + _MAX_TEXT))
             end = text.find("\n", position)
             end = len(text) if end < 0 else end
-            if not _is_utf8(text[start:end]):
-                return 0
             stamp = text[position:end].strip(" \r")
-            self._typed(line[: match.start()].lstrip(" "), fields, self._instant(stamp), line_number)
+            if _is_utf8(text[start:end]):
+                self._typed(line[: head.start()].lstrip(" "), fields, self._instant(stamp), line_number)
+                return text.count("\n", start, end) + 1
         except (LineError, PointError):
-            return 0
-        return text.count("\n", start, end) + 1
+            pass
+        raise OpenTextError("quoted text does not end")
 
     def _line(self, line: str, line_number: int) -> None:
         if line.startswith("gpu_info,"):
@@ -472,6 +497,8 @@ class _Decoder:
             raise LineError(
                 f"dated {ahead:.0f} s in the future ({_shown(at_ms)}); check the sender's clock and the precision"
             )
+        if at_ms < 0:
+            raise LineError(f"dated before 1970 ({at_ms} ms); check the sender's clock and the precision")
         return at_ms
 
     # ------------------------------------------------------------------ points
@@ -481,7 +508,7 @@ class _Decoder:
         if measurement in (points.GPU, points.MISSING):
             text = [name for name, value in fields.items() if isinstance(value, str)]
             for name in text:
-                self._drop(f"field {name!r} of {measurement} is text, dropped")
+                self._drop(f"field {name[:100]!r} of {measurement} is text, dropped")
             rest = {name: value for name, value in fields.items() if name not in text}
             parsed = gpu_head(head)
             if measurement == points.MISSING:
@@ -496,13 +523,13 @@ class _Decoder:
 
     def _put(self, head: GpuHead, at_ms: int, values: dict[str, float], missing: dict[str, Missing]) -> None:
         for name in head.strange:
-            self._warnings[f"tag {name!r} is not known, ignored"] += 1
+            self._warn(f"tag {name[:100]!r} is not known, ignored")
         self._rows.put(head.gpu, at_ms, values, missing)
 
     def _values(self, head: GpuHead, text: str, at_ms: int, line_number: int) -> None:
         """The fast way, for fields that are all known, in an order seen before, and in their bounds: nearly all."""
-        items = text.replace("=", ",").split(",")
-        known = fields_of(tuple(items[::2]), head.label, head.value)
+        items = text.replace("=", ",").split(",") if len(text) <= _LONGEST_FIELDS else []
+        known = fields_of(tuple(items[::2]), head.label, head.value) if items else None
         raws = tuple(items[1::2])
         if known is not None and len(raws) == len(known.keys) and known.form % raws == text:
             try:
@@ -542,7 +569,7 @@ class _Decoder:
         self._put(head, at_ms, values, missing)
 
     def _reasons(self, head: GpuHead, text: str, at_ms: int, line_number: int) -> None:
-        known = reasons_of(text, head.label, head.value)
+        known = reasons_of(text, head.label, head.value) if len(text) <= _LONGEST_FIELDS else None
         if known is None:
             self._missing(head, parse_fields(text)[0], at_ms, line_number)
         else:
@@ -564,12 +591,12 @@ class _Decoder:
         """Canonical name of a field, with the line's label; None, with a warning, where there is no such metric."""
         spec = BOUNDS.get(name)
         if spec is None:
-            self._drop(f"field {name!r} is not in the metric table, dropped{self._suggestion(name)}")
+            self._drop(f"field {name[:100]!r} is not in the metric table, dropped{self._suggestion(name)}")
             return None
         if not head.label:
             return spec[0]
         if head.label != spec[1]:
-            self._drop(f"field {name!r} has no label {head.label!r}, dropped")
+            self._drop(f"field {name[:100]!r} has no label {head.label!r}, dropped")
             return None
         return variant(spec[0], head.label, head.value)
 
@@ -602,7 +629,10 @@ class _Decoder:
 
     def _drop(self, text: str) -> None:
         self._dropped += 1
-        self._warnings[text] += 1
+        self._warn(text)
+
+    def _warn(self, text: str) -> None:
+        self._warnings[text if text in self._warnings or len(self._warnings) < MAX_REJECTED else _OTHERS] += 1
 
     def result(self) -> Decoded:
         warnings = [text if count == 1 else f"{text} ({count} times)" for text, count in self._warnings.items()]
@@ -642,7 +672,7 @@ def decode(text: str | bytes, *, precision: str = "ms", now_ms: int) -> Decoded:
     A point without a timestamp is dated `now_ms`. Lines of one GPU and instant become one `Reading`; within it a value
     outranks a reason for its absence, and of two values the later line's holds. Readings carry the attributes of their
     own ``gpu_info`` line, else of the GPU's newest one in `text`. A line dated more than `MAX_FUTURE_MS` ahead of
-    `now_ms` is rejected. Raises InputError for an unknown `precision`.
+    `now_ms`, or before 1970, is rejected. Raises InputError for an unknown `precision`.
     """
     undecodable = False
     if isinstance(text, bytes):
