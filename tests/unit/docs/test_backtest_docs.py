@@ -29,10 +29,8 @@ def test_every_figure_and_option_it_names_exists() -> None:
     examples = fleet(devices=12, days=20)
     score = examples.column("x").astype(float)
     told = standard({"m": (score - score.min()) / 10}, examples, HORIZON, draws=2, thresholds={"m": 0.4})["m"]
-    table = TEXT[TEXT.index("| figure | meaning |") : TEXT.index("Beside every model")]
-    named = [
-        name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1] if row else "")
-    ]
+    table = TEXT[TEXT.index("| figure | meaning |") :].split("\n\n")[0]
+    named = [name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]
     for name in named:
         assert any(known == name or known.endswith(name) for known in told), name
     options = {option for parameter in backtest.params for option in parameter.opts}

@@ -27,11 +27,9 @@ MEMBERS = {
 def named() -> list[str]:
     """Patterns of the names in the first column of the table of features."""
     text = DOCS.read_text(encoding="utf-8")
-    table = text[text.index("| name | what it is |") : text.index("Peers are GPUs")]
+    table = text[text.index("| name | what it is |") :].split("\n\n")[0]
     found = []
     for line in table.splitlines()[2:]:
-        if not line.startswith("|"):
-            continue
         names = re.findall(r"`([^`]+)`", line.split("|")[1])
         found += [names[0].rsplit(".", 1)[0] + name if name.startswith(".") else name for name in names]
     return found
