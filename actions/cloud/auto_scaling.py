@@ -50,7 +50,6 @@ class GroupInstance:
 
     @property
     def ending(self) -> bool:
-        """Whether it is going, or gone."""
         return self.lifecycle.startswith(("Terminating", "Terminated"))
 
 
@@ -67,7 +66,6 @@ class Group:
 
     @property
     def in_service(self) -> int:
-        """Instances that run."""
         return sum(instance.lifecycle == "InService" for instance in self.instances)
 
     @property
@@ -147,7 +145,6 @@ class ScalingOrder:
 
     @property
     def key(self) -> str:
-        """Key of the tag."""
         return f"{TAG}{self.id}"
 
     def __str__(self) -> str:
@@ -192,7 +189,6 @@ class Scaling:
         self.missing = [name for name in names if name not in found]
 
     def room(self) -> int:
-        """Instances that may be added."""
         return sum(max(0, group.most - group.desired) for group in self.groups)
 
     def out(self, identity: str, count: int, now_ms: int) -> ExecutionResult:
@@ -260,8 +256,7 @@ class Scaling:
 
     def _ask(self, group: Group, identity: str, count: int, now_ms: int, refused: list[str]) -> ExecutionResult:
         """The tag first: it makes a second call know the first; `before` undoes it."""
-        target = group.desired + count
-        order = ScalingOrder(identity, str(target), group.desired, now_ms)
+        order = ScalingOrder(identity, str(group.desired + count), group.desired, now_ms)
         self._mark(group, order)
         return self._set(group, order, refused)
 

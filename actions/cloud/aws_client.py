@@ -59,8 +59,7 @@ class Boto:
         )
 
     def instance_on(self, host: str) -> str:
-        chosen = [{"Name": "private-dns-name", "Values": [host]}]
-        answer = _call(self._ec2.describe_instances, Filters=chosen)
+        answer = _call(self._ec2.describe_instances, Filters=[{"Name": "private-dns-name", "Values": [host]}])
         found = [item for part in answer.get("Reservations", ()) for item in part.get("Instances", ())]
         return str(found[0]["InstanceId"]) if found else ""
 

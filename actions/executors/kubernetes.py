@@ -107,11 +107,9 @@ class Kubernetes:
         return inverse_of(decision)
 
     def nodes(self) -> Mapping[str, NodeState]:
-        """Every node of the cluster by name; raises ManagerUnavailable."""
         return observe.node_states(self._cluster)
 
     def work(self) -> WorkloadSeen:
-        """Every pod on GPUs, and the disruption budgets; raises ManagerUnavailable."""
         return work_seen(self._cluster, self._settings, self._clock.now_ms())
 
     def upkeep(self) -> list[str]:
@@ -125,11 +123,9 @@ class Kubernetes:
         return [*released, *(node for node in observe.left_over(nodes) if self._actions.strip(node))]
 
     def missing_rights(self) -> list[Need]:
-        """What the cluster would not allow, of all that the settings turn on; raises ManagerUnavailable."""
         return [need for need in needed(self._settings) if not self._cluster.may(need.right, need.namespace)]
 
     def close(self) -> None:
-        """Let go of connections."""
         self._cluster.close()
 
     def _check_scaling(self, decision: Decision) -> Verdict:

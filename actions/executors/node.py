@@ -255,7 +255,6 @@ def _drained(decision: Decision, view: FleetView) -> bool:
 
 
 def _result(decision: Decision, standing: Sequence[QueuedOrder]) -> ExecutionResult:
-    """What the reports add up to."""
     reports = [each.report for each in standing if each.report is not None]
     waiting = len(standing) - len(reports)
     if waiting:

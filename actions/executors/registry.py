@@ -57,5 +57,4 @@ def executors() -> tuple[str, ...]:
 
 def build_executor(name: str, dependencies: Dependencies) -> Executor:
     """The executor that settings name; raises InputError where there is none of that name."""
-    factory = cast("Factory", load(Kind.EXECUTOR, name, "actions.executors"))
-    return factory(dependencies)
+    return cast("Factory", load(Kind.EXECUTOR, name, "actions.executors"))(dependencies)

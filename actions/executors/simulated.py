@@ -97,7 +97,6 @@ class Simulated:
         return inverse_of(decision)
 
     def nodes(self) -> Mapping[str, NodeState]:
-        """Every host of the simulated fleet."""
         return {host: NodeState(host, takes) for host, takes in self._fleet.schedulable().items()}
 
     def work(self) -> WorkloadSeen:

@@ -48,7 +48,6 @@ class Applies(StrEnum):
     RECOVERY = "restore and uncordon"
 
     def covers(self, action: ActionKind) -> bool:
-        """Whether a decision for `action` is asked."""
         if self is Applies.EVERYTHING:
             return True
         if action is ActionKind.NOTIFY:

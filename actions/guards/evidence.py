@@ -29,8 +29,7 @@ def fresh_data(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
 @guard("still_live", 40, Applies.ACTIONS, counts_for_breaker=True)
 def still_live(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     """Is the root cause seen now; for restore and uncordon, is it gone."""
-    root = decision.findings[0] if decision.findings else ""
-    finding = view.findings.get(root)
+    finding = view.findings.get(decision.findings[0] if decision.findings else "")
     if is_asked(decision):
         # A person who gives it back has seen the cause, or wants it back in spite of it.
         return None
@@ -90,6 +89,4 @@ def boot_grace(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
 @guard("time_box", 200, Applies.ACTIONS, denial_rejects=False)
 def time_box(decision: Decision, view: FleetView, now_ms: int) -> Deny | None:
     """Has the decision not waited too long."""
-    if now_ms >= decision.expires_ms:
-        return Deny(f"its time box ended at {to_iso(decision.expires_ms)}")
-    return None
+    return Deny(f"its time box ended at {to_iso(decision.expires_ms)}") if now_ms >= decision.expires_ms else None

@@ -27,9 +27,7 @@ def max_concurrent(decision: Decision, view: FleetView, now_ms: int) -> Hold | N
     """Would no more than the allowed number of subjects be under a disruptive action."""
     others = occupied(view).keys() - {base_key(decision.subject)}
     most = view.policy.settings.limits.max_concurrent
-    if len(others) + 1 <= most:
-        return None
-    return Hold(f"{len(others)} under action already, at most {most} at once")
+    return None if len(others) + 1 <= most else Hold(f"{len(others)} under action already, at most {most} at once")
 
 
 @guard("max_share", 130, Applies.DISRUPTIVE)

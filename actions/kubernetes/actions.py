@@ -232,7 +232,6 @@ class KubernetesActions:
 
     @property
     def actions(self) -> frozenset[ActionKind]:
-        """What can be carried out."""
         return frozenset(self._ways)
 
     def carry_out(self, decision: Decision, state: DrainProgress) -> ExecutionResult:

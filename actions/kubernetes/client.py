@@ -27,7 +27,6 @@ class KubernetesClient:
 
     @property
     def server(self) -> str:
-        """URL of the API server."""
         return str(self._client.configuration.host)
 
     def ask(

@@ -28,7 +28,6 @@ class Cluster:
         self.dry_run = dry_run
 
     def close(self) -> None:
-        """Let go of connections."""
         self._client.close()
 
     def node(self, name: str) -> KubeNode:
@@ -99,11 +98,9 @@ class Cluster:
         self._write("DELETE", _pod_path(pod), {"preconditions": {"uid": pod.uid}})
 
     def workload(self, path: str) -> Json:
-        """The workload whose API path is `path`."""
         return self._client.ask("GET", path)
 
     def scale(self, path: str) -> Json:
-        """The scale of the workload whose API path is `path`."""
         return self._client.ask("GET", f"{path}/scale")
 
     def set_replicas(self, path: str, replicas: int, version: str, manager: str) -> None:
@@ -125,11 +122,9 @@ class Cluster:
             raise
 
     def patch_autoscaler(self, namespace: str, name: str, body: Json) -> None:
-        """Merge `body` into a HorizontalPodAutoscaler."""
         self._write("PATCH", f"{_hpa_path(namespace)}/{_in_path(name)}", body, MERGE)
 
     def patch_scaled_object(self, namespace: str, name: str, body: Json) -> None:
-        """Merge `body` into a ScaledObject."""
         self._write("PATCH", f"{_keda_path(namespace)}/{_in_path(name)}", body, MERGE)
 
     def lease(self, namespace: str, name: str) -> Json:

@@ -21,7 +21,6 @@ class WorkloadResource:
 
     @property
     def path(self) -> str:
-        """Its API path."""
         return f"/apis/{self.group}/{self.version}/namespaces/{self.namespace}/{self.plural}/{self.name}"
 
 

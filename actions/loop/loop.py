@@ -50,7 +50,6 @@ class GuardEvaluation:
         self._rejecting = {each.name for each in guards() if each.denial_rejects}
 
     def evaluate_all(self, view: FleetView, now_ms: int, wanted: Collection[str]) -> None:
-        """Ask all guards about all waiting decisions."""
         for record in self._waiting():
             self.evaluate(record, view, now_ms, self.own_verdicts(record.decision, view, wanted))
 
@@ -368,6 +367,5 @@ def _departed(view: FleetView) -> list[str]:
 
 
 def _gone(host: str, view: FleetView) -> bool:
-    members = view.by_host.get(host, ())
-    seen = any(member.is_fresh(view.now_ms, view.policy.fresh_ms) for member in members)
+    seen = any(member.is_fresh(view.now_ms, view.policy.fresh_ms) for member in view.by_host.get(host, ()))
     return host not in view.nodes and not seen

@@ -77,7 +77,6 @@ class OperatorCalls:
             self._decision_log.note(EntryKind.PAUSE, {"reason": reason}, actor=_named_person(actor))
 
     def resume(self, actor: str) -> None:
-        """End the pause."""
         with self._decision_log.lock:
             if self._decision_log.ledger.controls().paused is None:
                 raise Conflict("not paused")

@@ -28,15 +28,13 @@ class Routing:
         return tuple(self._named.values())
 
     def close(self) -> None:
-        """Let go of what they hold."""
         for each in self.executors:
             if isinstance(each, Closes):
                 each.close()
 
     def executor_for(self, decision: Decision) -> Executor | None:
         """Who carries out `decision`; None where nobody does."""
-        pool = decision.subject.pool or decision.parameters.context.pool
-        own = self._pools.get(pool, self._default)
+        own = self._pools.get(decision.subject.pool or decision.parameters.context.pool, self._default)
         return next((each for each in own if each.supports(decision.action) and each.serves(decision)), None)
 
     def supports(self, action: ActionKind, pool: str) -> bool:

@@ -117,7 +117,6 @@ class Ledger:
         self._controls: Controls | None = None
 
     def apply(self, entry: Entry) -> None:
-        """Take one entry in."""
         handler = self._HANDLERS.get(entry.kind)
         if handler is not None:
             handler(self, entry, dict(entry.payload))
@@ -138,7 +137,7 @@ class Ledger:
                 dict(self._started),
                 dict(self._attempts),
                 dict(self._effects),
-                self._busy(),
+                {base_key(decision.subject): str(decision.action) for decision in self._running()},
                 dict(self._renewals),
                 frozenset(self._cancelled),
                 frozenset(self._finished),
@@ -154,9 +153,6 @@ class Ledger:
         running = (DecisionState.EXECUTING, DecisionState.VERIFYING)
         effects = [self.records[key] for key in self._effects if key in self.records]
         return [record.decision for record in effects if record.state in running]
-
-    def _busy(self) -> dict[str, str]:
-        return {base_key(decision.subject): str(decision.action) for decision in self._running()}
 
     def _capping(self) -> frozenset[str]:
         caps: set[str] = set()
@@ -383,7 +379,6 @@ class DecisionLog:
             self.ledger.apply(entry)
 
     def records(self) -> list[LedgerEntry]:
-        """All listed decisions."""
         with self.lock:
             return list(self.ledger.records.values())
 
@@ -395,7 +390,6 @@ class DecisionLog:
             self.ledger.apply(self._journal.append(kind, payload, actor=actor, simulated=simulated))
 
     def about(self, kind: EntryKind, decision: Decision, actor: str = "tocsin", **payload: Any) -> None:
-        """Append an entry about one decision."""
         content = {"decision": decision.id, "key": decision.key, **payload}
         self.note(kind, content, actor=actor, simulated=decision.simulated)
 
@@ -404,7 +398,6 @@ class DecisionLog:
         self.note(EntryKind.DECISION, dump_decision(decision), simulated=decision.simulated)
 
     def verdicts_given(self, record: LedgerEntry, verdicts: tuple[Verdict, ...], overall: str, **more: Any) -> None:
-        """What the guards said."""
         self.about(EntryKind.VERDICT, record.decision, overall=overall, verdicts=dump_verdicts(verdicts), **more)
 
     def closed(self, record: LedgerEntry, state: DecisionState, reason: str, renew: bool) -> None:

@@ -40,8 +40,7 @@ class Delivered:
         if "outcome" in payload:
             self._done.pop(key, None)
         else:
-            done = Done(payload["ok"], payload["detail"], payload["attempts"])
-            self._done.setdefault(key, {})[channel] = done
+            self._done.setdefault(key, {})[channel] = Done(payload["ok"], payload["detail"], payload["attempts"])
         if "message" in payload and decision is not None:
             self.open.setdefault(channel, {}).setdefault(payload["message"], {})[key] = decision
         return "outcome" in payload

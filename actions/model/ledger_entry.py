@@ -44,7 +44,6 @@ class LedgerEntry:
 
     @property
     def final(self) -> bool:
-        """Whether nothing more happens to it."""
         return self.state in FINAL
 
     @property
@@ -54,7 +53,6 @@ class LedgerEntry:
 
     @property
     def notice(self) -> bool:
-        """Whether it is a notification."""
         return self.decision.action is ActionKind.NOTIFY
 
     def follow(self, seq: int) -> None:
@@ -67,7 +65,6 @@ class LedgerEntry:
         return tuple((verdict.guard, verdict.ruling) for verdict in self.verdicts)
 
     def status(self) -> DecisionStatus:
-        """A snapshot."""
         return DecisionStatus(
             self.decision,
             self.verdicts,

@@ -38,20 +38,16 @@ class Policy:
 
     @property
     def time_box_ms(self) -> int:
-        """How long a decision may wait."""
         return milliseconds(self.settings.time_box_seconds)
 
     @property
     def fresh_ms(self) -> int:
-        """Age up to which a reading or a finding counts as current."""
         return milliseconds(self.settings.fresh_seconds)
 
     @property
     def boot_grace_ms(self) -> int:
-        """How long the brain only watches after its start."""
         return milliseconds(self.settings.boot_grace_seconds)
 
     @property
     def hold_off_ms(self) -> int:
-        """How long a subject is left alone after a person's no."""
         return milliseconds(self.settings.hold_off_seconds)

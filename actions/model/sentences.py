@@ -33,8 +33,7 @@ def named(subject: Subject) -> str:
 
 def joined(*parts: str) -> str:
     """Clauses as one sentence."""
-    body = "; ".join(part.strip().rstrip(".") for part in parts if part.strip())
-    return body + "."
+    return "; ".join(part.strip().rstrip(".") for part in parts if part.strip()) + "."
 
 
 def eta_clause(prediction: Prediction | None, now_ms: int) -> str:

@@ -109,9 +109,7 @@ class FleetView:
     def whole(self, uuid: str) -> GpuView | None:
         """The physical GPU that `uuid` is, or is a part of; None where it is unknown."""
         view = self.gpus.get(uuid)
-        if view is None or uuid in self.physical:
-            return view
-        return self.gpus[view.gpu.parent]
+        return view if view is None or uuid in self.physical else self.gpus[view.gpu.parent]
 
 
 def _group(views: Iterable[GpuView], attribute: str) -> dict[str, tuple[GpuView, ...]]:

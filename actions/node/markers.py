@@ -84,7 +84,6 @@ class MarkerFolder:
 
     @property
     def epoch_file(self) -> Path:
-        """Where the highest epoch lies."""
         return self.path / _EPOCH
 
     def remember_epoch(self, epoch: int) -> None:

@@ -89,7 +89,6 @@ class ThermalController:
 
     @property
     def phase(self) -> ThermalPhase:
-        """Where it stands after the last sample."""
         if self.limit_mw == self._floor and self._hot >= self._settings.engage_samples:
             return ThermalPhase.EXHAUSTED
         return ThermalPhase.ENGAGED if self.limit_mw < self._ceiling else ThermalPhase.ARMED

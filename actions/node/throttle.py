@@ -49,13 +49,11 @@ class ActiveThrottle:
 
     @property
     def parameters(self) -> ThrottleOrderParameters:
-        """Those of the order."""
         assert isinstance(self.order.parameters, ThrottleOrderParameters)
         return self.order.parameters
 
     @property
     def kind(self) -> ThrottleKind:
-        """What decides the limit."""
         return self.order.parameters.throttle_kind
 
     @property
@@ -69,7 +67,6 @@ class ActiveThrottle:
         return self.kind is ThrottleKind.HEAT and not self.parameters.lead
 
     def begin(self, port: PowerPort, writer: LimitWriter) -> None:
-        """Look at the GPU before anything is done."""
         self.found = self.now = writer.found(self.order.gpu)
         self.least_mw = self.found.current_mw
         heat = port.heat(self.order.gpu)
@@ -194,7 +191,6 @@ class ActiveThrottle:
             self.coolest_c = min(self.coolest_c, heat.temperature_c)
 
     def report(self, state: OrderState, detail: str, at_ms: int, now: PowerLimits | None) -> OrderReport:
-        """How it stands, with the limits `now`."""
         found = self.found
         return OrderReport(
             self.order,

@@ -183,7 +183,6 @@ class NodeWorker:
             del self._reports[report.order.key]
 
     def receive(self, orders: Sequence[Order]) -> None:
-        """Take what the brain lists for this host now."""
         for order in orders:
             if order.epoch > self._epoch:
                 self._follow(order.epoch)
@@ -192,11 +191,10 @@ class NodeWorker:
                 known.renew(order, self._clock.monotonic())
             elif order.key in self._ended:
                 self._reports.setdefault(order.key, self._ended[order.key])
-            elif not self._in_hand(order.key):
+            elif not (order.key in self._throttles or order.key in self._requests or order.key in self._resets):
                 self._take(order)
 
     def tick(self) -> None:
-        """Do what is due now."""
         now_s = self._clock.monotonic()
         for throttle in list(self._throttles.values()):
             # The end of one order may have ended another of the same GPU.
@@ -229,14 +227,10 @@ class NodeWorker:
         except InputError as error:
             _log.error("the epoch of the brain could not be written", epoch=epoch, problem=str(error))
 
-    def _in_hand(self, key: str) -> bool:
-        return key in self._throttles or key in self._requests or key in self._resets
-
     def _take(self, order: Order) -> None:
         if order.epoch < self._epoch and order.action is not ActionKind.RESTORE:
             # Not remembered as ended: the brain may come to act again, and asks for the same under the same key.
-            report = OrderReport(order, OrderState.OUTRANKED, self._outranked(order), self._clock.now_ms())
-            self._report(report)
+            self._report(OrderReport(order, OrderState.OUTRANKED, self._outranked(order), self._clock.now_ms()))
             return
         problem = self._objection(order)
         if problem:

@@ -122,7 +122,6 @@ class Message:
 
     @property
     def resolved(self) -> bool:
-        """Whether it tells of an end."""
         return self.phase is Phase.RESOLVED
 
     @property
@@ -212,9 +211,7 @@ def clip(text: str, limit: int) -> str:
 def clip_bytes(text: str, limit: int) -> str:
     """The same for `limit` bytes of UTF-8, never within a character."""
     raw = text.encode()
-    if len(raw) <= limit:
-        return text
-    return raw[: max(0, limit - 3)].decode(errors="ignore").rstrip() + "..."
+    return text if len(raw) <= limit else raw[: max(0, limit - 3)].decode(errors="ignore").rstrip() + "..."
 
 
 def no_mention(text: str) -> str:
@@ -332,5 +329,4 @@ Factory = Callable[[ChannelDependencies], Channel]
 
 def build_channel(dependencies: ChannelDependencies) -> Channel:
     """The channel that its settings describe; raises InputError where a file that they name cannot be read."""
-    factory = cast("Factory", load(Kind.CHANNEL, dependencies.settings.kind, "notify.channels.kind"))
-    return factory(dependencies)
+    return cast("Factory", load(Kind.CHANNEL, dependencies.settings.kind, "notify.channels.kind"))(dependencies)

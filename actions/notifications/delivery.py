@@ -268,11 +268,9 @@ class HttpChannel:
         self._receiver = Receiver(url or settings.endpoint, settings.timeout_seconds, settings.ca_file)
 
     def encode(self, messages: Sequence[Message]) -> HttpRequest:
-        """What is posted for `messages`."""
         raise NotImplementedError
 
     def judge(self, answer: HttpAnswer) -> Delivery:
-        """What the receiver's answer means."""
         return by_status(answer)
 
     def text(self, message: Message) -> MessageText:

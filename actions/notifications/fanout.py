@@ -140,7 +140,6 @@ class ChannelQueue:
         self._closed = False
 
     def wants(self, decision: Decision) -> bool:
-        """Whether `decision` goes by it."""
         return self._settings is None or wants(self._settings, decision)
 
     def stale(self, key: str) -> bool:
@@ -149,7 +148,6 @@ class ChannelQueue:
         return every is not None and self._clock.monotonic() >= self._held.get(key, float("-inf")) + every
 
     def run(self, job: DeliveryJob, listener: DeliveryListener) -> None:
-        """Send what can be sent now."""
         for items in self._requests(job):
             if self._closed or self._clock.monotonic() < self._rest_until:
                 return
@@ -272,7 +270,6 @@ class FanOut:
         wait(self._running.values(), timeout=self._patience)
 
     def count(self, channel: str, outcome: str, amount: int = 1) -> None:
-        """Count what became of messages."""
         if self._metrics is not None:
             self._metrics.count("tocsin_channel_deliveries_total", amount, channel=channel, outcome=outcome)
 

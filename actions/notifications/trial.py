@@ -29,11 +29,9 @@ class ChannelTrial:
 
     @property
     def ok(self) -> bool:
-        """Whether all of it was taken."""
         return self.sent.ok and (self.ended is None or self.ended.ok)
 
     def as_dict(self) -> dict[str, object]:
-        """For output as JSON."""
         end = None if self.ended is None else self.ended.detail
         return {"channel": self.name, "kind": self.kind, "ok": self.ok, "answer": self.sent.detail, "end": end}
 

@@ -115,7 +115,6 @@ class Arrangement:
         self.put(unit, spot, state)
 
     def state_without(self, unit: int) -> Hashable:
-        """What the state of the unit's bin would be without it."""
         packing, (number, place) = self.packing, self.at[unit]
         return packing.without(packing.classes[unit], packing.bins[number].kind, self.states[number], place)
 

@@ -210,8 +210,7 @@ class FleetBins:
             assert isinstance(cls, HostClass)
             assert isinstance(state, HostState)
             before = self.measure(kind, state)
-            after = _host_after(cls, state)
-            made = [(self.measure(kind, new) - before, place, new) for place, new in after]
+            made = [(self.measure(kind, new) - before, place, new) for place, new in _host_after(cls, state)]
             found = self._options[key] = tuple(sorted(made, key=lambda option: option[:2]))
         return found
 

@@ -291,7 +291,6 @@ class _Kept:
         return short * self._limits.horizon_h + now.cost
 
     def see(self, now: Arrangement) -> None:
-        """Keep `now` if it is better."""
         value = self._value(now)
         if value < self._least - EPSILON:
             self._least, self.spots = value, list(now.at)

@@ -122,7 +122,6 @@ class _DrillRun:
         return self._state.ready_gpus(POOL)
 
     def result(self) -> DrillResult:
-        """Run the day."""
         while self._events:
             event = heapq.heappop(self._events)
             if event.at_s > LENGTH_S:

@@ -143,12 +143,10 @@ class Proposals:
             self._findings, self._foresight = tuple(findings), foresight
 
     def findings(self) -> tuple[Finding, ...]:
-        """What is wanted, as causes that guards can look for."""
         with self._lock:
             return self._findings
 
     def foresight(self) -> Foresight:
-        """What decisions are told."""
         with self._lock:
             return self._foresight
 

@@ -53,7 +53,6 @@ class Candidate:
 
     @property
     def cost(self) -> float:
-        """All reasons together."""
         return math.fsum(self.terms.values())
 
 
@@ -320,8 +319,7 @@ def _leaving(state: FleetState, host: str) -> dict[str, list[Workload]]:
 def _must_stay(state: FleetState, works: list[Workload], host: str, limits: PlanLimits, left: Mapping[str, int]) -> str:
     for work in works:
         alone = replace(work, gang="", lost_s=work.lost_s or 0.0)
-        node = state.nodes[state.host_of(work)]
-        open_state = state.with_nodes([replace(node, schedulable=True)])
+        open_state = state.with_nodes([replace(state.nodes[state.host_of(work)], schedulable=True)])
         reason = pinned(open_state.with_works([alone]), [alone], replace(limits, patience_s=-1.0))
         if reason:
             return reason

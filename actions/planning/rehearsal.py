@@ -302,8 +302,7 @@ def _begin(rng: random.Random, name: str, works: dict[str, Workload], layouts: d
         for other, start in layouts[uuid]
         for piece in range(start, start + TEMPLATES["seven"].profiles[other].memory_slices)
     }
-    starts = [at for at in template.starts if used.isdisjoint(range(at, at + template.memory_slices))]
-    start = rng.choice(starts)
+    start = rng.choice([at for at in template.starts if used.isdisjoint(range(at, at + template.memory_slices))])
     layouts[uuid].append((profile, start))
     stateful = rng.random() < 0.4
     works[name] = Workload(

@@ -83,8 +83,7 @@ def ready_figures(state: FleetState) -> dict[str, float]:
 def _replace_one(
     state: FleetState, host: str, risk: float, limits: PlanLimits
 ) -> tuple[list[Step], tuple[Refusal, ...]]:
-    node = state.nodes[host]
-    pool = state.pools.get(node.pool)
+    pool = state.pools.get(state.nodes[host].pool)
     best: tuple[list[Step], tuple[Refusal, ...]] | None = None
     reason = "its pool may not grow" if pool is None else ""
     for added in range(MOST_NEW + 1 if pool is not None else 1):
@@ -99,8 +98,7 @@ def _replace_one(
         moves, left = evacuate(ready, host, limits)
         steps = [*ahead, cordon, *moves]
         if not left:
-            drain = Step(StepKind.DRAIN, host, f"Drain {host}: all its work has left.")
-            return [*steps, drain], ()
+            return [*steps, Step(StepKind.DRAIN, host, f"Drain {host}: all its work has left.")], ()
         if best is None or len(left) < len(best[1]):
             best = steps, left
     if best is not None:

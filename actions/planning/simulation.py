@@ -87,7 +87,6 @@ class Simulation:
             raise PlanBroken(self._steps, step, str(refused)) from None
 
     def work(self, name: str) -> Workload:
-        """A piece of work as it is now."""
         return self._works[name]
 
     def free_whole(self, host: str, model: str) -> list[str]:
@@ -223,8 +222,7 @@ class Simulation:
     def _pattern(self, pool: Pool) -> tuple[Slot, ...]:
         """GPUs of a node that is added: like those of a node of the same size that the pool has."""
         for host, slots in self._origin.by_host.items():
-            node = self._origin.nodes[host]
-            if node.pool == pool.name and len(slots) == pool.node_gpus:
+            if self._origin.nodes[host].pool == pool.name and len(slots) == pool.node_gpus:
                 return slots
         return (Slot("", "", pool.node_model),) * pool.node_gpus
 

@@ -78,7 +78,6 @@ class FleetNode:
 
     @property
     def fabric(self) -> str:
-        """The island, or the host where it has none."""
         return self.island or self.host
 
 
@@ -129,7 +128,6 @@ class Workload:
 
     @property
     def mode(self) -> GpuMode:
-        """The mode of the GPUs that it needs."""
         if self.profile:
             return GpuMode.MIG
         return GpuMode.TIME_SLICE if self.gpus < 1 else GpuMode.EXCLUSIVE
@@ -227,7 +225,6 @@ class FleetState:
 
     @cached_property
     def on_host(self) -> Mapping[str, tuple[Workload, ...]]:
-        """The works of each host."""
         found: dict[str, list[Workload]] = {}
         for work in self.works.values():
             if work.holds:
@@ -236,7 +233,6 @@ class FleetState:
 
     @cached_property
     def gangs(self) -> Mapping[str, tuple[Workload, ...]]:
-        """Members of each gang."""
         found: dict[str, list[Workload]] = {}
         for work in self.works.values():
             if work.gang:
@@ -266,8 +262,7 @@ class FleetState:
 
     def free(self, uuid: str) -> float:
         """The share of a GPU that no work holds; 0 where it takes none."""
-        slot = self.gpus[uuid]
-        return max(0.0, 1.0 - self.taken.get(uuid, 0.0)) if slot.healthy else 0.0
+        return max(0.0, 1.0 - self.taken.get(uuid, 0.0)) if self.gpus[uuid].healthy else 0.0
 
     def cpus_left(self, host: str) -> float:
         """CPUs of `host` that no work has; infinite where unknown."""

@@ -252,7 +252,6 @@ class Slurm:
         self._update_node(node, "power_up" if up else "power_down", None, comment)
 
     def mark_node(self, node: str, comment: str) -> None:
-        """Set the comment of a node."""
         self._change(["scontrol", "update", f"nodename={node}", f"comment={comment}"])
 
     def reboot(self, node: str, reason: str, *, give_back: bool) -> None:
@@ -283,11 +282,9 @@ class Slurm:
         self._change(["scontrol", "update", f"jobid={job.ref}", "starttime=now", *more])
 
     def hold(self, job: SlurmJob) -> None:
-        """Keep a pending job from starting."""
         self._change(["scontrol", "hold", job.ref])
 
     def release(self, job: SlurmJob) -> None:
-        """Let a held job start."""
         self._change(["scontrol", "release", job.ref])
 
     def file_seconds(self, path: str) -> float | None:

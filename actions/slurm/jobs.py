@@ -54,11 +54,9 @@ class JobTaskProgress:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is waited for."""
         return not self.waiting
 
     def text(self) -> str:
-        """Where it stands, in words."""
         parts = [
             f"{counted(len(self.waiting), 'job')} under way ({_listed(self.waiting)})" if self.waiting else "",
             f"{counted(len(self.proved), 'job')} checkpointed ({_listed(self.proved)})" if self.proved else "",
@@ -68,7 +66,6 @@ class JobTaskProgress:
         return "; ".join(part for part in parts if part) or "no job is concerned"
 
     def effect(self) -> dict[str, float]:
-        """Counts, and the time that checkpoints took."""
         found = {
             "jobs_checkpointed": float(len(self.proved)),
             "jobs_requeued": float(len(self.requeued)),

@@ -185,8 +185,7 @@ class CloudNodePower:
 
     def _ask(self, name: str, seen: SlurmSnapshot, mark: CommentTag, *, up: bool) -> None:
         known = seen.nodes.get(name)
-        comment = comments.put("" if known is None else known.comment, mark)
-        self._slurm.power(name, up=up, comment=comment)
+        self._slurm.power(name, up=up, comment=comments.put("" if known is None else known.comment, mark))
 
     def _wanted(self, decision: Decision, pool: str, seen: SlurmSnapshot) -> int:
         """``nodes`` of the decision, or as many as hold its ``gpus``; else one."""

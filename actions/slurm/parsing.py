@@ -106,9 +106,7 @@ def gpu_indices(gres: object) -> frozenset[int] | None:
 
 def job_ref(number: int, array: int, task: int | None, leader: int) -> str:
     """The name under which one job alone is changed."""
-    if array and task is not None:
-        return f"{array}_{task}"
-    return str(leader or number)
+    return f"{array}_{task}" if array and task is not None else str(leader or number)
 
 
 def gpus_by_node(nodes: tuple[str, ...], texts: list[object]) -> Mapping[str, frozenset[int]]:

@@ -89,7 +89,6 @@ class SlurmNode:
 
     @property
     def ready(self) -> bool:
-        """Whether it could run work."""
         return (
             self.base in ("IDLE", "MIXED", "ALLOCATED")
             and "NOT_RESPONDING" not in self.flags
@@ -98,7 +97,6 @@ class SlurmNode:
 
     @property
     def schedulable(self) -> bool:
-        """Whether it takes new work."""
         return self.ready and _CLOSED.isdisjoint(self.flags)
 
 
@@ -136,7 +134,6 @@ class SlurmJob:
 
     @property
     def pending(self) -> bool:
-        """Whether it waits for nodes."""
         return self.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD")
 
 

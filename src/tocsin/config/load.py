@@ -190,8 +190,7 @@ def _explain(error: ValidationError, where: str) -> InputError:
     first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
     path = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        known = _keys_beside(first["loc"])
-        remedy = _did_you_mean(str(first["loc"][-1]), known)
+        remedy = _did_you_mean(str(first["loc"][-1]), _keys_beside(first["loc"]))
         return InputError(path, _shown(first["input"], f"{path} {remedy}"), f"unknown key in {where}", remedy)
     return InputError(
         path,

@@ -107,12 +107,10 @@ class ChannelSettings(Section):
     @property
     def endpoint(self) -> str:
         """The URL to post to; empty for mail."""
-        given = self.url.get_secret_value()
-        return given or (PAGERDUTY_URL if self.kind == "pagerduty" else "")
+        return self.url.get_secret_value() or (PAGERDUTY_URL if self.kind == "pagerduty" else "")
 
     @property
     def key(self) -> str:
-        """The secret itself."""
         return self.secret.get_secret_value()
 
 

@@ -50,7 +50,6 @@ class PriceSettings(Section):
         return value
 
     def prices(self) -> Prices:
-        """The same for reckoning."""
         return Prices(self.currency, self.gpu_hour, self.gpu_hour_default, self.kwh, self.pue)
 
 

@@ -52,7 +52,6 @@ class ManualClock:
         return self._monotonic
 
     def advance(self, milliseconds: int) -> None:
-        """Move both scales forward by `milliseconds`."""
         self._now_ms += milliseconds
         self._monotonic += milliseconds / SECOND
 

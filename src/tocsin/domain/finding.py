@@ -156,10 +156,8 @@ class Incident:
 
     @property
     def id(self) -> str:
-        """The root finding's id."""
         return self.root.id
 
     @property
     def subjects(self) -> int:
-        """How many distinct subjects the incident touches."""
         return len({member.subject.key for member in self.members})

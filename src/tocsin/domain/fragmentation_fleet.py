@@ -47,11 +47,9 @@ class FleetNode:
     usable: bool = True
 
     def fits(self, task: TaskClass) -> bool:
-        """Whether `task` could start here now."""
         if not self.usable or (self.cpus is not None and self.cpus < task.cpus - _EPSILON):
             return False
-        able = sum(part >= task.each - _EPSILON for part in self.free)
-        return able >= max(1.0, task.gpus)
+        return sum(part >= task.each - _EPSILON for part in self.free) >= max(1.0, task.gpus)
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,5 +118,4 @@ def spec_of(key: str) -> MetricSpec | None:
 
 def nearest(name: str) -> str:
     """The canonical name closest to `name`, for error messages."""
-    close = difflib.get_close_matches(name, METRICS, n=1, cutoff=0.0)
-    return close[0]
+    return difflib.get_close_matches(name, METRICS, n=1, cutoff=0.0)[0]

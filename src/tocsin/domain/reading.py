@@ -46,7 +46,6 @@ class Gpu:
 
     @property
     def is_mig(self) -> bool:
-        """Whether this is a MIG instance rather than a whole GPU."""
         return bool(self.parent)
 
 

@@ -36,12 +36,10 @@ class Usage:
 
     @property
     def gpu_hours(self) -> float:
-        """All of them."""
         return self.busy + self.held_idle + self.stranded + self.free + self.unknown + self.dark + self.missing
 
     @property
     def idle(self) -> float:
-        """Held idle, stranded and free."""
         return self.held_idle + self.stranded + self.free
 
 
@@ -66,7 +64,6 @@ class Prices:
     pue: float = 1.0
 
     def of_model(self, model: str) -> float | None:
-        """The price of an hour of a GPU of `model`."""
         fitting = [name for name in self.gpu_hour if name.lower() in model.lower()]
         return self.gpu_hour[max(fitting, key=len)] if fitting else self.gpu_hour_default
 

@@ -129,8 +129,7 @@ def escape_header(text: str) -> str:
 
 def escape_value(text: str) -> str:
     """`text` for a value of the extension."""
-    escaped = text.replace("\\", "\\\\").replace("=", "\\=")
-    return escaped.replace("\r", "\\r").replace("\n", "\\n")
+    return text.replace("\\", "\\\\").replace("=", "\\=").replace("\r", "\\r").replace("\n", "\\n")
 
 
 def _extension(entry: Entry, row: Row, told: Mapping[str, object]) -> list[tuple[str, str]]:

@@ -80,7 +80,6 @@ class Anchor:
 
     @staticmethod
     def path_of(journal: Path) -> Path:
-        """Where the anchor of a journal lies."""
         return journal.with_name(journal.name + ".head")
 
     @classmethod

@@ -92,7 +92,6 @@ class Journal:
     def entries(
         self, after: int = 0, kinds: Collection[str] | None = None, limit: int | None = None
     ) -> Iterator[Entry]:
-        """Entries with `seq` above `after`, in order."""
         return read_entries(self.path, after=after, kinds=kinds, limit=limit)
 
     @property
