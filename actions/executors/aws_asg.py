@@ -10,8 +10,7 @@ from tocsin.actions.cloud.aws_client import open_boto
 from tocsin.actions.executors.registry import Dependencies
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.model.recovery import inverse_of
-from tocsin.actions.model.scaling import nodes_wanted, pool_of, scale_parameters
-from tocsin.actions.model.scope import named_host
+from tocsin.actions.model.scope import named_host, nodes_wanted, pool_of, scale_parameters
 from tocsin.actions.model.view import FleetView, GpuView
 from tocsin.config.cloud import AwsSettings
 from tocsin.domain.clock import Clock

@@ -8,7 +8,7 @@ from tocsin.actions.executors.registry import Dependencies
 from tocsin.actions.executors.verification import seen_in
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.model.recovery import inverse_of
-from tocsin.actions.model.scaling import gpus_wanted, pool_of, scale_parameters
+from tocsin.actions.model.scope import gpus_wanted, pool_of, scale_parameters
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.notifications.webhook import WebhookSender
 from tocsin.config.cloud import ScaleBounds, ScaleWebhookSettings

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from tocsin.actions.executors.registry import Dependencies
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor, ManagerUnavailable
 from tocsin.actions.model.recovery import inverse_of
-from tocsin.actions.model.scaling import pool_of
-from tocsin.actions.model.scope import named_host
+from tocsin.actions.model.scope import named_host, pool_of
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.facts import NodeState, WorkloadSeen
 from tocsin.actions.slurm import comments, nodes

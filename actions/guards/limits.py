@@ -1,4 +1,4 @@
-"""How much may be out of service at once: in number, as a share, per host, per rack, and what must be left."""
+"""How much may be out of service at once: in number, as a share, per host, per rack, what must be left, the breaker."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tocsin.actions.model.scope import (
     taken_out,
 )
 from tocsin.actions.model.view import FleetView
+from tocsin.domain.clock import to_iso
 from tocsin.domain.decision import Decision
 
 _ROUNDING = 1e-9
@@ -95,3 +96,16 @@ def capacity(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
             kept = f"pool {pool} would keep {least - lacking} of {total} GPUs in service"
             return Hold(f"{kept}, at least {least} ({ratio:.0%})")
     return None
+
+
+@guard("breaker", 180, Applies.FORWARD)
+def breaker(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
+    """Is the breaker closed; restore and uncordon may run also while it is tripped."""
+    # Many different causes at once are not many faults but one mistake of ours, or of the fleet.
+    tripped = view.controls.breaker
+    if tripped is None:
+        return None
+    return Hold(
+        f"the breaker tripped at {to_iso(tripped.at_ms)} on {len(tripped.causes)} root causes; "
+        "a person closes it with tocsin breaker reset"
+    )

@@ -18,12 +18,11 @@ from tocsin.actions.model.catalogue import ACTIONS, Scope, is_disruptive, is_rec
 from tocsin.actions.model.controls import Breaker, Controls
 from tocsin.actions.model.decision_log import DecisionLog, JournalPort
 from tocsin.actions.model.executor import Executor
-from tocsin.actions.model.ledger_entry import LedgerEntry
+from tocsin.actions.model.ledger_entry import DecisionStatus, LedgerEntry, StepReport
 from tocsin.actions.model.policy import Policy, milliseconds
 from tocsin.actions.model.recovery import due_recoveries, is_asked
 from tocsin.actions.model.scope import base_key, hosts_of
 from tocsin.actions.model.sentences import joined, named
-from tocsin.actions.model.status import DecisionStatus, StepReport
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.notifications.channel import Notifier
 from tocsin.actions.notifications.fanout import FanOut, JournalNotifier

@@ -8,12 +8,11 @@ from dataclasses import replace
 from tocsin.actions.model.catalogue import ACTIONS, is_disruptive
 from tocsin.actions.model.controls import Controls
 from tocsin.actions.model.decision_log import DecisionLog, dump_decision
-from tocsin.actions.model.ledger_entry import LedgerEntry
+from tocsin.actions.model.ledger_entry import DecisionStatus, LedgerEntry
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.recovery import Inverse, is_asked
 from tocsin.actions.model.scope import base_key
 from tocsin.actions.model.sentences import joined, named
-from tocsin.actions.model.status import DecisionStatus
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, DecisionState, Mode, RecoveryParameters, undone_by
 from tocsin.domain.errors import Conflict, InputError

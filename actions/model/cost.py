@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tocsin.actions.model.experience import Tally
+from tocsin.actions.model.controls import Tally
 from tocsin.actions.model.view import FleetView
 from tocsin.config.settings import CostSettings
 from tocsin.domain.finding import PREDICTION_EVIDENCE, ActionKind, Category, Finding

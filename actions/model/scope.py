@@ -1,12 +1,13 @@
-"""Which GPUs a subject or an action touches, and how many are left."""
+"""Which GPUs a subject or an action touches, how many are left, and how many more or fewer a decision asks for."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from tocsin.actions.model.catalogue import ACTIONS, Scope, is_disruptive
 from tocsin.actions.model.view import FleetView, GpuView
-from tocsin.domain.decision import Decision, ScaleInParameters, ThrottleKind
+from tocsin.domain.decision import Decision, ScaleInParameters, ScaleParameters, ThrottleKind
 from tocsin.domain.finding import ActionKind, Subject, SubjectKind
 
 
@@ -132,3 +133,29 @@ def available(pool: str, view: FleetView, now_ms: int, without: frozenset[str]) 
         member.healthy and member.is_fresh(now_ms, fresh_ms) and member.gpu.uuid not in without
         for member in view.by_pool.get(pool, ())
     )
+
+
+def pool_of(decision: Decision) -> str:
+    """The pool that a decision is about, that of its GPU where the subject is one; empty for none."""
+    subject = decision.subject
+    return subject.name if subject.kind is SubjectKind.POOL else subject.pool
+
+
+def scale_parameters(decision: Decision) -> ScaleParameters:
+    """The parameters of a decision to scale; raises TypeError for one that is about something else."""
+    if not isinstance(decision.parameters, ScaleParameters):
+        raise TypeError(f"{decision.action} does not scale")
+    return decision.parameters
+
+
+def nodes_wanted(parameters: ScaleParameters, gpus_per_node: int) -> int:
+    """Nodes to add or take: ``nodes``, or as many as hold ``gpus``; else one."""
+    if parameters.nodes:
+        return parameters.nodes
+    gpus = parameters.gpus
+    return math.ceil(gpus / gpus_per_node) if gpus and gpus_per_node else 1
+
+
+def gpus_wanted(parameters: ScaleParameters, gpus_per_node: int) -> int:
+    """GPUs to add or take: ``gpus``, or those of ``nodes``; else those of one node."""
+    return parameters.gpus or nodes_wanted(parameters, gpus_per_node) * gpus_per_node

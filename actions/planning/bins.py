@@ -19,13 +19,15 @@ from tocsin.domain.fragmentation import (
     SEVEN_SLICE,
     MigTemplate,
     Placement,
+    TaskClass,
+    expected_unusable,
+    fleet_fragmentation,
     free_slices,
     mig_capacity,
     mig_fragmentation,
     mig_ideal,
 )
-from tocsin.domain.fragmentation_fleet import FleetNode as FreeNode
-from tocsin.domain.fragmentation_fleet import TaskClass, expected_unusable, fleet_fragmentation
+from tocsin.domain.fragmentation import FleetNode as FreeNode
 
 NODE_GPUS = 8
 """GPUs of the job that takes a whole node of the usual size."""

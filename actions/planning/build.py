@@ -24,8 +24,7 @@ from tocsin.actions.planning.state import (
     share_of,
 )
 from tocsin.domain.finding import SubjectKind
-from tocsin.domain.fragmentation import Placement
-from tocsin.domain.fragmentation_fleet import TaskClass
+from tocsin.domain.fragmentation import Placement, TaskClass
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu, Owner, Reading

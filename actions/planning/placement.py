@@ -20,9 +20,8 @@ from tocsin.actions.planning.state import (
     Workload,
 )
 from tocsin.actions.planning.units import HOUR_S, PlanLimits, pinned, price
-from tocsin.domain.fragmentation import free_slices
-from tocsin.domain.fragmentation_fleet import FleetNode as FreeNode
-from tocsin.domain.fragmentation_fleet import expected_unusable
+from tocsin.domain.fragmentation import FleetNode as FreeNode
+from tocsin.domain.fragmentation import expected_unusable, free_slices
 from tocsin.domain.words import counted
 
 LOSS_S = 3600.0

@@ -18,8 +18,7 @@ from tocsin.actions.planning.state import (
     Slot,
     Workload,
 )
-from tocsin.domain.fragmentation import Placement, mig_capacity
-from tocsin.domain.fragmentation_fleet import TaskClass
+from tocsin.domain.fragmentation import Placement, TaskClass, mig_capacity
 
 GPUS_PER_NODE = 8
 NODES_PER_RACK = 4

@@ -10,9 +10,8 @@ from functools import cached_property
 
 from pydantic import ConfigDict, with_config
 
-from tocsin.domain.fragmentation import FOUR_SLICE, SEVEN_SLICE, MigTemplate, Placement
-from tocsin.domain.fragmentation_fleet import FleetNode as FreeNode
-from tocsin.domain.fragmentation_fleet import TaskClass
+from tocsin.domain.fragmentation import FOUR_SLICE, SEVEN_SLICE, MigTemplate, Placement, TaskClass
+from tocsin.domain.fragmentation import FleetNode as FreeNode
 
 TEMPLATES: Mapping[str, MigTemplate] = {"seven": SEVEN_SLICE, "four": FOUR_SLICE}
 STRICT = ConfigDict(extra="forbid")

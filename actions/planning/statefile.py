@@ -25,8 +25,7 @@ from tocsin.actions.planning.state import (
 )
 from tocsin.domain.clock import from_iso, to_iso
 from tocsin.domain.errors import InputError
-from tocsin.domain.fragmentation import free_slices
-from tocsin.domain.fragmentation_fleet import TaskClass
+from tocsin.domain.fragmentation import TaskClass, free_slices
 
 T = TypeVar("T")
 REMEDY = "see docs/planning.md for the format of state files"

@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 from tocsin.actions.model.executor import ExecutionResult
-from tocsin.actions.model.scaling import nodes_wanted, scale_parameters
+from tocsin.actions.model.scope import nodes_wanted, scale_parameters
 from tocsin.actions.slurm import comments
 from tocsin.actions.slurm.client import Slurm
 from tocsin.actions.slurm.comments import CommentTag

@@ -109,7 +109,7 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "max_per_rack": "tocsin.actions.guards.limits:max_per_rack",
         "capacity": "tocsin.actions.guards.limits:capacity",
         "attempts": "tocsin.actions.guards.repetition:attempts",
-        "breaker": "tocsin.actions.guards.breaker:breaker",
+        "breaker": "tocsin.actions.guards.limits:breaker",
         "approval": "tocsin.actions.guards.permission:approval",
         "time_box": "tocsin.actions.guards.evidence:time_box",
     },

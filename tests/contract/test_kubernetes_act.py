@@ -23,8 +23,8 @@ from tocsin.domain.clock import ManualClock
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.journal.entry import Entry
+from tocsin.journal.files import read_entries
 from tocsin.journal.journal import Journal
-from tocsin.journal.reader import read_entries
 from tocsin.journal.verify import verify
 from tocsin_testing.builders import T0
 from tocsin_testing.fake_service import FakeService

@@ -19,7 +19,7 @@ from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, SystemClock
 from tocsin.domain.reading import Reading
-from tocsin.journal.reader import read_entries
+from tocsin.journal.files import read_entries
 from tocsin.journal.verify import verify
 from tocsin.store.embedded.store import SqliteStore
 from tocsin.store.line_protocol.encode import encode

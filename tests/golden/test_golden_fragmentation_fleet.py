@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tocsin.domain import fragmentation as fleet
 from tocsin.domain import fragmentation as frag
-from tocsin.domain import fragmentation_fleet as fleet
-from tocsin.domain.fragmentation_fleet import FleetNode, TaskClass
+from tocsin.domain.fragmentation import FleetNode, TaskClass
 from tocsin.rules.fleet import fleet_fragmentation as of_counts
 
 GIB = 2.0**30

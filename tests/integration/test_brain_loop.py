@@ -15,7 +15,7 @@ from tocsin.domain.errors import Conflict
 from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu, Missing
-from tocsin.journal.reader import read_entries
+from tocsin.journal.files import read_entries
 from tocsin.journal.verify import verify
 from tocsin.queries.service import BrainService
 from tocsin.runtime.brain.assembly import RunningBrain, open_brain

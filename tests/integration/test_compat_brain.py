@@ -23,7 +23,7 @@ from tocsin.config.settings import Settings
 from tocsin.domain.annotation import Annotation
 from tocsin.domain.clock import MINUTE, ManualClock
 from tocsin.journal.entry import EntryKind
-from tocsin.journal.reader import read_entries
+from tocsin.journal.files import read_entries
 from tocsin.journal.verify import verify
 from tocsin.queries.service import BrainService
 from tocsin.runtime.brain.annotations import Annotations

@@ -14,8 +14,8 @@ from tocsin.actions.model.decision_log import dump_decision, load_decision
 from tocsin.cli.main import cli
 from tocsin.domain.clock import ManualClock
 from tocsin.journal.entry import EntryKind
+from tocsin.journal.files import read_entries
 from tocsin.journal.journal import Journal
-from tocsin.journal.reader import read_entries
 from tocsin.journal.verify import verify
 from tocsin_testing.compat import JOURNALS, expected, fold, unpack
 

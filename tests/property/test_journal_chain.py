@@ -19,9 +19,8 @@ from tocsin.domain.clock import ManualClock
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.journal.backup import backup, restore
 from tocsin.journal.entry import EntryKind
-from tocsin.journal.files import Anchor, JournalBroken
+from tocsin.journal.files import Anchor, JournalBroken, read_entries
 from tocsin.journal.journal import Journal
-from tocsin.journal.reader import read_entries
 from tocsin.journal.verify import verify
 from tocsin_testing.builders import T0
 

@@ -18,8 +18,7 @@ from tocsin.actions.planning.scaling import PoolDemand, ScalingPolicy, follow_de
 from tocsin.actions.planning.simulation import PlanBroken, Simulation
 from tocsin.actions.planning.state import Budget, FleetNode, FleetState, GpuHold, GpuMode, Pool, Slot, Workload
 from tocsin.actions.planning.units import PlanLimits
-from tocsin.domain.fragmentation import SEVEN_SLICE, Placement, mig_capacity
-from tocsin.domain.fragmentation_fleet import TaskClass
+from tocsin.domain.fragmentation import SEVEN_SLICE, Placement, TaskClass, mig_capacity
 
 HOSTS, GPUS = 5, 8
 seconds = st.sampled_from([0.0, 60.0, 600.0, 3600.0, 20_000.0])

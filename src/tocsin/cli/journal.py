@@ -63,7 +63,7 @@ def journal_verify(context: CliContext, path: Path | None, as_json: bool) -> int
 @pass_context
 def journal_show(context: CliContext, path: Path | None, kind: tuple[str, ...], after: int, as_json: bool) -> None:
     """Print the entries of the journal at PATH, one JSON object a line."""
-    from tocsin.journal.reader import read_entries
+    from tocsin.journal.files import read_entries
 
     entries = read_entries(_journal_path(context, path), after=after, kinds=_kinds(kind))
     rows = (

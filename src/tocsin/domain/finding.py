@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from tocsin.domain.reading import Owner
+from tocsin.domain.reading import Owner, Reading
 
 # What a finding, prediction or decision is about.
 
@@ -161,3 +162,12 @@ class Incident:
     @property
     def subjects(self) -> int:
         return len({member.subject.key for member in self.members})
+
+
+def healthy_gpus(readings: Iterable[Reading], findings: Iterable[Finding]) -> dict[str, bool]:
+    """Whether each GPU of `readings` is healthy, by UUID: it answers and has no fault among `findings`.
+
+    The one rule that guards, planners and views go by.
+    """
+    faulty = {finding.subject.name for finding in findings if finding.is_hardware_fault}
+    return {one.gpu.uuid: one.gpu.uuid not in faulty and not one.is_lost for one in readings}

@@ -7,8 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from tocsin.domain.errors import Conflict, InputError
-from tocsin.journal.files import Anchor, connect, lock
-from tocsin.journal.reader import read_entries
+from tocsin.journal.files import Anchor, connect, lock, read_entries
 from tocsin.journal.verify import verify
 
 

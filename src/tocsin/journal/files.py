@@ -1,16 +1,19 @@
-"""The files of a journal: the SQLite database, its lock and the anchor that knows how long the chain is."""
+"""The files of a journal: the SQLite database and how it is read, its lock, the anchor that knows how long it is."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import sqlite3
+from collections.abc import Collection, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from tocsin.domain.atomic_file import write_atomically
 from tocsin.domain.errors import Conflict, InputError, TocsinError
+from tocsin.journal.entry import Entry
 
 _CREATE = """
 CREATE TABLE entry (
@@ -97,3 +100,48 @@ class Anchor:
     def write(self, journal: Path) -> None:
         """Replace the anchor in one step; durable on return."""
         write_atomically(self.path_of(journal), json.dumps({"seq": self.seq, "hash": self.hash}))
+
+
+COLUMNS = "seq, epoch, at_ms, kind, actor, simulated, payload, previous_hash, hash"
+_PAGE = 1_000
+
+
+def from_row(row: tuple[object, ...]) -> Entry:
+    """An entry of one row of `COLUMNS`."""
+    seq, epoch, at_ms, kind, actor, simulated, payload, previous, own = row
+    return Entry(
+        seq=int(str(seq)),
+        epoch=int(str(epoch)),
+        at_ms=int(str(at_ms)),
+        kind=str(kind),
+        actor=str(actor),
+        simulated=bool(simulated),
+        payload=json.loads(str(payload)),
+        previous_hash=str(previous),
+        hash=str(own),
+    )
+
+
+def select(
+    db: sqlite3.Connection, after: int = 0, kinds: Collection[str] | None = None, limit: int | None = None
+) -> Iterator[Entry]:
+    """Entries above `after` in order, page by page, so that no read holds the database for long."""
+    left = limit
+    where = "seq > ?" + (f" AND kind IN ({', '.join('?' * len(kinds))})" if kinds else "")
+    while left is None or left > 0:
+        size = _PAGE if left is None else min(_PAGE, left)
+        query = f"SELECT {COLUMNS} FROM entry WHERE {where} ORDER BY seq LIMIT {size}"
+        rows = db.execute(query, (after, *(kinds or ()))).fetchall()
+        yield from map(from_row, rows)
+        if len(rows) < size:
+            return
+        after = int(rows[-1][0])
+        left = None if left is None else left - len(rows)
+
+
+def read_entries(
+    path: Path, *, after: int = 0, kinds: Collection[str] | None = None, limit: int | None = None
+) -> Iterator[Entry]:
+    """Entries of the journal at `path`, without writing to it. Raises InputError where it is no journal."""
+    with closing(connect(path, write=False)) as db:
+        yield from select(db, after, kinds, limit)

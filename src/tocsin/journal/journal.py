@@ -10,8 +10,7 @@ from typing import IO
 
 from tocsin.domain.clock import Clock
 from tocsin.journal.entry import GENESIS, Entry, EntryKind, canonical, digest
-from tocsin.journal.files import Anchor, JournalBroken, connect, lock
-from tocsin.journal.reader import COLUMNS, read_entries
+from tocsin.journal.files import COLUMNS, Anchor, JournalBroken, connect, lock, read_entries
 from tocsin.journal.verify import verify
 
 Draft = tuple[EntryKind, Mapping[str, object], bool]

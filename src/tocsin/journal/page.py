@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tocsin.journal.entry import Entry, EntryKind
-from tocsin.journal.files import connect
-from tocsin.journal.reader import COLUMNS, from_row
+from tocsin.journal.files import COLUMNS, connect, from_row
 
 MOST_LOOKED_AT = 50_000
 """Entries that one page looks at: a filter that nothing fits must not walk through years."""

@@ -11,8 +11,7 @@ from pathlib import Path
 from tocsin.domain.errors import InputError
 from tocsin.domain.progress import track
 from tocsin.journal.entry import GENESIS, digest
-from tocsin.journal.files import Anchor, JournalBroken, connect
-from tocsin.journal.reader import COLUMNS
+from tocsin.journal.files import COLUMNS, Anchor, JournalBroken, connect
 
 _TYPES = (int, int, int, str, str, int, str, str, str)
 """Of `COLUMNS`."""

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from tocsin.actions.model.status import DecisionStatus
+from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.client.models_capacity import CostOut, EarlyOut, GroupOut, HourOut, LostOut, MoneyOut, UsageOut
 from tocsin.config.settings import CostSettings
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, to_iso

@@ -20,8 +20,8 @@ from tocsin.actions.planning.statefile import state_json
 from tocsin.actions.planning.units import PlanLimits
 from tocsin.config.planning import PlanningSettings
 from tocsin.config.settings import TaskShare
-from tocsin.domain.fragmentation_fleet import TaskClass, mix_of_sizes
-from tocsin.domain.health import healthy_gpus
+from tocsin.domain.finding import healthy_gpus
+from tocsin.domain.fragmentation import TaskClass, mix_of_sizes
 from tocsin.domain.reading import Owner, Reading
 from tocsin.queries.live import LiveBrain, LiveManagers
 from tocsin.rules.fleet import GANG, idle

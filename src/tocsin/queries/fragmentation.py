@@ -21,8 +21,7 @@ from tocsin.client.models_capacity import (
     TaskOut,
 )
 from tocsin.domain.clock import to_iso
-from tocsin.domain.fragmentation import MigTemplate, Placement, free_slices, mig_capacity, mig_ideal
-from tocsin.domain.fragmentation_fleet import TaskClass
+from tocsin.domain.fragmentation import MigTemplate, Placement, TaskClass, free_slices, mig_capacity, mig_ideal
 from tocsin.domain.mig_layout import CAPACITY, INSTANCES, by_label, profile_of, template_of
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.queries.fleet_state import MixFrom, free_now, live_state, mix_of

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from tocsin.actions.loop.loop import ActionLoop
-from tocsin.actions.model.status import DecisionStatus
+from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.actions.planning.facts import NodeState, WorkloadSeen
 from tocsin.client.control import OrderTaken
 from tocsin.config.settings import Settings

@@ -27,7 +27,7 @@ from tocsin.client.models_capacity import (
 from tocsin.domain.clock import DAY, HOUR, SECOND, optional_iso, to_iso
 from tocsin.domain.errors import TocsinError
 from tocsin.domain.finding import SubjectKind
-from tocsin.domain.fragmentation_fleet import TaskClass
+from tocsin.domain.fragmentation import TaskClass
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.capacity.capacity import (

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tocsin.actions.model.experience import Tally
-from tocsin.actions.model.status import DecisionStatus
+from tocsin.actions.model.controls import Tally
+from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.client.models import ActionScore, HazardScore, PredictionScore, ReliabilityBin, RuleScore, Scoreboard
 from tocsin.domain.clock import DAY, HOUR, SECOND, to_iso
 from tocsin.domain.decision import DecisionState, Mode, Ruling

@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol
 from prometheus_client import generate_latest
 
 from tocsin import __version__
+from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.actions.model.scope import base_key
-from tocsin.actions.model.status import DecisionStatus
 from tocsin.api.service import Detail
 from tocsin.client.control import (
     ControlState,

@@ -9,7 +9,7 @@ from pathlib import Path
 from tocsin.actions.loop.operator import problem_of
 from tocsin.actions.model.catalogue import ACTIONS
 from tocsin.actions.model.controls import Controls
-from tocsin.actions.model.status import WAITING, DecisionStatus
+from tocsin.actions.model.ledger_entry import WAITING, DecisionStatus
 from tocsin.client.models import JournalEntryOut
 from tocsin.client.models_decisions import (
     Alternative,

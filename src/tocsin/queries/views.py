@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tocsin.actions.model.controls import Controls
-from tocsin.actions.model.status import DecisionStatus
+from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.client.control import BreakerOut, ControlState
 from tocsin.client.models import (
     DecisionOut,

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tocsin.domain.fragmentation import gang_fragmentation
-from tocsin.domain.fragmentation_fleet import FleetFragmentation, TaskClass
+from tocsin.domain.fragmentation import FleetFragmentation, TaskClass, gang_fragmentation
 from tocsin.rules.table import Bools, Floats, Ints
 
 GANG = 8
@@ -34,7 +33,7 @@ def stranded_ratio(free: Ints, sizes: Ints) -> float:
 
 
 def fleet_fragmentation(free: Ints, sizes: Ints, mix: Sequence[TaskClass]) -> FleetFragmentation:
-    """FGD over whole GPUs, as `tocsin.domain.fragmentation_fleet` defines it: CPUs unknown, every host usable.
+    """FGD over whole GPUs, as `tocsin.domain.fragmentation` defines it: CPUs unknown, every host usable.
 
     `free` counts the free GPUs of each host and `sizes` all of them, both of shape (hosts,). An empty `mix`, or one
     that weighs nothing, stands for one job of GANG GPUs, or as many as the largest host where that is less.

@@ -11,7 +11,7 @@ import numpy as np
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Subject, SubjectKind
-from tocsin.domain.fragmentation_fleet import FleetFragmentation, TaskClass
+from tocsin.domain.fragmentation import FleetFragmentation, TaskClass
 from tocsin.domain.metrics import METRICS, split_variant
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction

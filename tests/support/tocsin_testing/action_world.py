@@ -7,9 +7,9 @@ from typing import Any
 
 from tocsin.actions.loop.loop import ActionLoop
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult
+from tocsin.actions.model.ledger_entry import DecisionStatus, StepReport
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.recovery import inverse_of
-from tocsin.actions.model.status import DecisionStatus, StepReport
 from tocsin.actions.model.view import Confirmations, FleetView, GpuView
 from tocsin.actions.notifications.channel import Delivery
 from tocsin.actions.planning.facts import NodeState

@@ -37,7 +37,7 @@ from tocsin.client.models_capacity import (
 )
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, to_iso
 from tocsin.domain.finding import ActionKind
-from tocsin.domain.fragmentation_fleet import TaskClass
+from tocsin.domain.fragmentation import TaskClass
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.domain.usage import Prices, Usage

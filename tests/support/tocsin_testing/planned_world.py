@@ -8,9 +8,9 @@ from dataclasses import replace
 from tocsin.actions.executors.verification import seen_in
 from tocsin.actions.loop.loop import ActionLoop
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult
+from tocsin.actions.model.ledger_entry import DecisionStatus, StepReport
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.recovery import inverse_of
-from tocsin.actions.model.status import DecisionStatus, StepReport
 from tocsin.actions.model.view import Confirmations, FleetView, GpuView
 from tocsin.actions.planning.foresight import alone
 from tocsin.actions.planning.plan import Move, Step, StepKind

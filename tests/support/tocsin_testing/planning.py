@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tocsin.actions.planning.state import Budget, FleetNode, FleetState, GpuHold, GpuMode, Pool, Slot, Workload
-from tocsin.domain.fragmentation_fleet import TaskClass
+from tocsin.domain.fragmentation import TaskClass
 
 MIX = (TaskClass(1.0, 0.5), TaskClass(4.0, 0.25), TaskClass(8.0, 0.25))
 MODEL = "H100"

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.actions.loop.decide import choose
+from tocsin.actions.model.controls import Tally
 from tocsin.actions.model.cost import Stake, cheapest, prices
 from tocsin.actions.model.executor import ExecutionResult
-from tocsin.actions.model.experience import Tally
 from tocsin.actions.model.ladder import LADDERS
 from tocsin.actions.planning.facts import NodeState
 from tocsin.config.settings import CostSettings

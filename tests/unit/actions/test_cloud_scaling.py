@@ -12,7 +12,7 @@ from pytest_httpserver import HTTPServer
 from tocsin.actions.cloud.auto_scaling import TAG, Group, GroupInstance
 from tocsin.actions.executors.aws_asg import AwsAsg
 from tocsin.actions.executors.registry import Dependencies, build_executor
-from tocsin.actions.model.scaling import gpus_wanted, nodes_wanted
+from tocsin.actions.model.scope import gpus_wanted, nodes_wanted
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.notifications.delivery import SIGNATURE_HEADER
 from tocsin.config.cloud import AwsSettings

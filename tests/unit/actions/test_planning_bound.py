@@ -10,8 +10,7 @@ import pytest
 from tocsin.actions.planning import rehearsal
 from tocsin.actions.planning.arrangement import Arrangement
 from tocsin.actions.planning.bins import Bins, FleetBins, MigBins
-from tocsin.actions.planning.bound import least_cost
-from tocsin.actions.planning.compare import UNBOUNDED, yardstick
+from tocsin.actions.planning.compare import UNBOUNDED, least_cost, yardstick
 from tocsin.actions.planning.defragment import WHOLE_MODES, defragment, repack_mig
 from tocsin.actions.planning.state import FleetState, GpuMode
 from tocsin.actions.planning.units import PlanLimits, units_of

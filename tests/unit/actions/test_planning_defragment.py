@@ -16,7 +16,7 @@ from tocsin.actions.planning.plan import Move, Step, StepKind
 from tocsin.actions.planning.simulation import PlanBroken, Simulation
 from tocsin.actions.planning.state import FleetState, GpuHold, GpuMode, Workload
 from tocsin.actions.planning.units import PlanLimits, price, units_of
-from tocsin.domain.fragmentation_fleet import FleetNode, TaskClass, expected_unusable
+from tocsin.domain.fragmentation import FleetNode, TaskClass, expected_unusable
 from tocsin_testing.planning import budgets, fleet, mig_fleet, on, work
 
 QUICK = PlanLimits(effort=2000)

@@ -13,7 +13,7 @@ from tocsin.actions.planning.scaling import ScalingPolicy, replace_before_drain,
 from tocsin.actions.planning.state import FleetState, Pool, Workload
 from tocsin.actions.planning.units import PlanLimits
 from tocsin.config.planning import PlanningSettings
-from tocsin.domain.fragmentation_fleet import TaskClass
+from tocsin.domain.fragmentation import TaskClass
 from tocsin.domain.reading import Gpu, Owner, Reading
 from tocsin.queries.fleet_state import at_work
 from tocsin.runtime.brain.plan_watch import PlanInputs, Planner

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tocsin.actions.model.status import DecisionStatus
+from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.config.settings import CostSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tocsin.actions.model.status import DecisionStatus
+from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.decision import Decision, DecisionState, Mode, Ruling, Verdict
 from tocsin.domain.event import Event

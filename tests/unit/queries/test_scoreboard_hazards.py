@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from click.testing import CliRunner
 
-from tocsin.actions.model.status import DecisionStatus
+from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.cli.main import cli
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.decision import Decision, DecisionState, Mode, Ruling

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from tocsin.config.settings import FragmentationSettings
-from tocsin.domain.fragmentation_fleet import FleetFragmentation, TaskClass
+from tocsin.domain.fragmentation import FleetFragmentation, TaskClass
 from tocsin.domain.metrics import METRICS
 from tocsin.domain.reading import Owner, Reading
 from tocsin.queries.fleet_state import running_mix

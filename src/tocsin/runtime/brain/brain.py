@@ -14,7 +14,7 @@ import structlog
 from pydantic import TypeAdapter
 
 from tocsin.actions.loop.loop import ActionLoop
-from tocsin.actions.model.status import DecisionStatus, StepReport
+from tocsin.actions.model.ledger_entry import DecisionStatus, StepReport
 from tocsin.actions.model.view import Confirmations, FleetView, GpuView
 from tocsin.actions.planning.foresight import Proposals, alone
 from tocsin.config.settings import Settings
@@ -22,9 +22,8 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock
 from tocsin.domain.errors import Conflict
 from tocsin.domain.event import Event
-from tocsin.domain.finding import Finding, Incident, Severity
-from tocsin.domain.fragmentation_fleet import TaskClass
-from tocsin.domain.health import healthy_gpus
+from tocsin.domain.finding import Finding, Incident, Severity, healthy_gpus
+from tocsin.domain.fragmentation import TaskClass
 from tocsin.domain.pool import PoolState
 from tocsin.domain.reading import Gpu, Missing, Reading
 from tocsin.forecaster.capacity.capacity import PoolPast
