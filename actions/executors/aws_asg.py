@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from tocsin.actions.cloud.auto_scaling import AutoScaling, AwsProblem, Group, Scaling, ScalingActivity
 from tocsin.actions.cloud.aws_client import open_boto
 from tocsin.actions.executors.registry import Dependencies
+from tocsin.actions.executors.verification import ExecutorBase
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
-from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.scope import named_host, nodes_wanted, pool_of, scale_parameters
 from tocsin.actions.model.view import FleetView, GpuView
 from tocsin.config.cloud import AwsSettings
@@ -21,7 +21,7 @@ _INSTANCE = re.compile(r"^i-[0-9a-f]{8,17}$")
 _PROCESSES = "gpu_processes"
 
 
-class AwsAsg:
+class AwsAsg(ExecutorBase):
     """Adds instances by the desired capacity, takes away single idle ones; never below or above a group's bounds."""
 
     name = "aws_asg"
@@ -40,9 +40,7 @@ class AwsAsg:
     def serves(self, decision: Decision) -> bool:
         return pool_of(decision) in self._settings.groups
 
-    def check(self, decision: Decision, view: FleetView) -> Verdict:
-        if decision.simulated:
-            return Verdict(PRE_CHECK, Ruling.DENY, "simulated decisions never leave the simulator")
+    def check_real(self, decision: Decision, view: FleetView) -> Verdict:
         if decision.action is ActionKind.SCALE_OUT:
             return Verdict(PRE_CHECK, Ruling.ALLOW)
         named = named_host(decision)
@@ -70,9 +68,6 @@ class AwsAsg:
             return self._scaling(decision, self._aws).seen(decision.id)
         except AwsProblem:
             return None
-
-    def inverse(self, decision: Decision) -> Decision | None:
-        return inverse_of(decision)
 
     def _do(self, decision: Decision, aws: AutoScaling) -> ExecutionResult:
         scaling, now_ms = self._scaling(decision, aws), self._clock.now_ms()
@@ -143,7 +138,5 @@ def _idle_host(view: FleetView, pool: str, named: str = "") -> str:
 
 def build(dependencies: Dependencies) -> Executor:
     """Executor `aws_asg` by the settings; raises InputError or Unavailable where it cannot be had."""
-    settings = dependencies.settings.aws
-    if dependencies.settings.actions.dry_run:
-        settings = settings.model_copy(update={"dry_run": True})
+    settings = dependencies.section(dependencies.settings.aws)
     return AwsAsg(settings, open_boto(settings), dependencies.clock)

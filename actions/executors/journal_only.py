@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from tocsin.actions.executors.registry import Dependencies
+from tocsin.actions.executors.verification import ExecutorBase
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
-from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.view import FleetView
 from tocsin.domain.decision import Decision, Ruling, Verdict
 from tocsin.domain.finding import ActionKind
 
 
-class JournalOnly:
+class JournalOnly(ExecutorBase):
     """Supports every action and does none."""
 
     name = "journal_only"
     resumable = True
 
     def supports(self, action: ActionKind) -> bool:
-        return True
-
-    def serves(self, decision: Decision) -> bool:
         return True
 
     def check(self, decision: Decision, view: FleetView) -> Verdict:
@@ -30,9 +27,6 @@ class JournalOnly:
 
     def verify(self, decision: Decision, view: FleetView) -> bool | None:
         return None
-
-    def inverse(self, decision: Decision) -> Decision | None:
-        return inverse_of(decision)
 
 
 def build(dependencies: Dependencies) -> Executor:

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tocsin.actions.executors.registry import Dependencies
+from tocsin.actions.executors.verification import ExecutorBase
 from tocsin.actions.kubernetes import observe
 from tocsin.actions.kubernetes.actions import (
     KubernetesActions,
     host_of,
     mig_config_of,
     pods_of,
-    pool_of,
     replicas_asked,
 )
 from tocsin.actions.kubernetes.api import KubeError
@@ -22,7 +22,7 @@ from tocsin.actions.kubernetes.drain import DrainProgress, DrainProgresses
 from tocsin.actions.kubernetes.observe import work_seen
 from tocsin.actions.kubernetes.rights import Need, needed
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
-from tocsin.actions.model.recovery import inverse_of
+from tocsin.actions.model.scope import pool_of
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.facts import NodeState, WorkloadSeen
 from tocsin.config.kubernetes import KubernetesSettings
@@ -35,7 +35,7 @@ OWNED_FOR_MS = 5 * MINUTE
 _SCALING = frozenset({ActionKind.SCALE_OUT, ActionKind.SCALE_IN})
 
 
-class Kubernetes:
+class Kubernetes(ExecutorBase):
     """A node's name in the cluster is the host name of its GPUs.
 
     Each call of `execute` looks at the cluster and does the next thing; what it needs to know after a restart is
@@ -63,9 +63,7 @@ class Kubernetes:
             return bool(host_of(decision) and mig_config_of(decision))
         return bool(host_of(decision))
 
-    def check(self, decision: Decision, view: FleetView) -> Verdict:
-        if decision.simulated:
-            return Verdict(PRE_CHECK, Ruling.DENY, "simulated decisions never leave the simulator")
+    def check_real(self, decision: Decision, view: FleetView) -> Verdict:
         if not self.serves(decision):
             return Verdict(PRE_CHECK, Ruling.HOLD, f"{decision.subject.key} is nothing in this cluster")
         if decision.action in _SCALING:
@@ -102,9 +100,6 @@ class Kubernetes:
             return observe.seen(decision, self._cluster)
         except (KubeError, ValueError):
             return None
-
-    def inverse(self, decision: Decision) -> Decision | None:
-        return inverse_of(decision)
 
     def nodes(self) -> Mapping[str, NodeState]:
         return observe.node_states(self._cluster)
@@ -173,7 +168,5 @@ def _as_rehearsed(result: ExecutionResult) -> ExecutionResult:
 
 def build(dependencies: Dependencies) -> Executor:
     """Executor `kubernetes` by the settings; raises InputError or Unavailable where it cannot be had."""
-    settings = dependencies.settings.kubernetes
-    if dependencies.settings.actions.dry_run:
-        settings = settings.model_copy(update={"dry_run": True})
+    settings = dependencies.section(dependencies.settings.kubernetes)
     return Kubernetes(Cluster(connect(settings), dry_run=settings.dry_run), settings, dependencies.clock)

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tocsin.actions.executors.registry import Dependencies
-from tocsin.actions.executors.verification import seen_in
+from tocsin.actions.executors.verification import ExecutorBase, seen_in
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.model.ranks import job_unknown, ranks_of, unseen_hosts
-from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.node.order_queue import WITHDRAWN, OrderQueue, QueuedOrder
 from tocsin.actions.planning.facts import NodeState
@@ -49,7 +48,7 @@ GRACE_MS = 15 * MINUTE
 """How long an order that its agent has taken may go on beyond its expiry before it is given up (own choice)."""
 
 
-class NodeAgents:
+class NodeAgents(ExecutorBase):
     """A decision becomes one order for each GPU that it is for, and ends when each agent has reported.
 
     Of a job with several GPUs all are throttled or none: the subject's GPU leads, the others follow its limit, and
@@ -72,9 +71,7 @@ class NodeAgents:
         """Limits, resets and requests are about GPUs; defragmenting a pool or the fleet is somebody else's."""
         return decision.subject.kind in (SubjectKind.GPU, SubjectKind.HOST)
 
-    def check(self, decision: Decision, view: FleetView) -> Verdict:
-        if decision.simulated:
-            return Verdict(PRE_CHECK, Ruling.DENY, "simulated decisions never reach a real GPU")
+    def check_real(self, decision: Decision, view: FleetView) -> Verdict:
         ranks = ranks_of(decision.subject, view)
         if not ranks and not ranks_in(decision.parameters):
             return Verdict(PRE_CHECK, Ruling.HOLD, f"no GPU is known by {decision.subject.name}")
@@ -222,9 +219,6 @@ class NodeAgents:
             wanted = OrderState.RESTORED if decision.action is ActionKind.RESTORE else OrderState.APPLIED
             return all(state is wanted for state in states) if states else None
         return seen_in(decision, view)
-
-    def inverse(self, decision: Decision) -> Decision | None:
-        return inverse_of(decision)
 
 
 def _late(standing: QueuedOrder, now_ms: int) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import Protocol, TypeVar, cast
 
 from tocsin.actions.model.executor import Executor
 from tocsin.actions.node.order_queue import OrderQueue
 from tocsin.actions.notifications.webhook import WebhookSender
+from tocsin.config.section import Section
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import Clock, SystemClock
 from tocsin.domain.decision import ActionParameters
@@ -16,6 +17,8 @@ from tocsin.domain.finding import ActionKind
 from tocsin.plugins import Kind, load, plugins
 from tocsin.sim.jobs import SimulatedJob
 from tocsin.telemetry.metrics import OwnMetrics
+
+S = TypeVar("S", bound=Section)
 
 
 class SimulatedPort(Protocol):
@@ -44,6 +47,10 @@ class Dependencies:
     orders: OrderQueue | None = None
     fleet: SimulatedPort | None = None
     own: OwnMetrics | None = None
+
+    def section(self, settings: S) -> S:
+        """An executor's own section of the settings, in which ``actions.dry_run`` counts as its own."""
+        return settings.model_copy(update={"dry_run": True}) if self.settings.actions.dry_run else settings
 
 
 Factory = Callable[[Dependencies], Executor]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tocsin.actions.executors.registry import Dependencies
-from tocsin.actions.executors.verification import seen_in
+from tocsin.actions.executors.verification import ExecutorBase
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
-from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.scope import gpus_wanted, pool_of, scale_parameters
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.notifications.webhook import WebhookSender
@@ -22,7 +21,7 @@ REQUESTED = "io.tocsin.scale.requested"
 METRIC = "tocsin_pool_gpus_wanted"
 
 
-class ScaleWebhook:
+class ScaleWebhook(ExecutorBase):
     """Posts a CloudEvent with the pool, the wanted number of GPUs and the key, and publishes the number as a metric.
 
     What is wanted is absolute, so that a receiver that gets it twice does nothing a second time. It is counted from the
@@ -30,7 +29,6 @@ class ScaleWebhook:
     """
 
     name = "scale_webhook"
-    resumable = False
 
     def __init__(
         self, settings: ScaleWebhookSettings, sender: WebhookSender | None, own: OwnMetrics, *, dry_run: bool = False
@@ -47,9 +45,7 @@ class ScaleWebhook:
     def serves(self, decision: Decision) -> bool:
         return pool_of(decision) in self._pools
 
-    def check(self, decision: Decision, view: FleetView) -> Verdict:
-        if decision.simulated:
-            return Verdict(PRE_CHECK, Ruling.DENY, "simulated decisions never leave the simulator")
+    def check_real(self, decision: Decision, view: FleetView) -> Verdict:
         pool = pool_of(decision)
         self._sizes[pool] = len(view.by_pool.get(pool, ()))
         wanted, now = self._wanted(decision), self._sizes[pool]
@@ -91,12 +87,6 @@ class ScaleWebhook:
         return replace(
             decision, parameters=replace(asked, context=context, gpus_now=self._sizes[pool], gpus_wanted=wanted)
         )
-
-    def verify(self, decision: Decision, view: FleetView) -> bool | None:
-        return seen_in(decision, view)
-
-    def inverse(self, decision: Decision) -> Decision | None:
-        return inverse_of(decision)
 
     def _wanted(self, decision: Decision) -> int:
         """GPUs that the pool should have."""

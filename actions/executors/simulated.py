@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tocsin.actions.executors.registry import Dependencies, SimulatedPort
-from tocsin.actions.executors.verification import seen_in
+from tocsin.actions.executors.verification import ExecutorBase
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
-from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.build import work_id
 from tocsin.actions.planning.facts import NodeState, WorkloadFacts, WorkloadSeen
@@ -29,11 +28,10 @@ _BY_JOB = frozenset({ActionKind.THROTTLE, ActionKind.RESTORE})
 _BY_PEOPLE = frozenset({ActionKind.NOTIFY, ActionKind.RMA_TICKET})
 
 
-class Simulated:
+class Simulated(ExecutorBase):
     """A decision about anything real is denied."""
 
     name = "simulated"
-    resumable = False
 
     def __init__(self, fleet: SimulatedPort, *, dry_run: bool = False) -> None:
         self._fleet = fleet
@@ -89,12 +87,6 @@ class Simulated:
         if decision.subject.kind is SubjectKind.HOST:
             return self._fleet.gpu_on(decision.subject.name)
         return decision.subject.name
-
-    def verify(self, decision: Decision, view: FleetView) -> bool | None:
-        return seen_in(decision, view)
-
-    def inverse(self, decision: Decision) -> Decision | None:
-        return inverse_of(decision)
 
     def nodes(self) -> Mapping[str, NodeState]:
         return {host: NodeState(host, takes) for host, takes in self._fleet.schedulable().items()}

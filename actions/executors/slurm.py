@@ -7,16 +7,15 @@ jobs. So it goes on after a restart, and never does a thing twice.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from tocsin.actions.executors.registry import Dependencies
+from tocsin.actions.executors.verification import ExecutorBase
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor, ManagerUnavailable
-from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.scope import named_host, pool_of
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.facts import NodeState, WorkloadSeen
 from tocsin.actions.slurm import comments, nodes
-from tocsin.actions.slurm.client import CommandRunner, Runner, Slurm, SlurmProblem
+from tocsin.actions.slurm.client import Command, CommandRunner, Runner, Slurm, SlurmProblem
 from tocsin.actions.slurm.jobs import CHECKPOINT, REQUEUE, JobMover, JobTask, work_seen
 from tocsin.actions.slurm.nodes import DOWN, UP, CloudNodePower, none_idle
 from tocsin.actions.slurm.state import SlurmJob, SlurmNode, SlurmSnapshot
@@ -24,9 +23,6 @@ from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, Ruling, Verdict
 from tocsin.domain.finding import ActionKind, SubjectKind
-
-if TYPE_CHECKING:
-    from tocsin.actions.slurm.client import Command
 
 SEEN_SECONDS = 60.0
 """Age up to which what Slurm said last counts in the pre-check, which must not wait for it (own choice)."""
@@ -46,7 +42,7 @@ _TAKES_OUT = frozenset({ActionKind.CORDON, ActionKind.DRAIN, ActionKind.REBOOT_N
 _OF_ONE_GPU = frozenset({ActionKind.CHECKPOINT, ActionKind.MIGRATE})
 
 
-class SlurmExecutor:
+class SlurmExecutor(ExecutorBase):
     """Drains, resumes and reboots nodes, checkpoints and requeues jobs, powers cloud nodes."""
 
     name = "slurm"
@@ -70,9 +66,7 @@ class SlurmExecutor:
             return bool(self._power.partition(pool_of(decision)))
         return bool(_host(decision))
 
-    def check(self, decision: Decision, view: FleetView) -> Verdict:
-        if decision.simulated:
-            return Verdict(PRE_CHECK, Ruling.DENY, "simulated decisions never leave the simulator")
+    def check_real(self, decision: Decision, view: FleetView) -> Verdict:
         whole = view.whole(decision.subject.name)
         if whole is not None and whole.gpu.index is not None:
             self._indices[decision.subject.name] = whole.gpu.index
@@ -106,9 +100,6 @@ class SlurmExecutor:
             return self._power.seen(decision, UP if decision.action is ActionKind.SCALE_OUT else DOWN, seen)
         node = seen.nodes.get(self._node_name(decision))
         return None if node is None else _seen_on(decision, node, seen)
-
-    def inverse(self, decision: Decision) -> Decision | None:
-        return inverse_of(decision)
 
     def nodes(self) -> Mapping[str, NodeState]:
         try:
@@ -182,11 +173,10 @@ class SlurmExecutor:
             wanted=lambda job: self._concerned(decision, node.name, job),
         )
         unknown = decision.subject.name not in self._indices and not decision.parameters.context.jobs
-        if decision.subject.kind is SubjectKind.GPU and unknown:
-            begun = [job for job in seen.jobs if _marked(job, decision.id)]
-            if not begun:
-                said = f"which GPU of {node.name} {decision.subject.name} is, is not known here"
-                return ExecutionResult(False, said, lasting=False)
+        begun = any(_marked(job, decision.id) for job in seen.jobs)
+        if decision.subject.kind is SubjectKind.GPU and unknown and not begun:
+            said = f"which GPU of {node.name} {decision.subject.name} is, is not known here"
+            return ExecutionResult(False, said, lasting=False)
         progress = JobMover(slurm).tend(task, seen, self._clock.now_ms())
         return ExecutionResult(
             True,
@@ -288,7 +278,5 @@ def _state(node: SlurmNode, host: str, seen: SlurmSnapshot) -> NodeState:
 
 def build(dependencies: Dependencies) -> Executor:
     """Executor `slurm` by the settings; raises InputError or Unavailable where it cannot be had."""
-    settings = dependencies.settings.slurm
-    if dependencies.settings.actions.dry_run:
-        settings = settings.model_copy(update={"dry_run": True})
+    settings = dependencies.section(dependencies.settings.slurm)
     return SlurmExecutor(settings, CommandRunner(settings), dependencies.clock)

@@ -1,17 +1,44 @@
-"""The post-check that executors without eyes of their own share."""
+"""What executors share: the guard of the simulator, and the post-check of those without eyes of their own."""
 
 from __future__ import annotations
 
 from tocsin.actions.model.catalogue import ACTIONS, Scope
+from tocsin.actions.model.executor import PRE_CHECK
+from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.scope import affected, gpus_of
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.foresight import PLANNED
-from tocsin.domain.decision import Decision, ScaleOutParameters, ThrottleParameters
+from tocsin.domain.decision import Decision, Ruling, ScaleOutParameters, ThrottleParameters, Verdict
 from tocsin.domain.finding import Subject
 
 _LIMIT = "gpu_power_limit_watts"
 _TOLERANCE_W = 1.0
 """Boards round limits (own choice)."""
+
+
+class ExecutorBase:
+    """What most executors do alike: a simulated decision never leaves the simulator, whatever is supported is served,
+    and the effect is looked for in the view."""
+
+    resumable = False
+
+    def serves(self, decision: Decision) -> bool:
+        return True
+
+    def check(self, decision: Decision, view: FleetView) -> Verdict:
+        if decision.simulated:
+            return Verdict(PRE_CHECK, Ruling.DENY, "simulated decisions never leave the simulator")
+        return self.check_real(decision, view)
+
+    def check_real(self, decision: Decision, view: FleetView) -> Verdict:
+        """The pre-check of a decision about something real."""
+        return Verdict(PRE_CHECK, Ruling.ALLOW)
+
+    def verify(self, decision: Decision, view: FleetView) -> bool | None:
+        return seen_in(decision, view)
+
+    def inverse(self, decision: Decision) -> Decision | None:
+        return inverse_of(decision)
 
 
 def seen_in(decision: Decision, view: FleetView) -> bool | None:

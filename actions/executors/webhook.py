@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from tocsin.actions.executors.registry import Dependencies
-from tocsin.actions.executors.verification import seen_in
-from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
-from tocsin.actions.model.recovery import inverse_of
-from tocsin.actions.model.view import FleetView
+from tocsin.actions.executors.verification import ExecutorBase
+from tocsin.actions.model.executor import ExecutionResult, Executor
 from tocsin.actions.notifications.webhook import REQUESTED, WebhookSender
-from tocsin.domain.decision import Decision, Ruling, Verdict
+from tocsin.domain.decision import Decision
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind
 
 
-class Webhook:
+class Webhook(ExecutorBase):
     """The idempotency key is the event's id: a receiver that has seen it does nothing a second time."""
 
     name = "webhook"
-    resumable = False
 
     def __init__(self, sender: WebhookSender, *, dry_run: bool = False) -> None:
         self._sender = sender
@@ -26,26 +23,12 @@ class Webhook:
     def supports(self, action: ActionKind) -> bool:
         return action is not ActionKind.NOTIFY
 
-    def serves(self, decision: Decision) -> bool:
-        return True
-
-    def check(self, decision: Decision, view: FleetView) -> Verdict:
-        if decision.simulated:
-            return Verdict(PRE_CHECK, Ruling.DENY, "simulated decisions never leave the simulator")
-        return Verdict(PRE_CHECK, Ruling.ALLOW)
-
     def execute(self, decision: Decision) -> ExecutionResult:
         deliver = self._sender.rehearse if self._dry_run else self._sender.send
         delivery = deliver(decision, REQUESTED)
         return ExecutionResult(
             delivery.ok, delivery.detail, delivery.attempts, delivery.certain, lasting=not self._dry_run
         )
-
-    def verify(self, decision: Decision, view: FleetView) -> bool | None:
-        return seen_in(decision, view)
-
-    def inverse(self, decision: Decision) -> Decision | None:
-        return inverse_of(decision)
 
 
 def build(dependencies: Dependencies) -> Executor:

@@ -124,10 +124,9 @@ def evaluate(decision: Decision, view: FleetView, now_ms: int) -> tuple[Verdict,
     return tuple(each(decision, view, now_ms) for each in guards())
 
 
+_WORST_FIRST = (Ruling.DENY, Ruling.HOLD, Ruling.ALLOW)
+
+
 def worst(verdicts: Iterable[Verdict]) -> Ruling:
     """Deny before hold before allow."""
-    rulings = {verdict.ruling for verdict in verdicts}
-    for ruling in (Ruling.DENY, Ruling.HOLD):
-        if ruling in rulings:
-            return ruling
-    return Ruling.ALLOW
+    return min((verdict.ruling for verdict in verdicts), key=_WORST_FIRST.index, default=Ruling.ALLOW)

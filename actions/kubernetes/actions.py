@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tocsin.actions.kubernetes import patches
-from tocsin.actions.kubernetes.api import CHECKPOINT_DONE, Json, KubeError, KubeNode, Pod
-from tocsin.actions.kubernetes.cluster import TRIES, Cluster
+from tocsin.actions.kubernetes.api import CHECKPOINT_DONE, Json, KubeError, KubeNode
+from tocsin.actions.kubernetes.cluster import Cluster, again_on
 from tocsin.actions.kubernetes.drain import Drainer, DrainProgress, DrainTask, ask_for_checkpoint
 from tocsin.actions.kubernetes.patches import CordonNote, CordonState
 from tocsin.actions.kubernetes.rights import WorkloadResource, resource_of
 from tocsin.actions.model.executor import ExecutionResult
+from tocsin.actions.model.scope import pool_of
 from tocsin.config.kubernetes import KubernetesSettings, KubernetesWorkload
 from tocsin.domain.clock import SECOND, Clock, to_iso
 from tocsin.domain.decision import Decision, DefragmentParameters, ScaleParameters
@@ -76,13 +77,7 @@ class Scaler:
     def apply(self, workload: KubernetesWorkload, wish: ReplicaRequest) -> ExecutionResult:
         """Ask for the replicas, once. Raises KubeError."""
         place = resource_of(workload)
-        for left in reversed(range(TRIES)):
-            try:
-                return self._try(place, workload, wish)
-            except KubeError as error:
-                if error.status != 409 or not left:
-                    raise
-        raise AssertionError("the last try returns or raises")
+        return again_on(409, lambda: self._try(place, workload, wish))
 
     def seen(self, workload: KubernetesWorkload, wish: ReplicaRequest) -> bool | None:
         """Whether the replicas are as this decision set them; None while they are on the way, or it set none."""
@@ -183,12 +178,6 @@ def host_of(decision: Decision) -> str:
     """The node that the decision is about; empty for a pool or the fleet."""
     subject = decision.subject
     return subject.name if subject.kind is SubjectKind.HOST else subject.host
-
-
-def pool_of(decision: Decision) -> str:
-    """The pool that the decision is about."""
-    subject = decision.subject
-    return subject.name if subject.kind is SubjectKind.POOL else subject.pool
 
 
 def pods_of(decision: Decision) -> frozenset[str]:
@@ -321,7 +310,7 @@ class KubernetesActions:
             return ExecutionResult(False, f"no pod on {host} takes checkpoints on request")
         for pod in asked:
             ask_for_checkpoint(self._cluster, pod, decision.id)
-        waits = [pod.title for pod in asked if not _saved(pod, decision.id)]
+        waits = [pod.title for pod in asked if pod.annotations.get(CHECKPOINT_DONE) != decision.id]
         took = self._clock.monotonic() - state.since
         effect = {"checkpoint_seconds": took, "checkpoints_taken": float(len(asked) - len(waits))}
         if not waits:
@@ -357,7 +346,9 @@ class KubernetesActions:
             return ExecutionResult(False, f"no MIG configuration is named for {host}")
         if node.labels.get(patches.MIG_CONFIG) == config and node.labels.get(patches.MIG_STATE) == "success":
             return ExecutionResult(True, f"{host} is partitioned as {config} already", lasting=False)
-        busy = sorted(pod.title for pod in self._cluster.pods_on(host) if _holds_gpu(pod))
+        busy = sorted(
+            pod.title for pod in self._cluster.pods_on(host) if pod.gpus and not pod.finished and not pod.of_daemon
+        )
         if busy:
             return ExecutionResult(False, f"{', '.join(busy)} hold GPUs of {host}; drain it before it is repartitioned")
         self._cluster.change_node(host, lambda fresh: patches.repartition(fresh, config, decision.id))
@@ -403,11 +394,3 @@ class KubernetesActions:
         except KubeError as error:
             return f" (condition {kind} was not written: {error})"
         return ""
-
-
-def _saved(pod: Pod, key: str) -> bool:
-    return pod.annotations.get(CHECKPOINT_DONE) == key
-
-
-def _holds_gpu(pod: Pod) -> bool:
-    return bool(pod.gpus) and not pod.finished and not pod.of_daemon

@@ -102,16 +102,8 @@ CHECKPOINT_DONE = "tocsin.io/checkpoint-done"
 class _Object:
     def __init__(self, raw: Json) -> None:
         self.raw = raw
-
-    @property
-    def _metadata(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.raw.get("metadata") or {}
-        return found
-
-    @property
-    def _spec(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.raw.get("spec") or {}
-        return found
+        self._metadata: Mapping[str, Any] = raw.get("metadata") or {}
+        self._spec: Mapping[str, Any] = raw.get("spec") or {}
 
     @property
     def name(self) -> str:
@@ -249,17 +241,17 @@ def _gpus_of(container: Mapping[str, Any]) -> int:
 
 def quantity(amount: object) -> float:
     """A quantity such as ``500m`` or ``16Gi`` as a number; 0 where it is none."""
-    found = _QUANTITY.fullmatch(str(amount).strip())
-    if found is None:
-        return 0.0
-    number, suffix, exponent = found.groups()
-    return float(Decimal(number) * (_SCALES[suffix or ""] if exponent is None else Decimal(10) ** int(exponent)))
+    return float(_decimal(amount, otherwise=0))
 
 
 def whole(amount: object) -> int:
     """A quantity such as ``2``, ``3k`` or ``500m``, rounded up; 1 where it is none: something is asked for."""
+    return math.ceil(_decimal(amount, otherwise=1))
+
+
+def _decimal(amount: object, *, otherwise: int) -> Decimal:
     found = _QUANTITY.fullmatch(str(amount).strip())
     if found is None:
-        return 1
+        return Decimal(otherwise)
     number, suffix, exponent = found.groups()
-    return math.ceil(Decimal(number) * (_SCALES[suffix or ""] if exponent is None else Decimal(10) ** int(exponent)))
+    return Decimal(number) * (_SCALES[suffix or ""] if exponent is None else Decimal(10) ** int(exponent))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from tocsin.actions.kubernetes.api import MERGE, STRATEGIC, ApiClient, Json, KubeError, KubeNode, Pod
@@ -14,6 +14,7 @@ PAGE = 500
 TRIES = 5
 """Fresh reads for one change that others keep changing under it."""
 _MANAGER = "tocsin"
+T = TypeVar("T")
 
 
 class Cluster:
@@ -56,19 +57,16 @@ class Cluster:
 
         A change by somebody else in between is seen as 409, and `change` is asked again with a fresh read.
         """
-        for left in reversed(range(TRIES)):
-            node = self.node(name)
-            patch = change(node)
-            if patch is None:
-                return False
-            patch = patch | {"metadata": patch.get("metadata", {}) | {"resourceVersion": node.version}}
-            try:
-                self._write("PATCH", f"/api/v1/nodes/{_in_path(name)}", patch, MERGE)
-                return True
-            except KubeError as error:
-                if error.status != 409 or not left:
-                    raise
-        raise AssertionError("the last try returns or raises")
+        return again_on(409, lambda: self._change_node(name, change))
+
+    def _change_node(self, name: str, change: Callable[[KubeNode], Json | None]) -> bool:
+        node = self.node(name)
+        patch = change(node)
+        if patch is None:
+            return False
+        patch = patch | {"metadata": patch.get("metadata", {}) | {"resourceVersion": node.version}}
+        self._write("PATCH", f"/api/v1/nodes/{_in_path(name)}", patch, MERGE)
+        return True
 
     def set_condition(self, name: str, condition: Json) -> None:
         """Write one condition of a node; others stay."""
@@ -164,13 +162,7 @@ class Cluster:
 
     def _all(self, path: str, query: Mapping[str, str]) -> list[Json]:
         """Every item of a list, page by page; a list that grew too old on the way (410) begins anew."""
-        for left in reversed(range(TRIES)):
-            try:
-                return self._pages(path, query)
-            except KubeError as error:
-                if error.status != 410 or not left:
-                    raise
-        raise AssertionError("the last try returns or raises")
+        return again_on(410, lambda: self._pages(path, query))
 
     def _pages(self, path: str, query: Mapping[str, str]) -> list[Json]:
         items: list[Json] = []
@@ -183,6 +175,17 @@ class Cluster:
                 return items
             asked = {key: value for key, value in query.items() if key != "resourceVersion"}
             asked |= {"limit": str(PAGE), "continue": token}
+
+
+def again_on(status: int, work: Callable[[], T]) -> T:
+    """What `work` returns; it is done again while the server answers `status`, `TRIES` times in all."""
+    for _ in range(TRIES - 1):
+        try:
+            return work()
+        except KubeError as error:
+            if error.status != status:
+                raise
+    return work()
 
 
 def _in_path(name: str) -> str:

@@ -290,7 +290,12 @@ class Drainer:
         self._evictor.ask(pods, state, task.mark.key, now)
         if self._cluster.dry_run:
             return ExecutionResult(True, _rehearsed(pods, found, state), lasting=False)
-        effect = _effect(state, now)
+        effect = {
+            "drain_seconds": now - state.since,
+            "pods_evicted": float(len(state.evicted)),
+            "evictions_blocked": float(state.times_blocked),
+            "checkpoints_taken": float(len(state.checkpoints)),
+        }
         if not pods:
             return _ended(task.node, found, state, effect)
         if stuck(pods, state):
@@ -317,15 +322,6 @@ def _forget(node: KubeNode, key: str) -> Json | None:
     return {"metadata": {"annotations": {note: None}}} if note in node.annotations else None
 
 
-def _effect(state: DrainProgress, now: float) -> dict[str, float]:
-    return {
-        "drain_seconds": now - state.since,
-        "pods_evicted": float(len(state.evicted)),
-        "evictions_blocked": float(state.times_blocked),
-        "checkpoints_taken": float(len(state.checkpoints)),
-    }
-
-
 def _ended(node: str, found: SortedPods, state: DrainProgress, effect: Mapping[str, float]) -> ExecutionResult:
     left = "; ".join(f"left {title} ({why})" for title, why in found.stay.items())
     if found.stranded_gpus:
@@ -346,8 +342,3 @@ def _rehearsed(pods: Sequence[Pod], found: SortedPods, state: DrainProgress) -> 
     return "dry run: " + "; ".join(
         f"{verb} {', '.join(names)}" if names else f"{verb} nothing" for verb, names in parts
     )
-
-
-def _why(pod: Pod, state: DrainProgress) -> str:
-    wait = state.waits.get(pod.uid)
-    return wait.why if wait else ""

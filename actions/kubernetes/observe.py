@@ -23,6 +23,7 @@ from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.domain.clock import SECOND, from_iso
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind
+from tocsin.domain.grouping import grouped
 
 OWN_LABEL = "tocsin.io/job"
 """Label with which a site names its jobs itself; it goes before all others."""
@@ -233,17 +234,13 @@ _ON_NODES = frozenset(
 
 def node_states(cluster: Cluster) -> Mapping[str, NodeState]:
     """Every node by name, with the pods that hold its GPUs; two lists in all. Raises KubeError."""
-    placed: dict[str, list[Pod]] = {}
-    for pod in cluster.placed_pods():
-        placed.setdefault(pod.node, []).append(pod)
-    return {node.name: _state(node, placed.get(node.name, [])) for node in cluster.nodes()}
+    placed = grouped((pod.node, pod) for pod in cluster.placed_pods())
+    return {node.name: _state(node, placed.get(node.name, ())) for node in cluster.nodes()}
 
 
 def _state(node: KubeNode, pods: Sequence[Pod]) -> NodeState:
     ours = patches.is_ours(node)
-    jobs: dict[str, str] = {}
-    for pod in pods:
-        jobs.update(known_as(pod))
+    jobs = {key: job for pod in pods for key, job in known_as(pod).items()}
     holding = [pod for pod in pods if pod.gpus]
     return NodeState(
         node.name,

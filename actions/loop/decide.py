@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tocsin.actions.guards.limits import shortfall
@@ -27,6 +27,7 @@ from tocsin.domain.decision import (
     ScaleOutParameters,
 )
 from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity, Subject, SubjectKind
+from tocsin.domain.grouping import grouped
 from tocsin.domain.notice import deadline_in
 from tocsin.domain.prediction import Prediction, PredictionStatus
 
@@ -65,7 +66,11 @@ def decide(
     one: however many members it has. A subject gets one disruptive decision at most, that of the gravest incident. The
     same state gives the same keys, also after a restart.
     """
-    expected = _by_subject(predictions)
+    expected = grouped(
+        (base_key(prediction.subject), prediction)
+        for prediction in predictions
+        if prediction.status is PredictionStatus.CROSSING and prediction.eta_ms is not None
+    )
     wanted: list[Decision] = []
     for incident in sorted(incidents, key=_urgency):
         choice = choose(incident, view, can)
@@ -284,15 +289,7 @@ def _work_on(root: Finding, view: FleetView) -> tuple[tuple[str, ...], tuple[str
     return tuple(sorted(pods)), tuple(sorted(jobs))
 
 
-def _by_subject(predictions: Iterable[Prediction]) -> dict[str, list[Prediction]]:
-    found: dict[str, list[Prediction]] = {}
-    for prediction in predictions:
-        if prediction.status is PredictionStatus.CROSSING and prediction.eta_ms is not None:
-            found.setdefault(base_key(prediction.subject), []).append(prediction)
-    return found
-
-
-def _matching(root: Finding, expected: dict[str, list[Prediction]]) -> Prediction | None:
+def _matching(root: Finding, expected: Mapping[str, Sequence[Prediction]]) -> Prediction | None:
     """The newest prediction about the finding's own metric, else about its subject where it names no metric."""
     same = [p for p in expected.get(base_key(root.subject), ()) if not root.metric or p.metric == root.metric]
     return max(same, key=lambda p: (p.at_ms, p.id), default=None)

@@ -99,26 +99,10 @@ def load_decision(payload: dict[str, Any]) -> Decision:
     return _DECISION.validate_python(content)
 
 
-def dump_verdicts(verdicts: tuple[Verdict, ...]) -> list[dict[str, Any]]:
-    """`verdicts` as a JSON array."""
-    dumped: list[dict[str, Any]] = _VERDICTS.dump_python(verdicts, mode="json")
-    return dumped
-
-
-def load_verdicts(payload: object) -> tuple[Verdict, ...]:
-    """The verdicts of a JSON array."""
-    return _VERDICTS.validate_python(payload)
-
-
 def dump_outcome(outcome: Outcome) -> dict[str, Any]:
     """`outcome` as a JSON object."""
     dumped: dict[str, Any] = _OUTCOME.dump_python(outcome, mode="json")
     return dumped
-
-
-def load_outcome(payload: object) -> Outcome:
-    """The outcome of a JSON object."""
-    return _OUTCOME.validate_python(payload)
 
 
 KEEP_FINAL = 2_000
@@ -223,7 +207,7 @@ class Ledger:
         record = self._record(payload)
         if record is None:
             return
-        record.verdicts = load_verdicts(payload["verdicts"])
+        record.verdicts = _VERDICTS.validate_python(payload["verdicts"])
         record.overall, record.updated_ms = Ruling(payload["overall"]), entry.at_ms
         if payload.get("cause"):
             self.causes[payload["cause"]] = entry.at_ms
@@ -293,7 +277,7 @@ class Ledger:
 
     def _outcome(self, entry: Entry, payload: dict[str, Any]) -> None:
         record = self._record(payload)
-        outcome = load_outcome(payload["outcome"])
+        outcome = _OUTCOME.validate_python(payload["outcome"])
         # Before the entry is looked up: an effect may outlive the listing of its decision.
         if not payload["in_effect"]:
             self._effects.pop(payload["key"], None)
@@ -341,7 +325,7 @@ class Ledger:
             return
         self._started[payload["key"]] = entry.at_ms
         if record is not None:
-            self._conclude(record, load_outcome(payload["outcome"]), entry, payload)
+            self._conclude(record, _OUTCOME.validate_python(payload["outcome"]), entry, payload)
 
     def _pause(self, entry: Entry, payload: dict[str, Any]) -> None:
         self._paused = Note(entry.actor, entry.at_ms, payload.get("reason", ""))
@@ -439,7 +423,8 @@ class DecisionLog:
         self.note(EntryKind.DECISION, dump_decision(decision), simulated=decision.simulated)
 
     def verdicts_given(self, record: LedgerEntry, verdicts: tuple[Verdict, ...], overall: str, **more: Any) -> None:
-        self.about(EntryKind.VERDICT, record.decision, overall=overall, verdicts=dump_verdicts(verdicts), **more)
+        dumped = _VERDICTS.dump_python(verdicts, mode="json")
+        self.about(EntryKind.VERDICT, record.decision, overall=overall, verdicts=dumped, **more)
 
     def closed(self, record: LedgerEntry, state: DecisionState, reason: str, renew: bool) -> None:
         """A decision ended without having run."""

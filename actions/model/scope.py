@@ -9,6 +9,7 @@ from tocsin.actions.model.catalogue import ACTIONS, Scope, is_disruptive
 from tocsin.actions.model.view import FleetView, GpuView
 from tocsin.domain.decision import Decision, ScaleInParameters, ScaleParameters, ThrottleKind
 from tocsin.domain.finding import ActionKind, Subject, SubjectKind
+from tocsin.domain.grouping import grouped
 
 
 def gpus_of(subject: Subject, view: FleetView) -> tuple[GpuView, ...]:
@@ -69,11 +70,8 @@ def named_host(decision: Decision) -> str:
 
 
 def _largest_host(members: Iterable[GpuView], view: FleetView) -> tuple[GpuView, ...]:
-    hosts: dict[str, list[GpuView]] = {}
-    for member in members:
-        if member.gpu.uuid not in view.flagged:
-            hosts.setdefault(member.gpu.host, []).append(member)
-    return tuple(max(hosts.items(), key=lambda item: (len(item[1]), item[0]))[1]) if hosts else ()
+    hosts = grouped((member.gpu.host, member) for member in members if member.gpu.uuid not in view.flagged)
+    return max(hosts.items(), key=lambda item: (len(item[1]), item[0]))[1] if hosts else ()
 
 
 def base_key(subject: Subject) -> str:

@@ -11,6 +11,7 @@ from tocsin.actions.model.policy import Policy
 from tocsin.actions.planning.facts import NodeState
 from tocsin.actions.planning.foresight import Foresight
 from tocsin.domain.finding import Finding, Incident
+from tocsin.domain.grouping import grouped
 from tocsin.domain.pool import PoolState
 from tocsin.domain.reading import MAX_FUTURE_MS, Gpu
 
@@ -79,17 +80,17 @@ class FleetView:
     @cached_property
     def by_host(self) -> Mapping[str, tuple[GpuView, ...]]:
         """Whole GPUs by host."""
-        return _group(self.physical.values(), "host")
+        return grouped((view.gpu.host, view) for view in self.physical.values())
 
     @cached_property
     def parts_by_host(self) -> Mapping[str, tuple[GpuView, ...]]:
         """Whole GPUs and MIG instances by host."""
-        return _group(self.gpus.values(), "host")
+        return grouped((view.gpu.host, view) for view in self.gpus.values())
 
     @cached_property
     def by_pool(self) -> Mapping[str, tuple[GpuView, ...]]:
         """Whole GPUs by pool."""
-        return _group(self.physical.values(), "pool")
+        return grouped((view.gpu.pool, view) for view in self.physical.values())
 
     @cached_property
     def flagged(self) -> frozenset[str]:
@@ -110,13 +111,6 @@ class FleetView:
         """The physical GPU that `uuid` is, or is a part of; None where it is unknown."""
         view = self.gpus.get(uuid)
         return view if view is None or uuid in self.physical else self.gpus[view.gpu.parent]
-
-
-def _group(views: Iterable[GpuView], attribute: str) -> dict[str, tuple[GpuView, ...]]:
-    groups: dict[str, list[GpuView]] = {}
-    for view in views:
-        groups.setdefault(getattr(view.gpu, attribute), []).append(view)
-    return {name: tuple(members) for name, members in groups.items()}
 
 
 class Confirmations:

@@ -141,8 +141,7 @@ class OrderQueue:
         if order.action is ActionKind.THROTTLE:
             limit = order.issued_ms + self._hold_ms
             return now_ms < (limit if standing.taken else order.expires_ms)
-        done = standing.state is OrderState.APPLIED
-        return not done and now_ms < order.expires_ms
+        return standing.state is not OrderState.APPLIED and now_ms < order.expires_ms
 
     def _handed_out(self, standing: QueuedOrder) -> Order:
         order = standing.order

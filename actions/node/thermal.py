@@ -60,16 +60,17 @@ class ThermalController:
     twice at most before it ends.
 
     `cap_mw` is a limit that another order holds meanwhile, None where there is none: steps are taken from it where it
-    is the lower, and what the GPU does under it proves nothing about a higher one.
+    is the lower, and what the GPU does under it proves nothing about a higher one. It asks for no limit below
+    `floor_mw` or above `ceiling_mw`.
     """
 
     def __init__(self, found: PowerLimits, settings: ThermalSettings) -> None:
         self._settings = settings
-        self._ceiling = found.current_mw
+        self.ceiling_mw = found.current_mw
         floor = max(found.min_mw, round(settings.floor_share * found.default_mw))
-        self._floor = min(floor, self._ceiling)
+        self.floor_mw = min(floor, self.ceiling_mw)
         self._step = max(1, round(settings.step_share * found.default_mw))
-        self.limit_mw = self._ceiling
+        self.limit_mw = self.ceiling_mw
         self.cap_mw: int | None = None
         self._hot = self._drawn_mw = 0
         self._stepped_s: float | None = None
@@ -78,20 +79,10 @@ class ThermalController:
         self._latched = False
 
     @property
-    def floor_mw(self) -> int:
-        """The lowest limit that it asks for."""
-        return self._floor
-
-    @property
-    def ceiling_mw(self) -> int:
-        """The limit that was found: none is ever above it."""
-        return self._ceiling
-
-    @property
     def phase(self) -> ThermalPhase:
-        if self.limit_mw == self._floor and self._hot >= self._settings.engage_samples:
+        if self.limit_mw == self.floor_mw and self._hot >= self._settings.engage_samples:
             return ThermalPhase.EXHAUSTED
-        return ThermalPhase.ENGAGED if self.limit_mw < self._ceiling else ThermalPhase.ARMED
+        return ThermalPhase.ENGAGED if self.limit_mw < self.ceiling_mw else ThermalPhase.ARMED
 
     def sample(self, now_s: float, heat: Heat) -> int:
         """The limit in milliwatts that ought to hold after a look at `now_s`, seconds on a scale that never steps back.
@@ -134,18 +125,18 @@ class ThermalController:
     def _lower(self, now_s: float) -> None:
         # A limit above what is drawn cools nothing: the step is taken from the draw.
         base = min(self._in_force, self._drawn_mw or self._in_force)
-        lower = max(self._floor, base - self._step)
+        lower = max(self.floor_mw, base - self._step)
         if lower < self.limit_mw:
             self.limit_mw, self._stepped_s = lower, now_s
             self._latched = self._risen
 
     def _may_rise(self, now_s: float) -> bool:
         since, seconds = self._cool_since_s, self._settings.release_seconds
-        if self._latched or self.limit_mw >= self._ceiling or since is None:
+        if self._latched or self.limit_mw >= self.ceiling_mw or since is None:
             return False
         return now_s - since >= seconds and self._rested(now_s, seconds)
 
     def _raise(self, now_s: float) -> None:
-        self.limit_mw = min(self._ceiling, self.limit_mw + self._step)
+        self.limit_mw = min(self.ceiling_mw, self.limit_mw + self._step)
         self._stepped_s = self._cool_since_s = now_s
         self._risen = True

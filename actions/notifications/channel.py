@@ -18,6 +18,7 @@ from tocsin.config.notify import ChannelSettings
 from tocsin.domain.clock import Clock, SystemClock, to_iso
 from tocsin.domain.decision import Decision, NotifyParameters
 from tocsin.domain.finding import ActionKind, Severity
+from tocsin.domain.grouping import grouped
 from tocsin.plugins import Kind, load
 
 MOST_RULES = 10
@@ -263,9 +264,7 @@ def _several(message: Message, language: str) -> tuple[str, str, tuple[tuple[str
     count = words["ended" if message.resolved else "more"].format(len(message.decisions))
     severities = Counter(decision.severity for decision in message.decisions)
     split = ", ".join(f"{severities[one]} {words[one]}" for one in reversed(Severity) if severities[one])
-    rules: dict[str, list[str]] = {}
-    for decision in message.decisions:
-        rules.setdefault(decision.rule, []).append(named(decision.subject))
+    rules = grouped((decision.rule, named(decision.subject)) for decision in message.decisions)
     lines = [
         f"{clip(clean(rule), 100)}: {len(subjects)} ({_listed(subjects, MOST_SUBJECTS, language)})"
         for rule, subjects in list(rules.items())[:MOST_RULES]

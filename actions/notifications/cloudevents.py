@@ -12,6 +12,7 @@ from tocsin.actions.notifications.channel import Message
 from tocsin.actions.notifications.delivery import SIGNATURE_HEADER, HttpChannel, HttpRequest, sign, to_json
 from tocsin.actions.notifications.webhook import CLOUDEVENTS_TYPE, NOTIFIED, cloud_event
 from tocsin.domain.clock import to_iso
+from tocsin.domain.decision import Decision
 
 SUMMARISED = "io.tocsin.notification.summary"
 """Event type: several notifications, told together."""
@@ -47,7 +48,7 @@ def event(message: Message) -> dict[str, Any]:
             "subject": "fleet:fleet",
             "time": to_iso(message.at_ms),
             "simulated": message.simulated,
-            "data": {"count": len(message.decisions), "notifications": [_short(message, i) for i in _indices(message)]},
+            "data": {"count": len(message.decisions), "notifications": [_short(one) for one in message.decisions]},
         }
     if message.resolved:
         made |= {"id": f"{message.key}|resolved", "type": RESOLVED, "time": to_iso(message.at_ms)}
@@ -55,12 +56,7 @@ def event(message: Message) -> dict[str, Any]:
     return made
 
 
-def _indices(message: Message) -> range:
-    return range(len(message.decisions))
-
-
-def _short(message: Message, index: int) -> dict[str, str]:
-    decision = message.decisions[index]
+def _short(decision: Decision) -> dict[str, str]:
     return {
         "id": decision.id,
         "rule": decision.rule,

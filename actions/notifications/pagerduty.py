@@ -31,7 +31,11 @@ class PagerDuty(HttpChannel):
             "dedup_key": f"tocsin-{message.id}",
         }
         if not message.resolved:
-            event |= {"payload": self._payload(message), "client": "Tocsin", "links": self._links(message)}
+            event |= {
+                "payload": self._payload(message),
+                "client": "Tocsin",
+                "links": [{"href": url, "text": label} for label, url in self.text(message).links],
+            }
             if self.links.console:
                 event["client_url"] = self.links.console
         return HttpRequest(to_json(event))
@@ -49,6 +53,3 @@ class PagerDuty(HttpChannel):
             "custom_details": dict(text.facts) | {"sentence": text.body},
         }
         return payload if message.summary else payload | {"group": clip(clean(subject.pool), 255) or "fleet"}
-
-    def _links(self, message: Message) -> list[dict[str, str]]:
-        return [{"href": url, "text": label} for label, url in self.text(message).links]

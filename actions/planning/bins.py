@@ -17,6 +17,7 @@ from tocsin.actions.planning.state import SHARE_EPSILON, TEMPLATES, FleetNode, F
 from tocsin.actions.planning.units import PlanLimits, Unit
 from tocsin.domain.fragmentation import (
     SEVEN_SLICE,
+    FreeNode,
     MigTemplate,
     Placement,
     TaskClass,
@@ -27,7 +28,6 @@ from tocsin.domain.fragmentation import (
     mig_fragmentation,
     mig_ideal,
 )
-from tocsin.domain.fragmentation import FleetNode as FreeNode
 
 NODE_GPUS = 8
 """GPUs of the job that takes a whole node of the usual size."""
@@ -70,10 +70,7 @@ def fleet_figures(state: FleetState) -> dict[str, float]:
 
 def mig_figures(state: FleetState) -> dict[str, float]:
     """Free GPUs in slices, what of them is fragmented, the index of the fleet, and instances that can be created."""
-    counts: Counter[tuple[str, tuple[Placement, ...]]] = Counter()
-    for slot in state.gpus.values():
-        if slot.mode is GpuMode.MIG and slot.healthy and state.nodes[slot.host].schedulable:
-            counts[slot.template, state.layout(slot.uuid)] += 1
+    counts = Counter((slot.template, state.layout(slot.uuid)) for slot in state.gpus.values() if _usable(state, slot))
     free = fragmented = index = 0.0
     creatable: dict[str, float] = {}
     for (name, layout), count in sorted(counts.items()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -154,9 +154,7 @@ def _works(newest: Mapping[str, Reading], slots: Mapping[str, Slot], known: Know
                     held[name, gpu.host].append((GpuHold(gpu.parent, 1.0, placement[1]), placement[0]))
             elif uuid in slots and slots[uuid].mode is not GpuMode.MIG:
                 held[name, gpu.host].append((GpuHold(uuid, 1.0 / len(names)), ""))
-    hosts: dict[str, int] = defaultdict(int)
-    for name, _ in held:
-        hosts[name] += 1
+    hosts = Counter(name for name, _ in held)
     return [
         work
         for (name, host), found in sorted(held.items())
@@ -183,8 +181,10 @@ def _pieces(
         suffix += f"#{number}" if len(parts) > 1 else ""
         gpus = 1.0 if profile else sum(hold.share for hold in holds)
         model = slots[holds[0].gpu].model
-        told = _told(Workload(name + suffix, gpus, holds, profile, gang, model=model), known.facts.get(name), known)
-        pieces.append(replace(told, stays=GUESSED) if profile and _is_guessed(holds[0], known) else told)
+        work = _with_facts(
+            Workload(name + suffix, gpus, holds, profile, gang, model=model), known.facts.get(name), known
+        )
+        pieces.append(replace(work, stays=GUESSED) if profile and _is_guessed(holds[0], known) else work)
     return pieces
 
 
@@ -213,7 +213,7 @@ def _nobodys(name: str, hold: GpuHold, slot: Slot, profile: str = "") -> Workloa
     return replace(work, movable=False, stays=UNSEEN)
 
 
-def _told(work: Workload, facts: WorkloadFacts | None, known: Knowledge) -> Workload:
+def _with_facts(work: Workload, facts: WorkloadFacts | None, known: Knowledge) -> Workload:
     if facts is None:
         lone = work.id.startswith("process/")
         return replace(work, restart_s=known.restart_s, movable=not lone, stays=UNMANAGED if lone else "")
@@ -241,7 +241,7 @@ def _nodes(
     nodes: dict[str, FleetNode] = {}
     for one in kept.values():
         gpu = one.gpu
-        told, room = known.nodes.get(gpu.host), known.rooms.get(gpu.host)
+        manager, room = known.nodes.get(gpu.host), known.rooms.get(gpu.host)
         nodes[gpu.host] = FleetNode(
             gpu.host,
             gpu.pool,
@@ -249,7 +249,7 @@ def _nodes(
             known.islands.get(gpu.host, ""),
             None if room is None else room.cpus,
             None if room is None else room.memory_bytes,
-            schedulable=told is None or (told.schedulable and told.ready),
+            schedulable=manager is None or (manager.schedulable and manager.ready),
             risk=risk.get(gpu.host, 0.0),
         )
     return nodes
@@ -280,21 +280,19 @@ def host_risk(
 
 
 def _pools(
-    told: Iterable[PoolState],
+    states: Iterable[PoolState],
     nodes: Mapping[str, FleetNode],
     slots: Mapping[str, Slot],
     works: Mapping[str, Workload],
     known: Knowledge,
 ) -> dict[str, Pool]:
     held: dict[str, float] = defaultdict(float)
-    size: dict[str, int] = defaultdict(int)
-    for slot in slots.values():
-        size[nodes[slot.host].pool] += 1
+    size = Counter(nodes[slot.host].pool for slot in slots.values())
     for work in works.values():
         for hold in work.holds:
             slot = slots[hold.gpu]
             held[nodes[slot.host].pool] += share_of(slot, work, hold)
-    waiting = {one.name: one.pending_gpus for one in told}
+    waiting = {one.name: one.pending_gpus for one in states}
     return {
         name: replace(pool, waiting_gpus=waiting.get(name), utilisation=held[name] / size[name])
         for name, pool in known.pools.items()

@@ -5,8 +5,9 @@ The greedy descent repeats the single move that lowers F most until none does, w
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tocsin.actions.planning import rehearsal
@@ -16,6 +17,7 @@ from tocsin.actions.planning.defragment import WHOLE_MODES, defragment, figures,
 from tocsin.actions.planning.plan import Plan
 from tocsin.actions.planning.state import TEMPLATES, FleetState, GpuMode
 from tocsin.actions.planning.units import PlanLimits, units_of
+from tocsin.domain.grouping import grouped
 from tocsin.domain.progress import track
 
 MOST_STATES = 60_000
@@ -40,7 +42,7 @@ def least_cost(packing: Bins, most_f: float, most_states: int = MOST_STATES) -> 
     return min((cost for f, cost in fronts if f <= most_f + 1e-6), default=math.inf)
 
 
-def _islands(packing: Bins) -> list[list[int]]:
+def _islands(packing: Bins) -> list[tuple[int, ...]]:
     """Bins grouped so that no unit can go from one group to another."""
     leader = list(range(len(packing.bins)))
 
@@ -56,13 +58,10 @@ def _islands(packing: Bins) -> list[list[int]]:
         for kind, number in first.items():
             if packing.fits(cls, kind):
                 leader[find(number)] = find(home)
-    groups: dict[int, list[int]] = {}
-    for number in range(len(packing.bins)):
-        groups.setdefault(find(number), []).append(number)
-    return list(groups.values())
+    return list(grouped((find(number), number) for number in range(len(packing.bins))).values())
 
 
-def _front(packing: Bins, bins: list[int], most_states: int) -> Front | None:
+def _front(packing: Bins, bins: Sequence[int], most_states: int) -> Front | None:
     """Units are lifted and put back one by one; of all ways to one state of the bins the cheapest counts."""
     units = [unit for unit, (home, _) in enumerate(packing.homes) if home in bins]
     states = [packing.bins[number].state for number in bins]
@@ -81,7 +80,7 @@ def _front(packing: Bins, bins: list[int], most_states: int) -> Front | None:
 
 
 def _placed(
-    packing: Bins, bins: list[int], unit: int, costs: dict[tuple[Hashable, ...], float], most_states: int
+    packing: Bins, bins: Sequence[int], unit: int, costs: dict[tuple[Hashable, ...], float], most_states: int
 ) -> dict[tuple[Hashable, ...], float] | None:
     """The states after one more unit; None for more than `most_states`."""
     cls, home, price = packing.classes[unit], packing.homes[unit], packing.units[unit].price.gpu_hours
@@ -216,10 +215,7 @@ def compare(
 ) -> Iterator[ComparisonRow]:
     """One row for each made-up fleet; `kinds` are ``defragment`` and ``mig``, `clock` counts seconds."""
     limits = replace(limits or PlanLimits(), most_moves=UNBOUNDED)
-    seeds = list(seeds)
-    sizes = list(sizes)
-    fleets = [(kind, gpus, seed) for kind in kinds for gpus in sizes for seed in seeds]
-    for kind, gpus, seed in track(fleets, "made-up fleets"):
+    for kind, gpus, seed in track(list(itertools.product(kinds, sizes, seeds)), "made-up fleets"):
         yield _row(kind, gpus, seed, clock, limits)
 
 
@@ -233,6 +229,7 @@ def _row(kind: str, gpus: int, seed: int, clock: Callable[[], float], limits: Pl
     at_once = planner(state, replace(limits, pack_to=greedy_f, at_once=True))
     free = planner(state, limits)
     before = free.before["fragmented_gpus"]
+    packing = _packing(kind, state, limits)
     return ComparisonRow(
         kind,
         gpus,
@@ -249,7 +246,7 @@ def _row(kind: str, gpus: int, seed: int, clock: Callable[[], float], limits: Pl
         (before - greedy_f) * limits.horizon_h - greedy_cost,
         free.gain_gpu_hours - free.cost_gpu_hours,
         seconds,
-        least_cost(_packing(kind, state, limits), greedy_f - _outside(kind, state, limits)),
+        least_cost(packing, greedy_f - outside(figures(kind, state), packing)),
     )
 
 
@@ -257,7 +254,3 @@ def _packing(kind: str, state: FleetState, limits: PlanLimits) -> Bins:
     fleet = kind == "defragment"
     units, _ = units_of(state, WHOLE_MODES if fleet else (GpuMode.MIG,), limits)
     return FleetBins(state, units, limits) if fleet else MigBins(state, units, limits)
-
-
-def _outside(kind: str, state: FleetState, limits: PlanLimits) -> float:
-    return outside(figures(kind, state), _packing(kind, state, limits))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from tocsin.actions.planning.state import TEMPLATES
 from tocsin.domain import mig_layout
 from tocsin.domain.fragmentation import FOUR_SLICE, Placement, free_slices
+from tocsin.domain.grouping import grouped
 from tocsin.domain.mig_layout import CAPACITY, INSTANCES, deduced
 from tocsin.domain.reading import MIG_START, Reading
 
@@ -52,10 +53,7 @@ def layouts_of(readings: Iterable[Reading]) -> dict[str, MigLayout]:
     fits. Compute instances that share one GPU instance cannot be planned for.
     """
     newest = {one.gpu.uuid: one for one in readings}
-    parts: dict[str, list[Reading]] = defaultdict(list)
-    for one in newest.values():
-        if one.gpu.is_mig:
-            parts[one.gpu.parent].append(one)
+    parts = grouped((one.gpu.parent, one) for one in newest.values() if one.gpu.is_mig)
     return {
         uuid: _layout(one, parts.get(uuid, ()))
         for uuid, one in newest.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -18,10 +19,11 @@ from tocsin.actions.planning.state import (
     GpuMode,
     Slot,
     Workload,
+    share_of,
 )
-from tocsin.actions.planning.units import HOUR_S, PlanLimits, pinned, price
-from tocsin.domain.fragmentation import FleetNode as FreeNode
-from tocsin.domain.fragmentation import expected_unusable, free_slices
+from tocsin.actions.planning.units import HOUR_S, PlanLimits, budgets_of, pinned, price
+from tocsin.domain.fragmentation import FreeNode, expected_unusable, fits_together
+from tocsin.domain.grouping import grouped
 from tocsin.domain.words import counted
 
 LOSS_S = 3600.0
@@ -92,9 +94,7 @@ def _instance(state: FleetState, work: Workload, able: Sequence[Slot]) -> tuple[
         layout = state.layout(slot.uuid)
         for start in profile.starts if profile else ():
             after = (*layout, (work.profile, start))
-            try:
-                free_slices(after, template)
-            except ValueError:
+            if not fits_together(after, template):
                 continue
             change = mig_unusable(after, state.demand, template) - mig_unusable(layout, state.demand, template)
             if best is None or (change, slot.uuid, -start) < (best[0], best[1], -best[2]):
@@ -105,7 +105,7 @@ def _instance(state: FleetState, work: Workload, able: Sequence[Slot]) -> tuple[
 def _terms(
     state: FleetState, work: Workload, node: FleetNode, holds: tuple[GpuHold, ...], limits: PlanLimits, weights: Weights
 ) -> dict[str, float]:
-    held = math.fsum(state.share_of(work, hold) for hold in holds)
+    held = math.fsum(share_of(state.gpus[hold.gpu], work, hold) for hold in holds)
     lost_s = work.checkpoint_every_s / 2 if work.checkpoint_every_s else LOSS_S
     slots = state.by_host[node.host]
     load = math.fsum(state.taken.get(slot.uuid, 0.0) for slot in slots) / len(slots)
@@ -146,10 +146,7 @@ def _fetch_s(state: FleetState, work: Workload, node: FleetNode, weights: Weight
 
 def place(state: FleetState, limits: PlanLimits, weights: Weights | None = None) -> Plan:
     """A place for all work that waits: the highest priority first, then the largest; a gang whole or not at all."""
-    waiting: dict[str, list[Workload]] = {}
-    for work in state.works.values():
-        if not work.holds:
-            waiting.setdefault(work.unit, []).append(work)
+    waiting = grouped((work.unit, work) for work in state.works.values() if not work.holds)
     steps: list[Step] = []
     refused: list[Refusal] = []
     now = state
@@ -192,7 +189,7 @@ def _together(
     if len(works) == 1:
         found = candidates(state, works[0], limits, weights)
         return [(works[0], found[0])] if found else None
-    for narrow in (_fabric, _rack, _anywhere):
+    for narrow in (_fabric, lambda node: node.rack or node.host, lambda _: ""):
         best = _in_one(state, works, narrow, limits, weights)
         if best is not None:
             return best
@@ -201,14 +198,6 @@ def _together(
 
 def _fabric(node: FleetNode) -> str:
     return node.fabric
-
-
-def _rack(node: FleetNode) -> str:
-    return node.rack or node.host
-
-
-def _anywhere(_: FleetNode) -> str:
-    return ""
 
 
 def _in_one(
@@ -291,46 +280,40 @@ def evacuate(state: FleetState, host: str, limits: PlanLimits) -> tuple[tuple[St
     """
     steps: list[Step] = []
     refused = [Refusal(name, reason) for name, reason in sorted(state.staying(host).items())]
-    left = {name: budget.allowed for name, budget in state.budgets.items()}
+    left = Counter({name: budget.allowed for name, budget in state.budgets.items()})
     now = state
     for name, works in _leaving(state, host).items():
-        reason = _must_stay(state, works, host, limits, left)
+        reason = _must_stay(state, works, limits, left)
         found = None if reason else _elsewhere(now, works, host, limits)
         if found is None:
             refused.append(Refusal(name, reason or _why_not(now, works[0], limits)))
             continue
-        for work in works:
-            for budget in work.budgets:
-                left[budget] -= 1
+        left.subtract(budgets_of(works))
         now = now.with_works([replace(work, holds=one.holds) for work, one in found])
         steps += _moving(state, name, works, found, host, limits)
     return tuple(steps), tuple(refused)
 
 
-def _leaving(state: FleetState, host: str) -> dict[str, list[Workload]]:
-    found: dict[str, list[Workload]] = {}
+def _leaving(state: FleetState, host: str) -> dict[str, Sequence[Workload]]:
+    found: dict[str, Sequence[Workload]] = {}
     for work in sorted(state.on_host.get(host, ()), key=lambda one: (-one.priority, -one.gpus, one.id)):
         if work.movable and not work.stays:
-            found.setdefault(work.unit, list(state.gangs.get(work.gang, (work,))))
+            found.setdefault(work.unit, state.gangs.get(work.gang, (work,)))
     return found
 
 
-def _must_stay(state: FleetState, works: list[Workload], host: str, limits: PlanLimits, left: Mapping[str, int]) -> str:
+def _must_stay(state: FleetState, works: Sequence[Workload], limits: PlanLimits, left: Mapping[str, int]) -> str:
     for work in works:
         alone = replace(work, gang="", lost_s=work.lost_s or 0.0)
         open_state = state.with_nodes([replace(state.nodes[state.host_of(work)], schedulable=True)])
         reason = pinned(open_state.with_works([alone]), [alone], replace(limits, patience_s=-1.0))
         if reason:
             return reason
-    needed: dict[str, int] = {}
-    for work in works:
-        for name in work.budgets:
-            needed[name] = needed.get(name, 0) + 1
-    short = [name for name, count in needed.items() if left[name] < count]
+    short = [name for name, count in budgets_of(works).items() if left[name] < count]
     return f"disruption budget {short[0]} has nothing left" if short else ""
 
 
-def _elsewhere(state: FleetState, works: list[Workload], host: str, limits: PlanLimits) -> Found | None:
+def _elsewhere(state: FleetState, works: Sequence[Workload], host: str, limits: PlanLimits) -> Found | None:
     """Places for the works of a unit that cannot restart where they are; the others restart in place."""
     staying = [work for work in works if _can_restart(state, work, host, limits)]
     leaving = [replace(work, holds=()) for work in works if work not in staying]
@@ -355,7 +338,7 @@ def _can_restart(state: FleetState, work: Workload, host: str, limits: PlanLimit
 
 
 def _moving(
-    state: FleetState, name: str, works: list[Workload], found: Found, host: str, limits: PlanLimits
+    state: FleetState, name: str, works: Sequence[Workload], found: Found, host: str, limits: PlanLimits
 ) -> list[Step]:
     held = math.fsum(state.held_gpus(work) for work in works)
     asked = [work for work in works if work.checkpoint_s is not None and work.lost_s]

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 
 from tocsin.actions.planning.plan import RULES, Intent, Plan, Refusal, Step, StepKind, subject_of_gpu
 from tocsin.actions.planning.simulation import Simulation
-from tocsin.actions.planning.state import FleetState, Slot, Workload
+from tocsin.actions.planning.state import FleetState, Slot
 from tocsin.domain.decision import ThrottleParameters
 from tocsin.domain.finding import ActionKind, Subject
+from tocsin.domain.grouping import grouped
 from tocsin.domain.words import counted
 
 GRAIN_W = 10
@@ -126,11 +127,8 @@ def _groups(state: FleetState, slots: Iterable[Slot]) -> list[_PowerGroup]:
             uuid = leader[uuid]
         return uuid
 
-    units: dict[str, list[Workload]] = {}
-    for work in state.works.values():
-        units.setdefault(work.unit, []).append(work)
     weights: dict[str, float] = {}
-    for works in units.values():
+    for works in grouped((work.unit, work) for work in state.works.values()).values():
         held = [hold.gpu for work in works for hold in work.holds if hold.gpu in leader]
         for uuid in held:
             leader[find(uuid)] = find(held[0])

@@ -19,6 +19,7 @@ from tocsin.actions.planning.state import (
     Workload,
 )
 from tocsin.domain.fragmentation import Placement, TaskClass, mig_capacity
+from tocsin.domain.grouping import grouped
 
 GPUS_PER_NODE = 8
 NODES_PER_RACK = 4
@@ -128,15 +129,13 @@ class _Churn:
         self._free = dict.fromkeys(state.gpus, 1.0)
         self._cpus = dict.fromkeys(state.nodes, NODE_CPUS)
         self._running: dict[str, list[list[Workload]]] = {kind.name: [] for kind in _KINDS}
-        self._hosts: dict[str, list[str]] = {kind.name: [] for kind in _KINDS}
-        for host, node in state.nodes.items():
-            self._hosts[node.pool].append(host)
+        self._hosts = grouped((node.pool, host) for host, node in state.nodes.items())
         self._count = 0
 
     def run(self) -> dict[str, Workload]:
         """The works that run in the end, by id."""
         for kind in _KINDS:
-            capacity = len(self._hosts[kind.name]) * GPUS_PER_NODE
+            capacity = len(self._hosts.get(kind.name, ())) * GPUS_PER_NODE
             started = 0.0
             while capacity and started < CHURN * FULL * capacity:
                 size = self._rng.choices(*zip(*kind.sizes, strict=True))[0]

@@ -200,8 +200,7 @@ class PoolDemand:
 
     def most(self, from_ms: int, to_ms: int) -> float | None:
         """The highest of the upper values between two instants, both included; None where nothing is known."""
-        found = [high for at_ms, _, high in self.points if from_ms <= at_ms <= to_ms]
-        return max(found, default=None)
+        return max((high for at_ms, _, high in self.points if from_ms <= at_ms <= to_ms), default=None)
 
 
 def demand_of(predictions: Iterable[Prediction], state: FleetState) -> list[PoolDemand]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
 from pydantic import ConfigDict, with_config
 
-from tocsin.domain.fragmentation import FOUR_SLICE, SEVEN_SLICE, MigTemplate, Placement, TaskClass
-from tocsin.domain.fragmentation import FleetNode as FreeNode
+from tocsin.domain.fragmentation import FOUR_SLICE, SEVEN_SLICE, FreeNode, MigTemplate, Placement, TaskClass
+from tocsin.domain.grouping import grouped
 
 TEMPLATES: Mapping[str, MigTemplate] = {"seven": SEVEN_SLICE, "four": FOUR_SLICE}
 STRICT = ConfigDict(extra="forbid")
@@ -208,35 +208,20 @@ class FleetState:
     @cached_property
     def by_host(self) -> Mapping[str, tuple[Slot, ...]]:
         """GPUs by host, in the order of `gpus`."""
-        found: dict[str, list[Slot]] = {host: [] for host in self.nodes}
-        for slot in self.gpus.values():
-            found.setdefault(slot.host, []).append(slot)
-        return {host: tuple(slots) for host, slots in found.items()}
+        return dict.fromkeys(self.nodes, ()) | grouped((slot.host, slot) for slot in self.gpus.values())
 
     @cached_property
     def on_gpu(self) -> Mapping[str, tuple[Workload, ...]]:
         """The works that hold anything of a GPU, by its UUID."""
-        found: dict[str, list[Workload]] = {}
-        for work in self.works.values():
-            for hold in work.holds:
-                found.setdefault(hold.gpu, []).append(work)
-        return {uuid: tuple(works) for uuid, works in found.items()}
+        return grouped((hold.gpu, work) for work in self.works.values() for hold in work.holds)
 
     @cached_property
     def on_host(self) -> Mapping[str, tuple[Workload, ...]]:
-        found: dict[str, list[Workload]] = {}
-        for work in self.works.values():
-            if work.holds:
-                found.setdefault(self.host_of(work), []).append(work)
-        return {host: tuple(works) for host, works in found.items()}
+        return grouped((self.host_of(work), work) for work in self.works.values() if work.holds)
 
     @cached_property
     def gangs(self) -> Mapping[str, tuple[Workload, ...]]:
-        found: dict[str, list[Workload]] = {}
-        for work in self.works.values():
-            if work.gang:
-                found.setdefault(work.gang, []).append(work)
-        return {gang: tuple(works) for gang, works in found.items()}
+        return grouped((work.gang, work) for work in self.works.values() if work.gang)
 
     @cached_property
     def taken(self) -> Mapping[str, float]:
@@ -244,20 +229,16 @@ class FleetState:
         found: dict[str, float] = {}
         for work in self.works.values():
             for hold in work.holds:
-                found[hold.gpu] = found.get(hold.gpu, 0.0) + self.share_of(work, hold)
+                found[hold.gpu] = found.get(hold.gpu, 0.0) + share_of(self.gpus[hold.gpu], work, hold)
         return found
 
     def host_of(self, work: Workload) -> str:
         """The host that `work` is on; empty while it waits."""
         return self.gpus[work.holds[0].gpu].host if work.holds else ""
 
-    def share_of(self, work: Workload, hold: GpuHold) -> float:
-        """The share of the GPU that `hold` is, 0 to 1."""
-        return share_of(self.gpus[hold.gpu], work, hold)
-
     def held_gpus(self, work: Workload) -> float:
         """GPUs that `work` holds, shares added up."""
-        return math.fsum(self.share_of(work, hold) for hold in work.holds)
+        return math.fsum(share_of(self.gpus[hold.gpu], work, hold) for hold in work.holds)
 
     def free(self, uuid: str) -> float:
         """The share of a GPU that no work holds; 0 where it takes none."""
@@ -306,30 +287,12 @@ class FleetState:
 
     def with_works(self, works: Iterable[Workload]) -> FleetState:
         """A copy in which `works` stand for those of the same id."""
-        return self._copy(works={**self.works, **{work.id: work for work in works}})
+        return replace(self, works={**self.works, **{work.id: work for work in works}})
 
     def with_nodes(self, nodes: Iterable[FleetNode], gpus: Iterable[Slot] = ()) -> FleetState:
         """A copy in which `nodes` and `gpus` stand for, or are added to, those of the same name."""
-        return self._copy(
+        return replace(
+            self,
             nodes={**self.nodes, **{node.host: node for node in nodes}},
             gpus={**self.gpus, **{slot.uuid: slot for slot in gpus}},
-        )
-
-    def _copy(
-        self,
-        works: Mapping[str, Workload] | None = None,
-        nodes: Mapping[str, FleetNode] | None = None,
-        gpus: Mapping[str, Slot] | None = None,
-    ) -> FleetState:
-        return FleetState(
-            self.at_ms,
-            self.nodes if nodes is None else nodes,
-            self.gpus if gpus is None else gpus,
-            self.works if works is None else works,
-            self.budgets,
-            self.pools,
-            self.mix,
-            self.demand,
-            self.simulated,
-            self.left_out,
         )

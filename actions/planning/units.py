@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tocsin.actions.planning.plan import Refusal
 from tocsin.actions.planning.state import FleetState, GpuMode, Workload
+from tocsin.domain.grouping import grouped
 
 HOUR_S = 3600.0
 
@@ -86,21 +87,18 @@ def units_of(
 ) -> tuple[tuple[Unit, ...], tuple[Refusal, ...]]:
     """Everything that runs on GPUs of `modes` as units that may move, and the rest with the reason why not."""
     wanted = frozenset(modes)
-    found: dict[str, list[Workload]] = {}
-    for work in state.works.values():
-        if work.holds and work.mode in wanted:
-            found.setdefault(work.unit, []).append(work)
+    found = grouped((work.unit, work) for work in state.works.values() if work.holds and work.mode in wanted)
     units, refused = [], []
     for name, works in sorted(found.items()):
         reason = pinned(state, works, limits)
         if reason:
             refused.append(Refusal(name, reason))
         else:
-            units.append(_unit(state, name, tuple(works), limits))
+            units.append(_unit(state, name, works, limits))
     return tuple(units), tuple(refused)
 
 
-def pinned(state: FleetState, works: list[Workload], limits: PlanLimits) -> str:
+def pinned(state: FleetState, works: Sequence[Workload], limits: PlanLimits) -> str:
     """Why these works, which move together, stay where they are; empty where they may move."""
     hosts = {state.host_of(work) for work in works}
     if works[0].gang and len(state.gangs[works[0].gang]) != len(works):
@@ -115,7 +113,7 @@ def pinned(state: FleetState, works: list[Workload], limits: PlanLimits) -> str:
         reason = _pinned(state, work, limits)
         if reason:
             return reason
-    short = [name for name, count in _budgets(works).items() if state.budgets[name].allowed < count]
+    short = [name for name, count in budgets_of(works).items() if state.budgets[name].allowed < count]
     return f"budget {short[0]} allows {state.budgets[short[0]].allowed} disruptions now" if short else ""
 
 
@@ -136,7 +134,8 @@ def _pinned(state: FleetState, work: Workload, limits: PlanLimits) -> str:
     return ""
 
 
-def _budgets(works: Iterable[Workload]) -> Counter[str]:
+def budgets_of(works: Iterable[Workload]) -> Counter[str]:
+    """How many of `works` each disruption budget covers, by its name."""
     return Counter(name for work in works for name in work.budgets)
 
 
@@ -150,7 +149,7 @@ def _unit(state: FleetState, name: str, works: tuple[Workload, ...], limits: Pla
         works,
         state.host_of(works[0]),
         Price(sum(one.gpu_hours for one in prices), prices[0].wait_s, prices[0].asks),
-        dict(_budgets(works)),
+        dict(budgets_of(works)),
         sum(work.cpus for work in works),
         sum(work.memory_bytes for work in works),
         sum(state.held_gpus(work) for work in works),

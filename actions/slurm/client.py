@@ -19,7 +19,7 @@ from typing import Protocol, TypeVar
 
 from tocsin.actions.model.executor import ManagerUnavailable
 from tocsin.actions.slurm.parsing import jobs_of_json, jobs_of_text, nodes_of_json, nodes_of_text
-from tocsin.actions.slurm.state import SlurmJob, SlurmNode, SlurmSnapshot
+from tocsin.actions.slurm.state import SlurmJob, SlurmSnapshot
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import Clock
 
@@ -230,7 +230,18 @@ class Slurm:
     def _look(self) -> SlurmSnapshot | SlurmProblem:
         try:
             self.ping()
-            nodes, jobs = self._nodes(), self._jobs()
+            nodes = self._read(
+                ["sinfo", "--all", "--json"],
+                nodes_of_json,
+                ["scontrol", "--all", "show", "node", "--oneliner"],
+                nodes_of_text,
+            )
+            jobs = self._read(
+                ["squeue", "--all", "--json"],
+                jobs_of_json,
+                ["scontrol", "--all", "--details", "show", "job", "--oneliner"],
+                jobs_of_text,
+            )
         except SlurmProblem as problem:
             return problem
         return SlurmSnapshot({node.name: node for node in nodes}, tuple(jobs))
@@ -303,22 +314,6 @@ class Slurm:
             return float(answer.out) if answer.code == 0 else None
         except ValueError:
             return None
-
-    def _nodes(self) -> list[SlurmNode]:
-        return self._read(
-            ["sinfo", "--all", "--json"],
-            nodes_of_json,
-            ["scontrol", "--all", "show", "node", "--oneliner"],
-            nodes_of_text,
-        )
-
-    def _jobs(self) -> list[SlurmJob]:
-        return self._read(
-            ["squeue", "--all", "--json"],
-            jobs_of_json,
-            ["scontrol", "--all", "--details", "show", "job", "--oneliner"],
-            jobs_of_text,
-        )
 
     def _read(self, command: Command, read: Callable[[str], _T], older: Command, read_older: Callable[[str], _T]) -> _T:
         if self._json:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tocsin.domain import fragmentation as fleet
 from tocsin.domain import fragmentation as frag
-from tocsin.domain.fragmentation import FleetNode, TaskClass
+from tocsin.domain.fragmentation import FreeNode, TaskClass
 from tocsin.rules.fleet import fleet_fragmentation as of_counts
 
 GIB = 2.0**30
@@ -73,41 +73,41 @@ MIX = (TaskClass(0.5, 0.25), TaskClass(1, 0.5), TaskClass(4, 0.25))
 
 FGD = [
     # Two whole GPUs: halves and single GPUs fit, four do not.
-    (FleetNode((1.0, 1.0)), 0.25 * 2, 0.0),
+    (FreeNode((1.0, 1.0)), 0.25 * 2, 0.0),
     # Four whole GPUs serve everything.
-    (FleetNode((1.0, 1.0, 1.0, 1.0)), 0.0, 0.0),
+    (FreeNode((1.0, 1.0, 1.0, 1.0)), 0.0, 0.0),
     # A remainder of 0.6 serves halves alone; the whole GPU serves both smaller classes.
-    (FleetNode((0.6, 1.0)), 0.5 * 0.6 + 0.25 * 1.6, 0.0),
+    (FreeNode((0.6, 1.0)), 0.5 * 0.6 + 0.25 * 1.6, 0.0),
     # 0.4 serves nobody.
-    (FleetNode((0.4, 1.0)), 0.25 * 0.4 + 0.5 * 0.4 + 0.25 * 1.4, 0.4),
-    (FleetNode((0.4,)), 0.4, 0.4),
+    (FreeNode((0.4, 1.0)), 0.25 * 0.4 + 0.5 * 0.4 + 0.25 * 1.4, 0.4),
+    (FreeNode((0.4,)), 0.4, 0.4),
     # A cordoned node and a full one.
-    (FleetNode((1.0, 1.0), usable=False), 2.0, 2.0),
-    (FleetNode((0.0, 0.0)), 0.0, 0.0),
-    (FleetNode(()), 0.0, 0.0),
+    (FreeNode((1.0, 1.0), usable=False), 2.0, 2.0),
+    (FreeNode((0.0, 0.0)), 0.0, 0.0),
+    (FreeNode(()), 0.0, 0.0),
 ]
 
 
 @pytest.mark.parametrize(("node", "expected", "stranded"), FGD)
-def test_expected_fragmentation_of_a_node(node: FleetNode, expected: float, stranded: float) -> None:
+def test_expected_fragmentation_of_a_node(node: FreeNode, expected: float, stranded: float) -> None:
     assert fleet.expected_unusable(node, MIX) == pytest.approx(expected)
     assert fleet.stranded(node, MIX) == pytest.approx(stranded)
 
 
 def test_a_node_without_cpus_strands_its_gpus() -> None:
     mix = (TaskClass(1, 0.5, cpus=8), TaskClass(2, 0.5, cpus=4))
-    poor = FleetNode((1.0, 1.0, 1.0), cpus=6)
+    poor = FreeNode((1.0, 1.0, 1.0), cpus=6)
     assert fleet.unusable(poor, mix[0]) == 3.0
     assert fleet.unusable(poor, mix[1]) == 0.0
     assert fleet.expected_unusable(poor, mix) == 1.5
     assert fleet.stranded(poor, mix) == 0.0
-    assert fleet.stranded(FleetNode((1.0, 1.0), cpus=2), mix) == 2.0
-    assert fleet.stranded(FleetNode((1.0, 1.0), cpus=None), mix) == 0.0
+    assert fleet.stranded(FreeNode((1.0, 1.0), cpus=2), mix) == 2.0
+    assert fleet.stranded(FreeNode((1.0, 1.0), cpus=None), mix) == 0.0
 
 
 def test_a_class_that_needs_no_gpu_uses_none() -> None:
-    assert fleet.unusable(FleetNode((1.0, 0.5)), TaskClass(0)) == 1.5
-    assert fleet.stranded(FleetNode((1.0,)), (TaskClass(0),)) == 1.0
+    assert fleet.unusable(FreeNode((1.0, 0.5)), TaskClass(0)) == 1.5
+    assert fleet.stranded(FreeNode((1.0,)), (TaskClass(0),)) == 1.0
 
 
 def test_a_fleet_is_the_sum_of_its_nodes() -> None:
@@ -117,16 +117,16 @@ def test_a_fleet_is_the_sum_of_its_nodes() -> None:
     assert found.stranded == pytest.approx(2.8)
     assert found.ratio == pytest.approx(found.fragmented / 11.4)
     assert fleet.fleet_fragmentation([], MIX).ratio == 0.0
-    assert fleet.fleet_fragmentation([FleetNode((1.0,))], ()) == fleet.FleetFragmentation(1.0, 0.0, 0.0)
+    assert fleet.fleet_fragmentation([FreeNode((1.0,))], ()) == fleet.FleetFragmentation(1.0, 0.0, 0.0)
 
 
 def test_the_gradient_prefers_the_remainder_that_serves_nobody_else() -> None:
     half = TaskClass(0.5)
-    broken, whole = FleetNode((0.5, 1.0)), FleetNode((1.0, 1.0))
+    broken, whole = FreeNode((0.5, 1.0)), FreeNode((1.0, 1.0))
     assert fleet.gain_of_placing(broken, half, MIX) > fleet.gain_of_placing(whole, half, MIX)
     assert fleet.gain_of_placing(broken, half, MIX) == pytest.approx(0.5 * 0.5 + 0.25 * 0.5)
     with pytest.raises(ValueError, match="does not fit"):
-        fleet.gain_of_placing(FleetNode((0.4,)), half, MIX)
+        fleet.gain_of_placing(FreeNode((0.4,)), half, MIX)
 
 
 @pytest.mark.parametrize("gpus", [-1.0, 1.5])
@@ -145,7 +145,7 @@ tasks = st.builds(TaskClass, st.integers(0, 8).map(float), st.floats(0.01, 10))
 
 @given(st.lists(st.integers(0, 8), max_size=12), st.lists(tasks, min_size=1, max_size=5))
 def test_whole_gpus_counted_by_host_are_the_same_measure(free: list[int], mix: list[TaskClass]) -> None:
-    slow = fleet.fleet_fragmentation([FleetNode((1.0,) * count) for count in free], mix)
+    slow = fleet.fleet_fragmentation([FreeNode((1.0,) * count) for count in free], mix)
     fast = of_counts(np.array(free, dtype=np.int64), np.full(len(free), 8, dtype=np.int64), mix)
     assert (fast.free, fast.stranded) == (slow.free, slow.stranded)
     assert fast.fragmented == pytest.approx(slow.fragmented)

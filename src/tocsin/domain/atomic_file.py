@@ -19,10 +19,11 @@ SUFFIX = ".new"
 
 
 @contextmanager
-def atomic_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+def atomic_file(path: Path, mode: int = 0o666, *, durable: bool = True) -> Iterator[BinaryIO]:
     """A file to write that takes the place of `path` when the block ends; when the block fails, `path` is unchanged.
 
-    `mode` is limited by the umask, as that of any new file. The folder of `path` must exist. Raises OSError.
+    `mode` is limited by the umask, as that of any new file. Without `durable` a power loss may bring the old content
+    back, whole. The folder of `path` must exist. Raises OSError.
     """
     # A name of its own, opened exclusively: two processes that write at once each rename a whole file.
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}{SUFFIX}")
@@ -35,12 +36,14 @@ def atomic_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
-    sync_folder(path.absolute().parent)
+    if durable:
+        sync_folder(path.absolute().parent)
 
 
-def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> None:
-    """Put `content` in place of what `path` holds; durable on return. Text is UTF-8. Raises OSError."""
-    with atomic_file(path, mode) as file:
+def write_atomically(path: Path, content: str | bytes, mode: int = 0o666, *, durable: bool = True) -> None:
+    """Put `content` in place of what `path` holds; durable on return, as `atomic_file` says. Text is UTF-8. Raises
+    OSError."""
+    with atomic_file(path, mode, durable=durable) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 

@@ -215,14 +215,15 @@ def repack(
     layout: tuple[Placement, ...] = ()
     for name in sorted(profiles, key=lambda p: (-known[p].memory_slices, -known[p].compute_slices, p)):
         choices = [(*layout, (name, start)) for start in known[name].starts]
-        valid = [choice for choice in choices if _fits(choice, template)]
+        valid = [choice for choice in choices if fits_together(choice, template)]
         if not valid:
             raise ValueError(f"{name} does not fit beside {layout}")
         layout = min(valid, key=lambda choice: (mig_fragmentation(choice, demand, template), -choice[-1][1]))
     return layout
 
 
-def _fits(layout: Sequence[Placement], template: MigTemplate) -> bool:
+def fits_together(layout: Iterable[Placement], template: MigTemplate) -> bool:
+    """Whether a GPU can have all instances of `layout` at once."""
     try:
         free_slices(layout, template)
     except ValueError:
@@ -280,7 +281,7 @@ class TaskClass:
 
 
 @dataclass(frozen=True, slots=True)
-class FleetNode:
+class FreeNode:
     """A node: what is unallocated of each of its GPUs (0 to 1 each), its free CPUs (None: unknown, taken as enough).
 
     `usable` is false where no task may start, such as on a cordoned node.
@@ -310,7 +311,7 @@ class FleetFragmentation:
         return self.fragmented / self.free if self.free > 0 else 0.0
 
 
-def unusable(node: FleetNode, task: TaskClass) -> float:
+def unusable(node: FreeNode, task: TaskClass) -> float:
     """F_n(m): GPUs of `node` that are free and no use to `task`.
 
     All of them where it cannot run here, or needs no GPU; else what is left of GPUs with less than it takes of each.
@@ -320,13 +321,13 @@ def unusable(node: FleetNode, task: TaskClass) -> float:
     return sum(part for part in node.free if part < task.each - _EPSILON)
 
 
-def expected_unusable(node: FleetNode, mix: Sequence[TaskClass]) -> float:
+def expected_unusable(node: FreeNode, mix: Sequence[TaskClass]) -> float:
     """F_n: the mean of `unusable` over the mix, weighted by share; 0 for a mix that weighs nothing."""
     weight = sum(task.share for task in mix)
     return sum(task.share * unusable(node, task) for task in mix) / weight if weight > 0 else 0.0
 
 
-def stranded(node: FleetNode, mix: Sequence[TaskClass]) -> float:
+def stranded(node: FreeNode, mix: Sequence[TaskClass]) -> float:
     """GPUs of `node` that are free and no use to any task of the mix; 0 for a mix that weighs nothing.
 
     Those of a node that lacks CPUs for every task and those of an unusable node are among them.
@@ -339,7 +340,7 @@ def stranded(node: FleetNode, mix: Sequence[TaskClass]) -> float:
     return sum(part for part in node.free if part < least - _EPSILON)
 
 
-def fleet_fragmentation(nodes: Iterable[FleetNode], mix: Sequence[TaskClass]) -> FleetFragmentation:
+def fleet_fragmentation(nodes: Iterable[FreeNode], mix: Sequence[TaskClass]) -> FleetFragmentation:
     """F, the sum of F_n over `nodes`, with what is free and what is stranded."""
     free = fragmented = lost = 0.0
     for node in nodes:
@@ -349,7 +350,7 @@ def fleet_fragmentation(nodes: Iterable[FleetNode], mix: Sequence[TaskClass]) ->
     return FleetFragmentation(free, fragmented, lost)
 
 
-def gain_of_placing(node: FleetNode, task: TaskClass, mix: Sequence[TaskClass]) -> float:
+def gain_of_placing(node: FreeNode, task: TaskClass, mix: Sequence[TaskClass]) -> float:
     """F_n before less F_n after `task` has started on `node`, in GPUs: the larger, the better a place.
 
     Of a partly used node the fullest GPUs that suffice are taken. Raises ValueError where the task does not fit.
@@ -361,7 +362,7 @@ def gain_of_placing(node: FleetNode, task: TaskClass, mix: Sequence[TaskClass]) 
         place = min((i for i, part in enumerate(left) if part >= task.each - _EPSILON), key=lambda i: left[i])
         left[place] = max(0.0, left[place] - task.each)
     cpus = None if node.cpus is None else node.cpus - task.cpus
-    return expected_unusable(node, mix) - expected_unusable(FleetNode(tuple(left), cpus, node.usable), mix)
+    return expected_unusable(node, mix) - expected_unusable(FreeNode(tuple(left), cpus, node.usable), mix)
 
 
 def mix_of_sizes(sizes: Iterable[int]) -> tuple[TaskClass, ...]:

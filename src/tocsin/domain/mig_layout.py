@@ -7,11 +7,11 @@ that are left can take the same further instances.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tocsin.domain.fragmentation import FOUR_SLICE, SEVEN_SLICE, MigTemplate, Placement, free_slices, mig_capacity
+from tocsin.domain.fragmentation import FOUR_SLICE, SEVEN_SLICE, MigTemplate, Placement, fits_together, mig_capacity
 from tocsin.domain.metrics import split_variant
 
 _NAME = re.compile(r"^(?:MIG )?(\d+)g(?:\.(\d+)gb)?(\+me)?(?![.\w])")
@@ -126,13 +126,5 @@ def _placed(
         if before and start >= before[-1]:
             continue
         grown = (*layout, (name, start))
-        if _valid(grown, template):
+        if fits_together(grown, template):
             yield from _placed(rest, grown, template)
-
-
-def _valid(layout: Sequence[Placement], template: MigTemplate) -> bool:
-    try:
-        free_slices(layout, template)
-    except ValueError:
-        return False
-    return True

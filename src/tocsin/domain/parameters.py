@@ -150,32 +150,16 @@ def _own_slots(kind: type[Any], part: str) -> dict[str, _Slot]:
 # ------------------------------------------------------------------ forms
 
 
-def _whole(text: str) -> int:
-    value = int(text)
-    if not 0 <= value < 2**63:
-        raise ValueError(text)
-    return value
+def _number(kind: type[int | float], fits: Callable[[Any], bool]) -> Callable[[str], Any]:
+    """Reads a number of `kind` that `fits`; raises ValueError for any other text."""
 
+    def read(text: str) -> Any:
+        value = kind(text)
+        if not fits(value):
+            raise ValueError(text)
+        return value
 
-def _count(text: str) -> int:
-    value = int(text)
-    if not 0 <= value < MOST_COUNT:
-        raise ValueError(text)
-    return value
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < MOST_COUNT:
-        raise ValueError(text)
-    return value
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(text)
-    return value
+    return read
 
 
 def _plain(value: float) -> str:
@@ -211,13 +195,16 @@ def json_form(what: str, read: Callable[[Any], Any], plain: Callable[[Any], Any]
 TEXT = Form("text", str, str)
 NAMES = Form("list of names", _names, ",".join)
 
+_positive = _number(float, lambda value: 0 < value < MOST_COUNT)
+_finite = _number(float, math.isfinite)
+
 Text = Annotated[str, TEXT]
 """Any text; empty stands for none."""
 Names = Annotated[tuple[str, ...], NAMES]
 """Names, with commas between them."""
 Flag = Annotated[bool, Form("true or false", _truth, lambda value: "true" if value else "false")]
-Count = Annotated[int | None, Form("whole number", _count, str)]
-Instant = Annotated[int | None, Form("instant in milliseconds", _whole, str)]
+Count = Annotated[int | None, Form("whole number", _number(int, lambda value: 0 <= value < MOST_COUNT), str)]
+Instant = Annotated[int | None, Form("instant in milliseconds", _number(int, lambda value: 0 <= value < 2**63), str)]
 """Milliseconds since 1970."""
 Watts = Annotated[float | None, Form("positive number", _positive, _plain)]
 Megahertz = Annotated[float | None, Form("positive number", _positive, _plain)]

@@ -97,9 +97,10 @@ class Anchor:
         except (ValueError, KeyError, TypeError):
             raise JournalBroken(f"anchor {path} is damaged; restore it with the journal from a backup") from None
 
-    def write(self, journal: Path) -> None:
-        """Replace the anchor in one step; durable on return."""
-        write_atomically(self.path_of(journal), json.dumps({"seq": self.seq, "hash": self.hash}))
+    def write(self, journal: Path, *, durable: bool = True) -> None:
+        """Replace the anchor in one step; durable on return, or without `durable` this one or the one before."""
+        text = json.dumps({"seq": self.seq, "hash": self.hash})
+        write_atomically(self.path_of(journal), text, durable=durable)
 
 
 COLUMNS = "seq, epoch, at_ms, kind, actor, simulated, payload, previous_hash, hash"

@@ -28,7 +28,8 @@ class Journal:
         self._lock = threading.Lock()
         query = "SELECT seq, epoch, hash FROM entry ORDER BY seq DESC LIMIT 1"
         last: tuple[int, int, str] = db.execute(query).fetchone() or (0, 0, GENESIS)
-        self._seq, self._hash = last[0], last[2]
+        self.head, self._hash = last[0], last[2]
+        """Number and hash of the newest entry; 0 in an empty journal."""
         self.epoch = last[1] + 1
         self.on_append: Callable[[Sequence[Entry]], None] = lambda _entries: None
         """Told of entries once they are on disk, by the thread that appended them; must not raise."""
@@ -73,13 +74,14 @@ class Journal:
                     f"INSERT INTO entry ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     [_row(entry) for entry in entries],
                 )
-            self._seq, self._hash = entries[-1].seq, entries[-1].hash
-            Anchor(self._seq, self._hash).write(self.path)
+            self.head, self._hash = entries[-1].seq, entries[-1].hash
+            # Where a power loss undoes the rename, the anchor is behind the chain, as it is between these two writes.
+            Anchor(self.head, self._hash).write(self.path, durable=False)
         self.on_append(entries)
         return entries
 
     def _chain(self, drafts: Sequence[Draft], actor: str) -> list[Entry]:
-        seq, previous, at_ms = self._seq, self._hash, self._clock.now_ms()
+        seq, previous, at_ms = self.head, self._hash, self._clock.now_ms()
         entries = []
         for kind, payload, simulated in drafts:
             seq += 1
@@ -92,11 +94,6 @@ class Journal:
         self, after: int = 0, kinds: Collection[str] | None = None, limit: int | None = None
     ) -> Iterator[Entry]:
         return read_entries(self.path, after=after, kinds=kinds, limit=limit)
-
-    @property
-    def head(self) -> int:
-        """Number of the newest entry, 0 in an empty journal."""
-        return self._seq
 
     def close(self) -> None:
         """Close the files and give up the lock; safe to repeat."""

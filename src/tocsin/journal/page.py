@@ -68,25 +68,17 @@ def read_numbered(path: Path, numbers: Sequence[int]) -> Iterator[Entry]:
 
 
 def _where(wanted: Wanted) -> tuple[str, list[object]]:
-    parts: list[str] = []
-    values: list[object] = []
-    if wanted.kinds:
-        parts.append(f"kind IN ({', '.join('?' * len(wanted.kinds))})")
-        values += sorted(wanted.kinds)
-    if wanted.actor:
-        parts.append("actor = ?")
-        values.append(wanted.actor)
-    if wanted.people:
-        parts.append("actor != ?")
-        values.append(SERVICE)
-    if wanted.text.strip():
-        parts.append("(payload LIKE ? ESCAPE '\\' OR actor LIKE ? ESCAPE '\\')")
-        values += [_like(wanted.text.strip())] * 2
-    for name, bound in (("at_ms >= ?", wanted.start_ms), ("at_ms < ?", wanted.end_ms)):
-        if bound is not None:
-            parts.append(name)
-            values.append(bound)
-    return "".join(f" AND {part}" for part in parts), values
+    text = wanted.text.strip()
+    clauses: tuple[tuple[object, str, Sequence[object]], ...] = (
+        (wanted.kinds, f"kind IN ({', '.join('?' * len(wanted.kinds))})", sorted(wanted.kinds)),
+        (wanted.actor, "actor = ?", [wanted.actor]),
+        (wanted.people, "actor != ?", [SERVICE]),
+        (text, "(payload LIKE ? ESCAPE '\\' OR actor LIKE ? ESCAPE '\\')", [_like(text), _like(text)]),
+        (wanted.start_ms is not None, "at_ms >= ?", [wanted.start_ms]),
+        (wanted.end_ms is not None, "at_ms < ?", [wanted.end_ms]),
+    )
+    asked = [(clause, values) for given, clause, values in clauses if given]
+    return "".join(f" AND {clause}" for clause, _ in asked), [value for _, values in asked for value in values]
 
 
 def _like(text: str) -> str:

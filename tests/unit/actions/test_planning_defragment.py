@@ -16,7 +16,7 @@ from tocsin.actions.planning.plan import Move, Step, StepKind
 from tocsin.actions.planning.simulation import PlanBroken, Simulation
 from tocsin.actions.planning.state import FleetState, GpuHold, GpuMode, Workload
 from tocsin.actions.planning.units import PlanLimits, price, units_of
-from tocsin.domain.fragmentation import FleetNode, TaskClass, expected_unusable
+from tocsin.domain.fragmentation import FreeNode, TaskClass, expected_unusable
 from tocsin_testing.planning import budgets, fleet, mig_fleet, on, work
 
 QUICK = PlanLimits(effort=2000)
@@ -277,4 +277,4 @@ def test_an_empty_fleet_has_nothing_to_move() -> None:
 
 
 def test_a_host_without_free_whole_node_is_measured_like_the_domain_does() -> None:
-    assert expected_unusable(FleetNode((1.0,) * 4), two_halves().mix) == pytest.approx(1.0)
+    assert expected_unusable(FreeNode((1.0,) * 4), two_halves().mix) == pytest.approx(1.0)
