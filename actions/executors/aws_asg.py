@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from tocsin.actions.cloud.auto_scaling import AutoScaling, AwsProblem, Group, Scaling, ScalingActivity
 from tocsin.actions.cloud.aws_client import open_boto
+from tocsin.actions.executors.base import ExecutorBase
 from tocsin.actions.executors.registry import Dependencies
-from tocsin.actions.executors.verification import ExecutorBase
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.model.scope import named_host, nodes_wanted, pool_of, scale_parameters
 from tocsin.actions.model.view import FleetView, GpuView

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from tocsin.actions.executors.base import ExecutorBase
 from tocsin.actions.executors.registry import Dependencies
-from tocsin.actions.executors.verification import ExecutorBase
 from tocsin.actions.kubernetes import observe
 from tocsin.actions.kubernetes.actions import (
     KubernetesActions,

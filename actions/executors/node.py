@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tocsin.actions.executors.base import ExecutorBase, seen_in
 from tocsin.actions.executors.registry import Dependencies
-from tocsin.actions.executors.verification import ExecutorBase, seen_in
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.model.ranks import job_unknown, ranks_of, unseen_hosts
 from tocsin.actions.model.view import FleetView

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tocsin.actions.executors.base import ExecutorBase
 from tocsin.actions.executors.registry import Dependencies, SimulatedPort
-from tocsin.actions.executors.verification import ExecutorBase
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.build import work_id

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tocsin.actions.executors.base import ExecutorBase
 from tocsin.actions.executors.registry import Dependencies
-from tocsin.actions.executors.verification import ExecutorBase
 from tocsin.actions.model.executor import ExecutionResult, Executor
 from tocsin.actions.notifications.webhook import REQUESTED, WebhookSender
 from tocsin.domain.decision import Decision

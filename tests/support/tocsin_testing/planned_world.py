@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from tocsin.actions.executors.verification import seen_in
+from tocsin.actions.executors.base import seen_in
 from tocsin.actions.loop.loop import ActionLoop
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult
 from tocsin.actions.model.ledger_entry import DecisionStatus, StepReport
