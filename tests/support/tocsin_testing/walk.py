@@ -86,7 +86,7 @@ severity = "critical"
 category = "hardware"
 action = "cordon"
 mode = "act"
-alert = "{where}: XID {code} {duration} ago: {help}."
+alert = "{where}: XID {code}: {help}."
 all = [{ kind = "xid", classes = ["memory"], least = "critical" }]
 """
 

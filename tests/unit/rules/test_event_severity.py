@@ -125,7 +125,7 @@ def test_the_published_log_as_a_whole() -> None:
     (finding,) = judged(events)
     assert (finding.rule, finding.value) == ("xid_nvlink_nonfatal", 149)
     assert finding.sentence == (
-        "node-1 GPU-00000000: XID 149 1 s ago, not fatal: NVLink unit NETIR reported a link event, mostly a link "
+        "node-1 GPU-00000000: XID 149, not fatal: NVLink unit NETIR reported a link event, mostly a link "
         "that went down. NVIDIA's catalogue says IGNORE."
     )
     assert [item.name for item in finding.evidence] == ["xid:149", "xid:145", "burst"]
