@@ -73,7 +73,7 @@ def rules_list(context: CliContext, as_json: bool) -> None:
             "severity": rule.table.severity.value,
             "category": rule.table.category.value,
             "action": str(rule.table.action),
-            "mode": rule.mode.value,
+            "mode": rule.table.mode.value,
             "meaning": rule.meaning(),
         }
         for rule in load_rules(settings.path, settings.xid_overrides)

@@ -26,8 +26,8 @@ def rules_table(ruleset: RuleSet) -> str:
         (
             f"`{rule.name}`",
             rule.table.summary,
-            rule.severity.value,
-            rule.category.value,
+            rule.table.severity.value,
+            rule.table.category.value,
             _action(rule),
             _timing(rule),
             _escape(rule.meaning()),
@@ -40,7 +40,7 @@ def rules_table(ruleset: RuleSet) -> str:
 def _action(rule: Rule) -> str:
     by_value = rule.table.action_by_value
     chosen = ", ".join(f"{value}: `{action}`" for value, action in by_value.items())
-    return f"{chosen}, else `{rule.action}`" if chosen else f"`{rule.action}`"
+    return f"{chosen}, else `{rule.table.action}`" if chosen else f"`{rule.table.action}`"
 
 
 def _timing(rule: Rule) -> str:

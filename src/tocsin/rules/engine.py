@@ -39,7 +39,7 @@ class RuleState:
     def __init__(self, rule: Rule, world: World) -> None:
         self.rule = rule
         self._world = world
-        self._table = world.table
+        self._table = world.sheet.table
         self._all = [_probe(condition, world, rule.sheet) for condition in rule.all_]
         self._any = [_probe(condition, world, rule.sheet) for condition in rule.any_]
         self._probes = [*self._all, *self._any]
@@ -63,11 +63,9 @@ class RuleState:
 
     @property
     def active(self) -> list[int]:
-        """Rows with an open finding."""
         return [int(row) for row in np.flatnonzero(self.open.v)] if self._busy else []
 
     def step(self) -> None:
-        """Judge every row as the frame is now."""
         self.opened, self.closed = [], []
         self._counted = None
         for probe in self._probes:
@@ -152,12 +150,10 @@ class RuleState:
             return _NO_GAP
         frame = self._world.frame
         if self.rule.sheet == GPU_SHEET:
-            limit: Ints = frame.limit.v
-            return limit
+            return frame.limit.v
         sheet = self._world.sheet
         if isinstance(sheet, VariantSheet):
-            limits: Ints = frame.limit.v[sheet.parent.v]
-            return limits
+            return frame.limit.v[sheet.parent.v]
         return int(frame.limit.v.max(initial=0))
 
     def _probe_since(self) -> Ints | None:
@@ -227,7 +223,6 @@ class RuleState:
         return self._counted is not None and bool(self._counted[row])
 
     def forget(self, rows: Iterable[int]) -> None:
-        """Drop what probes keep of `rows` of the GPU table."""
         rows = list(rows)
         for probe in self._probes:
             probe.forget(rows)
@@ -511,7 +506,7 @@ class RuleEngine:
     def _let_go(self) -> None:
         subjects = self._frame.roster.subjects
         leaving = np.flatnonzero(self._frame.gpus.leaving.v) if self._frame.gpus.any_leaving else ()
-        keys = [subjects[int(row)].key for row in leaving]
+        keys = {subjects[int(row)].key for row in leaving}
         released = self._frame.close()
         if released:
             self._forecasts.forget(keys)

@@ -1,4 +1,4 @@
-"""Spells of events: from the first matching event until nothing has renewed it for its hold, or something ended it."""
+"""Episodes of events: from the first that matches until nothing has renewed it for its hold, or something ended it."""
 
 from __future__ import annotations
 
@@ -14,32 +14,35 @@ from tocsin.rules.conditions.base import Probe
 from tocsin.rules.frame import EventLog, Frame
 from tocsin.rules.table import Bools, Ints
 
-# What every condition on events shares: a probe that holds where a spell of them goes on.
+# What every condition on events shares: a probe that holds where an episode of them goes on.
 
 
 class EpisodeProbe(Probe):
-    """Reads the spells; always known. A condition adds what it reports of one."""
+    """Reads the episodes; always known. A condition adds what it reports of one."""
 
     clocked = True
 
-    def __init__(self, spells: Episodes) -> None:
-        self._spells = spells
+    def __init__(self, episodes: Episodes) -> None:
+        self._episodes = episodes
 
     def update(self) -> None:
-        self._spells.update()
+        self._episodes.update()
 
     def true(self) -> Bools:
-        return self._spells.on
+        return self._episodes.on.v
 
     def known(self) -> Bools:
-        return np.ones(self._spells.on.shape, dtype=np.bool_)
+        return np.ones(self._episodes.on.v.shape, dtype=np.bool_)
 
     def since(self) -> Ints | None:
-        return self._spells.since
+        return self._episodes.since.v
+
+    def forget(self, rows: Iterable[int]) -> None:
+        self._episodes.forget(rows)
 
 
 MOST_EVENTS = 256
-"""Events kept of one spell."""
+"""Events kept of one episode."""
 
 QUIET_MS = 3 * MINUTE
 """Silence on a GPU that ends an incident (the same figure as in NVIDIA Fleet Intelligence)."""
@@ -58,7 +61,6 @@ class Episode:
     events: list[Event] = field(default_factory=list)
 
     def add(self, event: Event) -> None:
-        """Take in one more event."""
         self.last_ms = max(self.last_ms, event.at_ms)
         if self.burst_ms < event.at_ms < self.burst_ms + QUIET_MS:
             self.burst_ms = event.at_ms
@@ -68,10 +70,11 @@ class Episode:
 
 
 class Episodes:
-    """The spells of every GPU or host row for events that `matches` picks.
+    """The episodes of every GPU or host row for events that `matches` picks.
 
-    A spell ends `hold_ms` after its last event, or at an event that `ends` picks. With `least` above 1 a spell counts
-    only while that many events lie within the last `hold_ms`, and starts with the event that makes it so.
+    An episode ends `hold_ms` after its last event, or at an event that `ends` picks. With `least` above 1 it counts
+    only while that many events lie within the last `hold_ms`, and starts with the event that makes it so. `on`
+    says which rows have one now, `since` when it began.
     """
 
     def __init__(
@@ -90,11 +93,10 @@ class Episodes:
         self._ends = ends
         self._hold_ms = hold_ms
         self._least = least
-        self._on = frame.gpus.vector(np.bool_, False)
-        self._since = frame.gpus.vector(np.int64, 0)
+        self.on = frame.gpus.vector(np.bool_, False)
+        self.since = frame.gpus.vector(np.int64, 0)
 
     def update(self) -> None:
-        """Take in the new events and let old ones go."""
         for row, event in self._log.fresh:
             if self._ends(event):
                 for affected in self._log.affected(row, event):
@@ -105,57 +107,44 @@ class Episodes:
             self._expire()
 
     def _end(self, row: int, at_ms: int) -> None:
-        spell = self.rows.get(row)
-        if spell is not None and spell.last_ms <= at_ms:
+        episode = self.rows.get(row)
+        if episode is not None and episode.last_ms <= at_ms:
             self.forget([row])
 
     def _add(self, row: int, event: Event) -> None:
-        spell = self.rows.get(row)
-        if spell is None or event.at_ms - spell.last_ms >= self._hold_ms:
-            spell = self.rows[row] = Episode(event.at_ms, event.at_ms, event.at_ms)
-        spell.add(event)
+        episode = self.rows.get(row)
+        if episode is None or event.at_ms - episode.last_ms >= self._hold_ms:
+            episode = self.rows[row] = Episode(event.at_ms, event.at_ms, event.at_ms)
+        episode.add(event)
 
     def _expire(self) -> None:
         edge = self._frame.now_ms - self._hold_ms
-        for row, spell in list(self.rows.items()):
-            if spell.last_ms <= edge:
+        for row, episode in list(self.rows.items()):
+            if episode.last_ms <= edge:
                 self.forget([row])
                 continue
             if self._least > 1:
-                spell.events = [event for event in spell.events if event.at_ms > edge]
-            on = self._least == 1 or len(spell.events) >= self._least
-            if on and not self._on.v[row]:
-                self._since.v[row] = self._start(spell)
-            self._on.v[row] = on
+                episode.events = [event for event in episode.events if event.at_ms > edge]
+            on = self._least == 1 or len(episode.events) >= self._least
+            if on and not self.on.v[row]:
+                self.since.v[row] = self._start(episode)
+            self.on.v[row] = on
 
-    def _start(self, spell: Episode) -> int:
-        return spell.started_ms if self._least == 1 else spell.events[self._least - 1].at_ms
-
-    @property
-    def on(self) -> Bools:
-        """Which rows have a spell now."""
-        on: Bools = self._on.v
-        return on
-
-    @property
-    def since(self) -> Ints:
-        """When each row's spell began."""
-        since: Ints = self._since.v
-        return since
+    def _start(self, episode: Episode) -> int:
+        return episode.started_ms if self._least == 1 else episode.events[self._least - 1].at_ms
 
     def forget(self, rows: Iterable[int]) -> None:
-        """Drop the spells of `rows`."""
         for row in rows:
             if self.rows.pop(row, None) is not None:
-                self._on.v[row] = False
+                self.on.v[row] = False
 
 
-def burst_evidence(spell: Episode) -> Evidence:
+def burst_evidence(episode: Episode) -> Evidence:
     """Until when the first burst went on; it stays the same however long the finding lasts."""
-    return Evidence(BURST_EVIDENCE, "last event of the first burst", spell.burst_ms)
+    return Evidence(BURST_EVIDENCE, "last event of the first burst", episode.burst_ms)
 
 
 def ended_by(kinds: Collection[EventKind], codes: Collection[int], own: EventKind | None) -> Callable[[Event], bool]:
-    """A test for events that end a spell: one of `kinds`, or one of kind `own` with one of `codes`."""
+    """A test for events that end an episode: one of `kinds`, or one of kind `own` with one of `codes`."""
     chosen, zero = frozenset(kinds), frozenset(codes)
     return lambda event: event.kind in chosen or (event.kind is own and event.code in zero)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,17 +32,6 @@ def host_key(host: str) -> str:
     return f"host:{host}"
 
 
-class Codes:
-    """Small integers for texts, in order of first use."""
-
-    def __init__(self) -> None:
-        self._codes: dict[str, int] = {}
-
-    def of(self, text: str) -> int:
-        """The code of `text`; NO_CODE where it is empty."""
-        return self._codes.setdefault(text, len(self._codes)) if text else NO_CODE
-
-
 class Roster:
     """One row for each GPU, MIG instance, and host that events name, in a table of its own.
 
@@ -63,7 +52,7 @@ class Roster:
         self.simulated = self.table.vector(np.bool_, False)
         self.version = 0
         self._pools = pools
-        self._codes = Codes()
+        self._codes: dict[str, int] = {}
         self._by_host: dict[str, set[int]] = {}
         self._changed: list[int] = []
 
@@ -87,7 +76,6 @@ class Roster:
         return row
 
     def on_host(self, host: str) -> list[int]:
-        """Rows of everything on `host`, in ascending order."""
         return sorted(self._by_host.get(host, ()))
 
     def _put(self, row: int, gpu: Gpu) -> None:
@@ -116,15 +104,13 @@ class Roster:
         self.version += 1
 
     def _write_codes(self, row: int, gpu: Gpu) -> None:
-        self.host.v[row] = self._codes.of(gpu.host)
-        self.rack.v[row] = self._codes.of(gpu.rack)
-        self.model.v[row] = self._codes.of(gpu.model)
+        for vector, text in ((self.host, gpu.host), (self.rack, gpu.rack), (self.model, gpu.model)):
+            vector.v[row] = self._codes.setdefault(text, len(self._codes)) if text else NO_CODE
         self.pool.v[row] = self._pools.rows[gpu.pool] if gpu.uuid else NO_CODE
         self.physical.v[row] = bool(gpu.uuid) and not gpu.is_mig
         self.simulated.v[row] = gpu.simulated
 
     def release(self) -> list[int]:
-        """Give back the rows that leave; returns them."""
         rows = self.table.release()
         for row in rows:
             self._by_host.get(self.gpus[row].host, set()).discard(row)
@@ -166,7 +152,7 @@ class Aggregates:
     its whole GPUs with a reading that is not stale, unknown where that is less than half of them.
     """
 
-    def __init__(self, roster: Roster, stale: Vector, sheets: Mapping[str, Sheet]) -> None:
+    def __init__(self, roster: Roster, stale: Vector[np.bool_], sheets: Mapping[str, Sheet]) -> None:
         self._roster = roster
         self._stale = stale
         self._gpu = sheets[GPU_SHEET]
@@ -178,13 +164,6 @@ class Aggregates:
         self._fleet.table.row("fleet")
         self._fleet.table.settle()
 
-    @staticmethod
-    def inputs(pool: Sequence[str], fleet: Sequence[str]) -> tuple[str, ...]:
-        """GPU metrics that the pool and fleet metrics in use are computed from."""
-        if fleet:
-            return _FLEET_INPUTS
-        return _POOL_INPUTS if pool else ()
-
     def compute(self, now_ms: int, pools: Sequence[PoolState], mix: Sequence[TaskClass] = ()) -> None:
         """Write the columns of both sheets; pools that have neither a GPU nor a state leave."""
         if self._pool.names:
@@ -192,15 +171,12 @@ class Aggregates:
         if self._fleet.names:
             self._compute_fleet(mix)
 
-    def release(self) -> None:
-        """Give back the pools that leave."""
-        self._pool.table.release()
-
     def _utilization(self) -> Floats:
-        names = self._gpu.names
-        busy = self._gpu.values.v[names.index("gpu_utilization_ratio")]
-        engine = self._gpu.values.v[names.index("gpu_graphics_engine_active_ratio")]
-        return np.asarray(np.where(np.isnan(busy), engine, busy), dtype=np.float64)
+        busy, engine = (self._column(name) for name in _POOL_INPUTS)
+        return np.where(np.isnan(busy), engine, busy)
+
+    def _column(self, name: str) -> Floats:
+        return np.asarray(self._gpu.values.v[self._gpu.names.index(name)], dtype=np.float64)
 
     def _compute_pools(self, now_ms: int, pools: Sequence[PoolState]) -> None:
         table = self._pool.table
@@ -253,18 +229,19 @@ class Aggregates:
 
     def _free_by_host(self) -> tuple[Ints, Ints] | None:
         """Free GPUs and all GPUs of each host, both of shape (hosts,); None where no GPU's utilisation is known."""
-        column = {name: self._gpu.values.v[self._gpu.names.index(name)] for name in _FLEET_INPUTS}
+        processes, memory = (self._column(name) for name in ("gpu_processes", "gpu_memory_used_ratio"))
         known = self._roster.physical.v & ~self._stale.v
         utilization = self._utilization()
         if not (known & ~np.isnan(utilization)).any():
             return None
-        free = known & idle(utilization, column["gpu_processes"], column["gpu_memory_used_ratio"])
+        free = known & idle(utilization, processes, memory)
         hosts = self._roster.host.v
         named = hosts >= 0
         count = int(hosts.max(initial=-1)) + 1
-        free_by_host = np.bincount(hosts[free & named], minlength=count)
-        sizes = np.bincount(hosts[self._roster.physical.v & named], minlength=count)
-        return free_by_host, sizes
+        return (
+            np.bincount(hosts[free & named], minlength=count),
+            np.bincount(hosts[self._roster.physical.v & named], minlength=count),
+        )
 
 
 def _fleet_values(free: Ints, sizes: Ints, fleet: FleetFragmentation) -> dict[str, float]:
@@ -358,10 +335,8 @@ class Forecasts:
             return self._roster.admit_named("", subject.name)
         return self._roster.admit_named(subject.name, subject.host)
 
-    def forget(self, subjects: Sequence[str]) -> None:
-        """Drop what is kept of the subjects with these keys."""
-        gone = set(subjects)
-        self._newest = {key: at for key, at in self._newest.items() if key[1] not in gone}
+    def forget(self, subjects: Collection[str]) -> None:
+        self._newest = {key: at for key, at in self._newest.items() if key[1] not in subjects}
 
 
 def _rank(prediction: Prediction) -> tuple[int, str]:
@@ -455,7 +430,7 @@ class Frame:
         """Give back what leaves; returns the rows of the GPU table that are free again."""
         for sheet in self.variants.values():
             sheet.release()
-        self.aggregates.release()
+        self.sheets[POOL_SHEET].table.release()
         released = self.roster.release()
         for row in released:
             self.owners.pop(row, None)
@@ -587,4 +562,6 @@ def _static(key: str) -> bool:
 
 
 def _inputs_of_aggregates(columns: Columns) -> list[str]:
-    return [name for name in Aggregates.inputs(columns.pool, columns.fleet) if name not in columns.gpu]
+    """GPU metrics that the pool and fleet metrics in use are computed from, beside those that rules name."""
+    inputs = _FLEET_INPUTS if columns.fleet else _POOL_INPUTS
+    return [name for name in inputs if name not in columns.gpu] if columns.fleet or columns.pool else []

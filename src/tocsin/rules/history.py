@@ -1,4 +1,7 @@
-"""A bounded past of each row: one sample a time slot, enough to say what a value was one window ago."""
+"""A bounded past of each row: one sample a time slot, enough to say what a value was one window ago.
+
+Also what figures over such a window share.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from typing import cast
 
 import numpy as np
 
+from tocsin.rules.sheet import Column
 from tocsin.rules.table import Bools, Floats, Ints, Table
 
 SLOTS = 12
@@ -57,3 +61,36 @@ class Ring:
         found = cast("Bools", valid[pick, across])
         values = np.where(found, self._x.v[:, rows][pick, across], np.nan)
         return values, np.where(found, times[pick, across], 0)
+
+
+class WindowFigure:
+    """A figure of a column over the last `window_ms`, such as its mean or its change; a subclass says which.
+
+    `v` (rows,) is NaN where too little is known, and where the newest value is.
+    """
+
+    def __init__(self, column: Column, table: Table, window_ms: int) -> None:
+        self._column = column
+        self._table = table
+        self._ring = Ring(table, window_ms)
+        self._last = table.vector(np.float64, np.nan, timeline=True)
+        self._last_at = table.vector(np.int64, 0, timeline=True)
+        self._figure = table.vector(np.float64, np.nan, timeline=True)
+
+    def update(self) -> None:
+        """Take in the readings of this step."""
+        values = self._column.v
+        rows = np.flatnonzero(self._table.updated.v & ~np.isnan(values))
+        if rows.size:
+            x, at = values[rows], self._table.at.v[rows]
+            self._figure.v[rows] = self._advance(rows, at, x)
+            self._last.v[rows] = x
+            self._last_at.v[rows] = at
+
+    def _advance(self, rows: Ints, at: Ints, x: Floats) -> Floats:
+        """The figure of `rows` after values `x` at `at`; `_last` still holds the values before them."""
+        raise NotImplementedError
+
+    @property
+    def v(self) -> Floats:
+        return np.where(np.isnan(self._column.v), np.nan, self._figure.v)

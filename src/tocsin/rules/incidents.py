@@ -228,10 +228,6 @@ def _join_bursts(ordered: Sequence[Finding], groups: _Groups) -> None:
     for key in (host, rack):
         for positions in _by(ordered, key):
             _chain([(ordered[i].started_ms, ordered[i].started_ms, i) for i in positions], BURST_MS, groups)
-    _join_fabric(ordered, groups)
-
-
-def _join_fabric(ordered: Sequence[Finding], groups: _Groups) -> None:
     starts = [(finding.started_ms, i) for i, finding in enumerate(ordered) if is_nvlink(finding)]
     _chain([(start, start, i) for start, i in starts], FABRIC_MS, groups)
 

@@ -85,7 +85,6 @@ class Layouts:
         self._last: dict[str, tuple[tuple[str, ...], tuple[str, ...], Layout]] = {}
 
     def of(self, reading: Reading) -> Layout:
-        """The layout of `reading`."""
         names = tuple(reading.values)
         missing = reading.missing
         not_due: tuple[str, ...] = ()
@@ -99,7 +98,6 @@ class Layouts:
         return layout
 
     def forget(self, uuids: Iterable[str]) -> None:
-        """Drop the layouts of GPUs that are gone."""
         for uuid in uuids:
             self._last.pop(uuid, None)
 
@@ -127,13 +125,10 @@ class Layouts:
         family = 1 << FAMILIES.index(spec.family) if spec is not None and spec.family in FAMILIES else 0
         base, label, value = split_variant(name)
         column = self._variants.get(label, {}).get(base)
-        if name in self._columns:
-            key = _Key(family, plain=True)
-        elif column is not None:
-            key = _Key(family, plain=False, label=label, column=column, value=value)
-        else:
-            key = _Key(family, plain=False)
-        self._keys[name] = key
+        plain = name in self._columns
+        key = self._keys[name] = (
+            _Key(family, plain) if plain or column is None else _Key(family, False, label, column, value)
+        )
         return key
 
     def _plain_part(self, names: tuple[str, ...], carried: tuple[str, ...]) -> PlainPart:

@@ -39,7 +39,6 @@ class Reference(BaseModel):
     """Added to it, in the metric's unit."""
 
     def meaning(self) -> str:
-        """The level in words."""
         times = "" if self.factor == 1.0 else f" x {self.factor:g}"
         plus = "" if self.offset == 0.0 else f" {'+' if self.offset > 0 else '-'} {abs(self.offset):g}"
         return f"{self.metric}{times}{plus}"
@@ -71,7 +70,6 @@ class LevelCondition(Condition):
         raise InputError("above", None, "no comparison", f"give one of {', '.join(COMPARISONS)}")
 
     def references(self) -> tuple[MetricRef, ...]:
-        """Metrics that give levels."""
         levels = [(name, getattr(self, name)) for name in (*COMPARISONS, "clear")]
         return tuple(
             metric_ref(level.metric, f"{name}.metric") for name, level in levels if isinstance(level, Reference)
@@ -93,7 +91,9 @@ class LevelCondition(Condition):
             and level == (maximum if name == "above" else minimum)
             and name in ("above", "below")
         ):
-            raise InputError(name, level, "can never hold: the metric ends there", f"use at_{_inclusive(name)}")
+            raise InputError(
+                name, level, "can never hold: the metric ends there", f"use at_{'least' if name == 'above' else 'most'}"
+            )
         self._check_clear(name, level)
 
     def _check_clear(self, name: Comparison, level: Level) -> None:
@@ -105,14 +105,9 @@ class LevelCondition(Condition):
             raise InputError("clear", self.clear, f"is {side} than {name} = {level:g}", "clear on the safe side of it")
 
     def level_meaning(self, unit: str) -> str:
-        """The comparison in words."""
         name, level = self.comparison()
         text = level.meaning() if isinstance(level, Reference) else show_value(level, unit)
         return f"{_WORDS[name]} {text}"
-
-
-def _inclusive(name: Comparison) -> str:
-    return "least" if name == "above" else "most"
 
 
 def _remedy(unit: str, number: float) -> str:
@@ -152,11 +147,9 @@ class Comparer:
         return holds
 
     def known(self, values: Floats) -> Bools:
-        """Where both sides of the comparison are known."""
         known: Bools = ~(np.isnan(values) | np.isnan(self._level.v))
         return known
 
     def level(self, row: int) -> float:
-        """The level of `row`."""
         level = self._level.v
         return float(level[row]) if isinstance(level, np.ndarray) else level

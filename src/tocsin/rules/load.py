@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from importlib import resources
@@ -15,10 +15,12 @@ from pydantic import BaseModel, Field, ValidationError
 
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind
+from tocsin.rules.catalogue import ErrorSpec, SpecT
 from tocsin.rules.conditions.base import Condition, condition_of, names
 from tocsin.rules.schema import (
     CATALOGUE_ACTION,
     WORDS,
+    Correction,
     EngineTable,
     Part,
     Rule,
@@ -30,7 +32,7 @@ from tocsin.rules.schema import (
     did_you_mean,
 )
 from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET
-from tocsin.rules.sxid import CLASSES, SxidCatalogue, SxidSpec
+from tocsin.rules.sxid import CLASSES
 from tocsin.rules.xid import XidCatalogue, XidSpec, shipped_catalogue
 from tocsin.rules.xid_explain import Catalogues
 
@@ -47,13 +49,6 @@ def sheet_of(conditions: Sequence[Condition], prefix: str) -> str:
             f"{prefix}all", sorted(sheets), "conditions are about different kinds of subject", "split the rule"
         )
     return next(iter(parts or whole))
-
-
-def check_rule(rule: Rule, xids: XidCatalogue, prefix: str) -> None:
-    """Raise InputError, its field starting with `prefix`, for what does not fit together in `rule`."""
-    _check_sentence(rule, prefix)
-    _check_actions(rule, xids, prefix)
-    _check_scope(rule, prefix)
 
 
 def _check_sentence(rule: Rule, prefix: str) -> None:
@@ -92,8 +87,7 @@ def _check_scope(rule: Rule, prefix: str) -> None:
     if rule.sheet not in (POOL_SHEET, FLEET_SHEET):
         return
     for name in ("models", "hosts", "labels") + (("pools",) if rule.sheet == FLEET_SHEET else ()):
-        if getattr(scope, name):
-            value = getattr(scope, name)
+        if value := getattr(scope, name):
             raise InputError(f"{prefix}scope.{name}", value, f"a rule about the {rule.sheet} has none", "remove it")
 
 
@@ -175,20 +169,31 @@ def corrected(known: Catalogues, xid: Sequence[XidTable], sxid: Sequence[SxidTab
     """`known` with these corrections; raises InputError for one that cannot be."""
     return Catalogues(
         known.xids.with_overrides(_xid(known.xids, table) for table in xid),
-        known.sxids.with_overrides(_sxid(known.sxids, table) for table in sxid),
+        known.sxids.with_overrides(_corrected(known.sxids.of(table.code), table, "sxid", CLASSES) for table in sxid),
     )
+
+
+def read_toml(path: Path, what: str) -> str:
+    """The text of the file `path`, which is `what` in errors. Raises InputError where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        problem = getattr(error, "strerror", None) or "cannot be read"
+        raise InputError(what, str(path), problem, "name a readable UTF-8 file") from None
+
+
+def parsed(text: str, what: str, source: str) -> dict[str, Any]:
+    """The TOML `text` of `source`, which is `what` in errors. Raises InputError."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(what, source, f"is not TOML: {error}", "correct the line it names") from None
 
 
 def load_overrides(path: Path) -> OverrideFile:
     """The corrections of TOML file `path`. Raises InputError for the first thing that does not fit."""
-    try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise InputError("override file", str(path), f"is not TOML: {error}", "correct the line it names") from None
-    except (OSError, UnicodeDecodeError) as error:
-        problem = getattr(error, "strerror", None) or "cannot be read"
-        raise InputError("override file", str(path), problem, "name a readable UTF-8 file") from None
-    return validated(OverrideFile, raw)
+    what = "override file"
+    return validated(OverrideFile, parsed(read_toml(path, what), what, str(path)))
 
 
 def validated(model: type[M], raw: Mapping[str, Any]) -> M:
@@ -201,12 +206,7 @@ def validated(model: type[M], raw: Mapping[str, Any]) -> M:
 
 
 def _xid(xids: XidCatalogue, table: XidTable) -> XidSpec:
-    spec = xids.of(table.code)
-    given = _given(table, ("xid_class", "severity", "category", "action", "cause_rank"))
-    made = replace(spec, **given, provenance=f"override: {table.reason}")
-    if made.xid_class not in xids.classes():
-        remedy = did_you_mean(made.xid_class, xids.classes())
-        raise InputError(f"xid {table.code}: class", made.xid_class, "no such XID class", remedy)
+    made = _corrected(xids.of(table.code), table, "xid", xids.classes())
     if made.application and made.action is not ActionKind.NOTIFY:
         raise InputError(
             f"xid {table.code}: action",
@@ -214,24 +214,30 @@ def _xid(xids: XidCatalogue, table: XidTable) -> XidSpec:
             f"class {made.xid_class} is a program's own fault and never condemns a GPU",
             "use notify, or give it another class",
         )
-    return replace(made, changes=spec.changes + _changes(spec, given), overridden=spec.overridden | given.keys())
+    return made
 
 
-def _sxid(sxids: SxidCatalogue, table: SxidTable) -> SxidSpec:
-    spec = sxids.of(table.code)
-    given = _given(table, ("sxid_class", "severity", "action", "cause_rank"))
-    made = replace(spec, **given, provenance=f"override: {table.reason}")
-    if made.sxid_class not in CLASSES:
-        remedy = did_you_mean(made.sxid_class, CLASSES)
-        raise InputError(f"sxid {table.code}: class", made.sxid_class, "no such SXid class", remedy)
-    return replace(made, changes=spec.changes + _changes(spec, given), overridden=spec.overridden | given.keys())
+def _corrected(spec: SpecT, table: Correction, kind: str, classes: Collection[str]) -> SpecT:
+    """`spec` with what `table` gives; `kind` is ``xid`` or ``sxid``."""
+    if table.class_ is not None and table.class_ not in classes:
+        what = {"xid": "XID", "sxid": "SXid"}[kind]
+        remedy = did_you_mean(table.class_, classes)
+        raise InputError(f"{kind} {table.code}: class", table.class_, f"no such {what} class", remedy)
+    given: dict[str, Any] = {
+        f"{kind}_class" if name == "class_" else name: value
+        for name, value in table
+        if name not in ("code", "reason") and value is not None
+    }
+    return replace(
+        spec,
+        **given,
+        provenance=f"override: {table.reason}",
+        changes=spec.changes + _changes(spec, given),
+        overridden=spec.overridden | given.keys(),
+    )
 
 
-def _given(table: BaseModel, names: Sequence[str]) -> dict[str, Any]:
-    return {name: value for name in names if (value := getattr(table, name)) is not None}
-
-
-def _changes(spec: XidSpec | SxidSpec, given: Mapping[str, Any]) -> tuple[str, ...]:
+def _changes(spec: ErrorSpec, given: Mapping[str, Any]) -> tuple[str, ...]:
     """What `given` changes, in words; what it only repeats is left out."""
 
     def word(value: object) -> str:
@@ -256,12 +262,7 @@ def load_rules(path: Path | None = None, overrides: Path | None = None) -> RuleS
     if path is None:
         text = resources.files("tocsin.rules").joinpath(_SHIPPED).read_text(encoding="utf-8")
         return parse_rules(text, _SHIPPED, corrections)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        problem = getattr(error, "strerror", None) or "cannot be read"
-        raise InputError("rule file", str(path), problem, "name a readable UTF-8 file") from None
-    return parse_rules(text, str(path), corrections)
+    return parse_rules(read_toml(path, "rule file"), str(path), corrections)
 
 
 def parse_rules(text: str, source: str, corrections: OverrideFile | None = None) -> RuleSet:
@@ -269,10 +270,7 @@ def parse_rules(text: str, source: str, corrections: OverrideFile | None = None)
 
     `corrections` come after those of `text`.
     """
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError("rule file", source, f"is not TOML: {error}", "correct the line it names") from None
+    raw = parsed(text, "rule file", source)
     file = validated(RuleFile, raw)
     base = load_rules() if file.defaults else RuleSet((), EngineTable(), shipped_catalogue())
     known = corrected(Catalogues(base.xids, base.sxids), file.xid, file.sxid)
@@ -308,7 +306,9 @@ def _rule(table: RuleTable, xids: XidCatalogue) -> Rule:
     every = tuple(_condition(raw, f"{prefix}all.{i}.", xids) for i, raw in enumerate(table.all_))
     some = tuple(_condition(raw, f"{prefix}any.{i}.", xids) for i, raw in enumerate(table.any_))
     rule = Rule(table, every, some, sheet_of((*every, *some), prefix))
-    check_rule(rule, xids, prefix)
+    _check_sentence(rule, prefix)
+    _check_actions(rule, xids, prefix)
+    _check_scope(rule, prefix)
     return rule
 
 

@@ -56,9 +56,8 @@ class Scope(Part):
     """Whether MIG instances that report as GPUs of their own are meant."""
 
     def covers(self, gpu: Gpu) -> bool:
-        """Whether `gpu` is in scope."""
         return (
-            self._kind(gpu)
+            (self.instances == "include" or gpu.is_mig is (self.instances == "only"))
             and _matches(gpu.model.lower(), [pattern.lower() for pattern in self.models])
             and _matches(gpu.pool, self.pools)
             and _matches(gpu.host, self.hosts)
@@ -66,15 +65,10 @@ class Scope(Part):
         )
 
     def covers_pool(self, pool: str) -> bool:
-        """Whether the pool is in scope."""
         return _matches(pool, self.pools)
-
-    def _kind(self, gpu: Gpu) -> bool:
-        return self.instances == "include" or gpu.is_mig is (self.instances == "only")
 
     @property
     def everything(self) -> bool:
-        """Whether nothing is left out."""
         return self == Scope()
 
 
@@ -130,40 +124,34 @@ class EngineTable(Part):
     """A process, link or instance that its GPU no longer reports is forgotten after this."""
 
 
-class XidTable(Part):
+class Correction(Part):
+    """Replaces what a catalogue says of a number."""
+
+    code: int = Field(ge=1, le=999_999)
+    """The number."""
+    class_: Annotated[str | None, Field(alias="class")] = None
+    """Its class."""
+    severity: Severity | None = None
+    """Its severity."""
+    action: ActionKind | None = None
+    """What it calls for."""
+    cause_rank: int | None = Field(default=None, ge=0)
+    """Its place between cause, 0, and effect, 99."""
+    reason: str = Field(min_length=1)
+    """Who says so, and why; kept as the row's provenance."""
+
+
+class XidTable(Correction):
     """One ``[[xid]]``: replaces what the catalogue says of a number."""
 
     code: int = Field(ge=1, le=65_535)
     """The number."""
-    xid_class: Annotated[str | None, Field(alias="class")] = None
-    """Its class."""
-    severity: Severity | None = None
-    """Its severity."""
     category: Category | None = None
     """Its category."""
-    action: ActionKind | None = None
-    """What it calls for."""
-    cause_rank: int | None = Field(default=None, ge=0)
-    """Its place between cause, 0, and effect, 99."""
-    reason: str = Field(min_length=1)
-    """Who says so, and why; kept as the row's provenance."""
 
 
-class SxidTable(Part):
+class SxidTable(Correction):
     """One ``[[sxid]]``: replaces what the catalogue says of an NVSwitch number."""
-
-    code: int = Field(ge=1, le=999_999)
-    """The number."""
-    sxid_class: Annotated[str | None, Field(alias="class")] = None
-    """Its class."""
-    severity: Severity | None = None
-    """Its severity."""
-    action: ActionKind | None = None
-    """What it calls for."""
-    cause_rank: int | None = Field(default=None, ge=0)
-    """Its place between cause, 0, and effect, 99."""
-    reason: str = Field(min_length=1)
-    """Who says so, and why; kept as the row's provenance."""
 
 
 class RuleFile(Part):
@@ -194,7 +182,6 @@ class Rule:
 
     @property
     def name(self) -> str:
-        """Name of the rule."""
         return self.table.name
 
     @property
@@ -208,32 +195,11 @@ class Rule:
         return all(condition.told for condition in self.conditions)
 
     @property
-    def severity(self) -> Severity:
-        """Severity of its findings."""
-        return self.table.severity
-
-    @property
-    def category(self) -> Category:
-        """Category of its findings."""
-        return self.table.category
-
-    @property
-    def action(self) -> str:
-        """What it proposes: an action, or ``catalogue``."""
-        return str(self.table.action)
-
-    @property
-    def mode(self) -> Mode:
-        """How far the action may go."""
-        return self.table.mode
-
-    @property
     def subject(self) -> str:
         """What the rule is about, in words."""
         return {GPU_SHEET: "GPU", POOL_SHEET: "pool", FLEET_SHEET: "fleet"}.get(self.sheet, f"{self.sheet} of a GPU")
 
     def meaning(self) -> str:
-        """When the rule holds, in words."""
         every = [condition.meaning() for condition in self.all_]
         some = " or ".join(condition.meaning() for condition in self.any_)
         if every and some:
@@ -255,7 +221,3 @@ class RuleSet:
 
     def __len__(self) -> int:
         return len(self.rules)
-
-    def mode_of(self, rule: str) -> Mode:
-        """Mode of the rule called `rule`; `observe` where there is none of that name."""
-        return next((one.mode for one in self.rules if one.name == rule), Mode.OBSERVE)

@@ -39,7 +39,6 @@ class Sheet:
         self.values = table.vector(np.float64, np.nan, depth=max(1, len(self.names)))
 
     def column(self, name: str, spec: MetricSpec) -> Column:
-        """The column of metric key `name`."""
         return Column(self, self.names.index(name), spec)
 
 
@@ -79,12 +78,10 @@ class VariantSheet(Sheet):
         self.values.v[np.array(columns), np.array(rows)] = data
 
     def value(self, row: int) -> str:
-        """The label value of `row`."""
         key = self.table.keys[row]
         return str(key[1]) if isinstance(key, tuple) else ""
 
     def release(self) -> None:
-        """Give back the rows that leave."""
         if self.table.release():
             self.plans.clear()
 

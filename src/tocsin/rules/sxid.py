@@ -6,13 +6,11 @@ rank, action and the sentences of `help` are Tocsin's own.
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
 
 from tocsin.domain.finding import ActionKind, Severity
+from tocsin.rules.catalogue import Catalogue, ErrorSpec, common_fields, csv_rows
 
 FABRIC, PARTITION, NON_FATAL, NOTABLE, UNKNOWN = "fabric", "partition", "non_fatal", "notable", "unknown"
 
@@ -30,21 +28,11 @@ _PARTITION_RANK = 23
 _SAYS_FATAL = "the switch itself called it fatal, so it ends a partition at least"
 
 
-@dataclass(frozen=True, slots=True)
-class SxidSpec:
-    """One row; the fields are those of `tocsin.rules.xid.XidSpec`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SxidSpec(ErrorSpec):
+    """One row; `sxid_class` is one of `CLASSES`."""
 
-    code: int
-    name: str
     sxid_class: str
-    severity: Severity
-    action: ActionKind
-    vendor_action: str
-    cause_rank: int
-    provenance: str
-    help: str
-    changes: tuple[str, ...] = ()
-    overridden: frozenset[str] = frozenset()
 
     @property
     def fatal(self) -> bool:
@@ -52,33 +40,25 @@ class SxidSpec:
         return self.sxid_class in (FABRIC, PARTITION)
 
 
-def _parse(row: Mapping[str, str]) -> SxidSpec:
-    return SxidSpec(
-        code=int(row["code"]),
-        name=row["name"],
-        sxid_class=row["class"],
-        severity=Severity(row["severity"]),
-        action=ActionKind(row["action"]),
-        vendor_action=row["vendor_action"],
-        cause_rank=int(row["cause_rank"]),
-        provenance=row["provenance"],
-        help=row["help"],
-    )
-
-
-class SxidCatalogue:
+class SxidCatalogue(Catalogue[SxidSpec]):
     """Rows by code; `of` answers for every number, also one that is not in it."""
-
-    def __init__(self, specs: Iterable[SxidSpec]) -> None:
-        self._specs = {spec.code: spec for spec in specs}
 
     def of(self, code: int) -> SxidSpec:
         """The row of `code`; a number without one is a warning of class ``unknown`` that calls for a notification."""
         spec = self._specs.get(code)
         if spec is not None:
             return spec
-        help_ = "A number that is not in the catalogue"
-        return SxidSpec(code, f"SXid {code}", UNKNOWN, Severity.WARNING, ActionKind.NOTIFY, "", 72, UNKNOWN, help_)
+        return SxidSpec(
+            code=code,
+            name=f"SXid {code}",
+            sxid_class=UNKNOWN,
+            severity=Severity.WARNING,
+            action=ActionKind.NOTIFY,
+            vendor_action="",
+            cause_rank=72,
+            provenance=UNKNOWN,
+            help="A number that is not in the catalogue",
+        )
 
     def seen(self, code: int, severity: Severity | None = None) -> SxidSpec:
         """The row of `code` as one event had it: what the switch itself called fatal, hence critical, ends a partition.
@@ -97,20 +77,10 @@ class SxidCatalogue:
             help=help_ if spec.sxid_class == UNKNOWN else f"{spec.help}; {_SAYS_FATAL}",
         )
 
-    def __contains__(self, code: object) -> bool:
-        return code in self._specs
-
-    def specs(self) -> list[SxidSpec]:
-        """All rows by code."""
-        return [self._specs[code] for code in sorted(self._specs)]
-
-    def with_overrides(self, overrides: Iterable[SxidSpec]) -> SxidCatalogue:
-        """A catalogue in which `overrides` replace rows of the same code."""
-        return SxidCatalogue([*self._specs.values(), *overrides])
-
 
 @cache
 def shipped_sxids() -> SxidCatalogue:
     """The catalogue that comes with Tocsin."""
-    text = resources.files("tocsin.rules").joinpath("sxid_catalogue.csv").read_text(encoding="utf-8")
-    return SxidCatalogue(_parse(row) for row in csv.DictReader(text.splitlines()))
+    return SxidCatalogue(
+        SxidSpec(**common_fields(row), sxid_class=row["class"]) for row in csv_rows("sxid_catalogue.csv")
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +12,12 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
+ScalarT = TypeVar("ScalarT", bound=np.generic)
+
 _FIRST_CAPACITY = 8
 
 
-class Vector:
+class Vector(Generic[ScalarT]):
     """One value a row, or `depth` of them; grows with its table.
 
     `v` is the present view, shape (rows,) or (depth, rows). It is replaced when rows are added, so read it anew in each
@@ -24,12 +26,14 @@ class Vector:
 
     __slots__ = ("_data", "_fill", "timeline", "v")
 
-    def __init__(self, dtype: Any, fill: Any, depth: int | None, capacity: int, rows: int, *, timeline: bool) -> None:
+    def __init__(
+        self, dtype: type[ScalarT], fill: Any, depth: int | None, capacity: int, rows: int, *, timeline: bool
+    ) -> None:
         shape = (capacity,) if depth is None else (depth, capacity)
         self._fill = fill
-        self._data: NDArray[Any] = np.full(shape, fill, dtype=dtype)
+        self._data: NDArray[ScalarT] = np.full(shape, fill, dtype=dtype)
         self.timeline = timeline
-        self.v: NDArray[Any] = self._data[..., :rows]
+        self.v: NDArray[ScalarT] = self._data[..., :rows]
 
     def resize(self, capacity: int, rows: int) -> None:
         """Make room for `capacity` rows, of which `rows` are in use."""
@@ -40,7 +44,6 @@ class Vector:
         self.v = self._data[..., :rows]
 
     def reset(self, rows: Ints) -> None:
-        """Set `rows` back to the fill value."""
         self._data[..., rows] = self._fill
 
 
@@ -56,7 +59,7 @@ class Table:
         self.keys: list[Hashable | None] = []
         self.version = 0
         self._free: list[int] = []
-        self._vectors: list[Vector] = []
+        self._vectors: list[Vector[Any]] = []
         self._capacity = _FIRST_CAPACITY
         self._settled = 0
         self.at = self.vector(np.int64, 0, timeline=True)
@@ -67,7 +70,9 @@ class Table:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def vector(self, dtype: Any, fill: Any, depth: int | None = None, *, timeline: bool = False) -> Vector:
+    def vector(
+        self, dtype: type[ScalarT], fill: Any, depth: int | None = None, *, timeline: bool = False
+    ) -> Vector[ScalarT]:
         """A new vector of this table; one with `timeline` is reset when a row's time goes backwards."""
         vector = Vector(dtype, fill, depth, self._capacity, self._settled, timeline=timeline)
         self._vectors.append(vector)
@@ -76,9 +81,8 @@ class Table:
     def row(self, key: Hashable) -> int:
         """The row of `key`, taken anew where it has none; `settle` must follow before a vector is used there."""
         row = self.rows.get(key)
-        return self._take(key) if row is None else row
-
-    def _take(self, key: Hashable) -> int:
+        if row is not None:
+            return row
         self.version += 1
         if self._free:
             row = self._free.pop()
@@ -90,7 +94,6 @@ class Table:
         return row
 
     def settle(self) -> None:
-        """Make the vectors as long as there are rows."""
         rows = len(self.keys)
         if rows == self._settled:
             return
@@ -127,6 +130,6 @@ class Table:
         self._reset(rows, [vector for vector in self._vectors if vector.timeline])
 
     @staticmethod
-    def _reset(rows: Ints, vectors: Iterable[Vector]) -> None:
+    def _reset(rows: Ints, vectors: Iterable[Vector[Any]]) -> None:
         for vector in vectors:
             vector.reset(rows)

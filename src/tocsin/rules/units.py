@@ -11,6 +11,14 @@ _UNITS = {"ms": 1, "s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _DURATION = re.compile(rf"(?:{_PART.pattern})+")
 
+_SHOWN = {
+    "ratio": (100, "{:.3g} %"),
+    "celsius": (1, "{:.3g} °C"),
+    "watts": (1, "{:.4g} W"),
+    "hertz": (1e-6, "{:.4g} MHz"),
+    "seconds": (1, "{:.3g} s"),
+}
+"""What a value of a unit is multiplied by for reading, and how it is written then."""
 _BARE = frozenset({"", "bool", "action", "state", "xid", "bits", "p-state", "events"})
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -44,18 +52,11 @@ def show_value(value: float | None, unit: str) -> str:
     """`value` with `unit` as the metric table names it, scaled for reading; ``unknown`` for None and NaN."""
     if value is None or math.isnan(value):
         return "unknown"
-    if unit == "ratio":
-        return f"{value * 100:.3g} %"
-    if unit == "celsius":
-        return f"{value:.3g} °C"
-    if unit == "watts":
-        return f"{value:.4g} W"
-    if unit == "hertz":
-        return f"{value / 1e6:.4g} MHz"
     if unit == "bytes":
         return _show_bytes(value)
-    if unit == "seconds":
-        return f"{value:.3g} s"
+    if unit in _SHOWN:
+        factor, form = _SHOWN[unit]
+        return form.format(value * factor)
     return f"{value:.6g}" if unit in _BARE else f"{value:.6g} {unit}"
 
 

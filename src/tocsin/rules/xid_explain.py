@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 
 from tocsin.domain.errors import InputError
+from tocsin.rules.catalogue import csv_rows
 from tocsin.rules.sxid import CLASSES, SxidCatalogue, SxidSpec
 from tocsin.rules.xid import XidCatalogue, XidSpec
 from tocsin.rules.xid_nvlink import REGISTERS, REGISTERS_CODE, Decoded, decode
@@ -58,25 +57,19 @@ class XidSequence:
     provenance: str
 
 
-def _rows(name: str) -> list[dict[str, str]]:
-    text = resources.files("tocsin.rules").joinpath(name).read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines()))
-
-
 @cache
 def _peers() -> dict[int, dict[str, str]]:
-    return {int(row["code"]): row for row in _rows("xid_peers.csv")}
+    return {int(row["code"]): row for row in csv_rows("xid_peers.csv")}
 
 
 def stances(code: int) -> list[Stance]:
     """What other projects make of XID `code`, those left out that say nothing."""
     row = _peers().get(code, {})
-    found = []
-    for column, (project, about) in PEERS.items():
-        cell = row.get(column, "")
-        if cell:
-            found.append(Stance(project, _YES[column] if cell == "yes" else cell, about))
-    return found
+    return [
+        Stance(project, _YES[column] if cell == "yes" else cell, about)
+        for column, (project, about) in PEERS.items()
+        if (cell := row.get(column, ""))
+    ]
 
 
 def verdict_since(code: int) -> str:
@@ -93,7 +86,7 @@ def sequences() -> tuple[XidSequence, ...]:
 
     return tuple(
         XidSequence(numbers(row["codes"]), numbers(row["then"]), row["meaning"], row["handling"], row["provenance"])
-        for row in _rows("xid_sequences.csv")
+        for row in csv_rows("xid_sequences.csv")
     )
 
 
@@ -260,13 +253,8 @@ def explain_xid(
         tuple(sequences_of(code)),
         tuple(stances(code)),
         decoded,
-        _partial(code, len(words)),
+        f"{len(words)} of {REGISTERS} words given" if code == REGISTERS_CODE and 0 < len(words) < REGISTERS else "",
     )
-
-
-def _partial(code: int, given: int) -> str:
-    short = code == REGISTERS_CODE and 0 < given < REGISTERS
-    return f"{given} of {REGISTERS} words given" if short else ""
 
 
 def explain_sxid(sxids: SxidCatalogue, code: int) -> Explanation:

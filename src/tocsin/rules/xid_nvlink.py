@@ -6,14 +6,13 @@ uncertain now and then; here it is the severity without the mark.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib import resources
 
 from tocsin.domain.finding import Severity
+from tocsin.rules.catalogue import csv_rows
 
 NVLINK5_CODES = range(144, 151)
 REGISTERS_CODE = 74
@@ -80,16 +79,11 @@ class RegisterBits:
     provenance: str
 
 
-def _rows(name: str) -> list[dict[str, str]]:
-    text = resources.files("tocsin.rules").joinpath(name).read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines()))
-
-
 @cache
 def sub_codes() -> tuple[SubCode, ...]:
     """All rows of NVLink 5."""
     made = []
-    for row in _rows("xid_nvlink5.csv"):
+    for row in csv_rows("xid_nvlink5.csv"):
         texts = {name: value for name, value in row.items() if name not in ("xid", "error_status")}
         made.append(SubCode(xid=int(row["xid"]), error_status=int(row["error_status"], 16), **texts))
     return tuple(made)
@@ -107,7 +101,7 @@ def register_bits() -> tuple[RegisterBits, ...]:
             row["meaning"],
             row["provenance"],
         )
-        for row in _rows("xid_nvlink_registers.csv")
+        for row in csv_rows("xid_nvlink_registers.csv")
     )
 
 
@@ -156,7 +150,6 @@ class Decoded:
         return {name: value for name, value in values.items() if value not in ("", None, ())}
 
     def sentence(self) -> str:
-        """All of it in one line."""
         if not self.known:
             return f"{self.unit or 'sub-code'} is not in the table"
         parts = [self.unit, *self.meanings, self.severity.replace("_", "-")]
@@ -185,21 +178,18 @@ def decode(code: int, words: Sequence[int], *, unit: str = "", driver: int | Non
     status = words[1] if len(words) > 1 else None
     near: Decoded | None = None
     for v2 in layouts:
-        rows = [row for row in sub_codes() if row.xid == code and row.named(unit)]
-        rows = [row for row in rows if row.matches(words[0], v2)]
+        rows = [row for row in sub_codes() if row.xid == code and row.named(unit) and row.matches(words[0], v2)]
         chosen = rows if status is None else _by_status(rows, status, exact=code >= 149)
         if chosen:
             return replace(_merge(chosen, words[0], v2), whole=_covered(chosen, status))
-        near = near or (_unlisted(rows, words[0], v2) if rows else None)
+        near = near or (Decoded(False, rows[0].unit, _layout(v2), _reason(words[0])) if rows else None)
     return near or Decoded(False, unit, _layout(driver >= V2_DRIVER) if driver else "", _reason(words[0]))
 
 
 def _by_status(rows: Sequence[SubCode], status: int, *, exact: bool) -> list[SubCode]:
     """Rows of this error status; where it is a set of flags, those of any flag that is set."""
     found = [row for row in rows if row.error_status == status]
-    if not found and not exact:
-        found = [row for row in rows if row.error_status & status]
-    return found
+    return found if found or exact else [row for row in rows if row.error_status & status]
 
 
 def _covered(rows: Sequence[SubCode], status: int | None) -> bool:
@@ -227,10 +217,6 @@ def _merge(rows: Sequence[SubCode], word: int, v2: bool) -> Decoded:
         worst.local,
         worst.remote,
     )
-
-
-def _unlisted(rows: Sequence[SubCode], word: int, v2: bool) -> Decoded:
-    return Decoded(False, rows[0].unit, _layout(v2), _reason(word))
 
 
 def _layout(v2: bool) -> str:

@@ -285,7 +285,7 @@ def test_thresholds_that_were_asked_for() -> None:
         "memory_full": ("migrate", 15),
         "instance_memory_full": ("place_elsewhere", 2),
     }
-    shipped = {rule.name: (rule.action, rule.table.for_ // 60_000) for rule in load_rules() if rule.name in asked}
+    shipped = {rule.name: (rule.table.action, rule.table.for_ // 60_000) for rule in load_rules() if rule.name in asked}
     assert shipped == asked
 
 
@@ -347,7 +347,7 @@ def test_every_critical_xid_is_found_and_condemns_the_gpu() -> None:
 
 
 def test_everything_ships_in_observe() -> None:
-    assert {rule.mode for rule in load_rules()} == {Mode.OBSERVE}
+    assert {rule.table.mode for rule in load_rules()} == {Mode.OBSERVE}
 
 
 def test_a_healthy_day_is_silent() -> None:

@@ -42,9 +42,10 @@ def test_a_rule_can_be_switched_off() -> None:
 
 def test_modes_are_set_by_name() -> None:
     ruleset = rules('defaults = true\nmodes = { temperature_high = "act" }')
-    assert ruleset.mode_of("temperature_high") is Mode.ACT
-    assert ruleset.mode_of("memory_full") is Mode.OBSERVE
-    assert ruleset.mode_of("no_such_rule") is Mode.OBSERVE
+    modes = {rule.name: rule.table.mode for rule in ruleset}
+    assert modes.pop("temperature_high") is Mode.ACT
+    assert modes["memory_full"] is Mode.OBSERVE
+    assert set(modes.values()) == {Mode.OBSERVE}
 
 
 def test_engine_options_come_from_the_file_that_has_them() -> None:
@@ -58,7 +59,7 @@ def test_a_file_on_disk(tmp_path: Path) -> None:
     path.write_text(OWN, encoding="utf-8")
     ruleset = load_rules(path)
     assert len(ruleset) == len(ruleset.rules) == 1
-    assert ruleset.rules[0].severity is Severity.WARNING
+    assert ruleset.rules[0].table.severity is Severity.WARNING
 
 
 def test_an_empty_file_is_an_empty_set() -> None:

@@ -1,1 +1,1 @@
-"""Kinds of conditions, one file each; a file put here is found and needs no registration."""
+"""Kinds of conditions, one file each."""

@@ -15,7 +15,7 @@ from tocsin.plugins import Kind, load_all, plugins
 from tocsin.rules.frame import EventLog, Forecasts, Frame
 from tocsin.rules.sheet import GPU_SHEET, Column, Sheet, VariantSheet
 from tocsin.rules.sxid import SxidCatalogue
-from tocsin.rules.table import Bools, Ints, Table
+from tocsin.rules.table import Bools, Ints
 from tocsin.rules.units import parse_duration
 from tocsin.rules.xid import XidCatalogue, XidSpec
 
@@ -76,13 +76,7 @@ class World:
     xids: XidCatalogue
     sxids: SxidCatalogue
 
-    @property
-    def table(self) -> Table:
-        """Rows of the rule."""
-        return self.sheet.table
-
     def column(self, ref: MetricRef) -> Column:
-        """The column of `ref`."""
         return self.frame.sheets[ref.sheet].column(ref.key, ref.spec)
 
 
@@ -171,12 +165,10 @@ class Broadcast(Probe):
         self._inner.update()
 
     def true(self) -> Bools:
-        mask: Bools = self._inner.true()[self._sheet.parent.v]
-        return mask
+        return self._inner.true()[self._sheet.parent.v]
 
     def known(self) -> Bools:
-        mask: Bools = self._inner.known()[self._sheet.parent.v]
-        return mask
+        return self._inner.known()[self._sheet.parent.v]
 
     def report(self, row: int) -> Report:
         return self._inner.report(int(self._sheet.parent.v[row]))

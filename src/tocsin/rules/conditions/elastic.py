@@ -33,8 +33,7 @@ class ElasticProbe(Probe):
         self._elastic = world.frame.aggregates.elastic
 
     def true(self) -> Bools:
-        elastic: Bools = self._elastic.v
-        return elastic
+        return self._elastic.v
 
     def known(self) -> Bools:
         return np.ones(self._elastic.v.shape, dtype=np.bool_)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -71,26 +71,23 @@ class EventCount(Condition):
 
 
 class EventCountProbe(EpisodeProbe):
-    """Reads the spells."""
+    """Reads the episodes."""
 
-    def __init__(self, condition: EventCount, spells: Episodes, world: World) -> None:
+    def __init__(self, condition: EventCount, episodes: Episodes, world: World) -> None:
         self._condition = condition
-        super().__init__(spells)
+        super().__init__(episodes)
         self._xids = world.xids
 
     def report(self, row: int) -> Report:
-        spell = self._spells.rows[row]
-        last = spell.events[-1]
+        episode = self._episodes.rows[row]
+        last = episode.events[-1]
         single = self._condition.count == 1
-        value = float(last.code) if single else float(len(spell.events))
+        value = float(last.code) if single else float(len(episode.events))
         text = last.message or f"{self._condition.event} {last.code}"
-        words = {"count": str(len(spell.events)), "code": str(last.code), "event": self._condition.event.value}
+        words = {"count": str(len(episode.events)), "code": str(last.code), "event": self._condition.event.value}
         words["message"] = text
         seen = Evidence(f"{self._condition.event}:{last.code}", text, last.at_ms, value)
         metric = _METRICS.get(self._condition.event, "") if single else ""
         threshold = None if single else float(self._condition.count)
         action = self._xids.seen(last.code, last.severity).action if single and last.kind is EventKind.XID else None
-        return Report(metric, value, threshold, (seen, burst_evidence(spell)), words, action)
-
-    def forget(self, rows: Iterable[int]) -> None:
-        self._spells.forget(rows)
+        return Report(metric, value, threshold, (seen, burst_evidence(episode)), words, action)

@@ -27,9 +27,7 @@ class FrozenProbe(Probe):
         self._frame = world.frame
 
     def true(self) -> Bools:
-        frozen: Bools = self._frame.frozen.v & ~self._frame.stale.v
-        return frozen
+        return self._frame.frozen.v & ~self._frame.stale.v
 
     def known(self) -> Bools:
-        known: Bools = (self._frame.gpus.at.v > 0) & ~self._frame.stale.v
-        return known
+        return (self._frame.gpus.at.v > 0) & ~self._frame.stale.v

@@ -82,8 +82,7 @@ class MissingFamilyProbe(Probe):
         return np.asarray(self._missed().any(axis=0), dtype=np.bool_)
 
     def known(self) -> Bools:
-        known: Bools = ~self._frame.stale.v
-        return known
+        return ~self._frame.stale.v
 
     def since(self) -> Ints | None:
         never = np.iinfo(np.int64).max

@@ -84,13 +84,11 @@ class PeerProbe(Probe):
         if self._condition.group == "fleet":
             return np.zeros(rows.size, dtype=np.int64)
         roster = self._frame.roster
-        codes: Ints = (roster.host if self._condition.group == "host" else roster.rack).v[rows]
-        return codes
+        return (roster.host if self._condition.group == "host" else roster.rack).v[rows]
 
     @property
     def _excess(self) -> Floats:
-        excess: Floats = self._column.v - self._median.v
-        return excess
+        return self._column.v - self._median.v
 
     def true(self) -> Bools:
         return self._comparer.true(self._excess, self.open_)

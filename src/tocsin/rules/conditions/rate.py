@@ -10,7 +10,7 @@ from tocsin.domain.clock import SECOND
 from tocsin.domain.errors import InputError
 from tocsin.domain.metrics import MetricKind
 from tocsin.rules.conditions.base import Duration, MetricRef, Probe, Report, World, metric_ref
-from tocsin.rules.history import Ring
+from tocsin.rules.history import WindowFigure
 from tocsin.rules.levels import Comparer, LevelCondition
 from tocsin.rules.sheet import Column, VariantSheet
 from tocsin.rules.table import Bools, Floats, Ints, Table
@@ -71,29 +71,12 @@ def _each(ref: MetricRef) -> str:
     return f"{ref.spec.name}{{{ref.spec.label}}}" if ref.spec.label else "a metric that has variants"
 
 
-class Change:
-    """The change of a column over a window; `v` (rows,) is NaN where unknown."""
+class Change(WindowFigure):
+    """The change of a column over a window, per `per_ms` where that is given."""
 
     def __init__(self, column: Column, table: Table, window_ms: int, per_ms: int | None) -> None:
-        self._column = column
-        self._table = table
+        super().__init__(column, table, window_ms)
         self._per = per_ms
-        self._ring = Ring(table, window_ms)
-        self._last = table.vector(np.float64, np.nan, timeline=True)
-        self._last_at = table.vector(np.int64, 0, timeline=True)
-        self._change = table.vector(np.float64, np.nan, timeline=True)
-
-    def update(self) -> None:
-        """Take in the readings of this step."""
-        values = self._column.v
-        rows = np.flatnonzero(self._table.updated.v & ~np.isnan(values))
-        if rows.size:
-            self._change.v[rows] = self._advance(rows, self._table.at.v[rows], values[rows])
-            self._last.v[rows] = values[rows]
-            self._last_at.v[rows] = self._table.at.v[rows]
-
-    def _advance(self, rows: Ints, at: Ints, x: Floats) -> Floats:
-        raise NotImplementedError
 
     def _scaled(self, change: Floats, length: Ints) -> Floats:
         if self._per is None:
@@ -101,10 +84,6 @@ class Change:
         enough = length >= _COVERAGE * self._ring.window_ms
         scaled: Floats = np.divide(change * self._per, length, out=np.full(change.size, np.nan), where=enough)
         return scaled
-
-    @property
-    def v(self) -> Floats:
-        return np.where(np.isnan(self._column.v), np.nan, self._change.v)
 
 
 class GaugeChange(Change):

@@ -37,7 +37,7 @@ class SilentProbe(Probe):
         self._table = world.frame.gpus
 
     def true(self) -> Bools:
-        stale: Bools = self._frame.stale.v
+        stale = self._frame.stale.v
         if not stale.any():
             return stale
         age = self._frame.now_ms - self._table.at.v
@@ -45,9 +45,7 @@ class SilentProbe(Probe):
         return late & (self._table.at.v > 0)
 
     def known(self) -> Bools:
-        known: Bools = self._table.at.v > 0
-        return known
+        return self._table.at.v > 0
 
     def since(self) -> Ints | None:
-        since: Ints = self._table.at.v
-        return since
+        return self._table.at.v

@@ -80,8 +80,7 @@ class StuckProbe(Probe):
         return np.asarray(there >= self._present, dtype=np.bool_)
 
     def since(self) -> Ints | None:
-        since: Ints = self._changed_at.v
-        return since
+        return self._changed_at.v
 
     def report(self, row: int) -> Report:
         at = int(self._table.at.v[row])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import Field
@@ -72,16 +71,17 @@ class Sxid(Condition):
 
 
 class SxidProbe(EpisodeProbe):
-    """Reads the spells; of several numbers the one nearest to the cause speaks for the finding."""
+    """Reads the episodes; of several numbers the one nearest to the cause speaks for the finding."""
 
-    def __init__(self, spells: Episodes, sxids: SxidCatalogue) -> None:
-        super().__init__(spells)
+    def __init__(self, episodes: Episodes, sxids: SxidCatalogue) -> None:
+        super().__init__(episodes)
         self._sxids = sxids
 
     def report(self, row: int) -> Report:
-        spell = self._spells.rows[row]
-        seen = {event.code: self._sxids.seen(event.code, event.severity) for event in spell.events}
-        seen |= {e.code: self._sxids.seen(e.code, e.severity) for e in spell.events if e.severity is Severity.CRITICAL}
+        episode = self._episodes.rows[row]
+        # The critical ones last: of one number the worst event counts.
+        worst_last = sorted(episode.events, key=lambda event: event.severity is Severity.CRITICAL)
+        seen = {event.code: self._sxids.seen(event.code, event.severity) for event in worst_last}
         specs = sorted(seen.values(), key=lambda spec: (spec.cause_rank, spec.code))
         first = specs[0]
         words = {
@@ -90,17 +90,14 @@ class SxidProbe(EpisodeProbe):
             "help": first.help,
             "remedy": first.vendor_action.replace("_", " ") or "nothing",
             "codes": ", ".join(str(spec.code) for spec in sorted(specs, key=lambda spec: spec.code)),
-            "count": str(len(spell.events)),
+            "count": str(len(episode.events)),
         }
-        evidence = (*(_evidence(spec, spell) for spec in specs), burst_evidence(spell))
+        evidence = (*(_evidence(spec, episode) for spec in specs), burst_evidence(episode))
         return Report("", float(first.code), None, evidence, words)
 
-    def forget(self, rows: Iterable[int]) -> None:
-        self._spells.forget(rows)
 
-
-def _evidence(spec: SxidSpec, spell: Episode) -> Evidence:
-    seen = [event for event in spell.events if event.code == spec.code]
+def _evidence(spec: SxidSpec, episode: Episode) -> Evidence:
+    seen = [event for event in episode.events if event.code == spec.code]
     often = f", {len(seen)} times" if len(seen) > 1 else ""
     text = seen[-1].message or spec.help
     return Evidence(f"sxid:{spec.code}", f"{text}{often}", seen[-1].at_ms, float(spec.code))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -10,10 +9,10 @@ from pydantic import Field
 
 from tocsin.domain.errors import InputError
 from tocsin.rules.conditions.base import Duration, MetricRef, Probe, Report, World, metric_ref
-from tocsin.rules.history import Ring
+from tocsin.rules.history import WindowFigure
 from tocsin.rules.levels import COMPARISONS, Comparer, LevelCondition
 from tocsin.rules.sheet import Column
-from tocsin.rules.table import Bools, Floats, Table
+from tocsin.rules.table import Bools, Floats, Ints, Table
 from tocsin.rules.units import show_duration
 
 _COVERAGE = 0.8
@@ -61,42 +60,25 @@ class Threshold(LevelCondition):
         return f"{self.metric}{mean} {self.level_meaning(self.metrics()[0].spec.unit)}{absent}"
 
 
-class WindowMean:
-    """Mean of a column over the last `window_ms`, by trapezoids between readings; NaN where too little is known."""
+class WindowMean(WindowFigure):
+    """Mean of a column over a window, by trapezoids between readings."""
 
     def __init__(self, column: Column, table: Table, window_ms: int) -> None:
-        self._column = column
-        self._table = table
-        self._ring = Ring(table, window_ms)
+        super().__init__(column, table, window_ms)
         self._integral = table.vector(np.float64, 0.0, timeline=True)
-        self._last = table.vector(np.float64, np.nan, timeline=True)
-        self._last_at = table.vector(np.int64, 0, timeline=True)
-        self._mean = table.vector(np.float64, np.nan, timeline=True)
 
-    def update(self) -> None:
-        """Take in the readings of this step."""
-        values = self._column.v
-        rows = np.flatnonzero(self._table.updated.v & ~np.isnan(values))
-        if not rows.size:
-            return
-        x, at = values[rows], self._table.at.v[rows]
+    def _advance(self, rows: Ints, at: Ints, x: Floats) -> Floats:
         passed = np.where(np.isnan(self._last.v[rows]), 0, at - self._last_at.v[rows])
         bridged = passed <= self._ring.window_ms
         area = np.where(bridged, 0.5 * (np.nan_to_num(self._last.v[rows], nan=0.0) + x) * passed, 0.0)
         total = self._integral.v[rows] + area
         self._integral.v[rows] = total
-        self._last.v[rows] = x
-        self._last_at.v[rows] = at
         then, since = self._ring.reference(rows, at, 2 * self._ring.window_ms)
         self._ring.push(rows, at, total)
         length = at - since
         enough = (since > 0) & bridged & (length >= _COVERAGE * self._ring.window_ms)
-        self._mean.v[rows] = np.divide(total - then, length, out=np.full(rows.size, np.nan), where=enough)
-
-    @property
-    def v(self) -> Floats:
-        """The means, shape (rows,); NaN also where the newest value is."""
-        return np.where(np.isnan(self._column.v), np.nan, self._mean.v)
+        mean: Floats = np.divide(total - then, length, out=np.full(rows.size, np.nan), where=enough)
+        return mean
 
 
 class ThresholdProbe(Probe):
@@ -108,24 +90,23 @@ class ThresholdProbe(Probe):
         self._absent = condition.if_absent
         self._mean = mean
         self._comparer = comparer
-        source: Callable[[], Floats] = (lambda: column.v) if mean is None else (lambda: mean.v)
-        self._values = source
+        self._source: Column | WindowMean = mean or column
 
     def update(self) -> None:
         if self._mean is not None:
             self._mean.update()
 
     def true(self) -> Bools:
-        values = self._values()
+        values = self._source.v
         holds = self._comparer.true(values, self.open_)
         return holds | ~self._comparer.known(values) if self._absent is True else holds
 
     def known(self) -> Bools:
-        values = self._values()
+        values = self._source.v
         return self._comparer.known(values) if self._absent is None else np.ones(values.shape, dtype=np.bool_)
 
     def report(self, row: int) -> Report:
-        return Report(self._metric, float(self._values()[row]), self._comparer.level(row))
+        return Report(self._metric, float(self._source.v[row]), self._comparer.level(row))
 
 
 class BitsProbe(Probe):
@@ -136,8 +117,7 @@ class BitsProbe(Probe):
         self._bits = bits
 
     def true(self) -> Bools:
-        mask = np.nan_to_num(self._column.v, nan=0.0).astype(np.int64)
-        holds: Bools = (mask & self._bits) != 0
+        holds: Bools = (np.nan_to_num(self._column.v, nan=0.0).astype(np.int64) & self._bits) != 0
         return holds
 
     def known(self) -> Bools:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -60,8 +60,8 @@ class Xid(Condition):
         def matches(event: Event) -> bool:
             return event.kind is EventKind.XID and self.about(_seen(world.xids, event))
 
-        spells = Episodes(world.frame, world.log, matches, ended_by(self.cleared_by, (), None), self.hold)
-        return XidProbe(spells, world.xids)
+        episodes = Episodes(world.frame, world.log, matches, ended_by(self.cleared_by, (), None), self.hold)
+        return XidProbe(episodes, world.xids)
 
     def meaning(self) -> str:
         parts = [f"of class {', '.join(self.classes)}"] if self.classes else []
@@ -77,15 +77,15 @@ class Xid(Condition):
 
 
 class XidProbe(EpisodeProbe):
-    """Reads the spells; of several numbers the one nearest to the cause speaks for the finding."""
+    """Reads the episodes; of several numbers the one nearest to the cause speaks for the finding."""
 
-    def __init__(self, spells: Episodes, xids: XidCatalogue) -> None:
-        super().__init__(spells)
+    def __init__(self, episodes: Episodes, xids: XidCatalogue) -> None:
+        super().__init__(episodes)
         self._xids = xids
 
     def report(self, row: int) -> Report:
-        spell = self._spells.rows[row]
-        worst = self._by_cause(spell)
+        episode = self._episodes.rows[row]
+        worst = self._by_cause(episode)
         specs = [spec for spec, _ in worst]
         first = specs[0]
         words = {
@@ -95,28 +95,25 @@ class XidProbe(EpisodeProbe):
             "remedy": first.vendor_action.upper() or "nothing",
             "codes": ", ".join(str(spec.code) for spec in sorted(specs, key=lambda spec: spec.code)),
         }
-        evidence = (*(_evidence(spec, event, spell) for spec, event in worst), burst_evidence(spell))
+        evidence = (*(_evidence(spec, event, episode) for spec, event in worst), burst_evidence(episode))
         return Report(XID_METRIC, float(first.code), None, evidence, words, first.action)
 
-    def _by_cause(self, spell: Episode) -> list[tuple[XidSpec, Event]]:
+    def _by_cause(self, episode: Episode) -> list[tuple[XidSpec, Event]]:
         """Each number as its worst event had it, the last of equals, nearest to the cause first."""
         worst: dict[int, tuple[XidSpec, Event]] = {}
-        for event in spell.events:
+        for event in episode.events:
             spec, before = _seen(self._xids, event), worst.get(event.code)
             if before is None or spec.severity.rank >= before[0].severity.rank:
                 worst[event.code] = (spec, event)
         return sorted(worst.values(), key=lambda one: (one[0].cause_rank, one[0].code))
-
-    def forget(self, rows: Iterable[int]) -> None:
-        self._spells.forget(rows)
 
 
 def _seen(xids: XidCatalogue, event: Event) -> XidSpec:
     return xids.seen(event.code, event.severity, event.remedy)
 
 
-def _evidence(spec: XidSpec, worst: Event, spell: Episode) -> Evidence:
-    times = [event.at_ms for event in spell.events if event.code == spec.code]
+def _evidence(spec: XidSpec, worst: Event, episode: Episode) -> Evidence:
+    times = [event.at_ms for event in episode.events if event.code == spec.code]
     often = f", {len(times)} times" if len(times) > 1 else ""
     said = worst.message if worst.severity is not None and worst.message else spec.help
     return Evidence(f"xid:{spec.code}", f"{said}{often}", times[-1], float(spec.code))

@@ -231,7 +231,9 @@ def _open_journal(settings: Settings, clock: Clock, metrics: OwnMetrics) -> Jour
 
 
 def _policy(settings: Settings, ruleset: RuleSet, propose: bool) -> Policy:
-    modes = {rule.name: Mode.PROPOSE if propose and rule.mode is Mode.OBSERVE else rule.mode for rule in ruleset}
+    modes = {
+        rule.name: Mode.PROPOSE if propose and rule.table.mode is Mode.OBSERVE else rule.table.mode for rule in ruleset
+    }
     return Policy(settings.actions, modes | dict.fromkeys(PLANNED, settings.planning.mode))
 
 
