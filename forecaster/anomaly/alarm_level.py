@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from tocsin.domain.clock import DAY, HOUR
-from tocsin.forecaster.anomaly.detector import Detector, Scores, Settings, learn
+from tocsin.forecaster.anomaly.detector import Detector, DetectorSettings, Scores, learn
 from tocsin.forecaster.features.examples import Floats, Ints, Mask
 
 MERGE_MS = HOUR
@@ -55,7 +55,7 @@ def _places(size: int) -> Ints:
     return np.unique(np.geomspace(1, last, TRIED).astype(np.int64)) - 1
 
 
-def held_out(values: Floats, step_ms: int, settings: Settings | None = None, folds: int = FOLDS) -> Scores:
+def held_out(values: Floats, step_ms: int, settings: DetectorSettings | None = None, folds: int = FOLDS) -> Scores:
     """Score each of `folds` stretches of `values` [n, m] by a detector that learnt from the others, so that the level
     of an alarm is set on what was not learnt. Raises NotEnoughData for a past that is too short for it."""
     edges = np.linspace(0, len(values), folds + 1).astype(int)
@@ -81,7 +81,7 @@ class Watch:
         return np.asarray(np.nan_to_num(self.detector.score(values).pulse, nan=-np.inf) > self.level)
 
 
-def watch(values: Floats, step_ms: int, per_day: float, settings: Settings | None = None) -> Watch:
+def watch(values: Floats, step_ms: int, per_day: float, settings: DetectorSettings | None = None) -> Watch:
     """Learn from `values` [n, m] and alarm at the level that would have given at most `per_day` episodes a day there.
 
     Part of those are true: a past of a fleet is seldom free of faults. Raises NotEnoughData for a short past.

@@ -36,7 +36,7 @@ ROWS_PER_LAG = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class DetectorSettings:
     """`lags` are the past samples of the regression, in steps; `ridge` its penalty in rows. The `top` largest metrics
     make the score. `pulse_ms` and `state_ms` are the spans of the two exponential means (`Scores`).
     `least` is the smallest usual range of a metric, in its own unit: a change far below it never matters."""
@@ -71,7 +71,7 @@ class Scores:
 class Detector:
     """What is usual of the metrics of one thing, on an even grid of `step_ms`. Made by `learn` or `from_state`."""
 
-    def __init__(self, settings: Settings, step_ms: int, arrays: Mapping[str, Floats]) -> None:
+    def __init__(self, settings: DetectorSettings, step_ms: int, arrays: Mapping[str, Floats]) -> None:
         self.settings = settings
         self.step_ms = step_ms
         self._arrays = dict(arrays)
@@ -114,12 +114,12 @@ class Detector:
         return State(settings, self._arrays)
 
 
-def learn(values: Floats, step_ms: int, settings: Settings | None = None) -> Detector:
+def learn(values: Floats, step_ms: int, settings: DetectorSettings | None = None) -> Detector:
     """Learn what is usual from float64[n, m] `values`, oldest first, NaN where missing.
 
     Raises NotEnoughData for a past that is too short, InputError for one that is no table.
     """
-    settings = settings or Settings()
+    settings = settings or DetectorSettings()
     if values.ndim != 2 or values.shape[1] == 0:
         raise InputError("values", values.shape, "not [n, m]", "give a row per instant, a column per metric")
     needed = ROWS_PER_LAG * max(settings.lags)
@@ -148,7 +148,7 @@ def from_state(state: State) -> Detector:
     lags = settings.pop("lags")
     assert isinstance(lags, list | tuple)
     arrays = {name: np.asarray(value, np.float64) for name, value in state.arrays.items()}
-    return Detector(Settings(lags=tuple(lags), **settings), step_ms, arrays)  # type: ignore[arg-type]
+    return Detector(DetectorSettings(lags=tuple(lags), **settings), step_ms, arrays)  # type: ignore[arg-type]
 
 
 def _usual(values: Floats, least: float) -> tuple[Floats, Floats]:
@@ -171,7 +171,7 @@ def _lagged(z: Floats, lags: tuple[int, ...]) -> Floats:
     return out
 
 
-def _regression(z: Floats, settings: Settings) -> Floats:
+def _regression(z: Floats, settings: DetectorSettings) -> Floats:
     past = max(settings.lags)
     x = _lagged(z, settings.lags)[past:]
     matrix = x.T @ x + settings.ridge * np.eye(x.shape[1])

@@ -24,7 +24,7 @@ SIGNS = (XID, LOST, SILENT, FROZEN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class SignSettings:
     """Own choices, all of them. Something is gone after `hold_ms`: two scrapes may fail. It was there before if it was
     in the share `usual` of the reports of `before_ms`, of which there must be `reports`; after `forget_ms` it is no
     longer missed. `frozen_ms` is how long no value of any GPU moves. Pauses of the whole recording longer than
@@ -73,9 +73,9 @@ class NodeRecord:
         yield from pairwise(edges) if self.at_ms.size else ()
 
 
-def signs(record: NodeRecord, settings: Settings | None = None) -> dict[str, Mask]:
+def signs(record: NodeRecord, settings: SignSettings | None = None) -> dict[str, Mask]:
     """Each of `SIGNS` with whether it holds at each instant, bool[n], knowing only what came up to it."""
-    settings = settings or Settings()
+    settings = settings or SignSettings()
     found = {name: np.zeros(record.at_ms.size, np.bool_) for name in SIGNS}
     for first, end in record.stretches(settings.pause_ms):
         part = record.cut(first, end)
@@ -86,7 +86,7 @@ def signs(record: NodeRecord, settings: Settings | None = None) -> dict[str, Mas
     return found
 
 
-def code_onsets(record: NodeRecord, pause_ms: int = Settings().pause_ms) -> list[Event]:
+def code_onsets(record: NodeRecord, pause_ms: int = SignSettings().pause_ms) -> list[Event]:
     """An event for each transition of a GPU into another code, by instant. The first code of a GPU in a stretch is
     none, because it may be days old."""
     events = []
@@ -130,7 +130,7 @@ def _reporting(part: NodeRecord) -> npt.NDArray[np.intp]:
     return np.flatnonzero(np.isfinite(part.values).any(axis=(1, 2)))
 
 
-def _gone(at_ms: Ints, there: Mask, settings: Settings) -> Mask:
+def _gone(at_ms: Ints, there: Mask, settings: SignSettings) -> Mask:
     """bool[k, c]: what was usually there, `there` [k, c] at `at_ms` [k], is missing for long enough by now."""
     count = np.arange(1, at_ms.size + 1) - np.searchsorted(at_ms, at_ms - settings.before_ms, side="right")
     total = np.concatenate([np.zeros((1, there.shape[1])), np.cumsum(there, axis=0)])
@@ -142,7 +142,7 @@ def _gone(at_ms: Ints, there: Mask, settings: Settings) -> Mask:
     return np.asarray(~there & was & (away_ms >= settings.hold_ms) & (away_ms <= settings.forget_ms))
 
 
-def _lost(part: NodeRecord, settings: Settings) -> Mask:
+def _lost(part: NodeRecord, settings: SignSettings) -> Mask:
     """Some metric of some GPU is gone, while others still report."""
     out = np.zeros(part.at_ms.size, np.bool_)
     rows = _reporting(part)
@@ -152,14 +152,14 @@ def _lost(part: NodeRecord, settings: Settings) -> Mask:
     return out
 
 
-def _silent(part: NodeRecord, settings: Settings) -> Mask:
+def _silent(part: NodeRecord, settings: SignSettings) -> Mask:
     """No GPU reports anything, though the node is powered and seen by other means."""
     there = np.zeros((part.at_ms.size, 1), np.bool_)
     there[_reporting(part)] = True
     return np.asarray(_gone(part.at_ms, there, settings)[:, 0] & part.powered)
 
 
-def _frozen(part: NodeRecord, settings: Settings) -> Mask:
+def _frozen(part: NodeRecord, settings: SignSettings) -> Mask:
     """Not one value of any GPU has moved for long enough."""
     out = np.zeros(part.at_ms.size, np.bool_)
     rows = _reporting(part)

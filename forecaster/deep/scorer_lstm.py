@@ -36,7 +36,7 @@ a fit and of a score is nearly that of the recurrent steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(Common):
+class LstmSettings(Common):
     """At most `max_rows` rows are learned from, those with an onset first; an epoch repeats these until they are a
     share of `balance`. `members` networks are fitted, each stopped early by another device fold, and their logits
     averaged. An epoch has at most `longest` batches (0: as many as there are rows for). `patch` is steps per recurrent
@@ -59,7 +59,7 @@ class Settings(Common):
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        super(Settings, self).__post_init__()
+        super(LstmSettings, self).__post_init__()
         for name in ("hidden", "layers", "members", "max_rows", "epochs", "patience", "batch", "threads"):
             if getattr(self, name) < 1:
                 raise InputError(f"lstm.{name}", getattr(self, name), "below 1", "give 1 or more")
@@ -85,7 +85,7 @@ class LstmScorer:
     name = "lstm"
     version = "1"
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: LstmSettings) -> None:
         self.settings = settings
         self.horizons_ms = settings.horizons_ms
         self.min_history_ms = settings.min_history_ms
@@ -200,8 +200,8 @@ def _rows(examples: Examples, found: IntervalOutcome, names: tuple[str, ...]) ->
 
 
 def build(**settings: object) -> LstmScorer:
-    """The scorer with `Settings`."""
-    return LstmScorer(make(Settings, LstmScorer.name, settings))
+    """The scorer with `LstmSettings`."""
+    return LstmScorer(make(LstmSettings, LstmScorer.name, settings))
 
 
 # What moved a score: integrated gradients (Sundararajan, Taly and Yan 2017) from a typical device to this one.

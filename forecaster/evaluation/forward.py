@@ -107,7 +107,7 @@ def _fitted(name: str, train: Examples, asked: Examples, wanted: Forward) -> Flo
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
+class _FoldTask:
     """One fold of one model: all that it needs, so that it may run anywhere."""
 
     name: str
@@ -125,7 +125,7 @@ class _Fold:
     refusal: str = ""
 
 
-def _fold(task: _Task) -> _Fold:
+def _fold(task: _FoldTask) -> _Fold:
     try:
         score = _fitted(task.name, task.train, task.test, task.wanted)
     except NotEnoughData as error:
@@ -136,7 +136,7 @@ def _fold(task: _Task) -> _Fold:
 
 def _answers(examples: Examples, splits: Sequence[Split], wanted: Forward, engine: Engine) -> dict[str, _Answers]:
     parts = [split.parts(examples, wanted.horizon_ms) for split in splits]
-    tasks = [_Task(name, train, test, wanted) for name in wanted.models for train, test in parts]
+    tasks = [_FoldTask(name, train, test, wanted) for name in wanted.models for train, test in parts]
     folds = engine.map(_fold, tasks)
     found = {}
     for place, name in enumerate(wanted.models):

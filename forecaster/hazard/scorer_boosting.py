@@ -17,7 +17,7 @@ from tocsin.forecaster.hazard.tabular import Arrays, TabularScorer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(Common):
+class BoostingSettings(Common):
     """`bags` times `folds` models are fitted, each on all folds but one and stopped early by that one.
 
     `balance` is the share of the loss that rows with an onset get while the trees grow (0: as they come); the curves
@@ -43,13 +43,13 @@ class Settings(Common):
             raise InputError("boosting.balance", self.balance, "not a share below 1", "give for example 0.5")
 
 
-class BoostingScorer(TabularScorer[Settings]):
+class BoostingScorer(TabularScorer[BoostingSettings]):
     """A bag of boosted trees; the risk is the mean of their log-odds."""
 
     name = "boosting"
     version = "1"
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: BoostingSettings) -> None:
         super().__init__(settings)
         self._columns = np.zeros(0, np.int64)
         self._edges = np.zeros((0, 0), np.float32)
@@ -140,7 +140,7 @@ def _varies(x: Singles) -> Mask:
     return varies
 
 
-def _direction(name: str, settings: Settings) -> int:
+def _direction(name: str, settings: BoostingSettings) -> int:
     if any(fnmatchcase(name, pattern) for pattern in settings.rising):
         return 1
     return -1 if any(fnmatchcase(name, pattern) for pattern in settings.falling) else 0
@@ -160,8 +160,8 @@ def _fit(model: HistGradientBoostingClassifier, x: Singles, onset: Mask, weight:
 
 
 def build(**settings: object) -> BoostingScorer:
-    """The scorer with `Settings`."""
-    return BoostingScorer(make(Settings, BoostingScorer.name, settings))
+    """The scorer with `BoostingSettings`."""
+    return BoostingScorer(make(BoostingSettings, BoostingScorer.name, settings))
 
 
 # Values as the numbers of their bins. Trees split between bins anyway. With weights, the own binning of scikit-learn

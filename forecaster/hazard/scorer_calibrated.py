@@ -21,7 +21,7 @@ INNER = "scorer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(Common):
+class CalibratedSettings(Common):
     """`scorer` is the family inside, `of` its own settings. `share` of the onsets make the later slice; with `disjoint`
     it also has devices of its own. With `refit` the inner scorer learns from everything once the maps are fitted."""
 
@@ -46,7 +46,7 @@ class Calibrated:
     name = "calibrated"
     version = "1"
 
-    def __init__(self, inner: Scorer, settings: Settings) -> None:
+    def __init__(self, inner: Scorer, settings: CalibratedSettings) -> None:
         if tuple(inner.horizons_ms) != settings.horizons_ms:
             raise InputError("horizons_ms", settings.horizons_ms, f"{inner.name} has others", "give both the same")
         self.inner = inner
@@ -131,7 +131,7 @@ def fit_with_calibration(
     """
     state_of = getattr(scorer, "settings", None)
     of = as_json(state_of) if isinstance(state_of, Common) else {}
-    settings = Settings(
+    settings = CalibratedSettings(
         horizons_ms=tuple(scorer.horizons_ms), min_history_ms=scorer.min_history_ms, seed=seed, scorer=scorer.name,
         of=of, method=method, share=share, disjoint=disjoint, refit=refit,
     )  # fmt: skip
@@ -141,8 +141,8 @@ def fit_with_calibration(
 
 
 def build(**settings: object) -> Calibrated:
-    """The scorer with `Settings`, around one of the family that they name."""
-    made = make(Settings, Calibrated.name, settings)
+    """The scorer with `CalibratedSettings`, around one of the family that they name."""
+    made = make(CalibratedSettings, Calibrated.name, settings)
     return Calibrated(build_inner(made.scorer, made, made.of), made)
 
 

@@ -19,7 +19,7 @@ from tocsin.forecaster.hazard.tabular import check_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(Common):
+class EnsembleSettings(Common):
     """`members` are families, `of` the own settings of each, `weights` their weights (empty: equal). `mean` says of
     what: of ranks, which suits members whose scores are no probabilities, or of log-odds, which lets a member that is
     sure prevail. One of `folds` folds of devices is kept from the members and gives ranks and probabilities; with
@@ -47,7 +47,7 @@ class Ensemble:
     name = "ensemble"
     version = "1"
 
-    def __init__(self, members: Sequence[Scorer], settings: Settings) -> None:
+    def __init__(self, members: Sequence[Scorer], settings: EnsembleSettings) -> None:
         for member in members:
             if tuple(member.horizons_ms) != settings.horizons_ms:
                 raise InputError("horizons_ms", settings.horizons_ms, f"{member.name} has others", "give all the same")
@@ -140,6 +140,6 @@ def _spread(rank: Floats) -> Floats:
 
 
 def build(**settings: object) -> Ensemble:
-    """The scorer with `Settings`."""
-    made = make(Settings, Ensemble.name, settings)
+    """The scorer with `EnsembleSettings`."""
+    made = make(EnsembleSettings, Ensemble.name, settings)
     return Ensemble([build_inner(name, made, made.of.get(name, {})) for name in made.members], made)

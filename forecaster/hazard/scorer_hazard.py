@@ -22,7 +22,7 @@ WORTH = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(Common):
+class HazardSettings(Common):
     """`strengths` are the candidates for the variance of the normal prior of a coefficient, in logits per standard
     deviation of its feature, smaller is stiffer; from the stiffest on, the fit goes on as long as the loss on devices
     that it did not learn from falls. Rows with an onset get the share `balance` of the loss, if that is more than they
@@ -41,7 +41,7 @@ class Settings(Common):
             raise InputError("hazard.balance", self.balance, "not a share below 1", "give for example 0.1")
 
 
-class HazardScorer(TabularScorer[Settings]):
+class HazardScorer(TabularScorer[HazardSettings]):
     """Logistic regression on features made even.
 
     Its risk is in log-odds, of rows as balanced as the fit saw them; the curves, fitted on devices held out and with
@@ -51,7 +51,7 @@ class HazardScorer(TabularScorer[Settings]):
     name = "hazard"
     version = "1"
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: HazardSettings) -> None:
         super().__init__(settings)
         self._preparation: Preparation | None = None
         self._coefficients = np.zeros(0)
@@ -127,5 +127,5 @@ def _held_out(z: Floats, onset: Mask, weight: Floats, fold: Ints, strength: floa
 
 
 def build(**settings: object) -> HazardScorer:
-    """The scorer with `Settings`."""
-    return HazardScorer(make(Settings, HazardScorer.name, settings))
+    """The scorer with `HazardSettings`."""
+    return HazardScorer(make(HazardSettings, HazardScorer.name, settings))

@@ -18,14 +18,14 @@ FOREST = "forest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(UnseenSettings):
+class IsolationSettings(UnseenSettings):
     """`trees` trees of `sample` rows each."""
 
     trees: int = 200
     sample: int = 256
 
 
-class IsolationScorer(UnseenScorer[Settings]):
+class IsolationScorer(UnseenScorer[IsolationSettings]):
     """Knows no onset and no feature by name; sees rows that are unlike all quiet ones.
 
     A missing value counts as usual: gaps are rare and would be the easiest to cut off.
@@ -34,7 +34,7 @@ class IsolationScorer(UnseenScorer[Settings]):
     name = "isolation"
     version = "1"
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: IsolationSettings) -> None:
         super().__init__(settings)
         self._preparation: Preparation | None = None
         self._forest: IsolationForest | None = None
@@ -73,5 +73,5 @@ class IsolationScorer(UnseenScorer[Settings]):
 
 
 def build(**settings: object) -> IsolationScorer:
-    """The scorer with `Settings`."""
-    return IsolationScorer(make(Settings, IsolationScorer.name, settings))
+    """The scorer with `IsolationSettings`."""
+    return IsolationScorer(make(IsolationSettings, IsolationScorer.name, settings))

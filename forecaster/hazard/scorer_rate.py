@@ -24,7 +24,7 @@ CORRECTION = "correction"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(Common):
+class RateSettings(Common):
     """`rate` is the feature with the logarithm of the rate, in any unit of time. `correct` are shell patterns of the
     features that may correct it, none by default; below `correct_from` onsets nothing is corrected. The other settings
     are those of scikit-learn's trees; `l2_regularization` counts in onsets."""
@@ -39,7 +39,7 @@ class Settings(Common):
     l2_regularization: float = 300.0
 
 
-class RateScorer(TabularScorer[Settings]):
+class RateScorer(TabularScorer[RateSettings]):
     """The stated log rate as the risk, plus the log of the factor by which it errs; a row without a rate gets the mean
     of those that were learned from.
 
@@ -51,7 +51,7 @@ class RateScorer(TabularScorer[Settings]):
     name = "rate"
     version = "1"
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RateSettings) -> None:
         super().__init__(settings)
         self._mean = 0.0
         self._correction: HistGradientBoostingRegressor | None = None
@@ -122,6 +122,6 @@ class RateScorer(TabularScorer[Settings]):
 
 
 def build(**settings: object) -> RateScorer:
-    """The scorer with `Settings`."""
-    made = make(Settings, RateScorer.name, settings)
+    """The scorer with `RateSettings`."""
+    made = make(RateSettings, RateScorer.name, settings)
     return RateScorer(replace(made, features=(made.rate, *made.correct)))

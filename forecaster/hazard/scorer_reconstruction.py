@@ -14,7 +14,7 @@ from tocsin.forecaster.hazard.unseen import UnseenScorer, UnseenSettings, apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(UnseenSettings):
+class ReconstructionSettings(UnseenSettings):
     """`ridge` is that of the regressions, on metrics of spread 1; the `top` largest residuals make the score. With
     `peers` a residual counts half by itself and half against the devices of the same group at the same instant."""
 
@@ -23,13 +23,13 @@ class Settings(UnseenSettings):
     peers: bool = True
 
 
-class ReconstructionScorer(UnseenScorer[Settings]):
+class ReconstructionScorer(UnseenScorer[ReconstructionSettings]):
     """A fault that no one has seen yet breaks the usual relation of a metric to the others, or to that of the peers."""
 
     name = "reconstruction"
     version = "1"
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ReconstructionSettings) -> None:
         super().__init__(settings)
         self._preparation: Preparation | None = None
         self._model: Reconstruction | None = None
@@ -69,8 +69,8 @@ class ReconstructionScorer(UnseenScorer[Settings]):
 
 
 def build(**settings: object) -> ReconstructionScorer:
-    """The scorer with `Settings`."""
-    return ReconstructionScorer(make(Settings, ReconstructionScorer.name, settings))
+    """The scorer with `ReconstructionSettings`."""
+    return ReconstructionScorer(make(ReconstructionSettings, ReconstructionScorer.name, settings))
 
 
 # Each metric from all others, by ridge regressions that share one matrix. With S the covariance of the metrics and P

@@ -35,7 +35,7 @@ def shipped_terms() -> tuple[Term, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(Common):
+class RulesSettings(Common):
     """`terms` are added up where a feature that matches is beyond the limit (none given: the shipped ones).
     `prior_per_day` is the rate of onsets of a device without any sign, until `min_onsets` are known."""
 
@@ -50,13 +50,13 @@ class Settings(Common):
                 raise InputError("rules.terms", term, "not [pattern, >= or <=, limit, weight]", "give all four")
 
 
-class RulesScorer(RiskScorer[Settings]):
+class RulesScorer(RiskScorer[RulesSettings]):
     """Works without a fit, on any feature names: a term without its feature adds nothing."""
 
     name = "rules"
     version = "1"
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RulesSettings) -> None:
         super().__init__(settings)
         self._terms = settings.terms or shipped_terms()
         self._weights = np.array([term[3] for term in self._terms])
@@ -120,5 +120,5 @@ def base_rates(points: Floats, rows: LearningRows) -> Floats:
 
 
 def build(**settings: object) -> RulesScorer:
-    """The scorer with `Settings`."""
-    return RulesScorer(make(Settings, RulesScorer.name, settings))
+    """The scorer with `RulesSettings`."""
+    return RulesScorer(make(RulesSettings, RulesScorer.name, settings))

@@ -71,7 +71,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
+class _TrialFold:
     """One fold of one contestant."""
 
     build: Callable[[], Scorer]
@@ -79,7 +79,7 @@ class _Task:
     test: Examples
 
 
-def _fit_and_score(task: _Task) -> Floats:
+def _fit_and_score(task: _TrialFold) -> Floats:
     scorer = task.build()
     try:
         scorer.fit(task.train)
@@ -138,7 +138,7 @@ def _scores(
     engine: Engine,
 ) -> dict[str, Floats]:
     parts = [split.parts(examples, horizon_ms) for split in splits]
-    tasks = [_Task(build, train, test) for build in contestants.values() for train, test in parts]
+    tasks = [_TrialFold(build, train, test) for build in contestants.values() for train, test in parts]
     answers = engine.map(_fit_and_score, tasks)
     found = {}
     for place, name in enumerate(contestants):

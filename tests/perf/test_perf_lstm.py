@@ -13,7 +13,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from tocsin.domain.clock import HOUR
 from tocsin.forecaster.deep.network import settled
-from tocsin.forecaster.deep.scorer_lstm import LstmScorer, Settings, build
+from tocsin.forecaster.deep.scorer_lstm import LstmScorer, LstmSettings, build
 from tocsin.forecaster.features.examples import NEVER, Examples, HeldSequences
 
 STEPS, CHANNELS, FEATURES, HIDDEN = 96, 40, 120, 64
@@ -110,7 +110,7 @@ def test_training_is_a_matter_of_minutes(say: Callable[[str], None]) -> None:
     begun = time.process_time()
     made.fit(examples)
     rate = LEARNED * len(made.progress[0].watched) / (time.process_time() - begun)
-    shipped = Settings()
+    shipped = LstmSettings()
     minutes = shipped.max_rows * shipped.epochs / rate / 60
     rows = f"{shipped.max_rows:,} rows x {shipped.epochs} epochs take at most {minutes:.1f} min"
     say(f"LSTM training on one core: {rate:,.0f} rows a second; {rows}")

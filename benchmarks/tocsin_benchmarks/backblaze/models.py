@@ -13,8 +13,7 @@ from tocsin.forecaster.features.examples import Examples, Floats
 from tocsin.forecaster.hazard import registry
 from tocsin.forecaster.hazard.calibration import log_odds
 from tocsin.forecaster.hazard.scorer import Scorer, State
-from tocsin.forecaster.hazard.scorer_ensemble import Ensemble
-from tocsin.forecaster.hazard.scorer_ensemble import Settings as EnsembleSettings
+from tocsin.forecaster.hazard.scorer_ensemble import Ensemble, EnsembleSettings
 from tocsin_benchmarks.backblaze.folds import Parts, Sizes
 from tocsin_benchmarks.backblaze.snapshots import HORIZON_H, stratum
 

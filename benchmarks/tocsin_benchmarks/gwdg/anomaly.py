@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tocsin.forecaster.anomaly.alarm_level import watch
-from tocsin.forecaster.anomaly.detector import Settings
+from tocsin.forecaster.anomaly.detector import DetectorSettings
 from tocsin.forecaster.evaluation.ticket_clock import Instants
 from tocsin.forecaster.features.examples import Floats, Mask
 from tocsin.forecaster.hazard.scorer import NotEnoughData
@@ -16,7 +16,7 @@ from tocsin_benchmarks.gwdg.ticket import Node
 
 PER_DAY = 0.1
 """Alarm episodes a day on the other nodes: half of the starts that are allowed."""
-SETTINGS = Settings(least=1.0)
+SETTINGS = DetectorSettings(least=1.0)
 """A watt, a degree, a per cent, a MiB or a MHz: the least change that matters, in DCGM's units."""
 GROWING = ("TOTAL_ENERGY", "REMAP", "REPLAY")
 """Counters, whose level says how old a GPU is."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tocsin.domain.clock import HOUR
 from tocsin.domain.reading import Gpu
-from tocsin.forecaster.anomaly.structural import NodeRecord, Settings, code_onsets
+from tocsin.forecaster.anomaly.structural import NodeRecord, SignSettings, code_onsets
 from tocsin.forecaster.evaluation.figures import standard
 from tocsin.forecaster.evaluation.leak import leak_factor
 from tocsin.forecaster.evaluation.result import Figure, ReportSection
@@ -47,7 +47,7 @@ def _stretches(record: NodeRecord, plan: Plan) -> Iterator[Examples]:
     gpus = [Gpu(name, record.node) for name in record.gpus]
     events = code_onsets(record)
     names, values = canonical(record)
-    for first, end in record.stretches(Settings().pause_ms):
+    for first, end in record.stretches(SignSettings().pause_ms):
         at_ms = record.at_ms[first:end]
         here = [event for event in events if at_ms[0] <= event.at_ms <= at_ms[-1]]
         walk = Walk(plan, gpus, Span(int(at_ms[0]), int(at_ms[-1]), EVERY_MS))

@@ -98,7 +98,7 @@ def _fitted(name: str, rows: Examples, seed: int, quick: bool) -> Scorer:
 
 
 def _calibrated(scorer: Scorer, later: Examples) -> Scorer:
-    settings = scorer_calibrated.Settings(horizons_ms=HORIZONS_MS, scorer=scorer.name)
+    settings = scorer_calibrated.CalibratedSettings(horizons_ms=HORIZONS_MS, scorer=scorer.name)
     made = scorer_calibrated.Calibrated(scorer, settings)
     made.calibrate(later)
     return made

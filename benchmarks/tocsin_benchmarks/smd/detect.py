@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from tocsin.forecaster.anomaly.alarm_level import FOLDS, alarm_level, held_out
-from tocsin.forecaster.anomaly.detector import Scores, Settings, exponential_mean, learn
+from tocsin.forecaster.anomaly.detector import DetectorSettings, Scores, exponential_mean, learn
 from tocsin.forecaster.features.examples import Floats, Mask
 from tocsin_benchmarks.smd.data import Machine
 from tocsin_benchmarks.smd.events import Outcome, average_precision, outcome
@@ -79,7 +79,7 @@ def _rival(machine: Machine, fit: Fit) -> tuple[Scores, Scores]:
 
 
 def _smoothed(score: Floats, step_ms: int) -> Scores:
-    spans = Settings()
+    spans = DetectorSettings()
     return Scores(*(exponential_mean(score, span / step_ms) for span in (spans.pulse_ms, spans.state_ms)))
 
 

@@ -33,7 +33,7 @@ def test_the_page_has_every_setting_with_its_default(name: str) -> None:
     row = [line for line in text.splitlines() if line.startswith(f"| `{name}` |")][-1]
     module = importlib.import_module(f"tocsin.forecaster.hazard.scorer_{name}")
     shared = {one.name for one in fields(Common)}
-    for one in fields(module.Settings):
+    for one in fields(getattr(module, f"{name.capitalize()}Settings")):
         if one.name in shared:
             continue
         assert f"`{one.name}`" in row

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.anomaly.alarm_level import LEAST, alarm_level, episodes, held_out, watch
-from tocsin.forecaster.anomaly.detector import Settings, from_state, learn
+from tocsin.forecaster.anomaly.detector import DetectorSettings, from_state, learn
 from tocsin.forecaster.hazard.scorer import NotEnoughData, State
 
 ROWS, METRICS = 4_000, 8
@@ -110,9 +110,9 @@ def test_too_little_and_wrong_input_are_refused(usual: np.ndarray) -> None:
     with pytest.raises(InputError, match="values"):
         learn(usual, MINUTE).score(usual[:, :3])
     with pytest.raises(InputError, match="lags"):
-        Settings(lags=(0, 1))
+        DetectorSettings(lags=(0, 1))
     with pytest.raises(InputError, match="ridge"):
-        Settings(ridge=0.0)
+        DetectorSettings(ridge=0.0)
 
 
 def test_episodes_join_alarms_that_are_an_hour_apart_at_most() -> None:

@@ -19,8 +19,7 @@ from tocsin.forecaster.hazard.scorer import NotEnoughData
 from tocsin.forecaster.hazard.scorer_boosting import BoostingScorer
 from tocsin.forecaster.hazard.scorer_boosting import build as boosting
 from tocsin.forecaster.hazard.scorer_calibrated import Calibrated, fit_with_calibration
-from tocsin.forecaster.hazard.scorer_ensemble import Ensemble
-from tocsin.forecaster.hazard.scorer_ensemble import Settings as EnsembleSettings
+from tocsin.forecaster.hazard.scorer_ensemble import Ensemble, EnsembleSettings
 from tocsin.forecaster.hazard.scorer_ensemble import build as ensemble
 from tocsin.forecaster.hazard.scorer_hazard import build as hazard
 from tocsin.forecaster.hazard.scorer_isolation import IsolationScorer
