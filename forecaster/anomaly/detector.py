@@ -109,7 +109,6 @@ class Detector:
         return level, np.nan_to_num(np.minimum(np.abs(away), JUMP))
 
     def state(self) -> State:
-        """All that `from_state` needs: plain settings and arrays."""
         settings: Json = {**asdict(self.settings), "name": NAME, "version": VERSION, "step_ms": self.step_ms}
         return State(settings, self._arrays)
 

@@ -160,7 +160,6 @@ class CapacityForecaster:
 
 
 def _extreme(limit: PoolLimit, ahead: SeasonalOutlook, starts: Instants) -> Evidence:
-    """The peak, or the low, that is most likely, and when."""
     middle = ahead.quantile(0.5)
     at = int(middle.argmax() if limit.rising else middle.argmin())
     peak_ms = int(starts[at])
@@ -185,7 +184,6 @@ def _instant(eta: Floats, starts: Instants, share: float) -> int | None:
 
 
 def _curve(eta: Floats, starts: Instants, now_ms: int) -> tuple[tuple[int, float], ...]:
-    """Probability by day of the horizon."""
     arrival = np.where(np.isfinite(eta), starts[np.where(np.isfinite(eta), eta, 0).astype(np.int64)], np.inf)
     return tuple((ahead, float((arrival <= now_ms + ahead).mean())) for ahead in range(DAY, HORIZON_MS + 1, DAY))
 

@@ -203,7 +203,6 @@ class FillingWatch:
                 self._close(self._kept[:, :, :-back])
 
     def take(self, readings: Sequence[Reading], now_ms: int) -> None:
-        """Readings that came in at `now_ms`."""
         with self._lock:
             self._go_on(now_ms // STEP_MS)
             for reading in sorted(readings, key=lambda one: one.at_ms):

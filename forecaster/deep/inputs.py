@@ -47,7 +47,6 @@ class Encoder:
         return torch.from_numpy(self.static.apply(features).astype(np.float32))
 
     def batch(self, examples: Examples, rows: Ints) -> tuple[Tensor | None, Tensor | None]:
-        """Windows and static columns of some rows."""
         features = None if self.static is None else self.rows(aligned(examples.take(rows), self.features))
         return self.windows(examples.sequences, rows), features
 

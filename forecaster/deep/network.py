@@ -40,7 +40,6 @@ class Shape:
 
     @property
     def padded(self) -> int:
-        """Steps filled up to whole patches."""
         return -(-self.steps // self.patch) * self.patch
 
 

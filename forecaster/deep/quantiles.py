@@ -45,7 +45,6 @@ class Windows:
     device: Codes
 
     def take(self, rows: Ints | Mask) -> Windows:
-        """The chosen ones."""
         return Windows(self.metrics, self.past[rows], self.at_ms[rows], self.device[rows])
 
 
@@ -70,7 +69,6 @@ class QuantileSettings:
 
     @property
     def recipe(self) -> FitRecipe:
-        """How the network is trained."""
         return FitRecipe(self.epochs, self.patience, self.batch, self.learning_rate, self.weight_decay)
 
 
@@ -171,7 +169,6 @@ class LstmQuantiles:
         return names, np.concatenate([past, past - last], axis=2), static
 
     def state(self) -> State:
-        """All that `restore` needs."""
         encoder, network = self._fitted()
         about, arrays = encoder_parts(encoder)
         settings: dict[str, object] = {
@@ -217,7 +214,6 @@ def _usual(change: Singles | Floats) -> Floats:
 
 
 def _watched(device: Codes, seed: int) -> Mask:
-    """A fifth of the devices."""
     names, of_row = np.unique(device, return_inverse=True)
     drawn = np.random.default_rng(seed).permutation(names.size) < names.size // 5
     return np.asarray(drawn[of_row], np.bool_)

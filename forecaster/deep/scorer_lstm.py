@@ -69,7 +69,6 @@ class LstmSettings(Common):
 
     @property
     def recipe(self) -> FitRecipe:
-        """How a network is trained."""
         return FitRecipe(
             self.epochs, self.patience, self.batch, self.learning_rate, self.weight_decay, longest=self.longest
         )

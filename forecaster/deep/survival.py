@@ -29,16 +29,13 @@ class IntervalOutcome:
 
     @property
     def happened(self) -> Mask:
-        """Rows with an onset within the horizons."""
         return self.onset >= 0
 
     @property
     def usable(self) -> Mask:
-        """Rows that say anything."""
         return self.happened | (self.known > 0)
 
     def take(self, rows: Ints) -> IntervalOutcome:
-        """The chosen rows."""
         return IntervalOutcome(self.onset[rows], self.known[rows])
 
 

@@ -42,12 +42,10 @@ class FitRecipe:
     longest: int = 0
 
     def batches(self, rows: int) -> int:
-        """Batches in an epoch over `rows`."""
         whole = max(1, -(-rows // self.batch_of(rows)))
         return min(whole, self.longest) if self.longest else whole
 
     def batch_of(self, rows: int) -> int:
-        """Rows in a batch of an epoch over `rows`."""
         return min(self.batch, max(LEAST_BATCH, -(-rows // LEAST_BATCHES)))
 
 

@@ -25,12 +25,10 @@ class ObservedJob:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Names of the nodes, sorted."""
         return tuple(sorted({gpu.host for gpu in self.gpus}))
 
     @property
     def simulated(self) -> bool:
-        """Whether any of its GPUs is made up."""
         return any(gpu.simulated for gpu in self.gpus)
 
 
@@ -79,7 +77,6 @@ class WindowMeans:
         return self.values[:, self.metrics.index(metric)]
 
     def take(self, gpus: Sequence[Gpu]) -> WindowMeans:
-        """Of some of the GPUs, in that order."""
         place = {gpu.uuid: row for row, gpu in enumerate(self.gpus)}
         rows = [place[gpu.uuid] for gpu in gpus]
         return WindowMeans(tuple(gpus), self.metrics, self.values[rows], self.readings[rows])

@@ -37,7 +37,6 @@ class Arrays:
         return self._arrays[name]
 
     def grow(self, more: int) -> None:
-        """Room for `more` GPUs."""
         self.size += more
         for name, old in self._arrays.items():
             new = _filled((*old.shape[:-1], self.size), old.dtype, self._fill[name])
@@ -45,7 +44,6 @@ class Arrays:
             self._arrays[name] = new
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Copies of all arrays."""
         return {name: array.copy() for name, array in self._arrays.items()}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:

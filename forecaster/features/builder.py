@@ -79,7 +79,6 @@ class FeatureBuilder:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The features of a table."""
         return names_of(self.plan)
 
     @property
@@ -88,7 +87,6 @@ class FeatureBuilder:
         return tuple(self._numbers)
 
     def know(self, gpus: Iterable[Gpu]) -> None:
-        """Take up GPUs, or what has changed about known ones."""
         new: dict[str, Gpu] = {}
         changed = False
         for gpu in gpus:
@@ -257,7 +255,6 @@ class FeatureBuilder:
 
 
 def _runs(steps: Ints) -> Iterator[tuple[int, int]]:
-    """Places [first, last) of equal steps that follow each other."""
     edges = np.flatnonzero(np.diff(steps)) + 1
     yield from zip([0, *edges.tolist()], [*edges.tolist(), steps.size], strict=True)
 

@@ -95,7 +95,6 @@ class Examples:
         return happened, happened | (self.until_ms >= end_ms)
 
     def take(self, rows: Ints | Mask) -> Examples:
-        """The chosen rows, in that order."""
         chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else np.asarray(rows, dtype=np.int64)
         values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
         arrays = {name: value[chosen] for name, value in values.items() if isinstance(value, np.ndarray)}
@@ -104,8 +103,6 @@ class Examples:
 
 
 class _Chosen:
-    """Sequences of some of the rows."""
-
     def __init__(self, whole: Sequences, rows: Ints) -> None:
         self._whole: Sequences = whole
         self._rows = rows

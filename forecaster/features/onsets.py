@@ -143,7 +143,6 @@ class _Episode:
     back_ms: int | None = None
 
     def add(self, event: Event, fault_class: str) -> None:
-        """One more sign of the same fault."""
         if self.fault_class == OTHER and event.at_ms - self.at_ms <= CAUSE_MS:
             self.fault_class = fault_class
         self.last_ms, self.back_ms = event.at_ms, None

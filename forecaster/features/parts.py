@@ -129,7 +129,6 @@ class Intake:
 
 
 def _loaded(layout: ColumnLayout, values: Floats) -> Bools:
-    """Where the GPU works, as far as it says."""
     if layout.load < 0:
         return np.ones(values.shape[1], np.bool_)
     return np.asarray(values[layout.load] >= BUSY)
@@ -324,11 +323,9 @@ class Happenings:
         return sorted(new.values(), key=lambda event: (event.at_ms, event.id))
 
     def known(self) -> Mapping[str, int]:
-        """Ids of events with their instants, to be saved."""
         return self._known
 
     def recall(self, known: Mapping[str, int]) -> None:
-        """Take up what `known` gave."""
         self._known = dict(known)
 
     def take(self, event: Event, gpu: int) -> bool | None:
@@ -403,7 +400,6 @@ def burst(last_ms: Ints, host: Ints, now_ms: int) -> tuple[Floats, Floats]:
 
 
 def _near(ordered: Ints, instants: Ints) -> Floats:
-    """How many of `ordered` lie within `BURST_MS` of each instant."""
     high = np.searchsorted(ordered, instants + BURST_MS, side="right")
     low = np.searchsorted(ordered, instants - BURST_MS, side="left")
     return np.asarray(high - low, dtype=np.float64)

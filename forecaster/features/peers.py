@@ -45,11 +45,9 @@ class GpuRoster:
 
     @property
     def jobs(self) -> Mapping[str, str]:
-        """What `assign` was given last."""
         return self._jobs
 
     def renew(self) -> None:
-        """Number everything again after `gpus` has changed."""
         self.model = _numbers([gpu.model for gpu in self.gpus])
         self.host = _numbers([gpu.host for gpu in self.gpus])
         self.rack = _numbers([gpu.rack for gpu in self.gpus])

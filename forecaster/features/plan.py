@@ -73,7 +73,6 @@ class Channel:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Every key that it reads."""
         return tuple(dict.fromkeys([key for way in self.any_of for key in way] + list(self.over)))
 
 

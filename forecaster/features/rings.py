@@ -62,7 +62,6 @@ class Rings:
         return (self.step - day - 1) // self.per_coarse * self.per_coarse
 
     def advance(self, step: int) -> None:
-        """Begin `step`, closing those before it."""
         if self.step == NOT_YET or step - self.step > self.coarse * self.per_coarse + self.fine:
             self._clear()
             self.step = step
@@ -177,7 +176,6 @@ class Rings:
         return StepSpan(np.zeros(shape), np.zeros(shape))
 
     def _window(self, first: int, last: int) -> StepSpan:
-        """Sums of fine steps `first` to `last`."""
         pieces = [self._piece(start, end) for start, end in self._places(first, last)]
         if not pieces:
             return self._nothing()

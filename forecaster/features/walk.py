@@ -41,7 +41,6 @@ class Span:
     every_ms: int = HOUR
 
     def instants(self) -> range:
-        """The decision instants."""
         first = (self.start_ms // self.every_ms + 1) * self.every_ms
         return range(first, self.end_ms + 1, self.every_ms)
 
@@ -153,8 +152,6 @@ def _joined(batches: Sequence[Batch], condenser: Condenser) -> StepData:
 
 @dataclass(slots=True)
 class _Block:
-    """The rows of one decision instant."""
-
     at_ms: int
     device: Codes
     features: Singles
@@ -195,7 +192,6 @@ class Walk:
         self._end(step)
 
     def close(self) -> None:
-        """Go on to the end of the span."""
         last = self.span.end_ms // self.plan.step_ms - 1
         if self._step is not None:
             for step in range(self._step + 1, last + 1):

@@ -37,7 +37,6 @@ class Curves:
         return np.asarray(-np.expm1(np.cumsum(log_survival, axis=1)), np.float64)
 
     def arrays(self) -> dict[str, Floats]:
-        """For the state of a scorer."""
         return {"curve": np.stack([self.intercept, self.slope]), "seen": np.array([self.low, self.high])}
 
 

@@ -187,7 +187,6 @@ class Preparation:
         return np.hstack([z, np.isnan(x[:, self.marked]).astype(np.float64)])
 
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
-        """For the state of a scorer."""
         return {f"prepare.{one.name}": getattr(self, one.name) for one in fields(self)}
 
 

@@ -100,7 +100,6 @@ class RateScorer(TabularScorer[RateSettings]):
         return x[:, self.features.index(self.settings.rate)].astype(np.float64)
 
     def _beside(self, x: Singles) -> Singles:
-        """The features beside the rate."""
         return x[:, [i for i, name in enumerate(self.features) if name != self.settings.rate]]
 
     def risk(self, examples: Examples) -> Floats:

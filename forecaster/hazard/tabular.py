@@ -33,7 +33,6 @@ class RiskScorer(ABC, Generic[SettingsT]):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the features that a fitted scorer looks at."""
         return self._names
 
     @abstractmethod

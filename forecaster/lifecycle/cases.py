@@ -102,7 +102,6 @@ class CaseRecord:
         return Likeness(int(nearest.size), int(followed.sum()), median, ranked)
 
     def save(self, path: Path) -> None:
-        """Write it as safetensors, names and classes in the header."""
         arrays = {"centre": self.centre, "scale": self.scale, "weight": self.weight, "z": self.z}
         arrays |= {"hours": self.hours, "which": self.which}
         words = {"names": "\n".join(self.names), "kind": "\n".join(self.kind.tolist())}

@@ -38,7 +38,6 @@ class FeatureReference:
 
     @classmethod
     def of(cls, examples: Examples) -> FeatureReference:
-        """The spread of the features of `examples`."""
         levels = np.linspace(0, 1, BINS + 1)[1:-1]
         edges = np.zeros((len(examples.names), BINS - 1))
         share = np.zeros((len(examples.names), BINS + 1))
@@ -61,7 +60,6 @@ class FeatureReference:
         return found
 
     def save(self, path: Path) -> None:
-        """Write it as safetensors, names in the header."""
         words = {"names": "\n".join(self.names), "least_history_ms": str(self.least_history_ms)}
         save_file({"edges": self.edges, "share": self.share}, path, words)
 
@@ -101,7 +99,6 @@ class Shift:
 
     @property
     def alarm(self) -> bool:
-        """Whether so much has shifted that the scores are not to be trusted."""
         return self.gpus >= LEAST_GPUS and self.share >= ALARM_SHARE
 
 

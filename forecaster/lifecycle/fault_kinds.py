@@ -68,7 +68,6 @@ class FaultKinds:
         return _shares(self.preparation.apply(aligned(examples, self.names)), self.coefficients, self.base)
 
     def save(self, path: Path) -> None:
-        """Write it as safetensors, names in the header."""
         arrays: dict[str, npt.NDArray[np.generic]] = {"base": self.base, "coefficients": self.coefficients}
         arrays |= {"loss": np.array([self.loss, self.base_loss]), **self.preparation.arrays()}
         words = {"names": "\n".join(self.names), "classes": "\n".join(self.classes)}

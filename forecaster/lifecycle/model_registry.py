@@ -74,7 +74,6 @@ class ModelRegistry:
         self._folder = folder
 
     def versions(self) -> list[str]:
-        """Every version in the folder, by name."""
         return sorted(
             path.parent.name for path in self._folder.glob(f"*/{MODEL}") if not path.parent.name.startswith(".")
         )

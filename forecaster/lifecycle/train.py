@@ -30,7 +30,6 @@ class Trained:
     trial: Trial
 
     def put(self, registry: ModelRegistry) -> None:
-        """Put it into `registry`. Raises InputError where its name is taken."""
         registry.add(self.shelved)
 
 
@@ -82,7 +81,6 @@ def _digest(trial: Trial) -> str:
 
 
 def _onsets(examples: Examples, horizon_ms: int) -> int:
-    """Distinct onsets that rows of `examples` come before."""
     onset, _ = examples.label(horizon_ms)
     pairs = np.stack((examples.device.astype(np.int64), examples.event_ms), axis=1)
     return len(np.unique(pairs[onset], axis=0))

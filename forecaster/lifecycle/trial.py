@@ -53,7 +53,6 @@ class TrialRecipe:
     draws: int = DRAWS
 
     def build(self) -> Scorer:
-        """A new scorer of the recipe."""
         own = {"seed": self.seed, "min_history_ms": MIN_HISTORY_MS, "features": LEADING, **self.settings}
         return registry.build("calibrated", scorer=self.family, of=own, seed=self.seed)
 
@@ -72,8 +71,6 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class _TrialFold:
-    """One fold of one contestant."""
-
     build: Callable[[], Scorer]
     train: Examples
     test: Examples

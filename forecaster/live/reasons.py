@@ -71,7 +71,6 @@ def _without(
     shown: Singles | None,
     typical: Singles | None,
 ) -> Examples:
-    """`rows` with `group` as it is on the rest of the fleet."""
     chosen = fleet.take(rows)
     features = chosen.features.copy()
     features[:, members] = usual[list(members)]
@@ -86,7 +85,6 @@ def _without(
 
 
 def _sequences(fleet: Examples, rows: Ints) -> tuple[Singles | None, Singles | None]:
-    """The rows' sequences, and the fleet's median course float32[steps, channels]."""
     if fleet.sequences is None:
         return None, None
     # A few hundred GPUs give the median course of a fleet of thousands.

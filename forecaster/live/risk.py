@@ -62,7 +62,6 @@ class RiskModel:
 
     @property
     def card(self) -> Card:
-        """What the model says of itself."""
         return self._shelved.card
 
     def predict(self, builder: FeatureBuilder, gpus: Sequence[Gpu], now_ms: int) -> list[Prediction]:
@@ -90,7 +89,6 @@ class RiskModel:
         return made
 
     def _drift(self, shift: Shift, now_ms: int, simulated: bool) -> Prediction:
-        """How far the fleet has moved from what the model learned from; said of the whole fleet."""
         worst = ", ".join(f"{name} ({index:.2f})" for name, index in shift.worst)
         return Prediction(
             subject=Subject(SubjectKind.FLEET, "fleet"),
@@ -114,7 +112,6 @@ class RiskModel:
         )
 
     def _above(self, scores: Floats, rows: Ints) -> Ints:
-        """Rows above the level, the riskiest first."""
         chance = scores[rows, -1]
         chosen = rows[np.nan_to_num(chance, nan=-1.0) >= self.level]
         riskiest: Ints = chosen[np.argsort(-scores[chosen, -1], kind="stable")]

@@ -42,15 +42,12 @@ class Models:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Metrics that `predict` looks at."""
         return tuple(dict.fromkeys(metric for model in self._families for metric in model.metrics))
 
     def predict(self, history: Sequence[GpuHistory], now_ms: int) -> Predictions:
-        """Ask every family in turn."""
         return [prediction for model in self._families for prediction in model.predict(history, now_ms)]
 
     def predict_pools(self, pools: Sequence[PoolPast], now_ms: int) -> Predictions:
-        """The capacity of every pool."""
         return self._capacity.predict(pools, now_ms)
 
     def predict_risk(self, gpus: Sequence[Gpu], now_ms: int) -> Predictions:

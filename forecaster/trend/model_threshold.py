@@ -37,7 +37,6 @@ class Passage:
     first: Floats
 
     def probability(self, steps: float) -> float:
-        """Share of the paths that arrive within `steps`."""
         return float((self.first <= steps).mean())
 
     def quantile(self, share: float) -> float:
@@ -129,7 +128,6 @@ class Target:
 
     @property
     def name(self) -> str:
-        """The prediction's target."""
         return f"time_to_threshold:{self.metric}"
 
 

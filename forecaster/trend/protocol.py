@@ -74,8 +74,6 @@ def build_all(settings: ForecastSettings, only: Sequence[str] | None = None) -> 
 
 
 class _Guest:
-    """A model of another package."""
-
     def __init__(self, model: Forecaster) -> None:
         self._model = model
         self.name, self.version, self.metrics = model.name, model.version, model.metrics

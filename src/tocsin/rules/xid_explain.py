@@ -196,7 +196,6 @@ class Explanation:
         return self.decoded.investigate or ("" if self.decoded.rating is not None else self.investigate)
 
     def as_json(self) -> dict[str, object]:
-        """Wire form of ``tocsin xid --json``."""
         spec = self.spec
         row: dict[str, object] = {
             self.kind: spec.code,

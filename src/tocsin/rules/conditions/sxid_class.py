@@ -50,7 +50,6 @@ class Sxid(Condition):
                 raise InputError("classes", name, "no such SXid class", did_you_mean(name, CLASSES))
 
     def about_switch(self, spec: SxidSpec) -> bool:
-        """Whether an SXid of `spec` is among what makes it hold."""
         if spec.code in self.except_codes:
             return False
         return spec.code in self.codes or spec.sxid_class in self.classes
