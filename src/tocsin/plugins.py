@@ -256,13 +256,18 @@ def known(kind: Kind, name: str) -> str:
     return name
 
 
+def named_by(field: str, kind: Kind, name: str) -> Plugin:
+    """The plug-in of `kind` that setting `field` names; raises InputError where there is none of that name."""
+    found = plugins(kind)
+    if name not in found:
+        raise InputError(field, name, f"no {kind} has this name", _nearest(name, found))
+    return found[name]
+
+
 def load(kind: Kind, name: str, field: str) -> Any:
-    """The plug-in of `kind` that setting `field` names.
+    """The plug-in of `kind` that setting `field` names, loaded.
 
     Raises InputError where there is none of that name or it does not load, Unavailable where it needs a library that
     is not installed.
     """
-    found = plugins(kind)
-    if name not in found:
-        raise InputError(field, name, f"no {kind} has this name", _nearest(name, found))
-    return found[name].load()
+    return named_by(field, kind, name).load()

@@ -66,6 +66,13 @@ def test_file_and_folder_are_synced_in_that_order(path: Path, monkeypatch: pytes
     assert synced == [(False, False), (True, True)]
 
 
+def test_a_rename_that_need_not_be_durable_syncs_no_folder(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(stat.S_ISDIR(os.fstat(handle).st_mode)))
+    write_atomically(path, "x", durable=False)
+    assert synced == [False]
+
+
 def test_a_folder_that_does_not_exist_is_an_error(path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         write_atomically(path / "deeper", "x")

@@ -25,11 +25,12 @@ def config() -> None:
 @json_option
 @pass_context
 def config_check(context: CliContext, path: Path | None, as_json: bool) -> None:
-    """Check the settings file PATH, the environment and the rule file that they name."""
-    from tocsin.config.load import load_settings
+    """Check the settings file PATH, the environment, the names of sources and executors, and the rule file."""
+    from tocsin.config.load import check_plugins, load_settings
     from tocsin.rules.load import load_rules
 
     settings = load_settings(path, secrets=context.secrets) if path else context.settings
+    check_plugins(settings)
     rules = load_rules(settings.rules.path, settings.rules.xid_overrides)
     count = sum(1 for _ in describe())
     done(as_json, f"{count} settings, {len(rules)} rules", settings=count, rules=len(rules))

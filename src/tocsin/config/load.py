@@ -17,6 +17,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, NestedSecretsSett
 
 from tocsin.config.settings import Settings
 from tocsin.domain.errors import InputError
+from tocsin.plugins import Kind, named_by
 
 # Secrets that a setting names a file for: `secret_file = "/run/secrets/x"` in place of `secret = "..."`.
 
@@ -133,6 +134,20 @@ def load_settings(
         return Settings.model_validate(raw)
     except ValidationError as error:
         raise _explain(error, " or ".join(name for name, layer in layers.items() if layer)) from None
+
+
+def check_plugins(settings: Settings) -> None:
+    """Raises InputError for the first name of a source or an executor that no installed package has.
+
+    Loading the settings does not ask for this: the agent and the brain read one file, and each may lack what only the
+    other one needs.
+    """
+    named_by("agent.source", Kind.SOURCE, settings.agent.source)
+    executors = {"actions.executors": settings.actions.executors}
+    executors |= {f"actions.pool_executors.{pool}": names for pool, names in settings.actions.pool_executors.items()}
+    for field, names in executors.items():
+        for name in names:
+            named_by(field, Kind.EXECUTOR, name)
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -351,7 +351,7 @@ def order(gpu: str, action: ActionKind = ActionKind.THROTTLE) -> Order:
     return Order(f"{action}@{gpu}", "d", "node-0", gpu, action, T0, T0 + HOUR)
 
 
-def test_a_halted_board_hands_out_only_what_gives_back_or_keeps_limits(rig: QueueRig) -> None:
+def test_a_halted_queue_hands_out_only_what_gives_back_or_keeps_limits(rig: QueueRig) -> None:
     applied, armed, unheard = (order(gpu) for gpu in ("GPU-0-0", "GPU-0-1", "GPU-0-2"))
     others = [order(HOT, action) for action in (ActionKind.RESET_GPU, ActionKind.CHECKPOINT, ActionKind.RESTORE)]
     rig.queue.post([applied, armed, unheard, *others])
@@ -367,7 +367,7 @@ def test_a_halted_board_hands_out_only_what_gives_back_or_keeps_limits(rig: Queu
     assert len(rig.queue.for_host("node-0")) == 6
 
 
-def test_a_halted_board_never_fences_off_the_brain_that_acts(rig: QueueRig, tmp_path: Path) -> None:
+def test_a_halted_queue_never_fences_off_the_brain_that_acts(rig: QueueRig, tmp_path: Path) -> None:
     """A brain that waits for the lease has begun later than the one that holds it, and may be asked by agents."""
     node = Node(tmp_path / "limits", power=FakePower(("GPU-a", "GPU-b")))
     rig.queue.epoch = 100

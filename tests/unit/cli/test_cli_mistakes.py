@@ -48,6 +48,7 @@ def failure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
         (("--config", "none.toml", "config", "show"), 2, ("none.toml", "No such file", "name a readable file")),
         (("config", "check", "bad.toml"), 2, ("agent.intervall_seconds", "5", "did you mean interval_seconds")),
         (("config", "check", "torn.toml"), 2, ("torn.toml",)),
+        (("config", "check", "source.toml"), 2, ("agent.source", "'nvlm'", "did you mean nvml", "replay")),
         (("rules", "check", "none.toml"), 2, ("none.toml",)),
         (("replay", "none.csv"), 2, ("none.csv",)),
         (("journal", "verify"), 2, ("journal.db", "does not exist", "set journal.path")),
@@ -71,6 +72,7 @@ def test_a_mistake(
 ) -> None:
     (tmp_path / "bad.toml").write_text("[agent]\nintervall_seconds = 5\n")
     (tmp_path / "torn.toml").write_text("[agent\n")
+    (tmp_path / "source.toml").write_text('[agent]\nsource = "nvlm"\n')
     if "show" in arguments and "--kind" in arguments:
         (tmp_path / "journal.db").touch()
     ended, line = failure(monkeypatch, capsys, *arguments)

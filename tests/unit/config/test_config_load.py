@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.config.load import describe, load_settings
+from tocsin.config.load import check_plugins, describe, load_settings
 from tocsin.domain.errors import InputError
+from tocsin.plugins import Kind, plugins
 
 pytestmark = pytest.mark.smoke
 
@@ -31,6 +32,31 @@ def test_environment_outranks_the_file_and_a_secret_file_both(tmp_path: Path) ->
     settings = load_settings(path, environ=environ, secrets=secrets)
     assert (settings.agent.pool, settings.agent.rack) == ("environment", "r1")
     assert settings.webhook.secret.get_secret_value() == "from-secret-file"
+
+
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        ('[agent]\nsource = "nvlm"\n', "agent.source = 'nvlm': no source has this name; did you mean nvml? known are "),
+        ('[actions]\nexecutors = ["node", "kube"]\n', "actions.executors = 'kube': no executor has this name; "),
+        (
+            '[actions.pool_executors]\nhpc = ["slrum"]\n',
+            "actions.pool_executors.hpc = 'slrum': no executor has this name; did you mean slurm? known are ",
+        ),
+    ],
+)
+def test_a_source_or_executor_that_nobody_has_is_named_by_the_check_alone(
+    tmp_path: Path, text: str, start: str
+) -> None:
+    settings = load_settings(written(tmp_path, text), environ={})
+    with pytest.raises(InputError) as raised:
+        check_plugins(settings)
+    assert str(raised.value).startswith(start)
+
+
+def test_the_check_takes_every_known_name(tmp_path: Path) -> None:
+    text = f"[agent]\nsource = 'nvml'\n[actions]\nexecutors = {list(plugins(Kind.EXECUTOR))}\n"
+    check_plugins(load_settings(written(tmp_path, text), environ={}))
 
 
 def test_a_store_that_nobody_knows_is_one_plain_sentence(tmp_path: Path) -> None:

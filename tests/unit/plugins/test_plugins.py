@@ -13,7 +13,8 @@ from click.testing import CliRunner
 
 from tocsin.actions.guards.base import guards
 from tocsin.cli.main import cli
-from tocsin.config.settings import ForecastSettings, Settings
+from tocsin.config.load import check_plugins
+from tocsin.config.settings import ActionSettings, ForecastSettings, Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.errors import InputError, Unavailable
@@ -174,3 +175,10 @@ def test_the_command_lists_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert {"kind": "executor", "name": "ticket", "package": "acme"} in listed
     assert {"kind": "condition", "name": "xid", "package": "tocsin"} in listed
     assert "ticket" in CliRunner().invoke(cli, ["plugins"]).output
+
+
+def test_the_check_of_settings_knows_the_names_of_other_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch, "[tocsin.executor]\nticket = acme_parts:THING\n")
+    check_plugins(Settings(actions=ActionSettings(executors=["ticket"], pool_executors={"hpc": ["ticket"]})))
