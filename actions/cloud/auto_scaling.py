@@ -93,31 +93,24 @@ class AutoScaling(Protocol):
 
     def groups(self, names: Sequence[str]) -> dict[str, Group]:
         """Those of `names` that exist, by name."""
-        ...
 
     def activities(self, group: str) -> list[ScalingActivity]:
         """The latest activities, the newest first."""
-        ...
 
     def mark(self, group: str, key: str, value: str) -> None:
         """Set a tag of a group; instances do not get it."""
-        ...
 
     def unmark(self, group: str, keys: Sequence[str]) -> None:
         """Remove tags of a group."""
-        ...
 
     def set_desired(self, group: str, count: int) -> None:
         """Ask for `count` instances."""
-        ...
 
     def terminate(self, instance: str) -> None:
         """End one instance and lower the desired number by one."""
-        ...
 
     def instance_on(self, host: str) -> str:
         """Id of the instance with private DNS name `host`; empty where there is none."""
-        ...
 
 
 class Ended(StrEnum):
@@ -322,8 +315,9 @@ class Scaling:
         if group.desired < target:
             return self._set(group, order, refused)
         if group.in_service < target and not order.ended:
-            said = f"{group.name}: {group.in_service} of {target} instances run{_after(refused)}"
-            return ExecutionResult(True, said, pending=True)
+            return ExecutionResult(
+                True, f"{group.name}: {group.in_service} of {target} instances run{_after(refused)}", pending=True
+            )
         self._close(group, order)
         effect = {
             "nodes_up": float(given + target - order.before),

@@ -71,8 +71,9 @@ def open_boto(settings: AwsSettings) -> Boto:
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
     except ImportError:
-        remedy = "install the extra: pip install 'tocsin[aws]'"
-        raise InputError("actions.executors", "aws_asg", "boto3 is not installed", remedy) from None
+        raise InputError(
+            "actions.executors", "aws_asg", "boto3 is not installed", "install the extra: pip install 'tocsin[aws]'"
+        ) from None
     seconds = settings.timeout_seconds
     config = Config(
         connect_timeout=seconds, read_timeout=seconds, retries={"total_max_attempts": 2, "mode": "standard"}

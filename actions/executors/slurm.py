@@ -175,8 +175,9 @@ class SlurmExecutor(ExecutorBase):
         unknown = decision.subject.name not in self._indices and not decision.parameters.context.jobs
         begun = any(_marked(job, decision.id) for job in seen.jobs)
         if decision.subject.kind is SubjectKind.GPU and unknown and not begun:
-            said = f"which GPU of {node.name} {decision.subject.name} is, is not known here"
-            return ExecutionResult(False, said, lasting=False)
+            return ExecutionResult(
+                False, f"which GPU of {node.name} {decision.subject.name} is, is not known here", lasting=False
+            )
         progress = JobMover(slurm).tend(task, seen, self._clock.now_ms())
         return ExecutionResult(
             True,
@@ -200,8 +201,9 @@ class SlurmExecutor(ExecutorBase):
         released = JobMover(slurm).release_held(seen, drained.id) if result.ok and drained is not None else []
         if not released:
             return result
-        said = f"{result.detail}; released {', '.join(released)}"
-        return ExecutionResult(True, said, lasting=result.lasting, effect=result.effect)
+        return ExecutionResult(
+            True, f"{result.detail}; released {', '.join(released)}", lasting=result.lasting, effect=result.effect
+        )
 
     def _objection(self, decision: Decision, seen: SlurmSnapshot, view: FleetView) -> str:
         if decision.action is ActionKind.SCALE_OUT:

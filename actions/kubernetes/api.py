@@ -71,11 +71,9 @@ class ApiClient(Protocol):
         content_type: str = PLAIN,
     ) -> Json:
         """The body of the answer; raises KubeError for anything but 2xx, and where no answer comes."""
-        ...
 
     def close(self) -> None:
         """Let go of connections; safe to repeat."""
-        ...
 
 
 _GPU_RESOURCE = re.compile(r"nvidia\.com/(gpu(\..+)?|mig-.+)")

@@ -70,13 +70,13 @@ class Cluster:
 
     def set_condition(self, name: str, condition: Json) -> None:
         """Write one condition of a node; others stay."""
-        body = {"status": {"conditions": [condition]}}
-        self._write("PATCH", f"/api/v1/nodes/{_in_path(name)}/status", body, STRATEGIC)
+        self._write(
+            "PATCH", f"/api/v1/nodes/{_in_path(name)}/status", {"status": {"conditions": [condition]}}, STRATEGIC
+        )
 
     def annotate_pod(self, pod: Pod, annotations: Mapping[str, str]) -> None:
         """Merge `annotations` into the pod's; 409 where another pod has its name by now."""
-        body = {"metadata": {"uid": pod.uid, "annotations": dict(annotations)}}
-        self._write("PATCH", _pod_path(pod), body, MERGE)
+        self._write("PATCH", _pod_path(pod), {"metadata": {"uid": pod.uid, "annotations": dict(annotations)}}, MERGE)
 
     def evict(self, pod: Pod, grace_seconds: int | None = None) -> None:
         """Ask for the eviction of this very pod: 429 where a budget forbids it, 409 where another has its name."""

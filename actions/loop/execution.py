@@ -42,11 +42,9 @@ class Workers(Protocol):
 
     def submit(self, work: Callable[[], T], /) -> Future[T]:
         """Begin `work`, now or soon."""
-        ...
 
     def close(self) -> None:
         """Begin nothing more; what has not begun is given up."""
-        ...
 
 
 class Inline:

@@ -384,13 +384,11 @@ class JournalPort(Protocol):
         self, kind: EntryKind, payload: Mapping[str, object], *, actor: str = "tocsin", simulated: bool = False
     ) -> Entry:
         """Add one entry; durable on return."""
-        ...
 
     def entries(
         self, after: int = 0, kinds: Collection[str] | None = None, limit: int | None = None
     ) -> Iterator[Entry]:
         """Entries in order."""
-        ...
 
 
 class DecisionLog:
@@ -415,8 +413,9 @@ class DecisionLog:
             self.ledger.apply(self._journal.append(kind, payload, actor=actor, simulated=simulated))
 
     def about(self, kind: EntryKind, decision: Decision, actor: str = "tocsin", **payload: Any) -> None:
-        content = {"decision": decision.id, "key": decision.key, **payload}
-        self.note(kind, content, actor=actor, simulated=decision.simulated)
+        self.note(
+            kind, {"decision": decision.id, "key": decision.key, **payload}, actor=actor, simulated=decision.simulated
+        )
 
     def decided(self, decision: Decision) -> None:
         """A decision, or its new mode."""

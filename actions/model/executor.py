@@ -52,27 +52,21 @@ class Executor(Protocol):
 
     def supports(self, action: ActionKind) -> bool:
         """Whether it can carry out `action` at all."""
-        ...
 
     def serves(self, decision: Decision) -> bool:
         """Whether `decision`, of an action that it supports, is its own: by subject and parameters alone."""
-        ...
 
     def check(self, decision: Decision, view: FleetView) -> Verdict:
         """The pre-check, named `PRE_CHECK`: may this decision be carried out by this executor now. Changes nothing."""
-        ...
 
     def execute(self, decision: Decision) -> ExecutionResult:
         """Carry it out, or go on with it; returns within seconds, `pending` where there is more to do."""
-        ...
 
     def verify(self, decision: Decision, view: FleetView) -> bool | None:
         """The post-check: whether the effect is seen in `view`; None where it cannot be seen from here."""
-        ...
 
     def inverse(self, decision: Decision) -> Decision | None:
         """The decision that undoes it; None where nothing does."""
-        ...
 
 
 @runtime_checkable
@@ -81,7 +75,6 @@ class SeesNodes(Protocol):
 
     def nodes(self) -> Mapping[str, NodeState]:
         """Every node of the manager by host name; raises ManagerUnavailable."""
-        ...
 
 
 @runtime_checkable
@@ -90,7 +83,6 @@ class SeesWorkloads(Protocol):
 
     def work(self) -> WorkloadSeen:
         """The work that runs now; raises ManagerUnavailable."""
-        ...
 
 
 @runtime_checkable
@@ -99,14 +91,12 @@ class LooksAfter(Protocol):
 
     def upkeep(self) -> Sequence[str]:
         """Take back what has run out; names of what it was taken back from. Raises ManagerUnavailable."""
-        ...
 
     def missing_rights(self) -> Sequence[object]:
         """What the manager would refuse of all that the settings turn on, one printable thing each.
 
         Raises ManagerUnavailable.
         """
-        ...
 
 
 @runtime_checkable
@@ -115,4 +105,3 @@ class Closes(Protocol):
 
     def close(self) -> None:
         """Let go of them; safe to repeat."""
-        ...

@@ -322,13 +322,14 @@ def _watts(milliwatts: int) -> str:
 
 
 def _overruled(gpu: str, now: PowerLimits) -> LimitFailure:
-    text = f"{gpu}: someone else set its power limit to {_watts(now.current_mw)}; left as is"
-    return LimitFailure(Obstacle.OVERRULED, text)
+    return LimitFailure(
+        Obstacle.OVERRULED, f"{gpu}: someone else set its power limit to {_watts(now.current_mw)}; left as is"
+    )
 
 
 def _ignored(gpu: str, target: int, after: PowerLimits) -> LimitFailure:
-    text = (
+    return LimitFailure(
+        Obstacle.REFUSED,
         f"{gpu}: the driver took a power limit of {_watts(target)} without an error, but {_watts(after.enforced_mw)} "
-        f"is in force and {_watts(after.current_mw)} is set"
+        f"is in force and {_watts(after.current_mw)} is set",
     )
-    return LimitFailure(Obstacle.REFUSED, text)

@@ -14,31 +14,24 @@ class PowerPort(Protocol):
 
     def limits(self, gpu: str) -> PowerLimits:
         """The power limits as they are."""
-        ...
 
     def set_limit(self, gpu: str, milliwatts: int) -> None:
         """Ask for a power limit; whether it is in force is what `limits` says afterwards."""
-        ...
 
     def heat(self, gpu: str) -> Heat:
         """Temperature, margin and power now."""
-        ...
 
     def clocks(self, gpu: str) -> ClockRange:
         """The SM clocks that can be locked."""
-        ...
 
     def lock_clocks(self, gpu: str, low_mhz: int, high_mhz: int) -> None:
         """Keep the SM clock within a range."""
-        ...
 
     def unlock_clocks(self, gpu: str) -> None:
         """End any lock of the SM clock."""
-        ...
 
     def release(self) -> None:
         """Let go of the driver until the next call; safe to repeat."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +49,12 @@ class HookPort(Protocol):
 
     def processes(self, gpu: str) -> int:
         """How many processes on a GPU would be asked. Raises TocsinError where none can be."""
-        ...
 
     def request(self, gpu: str, kind: str, seconds: float) -> tuple[str, int]:
         """Ask every process on a GPU; the request's name and how many were asked. Raises TocsinError where none is."""
-        ...
 
     def answers(self, request: str) -> Sequence[Asked]:
         """Those that have ended so far."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,25 +71,19 @@ class ResetPort(Protocol):
 
     def facts(self, gpu: str) -> ResetFacts:
         """What holds the GPU now."""
-        ...
 
     def ask_clients_to_let_go(self) -> None:
         """Make the agent and whoever else follows its release file close the driver."""
-        ...
 
     def take_back(self) -> None:
         """Withdraw that request; safe to repeat."""
-        ...
 
     def holders(self, *, fabric: bool) -> Sequence[str]:
         """Processes that still hold a GPU of this node open, as ``name (pid)``; with `fabric` an NVSwitch too."""
-        ...
 
     def pause(self) -> bool:
         """Wait a while for clients to let go; False where they have had their time, or the agent ends."""
-        ...
 
     def reset(self, gpus: Sequence[str], *, dry: bool) -> str:
         """Reset GPUs by UUID; what the driver's tool said. With `dry` only what would be run. Raises Unavailable where
         it failed or did not end."""
-        ...

@@ -296,11 +296,9 @@ class Channel(Protocol):
 
     def send(self, messages: Sequence[Message]) -> Delivery:
         """Deliver up to `batch` messages as one; calls come from one thread at a time."""
-        ...
 
     def close(self) -> None:
         """Let go of connections; safe to repeat, also while another thread sends."""
-        ...
 
 
 class Notifier(Protocol):
@@ -310,7 +308,6 @@ class Notifier(Protocol):
 
     def notify(self, decision: Decision) -> Delivery:
         """One try to deliver `decision`; the loop tries again at a later step."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

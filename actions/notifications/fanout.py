@@ -68,11 +68,9 @@ class DeliveryListener(Protocol):
 
     def ended(self, queue: ChannelQueue, items: Sequence[Item], delivery: Delivery) -> None:
         """Delivered, or refused for good."""
-        ...
 
     def put_off(self, queue: ChannelQueue, items: Sequence[Item], delivery: Delivery) -> None:
         """To be tried again."""
-        ...
 
 
 class JournalNotifier:

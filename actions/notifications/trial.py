@@ -38,7 +38,6 @@ class ChannelTrial:
 
 def marked_message(channel: str, now_ms: int) -> Message:
     """Nothing is wrong, and it says so."""
-    sentence = f"Test of channel {channel} by `tocsin notify test`: nothing is wrong and nothing is to be done."
     decision = Decision(
         rule="notify_test",
         subject=Subject(SubjectKind.FLEET, "fleet"),
@@ -49,7 +48,7 @@ def marked_message(channel: str, now_ms: int) -> Message:
         at_ms=now_ms,
         expires_ms=now_ms + HOUR,
         key=f"notify_test|{channel}|{now_ms}",
-        sentence=sentence,
+        sentence=f"Test of channel {channel} by `tocsin notify test`: nothing is wrong and nothing is to be done.",
     )
     return Message(decision.key, (decision,), now_ms, test=True)
 

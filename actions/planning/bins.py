@@ -112,23 +112,18 @@ class Bins(Protocol):
 
     def measure(self, kind: Hashable, state: Hashable) -> float:
         """How fragmented a bin is, in GPUs."""
-        ...
 
     def fits(self, cls: Hashable, kind: Hashable) -> bool:
         """Whether a unit of class `cls` may go to bins of `kind` at all."""
-        ...
 
     def options(self, cls: Hashable, kind: Hashable, state: Hashable) -> tuple[Option, ...]:
         """Where a unit of class `cls` can go in such a bin, the best first."""
-        ...
 
     def without(self, cls: Hashable, kind: Hashable, state: Hashable, place: Place) -> Hashable:
         """The state after a unit has left `place`."""
-        ...
 
     def back(self, cls: Hashable, kind: Hashable, state: Hashable, place: Place) -> Hashable | None:
         """The state after a unit has come to `place`, whatever the bin takes else; None where that is not free."""
-        ...
 
 
 class HostKind(NamedTuple):

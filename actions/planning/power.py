@@ -290,15 +290,12 @@ def _limit(state: FleetState, step: Step) -> Intent:
     assert slot.limit_watts is not None
     assert slot.least_watts is not None
     watts = max(math.ceil(slot.least_watts), int(step.amount) // GRAIN_W * GRAIN_W)
-    sentence = (
-        f"Lower the power limit of {slot.uuid} on {slot.host} from {slot.limit_watts:.0f} to {watts} W: the limits "
-        "together are above the power budget."
-    )
     return Intent(
         RULES["power"],
         subject_of_gpu(state, slot.uuid, f"{watts} W"),
         ActionKind.THROTTLE,
-        sentence,
+        f"Lower the power limit of {slot.uuid} on {slot.host} from {slot.limit_watts:.0f} to {watts} W: the limits "
+        "together are above the power budget.",
         ThrottleParameters(power_limit_watts=watts, was_watts=round(slot.limit_watts)),
         simulated=state.simulated,
     )

@@ -100,7 +100,6 @@ class Runner(Protocol):
 
     def run(self, command: Sequence[str], seconds: float) -> CommandResult:
         """Run `command` to its end; raises SlurmProblem where it cannot be run or does not end within `seconds`."""
-        ...
 
 
 class CommandRunner:

@@ -63,8 +63,9 @@ def take_out(slurm: Slurm, node: SlurmNode, decision: Decision, now_ms: int) -> 
     if node.drained:
         return None
     if comments.find(node.comment, DRAIN, decision.id) is not None:
-        said = f"{node.name} was drained for this and someone resumed it; left as is"
-        return ExecutionResult(False, said, lasting=False)
+        return ExecutionResult(
+            False, f"{node.name} was drained for this and someone resumed it; left as is", lasting=False
+        )
     comment = comments.put(node.comment, CommentTag(DRAIN, decision.id, now_ms))
     slurm.drain(node.name, comments.reason(decision.sentence, decision.id), comment)
     return None
@@ -102,8 +103,9 @@ def reboot(slurm: Slurm, node: SlurmNode, decision: Decision, now_ms: int, *, be
     if mine is not None and node.boot_s * SECOND > mine.at_ms and _REBOOTING.isdisjoint(node.flags):
         if "NOT_RESPONDING" in node.flags:
             return ExecutionResult(True, f"{node.name} has booted and does not answer yet", pending=True)
-        effect = {"reboot_seconds": max(0, now_ms - mine.at_ms) / SECOND}
-        return ExecutionResult(True, f"{node.name} has rebooted", effect=effect)
+        return ExecutionResult(
+            True, f"{node.name} has rebooted", effect={"reboot_seconds": max(0, now_ms - mine.at_ms) / SECOND}
+        )
     if not _REBOOTING.isdisjoint(node.flags):
         return ExecutionResult(True, f"{node.name} waits for its reboot", pending=True)
     if mine is not None and begun and node.ready:

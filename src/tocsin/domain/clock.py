@@ -21,11 +21,9 @@ class Clock(Protocol):
 
     def now_ms(self) -> int:
         """Milliseconds since the Unix epoch, UTC."""
-        ...
 
     def monotonic(self) -> float:
         """Seconds on a scale that never steps back; only differences mean something."""
-        ...
 
 
 class SystemClock:

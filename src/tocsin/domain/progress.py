@@ -15,11 +15,9 @@ class ProgressBar(Protocol):
 
     def advance(self, steps: float = 1.0) -> None:
         """So many more steps are done."""
-        ...
 
     def close(self) -> None:
         """It has ended, done or not."""
-        ...
 
 
 class Listener(Protocol):
@@ -27,7 +25,6 @@ class Listener(Protocol):
 
     def begin(self, what: str, total: float | None) -> ProgressBar:
         """Work called `what` begins; `total` steps, or None where that is not known."""
-        ...
 
 
 class _Nobody:
