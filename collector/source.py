@@ -25,11 +25,9 @@ class Companion(Protocol):
 
     def enrich(self, batch: Batch, now_ms: int) -> Batch:
         """`batch`, read at `now_ms`, with what this companion knows of it; the same object where that is nothing."""
-        ...
 
     def close(self) -> None:
         """Let go of files, sockets and threads; safe to repeat."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +64,12 @@ class Source(Protocol):
 
     def gpus(self) -> list[Gpu]:
         """The GPUs that it sees now, MIG instances among them."""
-        ...
 
     def read(self, now_ms: int) -> Batch:
         """One reading of each GPU, dated `now_ms` where the source has no time of its own, and new events."""
-        ...
 
     def close(self) -> None:
         """Let go of handles; safe to repeat."""
-        ...
 
 
 @runtime_checkable
@@ -84,4 +79,3 @@ class HasReaders(Protocol):
     @property
     def stuck_readers(self) -> int:
         """GPUs whose reader hangs now."""
-        ...

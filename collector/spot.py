@@ -55,7 +55,6 @@ class Cloud(Protocol):
 
     def ask(self, now_ms: int) -> list[SpotNotice]:
         """What is announced now; raises httpx2.HTTPError where it does not answer, ValueError for nonsense."""
-        ...
 
 
 class Aws:

@@ -93,24 +93,19 @@ class Queue(Protocol):
     @property
     def batches(self) -> int:
         """Batches that wait."""
-        ...
 
     @property
     def size(self) -> int:
         """Their size in bytes, compressed."""
-        ...
 
     def peek(self, max_bytes: int) -> list[Spooled]:
         """The next batches, together at most `max_bytes` of text, at least one where any waits; they stay."""
-        ...
 
     def settle(self, batches: Iterable[Spooled], parked: Sequence[tuple[str, str]] = ()) -> int:
         """Remove `batches` and keep `parked` lines aside; how many parked lines made room."""
-        ...
 
     def parked_lines(self) -> int:
         """How many lines are kept aside."""
-        ...
 
 
 class Uplink:

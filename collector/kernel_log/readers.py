@@ -297,15 +297,12 @@ class KernelLogReader(Protocol):
 
     def read(self, seconds: float) -> Chunk:
         """What is there; waits up to `seconds` where there is nothing. Raises OSError."""
-        ...
 
     def wake(self) -> None:
         """End a wait in `read`, from another thread."""
-        ...
 
     def close(self) -> None:
         """Let go of files and children, once nobody reads any more."""
-        ...
 
 
 class KmsgReader:

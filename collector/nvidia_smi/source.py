@@ -63,11 +63,9 @@ class Program(Protocol):
 
     def run(self, arguments: Sequence[str], seconds: float) -> SmiAnswer | None:
         """Its answer; None where it has not ended in time, or an earlier run still has not. Raises OSError."""
-        ...
 
     def close(self) -> None:
         """Let go of a run that has not ended."""
-        ...
 
 
 class SmiProgram:

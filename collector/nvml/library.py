@@ -283,19 +283,15 @@ class Gpm(Protocol):
 
     def allocate(self) -> int:
         """Get memory for the samples; the code."""
-        ...
 
     def sample(self) -> int:
         """Take one sample in place of the older; the code."""
-        ...
 
     def metrics(self) -> tuple[int, Sequence[int], Sequence[float]]:
         """The code, then a code and a value for each metric, between the two samples."""
-        ...
 
     def free(self) -> None:
         """Give the memory back."""
-        ...
 
 
 class Nvml(Protocol):
@@ -303,41 +299,33 @@ class Nvml(Protocol):
 
     def open(self) -> None:
         """Load and initialise the library."""
-        ...
 
     def close(self) -> None:
         """Release the library and all its handles, however often it was opened."""
-        ...
 
     def call(self, function: str, *arguments: Any) -> Any:
         """Call one function by its NVML name; structures come back as objects with attributes."""
-        ...
 
     def bind(self, function: str, handle: Any, *arguments: Any) -> Callable[[], tuple[int, Any]]:
         """The same call, to be made again and again: gives its code and, where that is 0, the answer.
 
         An answer with attributes holds until the next call.
         """
-        ...
 
     def batch(self, handle: Any, wanted: Sequence[tuple[int, int]]) -> Callable[[], tuple[int, FieldReplies | None]]:
         """One batched ``nvmlDeviceGetFieldValues`` of (field id, scope id) pairs, to be made again and again.
 
         Gives the code of the call as a whole and, where that is 0, the replies, which fail one by one.
         """
-        ...
 
     def gpm(self, handle: Any, instance: int | None, metrics: Sequence[int]) -> Gpm:
         """GPM samples of a GPU, or of the MIG instance with that id on it."""
-        ...
 
     def wait(self, event_set: Any, timeout_ms: int) -> DeviceEvent | None:
         """The next event of the set; None where none came in time."""
-        ...
 
     def key(self, handle: Any) -> int:
         """A number that identifies the GPU behind a handle while the library stays open."""
-        ...
 
 
 def _filled(function: Callable[..., Any], by_reference: bool, *structures: str) -> Callable[[Any], Any]:

@@ -224,7 +224,6 @@ class AnswerPart(Protocol):
 
     def read(self, answers: Answers) -> None:
         """Add to `answers`. Raises GpuLost and NvmlFailure."""
-        ...
 
 
 class Tiered:

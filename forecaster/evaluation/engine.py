@@ -28,7 +28,6 @@ class Engine(Protocol):
 
     def map(self, work: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
         """What `work` makes of each item, in their order. `work` must not depend on anything but its item."""
-        ...
 
 
 class Local:

@@ -38,7 +38,6 @@ class Sequences(Protocol):
     def take(self, rows: Ints) -> Singles:
         """float32[len(rows), steps, channels], the newest step last; NaN where there is no value. `rows` index the
         rows of the examples that this belongs to."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

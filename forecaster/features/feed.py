@@ -37,11 +37,9 @@ class ColumnSource(Protocol):
         self, metrics: Sequence[str], start_ms: int, end_ms: int, gpus: Collection[str] | None = None
     ) -> Columns:
         """As `tocsin.store.port.Store.columns`."""
-        ...
 
     def events(self, start_ms: int, end_ms: int, gpu: str | None = None) -> list[Event]:
         """As `tocsin.store.port.Store.events`."""
-        ...
 
 
 class StoreFeed:

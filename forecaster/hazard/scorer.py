@@ -47,20 +47,16 @@ class Scorer(Protocol):
 
     def fit(self, examples: Examples) -> None:
         """Learn from `examples`, rows of unknown label left out, weights respected. Raises NotEnoughData."""
-        ...
 
     def score(self, examples: Examples) -> Floats:
         """float64[n, horizons]: probability of an onset within each horizon, never falling along a row; NaN in rows
         whose past is shorter than `min_history_ms`."""
-        ...
 
     def state(self) -> State:
         """All that `build` with the same settings needs to answer alike after `restore`."""
-        ...
 
     def restore(self, state: State) -> None:
         """Take up a state. Raises InputError for one of another family or version."""
-        ...
 
 
 def short_history(name: str, history_ms: int, needed_ms: int) -> str:

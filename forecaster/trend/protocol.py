@@ -39,11 +39,9 @@ class Forecaster(Protocol):
 
     def learn(self, history: Sequence[GpuHistory]) -> None:
         """Fit what is shared between GPUs; a model without such a part does nothing."""
-        ...
 
     def predict(self, history: Sequence[GpuHistory], now_ms: int) -> list[Prediction]:
         """Statements about each GPU, made at `now_ms`."""
-        ...
 
 
 # Families by name. A family is one module with a function `build(settings)`.

@@ -59,65 +59,52 @@ class Service(Protocol):
 
     def ready(self) -> Readiness:
         """Whether the brain can do its work; answers within a second also where it cannot."""
-        ...
 
     def now_ms(self) -> int:
         """The brain's clock: default end of a series."""
-        ...
 
     def summary(self) -> FleetSummary: ...
 
     def gpus(self) -> list[GpuSummary]:
         """Every GPU, by host and index."""
-        ...
 
     def fleet_map(self) -> FleetMap:
         """Every GPU in columns; the very same object until something in it changes."""
-        ...
 
     def attention(self, limit: int) -> Attention:
         """What needs a person now, worst first."""
-        ...
 
     def peers(
         self, uuid: str, by: PeerGroup, metrics: Sequence[str], start_ms: int, end_ms: int, points: int
     ) -> PeerBand:
         """How the peers of a GPU did in [`start_ms`, `end_ms`), in `points` equal spans."""
-        ...
 
     def gpu(self, uuid: str) -> GpuDetail: ...
 
     def series(self, uuid: str, metrics: Sequence[str], start_ms: int, end_ms: int, max_points: int) -> SeriesResponse:
         """Values in [`start_ms`, `end_ms`), thinned to `max_points` at most such that extremes stay visible."""
-        ...
 
     def findings(self) -> list[FindingOut]:
         """Active findings, worst first."""
-        ...
 
     def incidents(self) -> list[IncidentOut]:
         """Open incidents, worst first."""
-        ...
 
     def predictions(self) -> list[Prediction]:
         """The newest prediction for each subject and target, most urgent first."""
-        ...
 
     def decisions(self, limit: int, state: DecisionState | None = None) -> list[DecisionOut]:
         """Newest first."""
-        ...
 
     def decision(self, decision_id: str) -> DecisionOut: ...
 
     def approve(self, decision_id: str, actor: str) -> DecisionOut:
         """Record a person's yes; guards are asked again before it runs. Raises Conflict where it is not held."""
-        ...
 
     def reject(self, decision_id: str, actor: str, reason: str) -> DecisionOut: ...
 
     def pause(self, actor: str, reason: str) -> ControlState:
         """Hold every action until `resume`; repeating it changes nothing but who and why."""
-        ...
 
     def resume(self, actor: str) -> ControlState: ...
 
@@ -128,33 +115,26 @@ class Service(Protocol):
 
         Raises NotFound where nothing of that name is known.
         """
-        ...
 
     def record_manual(self, deed: ManualAction, actor: str) -> ManualActionOut:
         """Put on record what a person does by hand, past the guards."""
-        ...
 
     def journal(self, after: int, limit: int, kinds: Collection[str] | None = None) -> list[JournalEntryOut]:
         """Entries with `seq` above `after`, in order."""
-        ...
 
     def timeline(self, query: TimelineQuery, offset: int, limit: int) -> Timeline:
         """Decisions that fit `query`, newest first."""
-        ...
 
     def story(self, decision_id: str) -> DecisionStory: ...
 
     def undo(self, decision_id: str, actor: str, reason: str) -> UndoOut:
         """Send the inverse of what was done through the guards. Raises Conflict where there is none to send."""
-        ...
 
     def journal_page(self, query: JournalQuery, before: int | None, limit: int) -> JournalPage:
         """Entries with `seq` below `before` that fit `query`, newest first."""
-        ...
 
     def export_journal(self, form: ExportForm, query: JournalQuery, after: int) -> Iterator[str]:
         """Lines of the entries above `after` of the kinds and the span of `query`; raises at the call, not later."""
-        ...
 
     def verify_journal(self) -> VerificationOut: ...
 
@@ -162,62 +142,47 @@ class Service(Protocol):
 
     def diagnoses(self, host: str = "") -> list[Diagnosis]:
         """What limits each job now, and memory, idle GPUs and requests that are wrong; of `host` alone where given."""
-        ...
 
     def planning_state(self) -> dict[str, Any]:
         """The fleet as the planners see it, in the form of a state file."""
-        ...
 
     def forecast(self, limit: int) -> ForecastOut:
         """What lies ahead, the most urgent `limit` of each kind."""
-        ...
 
     def capacity(self) -> CapacityOut:
         """Pools a week ahead; Unavailable while that is worked out."""
-        ...
 
     def fragmentation(self, limit: int) -> FragmentationOut: ...
 
     def plan(self, planner: Planner) -> PlansOut:
         """What a planner would do now; Unavailable while that is worked out."""
-        ...
 
     def cost(self, start_ms: int, end_ms: int) -> CostOut:
         """Whole hours of [`start_ms`, `end_ms`), as far as they have been read."""
-        ...
 
     def ingest(self, text: str, precision: str) -> IngestResult:
         """Keep line protocol, durable on return. `precision` is `ns`, `us`, `ms` or `s`; bad lines are reported."""
-        ...
 
     def inject(self, kind: str, gpu: str, actor: str) -> InjectionOut:
         """Start a failure on a simulated GPU; raises Conflict where the GPU is real."""
-        ...
 
     def orders(self, host: str) -> list[Order]:
         """What the agent of `host` is asked for now; asking renews the leases of what stands there."""
-        ...
 
     def report_order(self, order_id: str, sent: OrderReport) -> OrderTaken:
         """Take in how an order stands; Conflict where it is another host's."""
-        ...
 
     def same_jobs(self, gpus: Collection[str]) -> set[str]:
         """UUIDs of the GPUs that the jobs on `gpus` hold, `gpus` among them."""
-        ...
 
     def host_of(self, gpu: str) -> str:
         """Host that reported a GPU within the time for which readings count as fresh; empty where none did."""
-        ...
 
     def record_access(self, event: Literal["login", "logout", "login_locked"], actor: str, detail: Detail) -> None:
         """Put a log-in, a log-out or a lock after wrong passwords on record; `detail` holds no secret."""
-        ...
 
     def refused(self, reason: str) -> None:
         """Count a request that was turned away, by the code of its answer."""
-        ...
 
     def metrics(self) -> bytes:
         """The brain's own metrics (`tocsin_*`) in Prometheus text format."""
-        ...

@@ -29,15 +29,12 @@ class LiveMemory(Protocol):
     @property
     def count(self) -> int:
         """Readings taken in so far."""
-        ...
 
     def latest(self) -> tuple[Reading, ...]:
         """The newest reading of each GPU, by UUID."""
-        ...
 
     def reading(self, uuid: str) -> Reading | None:
         """The newest reading of one GPU."""
-        ...
 
 
 class LiveForecasts(Protocol):
@@ -46,11 +43,9 @@ class LiveForecasts(Protocol):
     @property
     def made(self) -> int:
         """Predictions made so far."""
-        ...
 
     def current(self, now_ms: int) -> list[Prediction]:
         """The newest prediction of each subject and target that is not out of date."""
-        ...
 
 
 class LiveManagers(Protocol):
@@ -58,15 +53,12 @@ class LiveManagers(Protocol):
 
     def nodes(self) -> Mapping[str, NodeState]:
         """Nodes by host."""
-        ...
 
     def blind(self) -> bool:
         """Whether one of them has not answered lately."""
-        ...
 
     def work(self) -> WorkloadSeen:
         """What runs there; nothing where it was seen too long ago."""
-        ...
 
 
 class LiveOrders(Protocol):
@@ -74,11 +66,9 @@ class LiveOrders(Protocol):
 
     def orders(self, host: str) -> list[Order]:
         """What the agent of `host` is asked for now."""
-        ...
 
     def report(self, order_id: str, sent: OrderReport) -> OrderTaken:
         """Take in how an order stands. Raises InputError and Conflict."""
-        ...
 
 
 class LiveBrain(Protocol):
@@ -117,35 +107,27 @@ class LiveBrain(Protocol):
     @property
     def active(self) -> list[Finding]:
         """Findings that hold at the last evaluation."""
-        ...
 
     @property
     def incidents(self) -> list[Incident]:
         """Open incidents of the last evaluation."""
-        ...
 
     @property
     def evaluations(self) -> int:
         """Evaluations that have finished."""
-        ...
 
     @property
     def gpus(self) -> list[Gpu]:
         """The GPUs of the fleet, by UUID."""
-        ...
 
     def statuses(self) -> list[DecisionStatus]:
         """Every decision on record, as it stands."""
-        ...
 
     def pools(self) -> Sequence[PoolState]:
         """The pools as they are known now."""
-        ...
 
     def pool_pasts(self) -> Sequence[PoolPast]:
         """The hourly past of every pool, as of the last forecast."""
-        ...
 
     def accept(self, batch: Batch) -> None:
         """Keep readings and events: durable on return. Raises StoreUnavailable or StoreRejected."""
-        ...

@@ -108,7 +108,6 @@ class Injector(Protocol):
 
     def inject(self, kind: str, gpu: str) -> tuple[str, int, str]:
         """Start a failure; returns the GPU's UUID, the instant and a sentence. Raises InputError."""
-        ...
 
 
 class BrainService:

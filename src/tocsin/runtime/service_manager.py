@@ -22,11 +22,9 @@ class Stop(Protocol):
 
     def is_set(self) -> bool:
         """Whether to stop."""
-        ...
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until told to stop or `timeout` seconds have passed; whether to stop."""
-        ...
 
 
 class ServiceManager:

@@ -17,7 +17,6 @@ class KeepsAnnotations(Protocol):
 
     def mark(self, marks: Sequence[Annotation]) -> None:
         """Keep `marks`; the same ones again change nothing. Raises StoreUnavailable or StoreRejected."""
-        ...
 
 
 def mark_point(mark: Annotation) -> Point:

@@ -69,27 +69,21 @@ class Store(Protocol):
         """Create what is missing (file, tables, buckets, retention) and make sure that the store takes a write and
         answers a query; safe to repeat.
         """
-        ...
 
     def write(self, batch: Batch) -> None:
         """Keep `batch`. Raises StoreUnavailable or StoreRejected."""
-        ...
 
     def gpus(self) -> list[Gpu]:
         """Every GPU that has a reading, by UUID."""
-        ...
 
     def latest(self, since_ms: int) -> list[Reading]:
         """The newest reading of each GPU at or after `since_ms`, by UUID."""
-        ...
 
     def readings(self, start_ms: int, end_ms: int, gpus: Collection[str] | None = None) -> Iterator[Reading]:
         """Readings in [`start_ms`, `end_ms`), by instant, then UUID."""
-        ...
 
     def series(self, gpu: str, metrics: Sequence[str], start_ms: int, end_ms: int) -> Series:
         """Values of `metrics` of one GPU in [`start_ms`, `end_ms`)."""
-        ...
 
     def columns(
         self, metrics: Sequence[str], start_ms: int, end_ms: int, gpus: Collection[str] | None = None
@@ -99,28 +93,21 @@ class Store(Protocol):
         There is a row for each reading, also where it holds none of `metrics`. A name that no reading has, known or
         not, is a column of NaN; a name that is given twice has two columns.
         """
-        ...
 
     def latest_columns(self, metrics: Sequence[str], since_ms: int) -> Columns:
         """The same of the newest reading of each GPU at or after `since_ms`: one row per GPU, by UUID."""
-        ...
 
     def events(self, start_ms: int, end_ms: int, gpu: str | None = None) -> list[Event]:
         """Events in [`start_ms`, `end_ms`), by instant."""
-        ...
 
     def findings(self, start_ms: int, end_ms: int) -> list[Finding]:
         """Findings whose `last_ms` lies in [`start_ms`, `end_ms`), by `last_ms`."""
-        ...
 
     def predictions(self, start_ms: int, end_ms: int, gpu: str | None = None) -> list[Prediction]:
         """Predictions made in [`start_ms`, `end_ms`), by instant; `gpu` is the subject's name."""
-        ...
 
     def prune(self, before_ms: int) -> int:
         """Remove readings and events before `before_ms`; returns how many rows went (0 where the server does it)."""
-        ...
 
     def close(self) -> None:
         """Let go of files and connections; safe to repeat."""
-        ...

@@ -53,7 +53,6 @@ class Maintained(Protocol):
 
     def maintain(self, now_ms: int, retention: Retention) -> Upkeep:
         """One round of upkeep. Raises Conflict while another process does it, and StoreUnavailable."""
-        ...
 
 
 class FileStore(Store, Maintained, Protocol):
@@ -66,7 +65,6 @@ class Interruptible(Protocol):
 
     def interrupt(self) -> None:
         """End the round of upkeep that is under way soon; what it had not finished is as it was."""
-        ...
 
 
 def interrupt(store: Store) -> None:

@@ -98,23 +98,18 @@ class FleetFeed(Protocol):
 
     def look(self) -> Look:
         """How everything is now."""
-        ...
 
     def detail(self, uuid: str) -> Detail:
         """One GPU in full."""
-        ...
 
     def approve(self, decision_id: str) -> None:
         """Say yes to a held decision."""
-        ...
 
     def reject(self, decision_id: str, reason: str) -> None:
         """Say no to a held decision."""
-        ...
 
     def close(self) -> None:
         """Let go of connections and handles; safe to repeat."""
-        ...
 
 
 @dataclass

@@ -126,11 +126,9 @@ class Driver(Protocol):
 
     def on_gpu(self, gpu: str, look: Callable[[Nvml, Any], Any]) -> Any:
         """What `look` finds with the library and the GPU's handle."""
-        ...
 
     def release(self) -> None:
         """Let go of the driver until the next call."""
-        ...
 
 
 class ResetMachine:

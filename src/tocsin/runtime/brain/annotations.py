@@ -163,11 +163,9 @@ class AnnotationTarget(Protocol):
 
     def put(self, annotation: Annotation, doubtful: bool) -> Delivery:
         """Show `annotation`, one try; `doubtful` says that an earlier try may have arrived."""
-        ...
 
     def close(self) -> None:
         """Let go of connections; safe to repeat."""
-        ...
 
 
 class GrafanaTarget:

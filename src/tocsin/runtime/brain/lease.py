@@ -39,19 +39,15 @@ class Lease(Protocol):
 
     def tick(self) -> None:
         """Acquire, renew or look, whichever is due; never raises because a server is away."""
-        ...
 
     def held(self) -> bool:
         """Whether this process may act now."""
-        ...
 
     def holder(self) -> str:
         """Who held it when it was last looked at; empty where nobody did."""
-        ...
 
     def release(self) -> None:
         """Let another take it over at once; safe to repeat."""
-        ...
 
 
 @dataclass(slots=True)
