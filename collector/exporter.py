@@ -153,7 +153,6 @@ class MetricsServer:
         self.url = f"http://{shown}:{self.port}/metrics"
 
     def close(self) -> None:
-        """Stop serving; safe to repeat."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()

@@ -36,7 +36,6 @@ class SimulatedSource:
         return self._last
 
     def pools(self) -> list[PoolState]:
-        """What each pool's scheduler says."""
         return self.fleet.pools()
 
     def close(self) -> None:

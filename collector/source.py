@@ -40,7 +40,6 @@ class NodeIdentity:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def gpu(self, uuid: str, **known: Any) -> Gpu:
-        """A GPU of this node."""
         return Gpu(uuid, self.host, pool=self.pool, rack=self.rack, labels=dict(self.labels), **known)
 
     def complete(self, gpu: Gpu) -> Gpu:

@@ -125,7 +125,6 @@ class Spool:
 
     @property
     def batches(self) -> int:
-        """Batches that wait."""
         return self._batches
 
     @property
@@ -201,7 +200,6 @@ class Spool:
         return gone
 
     def parked_lines(self) -> int:
-        """How many lines are kept aside."""
         return self._parked
 
     def parked(self) -> list[Parked]:
@@ -210,7 +208,6 @@ class Spool:
             return [Parked(*row) for row in self._db.execute("SELECT at_ms, line, problem FROM parked ORDER BY id")]
 
     def close(self) -> None:
-        """Close the file; safe to repeat."""
         with self._lock:
             self._db.close()
 
@@ -352,12 +349,10 @@ class Buffer:
 
     @property
     def batches(self) -> int:
-        """Batches that wait, on disk and in memory."""
         return len(self._held) + (self._disk.batches - len(self._settled) if self._disk is not None else 0)
 
     @property
     def size(self) -> int:
-        """Their size in bytes, compressed."""
         return self._held_bytes + (self._disk.size if self._disk is not None else 0)
 
     @property
@@ -388,7 +383,6 @@ class Buffer:
         return written
 
     def peek(self, max_bytes: int) -> list[Spooled]:
-        """The next batches to push, together at most `max_bytes` of text, at least one where any waits; they stay."""
         with self._lock:
             found: list[Spooled] = []
             length = 0
@@ -424,7 +418,6 @@ class Buffer:
             return evicted
 
     def parked_lines(self) -> int:
-        """How many lines are kept aside."""
         return len(self._refused) + (self._disk.parked_lines() if self._disk is not None else 0)
 
     def close(self) -> None:

@@ -314,7 +314,6 @@ class NoticeCompanion:
             self._thread.join(self._settings.timeout_seconds)
 
     def ask(self) -> None:
-        """Ask once."""
         try:
             found = self._cloud.ask(self._clock.now_ms())
         except httpx2.HTTPError as error:
@@ -329,7 +328,6 @@ class NoticeCompanion:
                 self._alarm()
 
     def enrich(self, batch: Batch, now_ms: int) -> Batch:
-        """`batch` with events for what is new."""
         events = self._news(now_ms)
         return replace(batch, events=[*batch.events, *events]) if events else batch
 

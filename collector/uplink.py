@@ -177,7 +177,6 @@ class Uplink:
                 _log.warning("the renewed client certificate cannot be used", error=str(error))
 
     def close(self) -> None:
-        """Close connections; safe to repeat."""
         self._client.close()
 
     def _deliver(self, text: str) -> list[tuple[str, str]] | _Again:

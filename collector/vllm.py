@@ -224,19 +224,16 @@ class VllmCompanion:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop scraping; safe to repeat."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join(2 * TIMEOUT_SECONDS)
         self._client.close()
 
     def scrape(self) -> None:
-        """Ask every server once."""
         for server in self._servers:
             self._scrapes[server] = self._ask(server)
 
     def enrich(self, batch: Batch, now_ms: int) -> Batch:  # noqa: ARG002  # scrapes age on the monotonic scale
-        """`batch` with what the servers last said."""
         now = self._clock.monotonic()
         values: dict[str, dict[str, float]] = defaultdict(dict)
         missing: dict[str, dict[str, Missing]] = defaultdict(dict)

@@ -246,7 +246,6 @@ def _values(fleet: FleetMap, chosen: Chosen) -> dict[str, Any]:
 
 
 def _look(text: Text, palette: Palette) -> dict[str, Any]:
-    """Words, symbols and colours, whatever is shown."""
     return {
         # Symbols on the background, beside cells that are too small for them.
         "marks": [palette.words[state] for state in STATE_RANKS],

@@ -140,7 +140,6 @@ SPANS: dict[str, int] = {"hour": HOUR, "day": DAY, "week": 7 * DAY, "ever": 0}
 
 
 def _query(summary: FleetSummary, known: tuple[str, ...], text: Text) -> JournalQuery:
-    """What the filters ask for."""
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
         view = link.pick("view", text("page.audit"), list(VIEWS), "everything", lambda one: text(f"audit.{one}"))
         st.space("stretch")

@@ -303,7 +303,6 @@ SIGNS: dict[DecisionState, tuple[str, str]] = {
 
 
 def _query(view: str, timeline: Timeline | None, text: Text) -> TimelineQuery:
-    """What the filters ask for; `timeline` offers what there is to choose from."""
     known = timeline or Timeline(total=0, offset=0, items=[], marks=[])
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
         words = _search(text)

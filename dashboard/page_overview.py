@@ -81,7 +81,6 @@ def _legend(choice: str, text: Text, palette: Palette) -> str:
 
 
 def _open(fleet: FleetMap, opened: tuple[str, int]) -> None:
-    """Go to the GPU at a place of a host."""
     host, slot = opened
     if host in fleet.hosts:
         place = fleet.hosts.index(host)

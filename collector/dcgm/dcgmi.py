@@ -71,7 +71,6 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self._process.pid
 
     @property
@@ -123,7 +122,6 @@ class Backoff:
         self._due = clock.monotonic()
 
     def is_due(self) -> bool:
-        """Whether the pause is over."""
         return self._clock.monotonic() >= self._due
 
     def failed(self) -> None:
@@ -355,7 +353,6 @@ class DcgmiSource:
             _log.warning("dcgmi (said once per problem)", problem=problem)
 
     def _start(self) -> None:
-        """List GPUs and fields, then start `dmon`."""
         if not self._enumerate() or not self._learn_fields():
             self._backoff.failed()
             return

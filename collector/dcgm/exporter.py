@@ -57,7 +57,6 @@ class ScrapedPage:
     lines: Counter[str] = field(default_factory=Counter)
 
     def take(self, sample: Sample) -> None:
-        """Sort in one line."""
         head, use = sample.head, sample.head.use
         if (use is Use.METRIC or use is Use.XID) and head.gpu is not None and head.field is not None:
             self._metric(sample, head.gpu, head.field)

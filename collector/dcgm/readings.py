@@ -109,8 +109,6 @@ class Counted:
 
 @dataclass(slots=True)
 class _Memory:
-    """What is known of one GPU."""
-
     latched: int | None = None
     counts: dict[int, int] = field(default_factory=dict)
     windows: frozenset[int] = frozenset()

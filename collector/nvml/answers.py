@@ -276,7 +276,6 @@ class Answers:
             self.failed[key] = reason
 
     def blame(self, keys: Iterable[str], reason: Missing) -> None:
-        """The same reason for several keys."""
         for key in keys:
             self.fail(key, reason)
 

@@ -133,7 +133,6 @@ class NvmlDevice:
 
     @property
     def counters(self) -> RateCounters | None:
-        """The counters behind the rates."""
         return self._rates.last
 
     def read(self, at_ms: int, steady_ms: int) -> DeviceSample | None:
@@ -250,7 +249,6 @@ class MigInstance:
         return Reading(self.gpu, at_ms, values, missing)
 
     def absent(self, at_ms: int, reason: Missing) -> Reading:
-        """A reading without any value."""
         names = [metric for call in INSTANCE_CALLS for metric in call.metrics]
         names += [*PROCESS_METRICS, *(metric_of(key) for key, _ in INSTANCE_GPM.values())]
         return Reading(self.gpu, at_ms, {}, dict.fromkeys(names, reason))

@@ -301,7 +301,6 @@ class MigCapacity:
         self._refused: dict[str, Missing] = {}
 
     def read(self, answers: Answers) -> None:
-        """Add the remaining capacity by profile, and the fragmentation."""
         if self._profiles is None:
             self._profiles = self._look_up()
         self._capacity(self._profiles, answers)
@@ -392,7 +391,6 @@ class Vgpus:
         self._refused: Missing | None = None
 
     def read(self, answers: Answers) -> None:
-        """Add the instances by type, and memory by instance."""
         metric = "gpu_vgpu_instances"
         if self._refused is not None:
             answers.fail(metric, self._refused)
@@ -451,7 +449,6 @@ class Processes:
         self._last_seen = 0
 
     def read(self, answers: Answers) -> None:
-        """Add the count, and memory and SM utilisation by process."""
         listed, unknown = self._listed()
         if unknown is None:
             answers.add("gpu_processes", len(listed))
@@ -529,7 +526,6 @@ class Without(AnswerPart):
         self._metrics = tuple(metrics)
 
     def read(self, answers: Answers) -> None:
-        """Add the reason for each."""
         answers.blame(self._metrics, Missing.UNSUPPORTED)
 
 
@@ -553,7 +549,6 @@ class TierCache:
         self.reasons: dict[str, Missing] = {}
 
     def hurry(self) -> None:
-        """Make every tier due."""
         self._due = dict.fromkeys(self._due, 0)
 
     def refresh(self, at_ms: int) -> frozenset[Tier]:

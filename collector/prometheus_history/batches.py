@@ -130,11 +130,6 @@ class Batches:
             self.tally.more_gaps += 1
 
     def _events(self, runs: Iterable[SeriesSamples], recording: ReplayRecording) -> list[Event]:
-        """New XIDs and SXids.
-
-        Where counters fell, driver or exporter was started anew and a code that changed there may be old: it is no
-        event, but counted in the tally as unsettled.
-        """
         events: list[Event] = []
         restarts = {(t.gpu.host, t.gpu.uuid): _restarts(t, self._counters) for t in recording.tracks}
         self.tally.restarts += sum(len(times) for times in restarts.values())
@@ -218,7 +213,6 @@ def _restarts(track: Track, last: dict[tuple[_GpuKey, str], float]) -> set[int]:
 
 
 def _owners(runs: Iterable[SeriesSamples]) -> Mapping[_GpuKey, Mapping[int, set[Owner]]]:
-    """Who had each GPU at each instant."""
     times: dict[tuple[_GpuKey, Owner], list[npt.NDArray[np.int64]]] = {}
     for run in runs:
         gpu, owner = run.head.gpu, run.head.owner

@@ -70,7 +70,6 @@ class QueryWindow:
 
     @property
     def samples(self) -> int:
-        """How many samples it holds."""
         return sum(run.at_ms.size for run in self.runs)
 
 

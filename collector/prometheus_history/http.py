@@ -203,7 +203,6 @@ class HistoryClient:
         self._http = http_client(timeout_seconds, headers=headers, transport=transport, proxies=True)
 
     def close(self) -> None:
-        """Let go of connections."""
         self._http.close()
 
     def names(self, selector: str, start_ms: int, end_ms: int) -> list[str]:

@@ -51,8 +51,6 @@ class _Expander(Protocol):
 
 
 class _Gzip:
-    """The same for gzip."""
-
     def __init__(self) -> None:
         self._stream = zlib.decompressobj(wbits=31)
         self._more = False
@@ -261,7 +259,6 @@ class _SampleColumns:
             self.flush()
 
     def flush(self) -> None:
-        """Hand over what waits."""
         if self._rows:
             gpus, metrics, times, raw = zip(*self._rows, strict=True)
             gpu, metric, at_ms = (np.array(column, np.int64) for column in (gpus, metrics, times))
@@ -304,8 +301,6 @@ def _without_header(path: Path, reader: _Reader) -> Iterator[bytes]:
 
 
 class _Reader:
-    """Parses pieces of one file."""
-
     def __init__(self, path: Path, samples: Samples) -> None:
         self.counts: Counter[str] = Counter()
         self._path = path

@@ -216,7 +216,6 @@ class Samples:
         self._problems.append(error)
 
     def recording(self) -> ReplayRecording:
-        """Everything so far."""
         observed = {host: np.array(sorted(times), np.int64) for host, times in sorted(self._observed.items())}
         return ReplayRecording(tuple(self._tracks()), observed, self.rows, tuple(self._problems))
 

@@ -78,7 +78,6 @@ class ReplaySource:
 
     @property
     def finished(self) -> bool:
-        """Whether everything has been given."""
         return self._next is None and self._event is None
 
     def gpus(self) -> list[Gpu]:

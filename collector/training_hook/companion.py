@@ -176,7 +176,6 @@ class HookCompanion:
         return replace(batch, readings=made, events=[*batch.events, *self._events(ooms, readings, now_ms)])
 
     def close(self) -> None:
-        """Stop listening; safe to repeat."""
         self.server.close()
 
     def _values(self, processes: Iterable[ProcessState], readings: dict[Gpu, Reading]) -> dict[str, dict[str, float]]:

@@ -247,7 +247,6 @@ class Person:
         return door, cluster, Kubernetes(cluster, settings, self.clock)
 
     def act(self, decision: Decision, **more: Any) -> int:
-        """Carry `decision` out."""
         self.allow()
         door, _, executor = self.open(**more)
         try:

@@ -86,7 +86,6 @@ class Terminal:
         self._clock = clock or SystemClock()
 
     def begin(self, what: str, total: float | None) -> TerminalBar:
-        """A new bar."""
         return TerminalBar(what, total, self._clock)
 
 

@@ -56,7 +56,6 @@ class Arm:
     slowed_seconds: Floats
 
     def step(self, cases: Cases) -> None:
-        """One second."""
         throttle = thermal.advance(
             self.state, cases.inventory, cases.limits, cases.demand, cases.noise[0], cases.ambient, 1.0
         )
@@ -171,7 +170,6 @@ class Cases:
         return np.asarray(np.minimum(asked, self.prior_w * 1.01))
 
     def busy(self) -> Bools:
-        """Whether each GPU has work."""
         return self.demand.busy
 
     def curve(self, watts: Floats) -> Floats:
@@ -261,7 +259,6 @@ class Rehearsal:
     arms: tuple[ArmResult, ...]
 
     def as_json(self) -> dict[str, object]:
-        """For printing."""
         return asdict(self)
 
 

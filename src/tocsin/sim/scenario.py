@@ -63,7 +63,6 @@ class Study(_Sourced):
 
     @property
     def gpu_years(self) -> float:
-        """GPU-years observed."""
         return self.gpus * self.days / 365.25
 
 
@@ -260,7 +259,6 @@ class Scenario(_ScenarioTable):
     fault: dict[str, FaultNumbers]
 
     def per_gpu_year(self, kind: str) -> float:
-        """Faults of `kind` that strike, per GPU and year."""
         numbers = self.fault[kind]
         if numbers.per_gpu_year is not None:
             return numbers.per_gpu_year

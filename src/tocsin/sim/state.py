@@ -76,7 +76,6 @@ class GangLoad:
 
     @classmethod
     def none(cls, gangs: int, now_ms: int) -> GangLoad:
-        """Nothing runs."""
         return cls(
             busy=np.zeros(gangs, dtype=np.bool_),
             since_ms=np.full(gangs, float(now_ms)),
@@ -106,7 +105,6 @@ class Effects:
 
     @classmethod
     def none(cls, size: int) -> Effects:
-        """No fault anywhere."""
         return cls(
             resistance=np.ones(size),
             hang=np.zeros(size, dtype=np.bool_),

@@ -46,7 +46,6 @@ class ThermalLimits:
 
     @classmethod
     def of(cls, inventory: Inventory, scenario: Scenario) -> ThermalLimits:
-        """The limits of a fleet."""
         return cls(
             idle_w=inventory.column("idle_power_w"),
             max_w=inventory.column("default_power_w"),

@@ -28,7 +28,6 @@ class StepWindow:
 
     @property
     def seconds(self) -> float:
-        """Its length."""
         return (self.end_ms - self.start_ms) / SECOND
 
     def after(self, at_ms: int) -> float:
@@ -95,11 +94,9 @@ class SimWorld:
         self.emit(EventKind.DRIVER_RELOAD, gpu, at_ms, message="the GPU was reset")
 
     def count(self, name: str, gpu: int, amount: float) -> None:
-        """Add to a counter."""
         self.state.counters[name][gpu] += amount
 
     def kill_job(self, gpu: int, at_ms: int) -> None:
-        """The job on `gpu` dies."""
         load.end_job(self.state, self.inventory, gpu, at_ms)
 
     def host_mates(self, gpu: int) -> Ints:

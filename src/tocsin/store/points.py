@@ -253,7 +253,6 @@ class PointCodec(Generic[_T]):
                 self._required.add(name)
 
     def tags(self, value: _T) -> dict[str, str]:
-        """The tags of `value`."""
         found = {tag: str(self._forms[name].write(getattr(value, name))) for name, tag in self._tags.items()}
         for name, form in self._forms.items():
             if form is _SUBJECT:
@@ -261,7 +260,6 @@ class PointCodec(Generic[_T]):
         return found
 
     def fields(self, value: _T) -> dict[str, FieldValue]:
-        """The fields of `value`."""
         found: dict[str, FieldValue] = {}
         for name, form in self._forms.items():
             if form is _SUBJECT:

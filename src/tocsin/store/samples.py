@@ -35,7 +35,6 @@ class Rows:
         self._gpus: dict[str, Gpu] = {}
 
     def add(self, gpu: Gpu, key: str, is_reason: bool, at_ms: int, value: float) -> None:
-        """One sample of one metric of `gpu`."""
         self._gpus[gpu.uuid] = gpu
         row = (at_ms, gpu.uuid)
         if is_reason:
@@ -54,7 +53,6 @@ class Rows:
             self.add(gpu, key, is_reason, at, value)
 
     def add_owners(self, gpu: Gpu, at_ms: int, owners: tuple[Owner, ...]) -> None:
-        """The processes on `gpu`."""
         self._gpus.setdefault(gpu.uuid, gpu)
         self._owners[at_ms, gpu.uuid] = owners
 
@@ -88,7 +86,6 @@ class SampleGrid:
         return self._gpus is None or uuid in self._gpus
 
     def take(self, samples: Iterable[tuple[str, Mapping[str, str], int, str, FieldValue]]) -> None:
-        """Samples as (measurement, tags, instant, field, value); what is no metric's is left out."""
         found: dict[tuple[str, str], tuple[list[int], list[float]]] = {}
         for _, tags, at_ms, field, value in samples:
             key = metric_key(field, tags)

@@ -23,7 +23,6 @@ class Retention:
 
     @classmethod
     def of(cls, settings: StoreSettings) -> Retention:
-        """What the settings say."""
         return cls(int(settings.raw_days * DAY), int(settings.minute_days * DAY), int(settings.ten_minute_days * DAY))
 
     def step_of(self, age_ms: int) -> int:

@@ -319,7 +319,6 @@ class OwnMetrics:
         (counter.labels(**labels) if labels else counter).inc(amount)
 
     def set(self, name: str, value: float, **labels: str) -> None:
-        """Set a gauge."""
         gauge = self._gauge(name)
         (gauge.labels(**labels) if labels else gauge).set(value)
 

@@ -156,7 +156,6 @@ class Buckets:
 
     @classmethod
     def of(cls, settings: StoreSettings) -> Buckets:
-        """As the settings name them."""
         name = settings.bucket
         return cls(
             Bucket(name, settings.raw_days, 0),
@@ -395,7 +394,6 @@ class InfluxStore:
             raise LinesParked(parked)
 
     def mark(self, marks: Sequence[Annotation]) -> None:
-        """Implements `tocsin.store.annotations.KeepsMarks`."""
         if parked := self._send(self._buckets.ten_minute.name, [point_line(mark_point(mark)) for mark in marks]):
             raise LinesParked(parked)
 

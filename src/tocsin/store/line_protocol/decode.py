@@ -606,23 +606,18 @@ class _Decoder:
         return self._suggested.get(name, "")
 
     def take_info(self, point: Point) -> None:
-        """Attributes of a GPU."""
         self._rows.put_info(points.read_info(point), point.at_ms)
 
     def take_owners(self, point: Point) -> None:
-        """The processes on a GPU."""
         self._rows.put_owners(points.gpu_of_tags(point.tags), point.at_ms, points.owners_of(point))
 
     def take_event(self, point: Point) -> None:
-        """An event."""
         self._events.append(points.read_event(point))
 
     def take_finding(self, point: Point) -> None:
-        """A finding."""
         self._findings.append(points.read_finding(point))
 
     def take_prediction(self, point: Point) -> None:
-        """A prediction."""
         self._predictions.append(points.read_prediction(point))
 
     # ------------------------------------------------------------------ result

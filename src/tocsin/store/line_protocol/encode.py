@@ -124,13 +124,11 @@ class _Memo:
     owners: tuple[tuple[Owner, ...], str] = ((), "")
 
     def info_line(self, at: str) -> str:
-        """The line with the GPU's attributes."""
         if not self.info:
             self.info = point_line(info_point(self.gpu, 0)).removesuffix("0")
         return f"{self.info}{at}\n"
 
     def owner_line(self, at: str, owners: tuple[Owner, ...]) -> str:
-        """The line with the processes on the GPU."""
         before, line = self.owners
         if before != owners:
             line = point_line(owner_point(self.gpu, owners, 0)).removesuffix("0")
@@ -138,7 +136,6 @@ class _Memo:
         return f"{line}{at}\n"
 
     def missing_lines(self, at: str, missing: Mapping[str, Missing]) -> str:
-        """The lines with the reasons."""
         before, pieces = self.reasons
         if missing != before:
             plan = _plan(tuple(missing), "%di")
