@@ -387,8 +387,7 @@ def detect(folder: Path = DMI) -> str:
     """The cloud that the firmware's tables name: ``aws``, ``gcp``, ``azure``, or empty."""
     if _read(folder / "chassis_asset_tag") == AZURE_TAG:
         return "azure"
-    vendor = _read(folder / "sys_vendor")
-    return {"Amazon EC2": "aws", "Google": "gcp"}.get(vendor, "")
+    return {"Amazon EC2": "aws", "Google": "gcp"}.get(_read(folder / "sys_vendor"), "")
 
 
 def _read(path: Path) -> str:

@@ -301,8 +301,7 @@ class VllmCompanion:
         known = self._placed.get(server)
         if known is not None and known[1] and now - known[0] < PLACE_SECONDS:
             return known[1]
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        found = self._pids(port)
+        found = self._pids(parts.port or (443 if parts.scheme == "https" else 80))
         self._placed[server] = (now, found)
         return found
 

@@ -64,8 +64,7 @@ def body(item: AttentionItem, now: str, text: Text) -> str:
         lines.append(_clamped("", without_label(found, label)))
     if ahead:
         sure = "" if item.probability is None else f"{chance(item.probability)} · "
-        when = eta_text(text, now, item.eta, item.eta_low, item.eta_high)
-        head = escape((sure + when).removesuffix(" · "))
+        head = escape((sure + eta_text(text, now, item.eta, item.eta_low, item.eta_high)).removesuffix(" · "))
         lines.append(_clamped(f'<span class="tc-forecast">↗ {head}</span> ', without_label(ahead, label)))
     facts = []
     if item.since is not None:

@@ -36,8 +36,7 @@ def risk_text(probability: float) -> str:
 
 def heat(probability: float, palette: Palette) -> str:
     """The colour of a risk: the scale of the palette over the logarithm."""
-    held = min(_MOST, max(_LEAST, probability))
-    share = log(held / _LEAST) / log(_MOST / _LEAST)
+    share = log(min(_MOST, max(_LEAST, probability)) / _LEAST) / log(_MOST / _LEAST)
     low, middle, high = palette.scale
     return mix(low, middle, 2 * share) if share < 0.5 else mix(middle, high, 2 * share - 1)
 

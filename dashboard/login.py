@@ -107,8 +107,7 @@ def _reason(error: TocsinError, text: Text) -> str:
 
 
 def _begin(login: Login) -> None:
-    name = access.begin_login(login)
-    st.session_state[_TICKET] = SESSIONS.ticket(name)
+    st.session_state[_TICKET] = SESSIONS.ticket(access.begin_login(login))
     for key in (_WANTED, _DEVICE, _PROBLEM):
         st.session_state.pop(key, None)
     st.rerun()

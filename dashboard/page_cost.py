@@ -55,8 +55,7 @@ def bars(hours: Sequence[HourOut]) -> list[Bar]:
 
 def _bar(at: str, members: Sequence[HourOut]) -> Bar:
     uses = {name: sum(getattr(one, name) for one in members) for name in USES}
-    kwh = sum(one.kwh for one in members)
-    return Bar(at, uses, kwh, sum(one.gpu_hours - one.unmetered for one in members))
+    return Bar(at, uses, sum(one.kwh for one in members), sum(one.gpu_hours - one.unmetered for one in members))
 
 
 def _colours(palette: Palette) -> dict[str, str]:

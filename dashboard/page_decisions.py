@@ -315,8 +315,7 @@ def _query(view: str, timeline: Timeline | None, text: Text) -> TimelineQuery:
         rule = _one_of("rule", text("decisions.rule"), known.rules, text)
         pool = _one_of("pool", text("decisions.pool"), known.pools, text)
     kinds = tuple(ActionKind(name) for name in actions)
-    waiting = {"waiting": True, "held": False}.get(view)
-    return TimelineQuery(VIEWS[view], kinds, rule, pool, words, waiting)
+    return TimelineQuery(VIEWS[view], kinds, rule, pool, words, {"waiting": True, "held": False}.get(view))
 
 
 def _search(text: Text) -> str:
@@ -457,8 +456,7 @@ def _pages(timeline: Timeline, text: Text) -> None:
             ("older", timeline.offset + PAGE, last >= timeline.total),
         ):
             st.button(text(f"decisions.{key}"), key=key, disabled=closed, on_click=_turn, args=(max(0, to),))
-        words = text("decisions.page", first=timeline.offset + 1, last=last, total=timeline.total)
-        st.html(style.note(words))
+        st.html(style.note(text("decisions.page", first=timeline.offset + 1, last=last, total=timeline.total)))
 
 
 def _turn(offset: int) -> None:

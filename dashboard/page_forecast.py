@@ -128,8 +128,7 @@ def _panel(heading: str, course: CourseOut, text: Text) -> bool:
 def _pool(one: PoolOutlook, text: Text, palette: Palette) -> None:
     heading = text("ahead.pool.title", pool=one.pool, n=one.in_service)
     if _panel(heading, one.utilisation, text):
-        chart = figure(one.utilisation, one.gpus, one.in_service, text, palette)
-        show(chart, f"pool-{one.pool}", heading)
+        show(figure(one.utilisation, one.gpus, one.in_service, text, palette), f"pool-{one.pool}", heading)
         short = [text("ahead.short", reason=one.utilisation.reason)] if one.utilisation.reason else []
         st.html("".join(style.note(line) for line in [*_lines(one, text), *short]))
 

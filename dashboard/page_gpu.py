@@ -421,8 +421,7 @@ def _course(client: Client, detail: GpuDetail, now: str, text: Text) -> None:
     band = _peers(client, uuid, by, metrics, start_ms, end_ms, text)
     course = timeline.Course(series, band, throttled)
     st.html(_legend(course, text))
-    label = gpu_label(detail.summary)
-    alt = text("gpu.chart", gpu=label, start=clock(series.start), end=clock(series.end))
+    alt = text("gpu.chart", gpu=gpu_label(detail.summary), start=clock(series.start), end=clock(series.end))
     charts.show(timeline.figure(course, detail, now, text, current_palette()), "timeline", alt)
 
 

@@ -76,8 +76,7 @@ def _legend(choice: str, text: Text, palette: Palette) -> str:
         return style.legend(
             [(palette.states[state], f"{SYMBOLS[state]} {text.name('state', state.value)}") for state in GpuState]
         )
-    shades = measure.shades(palette)
-    return style.scale(shades, f"{measure.low:.0f}", f"{measure.high:.0f} {measure.unit}")
+    return style.scale(measure.shades(palette), f"{measure.low:.0f}", f"{measure.high:.0f} {measure.unit}")
 
 
 def _open(fleet: FleetMap, opened: tuple[str, int]) -> None:

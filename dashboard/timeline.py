@@ -206,8 +206,7 @@ def _findings(canvas: Canvas, findings: Sequence[FindingOut]) -> None:
     for finding in findings:
         start, end = _clipped(canvas, finding)
         if start < end:
-            span = (start, end, finding.severity)
-            spans.setdefault(canvas.rows.get(finding.metric, "all"), []).append(span)
+            spans.setdefault(canvas.rows.get(finding.metric, "all"), []).append((start, end, finding.severity))
             if finding.threshold is not None and finding.metric in canvas.rows:
                 thresholds.add((finding.metric, finding.threshold))
     for row, found in spans.items():

@@ -365,8 +365,7 @@ class DcgmiSource:
         if not alive:
             self._backoff.failed()
             return
-        arguments = dmon_arguments(ids, round(self._delay * SECOND), self._grouped)
-        self._child = Child([*self._command, *arguments])
+        self._child = Child([*self._command, *dmon_arguments(ids, round(self._delay * SECOND), self._grouped)])
         self._heard_s = self._clock.monotonic()
         self._own.count("tocsin_child_starts_total", source=NAME, reason=self._reason)
 
@@ -494,8 +493,7 @@ class DcgmiSource:
 
     def _judge(self, known: _KnownGpu, row: DcgmRow) -> None:
         """A GPU of which only the latched XID is left may be lost; the listing knows."""
-        answers = any(name != XID for name in row.values)
-        if answers:
+        if any(name != XID for name in row.values):
             known.answered, known.lost = True, False
         elif known.answered and not known.lost and not known.gpu.is_mig:
             known.answered = False

@@ -67,8 +67,7 @@ class GpmActivity:
     def _sample(self) -> int:
         try:
             if self._pair is None:
-                support = self._library.call("nvmlGpmQueryDeviceSupport", self._handle)
-                if not support.isSupportedDevice:
+                if not self._library.call("nvmlGpmQueryDeviceSupport", self._handle).isSupportedDevice:
                     return Code.NOT_SUPPORTED
                 pair = self._library.gpm(self._handle, self._instance, self._numbers)
                 code = pair.allocate()

@@ -198,8 +198,7 @@ def bind_structure(
     given = (handle, ctypes.byref(answer))
 
     def ask() -> tuple[int, Any]:
-        code = function(*given)
-        return code, getattr(answer, member) if member else answer
+        return function(*given), getattr(answer, member) if member else answer
 
     return ask
 

@@ -400,8 +400,7 @@ def link_fields(rows: tuple[LinkField, ...], links: int) -> tuple[FieldProbe, ..
 
 
 def _link_field(row: LinkField, link: int) -> FieldProbe:
-    label = METRICS[row.metric].label
-    key = variant(row.metric, label, row.kind or str(link))
+    key = variant(row.metric, METRICS[row.metric].label, row.kind or str(link))
     return FieldProbe(key, row.field, scope=link, packed=row.packed, state=row.state)
 
 

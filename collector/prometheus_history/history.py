@@ -208,8 +208,7 @@ class PrometheusHistory:
     def _runs(self, name: str, after_ms: int, until_ms: int, step_ms: int) -> Iterator[SeriesSamples]:
         """Steps go one beyond the end: the last samples before it show there."""
         first = after_ms + step_ms
-        last = until_ms + step_ms
-        matrix = self._client.matrix(self._query(name), min(first, until_ms), last, step_ms)
+        matrix = self._client.matrix(self._query(name), min(first, until_ms), until_ms + step_ms, step_ms)
         for labels, values, instants in pair(matrix):
             at_ms, raw = sampled(values, instants, after_ms, until_ms)
             if not at_ms.size:

@@ -94,8 +94,7 @@ def unreadable(path: Path, error: OSError) -> InputError:
 
 
 def _broken(path: Path, where: int, problem: str) -> InputError:
-    remedy = "fetch the file again; what came before is kept"
-    return InputError(str(path), f"byte {where}", problem, remedy)
+    return InputError(str(path), f"byte {where}", problem, "fetch the file again; what came before is kept")
 
 
 def _expanded(path: Path, new: Callable[[], _Expander]) -> Iterator[bytes]:

@@ -208,8 +208,7 @@ class Samples:
     def report(self, path: Path, counts: Counter[str]) -> None:
         """Note what was lost in `path`: one problem for each kind, with its number of lines."""
         for problem, count in sorted(counts.items()):
-            remedy = "all other lines are kept"
-            self._problems.append(InputError(str(path), f"{count} lines", problem, remedy))
+            self._problems.append(InputError(str(path), f"{count} lines", problem, "all other lines are kept"))
 
     def fail(self, error: InputError) -> None:
         """Note that the rest of a file could not be read."""

@@ -299,8 +299,7 @@ class Person:
 
     def labelling(self, node: str, labels: Sequence[str], server: str) -> Deed:
         """The labelling of a node, which no decision ever asks for."""
-        key = f"person|host:{node}|label|{self.clock.now_ms()}"
-        name = hashlib.sha256(key.encode()).hexdigest()[:16]
+        name = hashlib.sha256(f"person|host:{node}|label|{self.clock.now_ms()}".encode()).hexdigest()[:16]
         subject = Subject(SubjectKind.HOST, node, node)
         return Deed(name, "label", subject, "asked for by a person", server, {"labels": " ".join(labels)})
 

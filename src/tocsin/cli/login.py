@@ -28,8 +28,7 @@ def login(context: CliContext, user: str | None, api_url: str | None, as_json: b
     with Client(url, ca=dashboard.api_ca) as client:
         methods = client.login_methods()
         if user is not None or (methods.password and methods.oidc is None):
-            name = user or str(click.prompt("name"))
-            opened = client.login(name, _password())
+            opened = client.login(user or str(click.prompt("name")), _password())
             token, expires = opened.token, opened.expires
         elif methods.oidc is not None:
             given = DeviceLogin(

@@ -60,8 +60,7 @@ _KEYS = {
 def jax_loaded() -> Any | None:
     """The module ``jax`` where the process has imported it and has started its backends, else None."""
     jax = sys.modules.get("jax")
-    bridge = sys.modules.get("jax._src.xla_bridge")
-    started = getattr(bridge, "backends_are_initialized", None)
+    started = getattr(sys.modules.get("jax._src.xla_bridge"), "backends_are_initialized", None)
     return jax if jax is not None and started is not None and started() else None
 
 
@@ -160,8 +159,7 @@ SECONDS_PER_BLOCK = 3e-6
 def torch_loaded() -> Any | None:
     """The module ``torch`` where the process has imported it whole and has begun to use CUDA, else None."""
     torch = sys.modules.get("torch")
-    cuda = getattr(torch, "cuda", None)
-    ready = getattr(cuda, "is_initialized", None)
+    ready = getattr(getattr(torch, "cuda", None), "is_initialized", None)
     return torch if ready is not None and ready() else None
 
 

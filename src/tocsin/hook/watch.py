@@ -506,8 +506,7 @@ class ProcessWatch:
         }
 
     def _attach(self) -> None:
-        module = sys.modules.get(_OPTIMIZER)
-        register = getattr(module, "register_optimizer_step_post_hook", None)
+        register = getattr(sys.modules.get(_OPTIMIZER), "register_optimizer_step_post_hook", None)
         if self._handle is None and register is not None and not _in_optimizer_step():
             self._handle = register(self.after_optimizer)
 

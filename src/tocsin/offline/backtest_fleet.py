@@ -41,8 +41,7 @@ def over_files(
     """
     begun = clock.monotonic()
     recording = read_recording(paths)
-    end_ms = max(int(track.at_ms[-1]) for track in recording.tracks)
-    span = _span(past, recording.start_ms, end_ms)
+    span = _span(past, recording.start_ms, max(int(track.at_ms[-1]) for track in recording.tracks))
     examples = examples_from(batches(recording), [track.gpu for track in recording.tracks], span)
     source = f"{len(paths)} recorded files, {_told(span)}"
     result = _judged(examples, wanted, source, engine)

@@ -106,8 +106,7 @@ class Cases:
         return np.asarray(np.minimum(idle + share * (POWER_OVERSHOOT * most - idle), most))
 
     def _drifts(self, engage_c: float) -> list[FaultRun]:
-        heaviest = np.minimum(self._power(HEAVIEST), self.prior_w)
-        usual = self.inventory.resistance * heaviest
+        usual = self.inventory.resistance * np.minimum(self._power(HEAVIEST), self.prior_w)
         factor = (self.slowdown_c - engage_c - BEFORE_C - INLET_C - self.inventory.inlet_offset) / usual
         worst = (self.slowdown_c + self._fault.numbers["overshoot_c"] - INLET_C) / (
             self.inventory.resistance * self._world.usual_power
@@ -166,8 +165,7 @@ class Cases:
         heat = np.where(self.demand.busy, self.demand.heat, 0.0)
         heat_w = heat * (POWER_OVERSHOOT * self.limits.max_w - self.limits.idle_w)
         noise = 1.0 + self.limits.power_noise * self.noise[0].clip(-3, 3)
-        asked = (self.limits.idle_w + heat_w) * noise
-        return np.asarray(np.minimum(asked, self.prior_w * 1.01))
+        return np.asarray(np.minimum((self.limits.idle_w + heat_w) * noise, self.prior_w * 1.01))
 
     def busy(self) -> Bools:
         return self.demand.busy

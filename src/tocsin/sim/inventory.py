@@ -352,8 +352,7 @@ def _slots(pools: list[str], host: Ints) -> tuple[Ints, int]:
     """The gang slot of each GPU: its host's first GPU in the training pool, itself elsewhere."""
     first = host * GPUS_PER_HOST
     numbers = np.arange(len(pools), dtype=np.int64)
-    gang = np.where(np.array(pools) == "training", first, numbers)
-    return gang, len(pools)
+    return np.where(np.array(pools) == "training", first, numbers), len(pools)
 
 
 def _domains(host: Ints, domain_hosts: Ints) -> Ints:

@@ -51,8 +51,7 @@ def advance(state: SimState, inventory: Inventory, numbers: Load, seed: int, ste
     size = inventory.gangs
     rng = generator(seed, Stream.LOAD, step)
     length, gap, level, chance = (rng.uniform(size=size) for _ in range(4))
-    held = _gangs_with(state.effects.pinned, inventory)
-    due = (work.until_ms <= at_ms) & ~(held & work.busy)
+    due = (work.until_ms <= at_ms) & ~(_gangs_with(state.effects.pinned, inventory) & work.busy)
     ends, begins = due & work.busy, due & ~work.busy
     day = daylight(at_ms)
     job_ms = np.where(inventory.training, (3.0 + 9.0 * length) * HOUR, (0.5 + 2.5 * length) * HOUR)
@@ -88,16 +87,14 @@ def demand(state: SimState, inventory: Inventory, numbers: Load, seed: int, step
     size = len(inventory)
     work, gang = state.work, inventory.gang
     busy = (work.busy[gang] | state.effects.pinned) & ~(state.drained | state.lost)
-    rng = generator(seed, Stream.NOISE, step)
-    wobble = 1.0 + numbers.wobble * rng.standard_normal(size)
+    wobble = 1.0 + numbers.wobble * generator(seed, Stream.NOISE, step).standard_normal(size)
     intensity = np.where(inventory.training, _training_level(inventory, at_ms), 1.0)
     intensity = np.where(inventory.inference, _inference_level(inventory, at_ms), intensity)
     scale = np.where(busy, work.level[gang] * intensity * wobble, 0.0)
 
     def share(name: str) -> Floats:
         by_pool = np.where(inventory.inference, _INFERENCE[name], _BATCH[name])
-        base = np.where(inventory.training, _TRAINING[name], by_pool)
-        return (base * scale).clip(0.0, 1.0)
+        return (np.where(inventory.training, _TRAINING[name], by_pool) * scale).clip(0.0, 1.0)
 
     pid = 10_000 + (work.job[gang] * 10_007 + np.arange(size) * 13) % 900_000
     # An even number in [0, 1) of the gang's job, as normal as twelve of them would be.
@@ -119,8 +116,7 @@ def demand(state: SimState, inventory: Inventory, numbers: Load, seed: int, step
 
 def _training_level(inventory: Inventory, at_ms: int) -> Floats:
     offset = inventory.phase[inventory.gang] * CHECKPOINT_EVERY_MS
-    writing = (at_ms + offset) % CHECKPOINT_EVERY_MS < CHECKPOINT_MS
-    return np.where(writing, 0.25, 1.0)
+    return np.where((at_ms + offset) % CHECKPOINT_EVERY_MS < CHECKPOINT_MS, 0.25, 1.0)
 
 
 def _inference_level(inventory: Inventory, at_ms: int) -> Floats:

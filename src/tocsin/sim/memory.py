@@ -124,8 +124,7 @@ def measure(
     used = np.round(ratio * (total - reserved))
     held = np.where(load.busy, np.maximum(used - CONTEXT_BYTES, 0.0), 0.0)
     free = np.round(held * CACHE_SLACK)
-    fragmentation = _holes(state, numbers, fraction, noise[1])
-    largest = np.round((1.0 - fragmentation) * free)
+    largest = np.round((1.0 - _holes(state, numbers, fraction, noise[1])) * free)
     return Memory(
         total=total,
         reserved=reserved,
