@@ -126,8 +126,7 @@ class Attribution:
 
     def owner(self, pid: int, now_ms: int) -> Owner | None:
         """Who process `pid` is; None where it is gone. What cannot be read of it stays empty."""
-        started = _start_of(_stat(f"{self._proc}/{pid}/stat"))
-        if not started:
+        if not (started := _start_of(_stat(f"{self._proc}/{pid}/stat"))):
             self._seen.pop(pid, None)
             return None
         seen = self._seen.get(pid)

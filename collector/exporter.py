@@ -70,8 +70,7 @@ class FleetCollector(Collector):
         """Replace all that `source` said before; of several readings of one GPU the newest counts."""
         newest: dict[str, Reading] = {}
         for reading in readings:
-            known = newest.get(reading.gpu.uuid)
-            if known is None or known.at_ms <= reading.at_ms:
+            if (known := newest.get(reading.gpu.uuid)) is None or known.at_ms <= reading.at_ms:
                 newest[reading.gpu.uuid] = reading
         with self._lock:
             self._updates[source] = _Update(tuple(newest.values()), self._clock.monotonic())
@@ -101,11 +100,9 @@ class FleetCollector(Collector):
             labels = gpu_labels(reading.gpu)
             for key, value in reading.values.items():
                 name, label, text = split_variant(key)
-                spec = METRICS.get(name)
-                if spec is None:
+                if (spec := METRICS.get(name)) is None:
                     continue
-                family = families.get(name)
-                if family is None:
+                if (family := families.get(name)) is None:
                     family = families[name] = _family(spec)
                 family.add_sample(_sample_name(spec), {**labels, label: text} if label else labels, value)
         for name in METRICS:

@@ -157,8 +157,7 @@ class FrozenValues:
 
     def _judged(self, reading: Reading, now_ms: int) -> Reading:
         uuid = reading.gpu.uuid
-        track = self._tracks.get(uuid)
-        if track is None:
+        if (track := self._tracks.get(uuid)) is None:
             track = self._tracks[uuid] = _Track(reading.at_ms, now_ms)
             _learn(track, reading)
             return reading

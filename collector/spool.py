@@ -376,8 +376,7 @@ class Buffer:
         """Append a batch; whether it is on disk. What a bound costs is counted."""
         held = _Held(next(self._numbers), zlib.compress(text.encode(), 1), readings, events, self._clock.now_ms())
         with self._lock:
-            written = self._flush() and self._written(held)
-            if not written:
+            if not (written := self._flush() and self._written(held)):
                 self._hold(held)
             self._show()
         return written
@@ -453,8 +452,7 @@ class Buffer:
         return self._disk
 
     def _written(self, held: _Held) -> bool:
-        disk = self._usable()
-        if disk is None:
+        if (disk := self._usable()) is None:
             return False
         try:
             dropped = disk.put_packed(held.body, held.readings, held.events)

@@ -76,14 +76,12 @@ class Aws:
 
     def ask(self, now_ms: int) -> list[SpotNotice]:  # noqa: ARG002  # EC2 says every time itself
         found: list[SpotNotice] = []
-        spot = self._get("spot/instance-action")
-        if spot:
+        if spot := self._get("spot/instance-action"):
             item = _object(spot)
             found.append(
                 SpotNotice(NoticeCode.INTERRUPTION, f"EC2 spot: {_text(item, 'action')}", _iso(item.get("time")))
             )
-        hint = self._get("events/recommendations/rebalance")
-        if hint:
+        if self._get("events/recommendations/rebalance"):
             found.append(SpotNotice(NoticeCode.PLANNED, "EC2 recommends to leave: interruption has become likely"))
         for item in _objects(self._get("events/maintenance/scheduled") or "[]"):
             if item.get("State", "active") == "active":
@@ -352,8 +350,7 @@ class NoticeCompanion:
         for notice in notices:
             away = notice.deadline_ms is not None and notice.deadline_ms - now_ms > self._settings.lead_seconds * SECOND
             code = NoticeCode.PLANNED if away else notice.code
-            known = found.get(code)
-            if known is None or _end(notice) < _end(known):
+            if (known := found.get(code)) is None or _end(notice) < _end(known):
                 found[code] = notice
         return found
 

@@ -58,8 +58,7 @@ class Transitions:
         elif reading.values and uuid in self._lost:
             self._lost.discard(uuid)
             events.append(self._event(EventKind.GPU_FOUND, reading.gpu, now_ms, "the GPU answers again"))
-        action = reading.values.get("gpu_recovery_action")
-        if action is not None:
+        if (action := reading.values.get("gpu_recovery_action")) is not None:
             if action != self._actions.get(uuid, 0.0):
                 text = f"the driver's recovery verdict is now {action:.0f}"
                 events.append(self._event(EventKind.RECOVERY_ACTION, reading.gpu, now_ms, text, int(action)))

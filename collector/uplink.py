@@ -155,8 +155,7 @@ class Uplink:
         settled = 0
         self._renew()
         while self._clock.monotonic() >= self._not_before:
-            batches = self._spool.peek(self._body_bytes)
-            if not batches:
+            if not (batches := self._spool.peek(self._body_bytes)):
                 break
             outcome = self._deliver("".join(_ended(batch.text) for batch in batches))
             if isinstance(outcome, _Again):

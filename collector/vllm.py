@@ -77,8 +77,7 @@ def behind_port(port: int, proc: Path = Path("/proc")) -> frozenset[int]:
 
     A server often listens in one process and computes in children of it.
     """
-    inodes = _inodes(port, proc)
-    if not inodes:
+    if not (inodes := _inodes(port, proc)):
         return frozenset()
     parents = _parents(proc)
     listening = {pid for pid in parents if _holds(proc / str(pid), inodes)}
@@ -334,8 +333,7 @@ def open_vllm(settings: AgentSettings, clock: Clock, own: OwnMetrics) -> VllmCom
 
     Raises InputError for an entry that is no address.
     """
-    found = [parse_entry(entry) for entry in settings.vllm_urls]
-    if not found:
+    if not (found := [parse_entry(entry) for entry in settings.vllm_urls]):
         return None
     made = VllmCompanion(found, settings.interval_seconds, clock, own)
     made.start()

@@ -42,8 +42,7 @@ def session_name() -> str:
 def current_login() -> Login | None:
     """The log-in of the person at this browser; None where nobody is logged in, or no longer."""
     name = session_name()
-    found = SESSIONS.find(name)
-    if found is not None:
+    if (found := SESSIONS.find(name)) is not None:
         # That of the cookie becomes this tab's, so that its end is told here as well.
         st.session_state[_SESSION] = name
     elif st.session_state.get(_SESSION):
@@ -106,8 +105,7 @@ def show_problem(error: TocsinError, text: Text) -> None:
 
 def _login_is_over() -> bool:
     """Whether the API no longer knows the person's token, rather than refusing one thing to them."""
-    login = current_login()
-    if login is None:
+    if (login := current_login()) is None:
         return login_ended()
     try:
         with client_with(login.token) as client:

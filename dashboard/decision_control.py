@@ -49,11 +49,9 @@ def _send(call: Callable[[Client], object], news: str) -> None:
 
 def show_news(text: Text) -> None:
     """Say how the last thing went."""
-    problem = st.session_state.pop(_PROBLEM, None)
-    if problem is not None:
+    if (problem := st.session_state.pop(_PROBLEM, None)) is not None:
         show_problem(problem, text)
-    news = st.session_state.get(_NEWS)
-    if news:
+    if news := st.session_state.get(_NEWS):
         st.success(markdown_safe(news), icon=":material/task_alt:")
 
 
@@ -101,8 +99,7 @@ def decide_buttons(item: TimelineItem, hand: Hand) -> None:
             max_chars=500,
             disabled=closed is not None,
         )
-    note = closed or hand.limits()
-    if note:
+    if note := closed or hand.limits():
         st.html(style.note(note))
 
 

@@ -28,8 +28,7 @@ def _memory(name: str) -> str:
 
 def read(name: str, default: str = "", options: Collection[str] | None = None) -> str:
     """The value of `name`: from the URL, else as chosen last, else `default`; what `options` lacks is `default`."""
-    asked = st.query_params.get(name)
-    if asked is None:
+    if (asked := st.query_params.get(name)) is None:
         asked = str(st.session_state.get(_memory(name), default))
     if options is not None and asked not in options:
         # Another page may offer it: it is not forgotten.

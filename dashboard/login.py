@@ -115,8 +115,7 @@ def _begin(login: Login) -> None:
 
 def _hand_over_cookie() -> None:
     """Let the browser fetch its cookie, so that a reload and other tabs are logged in as well."""
-    ticket = st.session_state.pop(_TICKET, None)
-    if ticket is not None:
+    if (ticket := st.session_state.pop(_TICKET, None)) is not None:
         headers = dumps({TICKET_HEADER: ticket})
         script = f"fetch({dumps(SESSION_PATH)}, {{method: 'POST', headers: {headers}}});"
         st.html(f"<script>{script}</script>", unsafe_allow_javascript=True)
@@ -152,8 +151,7 @@ def _wait(login: DeviceLogin, code: DeviceCode, text: Text) -> None:
 
 def _ask(login: DeviceLogin, code: DeviceCode, text: Text) -> None:
     try:
-        given = login.ask(code)
-        if given is None:
+        if (given := login.ask(code)) is None:
             return
         login.close()
         with access.client_with(given.token) as client:
@@ -167,8 +165,7 @@ def _ask(login: DeviceLogin, code: DeviceCode, text: Text) -> None:
 
 
 def _log_out() -> None:
-    login = access.current_login()
-    if login is not None and login.by_password:
+    if (login := access.current_login()) is not None and login.by_password:
         try:
             with access.client_with(login.token) as client:
                 client.logout()
@@ -184,8 +181,7 @@ def _want() -> None:
 
 def person(text: Text) -> None:
     """Who is logged in, in the side bar: name, role, and the way out; or the way in, where there is one."""
-    login = access.current_login()
-    if login is not None:
+    if (login := access.current_login()) is not None:
         role = style.chip(text.name("role", login.role))
         st.html(style.bar([f'<span class="tc-who">{escape(login.name.partition(":")[2] or login.name)}</span>', role]))
         st.button(text("logout"), on_click=_log_out, icon=":material/logout:", width="stretch")

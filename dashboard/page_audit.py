@@ -191,8 +191,7 @@ def _chain(head: int, text: Text) -> None:
         _check()
     found: VerificationOut | None
     found, at = st.session_state.get("chain", (None, ""))
-    problem = st.session_state.pop(_UNCHECKED, None)
-    if problem is not None:
+    if (problem := st.session_state.pop(_UNCHECKED, None)) is not None:
         show_problem(problem, text)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.html(chain_words(found, at, text))

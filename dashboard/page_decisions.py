@@ -122,8 +122,7 @@ def _due(story: DecisionStory) -> JournalEntryOut | None:
 
 def _until_checked(story: DecisionStory, now: str) -> float:
     """Seconds until the effect is looked at; 0 where that is due, or the execution has not ended."""
-    due = _due(story)
-    if due is None:
+    if (due := _due(story)) is None:
         return 0.0
     return max(0.0, seconds_between(now, to_iso(from_iso(due.at) + int(story.settle_s * SECOND))))
 
@@ -382,8 +381,7 @@ def _over_time(marks: list[TimelineMark], chosen: str, text: Text, palette: Pale
     """One row an action, one mark a decision; the chosen one has a ring."""
     chart = go.Figure()
     for state in DecisionState:
-        mine = [mark for mark in marks if mark.state is state]
-        if not mine:
+        if not (mine := [mark for mark in marks if mark.state is state]):
             continue
         chart.add_scatter(
             x=[mark.at for mark in mine],
@@ -418,8 +416,7 @@ def _draw_marks(timeline: Timeline, chosen: str, text: Text, palette: Palette) -
         selection_mode="points",
         alt=text("decisions.marks"),
     )
-    points = picked["selection"]["points"]
-    if points:
+    if points := picked["selection"]["points"]:
         # A fresh chart has nothing selected, so that the same mark can be clicked again.
         st.session_state["marks_drawn"] = st.session_state.get("marks_drawn", 0) + 1
         _choose(str(points[0]["customdata"]))

@@ -95,8 +95,7 @@ AT_ONCE = 3
 
 
 def _peak(course: CourseOut, scale: float, size: float, text: Text) -> str:
-    place = peak(course)
-    if place is None:
+    if (place := peak(course)) is None:
         return ""
     low, middle, high = (
         number(round((values[place] or 0.0) * scale, 1)) for values in (course.low, course.expected, course.high)
@@ -238,8 +237,7 @@ def bin_of(probability: float, record: Sequence[RecordOut]) -> RecordOut | None:
 
 
 def _so_far(probability: float, record: Sequence[RecordOut]) -> str:
-    seen = bin_of(probability, record)
-    if seen is None:
+    if (seen := bin_of(probability, record)) is None:
         return "–"
     low, high = (risk_text(share) if share > 0 else "0 %" for share in (seen.observed_low, seen.observed_high))
     middle = risk_text(seen.observed) if seen.observed > 0 else "0 %"

@@ -102,8 +102,7 @@ def quiet_rows(predictions: Sequence[Prediction], text: Text) -> list[str]:
     """One line for all predictions of a status that warns of nothing; the reason why, where data are lacking."""
     lines = []
     for status in _QUIET:
-        found = [prediction for prediction in predictions if prediction.status is status]
-        if found:
+        if found := [prediction for prediction in predictions if prediction.status is status]:
             about = ", ".join(dict.fromkeys(_about(p, text) for p in found))
             reason = f" ({found[0].reason})" if found[0].reason else ""
             what = f"{text.name('prediction', status.value)}: {about}{reason}"
@@ -377,8 +376,7 @@ def _peers(
     if by == NOBODY or not metrics:
         return None
     key = (uuid, by, tuple(metrics), start_ms // _PEER_MS, end_ms // _PEER_MS)
-    kept = st.session_state.get("peers.kept")
-    if kept is None or kept[0] != key:
+    if (kept := st.session_state.get("peers.kept")) is None or kept[0] != key:
         kept = (key, client.peers(uuid, metrics, PeerGroup(by), start_ms, end_ms, _PEER_POINTS))
         st.session_state["peers.kept"] = kept
     band: PeerBand = kept[1]

@@ -71,8 +71,7 @@ def _find(text: Text) -> str:
 
 
 def _legend(choice: str, text: Text, palette: Palette) -> str:
-    measure = heatmap.MEASURES[choice]
-    if measure is None:
+    if (measure := heatmap.MEASURES[choice]) is None:
         return style.legend(
             [(palette.states[state], f"{SYMBOLS[state]} {text.name('state', state.value)}") for state in GpuState]
         )

@@ -130,8 +130,7 @@ def effect_words(name: str, value: float, text: Text) -> tuple[str, str, str]:
 
 def chart_unit(name: str) -> tuple[str, float]:
     """The unit in which metric `name` is drawn, and the factor to it."""
-    spec = METRICS.get(split_variant(name)[0])
-    if spec is None:
+    if (spec := METRICS.get(split_variant(name)[0])) is None:
         return "", 1.0
     known = {"ratio": ("%", 100.0), "hertz": ("GHz", 1e-9), "bytes": ("GB", 1e-9), "bytes/s": ("GB/s", 1e-9)}
     return known.get(spec.unit, (_SYMBOLS.get(spec.unit, spec.unit), 1.0))

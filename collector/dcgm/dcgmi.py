@@ -180,13 +180,11 @@ def _cell(text: str) -> float | Missing | None:
 
 def dmon_row(line: str, columns: int) -> DmonRow | None:
     """The row on `line`; None where it is none, or has another number of columns."""
-    match = _ENTITY.match(line)
-    if match is None:
+    if (match := _ENTITY.match(line)) is None:
         return None
     values: list[float | Missing] = []
     for text in line[match.end() :].split():
-        cell = _cell(text)
-        if cell is None:
+        if (cell := _cell(text)) is None:
             return None
         values.append(cell)
     if len(values) != columns:
@@ -326,8 +324,7 @@ class DcgmiSource:
         readings = [self._reading(known, now_ms) for known in self._entities.all()]
         events = self._transitions.note([reading for reading in readings if not reading.gpu.is_mig], now_ms)
         for known, reading in zip(self._entities.all(), readings, strict=True):
-            code = reading.values.get(XID)
-            if code is not None:
+            if (code := reading.values.get(XID)) is not None:
                 events += self._xids.note(XidState(known.gpu, int(code)), now_ms)
         return Batch(readings, events)
 
@@ -380,8 +377,7 @@ class DcgmiSource:
         """List GPUs and instances; whether the host engine answered."""
         self._listed_s = self._clock.monotonic()
         text = self._ask("discovery", "-l")
-        listing = discovered(text or "")
-        if not listing:
+        if not (listing := discovered(text or "")):
             if text is not None:
                 self._say("`dcgmi discovery -l` shows no GPU: is the host engine running?")
             return False
@@ -465,8 +461,7 @@ class DcgmiSource:
         if self._child is None:
             return
         for line in self._child.lines():
-            row = dmon_row(line, len(self._fields))
-            if row is not None:
+            if (row := dmon_row(line, len(self._fields))) is not None:
                 self._take(row)
             elif not is_heading(line):
                 self._own.count("tocsin_dcgm_lines_total", outcome="malformed")
@@ -476,8 +471,7 @@ class DcgmiSource:
         self._heard_s = self._clock.monotonic()
         self._backoff.worked()
         entities = {GPU: self._entities.gpus, GPU_INSTANCE: self._entities.instances}.get(line.entity, {})
-        known = entities.get(line.number)
-        if known is None:
+        if (known := entities.get(line.number)) is None:
             self._own.count("tocsin_dcgm_lines_total", outcome="other_entity")
             return
         self._own.count("tocsin_dcgm_lines_total", outcome="used")

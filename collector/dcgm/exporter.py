@@ -75,8 +75,7 @@ class ScrapedPage:
             self.lines["blank" if sample.blank is not None else use.value] += 1
 
     def _row(self, gpu: Gpu) -> DcgmRow:
-        row = self.rows.get(gpu.uuid)
-        if row is None:
+        if (row := self.rows.get(gpu.uuid)) is None:
             row = self.rows[gpu.uuid] = DcgmRow(gpu)
         return row
 
@@ -147,16 +146,13 @@ class DcgmExporterSource:
         self._failing = ""
 
     def gpus(self) -> list[Gpu]:
-        if not self._known:
-            # Before the first reading nobody knows the GPUs but the page.
-            page = self._page()
-            if page is not None:
-                self._remember(page)
+        # Before the first reading nobody knows the GPUs but the page.
+        if not self._known and (page := self._page()) is not None:
+            self._remember(page)
         return [known.gpu for known in self._known.values()]
 
     def read(self, now_ms: int) -> Batch:
-        page = self._page()
-        if page is None:
+        if (page := self._page()) is None:
             return Batch([absent(k.gpu, now_ms, k.names, Missing.TIMED_OUT) for k in self._known.values()])
         self._remember(page)
         self._forget_gone(page, now_ms)
@@ -190,8 +186,7 @@ class DcgmExporterSource:
 
     def _remember(self, page: ScrapedPage) -> None:
         for uuid, row in page.rows.items():
-            known = self._known.get(uuid)
-            if known is None:
+            if (known := self._known.get(uuid)) is None:
                 known = self._known[uuid] = _RememberedGpu(row.gpu)
             known.gpu, known.gone_ms = row.gpu, None
             known.names.update(dict.fromkeys((*row.values, *row.missing)))
@@ -225,8 +220,7 @@ class DcgmExporterSource:
             known.counters.update(now)
 
     def _reading(self, known: _RememberedGpu, page: ScrapedPage, now_ms: int) -> Reading:
-        row = page.rows.get(known.gpu.uuid)
-        if row is None:
+        if (row := page.rows.get(known.gpu.uuid)) is None:
             return absent(known.gpu, now_ms, known.names, Missing.LOST)
         reading = row.reading(now_ms, known.names)
         known.names.update(dict.fromkeys(reading.values))

@@ -99,8 +99,7 @@ def gpu_of(labels: LineLabels) -> Gpu | None:
     called after its host and index.
     """
     index = labels.first("gpu", "exported_gpu")
-    uuid = labels.first("uuid", "gpu_uuid", "exported_uuid")
-    if not uuid and not index:
+    if not (uuid := labels.first("uuid", "gpu_uuid", "exported_uuid")) and not index:
         return None
     host = host_of(labels)
     uuid = uuid or f"{host}/gpu{index}"
@@ -158,8 +157,7 @@ def head_of(name: str, raw: Mapping[str, str]) -> Head:
     if name in SXID_FATAL or name in SXID_NON_FATAL:
         switch = labels.first("nvswitch")
         return Head(name, Use.SXID if switch else Use.OTHER_ENTITY, part=switch, host=host_of(labels))
-    gpu = gpu_of(labels)
-    if gpu is None or labels.first("cpu", "cpucore"):
+    if (gpu := gpu_of(labels)) is None or labels.first("cpu", "cpucore"):
         return Head(name, Use.OTHER_ENTITY)
     if name == XID_COUNT:
         return _xid_count(name, labels, gpu)
@@ -224,8 +222,7 @@ class Heads:
 
     def of(self, text: str) -> Head:
         """The head written as `text`. Raises BadLine where it is none."""
-        head = self._known.get(text)
-        if head is None:
+        if (head := self._known.get(text)) is None:
             head = _parse_head(text)
             if self._node is not None:
                 head = _completed(head, self._node)
@@ -252,8 +249,7 @@ class Heads:
         try:
             raw = float(text)
         except ValueError:
-            reason = blank_text(text)
-            if reason is None:
+            if (reason := blank_text(text)) is None:
                 raise BadSampleLine(line[:200]) from None
             return Sample(head, _NAN, reason, at_ms)
         reason = blank_number(raw, text)

@@ -82,13 +82,11 @@ def field_named(name: str) -> Field | None:
     """The field called `name` by any release; None where no row of the table is fed by it."""
     if name in _NOT_OUR_NAMES:
         return None
-    spec = BY_DCGM_NAME.get(_OLDER_NAMES.get(name, name))
-    if spec is not None:
+    if (spec := BY_DCGM_NAME.get(_OLDER_NAMES.get(name, name))) is not None:
         value = _variant_of(spec, name)
         rivals = len(spec.dcgm_ids) > 1 and not spec.label
         return Field(spec, value, rivals and name not in _names_of(spec, spec.dcgm_ids[0]))
-    lane = _LANE.match(name)
-    if lane is None:
+    if (lane := _LANE.match(name)) is None:
         return None
     whole = BY_DCGM_NAME.get(f"{lane[1]}_TOTAL")
     return Field(whole, lane[2]) if whole is not None and whole.label == "link" else None
@@ -212,8 +210,7 @@ def _help(spec: MetricSpec) -> str:
 
 def _rows(ids: list[int]) -> Iterator[str]:
     for number in ids:
-        which = field_numbered(number)
-        if which is not None:
+        if (which := field_numbered(number)) is not None:
             # Names of before 4.6 are aliases in 4.6: every release knows them.
             yield _row(names_numbered(number)[0], which.spec.kind.value, _help(which.spec))
 

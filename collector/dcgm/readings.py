@@ -81,8 +81,7 @@ _COUNTERS: dict[str, bool] = {}
 
 
 def _is_counter(key: str) -> bool:
-    known = _COUNTERS.get(key)
-    if known is None:
+    if (known := _COUNTERS.get(key)) is None:
         spec = spec_of(key)
         known = _COUNTERS[key] = spec is not None and spec.kind is MetricKind.COUNTER
     return known
@@ -143,8 +142,7 @@ class XidOnsets:
     def note(self, look: XidState, at_ms: int, *, settled: bool = True) -> list[Event]:
         """New XIDs of one GPU; `settled` is False where the gauge may come from another process than before."""
         key = (look.gpu.host, look.gpu.uuid)
-        memory = self._known.get(key)
-        if memory is None:
+        if (memory := self._known.get(key)) is None:
             memory = self._known[key] = _Memory(look.latched)
             _keep_counts(memory, look)
             return []

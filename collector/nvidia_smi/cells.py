@@ -77,8 +77,7 @@ def cell(text: str) -> float | Missing:
             return float(int(words, 16))
         except ValueError:
             return Missing.BLANK
-    number = _NUMBER.match(text)
-    if number is not None:
+    if (number := _NUMBER.match(text)) is not None:
         return _scaled(float(number[1]), number[2].strip())
     if re.fullmatch(r"p\d{1,2}", words):
         return float(words[1:])
@@ -88,8 +87,7 @@ def cell(text: str) -> float | Missing:
 
 
 def _scaled(value: float, unit: str) -> float | Missing:
-    factor = _UNITS.get(unit)
-    if factor is None:
+    if (factor := _UNITS.get(unit)) is None:
         return Missing.BLANK
     # Dividing by the inverse keeps 57 % exactly 0.57.
     return value * factor if factor >= 1 else value / round(1 / factor)

@@ -58,8 +58,7 @@ def parse_xml(text: str) -> list[SmiGpu]:
 
 
 def _gpu(element: Element, index: int) -> SmiGpu:
-    uuid = _plain(element, "uuid")
-    if not uuid:
+    if not (uuid := _plain(element, "uuid")):
         raise SmiError(f"GPU {element.get('id', index)} has no UUID")
     cells = Cells()
     ask = _asker(element)
@@ -76,8 +75,7 @@ def _gpu(element: Element, index: int) -> SmiGpu:
 
 def _asker(element: Element) -> Callable[[str], float | Missing | None]:
     def ask(path: str) -> float | Missing | None:
-        found = element.findtext(path)
-        if found is None:
+        if (found := element.findtext(path)) is None:
             # `<remapped_rows>N/A</remapped_rows>` speaks for all that it would hold.
             above = element.findtext(path.split("/", 1)[0])
             return cell(above) if above is not None and above.strip() else None
@@ -88,8 +86,7 @@ def _asker(element: Element) -> Callable[[str], float | Missing | None]:
 
 def _reasons(element: Element) -> float | Missing:
     for name in ("clocks_event_reason", "clocks_throttle_reason"):
-        block = element.find(f"{name}s")
-        if block is None:
+        if (block := element.find(f"{name}s")) is None:
             continue
         found = {bit: cell(block.findtext(f"{name}_{reason}", "N/A")) for reason, bit in REASON_BITS.items()}
         if any(isinstance(value, float) for value in found.values()):
@@ -99,8 +96,7 @@ def _reasons(element: Element) -> float | Missing:
 
 
 def _processes(element: Element, cells: Cells) -> None:
-    block = element.find("processes")
-    if block is None or (block.text or "").strip():
+    if (block := element.find("processes")) is None or (block.text or "").strip():
         cells.add("gpu_processes", cell((block.text or "N/A") if block is not None else "N/A"))
         return
     counted: set[str] = set()
@@ -185,8 +181,7 @@ def _csv_gpu(row: dict[str, str]) -> SmiGpu:
     cells = Cells()
     for metric in ROWS:
         names = {_RENAMED.get(name, name) for name in metric.csv}
-        present = [name for name in names if name in row]
-        if present:
+        if present := [name for name in names if name in row]:
             cells.add(metric.key, first(present, lambda name: cell(row[name])))
     cells.finish()
     return SmiGpu(

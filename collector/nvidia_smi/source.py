@@ -123,8 +123,7 @@ class NvidiaSmiSource:
         self._instances: dict[str, list[Gpu]] = {}
         self._transitions = Transitions(self.name)
         self._told: str = ""
-        listed = self._ask()
-        if listed is None:
+        if (listed := self._ask()) is None:
             raise Unavailable(
                 f"nvidia-smi did not answer within {deadline_seconds:g} s; see whether it hangs by itself"
             )
@@ -155,8 +154,7 @@ class NvidiaSmiSource:
 
     def _ask(self) -> list[SmiGpu] | None:
         """All GPUs, by XML or else by CSV; None where the program hangs."""
-        answer = self._run("-q", "-x")
-        if answer is None:
+        if (answer := self._run("-q", "-x")) is None:
             return None
         if answer.status == 0:
             try:
@@ -217,8 +215,7 @@ class NvidiaSmiSource:
         found: dict[str, list[Gpu]] = {}
         parent: Gpu | None = None
         for line in answer.out.splitlines() if answer is not None else ():
-            match = _LISTED.match(line)
-            if match is None:
+            if (match := _LISTED.match(line)) is None:
                 continue
             if match["uuid"]:
                 parent = self._gpus.get(match["uuid"])

@@ -188,8 +188,7 @@ def fabric(answer: Any) -> Answer:
         answer = (mask >> shift) & 0x3
         if answer in (_YES, _NO):
             values[variant("gpu_fabric_problem", "problem", problem)] = float(answer == _YES)
-    configuration = (mask >> _CONFIGURATION_SHIFT) & _CONFIGURATION_MASK
-    if configuration:
+    if configuration := (mask >> _CONFIGURATION_SHIFT) & _CONFIGURATION_MASK:
         key = variant("gpu_fabric_problem", "problem", "incorrect_configuration")
         values[key] = float(configuration != _YES)
     return values
@@ -240,8 +239,7 @@ def reason_of(code: int) -> Missing:
     """
     if code in LIBRARY_CODES:
         raise NvmlFailure(code)
-    reason = _REASONS.get(code, Missing.BLANK)
-    if reason is Missing.LOST:
+    if (reason := _REASONS.get(code, Missing.BLANK)) is Missing.LOST:
         raise GpuLost
     return reason
 

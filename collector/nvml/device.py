@@ -70,8 +70,7 @@ class Rates:
         before, self.last = self.last, RateCounters(at_ms, sums)
         failed: dict[str, Missing] = {}
         for rate, counters in RATES.items():
-            lacking = [name for name in counters if name not in sums]
-            if lacking:
+            if lacking := [name for name in counters if name not in sums]:
                 failed[rate] = reasons.get(lacking[0], Missing.UNSUPPORTED)
             elif before is None or at_ms <= before.at_ms or any(name not in before.sums for name in counters):
                 failed[rate] = Missing.NOT_DUE
@@ -160,8 +159,7 @@ class NvmlDevice:
             self._plan.cache.hurry()
 
     def _read(self, at_ms: int, steady_ms: int) -> DeviceSample:
-        plan = self._plan
-        if plan is None:
+        if (plan := self._plan) is None:
             plan = self._plan = self._first()
         else:
             plan.fast.read()
@@ -219,8 +217,7 @@ class NvmlDevice:
             values[variant("gpu_mig_instances", "profile", profile)] = float(count)
         for reading in instances:
             key = variant(_INSTANCE_RATIO, "instance", reading.gpu.uuid)
-            used = reading.values.get("gpu_memory_used_ratio")
-            if used is None:
+            if (used := reading.values.get("gpu_memory_used_ratio")) is None:
                 missing[key] = reading.missing.get("gpu_memory_used_ratio", Missing.BLANK)
             else:
                 values[key] = used
@@ -272,8 +269,7 @@ def open_device(library: Nvml, index: int, node: NodeIdentity, before: Mapping[s
 
 
 def _instances(library: Nvml, handle: Any, parent: Gpu, node: NodeIdentity) -> list[MigInstance]:
-    mode = attempt(library, "nvmlDeviceGetMigMode", handle)
-    if not mode or mode[0] != 1:
+    if not (mode := attempt(library, "nvmlDeviceGetMigMode", handle)) or mode[0] != 1:
         return []
     found: list[MigInstance] = []
     for number in range(attempt(library, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
@@ -306,11 +302,9 @@ def _placed(library: Nvml, gpu: Gpu, parent: Any, number: int | None) -> Gpu:
 
 
 def _profile(library: Nvml, instance: Any) -> str:
-    named = _PROFILE.search(text(attempt(library, "nvmlDeviceGetName", instance)))
-    if named is not None:
+    if (named := _PROFILE.search(text(attempt(library, "nvmlDeviceGetName", instance)))) is not None:
         return named.group(1)
-    attributes = attempt(library, "nvmlDeviceGetAttributes_v2", instance)
-    if attributes is None:
+    if (attributes := attempt(library, "nvmlDeviceGetAttributes_v2", instance)) is None:
         return ""
     return f"{attributes.gpuInstanceSliceCount}g.{round(attributes.memorySizeMB / 1024)}gb"
 

@@ -78,8 +78,7 @@ class XidWatch:
         if known is not None and known[0].uuid == gpu.uuid and gpu.uuid not in self._deaf:
             return
         try:
-            event_set = self._set
-            if event_set is None:
+            if (event_set := self._set) is None:
                 event_set = self._library.call("nvmlEventSetCreate")
             self._library.call("nvmlDeviceRegisterEvents", handle, self._kinds(handle), event_set)
         except NvmlFailure as failure:
@@ -154,8 +153,7 @@ class XidWatch:
 
     def values(self, uuid: str) -> tuple[dict[str, float], dict[str, Missing]]:
         """The event metrics of a GPU: the last XID, 0 where none was seen, a count per XID and per other event."""
-        deaf = self._deaf.get(uuid)
-        if deaf is not None:
+        if (deaf := self._deaf.get(uuid)) is not None:
             return {}, {"gpu_xid_last_code": deaf}
         return self._values.get(uuid, {}), {}
 

@@ -46,8 +46,7 @@ class GpmActivity:
         if self._sampled_ms is not None and 0 <= at_ms - self._sampled_ms <= MIN_STEP_MS:
             return self._values
         self._values, self.missing = {}, {}
-        code = self._sample()
-        if code:
+        if code := self._sample():
             self._fail(code)
             return self._values
         before, self._sampled_ms = self._sampled_ms, at_ms
@@ -70,8 +69,7 @@ class GpmActivity:
                 if not self._library.call("nvmlGpmQueryDeviceSupport", self._handle).isSupportedDevice:
                     return Code.NOT_SUPPORTED
                 pair = self._library.gpm(self._handle, self._instance, self._numbers)
-                code = pair.allocate()
-                if code:
+                if code := pair.allocate():
                     pair.free()
                     return code
                 self._pair = pair
@@ -87,8 +85,7 @@ class GpmActivity:
         self._blame(reason)
 
     def _ask(self) -> None:
-        pair = self._pair
-        if pair is None:
+        if (pair := self._pair) is None:
             return
         code, codes, values = pair.metrics()
         if code:

@@ -85,8 +85,7 @@ class FieldBatch:
 
     def __call__(self) -> tuple[int, FieldReplies | None]:
         """The code of the call as a whole, and the replies where it is 0."""
-        code = self._function(self._handle, self._count, self._reference)
-        if code:
+        if code := self._function(self._handle, self._count, self._reference):
             return code, None
         numbers = self._layout.unpack_from(self._entries)
         types = numbers[1::_PER_FIELD]
@@ -134,8 +133,7 @@ class GpmPair:
     def allocate(self) -> int:
         """Memory for both samples; the ``nvmlReturn_t``."""
         for sample in self._samples[self._allocated :]:
-            code = self._allocate(ctypes.byref(sample))
-            if code:
+            if code := self._allocate(ctypes.byref(sample)):
                 return code
             self._allocated += 1
         return SUCCESS
@@ -151,8 +149,7 @@ class GpmPair:
         """The code of the call, then a code and a value for each metric, over the time between the samples."""
         older, newer = self._samples
         self._request.sample1, self._request.sample2 = older, newer
-        code = self._get(self._reference)
-        if code:
+        if code := self._get(self._reference):
             return code, (), ()
         numbers = self._layout.unpack_from(self._request, self._offset)
         return SUCCESS, numbers[0::_PER_METRIC], numbers[1::_PER_METRIC]
@@ -451,10 +448,8 @@ class PynvmlLibrary:
             raise NvmlFailure(Code.UNKNOWN, f"{function}: {error}") from None
 
     def _function(self, name: str) -> Callable[..., Any]:
-        found = self._functions.get(name)
-        if found is None:
-            found = _WRITTEN_HERE.get(name) or getattr(pynvml, name, None)
-            if found is None:
+        if (found := self._functions.get(name)) is None:
+            if (found := _WRITTEN_HERE.get(name) or getattr(pynvml, name, None)) is None:
                 raise NvmlFailure(Code.FUNCTION_NOT_FOUND, f"nvidia-ml-py has no {name}")
             if name in _STRUCTURES:
                 found = _filled(found, name in _TAKES_REFERENCE, *_STRUCTURES[name])
@@ -469,13 +464,11 @@ class PynvmlLibrary:
         return function
 
     def bind(self, function: str, handle: Any, *arguments: Any) -> Callable[[], tuple[int, Any]]:
-        kind = _SCALARS.get(function)
-        if kind is not None:
+        if (kind := _SCALARS.get(function)) is not None:
             return bind_scalar(self._symbol(function), handle, arguments, kind)
         if function in _PAIRS:
             return bind_pair(self._symbol(function), handle)
-        filled = _BOUND_STRUCTURES.get((function, arguments))
-        if filled is not None:
+        if (filled := _BOUND_STRUCTURES.get((function, arguments))) is not None:
             symbol, structure, said, member = filled
             answer = getattr(pynvml, structure)()
             for name, value in said.items():

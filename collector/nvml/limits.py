@@ -76,8 +76,7 @@ class NvmlLimits:
         return float(self._ask(gpu, "nvmlDeviceGetTemperature", DIE)) if found is None else found
 
     def clocks(self, gpu: str) -> ClockRange:
-        memory = self._ask(gpu, "nvmlDeviceGetSupportedMemoryClocks")
-        if not memory:
+        if not (memory := self._ask(gpu, "nvmlDeviceGetSupportedMemoryClocks")):
             raise LimitFailure(Obstacle.UNSUPPORTED, f"{gpu}: the driver lists no clocks that can be locked")
         graphics = self._ask(gpu, "nvmlDeviceGetSupportedGraphicsClocks", max(memory))
         reasons = self._maybe(gpu, "nvmlDeviceGetCurrentClocksEventReasons")

@@ -47,11 +47,9 @@ def _processes(library: Nvml, handle: Any) -> tuple[str, ...]:
 
 
 def _instances(library: Nvml, handle: Any) -> int:
-    mode = attempt(library, "nvmlDeviceGetMigMode", handle)
-    if mode is None or not mode[0]:
+    if (mode := attempt(library, "nvmlDeviceGetMigMode", handle)) is None or not mode[0]:
         return 0
-    most = attempt(library, "nvmlDeviceGetMaxMigDeviceCount", handle)
-    if most is None:
+    if (most := attempt(library, "nvmlDeviceGetMaxMigDeviceCount", handle)) is None:
         # MIG is on and nobody says what there is: something may be.
         return 1
     made = sum(_is_there(library, "nvmlDeviceGetMigDeviceHandleByIndex", handle, n) for n in range(int(most)))

@@ -85,8 +85,7 @@ class FieldQuery:
         if not self._probes:
             return
         try:
-            ask = self._ask
-            if ask is None:
+            if (ask := self._ask) is None:
                 wanted = [(probe.field, probe.scope) for probe in self._probes]
                 ask = self._ask = self._library.batch(self._handle, wanted)
             code, replies = ask()
@@ -189,8 +188,7 @@ class Calls:
                 self.dropped[key] = reason
 
     def _asked(self, row: _BoundCall) -> tuple[int, Any]:
-        bound = row.bound
-        if bound is None:
+        if (bound := row.bound) is None:
             try:
                 bound = self._library.bind(row.probe.function, self._handle, *row.probe.arguments)
             except NvmlFailure as failure:
@@ -313,8 +311,7 @@ class MigCapacity:
             if info is None or info.id in found:
                 continue
             places = attempt(self._library, "nvmlDeviceGetGpuInstancePossiblePlacements", self._handle, info.id) or ()
-            name = text(getattr(info, "name", "")).removeprefix(_PREFIX)
-            if not name:
+            if not (name := text(getattr(info, "name", "")).removeprefix(_PREFIX)):
                 name = f"{info.sliceCount}g.{round(info.memorySizeMB / 1024)}gb"
             places = tuple((int(start), int(size)) for start, size in places)
             found[info.id] = Profile(info.id, name, info.sliceCount, info.instanceCount, places)
@@ -345,8 +342,7 @@ class MigCapacity:
             return
         layout = []
         for instance in self._instances:
-            place = self._place(instance, metric, answers)
-            if place is None:
+            if (place := self._place(instance, metric, answers)) is None:
                 return
             number, start = place
             if number not in known:
@@ -374,8 +370,7 @@ def _template(profiles: Sequence[Profile]) -> MigTemplate:
     ends = [start + size for profile in profiles for start, size in profile.places]
     made: dict[str, MigProfile] = {}
     for profile in profiles:
-        known = made.get(profile.shape)
-        if known is None or known.max_count < profile.most:
+        if (known := made.get(profile.shape)) is None or known.max_count < profile.most:
             starts = tuple(sorted(start for start, _ in profile.places))
             size = profile.places[0][1]
             made[profile.shape] = MigProfile(profile.shape, size, profile.compute_slices, starts, profile.most)
@@ -608,8 +603,7 @@ class ReadPlan:
 
 
 def _links(library: Nvml, handle: Any, static: Tiered) -> int:
-    links = int(static.values.get(_LINKS_MAX, 0))
-    if not links:
+    if not (links := int(static.values.get(_LINKS_MAX, 0))):
         while links < _MOST_LINKS and attempt(library, "nvmlDeviceGetNvLinkState", handle, links) is not None:
             links += 1
         if links:

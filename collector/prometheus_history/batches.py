@@ -198,8 +198,7 @@ def _restarts(track: Track, last: dict[tuple[_GpuKey, str], float]) -> set[int]:
     found: set[int] = set()
     gpu = (track.gpu.host, track.gpu.uuid)
     for place, name in enumerate(track.metrics):
-        spec = spec_of(name)
-        if spec is None or spec.kind is not MetricKind.COUNTER:
+        if (spec := spec_of(name)) is None or spec.kind is not MetricKind.COUNTER:
             continue
         rows = np.flatnonzero(np.isfinite(track.values[:, place]))
         if not rows.size:

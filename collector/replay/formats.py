@@ -105,8 +105,7 @@ def _expanded(path: Path, new: Callable[[], _Expander]) -> Iterator[bytes]:
         while True:
             compressed = file.read(READ_BYTES) if expander.eof or expander.needs_input else b""
             if expander.eof:
-                compressed = expander.unused_data + compressed
-                if not compressed:
+                if not (compressed := expander.unused_data + compressed):
                     return
                 expander, fed = new(), False
             elif not compressed and expander.needs_input:
@@ -161,15 +160,13 @@ FLUSH_ROWS = 1 << 18
 
 def instant_of_name(name: str) -> int | None:
     """The instant in a file name, UTC; None where there is none."""
-    match = _ISO.search(name)
-    if match is not None:
+    if (match := _ISO.search(name)) is not None:
         year, month, day, hour, minute, second = match.groups()
         try:
             return from_iso(f"{year}-{month}-{day}T{hour}:{minute}:{second}+00:00")
         except ValueError:
             return None
-    digits = _EPOCH.search(name)
-    if digits is None:
+    if (digits := _EPOCH.search(name)) is None:
         return None
     return int(digits.group(1)) * (SECOND if len(digits.group(1)) == 10 else 1)
 
@@ -249,8 +246,7 @@ class _SampleColumns:
 
     def add(self, head: Head, gpu: Gpu, which: Field, at_ms: int, raw: float) -> None:
         """Take one sample of `gpu`; `raw` is NaN where it is blank."""
-        known = self._numbers.get(id(head))
-        if known is None or known[0] is not head:
+        if (known := self._numbers.get(id(head))) is None or known[0] is not head:
             metric = self._samples.metric(head.key, which.spec.dcgm_scale)
             known = self._numbers[id(head)] = (head, self._samples.gpu(gpu), metric)
         self._rows.append((known[1], known[2], at_ms, which.plain(raw)))
@@ -313,8 +309,7 @@ class _Reader:
     def header(self, line: str) -> None:
         """Find the columns. Raises InputError that names those that are missing."""
         columns = [name.strip().strip('"') for name in line.split(",")]
-        missing = [name for name in REQUIRED if name not in columns]
-        if missing:
+        if missing := [name for name in REQUIRED if name not in columns]:
             remedy = f"the header needs {','.join(REQUIRED)}; this file is left out"
             raise InputError(str(self._path), line, f"column {', '.join(missing)} is missing", remedy)
         for name in OPTIONAL:
@@ -368,8 +363,7 @@ class _Reader:
     def _times(self, frame: pl.DataFrame) -> None:
         """Note when nodes were observed, and remember each text's instant."""
         for node, text in frame.select("node", "timeUtc").unique().iter_rows():
-            at_ms = self._instant(text)
-            if at_ms is not None:
+            if (at_ms := self._instant(text)) is not None:
                 self._samples.see(node, at_ms)
 
     def _instant(self, text: str) -> int | None:

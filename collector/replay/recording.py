@@ -119,8 +119,7 @@ def build_track(
     np.minimum.at(since, columns, rows)
     names = tuple(metrics[i] for i in used)
     for i, name in enumerate(names):
-        spec = spec_of(name)
-        if spec is not None:
+        if (spec := spec_of(name)) is not None:
             column = table[:, i]
             with np.errstate(invalid="ignore"):
                 column[~((column >= spec.minimum) & (column <= spec.maximum))] = np.nan

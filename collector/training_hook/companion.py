@@ -185,8 +185,7 @@ class HookCompanion:
         for process in processes:
             by_gpu: dict[str, list[DeviceStats]] = defaultdict(list)
             for entry in process.stats.devices:
-                gpu = self._located(process.pid, entry.device, gpus, readings)
-                if gpu is not None:
+                if (gpu := self._located(process.pid, entry.device, gpus, readings)) is not None:
                     by_gpu[gpu.uuid].append(entry)
             for uuid, entries in by_gpu.items():
                 placed[uuid].add(process.pid)
@@ -195,12 +194,10 @@ class HookCompanion:
         return added
 
     def _located(self, pid: int, device: HookDevice, gpus: Sequence[Gpu], readings: dict[Gpu, Reading]) -> Gpu | None:
-        gpu = find(device, gpus)
-        if gpu is None:
+        if (gpu := find(device, gpus)) is None:
             self._own.count("tocsin_hook_messages_total", outcome="unknown_gpu")
             return None
-        listed = pids_on(readings[gpu])
-        if listed and pid not in listed:
+        if (listed := pids_on(readings[gpu])) and pid not in listed:
             self._own.count("tocsin_hook_messages_total", outcome="not_on_gpu")
             return None
         return gpu
@@ -223,8 +220,7 @@ class HookCompanion:
         found = []
         gpus = list(readings)
         for at_ms, pid, oom in ooms:
-            gpu = self._located(pid, oom.device, gpus, readings)
-            if gpu is None:
+            if (gpu := self._located(pid, oom.device, gpus, readings)) is None:
                 continue
             if abs(at_ms - self._last_oom.get((pid, gpu.uuid), -OOM_REST_MS)) < OOM_REST_MS:
                 self._own.count("tocsin_hook_messages_total", outcome="repeated")

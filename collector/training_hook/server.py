@@ -305,8 +305,7 @@ class HookServer:
         name = uuid.uuid4().hex[:16]
         packet = pack({"kind": "request", "id": name, "do": kind, "expires_s": seconds})
         with self._lock:
-            peers = [peer for peer in self._peers.values() if peer.pid in pids]
-            if not peers:
+            if not (peers := [peer for peer in self._peers.values() if peer.pid in pids]):
                 raise Unavailable(f"no process on {target} reports to this agent")
             for peer in peers:
                 self._asked[name, peer.pid] = kind
@@ -348,8 +347,7 @@ class HookServer:
             self._closing.wait(FULL_SECONDS)
             return
         pid, uid = credentials(connection)
-        problem = self._unwelcome(pid, uid)
-        if problem:
+        if problem := self._unwelcome(pid, uid):
             connection.close()
             self._own.count("tocsin_dropped_total", what="connection", reason=problem)
             if problem not in self._logged_problems:

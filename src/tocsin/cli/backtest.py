@@ -193,8 +193,7 @@ def _plain(value: object) -> str:
 
 
 def _path(path: Path) -> str:
-    root = os.environ.get(DATA_DIR)
-    if root and path.resolve().is_relative_to(Path(root).resolve()):
+    if (root := os.environ.get(DATA_DIR)) and path.resolve().is_relative_to(Path(root).resolve()):
         inner = path.resolve().relative_to(Path(root).resolve()).as_posix()
         return f'"${DATA_DIR}/{inner}"' if " " in inner else f"${DATA_DIR}/{inner}"
     return shlex.quote(str(path))

@@ -49,8 +49,7 @@ def diagnose(
 def _lines(found: Sequence[Diagnosis], chinese: bool) -> list[str]:
     lines: list[str] = []
     for kind, title in _TITLES.items():
-        mine = [one for one in found if one.kind == kind]
-        if not mine and kind != "slow_job":
+        if not (mine := [one for one in found if one.kind == kind]) and kind != "slow_job":
             continue
         lines += ["", title + ("" if mine else ": no job runs")]
         for one in mine[:_SHOWN]:

@@ -87,8 +87,7 @@ def main() -> None:
         code = cli.main(prog_name=PROGRAM, standalone_mode=False)
     except ModuleNotFoundError as error:
         name = (error.name or "").partition(".")[0]
-        extra = EXTRAS.get(name)
-        if extra is None:
+        if (extra := EXTRAS.get(name)) is None:
             raise
         _fail(f"{name} is not installed; run pip install 'tocsin[{extra}]'", Unavailable.exit_code)
     except TocsinError as error:

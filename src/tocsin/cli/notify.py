@@ -31,8 +31,7 @@ def try_out(context: CliContext, click_context: click.Context, names: tuple[str,
     from tocsin.actions.notifications.trial import trials
     from tocsin.domain.clock import SystemClock
 
-    done = trials(context.settings, SystemClock(), names)
-    if not done:
+    if not (done := trials(context.settings, SystemClock(), names)):
         remedy = "set webhook.url or add a table [[notify.channels]]"
         raise InputError("notify.channels", [], "no channel is set: notifications are recorded only", remedy)
     if as_json:

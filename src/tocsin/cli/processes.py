@@ -33,8 +33,7 @@ class Duration(click.ParamType[float]):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, int | float):
             return float(value)
-        match = _DURATION.match(str(value))
-        if match is None:
+        if (match := _DURATION.match(str(value))) is None:
             self.fail(f"{value!r} is no time span; write for example 60s, 2m or 1h", param, ctx)
         return float(match[1]) * _SECONDS[match[2]]
 

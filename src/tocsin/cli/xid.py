@@ -138,8 +138,7 @@ def _verdict_severity(event: KernelEvent, spec: XidSpec) -> Severity:
     """That of the number; for XID 154 it is by what the driver asks for, unless a site's own correction says."""
     if event.code != VERDICT_CODE or event.line is None or "severity" in spec.overridden:
         return spec.severity
-    verdict = verdict_of(event.line.text)
-    if verdict is None:
+    if (verdict := verdict_of(event.line.text)) is None:
         return spec.severity
     return Severity.CRITICAL if verdict else Severity.INFO
 
@@ -211,8 +210,7 @@ class Branch(click.ParamType[int]):
     name = "version"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        match = _BRANCH.fullmatch(str(value))
-        if match is None:
+        if (match := _BRANCH.fullmatch(str(value))) is None:
             self.fail(f"{value!r} is no driver version; write for example 575 or 575.57.08", param, ctx)
         return int(match[1])
 

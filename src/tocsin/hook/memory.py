@@ -71,8 +71,7 @@ class JaxMemory:
 
     def read(self) -> list[dict[str, Any]]:
         """One entry per GPU; empty where JAX runs on no GPU or its allocator keeps no statistics."""
-        jax = jax_loaded()
-        if jax is None:
+        if (jax := jax_loaded()) is None:
             return []
         found = []
         for device in jax.local_devices()[:MAX_DEVICES]:
@@ -114,8 +113,7 @@ def free_memory(segments: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, in
         device = int(segment["device"])
         sums = found.setdefault(device, {"free": 0, "largest": 0, "returnable": 0})
         blocks = segment["blocks"]
-        sizes = [block["size"] for block in blocks if block["state"] == _FREE]
-        if not sizes:
+        if not (sizes := [block["size"] for block in blocks if block["state"] == _FREE]):
             continue
         free, largest = sum(sizes), max(sizes)
         sums["free"] += free
@@ -206,8 +204,7 @@ class TorchMemory:
 
     def read(self) -> list[dict[str, Any]]:
         """One entry per device that the process holds memory on; empty where PyTorch does not use CUDA."""
-        torch = torch_loaded()
-        if torch is None:
+        if (torch := torch_loaded()) is None:
             return []
         async_backend = _is_async(torch)
         raw: dict[int, dict[str, Any]] = {}
@@ -221,8 +218,7 @@ class TorchMemory:
 
     def empty_cache(self) -> int:
         """Give whole free segments back to the driver; returns how many bytes that were, on all devices."""
-        torch = torch_loaded()
-        if torch is None:
+        if (torch := torch_loaded()) is None:
             return 0
         devices = range(torch.cuda.device_count())
         before = sum(torch.cuda.memory_reserved(ordinal) for ordinal in devices)
@@ -231,8 +227,7 @@ class TorchMemory:
         return int(before - sum(torch.cuda.memory_reserved(ordinal) for ordinal in devices))
 
     def _entry(self, torch: Any, ordinal: int, stats: dict[str, Any], async_backend: bool) -> dict[str, Any]:
-        name = self._names.get(ordinal)
-        if name is None:
+        if (name := self._names.get(ordinal)) is None:
             name = self._names[ordinal] = name_of(torch, ordinal)
         entry: dict[str, Any] = {"framework": self.framework, **name}
         for key, source in _BYTES.items():

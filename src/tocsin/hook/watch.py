@@ -183,8 +183,7 @@ class Orders:
         if not isinstance(name, str) or not name:
             return
         if name in self._known:
-            known = self._known[name]
-            if known is not None:
+            if (known := self._known[name]) is not None:
                 self._acknowledge(known)
             return
         known_kind = isinstance(kind, str) and kind in REQUESTS
@@ -372,11 +371,9 @@ class ProcessWatch:
             return []
 
     def _observe(self) -> None:
-        torch = torch_loaded()
-        if torch is not None:
+        if (torch := torch_loaded()) is not None:
             self._observed = True
-            attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
-            if attach is not None:
+            if (attach := getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)) is not None:
                 # Only the native allocator has observers; the others raise.
                 with contextlib.suppress(RuntimeError):
                     attach(self.out_of_memory)
@@ -395,8 +392,7 @@ class ProcessWatch:
         self._wake_up()
 
     def _wake_up(self) -> None:
-        wake = self._wake
-        if wake is not None:
+        if (wake := self._wake) is not None:
             # Full means that the thread is about to wake; closed, that it has ended.
             with contextlib.suppress(OSError):
                 wake[1].send(b"x")
@@ -517,8 +513,7 @@ class ProcessWatch:
             self._link.send(self._outbox.popleft())
 
     def _sleep(self) -> None:
-        wake = self._wake
-        if wake is None:
+        if (wake := self._wake) is None:
             return
         # Not select(): a training process may have more descriptors open than that can count.
         ends = select.poll()

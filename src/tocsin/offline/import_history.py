@@ -137,8 +137,7 @@ def _counts(counts: Mapping[int, int]) -> str:
 
 def instant(text: str, now_ms: int, name: str) -> int:
     """The instant that `text` says: a span before `now_ms` (``30d``, ``12h``) or ISO 8601. Raises InputError."""
-    match = _SPAN.match(text)
-    if match is not None:
+    if (match := _SPAN.match(text)) is not None:
         return now_ms - round(float(match[1]) * _UNITS[match[2]])
     try:
         return from_iso(text)
@@ -149,8 +148,7 @@ def instant(text: str, now_ms: int, name: str) -> int:
 
 def span_ms(text: str, name: str) -> int:
     """Milliseconds of a time span such as ``30s``. Raises InputError."""
-    match = _SPAN.match(text)
-    if match is None or float(match[1]) * _UNITS[match[2]] < SECOND:
+    if (match := _SPAN.match(text)) is None or float(match[1]) * _UNITS[match[2]] < SECOND:
         raise InputError(name, text, "is no time span of a second or more", "write for example 30s or 1m")
     return round(float(match[1]) * _UNITS[match[2]])
 

@@ -55,8 +55,7 @@ class FaultScheduler:
             rates = self._rates[name]
             abrupt, warned, benign = shares(kind)
             expected = float(rates.sum()) * (abrupt + warned + benign) * self._scale * interval_ms / YEAR_MS
-            count = int(rng.poisson(expected)) if expected > 0 else 0
-            if not count:
+            if not (count := int(rng.poisson(expected)) if expected > 0 else 0):
                 continue
             gpus = rng.choice(len(rates), size=count, p=rates / rates.sum())
             turns = rng.uniform(0.0, abrupt + warned + benign, size=count)
@@ -68,8 +67,7 @@ class FaultScheduler:
 def kind_named(name: str) -> FaultKind:
     """The fault kind `name`; InputError with the nearest name where there is none."""
     kinds = fault_kinds()
-    found = kinds.get(name)
-    if found is None:
+    if (found := kinds.get(name)) is None:
         close = difflib.get_close_matches(name, kinds, n=1, cutoff=0.0)[0]
         raise InputError("kind", name, "no such fault kind", f"nearest is {close}; known: {', '.join(kinds)}")
     return found
@@ -96,8 +94,7 @@ class FaultLine:
         Raises InputError where the kind cannot befall the GPU, Conflict where it already does.
         """
         who = self._world.inventory.gpus[gpu]
-        objection = kind.objection(self._world.inventory, gpu)
-        if objection:
+        if objection := kind.objection(self._world.inventory, gpu):
             remedy = f"for example GPU {self._suited(kind)}"
             raise InputError("gpu", who.uuid, f"{kind.kind} cannot befall it: {objection}", remedy)
         if self._present(kind.kind, gpu) or self._world.state.lost[gpu]:

@@ -37,8 +37,7 @@ def states(state: SimState, inventory: Inventory) -> list[PoolState]:
     found = []
     for pool in POOLS:
         members = np.asarray(getattr(inventory, pool))
-        size = int(members.sum())
-        if not size:
+        if not (size := int(members.sum())):
             continue
         able = float((members & ~closed).sum()) + state.extra_capacity.get(pool, 0.0)
         wanted = np.ceil(demand_share(pool, state.now_ms) * size - 1e-9)

@@ -277,8 +277,7 @@ class ReadingRenderer:
         return readings
 
     def _process_keys(self, number: int, pid: int) -> tuple[str, ...]:
-        known = self._keys.get(number)
-        if known is None or known[0] != pid:
+        if (known := self._keys.get(number)) is None or known[0] != pid:
             names: tuple[str, ...] = ("gpu_process_memory_used_bytes",)
             if not self._inventory.mig[number]:
                 names += ("gpu_process_sm_utilization_ratio",)
@@ -308,8 +307,7 @@ class ReadingRenderer:
             _mutable(readings[number]).update(zip(keys, row, strict=False))
 
     def _layout(self, number: int, layout: tuple[Placement, ...]) -> tuple[dict[str, float], tuple[str, ...]]:
-        known = self._instances.get(number)
-        if known is None or known[0] != layout:
+        if (known := self._instances.get(number)) is None or known[0] != layout:
             values = {"gpu_mig_fragmentation_ratio": mig_fragmentation(layout, mig.DEMAND)}
             counts = dict.fromkeys(mig.NAMES_80GB, 0)
             for name, _ in layout:

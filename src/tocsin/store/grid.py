@@ -30,8 +30,7 @@ class Grid:
         """`gpu` has readings at `at_ms`, whatever they hold."""
         if self._whole.get(gpu) is at_ms:  # nearly all series of a GPU have the same instants
             return
-        known = self._instants.get(gpu)
-        if known is None:
+        if (known := self._instants.get(gpu)) is None:
             self._instants[gpu] = np.unique(at_ms)
             if np.array_equal(self._instants[gpu], at_ms):
                 self._whole[gpu] = at_ms
@@ -51,8 +50,7 @@ class Grid:
     def columns(self, *, newest: bool = False) -> Columns:
         """All of it, sorted by instant, then UUID; with `newest` only the last row of each GPU, sorted by UUID."""
         gpus = tuple(sorted(uuid for uuid, instants in self._instants.items() if len(instants)))
-        tables = [self._table(uuid, newest) for uuid in gpus]
-        if not tables:
+        if not (tables := [self._table(uuid, newest) for uuid in gpus]):
             return columns_of(self._metrics, ())
         at_ms = np.concatenate([instants for instants, _ in tables])
         gpu = np.repeat(np.arange(len(gpus), dtype=np.int32), [len(instants) for instants, _ in tables])

@@ -55,8 +55,7 @@ class PointError(ValueError):
 
 
 def _need(point: Point, name: str, convert: Callable[[str], _T]) -> _T:
-    raw = point.tags.get(name, point.fields.get(name))
-    if raw is None:
+    if (raw := point.tags.get(name, point.fields.get(name))) is None:
         raise PointError(f"{point.measurement} needs {name}")
     try:
         return convert(str(raw))
@@ -69,8 +68,7 @@ def _text(point: Point, name: str) -> str:
 
 
 def _number(point: Point, name: str) -> float | None:
-    raw = point.fields.get(name)
-    if raw is None or name in _text(point, _ABSENT).split(","):
+    if (raw := point.fields.get(name)) is None or name in _text(point, _ABSENT).split(","):
         return None
     if isinstance(raw, str) or not math.isfinite(raw):
         raise PointError(f"{name} = {raw!r} is no number")
@@ -282,8 +280,7 @@ class PointCodec(Generic[_T]):
         """The object of `point`, with what is `given` beside; raises PointError."""
         found = {**given, self._at: point.at_ms} if self._at else given
         for name, form in (self._forms | self._numbers).items():
-            tag = self._tags.get(name)
-            if tag is not None and form is _TEXT:
+            if (tag := self._tags.get(name)) is not None and form is _TEXT:
                 found[name] = point.tags.get(tag, "")
             elif tag is not None or name in point.fields or name in self._required:
                 found[name] = form.read(point, name)

@@ -18,8 +18,7 @@ _REASONS = {reason.value: reason for reason in Missing}
 
 def metric_key(field: str, tags: Mapping[str, str]) -> str | None:
     """Canonical name of `field`, as a variant where the tags have its label; None where it is no metric."""
-    spec = BY_FIELD.get(field)
-    if spec is None:
+    if (spec := BY_FIELD.get(field)) is None:
         return None
     value = tags.get(spec.label, "") if spec.label else ""
     return variant(spec.name, spec.label, value) if value else spec.name

@@ -146,6 +146,5 @@ def samples(rows: Iterable[Sequence[str]]) -> Iterator[Sample]:
 def instants(rows: Iterable[Sequence[str]]) -> Iterator[tuple[str, int]]:
     """UUID and milliseconds since the epoch of each row. Raises FluxError as `samples` does."""
     for _, cells in _tables(rows):
-        uuid = cells.get("mig_uuid") or cells.get("gpu_uuid")
-        if uuid:
+        if uuid := cells.get("mig_uuid") or cells.get("gpu_uuid"):
             yield uuid, instant(cells["_time"])

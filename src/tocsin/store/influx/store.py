@@ -276,8 +276,7 @@ class Setup:
 
     def _bucket(self, bucket: Bucket) -> int:
         api = self._client.buckets_api()
-        found = self._call(lambda: api.find_buckets(name=bucket.name, org=self._org).buckets)
-        if found:
+        if found := self._call(lambda: api.find_buckets(name=bucket.name, org=self._org).buckets):
             return self._lengthen(found[0], bucket.seconds)
         rule = self._api.BucketRetentionRules(type="expire", every_seconds=bucket.seconds)
         self._call(lambda: api.create_bucket(bucket_name=bucket.name, retention_rules=rule, org=self._org))
@@ -498,8 +497,7 @@ class InfluxStore:
         return [known.get(uuid, bare[uuid]) for uuid in sorted(bare)]
 
     def latest(self, since_ms: int) -> list[Reading]:
-        found = self._newest(since_ms)
-        if not found:
+        if not (found := self._newest(since_ms)):
             return []
         newest: dict[str, int] = {}
         for _, tags, at_ms, *_ in found:

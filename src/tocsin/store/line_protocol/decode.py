@@ -69,8 +69,7 @@ def number(raw: str) -> float | int | bool:
             return float(raw)
         except ValueError:
             pass
-    integer = _INTEGER.fullmatch(raw)
-    if integer is not None:
+    if (integer := _INTEGER.fullmatch(raw)) is not None:
         whole = int(integer.group(1))
         if not -(2**63) <= whole < 2**63:
             raise LineError(f"{raw[:60]!r} does not fit a 64-bit integer")
@@ -86,8 +85,7 @@ def cut(line: str) -> tuple[str, str, str]:
     if "\\" not in line and len(parts) in (2, 3):
         return parts[0], parts[1], parts[2] if len(parts) == 3 else ""
     head, rest = cut_head(line)
-    match = _HEAD_END.search(rest)
-    if match is None:
+    if (match := _HEAD_END.search(rest)) is None:
         return head, rest, ""
     return head, rest[: match.start()], rest[match.end() :].strip(" ")
 
@@ -300,8 +298,7 @@ class LineRows:
         """Take over `values` and `missing`; a line that has neither makes no reading."""
         if not values and not missing:
             return
-        row = self._rows.get((gpu.uuid, at_ms))
-        if row is None:
+        if (row := self._rows.get((gpu.uuid, at_ms))) is None:
             self._rows[gpu.uuid, at_ms] = _Row(gpu, values, missing)
             return
         row.values.update(values)
@@ -483,8 +480,7 @@ class _Decoder:
             self._reasons(gpu_head(head), text, self._instant(stamp), line_number)
 
     def _instant(self, stamp: str) -> int:
-        known = self._instants.get(stamp)
-        if known is None:
+        if (known := self._instants.get(stamp)) is None:
             known = self._new_instant(stamp)
             if len(self._instants) < _MAX_INSTANTS:
                 self._instants[stamp] = known
@@ -516,8 +512,7 @@ class _Decoder:
             else:
                 self._take(parsed, rest, at_ms, line_number)
             return
-        reader = _READERS.get(measurement)
-        if reader is None:
+        if (reader := _READERS.get(measurement)) is None:
             raise LineError(f"unknown measurement {measurement[:60]!r}")
         reader(self, Point(measurement, tags, fields, at_ms))
 
@@ -553,8 +548,7 @@ class _Decoder:
         missing: dict[str, Missing] = {}
         suspects: dict[str, float] = {}
         for name, value in fields.items():
-            key = self._key(name, head)
-            if key is None:
+            if (key := self._key(name, head)) is None:
                 continue
             low, high = BOUNDS[name][2:]
             if low <= float(value) <= high:
@@ -578,8 +572,7 @@ class _Decoder:
     def _missing(self, head: GpuHead, fields: Mapping[str, FieldValue], at_ms: int, line_number: int) -> None:
         missing: dict[str, Missing] = {}
         for name, code in fields.items():
-            key = self._key(name, head)
-            if key is None:
+            if (key := self._key(name, head)) is None:
                 continue
             reason = _REASONS.get(int(code)) if isinstance(code, int | float) and code == code // 1 else None
             if reason is None:

@@ -149,8 +149,7 @@ _memos: dict[str, _Memo] = {}
 
 
 def _memo_of(gpu: Gpu) -> _Memo:
-    kept = _memos.get(gpu.uuid)
-    if kept is not None and kept.gpu is gpu:
+    if (kept := _memos.get(gpu.uuid)) is not None and kept.gpu is gpu:
         return kept
     if len(_memos) >= _MAX_CACHED_GPUS:
         _memos.clear()

@@ -88,8 +88,7 @@ def chosen_series(metrics: Iterable[str], gpus: Collection[str] | None) -> list[
     labelled: dict[tuple[str, str], set[str]] = {}
     for key in metrics:
         name, _, value = split_variant(key)
-        spec = METRICS.get(name)
-        if spec is not None and spec.label:
+        if (spec := METRICS.get(name)) is not None and spec.label:
             labelled.setdefault((name, spec.label), set()).add(value)
         elif spec is not None:
             plain.add(name)
@@ -135,14 +134,12 @@ def parse(lines: Iterable[bytes], gpus: Collection[str] | None) -> Iterator[Expo
         cut = line.rindex(_STAMPS)
         document = json.loads(line[:cut].decode() + "}")
         labels = document["metric"]
-        key = _key(labels)
-        if key is None:
+        if (key := _key(labels)) is None:
             continue
         gpu = _gpu(labels["gpu_uuid"], labels.get("host", ""), labels.get("mig_uuid", ""))
         if chosen is not None and gpu.uuid not in chosen:
             continue
-        at_ms = stamps.get(line[cut:])
-        if at_ms is None:
+        if (at_ms := stamps.get(line[cut:])) is None:
             if len(stamps) >= _MAX_STAMPS:
                 stamps.clear()
             at_ms = stamps[line[cut:]] = np.array(json.loads(line[cut + len(_STAMPS) - 1 : -1]), dtype=np.int64)
@@ -166,8 +163,7 @@ def _key(labels: Mapping[str, str]) -> tuple[str, bool] | None:
         return "", False
     field = labels["__name__"].removeprefix("gpu_")
     is_reason = field not in BY_FIELD
-    spec = BY_FIELD.get(field.removeprefix("missing_"))
-    if spec is None:
+    if (spec := BY_FIELD.get(field.removeprefix("missing_"))) is None:
         return None
     value = labels.get(spec.label, "") if spec.label else ""
     return (variant(spec.name, spec.label, value) if value else spec.name), is_reason
