@@ -64,9 +64,10 @@ def _of_path(path: str) -> Membership:
     container = _last(_CONTAINER, path, after=pod.end() - 1 if pod else 0) or _last(_PREFIXED, path)
     job = _SLURM_JOB.search(path) if "slurm" in path else None
     step = job.group("step") if job else None
+    # The UID of a static pod is a bare hash, which has no underscores.
     return Membership(
         container,
-        _dashed(pod.group("uid")) if pod else "",
+        pod.group("uid").replace("_", "-") if pod else "",
         "" if job is None else f"{job.group('job')}.{step}" if step else job.group("job"),
     )
 
@@ -79,11 +80,6 @@ def _last(pattern: re.Pattern[str], path: str, after: int = 0) -> str:
         found = match.group("id")
         position = match.end("id")
     return found
-
-
-def _dashed(uid: str) -> str:
-    """A UID as Kubernetes prints it; that of a static pod, which is a bare hash, stays as it is."""
-    return uid.replace("_", "-")
 
 
 LOOK_AGAIN_MS = MINUTE

@@ -165,7 +165,8 @@ class FrozenValues:
         track.seen_ms = now_ms
         if reading.at_ms == track.at_ms:
             track.silent_ms += silent_ms
-            if not _is_silent(track):
+            # An instant that repeats says something only after longer than the source's own step explains.
+            if not (track.step_ms > 0 and track.silent_ms >= max(RENEWALS * track.step_ms, REPEAT_MS)):
                 return reading
             return self._marked(track, replace(reading, at_ms=now_ms), _moving(reading.values))
         track.silent_ms = 0
@@ -252,11 +253,6 @@ def _is_dead(values: Mapping[str, float]) -> bool:
         return False
     found = [value for name in ACTIVITY if (value := values.get(name)) is not None]
     return bool(found) and not any(found)
-
-
-def _is_silent(track: _Track) -> bool:
-    """Whether an instant that repeats has done so for longer than the source's own step explains."""
-    return track.step_ms > 0 and track.silent_ms >= max(RENEWALS * track.step_ms, REPEAT_MS)
 
 
 def _moving(values: Mapping[str, float]) -> list[str]:

@@ -193,8 +193,7 @@ class Azure:
         said = f"Azure {_text(item, 'EventType')}: {_text(item, 'Description')}"
         # An event that has started says no time: it is when that was first seen.
         begun = self._started[_text(item, "EventId")] if item.get("EventStatus") == "Started" else None
-        deadline = _date(item.get("NotBefore")) or begun
-        return SpotNotice(code, said, deadline)
+        return SpotNotice(code, said, _date(item.get("NotBefore")) or begun)
 
     def _get(self, path: str, *, first: bool = False) -> str:
         more: dict[str, Any] = {"timeout": AZURE_FIRST_SECONDS} if first else {}

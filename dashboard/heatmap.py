@@ -34,8 +34,7 @@ def _component() -> Callable[..., Any]:
 
 def canvas(data: dict[str, Any], key: str) -> tuple[str, int] | None:
     """Draw `data` (see `heatmap.drawing`); host and place of the GPU that was just opened, None where none was."""
-    result = _component()(key=key, data=data, on_opened_change=lambda: None)
-    opened = result.get("opened")
+    opened = _component()(key=key, data=data, on_opened_change=lambda: None).get("opened")
     return (str(opened["host"]), int(opened["slot"])) if opened else None
 
 

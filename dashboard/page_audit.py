@@ -10,7 +10,6 @@ from typing import BinaryIO, cast
 
 import streamlit as st
 
-from tocsin.client.client import Client
 from tocsin.client.models import FleetSummary, JournalEntryOut, VerificationOut
 from tocsin.client.models_decisions import ExportForm, JournalPage, JournalQuery
 from tocsin.dashboard import link, style
@@ -261,10 +260,6 @@ def _pages(page: JournalPage, text: Text) -> None:
             st.html(style.note(text("audit.shown", first=first, last=last, head=page.head)))
 
 
-def _page(client: Client, query: JournalQuery) -> JournalPage:
-    return client.journal_page(query, _before(), PAGE)
-
-
 def render() -> None:
     """Draw the page; it looks again when asked to."""
     text = current_text()
@@ -272,7 +267,7 @@ def render() -> None:
         summary, newest = client.summary(), client.journal_page(limit=1)
         _chain(newest.head, text)
         query = _query(summary, tuple(newest.kinds), text)
-        page = _page(client, query)
+        page = client.journal_page(query, _before(), PAGE)
     st.session_state["export"] = JournalQuery(query.kinds, start_ms=query.start_ms)
     if page.entries:
         st.html(_table(page, text))

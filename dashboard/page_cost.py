@@ -100,11 +100,10 @@ def uses(found: Sequence[Bar], text: Text, palette: Palette) -> go.Figure:
 
 def power(found: Sequence[Bar], palette: Palette) -> go.Figure:
     """Mean power of a board over the time in which it was metered; a gap where none was."""
-    watts = [1000 * one.kwh / one.metered if one.metered > 0 else None for one in found]
     chart = go.Figure(
         go.Scatter(
             x=[one.at for one in found],
-            y=watts,
+            y=[1000 * one.kwh / one.metered if one.metered > 0 else None for one in found],
             mode="lines+markers" if len(found) < 3 else "lines",
             line={"color": palette.line, "width": 1.8},
             connectgaps=False,
@@ -193,11 +192,10 @@ def _notes(found: CostOut, text: Text) -> str:
 
 
 def _group(one: GroupOut, currency: str) -> list[str]:
-    idle = one.held_idle + one.stranded + one.free
     return [
         f'{escape(one.model or "–")} <span class="tc-sub">{escape(one.pool)}</span>',
         number(one.gpu_hours),
-        number(round(idle, 1)),
+        number(round(one.held_idle + one.stranded + one.free, 1)),
         number(round(one.kwh, 1)),
         escape("–" if one.gpu_hour is None else money(one.gpu_hour, "")),
         escape(money(one.idle_cost, currency) or "–"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 
 import plotly.graph_objects as go
@@ -86,7 +86,10 @@ def standing(story: DecisionStory, now: str, text: Text) -> str:
     if state is DecisionState.APPROVED:
         return text("stand.approved", who=item.approved_by)
     if state is DecisionState.EXECUTING:
-        return text("stand.executing", executor=_started(story.entries).get("executor", ""))
+        return text(
+            "stand.executing",
+            executor=next((e.payload for e in story.entries if e.kind == "execution_started"), {}).get("executor", ""),
+        )
     if state is DecisionState.VERIFYING:
         left = _until_checked(story, now)
         when = text("stand.soon") if left <= 0 else text("stand.in", time=text.duration(left))
@@ -112,17 +115,10 @@ def _with(head: str, detail: str) -> str:
     return f"{head}: {readable(detail)}" if detail else head
 
 
-def _started(entries: Sequence[JournalEntryOut]) -> Mapping[str, object]:
-    return next((e.payload for e in entries if e.kind == "execution_started"), {})
-
-
-def _due(story: DecisionStory) -> JournalEntryOut | None:
-    return next((e for e in story.entries if e.kind == "verification" and e.payload.get("phase") == "due"), None)
-
-
 def _until_checked(story: DecisionStory, now: str) -> float:
     """Seconds until the effect is looked at; 0 where that is due, or the execution has not ended."""
-    if (due := _due(story)) is None:
+    due = next((e for e in story.entries if e.kind == "verification" and e.payload.get("phase") == "due"), None)
+    if due is None:
         return 0.0
     return max(0.0, seconds_between(now, to_iso(from_iso(due.at) + int(story.settle_s * SECOND))))
 
@@ -211,13 +207,9 @@ def _effect(story: DecisionStory, text: Text) -> str:
         pending = item.state is DecisionState.VERIFYING
         words = text("effect.pending", time=text.duration(story.settle_s))
         return style.title(text("effect.title")) + style.note(words) if pending else ""
-    cards = [_measured(name, value, text) for name, value in item.outcome.effect.items()]
+    cards = [style.kpi(*effect_words(name, value, text)) for name, value in item.outcome.effect.items()]
     body = style.kpis(cards) if cards else style.note(text("effect.none"))
     return style.title(text("effect.title")) + body
-
-
-def _measured(name: str, value: float, text: Text) -> str:
-    return style.kpi(*effect_words(name, value, text))
 
 
 def _steps(entries: Sequence[JournalEntryOut], now: str, text: Text) -> str:

@@ -344,7 +344,8 @@ def _wanted(detail: GpuDetail, text: Text) -> list[str]:
 
 def _range(now_ms: int, text: Text) -> tuple[int, int]:
     """The span of time: its length, and its end, which is now unless somebody went back."""
-    span = SPANS[link.pick("span", text("gpu.span"), list(SPANS), DEFAULT_SPAN, lambda name: _span_words(name, text))]
+    words = {name: text(f"unit.{name[-1]}", n=name[:-1]) for name in SPANS}
+    span = SPANS[link.pick("span", text("gpu.span"), list(SPANS), DEFAULT_SPAN, words.__getitem__)]
     asked = link.read("until")
     end_ms = min(now_ms, _instant(asked, now_ms))
 
@@ -363,10 +364,6 @@ def _instant(words: str, default: int) -> int:
         return from_iso(words) if words else default
     except ValueError:
         return default
-
-
-def _span_words(name: str, text: Text) -> str:
-    return text(f"unit.{name[-1]}", n=name[:-1])
 
 
 def _peers(

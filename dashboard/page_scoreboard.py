@@ -312,15 +312,11 @@ def _actions_table(actions: Sequence[ActionScore], text: Text) -> str:
         [
             escape(text.name("action", one.action.value)),
             f"{one.worked} / {one.tried}",
-            escape(_effects(one.effects, text)),
+            escape(", ".join(" ".join(effect_words(name, value, text)).strip() for name, value in one.effects.items())),
         ]
         for one in actions
     ]
     return style.table([text("column.action"), text("score.worked"), text("score.effects")], rows, numbers=[1])
-
-
-def _effects(effects: Mapping[str, float], text: Text) -> str:
-    return ", ".join(" ".join(effect_words(name, value, text)).strip() for name, value in effects.items())
 
 
 def _chart(heading: str, chart: go.Figure | None, empty: str, key: str) -> None:

@@ -150,11 +150,10 @@ def _throttled(canvas: Canvas, throttled: Spans) -> None:
 
 def _values(canvas: Canvas, series: SeriesResponse, name: str) -> None:
     _, factor = chart_unit(name)
-    values = [None if value is None else value * factor for value in series.metrics[name]]
     canvas.chart.add_trace(
         go.Scatter(
             x=series.at,
-            y=values,
+            y=[None if value is None else value * factor for value in series.metrics[name]],
             mode="lines",
             connectgaps=False,
             line={"color": canvas.palette.line, "width": 1.6},

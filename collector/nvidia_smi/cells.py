@@ -112,10 +112,6 @@ def _row(key: str, xml: str, csv: str = "") -> SmiMetric:
 _VOLATILE, _AGGREGATE = "ecc_errors/volatile/", "ecc_errors/aggregate/"
 
 
-def _sram_uncorrectable(where: str) -> str:
-    return f"{where}sram_uncorrectable|{where}sram_uncorrectable_parity+{where}sram_uncorrectable_secded"
-
-
 def _total(where: str, outcome: str) -> str:
     dram = f"{where}dram_{outcome}"
     if outcome == "correctable":
@@ -207,7 +203,7 @@ ROWS: tuple[SmiMetric, ...] = (
     _row("gpu_ecc_sram_corrected_volatile_total", f"{_VOLATILE}sram_correctable", "ecc.errors.corrected.volatile.sram"),
     _row(
         "gpu_ecc_sram_uncorrected_volatile_total",
-        _sram_uncorrectable(_VOLATILE),
+        f"{_VOLATILE}sram_uncorrectable|{_VOLATILE}sram_uncorrectable_parity+{_VOLATILE}sram_uncorrectable_secded",
         "ecc.errors.uncorrected.volatile.sram",
     ),
     _row("gpu_ecc_sram_threshold_exceeded", f"{_AGGREGATE}sram_threshold_exceeded"),

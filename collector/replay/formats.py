@@ -347,11 +347,10 @@ class _Reader:
             return pl.DataFrame(schema=dict.fromkeys(self._names, pl.String))
         # Given the whole width up front, polars neither guesses it from the first line nor refuses a shorter one; a
         # wider one is cut, but refused where it is the first: an empty line of the right width goes before it.
-        schema = {str(i): pl.String for i in range(self._width)}
         frame = pl.read_csv(
             b"," * (self._width - 1) + b"\n" + piece,
             has_header=False,
-            schema=schema,
+            schema={str(i): pl.String for i in range(self._width)},
             columns=self._places,
             quote_char='"' if quoted else None,
             encoding="utf8-lossy",
@@ -409,5 +408,4 @@ class _Reader:
             index = int(row["gpu"]) if str(row["gpu"]).isdigit() else None
             gpu = Gpu(row["uuid"], row["node"], index, row.get("modelName") or "")
             rows.append((row["node"], row["uuid"], self._samples.gpu(gpu)))
-        schema = {"node": pl.String, "uuid": pl.String, "number": pl.Int64}
-        return pl.DataFrame(rows, schema=schema, orient="row")
+        return pl.DataFrame(rows, schema={"node": pl.String, "uuid": pl.String, "number": pl.Int64}, orient="row")

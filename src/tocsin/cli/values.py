@@ -84,18 +84,6 @@ def _entry_kinds() -> Named:
     return [kind.value for kind in EntryKind]
 
 
-def _gpu_names(client: Client) -> Named:
-    return {gpu.uuid: f"{gpu.host} GPU {gpu.index}, {gpu.state}" for gpu in client.gpus()}
-
-
-def _host_names(client: Client) -> Named:
-    return sorted({gpu.host for gpu in client.gpus()})
-
-
-def _waiting(client: Client) -> Named:
-    return {one.id: one.sentence for one in client.decisions() if one.approvable}
-
-
 def _released(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     return (hosts if ctx.params.get("kind") == "host" else gpus)(ctx, parameter, incomplete)
 
@@ -117,8 +105,8 @@ scorers = known(_scorers)
 datasets = known(_datasets)
 entry_kinds = known(_entry_kinds)
 engines = known(lambda: ("local", "ray"))
-gpus = told(_gpu_names)
-hosts = told(_host_names)
-waiting = told(_waiting)
+gpus = told(lambda client: {gpu.uuid: f"{gpu.host} GPU {gpu.index}, {gpu.state}" for gpu in client.gpus()})
+hosts = told(lambda client: sorted({gpu.host for gpu in client.gpus()}))
+waiting = told(lambda client: {one.id: one.sentence for one in client.decisions() if one.approvable})
 released = _released
 versions = _versions

@@ -468,7 +468,14 @@ class ProcessWatch:
         now = self._now()
         self._attach()
         if self._link.ensure(now):
-            self._outbox.appendleft(self._hello())
+            self._outbox.appendleft(
+                {
+                    "v": VERSION,
+                    "kind": "hello",
+                    "process": Path(sys.argv[0] if sys.argv else "").name[:64],
+                    "every_s": self._every,
+                }
+            )
             self._next_sample = float("-inf")
         for message in self._link.receive():
             if message.get("kind") == "request":
@@ -486,20 +493,10 @@ class ProcessWatch:
             self._asked = now
         self._due = self._asked is not None or self.orders.waiting
         waited = self._asked is not None and now - self._asked >= min(self._every, TURN_SECONDS)
-        if waited and not self._stepping(now):
+        # A boundary is to be expected soon where the script steps and its present step is not unduly long.
+        expected = bool(self._mean) and now - self._last < max(10.0 * self._mean, self._every)
+        if waited and not expected:
             self._sample()
-
-    def _stepping(self, now: float) -> bool:
-        """Whether a boundary is to be expected soon: the script steps, and its present step is not unduly long."""
-        return bool(self._mean) and now - self._last < max(10.0 * self._mean, self._every)
-
-    def _hello(self) -> dict[str, Any]:
-        return {
-            "v": VERSION,
-            "kind": "hello",
-            "process": Path(sys.argv[0] if sys.argv else "").name[:64],
-            "every_s": self._every,
-        }
 
     def _attach(self) -> None:
         register = getattr(sys.modules.get(_OPTIMIZER), "register_optimizer_step_post_hook", None)

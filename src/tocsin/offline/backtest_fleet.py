@@ -43,8 +43,7 @@ def over_files(
     recording = read_recording(paths)
     span = _span(past, recording.start_ms, max(int(track.at_ms[-1]) for track in recording.tracks))
     examples = examples_from(batches(recording), [track.gpu for track in recording.tracks], span)
-    source = f"{len(paths)} recorded files, {_told(span)}"
-    result = _judged(examples, wanted, source, engine)
+    result = _judged(examples, wanted, f"{len(paths)} recorded files, {_told(span)}", engine)
     notes = [*result.notes, *(str(problem) for problem in recording.problems)]
     return replace(result, notes=notes, seconds=clock.monotonic() - begun)
 

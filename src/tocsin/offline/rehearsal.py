@@ -87,7 +87,12 @@ class Cases:
         lowered = self._rng.random(count) < 0.2
         self.prior_w = np.where(lowered, np.round(0.95 * self.limits.max_w), self.limits.max_w)
         self._base = state.initial(self.inventory, START_MS)
-        self._world = SimWorld(self.inventory, self._base, self._power(USUAL_HEAT), self._background())
+        self._world = SimWorld(
+            self.inventory,
+            self._base,
+            self._power(USUAL_HEAT),
+            Background(self.inventory, self.spec.scenario.normal, self.spec.seed),
+        )
         self._fault = fault_kinds(spec.scenario)["thermal_drift"]
         self._lead = self._fault.lead if lead_hours is None else (lead_hours[0] * HOUR, lead_hours[1] * HOUR)
         self._runs = self._drifts(engage_c)
@@ -96,9 +101,6 @@ class Cases:
         self.demand: LoadDemand
         self._renew()
         thermal.settle(self._base, self.inventory, self.limits, self.demand, START_MS)
-
-    def _background(self) -> Background:
-        return Background(self.inventory, self.spec.scenario.normal, self.spec.seed)
 
     def _power(self, heat: dict[str, float]) -> Floats:
         share = np.array([heat[gpu.pool] for gpu in self.inventory.gpus])

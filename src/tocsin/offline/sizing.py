@@ -58,12 +58,8 @@ def constants() -> tuple[Constant, ...]:
     )
 
 
-def _named(name: str) -> Constant:
-    return next(each for each in constants() if each.name == name)
-
-
 def _one(name: str) -> float:
-    return _named(name).value
+    return next(each.value for each in constants() if each.name == name)
 
 
 def _line(name: str, gpus: float) -> float:

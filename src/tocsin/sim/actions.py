@@ -98,8 +98,7 @@ class FleetActions:
         return self._answers(gpu)
 
     def _defragment(self, gpu: int) -> bool:
-        now_ms = self._world.state.now_ms
-        cured = self._faults.cure(ActionKind.DEFRAGMENT, [gpu], now_ms)
+        cured = self._faults.cure(ActionKind.DEFRAGMENT, [gpu], self._world.state.now_ms)
         if layout := self._world.state.layouts[gpu]:
             self._world.state.layouts[gpu] = repack([name for name, _ in layout], mig.DEMAND)
         return cured > 0 or self._answers(gpu)

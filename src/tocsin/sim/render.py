@@ -287,11 +287,10 @@ class ReadingRenderer:
         return known[1]
 
     def _add_processes(self, readings: list[Reading], load: LoadDemand, memory: Memory, state: SimState) -> None:
-        utilisation = np.round(np.where(state.effects.hang, 0.0, load.sm), 2)
         columns = np.array(
             [
                 memory.used,
-                utilisation,
+                np.round(np.where(state.effects.hang, 0.0, load.sm), 2),
                 memory.allocator_reserved,
                 memory.allocator_allocated,
                 memory.allocator_largest_free,

@@ -164,13 +164,6 @@ def _same(value: FieldValue) -> FieldValue:
     return value
 
 
-def _optional_kind(kind: type[Enum]) -> _Form:
-    return _Form(
-        lambda value: "" if value is None else str(value.value),
-        lambda point, name: _need(point, name, kind) if _text(point, name) else None,
-    )
-
-
 _INDEX = _Form(
     lambda index: -1 if index is None else int(index),
     lambda point, name: None if (index := _need(point, name, int)) < 0 else index,
@@ -204,7 +197,10 @@ def _form_of(hint: Any) -> _Form:
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _Form(lambda value: str(value.value), lambda point, name: _need(point, name, hint))
     if get_origin(hint) is UnionType and isinstance(kind := get_args(hint)[0], type) and issubclass(kind, Enum):
-        return _optional_kind(kind)
+        return _Form(
+            lambda value: "" if value is None else str(value.value),
+            lambda point, name: _need(point, name, kind) if _text(point, name) else None,
+        )
     raise TypeError(f"no field of a point can carry {hint}; add its form to {__name__}._FORMS")
 
 

@@ -319,8 +319,7 @@ class LineRows:
         row.owners = owners or row.owners
 
     def _gpu_of(self, key: tuple[str, int], bare: Gpu) -> Gpu:
-        known = self._infos.get(key)
-        return known or self._newest_info.get(key[0], (0, bare))[1]
+        return self._infos.get(key) or self._newest_info.get(key[0], (0, bare))[1]
 
     def readings(self) -> list[Reading]:
         """One for each GPU and instant, in the order of their first lines; a value outranks a reason."""
