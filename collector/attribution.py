@@ -50,8 +50,7 @@ def membership(text: str) -> Membership:
     """What the content of a ``/proc/<pid>/cgroup`` says; controllers that say more outrank those that say less."""
     container = pod_uid = slurm_job = ""
     for line in text.splitlines():
-        path = line.split(":", 2)[-1] if line.count(":") >= 2 else ""
-        found = _of_path(path)
+        found = _of_path(line.split(":", 2)[-1] if line.count(":") >= 2 else "")
         container = container or found.container
         pod_uid = pod_uid or found.pod_uid
         # The controllers of Slurm differ in depth: one may name the job alone, another the step.
@@ -266,10 +265,9 @@ def _job_of(environment: str) -> str:
 def _user_of(folder: Path) -> str:
     try:
         uid = folder.stat().st_uid
+        return pwd.getpwuid(uid).pw_name
     except OSError:
         return ""
-    try:
-        return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -83,8 +84,11 @@ class FleetCollector(Collector):
         """Families in the order of the metric table, then what is missing and how many GPUs there are."""
         current = self._current()
         yield from self._families([reading for readings in current.values() for reading in readings])
-        yield _missing(current.values())
-        yield _gpus(current)
+        missing = Counter(
+            reason for readings in current.values() for reading in readings for reason in reading.missing.values()
+        )
+        yield _own_gauge("tocsin_missing_readings", "reason", {reason.label: missing[reason] for reason in Missing})
+        yield _own_gauge("tocsin_gpus", "source", {source: len(readings) for source, readings in current.items()})
 
     def _current(self) -> dict[str, Sequence[Reading]]:
         now = self._clock.monotonic()
@@ -110,22 +114,10 @@ class FleetCollector(Collector):
                 yield families[name]
 
 
-def _missing(readings: Iterable[Sequence[Reading]]) -> Metric:
-    counts = dict.fromkeys(Missing, 0)
-    for batch in readings:
-        for reading in batch:
-            for reason in reading.missing.values():
-                counts[reason] += 1
-    family = Metric("tocsin_missing_readings", OWN_METRICS["tocsin_missing_readings"].help, "gauge")
-    for reason, count in counts.items():
-        family.add_sample("tocsin_missing_readings", {"reason": reason.label}, count)
-    return family
-
-
-def _gpus(current: dict[str, Sequence[Reading]]) -> Metric:
-    family = Metric("tocsin_gpus", OWN_METRICS["tocsin_gpus"].help, "gauge")
-    for source, readings in current.items():
-        family.add_sample("tocsin_gpus", {"source": source}, len(readings))
+def _own_gauge(name: str, label: str, values: Mapping[str, int]) -> Metric:
+    family = Metric(name, OWN_METRICS[name].help, "gauge")
+    for text, value in values.items():
+        family.add_sample(name, {label: text}, value)
     return family
 
 

@@ -95,7 +95,7 @@ class Parked:
 
 
 class Spool:
-    """The queue. Safe to use from several threads.
+    """The queue: `batches` wait, `size` is their size in bytes, compressed. Safe to use from several threads.
 
     A file that is no spool, or is damaged, is moved aside and a fresh one is begun: a broken disk block must not stop
     the agent from reading. Raises InputError where the file cannot be opened or written, or comes from a newer version.
@@ -120,17 +120,8 @@ class Spool:
 
     def _count(self) -> None:
         count, size = self._db.execute("SELECT count(*), coalesce(sum(size), 0) FROM batch").fetchone()
-        self._batches, self._bytes = int(count), int(size)
+        self.batches, self.size = int(count), int(size)
         self._parked = int(self._db.execute("SELECT count(*) FROM parked").fetchone()[0])
-
-    @property
-    def batches(self) -> int:
-        return self._batches
-
-    @property
-    def size(self) -> int:
-        """Their size in bytes, compressed."""
-        return self._bytes
 
     def put(self, text: str, readings: int, events: int = 0) -> Dropped:
         """Append a batch, durable on return; the oldest batches go where the bound is passed.
@@ -147,10 +138,10 @@ class Spool:
                     "INSERT INTO batch (at_ms, readings, size, body, events) VALUES (?, ?, ?, ?, ?)",
                     (self._clock.now_ms(), readings, len(body), body, events),
                 )
-                excess = self._oldest_beyond(self._bytes + len(body) - self._max_bytes)
+                excess = self._oldest_beyond(self.size + len(body) - self._max_bytes)
                 self._delete([row[0] for row in excess])
-            self._batches += 1 - len(excess)
-            self._bytes += len(body) - sum(row[1] for row in excess)
+            self.batches += 1 - len(excess)
+            self.size += len(body) - sum(row[1] for row in excess)
         return Dropped(len(excess), sum(row[2] for row in excess), sum(row[3] for row in excess))
 
     def peek(self, max_bytes: int, without: Container[int] = ()) -> list[Spooled]:
@@ -158,20 +149,12 @@ class Spool:
 
         Batches whose number is in `without` are passed over.
         """
-        if not self._batches:
+        if not self.batches:
             return []
-        found: list[Spooled] = []
-        length = 0
         with self._lock:
-            for number, readings, body in self._db.execute("SELECT id, readings, body FROM batch ORDER BY id"):
-                if number in without:
-                    continue
-                text = unpacked(body)
-                length += len(text)
-                if found and length > max_bytes:
-                    break
-                found.append(Spooled(number, text, readings))
-        return found
+            rows = self._db.execute("SELECT id, readings, body FROM batch ORDER BY id")
+            waiting = (Spooled(number, unpacked(body), n) for number, n, body in rows if number not in without)
+            return _first(waiting, max_bytes)
 
     def oldest_ms(self) -> int | None:
         """When the oldest batch that waits was put, by the wall clock; None where none waits."""
@@ -193,8 +176,8 @@ class Spool:
                 self._delete(ids)
                 gone = self._park(rows) if rows else 0
             removed = [size for size in sizes if size is not None]
-            self._batches -= len(removed)
-            self._bytes -= sum(removed)
+            self.batches -= len(removed)
+            self.size -= sum(removed)
             if rows:
                 self._parked = int(self._db.execute("SELECT count(*) FROM parked").fetchone()[0])
         return gone
@@ -288,6 +271,18 @@ def unpacked(body: bytes) -> str:
         return ""
 
 
+def _first(batches: Iterable[Spooled], max_bytes: int) -> list[Spooled]:
+    """The first of `batches`, together at most `max_bytes` of text; at least one where there is any."""
+    found: list[Spooled] = []
+    length = 0
+    for batch in batches:
+        length += len(batch.text)
+        if found and length > max_bytes:
+            break
+        found.append(batch)
+    return found
+
+
 MEMORY_BYTES = 8 * 1024 * 1024
 """Bound of what waits in memory, compressed: some hours of one node."""
 FLUSHED_AT_ONCE = 64
@@ -308,7 +303,6 @@ class _Held:
     at_ms: int
 
     def opened(self) -> Spooled:
-        """As the uplink sees it."""
         return Spooled(self.id, unpacked(self.body), self.readings)
 
 
@@ -383,14 +377,7 @@ class Buffer:
 
     def peek(self, max_bytes: int) -> list[Spooled]:
         with self._lock:
-            found: list[Spooled] = []
-            length = 0
-            for held in self._held:
-                batch = held.opened()
-                length += len(batch.text)
-                if found and length > max_bytes:
-                    break
-                found.append(batch)
+            found = _first((held.opened() for held in self._held), max_bytes)
             if found or self._disk is None:
                 return found
             try:
@@ -531,6 +518,5 @@ class Buffer:
 
 
 def _is_full(path: Path) -> bool:
-    """Whether the disk below `path` has no room left."""
     folder = next(folder for folder in path.absolute().parents if folder.exists())
     return shutil.disk_usage(folder).free < FULL_BYTES

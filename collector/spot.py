@@ -301,7 +301,6 @@ class NoticeCompanion:
         self._thread = threading.Thread(target=self._serve, name="notices", daemon=True)
 
     def start(self) -> None:
-        """Ask from a thread of its own until `close`."""
         self._thread.start()
 
     def close(self) -> None:

@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.reading import Gpu, Reading
 
 
 class Transitions:
-    """Remembers how each GPU last looked to one source. The first look at a GPU is no transition."""
+    """Remembers how each GPU last looked to one source. The first look at a GPU is no transition.
+
+    `lost` are the GPUs that are listed, and lost.
+    """
 
     def __init__(self, source: str) -> None:
         self._source = source
         self._known: dict[str, Gpu] = {}
-        self._lost: set[str] = set()
+        self.lost: set[str] = set()
         self._actions: dict[str, float] = {}
         self._begun = False
-
-    @property
-    def lost(self) -> AbstractSet[str]:
-        """GPUs that are listed, and lost."""
-        return self._lost
 
     def note(self, readings: Sequence[Reading], now_ms: int) -> list[Event]:
         """What changed since the call before; `readings` are those of all physical GPUs."""
         events: list[Event] = []
         gpus = {reading.gpu.uuid: reading.gpu for reading in readings}
         for uuid in self._known.keys() - gpus.keys():
-            if uuid not in self._lost:
+            if uuid not in self.lost:
                 events.append(self._event(EventKind.GPU_LOST, self._known[uuid], now_ms, "the GPU is no longer listed"))
-            self._lost.discard(uuid)
-            self._actions.pop(uuid, None)
+            self.forget(uuid)
         for reading in readings:
             if self._begun and reading.gpu.uuid not in self._known:
                 events.append(self._event(EventKind.GPU_FOUND, reading.gpu, now_ms, "a new GPU is listed"))
@@ -44,19 +40,19 @@ class Transitions:
     def forget(self, uuid: str) -> None:
         """Let a GPU go without an event: it became MIG instances, or was lost long ago."""
         self._known.pop(uuid, None)
-        self._lost.discard(uuid)
+        self.lost.discard(uuid)
         self._actions.pop(uuid, None)
 
     def _noted(self, reading: Reading, now_ms: int) -> list[Event]:
         uuid = reading.gpu.uuid
         events: list[Event] = []
         if reading.is_lost:
-            if uuid not in self._lost:
-                self._lost.add(uuid)
+            if uuid not in self.lost:
+                self.lost.add(uuid)
                 text = "the GPU does not answer the driver"
                 events.append(self._event(EventKind.GPU_LOST, reading.gpu, now_ms, text))
-        elif reading.values and uuid in self._lost:
-            self._lost.discard(uuid)
+        elif reading.values and uuid in self.lost:
+            self.lost.discard(uuid)
             events.append(self._event(EventKind.GPU_FOUND, reading.gpu, now_ms, "the GPU answers again"))
         if (action := reading.values.get("gpu_recovery_action")) is not None:
             if action != self._actions.get(uuid, 0.0):

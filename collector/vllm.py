@@ -5,6 +5,7 @@ Which server uses which GPU is told by the processes behind its port (``/proc``)
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -58,8 +59,7 @@ def read_page(text: str) -> dict[str, float]:
                 metric = NAMES.get(sample.name)
                 if metric is None or not math.isfinite(sample.value):
                     continue
-                known = found.get(metric, 0.0)
-                found[metric] = max(known, sample.value) if metric in FULLEST else known + sample.value
+                _join(found, {metric: sample.value})
     except (ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
         # The parser of prometheus-client answers malformed lines with whatever it stumbles over.
         raise ValueError(f"the page cannot be read ({error})") from None
@@ -112,28 +112,20 @@ def _parents(proc: Path) -> dict[int, int]:
     found = {}
     for entry in proc.iterdir():
         if entry.name.isdigit():
-            try:
+            with contextlib.suppress(OSError, ValueError, IndexError):
                 stat = (entry / "stat").read_text(encoding="utf-8", errors="replace")
                 # The name in brackets may itself hold brackets and blanks.
                 found[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
-            except (OSError, ValueError, IndexError):
-                continue
     return found
 
 
 def _holds(process: Path, inodes: set[str]) -> bool:
     wanted = {f"socket:[{inode}]" for inode in inodes}
-    try:
-        with os.scandir(process / "fd") as entries:
-            for entry in entries:
-                try:
-                    target = os.readlink(entry.path)  # noqa: PTH115  # Path.readlink would make a path of no file
-                except OSError:
-                    continue
-                if target in wanted:
+    with contextlib.suppress(OSError), os.scandir(process / "fd") as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                if os.readlink(entry.path) in wanted:  # noqa: PTH115  # Path.readlink would make a path of no file
                     return True
-    except OSError:
-        return False
     return False
 
 
@@ -219,7 +211,6 @@ class VllmCompanion:
         self._thread = threading.Thread(target=self._serve, name="vllm", daemon=True)
 
     def start(self) -> None:
-        """Scrape from a thread of its own until `close`."""
         self._thread.start()
 
     def close(self) -> None:
@@ -315,7 +306,7 @@ class VllmCompanion:
 
 
 def _join(known: dict[str, float], more: dict[str, float]) -> None:
-    """Several servers on one GPU: the fullest cache, everything else together."""
+    """Several engines or servers on one GPU: the fullest cache, everything else together."""
     for metric, value in more.items():
         known[metric] = max(known.get(metric, 0.0), value) if metric in FULLEST else known.get(metric, 0.0) + value
 

@@ -119,7 +119,6 @@ def _login_is_over() -> bool:
 
 
 def _look_again() -> None:
-    """Run the page anew after a while."""
     begun = SystemClock().monotonic()
 
     @st.fragment(run_every=REFRESH_SECONDS)

@@ -153,7 +153,6 @@ def _query(summary: FleetSummary, known: tuple[str, ...], text: Text) -> Journal
 
 
 def _typed(name: str, label: str) -> str:
-    """A text that is kept in the URL."""
     st.session_state[name] = link.read(name)
 
     def changed() -> None:
@@ -185,7 +184,6 @@ def _check() -> None:
 
 
 def _chain(head: int, text: Text) -> None:
-    """The state of the chain, with the button that checks it."""
     if "chain" not in st.session_state and head <= QUICK_CHECK:
         _check()
     found: VerificationOut | None

@@ -47,7 +47,6 @@ class Palette:
     """Bars of neighbouring lanes."""
 
     def ruling(self, ruling: Ruling) -> str:
-        """Colour of a guard's answer."""
         return {
             Ruling.ALLOW: self.muted,
             Ruling.HOLD: self.words[GpuState.WARNING],

@@ -52,7 +52,10 @@ def ask(command: Sequence[str], arguments: Sequence[str], seconds: float) -> str
 
 
 class Child:
-    """A running process whose output is taken without ever waiting for it. Raises OSError where it cannot be run."""
+    """A running process whose output is taken without ever waiting for it. Raises OSError where it cannot be run.
+
+    `ended` is whether it ended and all that it printed was taken.
+    """
 
     def __init__(self, command: Sequence[str]) -> None:
         self._fd, writing = os.pipe()
@@ -67,35 +70,30 @@ class Child:
         finally:
             os.close(writing)
         self._rest = b""
-        self._ended = False
+        self.ended = False
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    @property
-    def ended(self) -> bool:
-        """Whether it ended and all that it printed was taken."""
-        return self._ended
-
     def wait_for_output(self, seconds: float) -> bool:
         """Wait until there is something to take, its end included; whether there is."""
-        return self._ended or bool(select.select([self._fd], [], [], max(0.0, seconds))[0])
+        return self.ended or bool(select.select([self._fd], [], [], max(0.0, seconds))[0])
 
     def lines(self) -> list[str]:
         """Whole lines printed since the last call; the last unfinished one too once the process has ended."""
         pieces = [self._rest]
         for _ in range(MOST_READS):
-            if self._ended:
+            if self.ended:
                 break
             try:
                 piece = os.read(self._fd, READ_BYTES)
             except BlockingIOError:
                 break
-            self._ended = not piece
+            self.ended = not piece
             pieces.append(piece)
         whole, _, self._rest = b"".join(pieces).rpartition(b"\n")
-        if self._ended or len(self._rest) > MAX_LINE:
+        if self.ended or len(self._rest) > MAX_LINE:
             whole, self._rest = whole + b"\n" + self._rest, b""
         return [line for line in whole.decode("utf-8", "replace").split("\n") if line]
 
@@ -106,7 +104,7 @@ class Child:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_GRACE_SECONDS)
                 break
-        self._ended = True
+        self.ended = True
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -182,14 +180,9 @@ def dmon_row(line: str, columns: int) -> DmonRow | None:
     """The row on `line`; None where it is none, or has another number of columns."""
     if (match := _ENTITY.match(line)) is None:
         return None
-    values: list[float | Missing] = []
-    for text in line[match.end() :].split():
-        if (cell := _cell(text)) is None:
-            return None
-        values.append(cell)
-    if len(values) != columns:
-        return None
-    return DmonRow(match[1], int(match[2]), match[3] or "", tuple(values))
+    cells = [_cell(text) for text in line[match.end() :].split()]
+    values = tuple(cell for cell in cells if cell is not None)
+    return DmonRow(match[1], int(match[2]), match[3] or "", values) if len(values) == len(cells) == columns else None
 
 
 def _known(text: str) -> str:

@@ -271,8 +271,6 @@ def samples(text: str, heads: Heads, bad: Callable[[str], None]) -> Iterator[Sam
         if not line.startswith(_OURS):
             continue
         try:
-            sample = heads.sample(line)
+            yield heads.sample(line)
         except BadSampleLine:
             bad(line)
-            continue
-        yield sample

@@ -98,9 +98,7 @@ def _variant_of(spec: MetricSpec, name: str) -> str:
         return name.rsplit("_", 1)[1].lower()
     if spec.label == "result":
         return "successful" if "SUCCESSFUL" in name else "failed" if "FAILED" in name else "all"
-    if spec.label == "kind":
-        return "correctable"
-    return ""
+    return "correctable" if spec.label == "kind" else ""
 
 
 def _names_of(spec: MetricSpec, number: int) -> Iterator[str]:
@@ -111,8 +109,7 @@ def _names_of(spec: MetricSpec, number: int) -> Iterator[str]:
     elif len(spec.dcgm_names) % len(spec.dcgm_ids) == 0:
         yield from spec.dcgm_names[place :: len(spec.dcgm_ids)]
     else:
-        usable = [name for name in spec.dcgm_names if name not in _NOT_OUR_NAMES]
-        yield from usable
+        yield from (name for name in spec.dcgm_names if name not in _NOT_OUR_NAMES)
 
 
 @cache

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from tocsin.collector.dcgm.fields import Field
 from tocsin.domain.clock import MINUTE
@@ -66,9 +67,7 @@ class DcgmRow:
             if total > 0:
                 values[USED_RATIO] = values[_USED] / total
         missing = {key: reason for key, reason in self.missing.items() if key not in values}
-        for key in expected:
-            if key not in values and key not in missing:
-                missing[key] = Missing.BLANK
+        missing |= {key: Missing.BLANK for key in expected if key not in values and key not in missing}
         return Reading(self.gpu, at_ms, values, missing, tuple(sorted(self.owners)))
 
 
@@ -77,14 +76,10 @@ def counters(values: Mapping[str, float]) -> dict[str, float]:
     return {key: value for key, value in values.items() if _is_counter(key)}
 
 
-_COUNTERS: dict[str, bool] = {}
-
-
+@cache
 def _is_counter(key: str) -> bool:
-    if (known := _COUNTERS.get(key)) is None:
-        spec = spec_of(key)
-        known = _COUNTERS[key] = spec is not None and spec.kind is MetricKind.COUNTER
-    return known
+    spec = spec_of(key)
+    return spec is not None and spec.kind is MetricKind.COUNTER
 
 
 def absent(gpu: Gpu, at_ms: int, expected: Mapping[str, object], reason: Missing) -> Reading:

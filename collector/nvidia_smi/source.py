@@ -27,7 +27,6 @@ from tocsin.collector.source import NodeIdentity
 from tocsin.collector.transitions import Transitions
 from tocsin.domain.batch import Batch
 from tocsin.domain.errors import Unavailable
-from tocsin.domain.event import Event
 from tocsin.domain.metrics import variant
 from tocsin.domain.reading import Gpu, Missing, Reading, normalise_pci_bus_id
 from tocsin.telemetry.log import logger
@@ -141,13 +140,9 @@ class NvidiaSmiSource:
             return self._absent(now_ms, frozenset(), "nvidia-smi has not ended in time")
         self._told = ""
         self._take(found)
-        own: list[Reading] = []
-        readings: list[Reading] = []
-        for gpu in found:
-            mine = self._readings(gpu, now_ms)
-            own.append(mine[0])
-            readings += mine
-        return Batch(tuple(readings), tuple(self._transitions.note(own, now_ms)))
+        by_gpu = [self._readings(gpu, now_ms) for gpu in found]
+        events = self._transitions.note([readings[0] for readings in by_gpu], now_ms)
+        return Batch(tuple(reading for readings in by_gpu for reading in readings), tuple(events))
 
     def close(self) -> None:
         self._program.close()
@@ -262,10 +257,8 @@ class NvidiaSmiSource:
             self._lost(gpu, now_ms, Missing.LOST if (gpu.parent or gpu.uuid) in lost else Missing.TIMED_OUT)
             for gpu in self.gpus()
         ]
-        events: list[Event] = []
-        if lost:
-            events = self._transitions.note([reading for reading in readings if not reading.gpu.is_mig], now_ms)
-        return Batch(tuple(readings), tuple(events))
+        gpus = [reading for reading in readings if not reading.gpu.is_mig]
+        return Batch(tuple(readings), tuple(self._transitions.note(gpus, now_ms)) if lost else ())
 
     def _lost(self, gpu: Gpu, now_ms: int, reason: Missing) -> Reading:
         if gpu.is_mig:

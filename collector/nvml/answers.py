@@ -161,11 +161,7 @@ def bar1(answer: Any) -> Answer:
 
 def modes(current: str, pending: str) -> Read:
     """Reads the present and the pending state of a mode that changes with a reset."""
-
-    def read(answer: Any) -> Answer:
-        return {current: answer[0], pending: answer[1]}
-
-    return read
+    return lambda answer: {current: answer[0], pending: answer[1]}
 
 
 def sram(answer: Any) -> Answer:

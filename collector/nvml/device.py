@@ -74,13 +74,11 @@ class Rates:
                 failed[rate] = reasons.get(lacking[0], Missing.UNSUPPORTED)
             elif before is None or at_ms <= before.at_ms or any(name not in before.sums for name in counters):
                 failed[rate] = Missing.NOT_DUE
-            else:
-                grown = sum(sums[name] - before.sums[name] for name in counters)
+            elif (grown := sum(sums[name] - before.sums[name] for name in counters)) < 0:
                 # A counter that shrank wrapped or started again: no rate can be told for this step.
-                if grown < 0:
-                    failed[rate] = Missing.BLANK
-                else:
-                    values[rate] = grown * SECOND / (at_ms - before.at_ms)
+                failed[rate] = Missing.BLANK
+            else:
+                values[rate] = grown * SECOND / (at_ms - before.at_ms)
         return {rate: reason for rate, reason in failed.items() if rate not in values}
 
     def _sums(self, values: Mapping[str, float]) -> dict[str, float]:
@@ -141,15 +139,12 @@ class NvmlDevice:
         """
         try:
             return self._read(at_ms, steady_ms)
-        except GpuLost:
+        except (GpuLost, NvmlFailure) as failure:
+            if isinstance(failure, NvmlFailure) and failure.code != Code.GPU_IS_LOST:
+                raise
             return None
-        except NvmlFailure as failure:
-            if failure.code == Code.GPU_IS_LOST:
-                return None
-            raise
 
     def absent(self, at_ms: int, reason: Missing) -> list[Reading]:
-        """Readings without any value, for one reason."""
         own = Reading(self.gpu, at_ms, {}, dict.fromkeys(PROBED, reason))
         return [own, *(instance.absent(at_ms, reason) for instance in self.instances)]
 
@@ -296,9 +291,8 @@ def _placed(library: Nvml, gpu: Gpu, parent: Any, number: int | None) -> Gpu:
     """The instance with the label that tells where on its GPU it begins, as far as that may be asked."""
     handle = attempt(library, "nvmlDeviceGetGpuInstanceById", parent, number) if number is not None else None
     info = attempt(library, "nvmlGpuInstanceGetInfo", handle) if handle is not None else None
-    if info is None:
-        return gpu
-    return replace(gpu, labels={**gpu.labels, MIG_START: str(int(info.placement.start))})
+    labels = {} if info is None else {MIG_START: str(int(info.placement.start))}
+    return replace(gpu, labels={**gpu.labels, **labels})
 
 
 def _profile(library: Nvml, instance: Any) -> str:
@@ -342,9 +336,7 @@ def name_closed(indices: Collection[int], opened: Collection[str], gpus: list[Dr
     An index is left out where it cannot be told.
     """
     candidates = [gpu for gpu in gpus if gpu.uuid not in opened]
-    if len(candidates) != len(indices):
-        return {}
-    return dict(zip(sorted(indices), candidates, strict=True))
+    return dict(zip(sorted(indices), candidates, strict=True)) if len(candidates) == len(indices) else {}
 
 
 @dataclass(frozen=True, slots=True)

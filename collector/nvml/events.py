@@ -136,10 +136,7 @@ class XidWatch:
 
     def drain(self) -> list[Event]:
         """XIDs since the call before, oldest first."""
-        events: list[Event] = []
-        while self._queue and len(events) < _MOST_AT_ONCE:
-            events.append(self._queue.popleft())
-        return events
+        return [self._queue.popleft() for _ in range(min(len(self._queue), _MOST_AT_ONCE))]
 
     def hurried(self) -> set[str]:
         """GPUs to which something happened since the call before."""

@@ -167,22 +167,14 @@ def bind_scalar(
     """``function(handle, *arguments, kind *)`` as a call that gives its code and the number."""
     answer = kind()
     given = (handle, *(ctypes.c_uint(argument) for argument in arguments), ctypes.byref(answer))
-
-    def ask() -> tuple[int, Any]:
-        return function(*given), answer.value
-
-    return ask
+    return lambda: (function(*given), answer.value)
 
 
 def bind_pair(function: Callable[..., int], handle: Any) -> Callable[[], tuple[int, Any]]:
     """``function(handle, unsigned *, unsigned *)`` as a call that gives its code and both numbers."""
     first, second = ctypes.c_uint(), ctypes.c_uint()
     given = (handle, ctypes.byref(first), ctypes.byref(second))
-
-    def ask() -> tuple[int, Any]:
-        return function(*given), (first.value, second.value)
-
-    return ask
+    return lambda: (function(*given), (first.value, second.value))
 
 
 def bind_structure(
@@ -193,11 +185,7 @@ def bind_structure(
     The structure is the same object each time: what it says holds until the next call.
     """
     given = (handle, ctypes.byref(answer))
-
-    def ask() -> tuple[int, Any]:
-        return function(*given), getattr(answer, member) if member else answer
-
-    return ask
+    return lambda: (function(*given), getattr(answer, member) if member else answer)
 
 
 MEMORY_V2 = 33_554_472
@@ -537,27 +525,20 @@ def attempt(library: Nvml, function: str, *arguments: Any) -> Any:
         return None
 
 
+_UNAVAILABLE: dict[int, str] = {
+    Code.LIBRARY_NOT_FOUND: "NVML is missing: libnvidia-ml.so.1 was not found; install the NVIDIA driver, or give the "
+    "container the driver with NVIDIA_DRIVER_CAPABILITIES=utility",
+    Code.DRIVER_NOT_LOADED: "the NVIDIA kernel driver is not loaded: libnvidia-ml.so.1 is there but finds no driver; "
+    "load it with `modprobe nvidia` and see `dmesg` where that fails",
+    Code.LIB_RM_VERSION_MISMATCH: "the NVIDIA driver was replaced while its old library was loaded; restart the agent, "
+    "and reboot where `nvidia-smi` says the same",
+    Code.NO_PERMISSION: "NVML may not open the GPUs: no access to /dev/nvidiactl; run with access to the "
+    "/dev/nvidia* files",
+    Code.TIMEOUT: "NVML did not open: {failure}; see whether `nvidia-smi` hangs as well, and reboot then",
+}
+
+
 def unavailable(failure: NvmlFailure) -> Unavailable:
     """What is missing, and the remedy, in one line."""
-    if failure.code == Code.LIBRARY_NOT_FOUND:
-        return Unavailable(
-            "NVML is missing: libnvidia-ml.so.1 was not found; install the NVIDIA driver, or give the container "
-            "the driver with NVIDIA_DRIVER_CAPABILITIES=utility"
-        )
-    if failure.code == Code.DRIVER_NOT_LOADED:
-        return Unavailable(
-            "the NVIDIA kernel driver is not loaded: libnvidia-ml.so.1 is there but finds no driver; load it with "
-            "`modprobe nvidia` and see `dmesg` where that fails"
-        )
-    if failure.code == Code.LIB_RM_VERSION_MISMATCH:
-        return Unavailable(
-            "the NVIDIA driver was replaced while its old library was loaded; restart the agent, and reboot where "
-            "`nvidia-smi` says the same"
-        )
-    if failure.code == Code.NO_PERMISSION:
-        return Unavailable(
-            "NVML may not open the GPUs: no access to /dev/nvidiactl; run with access to the /dev/nvidia* files"
-        )
-    if failure.code == Code.TIMEOUT:
-        return Unavailable(f"NVML did not open: {failure}; see whether `nvidia-smi` hangs as well, and reboot then")
-    return Unavailable(f"NVML cannot be opened: {failure} (code {failure.code}); see whether `nvidia-smi` works")
+    other = "NVML cannot be opened: {failure} (code {failure.code}); see whether `nvidia-smi` works"
+    return Unavailable(_UNAVAILABLE.get(failure.code, other).format(failure=failure))

@@ -378,9 +378,7 @@ def tier_of(key: str) -> Tier:
         return Tier.STATIC
     if name in PROCESS_METRICS:
         return Tier.PROCESSES
-    if name in _FAST or (spec.family in _FAST_FAMILIES and name not in _SLOW):
-        return Tier.FAST
-    return Tier.SLOW
+    return Tier.FAST if name in _FAST or (spec.family in _FAST_FAMILIES and name not in _SLOW) else Tier.SLOW
 
 
 def fields_of(tier: Tier) -> tuple[FieldProbe, ...]:

@@ -52,8 +52,7 @@ def _instances(library: Nvml, handle: Any) -> int:
     if (most := attempt(library, "nvmlDeviceGetMaxMigDeviceCount", handle)) is None:
         # MIG is on and nobody says what there is: something may be.
         return 1
-    made = sum(_is_there(library, "nvmlDeviceGetMigDeviceHandleByIndex", handle, n) for n in range(int(most)))
-    return int(made)
+    return sum(_is_there(library, "nvmlDeviceGetMigDeviceHandleByIndex", handle, n) for n in range(int(most)))
 
 
 def _is_there(library: Nvml, function: str, *arguments: Any) -> bool:

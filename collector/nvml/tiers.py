@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import truediv
@@ -178,7 +178,9 @@ class Calls:
                 # A driver that answers in another shape must not cost the metrics beside it.
                 answers.blame([metric for metric in metrics if metric not in values], Missing.BLANK)
             else:
-                _keep(given, answers)
+                for key, value in given.items():
+                    if key not in values:
+                        answers.add(key, value)
         if lasting:
             self._rows = [row for row in self._rows if row not in lasting]
 
@@ -199,22 +201,11 @@ class Calls:
 
 def ask(bound: Bound) -> tuple[int, Any]:
     """The code and answer of one call; a list that grew while it was read is read again."""
-    code, reply = bound()
-    for _ in range(_SIZE_RETRIES):
+    for _ in range(1 + _SIZE_RETRIES):
+        code, reply = bound()
         if code != Code.INSUFFICIENT_SIZE:
             break
-        code, reply = bound()
     return code, reply
-
-
-def _keep(given: Mapping[str, float | None], answers: Answers) -> None:
-    values = answers.values
-    for key, value in given.items():
-        if key not in values:
-            if value is not None and value < BLANK_FROM:
-                values[key] = float(value)
-            else:
-                answers.fail(key, Missing.BLANK)
 
 
 class AnswerPart(Protocol):
@@ -535,8 +526,8 @@ class TierCache:
     """
 
     def __init__(self, static: Tiered | None, tiers: Sequence[tuple[Tier, Tiered]], turn: int) -> None:
-        self._static = static
         self._tiers = tiers
+        self._held = [*([] if static is None else [static]), *(asked for _, asked in tiers)]
         self._turn = (turn % _STAGGER + 1) / _STAGGER
         self._due: dict[Tier, int] = {}
         self._read_ms: int | None = None
@@ -558,11 +549,8 @@ class TierCache:
                 fresh.add(tier)
                 self._due[tier] = at_ms + int(tier.value * (self._turn if due is None else 1.0))
         if fresh:
-            held = [asked for _, asked in self._tiers]
-            if self._static is not None:
-                held.insert(0, self._static)
-            self.values = {key: value for asked in held for key, value in asked.values.items()}
-            self.reasons = {key: reason for asked in held for key, reason in asked.missing.items()}
+            self.values = {key: value for asked in self._held for key, value in asked.values.items()}
+            self.reasons = {key: reason for asked in self._held for key, reason in asked.missing.items()}
         return frozenset(fresh)
 
 

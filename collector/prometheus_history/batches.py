@@ -70,9 +70,8 @@ class Batches:
 
     def prime(self, window: QueryWindow) -> None:
         """Learn the codes before the first window; they are no events."""
-        for at_ms, looks in _looks(window.runs).items():
-            for look in looks:
-                self._xids.note(look, at_ms)
+        for at_ms, look in _looks(window.runs):
+            self._xids.note(look, at_ms)
         self._switches(window.runs)
 
     def count(self, window: QueryWindow) -> None:
@@ -133,10 +132,9 @@ class Batches:
         events: list[Event] = []
         restarts = {(t.gpu.host, t.gpu.uuid): _restarts(t, self._counters) for t in recording.tracks}
         self.tally.restarts += sum(len(times) for times in restarts.values())
-        for at_ms, looks in _looks(runs).items():
-            for look in looks:
-                fell = at_ms in restarts.get((look.gpu.host, look.gpu.uuid), ())
-                events += self._xids.note(look, at_ms, settled=not fell)
+        for at_ms, look in _looks(runs):
+            fell = at_ms in restarts.get((look.gpu.host, look.gpu.uuid), ())
+            events += self._xids.note(look, at_ms, settled=not fell)
         self.tally.unsettled.update(code for _, code in self._xids.unsettled)
         self._xids.unsettled.clear()
         self.tally.xids.update(event.code for event in events)
@@ -168,7 +166,7 @@ def _recording(runs: Iterable[SeriesSamples]) -> tuple[ReplayRecording, int]:
     return samples.recording(), blank
 
 
-def _looks(runs: Iterable[SeriesSamples]) -> dict[int, list[XidState]]:
+def _looks(runs: Iterable[SeriesSamples]) -> list[tuple[int, XidState]]:
     """What each scrape says of each GPU's last XID, by instant."""
     latched: dict[_GpuKey, dict[int, int]] = {}
     counts: dict[_GpuKey, dict[int, dict[int, Counted]]] = {}
@@ -185,12 +183,12 @@ def _looks(runs: Iterable[SeriesSamples]) -> dict[int, list[XidState]]:
                     latched.setdefault(key, {})[at_ms] = int(raw)
             elif raw == raw:
                 counts.setdefault(key, {}).setdefault(at_ms, {})[head.code] = Counted(int(raw), head.window_ms)
-    looks: dict[int, list[XidState]] = {}
-    for key, gpu in gpus.items():
-        of_gpu, counted = latched.get(key, {}), counts.get(key, {})
-        for at_ms in sorted({*of_gpu, *counted}):
-            looks.setdefault(at_ms, []).append(XidState(gpu, of_gpu.get(at_ms), counted.get(at_ms, {})))
-    return dict(sorted(looks.items()))
+    looks = [
+        (at_ms, XidState(gpu, latched.get(key, {}).get(at_ms), counts.get(key, {}).get(at_ms, {})))
+        for key, gpu in gpus.items()
+        for at_ms in {*latched.get(key, {}), *counts.get(key, {})}
+    ]
+    return sorted(looks, key=lambda look: look[0])
 
 
 def _restarts(track: Track, last: dict[tuple[_GpuKey, str], float]) -> set[int]:

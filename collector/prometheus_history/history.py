@@ -129,7 +129,6 @@ class PrometheusHistory:
         """Series that are of no GPU, by what they are."""
 
     def survey(self, start_ms: int, end_ms: int) -> Survey:
-        """Which metrics there are in the span."""
         selector = "{" + ",".join(part for part in (f'__name__=~"{NAMES}"', self._inner) if part) + "}"
         found = [n for n in self._client.names(selector, start_ms, end_ms) if re.fullmatch(NAMES, n)]
         return Survey([n for n in found if is_read(n)], [n for n in found if not is_read(n)])

@@ -192,8 +192,6 @@ def _modified_ms(path: Path) -> int:
 
 
 class _Dater:
-    """Gives each sample its instant."""
-
     def __init__(self, path: Path) -> None:
         named = instant_of_name(path.name)
         self._at_ms = _modified_ms(path) if named is None else named
@@ -322,13 +320,11 @@ class _Reader:
         self._width = len(columns)
 
     def piece(self, piece: bytes) -> None:
-        """Add the samples of whole lines."""
         import polars as pl
 
         frame = self._parse(piece)
         self._samples.rows += frame.height
-        known = pl.all_horizontal(pl.col("timeUtc", "node", "metric", "value").is_not_null())
-        complete = frame.filter(known)
+        complete = frame.drop_nulls(["timeUtc", "node", "metric", "value"])
         if complete.height < frame.height:
             self.counts[_INCOMPLETE] += frame.height - complete.height
         self._times(complete)
@@ -376,7 +372,7 @@ class _Reader:
     def _gpu_rows(self, frame: pl.DataFrame) -> None:
         import polars as pl
 
-        owned = frame.filter(pl.col("uuid").is_not_null() & pl.col("gpu").is_not_null())
+        owned = frame.drop_nulls(["uuid", "gpu"])
         if owned.height < frame.height:
             self.counts["no gpu or uuid"] += frame.height - owned.height
         numbers = self._gpus(owned)
@@ -385,7 +381,7 @@ class _Reader:
             pl.col("metric").replace_strict(self._metrics, return_dtype=pl.Int64),
             pl.col("value").str.strip_chars().cast(pl.Float64, strict=False),
         ).join(numbers, on=["node", "uuid"], how="left")
-        dated = timed.filter(pl.col("timeUtc").is_not_null())
+        dated = timed.drop_nulls("timeUtc")
         if dated.height < timed.height:
             self.counts[_NO_TIME] += timed.height - dated.height
         if dated.height:

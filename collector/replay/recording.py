@@ -201,7 +201,6 @@ class Samples:
         return int(blank.sum())
 
     def see(self, host: str, at_ms: int) -> None:
-        """Note that `host` had telemetry of any kind."""
         self._observed.setdefault(host, set()).add(at_ms)
 
     def report(self, path: Path, counts: Counter[str]) -> None:
@@ -210,7 +209,6 @@ class Samples:
             self._problems.append(InputError(str(path), f"{count} lines", problem, "all other lines are kept"))
 
     def fail(self, error: InputError) -> None:
-        """Note that the rest of a file could not be read."""
         self._problems.append(error)
 
     def recording(self) -> ReplayRecording:

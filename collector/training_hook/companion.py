@@ -130,12 +130,9 @@ def find(device: HookDevice, gpus: Sequence[Gpu]) -> Gpu | None:
 
 def pids_on(reading: Reading) -> frozenset[int]:
     """Processes that the reading itself knows on its GPU; empty where nobody looked."""
-    listed = {owner.pid for owner in reading.owners}
-    for key in reading.values:
-        name, _, pid = split_variant(key)
-        if name == "gpu_process_memory_used_bytes" and pid.isdigit():
-            listed.add(int(pid))
-    return frozenset(listed)
+    keys = map(split_variant, reading.values)
+    listed = {int(pid) for name, _, pid in keys if name == "gpu_process_memory_used_bytes" and pid.isdigit()}
+    return frozenset(listed | {owner.pid for owner in reading.owners})
 
 
 class HookCompanion:

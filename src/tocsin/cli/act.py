@@ -264,7 +264,6 @@ class Person:
         return self.noted(deed, do)
 
     def noted(self, deed: Deed, do: Callable[[Callable[[str], object]], int]) -> int:
-        """The same for what is no decision."""
         said = [""]
 
         def say(words: str) -> None:
@@ -304,7 +303,6 @@ class Person:
         return Deed(name, "label", subject, "asked for by a person", server, {"labels": " ".join(labels)})
 
     def on_node(self, node: str, reason: str, parameters: ActionParameters) -> Decision:
-        """The same for a node."""
         return self.decision(Subject(SubjectKind.HOST, node, node), reason, parameters)
 
 

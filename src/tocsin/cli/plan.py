@@ -134,7 +134,6 @@ def _moved(
     as_json: bool,
     **limits: Any,
 ) -> None:
-    """Show what a planner that moves work would do."""
     state = _state(context, state_file, simulated, lambda gpus: made(gpus, seed))
     _show([planner(state, _limits(context, **limits))], as_json)
 

@@ -60,7 +60,6 @@ class TerminalBar:
         self._shown = reached
 
     def _pace(self, _item: int | None) -> str:
-        """Rate, and the time that is left at that rate."""
         seconds = self._clock.monotonic() - self._begun
         rate = self._done / seconds if seconds > 0 else 0.0
         pace = f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
@@ -75,7 +74,6 @@ class TerminalBar:
 
 
 def _clock(seconds: int) -> str:
-    """`seconds` as hours, minutes and seconds."""
     return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
 
 

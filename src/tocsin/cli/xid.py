@@ -122,7 +122,6 @@ def _explained(events: Iterable[KernelEvent], catalogues: Catalogues) -> list[Ex
 
 
 def _named(event: KernelEvent, catalogues: Catalogues) -> tuple[str, str]:
-    """Severity and name of what happened."""
     if event.kind is EventKind.XID:
         spec = catalogues.xids.seen(event.code, event.severity, event.remedy)
         severity = _verdict_severity(event, spec)

@@ -173,7 +173,6 @@ class Orders:
 
     @property
     def waiting(self) -> bool:
-        """Whether something waits for a boundary."""
         return bool(self._waiting)
 
     def take(self, message: dict[str, Any]) -> None:
@@ -308,7 +307,6 @@ class ProcessWatch:
     # in the training thread
 
     def step(self) -> None:
-        """A step of the script has ended."""
         self.explicit = True
         self._count()
 

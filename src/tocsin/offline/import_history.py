@@ -73,7 +73,6 @@ class ImportReport:
         return self.samples / self.seconds if self.seconds > 0 else 0.0
 
     def as_json(self) -> dict[str, object]:
-        """The document of ``tocsin import prometheus --json``."""
         return {
             "url": self.url,
             "target": self.target,
@@ -104,7 +103,6 @@ class ImportReport:
         }
 
     def as_text(self) -> str:
-        """The same for people, ending in a newline."""
         whole = sum(1 for gpu in self.gpus if not gpu.is_mig)
         hosts = len({gpu.host for gpu in self.gpus})
         lines = [

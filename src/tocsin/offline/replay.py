@@ -182,7 +182,6 @@ class ReplayReport:
         }
 
     def as_text(self) -> str:
-        """The same for people, ending in a newline."""
         lines = [
             f"{counted(self.rows, 'line')} in {self.seconds:.1f} s ({self.rows_per_second:,.0f}/s): "
             f"{counted(self.gpus, 'GPU')}, {counted(self.readings, 'reading')}, "

@@ -85,7 +85,6 @@ class FaultLine:
         self._active: list[FaultRun] = []
 
     def faults(self) -> list[Fault]:
-        """Ground truth, oldest first."""
         return [run.truth(self._world.inventory.gpus[run.gpu].uuid) for run in self._runs]
 
     def inject(self, kind: FaultKind, gpu: int, now_ms: int) -> Fault:

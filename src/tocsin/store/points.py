@@ -269,7 +269,6 @@ class PointCodec(Generic[_T]):
         return found
 
     def point(self, value: _T) -> Point:
-        """`value` as a point at its instant."""
         return Point(self._measurement, self.tags(value), self.fields(value), getattr(value, self._at))
 
     def read(self, point: Point, **given: object) -> _T:

@@ -77,7 +77,6 @@ class FaultRun:
         return True
 
     def truth(self, uuid: str) -> Fault:
-        """The ground truth so far."""
         return Fault(
             self.kind, uuid, self.started_ms, self.onset_ms, self.ended_ms, self.abrupt, self.benign, self.injected
         )
@@ -167,7 +166,6 @@ class FaultKind:
         """What the repair, or the end of a benign precursor, puts right."""
 
     def advance(self, run: FaultRun, world: SimWorld, window: StepWindow) -> None:
-        """Bring the fault to the end of `window`."""
         if run.stage is Stage.PRECURSOR:
             if not run.abrupt:
                 self.warn(run, world, run.strength(window.end_ms), window)
@@ -194,7 +192,6 @@ class FaultKind:
         return action in self.cured_by and (run.stage is Stage.STRUCK or self.fault_class is FaultClass.SOFTWARE)
 
     def finish(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
-        """End the fault at `at_ms`."""
         if run.stage is Stage.OVER:
             return
         self.clear(run, world, at_ms)
