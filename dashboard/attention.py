@@ -43,9 +43,7 @@ def cost_text(item: AttentionItem, text: Text) -> str:
 def _sentence(item: AttentionItem, text: Text) -> str:
     if item.sentence:
         return item.sentence
-    if item.state in (GpuState.LOST, GpuState.STALE):
-        return text(f"attention.{item.state.value}")
-    return ""
+    return text(f"attention.{item.state.value}") if item.state in (GpuState.LOST, GpuState.STALE) else ""
 
 
 def _clamped(head: str, words: str) -> str:

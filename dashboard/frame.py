@@ -70,8 +70,7 @@ def banner(summary: FleetSummary, text: Text) -> str:
         parts.append(style.chip("✕ " + text("breaker.tripped", n=summary.breaker.root_causes), "tc-alarm"))
     age = summary.last_reading_age_s
     reading = text("reading.none") if age is None else text("reading.age", age=text.duration(age))
-    moment = f"{clock(summary.now)} UTC · {reading}"
-    parts.append(f'<span class="tc-muted tc-right">{moment}</span>')
+    parts.append(f'<span class="tc-muted tc-right">{clock(summary.now)} UTC · {reading}</span>')
     return style.bar(parts)
 
 

@@ -56,11 +56,6 @@ def read_many(name: str, default: Sequence[str] = (), options: Collection[str] |
     return [value for value in found if options is None or value in options]
 
 
-def write_many(name: str, values: Sequence[str], default: Sequence[str] = ()) -> None:
-    """Put `values` into the URL."""
-    write(name, _SEPARATOR.join(values), _SEPARATOR.join(default))
-
-
 def target(**values: str) -> dict[str, str]:
     """Parameters of a link to another page: the language, and what of `values` is not empty."""
     return {"lang": str(st.session_state.get("lang", "en")), **{name: value for name, value in values.items() if value}}
@@ -77,17 +72,13 @@ def pick(
 ) -> str:
     """A row of choices that is kept in the URL under `name`, which is also the widget's key."""
     st.session_state[name] = read(name, default, options)
-
-    def chosen() -> None:
-        write(name, st.session_state[name], default)
-
     choice = st.segmented_control(
         label,
         list(options),
         key=name,
         format_func=words,
         required=True,
-        on_change=chosen,
+        on_change=lambda: write(name, st.session_state[name], default),
         label_visibility="visible" if show_label else "collapsed",
     )
     return choice or default
@@ -98,16 +89,12 @@ def pick_many(
 ) -> list[str]:
     """A list of filters that is kept in the URL under `name`, which is also the widget's key; none means all."""
     st.session_state[name] = read_many(name, default, options)
-
-    def chosen() -> None:
-        write_many(name, st.session_state[name], default)
-
     return st.multiselect(
         label,
         list(options),
         key=name,
         format_func=words,
-        on_change=chosen,
+        on_change=lambda: write(name, _SEPARATOR.join(st.session_state[name]), _SEPARATOR.join(default)),
         placeholder=label,
         label_visibility="collapsed",
     )

@@ -36,9 +36,9 @@ def in_words(entry: JournalEntryOut, told: Mapping[str, str], text: Text) -> str
     if entry.kind == "verdict" and payload.get("state"):
         key = "entry.verdict.closed"
     if key not in STRINGS:
-        return _short(f"{entry.kind} {_sentence(payload, told)}".strip())
+        return plain_sentence(f"{entry.kind} {_sentence(payload, told)}".strip(), _LONGEST)
     values = {
-        "told": _short(_sentence(payload, told)) or "–",
+        "told": plain_sentence(_sentence(payload, told), _LONGEST) or "–",
         "who": entry.actor,
         "mode": text.name("mode", str(payload.get("mode", ""))),
         "members": payload.get("members", ""),
@@ -52,7 +52,7 @@ def in_words(entry: JournalEntryOut, told: Mapping[str, str], text: Text) -> str
     }
     sentence = text(key, **values)
     reason = payload.get("reason")
-    return f"{sentence} ({_short(str(reason))})" if reason else sentence
+    return f"{sentence} ({plain_sentence(str(reason), _LONGEST)})" if reason else sentence
 
 
 def _seen(payload: Mapping[str, object]) -> str:
@@ -72,11 +72,6 @@ def _sentence(payload: Mapping[str, object], told: Mapping[str, str]) -> str:
     own = payload.get("sentence") or (finding.get("sentence", "") if isinstance(finding, dict) else "")
     names = (str(payload.get(key, "")) for key in ("decision", "id"))
     return str(own) or next((told[name] for name in names if name in told), "")
-
-
-def _short(sentence: str) -> str:
-    plain = plain_sentence(sentence)
-    return plain if len(plain) <= _LONGEST else f"{plain[:_LONGEST].rstrip()}…"
 
 
 def details(entry: JournalEntryOut, text: Text) -> str:
@@ -169,10 +164,6 @@ def _before() -> int | None:
     return int(asked) if asked.isdecimal() and 0 < len(asked) < 19 and int(asked) > 0 else None
 
 
-def _turn(before: int | None) -> None:
-    link.write("before", str(before) if before else "")
-
-
 def _check() -> None:
     """Ask whether the chain holds and keep the answer for this session; that nobody answers is told once."""
     try:
@@ -250,9 +241,10 @@ def _table(page: JournalPage, text: Text) -> str:
 
 def _pages(page: JournalPage, text: Text) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.button(text("audit.newest"), key="newest", icon=":material/refresh:", on_click=_turn, args=(None,))
+        to_newest, to_older = ("before", ""), ("before", str(page.next_before or ""))
+        st.button(text("audit.newest"), key="newest", icon=":material/refresh:", on_click=link.write, args=to_newest)
         closed = page.next_before is None
-        st.button(text("audit.older"), key="older", disabled=closed, on_click=_turn, args=(page.next_before,))
+        st.button(text("audit.older"), key="older", disabled=closed, on_click=link.write, args=to_older)
         if page.entries:
             first, last = page.entries[0].seq, page.entries[-1].seq
             st.html(style.note(text("audit.shown", first=first, last=last, head=page.head)))

@@ -340,10 +340,9 @@ def _first_page(name: str) -> None:
 
 
 def _view(timeline: Timeline, text: Text) -> str:
-    counts = {"waiting": timeline.waiting, "all": sum(timeline.states.values())}
-    for name in ("held", "running", "ended"):
-        counts[name] = sum(timeline.states.get(state, 0) for state in VIEWS[name])
-    counts["held"] -= timeline.waiting
+    counts = {name: sum(timeline.states.get(state, 0) for state in VIEWS[name]) for name in ("running", "ended")}
+    held = timeline.states.get(DecisionState.HELD, 0) - timeline.waiting
+    counts |= {"waiting": timeline.waiting, "held": held, "all": sum(timeline.states.values())}
     default = "waiting" if timeline.waiting else "all"
     return link.pick(
         "show",
@@ -355,18 +354,12 @@ def _view(timeline: Timeline, text: Text) -> str:
 
 
 def _colour(state: DecisionState, palette: Palette) -> str:
-    if state is DecisionState.HELD:
-        return palette.words[GpuState.WARNING]
-    if state is DecisionState.FAILED:
-        return palette.words[GpuState.CRITICAL]
-    if state in (DecisionState.REJECTED, DecisionState.EXPIRED):
-        return palette.muted
-    return palette.line
-
-
-def _short(sentence: str) -> str:
-    plain = plain_sentence(sentence)
-    return plain if len(plain) <= _LABEL else f"{plain[:_LABEL].rstrip()}…"
+    return {
+        DecisionState.HELD: palette.words[GpuState.WARNING],
+        DecisionState.FAILED: palette.words[GpuState.CRITICAL],
+        DecisionState.REJECTED: palette.muted,
+        DecisionState.EXPIRED: palette.muted,
+    }.get(state, palette.line)
 
 
 def _over_time(marks: list[TimelineMark], chosen: str, text: Text, palette: Palette) -> go.Figure:
@@ -379,7 +372,7 @@ def _over_time(marks: list[TimelineMark], chosen: str, text: Text, palette: Pale
             x=[mark.at for mark in mine],
             y=[text.name("action", mark.action.value) for mark in mine],
             customdata=[mark.id for mark in mine],
-            text=[escape(_short(mark.sentence)) for mark in mine],
+            text=[escape(plain_sentence(mark.sentence, _LABEL)) for mark in mine],
             mode="markers",
             name=f"{text.name('decision_state', state.value)}",
             hovertemplate="%{text}<extra>%{x|%H:%M}</extra>",
@@ -426,7 +419,7 @@ def _row(item: TimelineItem, now: str, chosen: str, text: Text) -> None:
     age = text("decision.made", age=text.duration(max(0.0, seconds_between(item.at, now))))
     mark = SYMBOLS[SEVERITY_STATES[item.severity]]
     st.button(
-        f"{mark} {markdown_safe(_short(item.sentence))} :gray[{sign} {markdown_safe(state)} · {age}]",
+        f"{mark} {markdown_safe(plain_sentence(item.sentence, _LABEL))} :gray[{sign} {markdown_safe(state)} · {age}]",
         key=f"row-{item.id}",
         type="secondary" if item.id == chosen else "tertiary",
         width="stretch",
@@ -444,12 +437,9 @@ def _pages(timeline: Timeline, text: Text) -> None:
             ("newer", timeline.offset - PAGE, timeline.offset == 0),
             ("older", timeline.offset + PAGE, last >= timeline.total),
         ):
-            st.button(text(f"decisions.{key}"), key=key, disabled=closed, on_click=_turn, args=(max(0, to),))
+            at = ("from", str(to) if to > 0 else "")
+            st.button(text(f"decisions.{key}"), key=key, disabled=closed, on_click=link.write, args=at)
         st.html(style.note(text("decisions.page", first=timeline.offset + 1, last=last, total=timeline.total)))
-
-
-def _turn(offset: int) -> None:
-    link.write("from", str(offset) if offset else "")
 
 
 def _offset() -> int:

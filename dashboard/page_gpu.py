@@ -81,10 +81,9 @@ def finding_row(finding: FindingOut, label: str, now: str, text: Text) -> str:
 def prediction_row(prediction: Prediction, label: str, now: str, text: Text) -> str:
     """A prediction that warns: probability, instant with its interval, sentence, model."""
     said = text.said(prediction.sentence, prediction.sentence_zh)
-    parts = ["" if prediction.probability is None else chance(prediction.probability)]
-    parts.append(
-        eta_text(text, now, *map(optional_iso, (prediction.eta_ms, prediction.eta_low_ms, prediction.eta_high_ms)))
-    )
+    sure = "" if prediction.probability is None else chance(prediction.probability)
+    eta = (prediction.eta_ms, prediction.eta_low_ms, prediction.eta_high_ms)
+    parts = (sure, eta_text(text, now, *map(optional_iso, eta)))
     head = " · ".join(part for part in parts if part)
     model = f"{prediction.model} {prediction.model_version}"
     what = (
@@ -277,8 +276,6 @@ def _choose(fleet: FleetMap, text: Text) -> str:
     st.session_state["chosen_host"], st.session_state["chosen_gpu"] = fleet.hosts[fleet.host[gpu]], uuid
     names = {fleet.uuid[n]: _short(fleet, n) for n in members}
 
-    uuids = list(names)
-
     def other_host() -> None:
         st.session_state.pop(_GONE, None)
         link.write("gpu", worst_of(fleet, st.session_state["chosen_host"]))
@@ -291,7 +288,7 @@ def _choose(fleet: FleetMap, text: Text) -> str:
         st.selectbox(text("gpu.host"), fleet.hosts, key="chosen_host", on_change=other_host, width=230)
         st.selectbox(
             text("gpu.choose"),
-            uuids,
+            list(names),
             key="chosen_gpu",
             format_func=lambda one: names.get(one, one),
             on_change=other_gpu,
@@ -307,16 +304,17 @@ def _short(fleet: FleetMap, gpu: int) -> str:
 
 def _facts(detail: GpuDetail) -> str:
     gpu = detail.summary
-    known = [
-        ("", gpu.model),
-        ("", gpu.pool),
-        ("", gpu.rack),
-        ("PCI", detail.pci_bus_id),
-        ("SN", detail.serial),
-        ("MIG", gpu.mig_profile),
-        ("", gpu.uuid),
-    ]
-    return style.facts(known)
+    return style.facts(
+        [
+            ("", gpu.model),
+            ("", gpu.pool),
+            ("", gpu.rack),
+            ("PCI", detail.pci_bus_id),
+            ("SN", detail.serial),
+            ("MIG", gpu.mig_profile),
+            ("", gpu.uuid),
+        ]
+    )
 
 
 def _figures(gpu: GpuSummary, text: Text) -> str:
@@ -392,10 +390,6 @@ def _legend(course: timeline.Course, text: Text) -> str:
     return style.legend([*pairs, (palette.forecast, text("chart.forecast"))])
 
 
-def _drawn(series: SeriesResponse | None) -> bool:
-    return series is not None and any(value is not None for values in series.metrics.values() for value in values)
-
-
 def _course(client: Client, detail: GpuDetail, now: str, text: Text) -> None:
     uuid = detail.summary.uuid
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
@@ -408,7 +402,7 @@ def _course(client: Client, detail: GpuDetail, now: str, text: Text) -> None:
                 show_label=True,
             )  # fmt: skip
     series = client.series(uuid, metrics, start_ms, end_ms + 1, _POINTS) if metrics else None
-    if series is None or not _drawn(series):
+    if series is None or all(value is None for values in series.metrics.values() for value in values):
         st.info(text("gpu.no_series"))
         return
     held = [name for name in REASONS if name in detail.values]

@@ -15,11 +15,8 @@ from tocsin.dashboard.text import Text, percent, watts
 
 
 def _states(summary: FleetSummary, text: Text) -> list[str]:
-    def count(which: GpuState) -> int:
-        return summary.states.get(which, 0)
-
-    critical, lost = count(GpuState.CRITICAL), count(GpuState.LOST)
-    warning, stale = count(GpuState.WARNING), count(GpuState.STALE)
+    wanted = (GpuState.CRITICAL, GpuState.LOST, GpuState.WARNING, GpuState.STALE)
+    critical, lost, warning, stale = (summary.states.get(state, 0) for state in wanted)
     bad = text("kpi.critical.note", critical=critical, lost=lost)
     old = text("kpi.warning.note", stale=stale)
     worst = GpuState.CRITICAL if critical + lost else GpuState.OK
@@ -64,10 +61,7 @@ def _choices(fleet: FleetMap, text: Text) -> tuple[str, list[str], str]:
 
 def _find(text: Text) -> str:
     st.session_state["find"] = link.read("find")
-    found: str = st.text_input(
-        text("fleet.find"), key="find", on_change=lambda: link.write("find", st.session_state["find"])
-    )
-    return found
+    return st.text_input(text("fleet.find"), key="find", on_change=lambda: link.write("find", st.session_state["find"]))
 
 
 def _legend(choice: str, text: Text, palette: Palette) -> str:

@@ -100,8 +100,8 @@ def lead_chart(lead_s: Sequence[float], text: Text, palette: Palette, height: in
     chart = go.Figure(go.Histogram(x=hours, nbinsx=16, marker={"color": palette.forecast}, hoverinfo="y"))
     plain(chart, height, palette, bargap=0.05)
     chart.update_xaxes(title={"text": text("score.leads.axis")})
-    step = 1 if len(hours) <= _FEW else None
-    return chart.update_yaxes(title={"text": text("score.leads.count")}, tickformat="d", dtick=step)
+    axis = {"title": {"text": text("score.leads.count")}, "tickformat": "d"}
+    return chart.update_yaxes(**axis, dtick=1 if len(hours) <= _FEW else None)
 
 
 def reliability(bins: Sequence[ReliabilityBin], text: Text, palette: Palette, height: int = 380) -> go.Figure:
@@ -199,8 +199,7 @@ def _one(score: HazardScore, text: Text, palette: Palette) -> None:
     with left:
         st.html(style.title(text("score.reliability")))
         if score.reliability:
-            drawn = reliability(score.reliability, text, palette)
-            charts.show(drawn, "reliability", text("score.reliability"))
+            charts.show(reliability(score.reliability, text, palette), "reliability", text("score.reliability"))
             st.html(style.note(text("score.reliability.note")))
         else:
             st.html(style.note(text("score.reliability.none")))
@@ -208,8 +207,7 @@ def _one(score: HazardScore, text: Text, palette: Palette) -> None:
         st.html(_hazard_figures(score, text))
         st.html(style.title(text("score.leads")))
         if score.lead_s:
-            drawn = lead_chart(score.lead_s, text, palette, 170)
-            charts.show(drawn, "hazard-leads", text("score.leads"))
+            charts.show(lead_chart(score.lead_s, text, palette, 170), "hazard-leads", text("score.leads"))
             st.html(style.note(text("score.first")))
         else:
             st.html(style.note(text("score.no_hits")))

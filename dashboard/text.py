@@ -23,6 +23,7 @@ _INSTANT = re.compile(r"\b(\d{4}-\d{2}-\d{2})T(\d{2}:\d{2}):\d{2}(?:\.\d+)?Z")
 _METRIC = re.compile(r"\b[a-z]+_[a-z0-9_]+\b")
 _GPU_TWICE = re.compile(r"GPU-[0-9a-f]{8}… on (\S+): \1 GPU (\d+)\b")
 _TWICE = re.compile(r"\b((?:pool|host) \S+): \1\b")
+_UNIT_SUFFIX = re.compile(r"_(?:celsius|ratio|watts|bytes_per_second|bytes|hertz|joules_total|seconds_total)$")
 _BOUGHT = "celsius_bought_per_watt"
 _CHANGE = "_change"
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -92,21 +93,7 @@ def quantity(name: str, value: float) -> tuple[str, str]:
 def metric_label(name: str) -> str:
     """`name` in words: without ``gpu_`` and the unit's suffix."""
     plain, _, variant = split_variant(name)
-    words = plain.removeprefix("gpu_")
-    for suffix in (
-        "_celsius",
-        "_ratio",
-        "_watts",
-        "_bytes_per_second",
-        "_bytes",
-        "_hertz",
-        "_joules_total",
-        "_seconds_total",
-    ):
-        if words.endswith(suffix):
-            words = words.removesuffix(suffix)
-            break
-    words = words.removesuffix("_total").replace("_", " ")
+    words = _UNIT_SUFFIX.sub("", plain.removeprefix("gpu_")).removesuffix("_total").replace("_", " ")
     return f"{words[:1].upper()}{words[1:]}" + (f" {variant}" if variant else "")
 
 
@@ -168,9 +155,13 @@ def readable(sentence: str) -> str:
     return _METRIC.sub(lambda found: metric_label(found[0]).lower() if found[0] in METRICS else found[0], sentence)
 
 
-def plain_sentence(sentence: str) -> str:
-    """A decision's sentence, `readable`, that names its subject once: the cause begins with the name again."""
-    return _TWICE.sub(r"\1", _GPU_TWICE.sub(r"\1 GPU \2", readable(sentence)))
+def plain_sentence(sentence: str, most: int | None = None) -> str:
+    """A decision's sentence, `readable`, that names its subject once: the cause begins with the name again.
+
+    With `most` it is cut to so many characters.
+    """
+    plain = _TWICE.sub(r"\1", _GPU_TWICE.sub(r"\1 GPU \2", readable(sentence)))
+    return plain if most is None or len(plain) <= most else f"{plain[:most].rstrip()}…"
 
 
 def without_label(sentence: str, label: str) -> str:
@@ -187,9 +178,7 @@ def subject_label(subject: Subject, gpus: Mapping[str, GpuSummary]) -> str:
     """What a subject is called: host and index of a GPU, else its kind and name."""
     if subject.kind is SubjectKind.GPU and subject.name in gpus:
         return gpu_label(gpus[subject.name])
-    if subject.kind is SubjectKind.FLEET:
-        return subject.kind.value
-    return f"{subject.kind.value} {subject.name}"
+    return subject.kind.value if subject.kind is SubjectKind.FLEET else f"{subject.kind.value} {subject.name}"
 
 
 def markdown_safe(words: str) -> str:
@@ -247,6 +236,4 @@ class Text:
         for unit, length in (("d", 86_400), ("h", 3_600)):
             if size >= 2 * length:
                 return self(f"unit.{unit}", n=f"{seconds / length:.1f}")
-        if size >= 120:
-            return self("unit.min", n=f"{seconds / 60:.0f}")
-        return self("unit.s", n=f"{seconds:.0f}")
+        return self("unit.min", n=f"{seconds / 60:.0f}") if size >= 120 else self("unit.s", n=f"{seconds:.0f}")

@@ -181,11 +181,6 @@ def _threshold(canvas: Canvas, name: str, value: float) -> None:
     )
 
 
-def _clipped(canvas: Canvas, finding: FindingOut) -> tuple[int, int]:
-    end = canvas.now_ms if finding.active else min(canvas.now_ms, finding.last_ms)
-    return max(finding.started_ms, canvas.start_ms), end
-
-
 def merged(spans: Sequence[tuple[int, int, Severity]]) -> list[tuple[int, int, Severity]]:
     """Overlapping spans as one, of the worst severity among them: tints laid over each other would tell nothing."""
     result: list[tuple[int, int, Severity]] = []
@@ -203,7 +198,8 @@ def _findings(canvas: Canvas, findings: Sequence[FindingOut]) -> None:
     spans: dict[int | str, list[tuple[int, int, Severity]]] = {}
     thresholds: set[tuple[str, float]] = set()
     for finding in findings:
-        start, end = _clipped(canvas, finding)
+        start = max(finding.started_ms, canvas.start_ms)
+        end = canvas.now_ms if finding.active else min(canvas.now_ms, finding.last_ms)
         if start < end:
             spans.setdefault(canvas.rows.get(finding.metric, "all"), []).append((start, end, finding.severity))
             if finding.threshold is not None and finding.metric in canvas.rows:
@@ -225,23 +221,23 @@ def _prediction(canvas: Canvas, prediction: Prediction) -> None:
     text, palette = canvas.text, canvas.palette
     _threshold(canvas, prediction.metric, prediction.threshold)
     if prediction.eta_low_ms is not None:
-        high = to_iso(prediction.eta_high_ms or canvas.end_ms)
-        name = text("chart.interval", p=percent(prediction.coverage))
         canvas.chart.add_vrect(
             x0=to_iso(prediction.eta_low_ms),
-            x1=high,
+            x1=to_iso(prediction.eta_high_ms or canvas.end_ms),
             row=row,
             col=1,
             fillcolor=palette.forecast,
             opacity=0.14,
             line_width=0,
             layer="below",
-            annotation={"text": name, "font": {"size": 10, "color": palette.forecast}},
+            annotation={
+                "text": text("chart.interval", p=percent(prediction.coverage)),
+                "font": {"size": 10, "color": palette.forecast},
+            },
             annotation_position="bottom left",
         )
     if prediction.value is None:
         return
-    said = text.said(prediction.sentence, prediction.sentence_zh)
     canvas.chart.add_trace(
         go.Scatter(
             x=[to_iso(prediction.at_ms), to_iso(prediction.eta_ms)],
@@ -250,7 +246,7 @@ def _prediction(canvas: Canvas, prediction: Prediction) -> None:
             line={"color": palette.forecast, "width": 2, "dash": "dot"},
             marker={"size": [0, 9], "symbol": "diamond", "color": palette.forecast},
             name=text("chart.forecast"),
-            hovertext=escape(said),
+            hovertext=escape(text.said(prediction.sentence, prediction.sentence_zh)),
             hoverinfo="text",
             showlegend=False,
         ),

@@ -12,6 +12,7 @@ import pwd
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from tocsin.cli.common import CliContext, SaidGroup, connect, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, SaidGroup, connect, json_option, pass_context, show
 from tocsin.config.kubernetes import KubernetesSettings, KubernetesWorkload
 from tocsin.domain.clock import HOUR, Clock, SystemClock
 from tocsin.domain.decision import (
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from tocsin.actions.executors.kubernetes import Kubernetes
     from tocsin.actions.kubernetes.client import KubernetesClient
     from tocsin.actions.kubernetes.cluster import Cluster
+    from tocsin.actions.planning.facts import NodeState
     from tocsin.client.client import Client
     from tocsin.client.control import ManualAction
 
@@ -137,10 +139,10 @@ class ManualRecord:
         )
 
     def _put(self, entry: ManualAction) -> None:
-        if self._away or not self._told_brain(entry):
+        if self._away or not self._sent(entry):
             self._keep(entry)
 
-    def _told_brain(self, entry: ManualAction) -> bool:
+    def _sent(self, entry: ManualAction) -> bool:
         try:
             with self._brain() as client:
                 client.record_manual(entry)
@@ -172,10 +174,8 @@ class ManualRecord:
                     journal = Journal.open(path, self._clock)
         except OSError as error:
             raise _unusable(path, error) from None
-        try:
+        with closing(journal):
             journal.append(EntryKind.MANUAL_ACTION, entry.model_dump(mode="json"), actor=self._by)
-        finally:
-            journal.close()
 
 
 def _unusable(path: Path, error: OSError) -> InputError:
@@ -237,22 +237,20 @@ class Person:
         from tocsin.actions.kubernetes.cluster import Cluster
 
         settings = self.settings.model_copy(update={"dry_run": self.dry_run} | more)
-        door = connect(settings)
-        cluster = Cluster(door, dry_run=self.dry_run)
+        client = connect(settings)
+        cluster = Cluster(client, dry_run=self.dry_run)
         try:
-            door.ask("GET", "/version")
+            client.ask("GET", "/version")
         except BaseException:
-            door.close()
+            client.close()
             raise
-        return door, cluster, Kubernetes(cluster, settings, self.clock)
+        return client, cluster, Kubernetes(cluster, settings, self.clock)
 
     def act(self, decision: Decision, **more: Any) -> int:
         self.allow()
-        door, _, executor = self.open(**more)
-        try:
-            return self.recorded(decision, door.server, lambda say: carry_out(executor, decision, rest, say))
-        finally:
-            door.close()
+        client, _, executor = self.open(**more)
+        with closing(client):
+            return self.recorded(decision, client.server, lambda say: carry_out(executor, decision, rest, say))
 
     def recorded(self, decision: Decision, server: str, do: Callable[[Callable[[str], object]], int]) -> int:
         """Run `do`, given what it says things to, between two entries of the record; a dry run leaves none."""
@@ -314,7 +312,9 @@ _wait = click.option("--wait", type=click.FloatRange(min=1), help="Most seconds;
 @click.group(cls=SaidGroup)
 @click.option("--kubeconfig", type=click.Path(path_type=Path), help="File; default: setting kubernetes.kubeconfig.")
 @click.option("--context", "context_name", help="Context of the kubeconfig; default: its current one.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done; the server checks each write, stores none.")
+@click.option(
+    "--dry-run", is_flag=True, help="Print what would be done; the server validates each write and stores none."
+)
 @click.option("--yes", is_flag=True, help="Do it.")
 @pass_context
 @click.pass_context
@@ -326,7 +326,7 @@ def act(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Act on a Kubernetes cluster as a person, past the guards: what `kubectl` does, with Tocsin's marks and care.
+    """Act on a Kubernetes cluster as a person, without the guards: as `kubectl` would, with Tocsin's annotations.
 
     Exit codes: 0 done, 1 not done, 2 bad input, 3 the API server does not answer or refuses the credentials.
     """
@@ -345,7 +345,7 @@ def act(
 @_reason
 @pass_person
 def cordon(person: Person, node: str, reason: str) -> int:
-    """Take NODE out of service for new pods, with Tocsin's mark."""
+    """Mark NODE unschedulable, with Tocsin's annotations."""
     return person.act(person.on_node(node, reason, CordonParameters()))
 
 
@@ -364,9 +364,9 @@ def drain(person: Person, node: str, reason: str, wait: float | None) -> int:
 @click.argument("node")
 @pass_person
 def uncordon(person: Person, node: str) -> int:
-    """Remove Tocsin's cordon and marks from NODE; a cordon by anyone else stays.
+    """Remove Tocsin's cordon and annotations from NODE; a cordon by anyone else stays.
 
-    The brain requires proof that every GPU is healthy; here the person vouches for it.
+    The brain does this only once every GPU is known to be healthy; this command does not check.
     """
     return person.act(person.on_node(node, "given back by a person", UncordonParameters()))
 
@@ -377,7 +377,7 @@ def uncordon(person: Person, node: str) -> int:
 @_wait
 @pass_person
 def migrate(person: Person, node: str, pods: Sequence[str], wait: float | None) -> int:
-    """Evict PODS (NAMESPACE/NAME) from NODE and steer new work elsewhere; the others stay."""
+    """Evict PODS (NAMESPACE/NAME) from NODE and steer new pods to other nodes; other pods stay."""
     more = {} if wait is None else {"drain_seconds": wait}
     parameters = MigrateParameters(context=DecisionContext(pods=tuple(pods)))
     return person.act(person.on_node(node, "moved by a person", parameters), **more)
@@ -387,7 +387,7 @@ def migrate(person: Person, node: str, pods: Sequence[str], wait: float | None) 
 @click.argument("node")
 @pass_person
 def checkpoint(person: Person, node: str) -> int:
-    """Ask the pods on NODE that hold GPUs for a checkpoint, and wait for it."""
+    """Request a checkpoint from the pods on NODE that use GPUs, and wait for it."""
     return person.act(person.on_node(node, "asked for by a person", CheckpointParameters()))
 
 
@@ -423,15 +423,13 @@ def scale(person: Person, target: str, replicas: int) -> int:
         workload = KubernetesWorkload(target=target, min_replicas=0, max_replicas=max(1, replicas))
     except ValidationError as error:
         raise InputError("TARGET", target, "it names no workload", error.errors()[0]["msg"]) from None
-    door, cluster, executor = person.open(workloads={_POOL: workload})
-    try:
+    client, cluster, executor = person.open(workloads={_POOL: workload})
+    with closing(client):
         now = int(cluster.scale(resource_of(workload).path).get("spec", {}).get("replicas", 0))
         kind = ScaleOutParameters if replicas > now else ScaleInParameters
         subject = Subject(SubjectKind.POOL, _POOL, pool=_POOL)
         decision = person.decision(subject, "asked for by a person", kind(replicas=replicas))
-        return person.recorded(decision, door.server, lambda say: carry_out(executor, decision, rest, say))
-    finally:
-        door.close()
+        return person.recorded(decision, client.server, lambda say: carry_out(executor, decision, rest, say))
 
 
 @act.command()
@@ -444,7 +442,7 @@ def label(person: Person, node: str, labels: Sequence[str]) -> int:
 
     person.allow()
     changes = dict(_label(one) for one in labels)
-    door, cluster, _ = person.open()
+    client, cluster, _ = person.open()
 
     def change(say: Callable[[str], object]) -> int:
         changed = cluster.change_node(node, lambda found: patches.label(found, changes))
@@ -452,12 +450,10 @@ def label(person: Person, node: str, labels: Sequence[str]) -> int:
         say(f"ok: {words} {node}" if changed else f"ok: {node} is labelled so already")
         return 0
 
-    try:
+    with closing(client):
         if person.dry_run:
             return change(click.echo)
-        return person.noted(person.labelling(node, labels, door.server), change)
-    finally:
-        door.close()
+        return person.noted(person.labelling(node, labels, client.server), change)
 
 
 def _label(text: str) -> tuple[str, str | None]:
@@ -474,29 +470,24 @@ def _label(text: str) -> tuple[str, str | None]:
 @pass_person
 def nodes(person: Person, as_json: bool) -> None:
     """List the nodes as Tocsin sees them, with the pods that hold their GPUs."""
-    door, _, executor = person.open()
-    try:
-        found = executor.nodes()
-    finally:
-        door.close()
-    if as_json:
-        dump([{name: getattr(node, name) for name in _SHOWN} for node in found.values()])
-        return
-    for node in found.values():
-        state = "takes work" if node.schedulable else ("cordoned by Tocsin" if node.ours else "cordoned")
-        work = ", ".join(node.work) or "no GPU held"
-        click.echo(f"{node.host}: {state}{'' if node.ready else ', not ready'}; {work}")
+    client, _, executor = person.open()
+    with closing(client):
+        found = executor.nodes().values()
+    show(as_json, [{name: getattr(node, name) for name in _SHOWN} for node in found], map(_node_line, found))
+
+
+def _node_line(node: NodeState) -> str:
+    state = "takes work" if node.schedulable else ("cordoned by Tocsin" if node.ours else "cordoned")
+    return f"{node.host}: {state}{'' if node.ready else ', not ready'}; {', '.join(node.work) or 'no GPU held'}"
 
 
 @act.command()
 @pass_person
 def rights(person: Person) -> int:
-    """Ask the cluster for every right that the settings need; exit code 1 where one is missing."""
-    door, _, executor = person.open()
-    try:
+    """Check that the cluster grants every permission that the settings need; exit code 1 if one is missing."""
+    client, _, executor = person.open()
+    with closing(client):
         missing = executor.missing_rights()
-    finally:
-        door.close()
     if not missing:
         click.echo("ok: every right is granted")
         return 0
@@ -505,4 +496,3 @@ def rights(person: Person) -> int:
 
 
 COMMANDS: list[click.Command] = [act]
-"""What the command line gets."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tocsin.cli import values
-from tocsin.cli.common import CliContext, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, json_option, pass_context, show
 from tocsin.cli.processes import Duration
 from tocsin.cli.progress import with_bars
 from tocsin.domain.clock import SECOND, SystemClock
@@ -37,24 +37,24 @@ _FOR_FLEET = ("since", "until", "every", "model", "horizon", "folds", "engine", 
     shell_complete=values.datasets,
     help="Name of an installed data set; a checkout has those of its folder benchmarks.",
 )
-@click.option("--train", type=folder, help="Folder to learn from, in the data set's format.")
-@click.option("--test", type=folder, help="Folder to judge on; default: the protocol's own folds of --train.")
+@click.option("--train", type=folder, help="Folder with training data, in the data set's format.")
+@click.option("--test", type=folder, help="Folder with test data; default: the protocol's own folds of --train.")
 @click.option("--scenario", type=folder, help="Scenario file of the simulator; default: the shipped one.")
-@click.option("--quick", is_flag=True, help="A small run of a data set that proves the way, not the figures.")
-@click.option("--store", is_flag=True, help="Walk forward over the store of the settings.")
-@click.option("--from", "since", help="First decision: a span before now such as 30d, or an ISO 8601 instant.")
-@click.option("--to", "until", help="Last decision, written likewise.")
-@click.option("--every", type=Duration(), help="Time between decisions of a fleet; default: 1h.")
-@click.option("--model", shell_complete=values.scorers, help="Scorers of a fleet, by comma; default: hazard.")
-@click.option("--horizon", type=Duration(), help="How far ahead a fleet's onsets count; default: 48h.")
-@click.option("--folds", type=click.IntRange(1, 50), help="Stretches of a fleet's past to test in turn; default: 3.")
+@click.option("--quick", is_flag=True, help="A small run over part of a data set: a smoke test, not a measurement.")
+@click.option("--store", is_flag=True, help="Score walk-forward forecasts over the configured store.")
+@click.option("--from", "since", help="Time of the first forecast: an age such as 30d, or an ISO 8601 timestamp.")
+@click.option("--to", "until", help="Time of the last forecast, in the same format.")
+@click.option("--every", type=Duration(), help="Time between forecasts of a fleet; default: 1h.")
+@click.option("--model", shell_complete=values.scorers, help="Scorers for a fleet, comma-separated; default: hazard.")
+@click.option("--horizon", type=Duration(), help="How far ahead a fault of a fleet must be predicted; default: 48h.")
+@click.option("--folds", type=click.IntRange(1, 50), help="Number of test periods in a fleet's history; default: 3.")
 @click.option(
     "--engine", shell_complete=values.engines, help="Where a fleet's folds are fitted: local (default) or ray."
 )
 @click.option("--ray-address", help="Address of a running Ray cluster; default: start one here.")
 @click.option("--draws", type=click.IntRange(0, 10_000), default=200, show_default=True, help="Bootstrap draws.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of folds, models and draws.")
-@click.option("--leak", is_flag=True, help="Also print what a row-random split would have claimed.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed of folds, models and draws.")
+@click.option("--leak", is_flag=True, help="Also print the figures of a split by random row, which leaks.")
 @click.option("--out", type=folder, help="Also update accuracy.md, accuracy.json and the plots in this folder.")
 @json_option
 @pass_context
@@ -73,7 +73,8 @@ def backtest(
 ) -> None:
     """Score the forecaster on recorded data: a data set by its protocol, recorded files (PATHS), or the store.
 
-    Train and test are parted by time and device; a split by row is refused. Prints Markdown, or JSON with --json.
+    Training and test data never share a device or a span of time; a split by row is refused. Prints Markdown, or JSON
+    with --json.
     """
     _one_of(paths, dataset, store)
     _fitting(options, dataset is not None)
@@ -87,8 +88,8 @@ def backtest(
 def _one_of(paths: tuple[Path, ...], dataset: str | None, store: bool) -> None:
     if bool(paths) + (dataset is not None) + store != 1:
         given = [name for name, one in (("PATHS", paths), ("--dataset", dataset), ("--store", store)) if one]
-        remedy = "name a --dataset, recorded files, or --store"
-        raise InputError("backtest", " ".join(given), "not one past to judge", remedy)
+        remedy = "give exactly one of --dataset, recorded files (PATHS) and --store"
+        raise InputError("backtest", " ".join(given), "is not exactly one source of history", remedy)
 
 
 def _fitting(options: Mapping[str, object], dataset: bool) -> None:
@@ -96,8 +97,8 @@ def _fitting(options: Mapping[str, object], dataset: bool) -> None:
     for name in _FOR_FLEET if dataset else _FOR_DATASET:
         if options[name]:
             option = {"since": "--from", "until": "--to"}.get(name, f"--{name.replace('_', '-')}")
-            kind = "a fleet's past" if dataset else "a data set"
-            raise InputError(option, str(options[name]), f"is for {kind} alone", "leave it out")
+            kind = "recorded files and the store" if dataset else "--dataset"
+            raise InputError(option, str(options[name]), f"applies only to {kind}", "leave it out")
 
 
 def _dataset(name: str, options: Mapping[str, object]) -> Result:
@@ -155,10 +156,8 @@ def _wanted(options: Mapping[str, object]) -> Forward:
 def _show(result: Result, command: str, out: Path | None, as_json: bool) -> None:
     from tocsin.forecaster.evaluation.report import markdown, put, to_json
 
-    if as_json:
-        dump({"command": command, **to_json(result)})
-    else:
-        click.echo(markdown(result, command, images=False), nl=False)
+    text = markdown(result, command, images=False)
+    show(as_json, {"command": command, **to_json(result)}, text.splitlines())
     if out is not None:
         click.echo(f"wrote {put(out, result, command)}", err=True)
 

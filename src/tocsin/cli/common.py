@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -42,11 +42,16 @@ JSON_HELP = "Print JSON instead of text."
 json_option = click.option("--json", "as_json", is_flag=True, help=JSON_HELP)
 
 
-def api_options(function: F) -> F:
-    """Options that say which brain to talk to."""
-    told = "Bearer token; default: that of `tocsin login`, else setting dashboard.api_token."
-    function = click.option("--token", help=told)(function)
-    return click.option("--api-url", help="The brain's API; default: setting dashboard.api_url.")(function)
+def all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one decorator."""
+    return lambda function: reduce(lambda made, option: option(made), reversed(options), function)
+
+
+api_options = all_of(
+    click.option("--api-url", help="The brain's API; default: setting dashboard.api_url."),
+    click.option("--token", help="Bearer token; default: that of `tocsin login`, else setting dashboard.api_token."),
+)
+"""Options that say which brain to talk to."""
 
 
 def connect(context: CliContext, api_url: str | None, token: str | None, timeout: float = 10.0) -> Client:
@@ -71,6 +76,15 @@ def done(as_json: bool, sentence: str, /, **facts: object) -> None:
         dump({"ok": True, **facts})
     else:
         click.echo(f"ok: {sentence}")
+
+
+def show(as_json: bool, document: object, lines: Iterable[str]) -> None:
+    """Print `document` as JSON, or `lines` for people."""
+    if as_json:
+        dump(document)
+        return
+    for line in lines:
+        click.echo(line)
 
 
 class SaidCommand(click.Command):

@@ -27,4 +27,3 @@ def completion(shell: str) -> None:
 
 
 COMMANDS: list[click.Command] = [completion]
-"""What the command line gets."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tocsin.cli import values
-from tocsin.cli.common import CliContext, api_options, connect, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, api_options, connect, json_option, pass_context, show
 from tocsin.client.wire import to_json
 
 if TYPE_CHECKING:
@@ -32,18 +32,14 @@ _SHOWN = 20
 def diagnose(
     context: CliContext, host: str, chinese: bool, api_url: str | None, token: str | None, as_json: bool
 ) -> None:
-    """Say which stage limits each job: storage, CPU, copies either way, the GPU itself, or the links between GPUs.
+    """Show which stage limits each job: storage, CPU, copies either way, the GPU itself, or the links between GPUs.
 
-    Also: memory that grows without a plateau or is held without a process, GPUs that are held idle or stranded, and
-    floods and long jobs on shared inference servers.
+    Also: memory leaks and memory held without a process, GPUs that are held idle or stranded, and request floods and
+    long requests on shared inference servers.
     """
     with connect(context, api_url, token) as client:
         found = client.diagnoses(host)
-    if as_json:
-        dump(to_json(found))
-        return
-    for line in _lines(found, chinese):
-        click.echo(line)
+    show(as_json, to_json(found), _lines(found, chinese))
 
 
 def _lines(found: Sequence[Diagnosis], chinese: bool) -> list[str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import click
 
-from tocsin.cli.common import CliContext, done, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, done, json_option, pass_context, show
 from tocsin.cli.progress import with_bars
 from tocsin.config.load import describe
 from tocsin.domain.clock import SystemClock
@@ -37,7 +38,7 @@ def config_check(context: CliContext, path: Path | None, as_json: bool) -> None:
 
 
 @config.command("show")
-@click.option("--json", "as_json", is_flag=True, help="Says nothing new: settings are printed as JSON anyway.")
+@click.option("--json", "as_json", is_flag=True, help="No effect: settings are always printed as JSON.")
 @pass_context
 def config_show(context: CliContext, as_json: bool) -> None:  # noqa: ARG001  # taken so that every command takes it
     """Print every setting as JSON, secrets hidden."""
@@ -79,11 +80,7 @@ def rules_list(context: CliContext, as_json: bool) -> None:
         }
         for rule in load_rules(settings.path, settings.xid_overrides)
     ]
-    if as_json:
-        dump(rows)
-        return
-    for row in rows:
-        click.echo("\t".join(row.values()))
+    show(as_json, rows, ("\t".join(row.values()) for row in rows))
 
 
 @click.group()
@@ -98,9 +95,8 @@ def store_init(context: CliContext, as_json: bool) -> None:
     """Create what the store needs: file and tables, or bucket and retention."""
     from tocsin.store.factory import open_store
 
-    opened = open_store(context.settings.store)
-    opened.init()
-    opened.close()
+    with closing(open_store(context.settings.store)) as opened:
+        opened.init()
     kind = str(context.settings.store.kind)
     done(as_json, f"{kind} is ready", store=kind)
 
@@ -114,10 +110,9 @@ def store_prune(context: CliContext, as_json: bool) -> None:
     from tocsin.store.upkeep import look_after
 
     settings = context.settings.store
-    opened = open_store(settings)
-    opened.init()
-    kept = look_after(opened, settings, SystemClock().now_ms())
-    opened.close()
+    with closing(open_store(settings)) as opened:
+        opened.init()
+        kept = look_after(opened, settings, SystemClock().now_ms())
     said = f"{kept.removed} rows removed, {kept.compacted} compacted, {kept.rolled} rolled up, {kept.joined} joined"
     figures = {name: getattr(kept, name) for name in ("removed", "compacted", "rolled", "joined")}
     done(as_json, said, **figures)
@@ -131,10 +126,9 @@ def store_backup(context: CliContext, target: Path, as_json: bool) -> None:
     """Copy the embedded store to TARGET while it may be in use."""
     from tocsin.store.embedded.store import SqliteStore
 
-    source = SqliteStore(_embedded(context))
-    source.init()
-    source.backup(target)
-    source.close()
+    with closing(SqliteStore(_embedded(context))) as source:
+        source.init()
+        source.backup(target)
     done(as_json, str(target), target=str(target))
 
 
@@ -160,12 +154,12 @@ def _embedded(context: CliContext) -> Path:
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=existing)
-@click.option("--incidents", type=existing, help="CSV of logged incidents to score the alerts against.")
+@click.option("--incidents", type=existing, help="CSV file of logged incidents to score the alerts against.")
 @json_option
 @pass_context
 @with_bars
 def replay(context: CliContext, paths: tuple[Path, ...], incidents: Path | None, as_json: bool) -> None:
-    """Run the rules over recorded telemetry (PATHS) at full speed and score their alerts by the ticket clock."""
+    """Run the rules over recorded telemetry (PATHS) and score their alerts against logged incidents."""
     from tocsin.offline.replay import run_replay
     from tocsin.rules.load import load_rules
 
@@ -173,10 +167,7 @@ def replay(context: CliContext, paths: tuple[Path, ...], incidents: Path | None,
     report = run_replay(paths, incidents, load_rules(settings.path, settings.xid_overrides))
     for problem in report.problems:
         click.echo(f"tocsin: {problem}", err=True)
-    if as_json:
-        dump(report.as_json())
-    else:
-        click.echo(report.as_text(), nl=False)
+    show(as_json, report.as_json(), report.as_text().splitlines())
 
 
 COMMANDS: list[click.Command] = [config, rules, store, replay]

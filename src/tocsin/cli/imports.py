@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from tocsin.cli.common import CliContext, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, json_option, pass_context, show
 from tocsin.cli.progress import with_bars
 from tocsin.domain.clock import SystemClock
 from tocsin.domain.errors import InputError
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.group("import")
 def import_() -> None:
-    """Take over telemetry that a site has already."""
+    """Import telemetry that a site already has."""
 
 
 def _headers(header: tuple[str, ...], bearer_token_file: Path | None) -> dict[str, str]:
@@ -79,15 +80,9 @@ def prometheus(
     now_ms = SystemClock().now_ms()
     start_ms, end_ms = instant(since, now_ms, "--since"), instant(until, now_ms, "--until")
     wanted = ImportRequest(start_ms, end_ms, match, span_ms(step, "--step") if step else None)
-    client = HistoryClient(url, _headers(header, bearer_token_file))
-    try:
+    with closing(HistoryClient(url, _headers(header, bearer_token_file))) as client:
         report = _import(context, client, wanted, to)
-    finally:
-        client.close()
-    if as_json:
-        dump(report.as_json())
-    else:
-        click.echo(report.as_text(), nl=False)
+    show(as_json, report.as_json(), report.as_text().splitlines())
 
 
 def _import(context: CliContext, client: HistoryClient, wanted: ImportRequest, to: str) -> ImportReport:
@@ -100,12 +95,9 @@ def _import(context: CliContext, client: HistoryClient, wanted: ImportRequest, t
     set_on_retry_hooks([_tell_retry])
     if to != "store":
         return import_to_file(client, wanted, Path(to), SystemClock(), _say)
-    store = open_store(context.settings.store)
-    try:
+    with closing(open_store(context.settings.store)) as store:
         store.init()
         return import_to_store(client, wanted, store, SystemClock(), _say)
-    finally:
-        store.close()
 
 
 COMMANDS: list[click.Command] = [import_]

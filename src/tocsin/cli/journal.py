@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tocsin.cli import values
-from tocsin.cli.common import CliContext, done, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, done, dump, json_option, pass_context, show
 from tocsin.cli.progress import with_bars
 from tocsin.domain.atomic_file import atomic_file
 from tocsin.domain.clock import from_iso, to_iso
@@ -43,13 +43,9 @@ def journal_verify(context: CliContext, path: Path | None, as_json: bool) -> int
     from tocsin.journal.verify import verify
 
     result = verify(_journal_path(context, path))
-    if as_json:
-        dump({"verified": result.ok, "events": result.events, "problem": result.problem})
-    else:
-        click.echo(
-            f"{'ok' if result.ok else 'BROKEN'}: {result.events} events"
-            + (f"; {result.problem}" if result.problem else "")
-        )
+    said = f"{'ok' if result.ok else 'BROKEN'}: {result.events} events"
+    document = {"verified": result.ok, "events": result.events, "problem": result.problem}
+    show(as_json, document, [said + (f"; {result.problem}" if result.problem else "")])
     return 0 if result.ok else 1
 
 
@@ -170,4 +166,3 @@ def journal_restore(context: CliContext, source: Path, as_json: bool) -> None:
 
 
 COMMANDS: list[click.Command] = [journal]
-"""What the command line gets."""

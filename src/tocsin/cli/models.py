@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tocsin.cli import values
-from tocsin.cli.common import CliContext, done, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, done, json_option, pass_context, show
 from tocsin.cli.processes import Duration
 from tocsin.cli.progress import with_bars
 from tocsin.domain.clock import SECOND, SystemClock, to_iso
@@ -24,13 +24,13 @@ folder = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("paths", nargs=-1, type=folder)
-@click.option("--also", type=folder, multiple=True, help="Recorded file to learn from that the trial leaves out.")
-@click.option("--simulated", "gpus", type=click.IntRange(16, 100_000), help="Also learn from so many simulated GPUs.")
+@click.option("--also", type=folder, multiple=True, help="Recorded file for training only, not for the test.")
+@click.option("--simulated", "gpus", type=click.IntRange(16, 100_000), help="Also train on this many simulated GPUs.")
 @click.option("--days", type=click.FloatRange(15), default=45.0, show_default=True, help="Simulated days.")
 @click.option("--scenario", type=folder, help="Scenario file of the simulator; default: the shipped one.")
-@click.option("--from", "since", help="First decision: a span before now such as 30d, or an ISO 8601 instant.")
-@click.option("--to", "until", help="Last decision, written likewise.")
-@click.option("--every", type=Duration(), default=3600.0, show_default="1h", help="Time between two decisions.")
+@click.option("--from", "since", help="Time of the first forecast: an age such as 30d, or an ISO 8601 timestamp.")
+@click.option("--to", "until", help="Time of the last forecast, in the same format.")
+@click.option("--every", type=Duration(), default=3600.0, show_default="1h", help="Time between two forecasts.")
 @click.option(
     "--model",
     shell_complete=values.scorers,
@@ -39,37 +39,33 @@ folder = click.Path(path_type=Path)
     help="Family of scorers; see docs/models.md.",
 )
 @click.option("--version", "version", help="Name of the version; default: family and date.")
-@click.option("--promote", is_flag=True, help="Put it into service if it beats the rules and the model in service.")
+@click.option("--promote", is_flag=True, help="Promote it if it beats the rules and the model in service.")
 @click.option(
     "--engine",
     shell_complete=values.engines,
     default="local",
     show_default=True,
-    help="Where folds are fitted: local or ray.",
+    help="Where folds are trained: local or ray.",
 )
 @click.option("--ray-address", default="", help="Address of a running Ray cluster; default: start one here.")
-@click.option("--folds", type=click.IntRange(1, 20), default=3, show_default=True, help="Stretches to test in turn.")
+@click.option("--folds", type=click.IntRange(1, 20), default=3, show_default=True, help="Number of test periods.")
 @click.option("--draws", type=click.IntRange(20, 10_000), default=200, show_default=True, help="Bootstrap draws.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of folds, models and draws.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed of folds, models and draws.")
 @click.option("--out", type=folder, help="Folder of models; default: setting forecast.models.")
 @json_option
 @pass_context
 @with_bars
 def train(context: CliContext, /, paths: tuple[Path, ...], out: Path | None, as_json: bool, **options: object) -> None:
-    """Train a model of the risk on recorded files PATHS, a simulated fleet, or the store of the settings.
+    """Train a risk model on recorded files PATHS, a simulated fleet, or the configured store.
 
-    It is tried on hosts and days that it has not learned from, kept in the model registry with its report, and goes
-    into service only with --promote, and only if it wins.
+    The model is tested on hosts and days that it was not trained on and is stored in the model registry with its
+    report. It goes into service only with --promote, and only if it wins the test.
     """
     from tocsin.offline.train import run_training
 
     clock = SystemClock()
     outcome = run_training(context.settings, _wanted(paths, options, clock.now_ms()), clock, out)
-    if as_json:
-        dump(_as_json(outcome))
-        return
-    for line in _lines(outcome):
-        click.echo(line)
+    show(as_json, _as_json(outcome), _lines(outcome))
 
 
 def _wanted(paths: tuple[Path, ...], options: dict[str, object], now_ms: int) -> TrainingRequest:
@@ -160,36 +156,32 @@ _folder = click.option("--models", "out", type=folder, help="Folder of models; d
 @json_option
 @pass_context
 def models_list(context: CliContext, out: Path | None, as_json: bool) -> None:
-    """List every version, what it learned from and which one serves."""
+    """List every version, its training data, and which one is in service."""
     from tocsin.forecaster.lifecycle.model_registry import PRIOR, shipped
 
     registry = _model_registry(context, out)
     serving = registry.in_service
     names = [*([PRIOR] if shipped() else []), *registry.versions()]
     cards = [(name, registry.card(name)) for name in names]
-    if as_json:
-        dump(
-            [
-                {
-                    "version": name,
-                    "in_service": name == serving,
-                    "family": card.family,
-                    "created": to_iso(card.created_ms),
-                    "trained_to": to_iso(card.trained_to_ms),
-                    "rows": card.rows,
-                    "onsets": card.onsets,
-                    "provenance": card.provenance,
-                    "because": list(card.notes),
-                }
-                for name, card in cards
-            ]
-        )
-        return
-    if not cards:
-        click.echo("no model yet: run tocsin train")
-    for name, card in cards:
-        mark = "*" if name == serving else " "
-        click.echo(f"{mark} {name:<34} {card.family:<12} {card.onsets:>6} onsets  {card.provenance}")
+    document = [
+        {
+            "version": name,
+            "in_service": name == serving,
+            "family": card.family,
+            "created": to_iso(card.created_ms),
+            "trained_to": to_iso(card.trained_to_ms),
+            "rows": card.rows,
+            "onsets": card.onsets,
+            "provenance": card.provenance,
+            "because": list(card.notes),
+        }
+        for name, card in cards
+    ]
+    lines = [
+        f"{'*' if name == serving else ' '} {name:<34} {card.family:<12} {card.onsets:>6} onsets  {card.provenance}"
+        for name, card in cards
+    ]
+    show(as_json, document, lines or ["no model yet: run tocsin train"])
 
 
 @models.command("promote")
@@ -198,7 +190,7 @@ def models_list(context: CliContext, out: Path | None, as_json: bool) -> None:
 @json_option
 @pass_context
 def models_promote(context: CliContext, version: str, out: Path | None, as_json: bool) -> None:
-    """Put VERSION into service; a running brain takes it up at its next forecast and journals it."""
+    """Put VERSION into service; a running brain loads it at its next forecast and writes that to the journal."""
     before = _model_registry(context, out).promote(version, SystemClock().now_ms(), getpass.getuser())
     done(as_json, f"{version} serves, in place of {before or 'none'}", version=version, before=before)
 
@@ -208,7 +200,7 @@ def models_promote(context: CliContext, version: str, out: Path | None, as_json:
 @json_option
 @pass_context
 def models_rollback(context: CliContext, out: Path | None, as_json: bool) -> None:
-    """Put back the version that served before."""
+    """Return to the version that was in service before."""
     back, until_now = _model_registry(context, out).rollback(SystemClock().now_ms(), getpass.getuser())
     done(as_json, f"{back} serves again, in place of {until_now}", version=back, before=until_now)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tocsin.cli.common import CliContext, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, json_option, pass_context, show
 from tocsin.domain.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,11 +34,7 @@ def try_out(context: CliContext, click_context: click.Context, names: tuple[str,
     if not (done := trials(context.settings, SystemClock(), names)):
         remedy = "set webhook.url or add a table [[notify.channels]]"
         raise InputError("notify.channels", [], "no channel is set: notifications are recorded only", remedy)
-    if as_json:
-        dump([trial.as_dict() for trial in done])
-    else:
-        for trial in done:
-            click.echo(_line(trial))
+    show(as_json, [trial.as_dict() for trial in done], map(_line, done))
     if not all(trial.ok for trial in done):
         click_context.exit(1)
 

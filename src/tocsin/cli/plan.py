@@ -6,11 +6,11 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tocsin.cli.common import CliContext, connect, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, all_of, connect, json_option, pass_context, show
 from tocsin.cli.progress import with_bars
 from tocsin.domain.errors import InputError
 from tocsin.domain.progress import track
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from tocsin.actions.planning.state import FleetState
     from tocsin.actions.planning.units import PlanLimits
 
-F = TypeVar("F", bound=Callable[..., Any])
 _SHOWN = 40
 """Steps that a person is shown; --json has them all."""
 _REASONS = 10
@@ -37,37 +36,22 @@ LIVE = Path("live")
 def plan() -> None:
     """Show a plan without acting: defragmentation, placement, scaling, power limits.
 
-    Plans are made from a state file (docs/planning.md), the fleet of a running brain or a made-up one, and tried on a
-    copy of it step by step.
+    Plans are made from a state file (docs/planning.md), the fleet of a running brain or a simulated fleet, and are
+    tried step by step on a copy of it.
     """
 
 
-def _state_options(function: F) -> F:
-    options = (
-        click.option(
-            "--state",
-            "state_file",
-            type=click.Path(path_type=Path),
-            help=_STATE,
-        ),
-        click.option("--simulated", type=click.IntRange(8, 100_000), help="Plan for a made-up fleet of so many GPUs."),
-        click.option("--seed", type=int, default=0, show_default=True, help="Seed of the made-up fleet."),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
-
-
-def _move_options(function: F) -> F:
-    options = (
-        click.option("--moves", type=click.IntRange(0), help="Most moves; default: setting planning.max_moves."),
-        click.option("--hours", type=float, help="How long gains count; default: setting planning.horizon_hours."),
-        click.option("--pack-to", type=float, default=0.0, help="Go no further than to so many fragmented GPUs."),
-        click.option("--at-once", is_flag=True, help="Neither wait for checkpoints nor ask for any."),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
+_state_options = all_of(
+    click.option("--state", "state_file", type=click.Path(path_type=Path), help=_STATE),
+    click.option("--simulated", type=click.IntRange(8, 100_000), help="Plan for a simulated fleet of this many GPUs."),
+    click.option("--seed", type=int, default=0, show_default=True, help="Random seed of the simulated fleet."),
+)
+_move_options = all_of(
+    click.option("--moves", type=click.IntRange(0), help="Maximum moves; default: setting planning.max_moves."),
+    click.option("--hours", type=float, help="Hours over which gains count; default: setting planning.horizon_hours."),
+    click.option("--pack-to", type=float, default=0.0, help="Stop once so few fragmented GPUs are left."),
+    click.option("--at-once", is_flag=True, help="Neither request checkpoints nor wait for them."),
+)
 
 
 def _state(
@@ -144,7 +128,7 @@ def _moved(
 @json_option
 @pass_context
 def plan_defragment(context: CliContext, /, **wanted: Any) -> None:
-    """Move work between hosts so that free GPUs are of use to the work that comes."""
+    """Move workloads between hosts so that free GPUs fit the jobs that are expected."""
     from tocsin.actions.planning.defragment import defragment
     from tocsin.actions.planning.rehearsal import fleet
 
@@ -157,7 +141,7 @@ def plan_defragment(context: CliContext, /, **wanted: Any) -> None:
 @json_option
 @pass_context
 def plan_mig(context: CliContext, /, **wanted: Any) -> None:
-    """Move work between MIG instances so that more of those in demand can be created."""
+    """Move workloads between MIG instances so that more of the profiles in demand can be created."""
     from tocsin.actions.planning.defragment import repack_mig
     from tocsin.actions.planning.rehearsal import mig
 
@@ -169,7 +153,7 @@ def plan_mig(context: CliContext, /, **wanted: Any) -> None:
 @json_option
 @pass_context
 def plan_place(context: CliContext, state_file: Path | None, simulated: int | None, seed: int, as_json: bool) -> None:
-    """Find a place for all work that waits."""
+    """Find a host for every pending workload."""
     from tocsin.actions.planning.placement import place
     from tocsin.actions.planning.rehearsal import fleet, with_waiting
 
@@ -180,7 +164,7 @@ def plan_place(context: CliContext, state_file: Path | None, simulated: int | No
 @plan.command("scale")
 @_state_options
 @click.option("--drain", multiple=True, metavar="HOST", help="Replace and drain this node; may be repeated.")
-@click.option("--demand", multiple=True, metavar="POOL=GPUS@MIN", help="GPUs that a pool will want in so many minutes.")
+@click.option("--demand", multiple=True, metavar="POOL=GPUS@MIN", help="GPUs that a pool needs in that many minutes.")
 @json_option
 @pass_context
 def plan_scale(
@@ -192,9 +176,9 @@ def plan_scale(
     demand: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Add nodes before bad ones are drained, follow demand, give back nodes of idle pools.
+    """Add nodes before unhealthy ones are drained, follow demand, and scale in idle pools.
 
-    Without --drain the nodes are meant whose risk is above planning.max_risk.
+    Without --drain, nodes whose risk is above planning.max_risk are replaced.
     """
     from tocsin.actions.planning.rehearsal import fleet
     from tocsin.actions.planning.scaling import follow_demand, replace_before_drain, scale_in
@@ -236,7 +220,7 @@ def plan_power(
     rack: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Share a power budget out among GPUs, all GPUs of a job alike."""
+    """Divide a power budget among the GPUs; all GPUs of a job get the same limit."""
     from tocsin.actions.planning.power import PowerBudget, power_caps
     from tocsin.actions.planning.rehearsal import fleet
 
@@ -259,14 +243,8 @@ def _rack(text: str) -> tuple[str, float]:
 
 
 def _show(plans: Sequence[Plan], as_json: bool) -> None:
-    if as_json:
-        dump([one.as_json() for one in plans])
-        return
-    for number, one in enumerate(plans):
-        if number:
-            click.echo()
-        for line in plan_lines(one):
-            click.echo(line)
+    lines = [line for one in plans for line in ("", *plan_lines(one))]
+    show(as_json, [one.as_json() for one in plans], lines[1:])
 
 
 def plan_lines(made: Plan) -> list[str]:
@@ -302,7 +280,7 @@ def _refusals(made: Plan) -> list[str]:
         return []
     reasons = Counter(one.reason for one in made.refused)
     first = {one.reason: one.subject for one in reversed(made.refused)}
-    lines = ["", "left alone:"]
+    lines = ["", "not changed:"]
     for reason, count in reasons.most_common(_REASONS):
         others = f" and {count - 1} more" if count > 1 else ""
         lines.append(f"  {first[reason]}{others}: {reason}")
@@ -312,13 +290,15 @@ def _refusals(made: Plan) -> list[str]:
 
 @plan.command("compare")
 @click.option("--kind", type=click.Choice(["defragment", "mig"]), multiple=True, help="Default: both.")
-@click.option("--gpus", default="64,256,1000", show_default=True, help="Sizes of the made-up fleets, by comma.")
+@click.option(
+    "--gpus", default="64,256,1000", show_default=True, help="Simulated fleet sizes, comma-separated."
+)
 @click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Fleets of each size.")
 @json_option
 @pass_context
 @with_bars
 def plan_compare(context: CliContext, kind: tuple[str, ...], gpus: str, seeds: int, as_json: bool) -> None:
-    """Set the defragmentation planner beside a greedy descent of F on made-up fleets: equal packing, at what cost."""
+    """Compare the defragmentation planner with a greedy descent of F on simulated fleets, at equal packing."""
     from dataclasses import asdict
 
     from tocsin.actions.planning.compare import compare
@@ -330,17 +310,13 @@ def plan_compare(context: CliContext, kind: tuple[str, ...], gpus: str, seeds: i
     kinds = kind or ("defragment", "mig")
     # A table that grows line by line would be torn by a bar: it is printed once it is whole.
     rows = list(compare(kinds, sizes, range(seeds), SystemClock().monotonic, _limits(context)))
-    if as_json:
-        dump([asdict(row) | {"ratio": row.ratio, "meets": row.meets} for row in rows])
-        return
-    click.echo(
-        "                        fragmented GPUs (F)      GPU-hours lost (moves)                     net GPU-hours"
-    )
-    click.echo(
-        "kind        GPUs seed  before greedy planner    greedy         planner  ratio  now least   greedy planner    s"
-    )
-    for row in rows:
-        click.echo(_row(row))
+    head = [
+        "                        fragmented GPUs (F)      GPU-hours lost (moves)                     net GPU-hours",
+        "kind        GPUs seed  before greedy planner    greedy         planner  ratio  now least"
+        "   greedy planner    s",
+    ]
+    document = [asdict(row) | {"ratio": row.ratio, "meets": row.meets} for row in rows]
+    show(as_json, document, [*head, *map(_row, rows)])
 
 
 def _row(row: ComparisonRow) -> str:
@@ -355,12 +331,12 @@ def _row(row: ComparisonRow) -> str:
 
 
 @plan.command("drill")
-@click.option("--runs", type=click.IntRange(1), default=100, show_default=True, help="Seeded runs of a day each.")
+@click.option("--runs", type=click.IntRange(1), default=100, show_default=True, help="Number of simulated days.")
 @click.option("--surprises", type=click.FloatRange(0, 1), default=0.0, help="Share of failures without warning.")
 @json_option
 @with_bars
 def plan_drill(runs: int, surprises: float, as_json: bool) -> None:
-    """Let nodes fail in a simulated pool and watch its capacity, with scale-out before drain and with drain first."""
+    """Simulate node failures in a pool and compare its capacity with scale-out before drain and with drain first."""
     from dataclasses import asdict
 
     from tocsin.actions.planning.drill import DrillSpec, Way, drill
@@ -370,16 +346,13 @@ def plan_drill(runs: int, surprises: float, as_json: bool) -> None:
     found: dict[Way, list[DrillResult]] = {way: [] for way in Way}
     for way, seed in track(wanted, "drill, days"):
         found[way].append(drill(seed, way, spec))
-    if as_json:
-        dump({way.value: [asdict(one) for one in results] for way, results in found.items()})
-        return
-    click.echo(
+    lines = [
         f"{runs} days of a pool of {spec.nodes} nodes (simulated): {spec.failures} fail, {surprises:.0%} of them "
-        f"unforeseen; {spec.false_alarms} false alarm a day"
-    )
-    click.echo("way           runs below floor  minutes below, mean  broken by an action  drained  added  works lost")
-    for way, results in found.items():
-        click.echo(_drilled(way.value, results))
+        f"unforeseen; {spec.false_alarms} false alarm a day",
+        "way           runs below floor  minutes below, mean  broken by an action  drained  added  works lost",
+        *(_drilled(way.value, results) for way, results in found.items()),
+    ]
+    show(as_json, {way.value: [asdict(one) for one in results] for way, results in found.items()}, lines)
 
 
 def _drilled(way: str, results: Sequence[DrillResult]) -> str:

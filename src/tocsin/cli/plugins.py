@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tocsin.cli.common import dump, json_option
+from tocsin.cli.common import json_option, show
 from tocsin.plugins import Kind, plugins
 
 
@@ -16,12 +16,8 @@ def list_plugins(as_json: bool) -> None:
     Those of other packages are found by their entry points of group tocsin.KIND. Nothing is loaded.
     """
     found = [plugin for kind in Kind for plugin in plugins(kind).values()]
-    if as_json:
-        dump([{"kind": str(one.kind), "name": one.name, "package": one.package} for one in found])
-        return
-    for one in found:
-        click.echo(f"{one.kind:<10} {one.name:<22} {one.package}")
+    document = [{"kind": str(one.kind), "name": one.name, "package": one.package} for one in found]
+    show(as_json, document, (f"{one.kind:<10} {one.name:<22} {one.package}" for one in found))
 
 
 COMMANDS: list[click.Command] = [list_plugins]
-"""What the command line gets."""

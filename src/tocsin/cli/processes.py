@@ -149,7 +149,7 @@ def demo(
     no_dashboard: bool,
     as_json: bool,
 ) -> int:
-    """Run a simulated fleet through the whole loop on free ports; Ctrl-C ends it."""
+    """Run agent, brain and dashboard with a simulated fleet on free ports; Ctrl-C ends it."""
     from tocsin.runtime.demo import run_demo
 
     settings = context.settings

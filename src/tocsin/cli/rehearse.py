@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tocsin.cli.common import CliContext, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, json_option, pass_context, show
 from tocsin.cli.progress import with_bars
 from tocsin.domain.progress import work
 from tocsin.telemetry.log import configure_logging
@@ -19,11 +19,17 @@ if TYPE_CHECKING:
 
 @click.group()
 def rehearse() -> None:
-    """Try an action on the simulated fleet, beside doing nothing."""
+    """Try an action on the simulated fleet and compare it with doing nothing."""
 
 
 @rehearse.command()
-@click.option("--cases", type=click.IntRange(1, 20_000), default=1000, show_default=True, help="GPUs that drift.")
+@click.option(
+    "--cases",
+    type=click.IntRange(1, 20_000),
+    default=1000,
+    show_default=True,
+    help="Simulated GPUs whose cooling degrades.",
+)
 @click.option("--hours", type=click.FloatRange(0.05, 48), default=4.0, show_default=True, help="Length of a case.")
 @click.option("--seed", type=int, default=1, show_default=True, help="The same seed gives the same cases.")
 @click.option(
@@ -38,7 +44,7 @@ def rehearse() -> None:
 def thermal(
     context: CliContext, cases: int, hours: float, seed: int, lead_hours: tuple[float, float] | None, as_json: bool
 ) -> None:
-    """Let the thermal controller meet GPUs whose cooling gets worse; side by side with no action and a fixed cap."""
+    """Run the thermal controller on simulated GPUs whose cooling degrades; compare with no action and a fixed cap."""
     from tocsin.offline.rehearsal import rehearse as run
     from tocsin.runtime.agent.order_worker import thermal_settings
 
@@ -53,11 +59,7 @@ def thermal(
             done = share * hours * 3600.0
 
         found = run(cases, seed, hours, wanted, Path(folder), lead_hours, progress)
-    if as_json:
-        dump(found.as_json())
-    else:
-        for line in table(found):
-            click.echo(line)
+    show(as_json, found.as_json(), table(found))
 
 
 def table(found: Rehearsal) -> list[str]:

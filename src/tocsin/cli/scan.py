@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tocsin.cli import values
-from tocsin.cli.common import CliContext, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, dump, json_option, pass_context, show
 from tocsin.cli.processes import Duration
 from tocsin.domain.clock import SECOND, SystemClock, to_iso
 from tocsin.domain.errors import TocsinError
@@ -61,10 +61,10 @@ class _Scan(click.Command):
 @click.pass_context
 @pass_context
 def scan(context: CliContext, ctx: click.Context, source: str | None, since: float, as_json: bool) -> None:
-    """Check this node's GPUs once and say how they are.
+    """Check this node's GPUs once and print their health.
 
-    Ends with 0 where all is healthy, 1 where something wants attention, 2 where something wants action now, and 3 where
-    it cannot see: no driver, no permission, a GPU that does not answer, a setting that is wrong.
+    Exit codes: 0 all healthy, 1 needs attention, 2 needs action now, 3 cannot tell: no driver, no permission, a GPU
+    that does not respond, or an invalid setting.
     """
     try:
         report = _scanned(context, source, since)
@@ -73,11 +73,7 @@ def scan(context: CliContext, ctx: click.Context, source: str | None, since: flo
             dump(_blind(source, str(error)))
         click.echo(f"tocsin: {error}", err=True)
         ctx.exit(_CANNOT_SEE)
-    if as_json:
-        dump(report.as_json())
-    else:
-        for line in _lines(report):
-            click.echo(line)
+    show(as_json, report.as_json(), _lines(report))
     ctx.exit(int(report.health))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tocsin.cli.common import CliContext, api_options, connect, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, api_options, connect, json_option, pass_context, show
 
 if TYPE_CHECKING:
     from tocsin.client.models import ActionScore, HazardScore, PredictionScore, RuleScore, Scoreboard
@@ -20,14 +20,10 @@ _HOUR = 3600.0
 @json_option
 @pass_context
 def scoreboard(context: CliContext, api_url: str | None, token: str | None, as_json: bool) -> None:
-    """Say what would have been done, how often it would have been right, and how predictions turned out."""
+    """Show what Tocsin would have done, how often that would have been right, and how predictions turned out."""
     with connect(context, api_url, token) as client:
         board = client.scoreboard()
-    if as_json:
-        dump(board.model_dump(mode="json"))
-        return
-    for line in _lines(board):
-        click.echo(line)
+    show(as_json, board.model_dump(mode="json"), _lines(board))
 
 
 def _lines(board: Scoreboard) -> list[str]:

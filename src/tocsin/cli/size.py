@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tocsin.cli.common import CliContext, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, json_option, pass_context, show
 from tocsin.config.settings import StoreKind
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def size(
     network_price: float | None,
     as_json: bool,
 ) -> None:
-    """Say what CPU, memory, disk and network a fleet takes, from what was measured; money only for prices given.
+    """Estimate the CPU, memory, disk and network that a fleet needs, from measured constants; cost only with prices.
 
     Retention is that of the settings.
     """
@@ -72,11 +72,7 @@ def size(
     kept = settings.store if store is None else settings.store.model_copy(update={"kind": StoreKind(store)})
     plan = sizing.SizingPlan(gpus, gpus_per_node, every, outage_hours, gpus_per_cell, kept, prices)
     made = sizing.size(plan)
-    if as_json:
-        dump(made.as_json())
-        return
-    for line in _lines(made):
-        click.echo(line)
+    show(as_json, made.as_json(), _lines(made))
 
 
 def _lines(made: Size) -> list[str]:

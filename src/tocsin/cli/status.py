@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tocsin.cli.common import CliContext, api_options, connect, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, api_options, connect, json_option, pass_context, show
 from tocsin.client.wire import to_json
 from tocsin.domain.clock import from_iso, optional_iso
 
@@ -86,15 +86,15 @@ _MOST_SHOWN = 8
 
 
 @click.command()
-@click.option("--check", is_flag=True, help="End with 1 where anything wants attention; for scripts and monitoring.")
+@click.option("--check", is_flag=True, help="Exit with 1 if anything needs attention; for scripts and monitoring.")
 @api_options
 @json_option
 @pass_context
 def status(context: CliContext, check: bool, api_url: str | None, token: str | None, as_json: bool) -> int:
-    """Say how fleet and service are: what is wrong, what is coming, and which decisions wait for a person.
+    """Print the state of the fleet and of the service: incidents, predictions, and decisions that need approval.
 
-    Ends with 0 where the brain answered, with 3 where none does and with 5 where it refuses the token. With --check it
-    ends with 1 where a finding is warning or worse, the breaker has tripped, or the service itself is not well.
+    Exit codes: 0 the brain answered, 3 it does not answer, 5 it refuses the token. With --check also 1: a finding is
+    warning or worse, the breaker has tripped, or the service itself is unhealthy.
     """
     with connect(context, api_url, token) as client:
         summary, ready = client.summary(), client.ready()
@@ -103,41 +103,27 @@ def status(context: CliContext, check: bool, api_url: str | None, token: str | N
     waiting = [decision for decision in decisions if decision.approvable]
     now_ms = from_iso(summary.now)
     ahead = [prediction for prediction in predictions if (prediction.eta_ms or 0) > now_ms]
-    if as_json:
-        whole = {
-            "ready": ready.model_dump(mode="json"),
-            "service": service,
-            "attention": to_json(incidents),
-            "ahead": to_json(ahead),
-            "waiting": to_json(waiting),
-        }
-        dump(summary.model_dump(mode="json") | whole)
-    else:
-        for line in _lines(summary, ready, incidents, ahead, waiting, service):
-            click.echo(line)
-    return int(check and _wants_attention(summary, ready, service))
-
-
-def _wants_attention(summary: FleetSummary, ready: Readiness, service: Mapping[str, float]) -> bool:
-    bad = sum(count for severity, count in summary.findings.items() if severity.rank > 0)
-    return bool(bad) or summary.breaker.tripped or not ready.ready or needs_a_look(service)
-
-
-def _lines(
-    summary: FleetSummary,
-    ready: Readiness,
-    incidents: Sequence[IncidentOut],
-    ahead: Sequence[Prediction],
-    waiting: Sequence[DecisionOut],
-    service: Mapping[str, float],
-) -> list[str]:
-    return [
+    whole = {
+        "ready": ready.model_dump(mode="json"),
+        "service": service,
+        "attention": to_json(incidents),
+        "ahead": to_json(ahead),
+        "waiting": to_json(waiting),
+    }
+    lines = [
         *_summary_lines(summary),
         *_worst_lines(incidents),
         *_ahead_lines(ahead, summary.now),
         *_waiting_lines(waiting),
         *health_lines(ready, service),
     ]
+    show(as_json, summary.model_dump(mode="json") | whole, lines)
+    return int(check and _wants_attention(summary, ready, service))
+
+
+def _wants_attention(summary: FleetSummary, ready: Readiness, service: Mapping[str, float]) -> bool:
+    bad = sum(count for severity, count in summary.findings.items() if severity.rank > 0)
+    return bool(bad) or summary.breaker.tripped or not ready.ready or needs_a_look(service)
 
 
 def _summary_lines(summary: FleetSummary) -> list[str]:
@@ -198,4 +184,3 @@ def _more(count: int) -> list[str]:
 
 
 COMMANDS: list[click.Command] = [status]
-"""What the command line gets."""

@@ -5,24 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import click
 
-from tocsin.cli.common import CliContext, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, dump, json_option, pass_context, show
 from tocsin.collector.kernel_log.parser import VERDICT_CODE, KernelEvent, KernelLogParser, verdict_of
 from tocsin.collector.kernel_log.readers import decode_any
 from tocsin.domain.clock import to_iso
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import EventKind
 from tocsin.domain.finding import Severity
-from tocsin.rules.xid import XidSpec
+from tocsin.rules.sxid import shipped_sxids
+from tocsin.rules.xid import XidSpec, shipped_catalogue
 from tocsin.rules.xid_explain import Catalogues, Explanation, asks_for, explain_sxid, explain_xid
-from tocsin.rules.xid_nvlink import DECODED_CODES
-
-if TYPE_CHECKING:
-    from tocsin.rules.xid_explain import Catalogues
-
+from tocsin.rules.xid_nvlink import DECODED_CODES, parse_words
 
 # What `tocsin xid` prints: explanations, and the events of a log.
 
@@ -238,8 +235,6 @@ def xid(
     """Explain driver error CODE: what it means, what to do and what comes with it."""
     if sum(given is not None for given in (code, sxid, log)) != 1:
         raise click.UsageError("give one of CODE, --sxid or --log, for example tocsin xid 79")
-    from tocsin.rules.xid_explain import explain_sxid, explain_xid
-
     catalogues = _catalogues(context)
     if log is not None:
         print_log(log, catalogues, driver, as_json)
@@ -249,17 +244,10 @@ def xid(
     else:
         assert code is not None
         explained = explain_xid(catalogues.xids, code, _words(code, intrinfo, status, registers), driver=driver)
-    if as_json:
-        dump(explained.as_json())
-    else:
-        click.echo("\n".join(lines_of(explained)))
+    show(as_json, explained.as_json(), lines_of(explained))
 
 
 def _catalogues(context: CliContext) -> Catalogues:
-    from tocsin.rules.sxid import shipped_sxids
-    from tocsin.rules.xid import shipped_catalogue
-    from tocsin.rules.xid_explain import Catalogues
-
     rules = context.settings.rules
     if rules.path is None and rules.xid_overrides is None:
         return Catalogues(shipped_catalogue(), shipped_sxids())
@@ -270,8 +258,6 @@ def _catalogues(context: CliContext) -> Catalogues:
 
 
 def _words(code: int, intrinfo: int | None, status: int | None, registers: str | None) -> tuple[int, ...]:
-    from tocsin.rules.xid_nvlink import parse_words
-
     if registers is not None:
         if code != 74:
             raise InputError("--registers", registers, "belongs to XID 74", "give --intrinfo for XID 144 to 150")
