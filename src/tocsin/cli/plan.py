@@ -290,9 +290,7 @@ def _refusals(made: Plan) -> list[str]:
 
 @plan.command("compare")
 @click.option("--kind", type=click.Choice(["defragment", "mig"]), multiple=True, help="Default: both.")
-@click.option(
-    "--gpus", default="64,256,1000", show_default=True, help="Simulated fleet sizes, comma-separated."
-)
+@click.option("--gpus", default="64,256,1000", show_default=True, help="Simulated fleet sizes, comma-separated.")
 @click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Fleets of each size.")
 @json_option
 @pass_context

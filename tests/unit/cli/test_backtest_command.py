@@ -99,7 +99,7 @@ def test_the_simulator_needs_no_folder_and_takes_a_scenario(made: list[Request])
         (("--dataset", "made", "--train", "nowhere"), "--train = 'nowhere': is no folder"),
         (("--dataset", "made", "--train", "made", "--test", "nowhere"), "--test = 'nowhere': is no folder"),
         (("--dataset", "made", "--train", "made", "--scenario", "x"), "made takes none"),
-        (("--dataset", "made", "--train", "made", "--model", "hazard"), "--model = 'hazard': applies only to recorded files and the store"),
+        (("--dataset", "made", "--train", "made", "--model", "hazard"), "--model = 'hazard': applies only to"),
         (("--dataset", "made", "--train", "made", "--from", "30d"), "--from = '30d': applies only to recorded files"),
         (("a.csv", "--train", "made"), "--train = 'made': applies only to --dataset"),
         (("a.csv", "--from", "soon"), "--from"),
