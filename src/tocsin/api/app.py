@@ -9,6 +9,7 @@ from tocsin import __version__
 from tocsin.api import errors
 from tocsin.api.auth import Authenticator
 from tocsin.api.gate import Gate
+from tocsin.api.ingest import Ingest
 from tocsin.api.login import LoginService, login_router
 from tocsin.api.routes_decisions import control_router, decisions_router
 from tocsin.api.routes_ops import ops_router, orders_router
@@ -43,7 +44,7 @@ def create_app(service: Service, settings: ApiSettings, clock: Clock | None = No
     )
     app.state.service = service
     app.state.encoded_map = EncodedMap()
-    app.state.max_body_bytes = settings.max_body_bytes
+    app.state.ingest = Ingest(settings.max_body_bytes)
     app.state.login_service = LoginService(settings, clock, authenticator.sessions, service)
     app.add_middleware(Gate, authenticator=authenticator, settings=settings, clock=clock, refused=service.refused)
     errors.install(app)

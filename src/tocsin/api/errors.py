@@ -109,7 +109,10 @@ async def _answer(request: Request, error: Exception) -> JSONResponse:
     if isinstance(error, HTTPException):
         return _of_http(error, request).response()
     _LOG.error("%s %s failed: %r", request.method, request.url.path, error)
-    return ApiError(500, "internal_error", "the brain failed on this request; its log has the details").response()
+    # The server closes the connection after it, which a client with a pool must know.
+    closing = {"Connection": "close"}
+    message = "the brain failed on this request; its log has the details"
+    return ApiError(500, "internal_error", message, headers=closing).response()
 
 
 async def refuse_unknown_parameters(request: Request) -> None:

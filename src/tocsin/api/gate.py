@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
 from urllib.parse import urlsplit
 
 from starlette.concurrency import run_in_threadpool
@@ -27,7 +30,80 @@ ALWAYS = "/healthz"
 PEER_NAMES = "peer_names"
 """Key of a request's state under which the server puts the names of a verified client certificate."""
 
+WRITE_PATH = "/api/v2/write"
+"""The one endpoint whose body may be as large as ``api.max_body_bytes``."""
+MAX_CONTROL_BYTES = 256 * 1024
+"""Largest body of every other endpoint."""
+_GRACE_SECONDS = 5.0
+"""A body may stand still for this long, beside the time that its bytes earn."""
+
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class Share(Enum):
+    """Kinds of requests that cannot take each other's place."""
+
+    HEALTH = "health"
+    """Probes and what is served to anyone."""
+    OPEN = "open"
+    """Log-ins: without a token, and with a body."""
+    AGENTS = "agents"
+    PEOPLE = "people"
+    CONTROL = "control"
+    """What a person changes: pause, approvals, acknowledgements."""
+
+
+class Shares:
+    """Places for requests in work: so many of each kind, and of those a quarter at most for one caller.
+
+    Of `most` an eighth each belongs to probes, to log-ins and to what people change, half to agents and half to what
+    people read: what one kind asks for at once, or holds on to, keeps no other from being answered.
+    """
+
+    def __init__(self, most: int) -> None:
+        parts = {Share.HEALTH: 8, Share.OPEN: 8, Share.CONTROL: 8, Share.AGENTS: 2, Share.PEOPLE: 2}
+        self._most = {share: max(1, most // part) for share, part in parts.items()}
+        self._running: Counter[Share] = Counter()
+        self._callers: Counter[tuple[Share, str]] = Counter()
+
+    @contextmanager
+    def place(self, share: Share, caller: str) -> Iterator[None]:
+        """A place of `share` for `caller` while the context lasts. Raises ApiError 503 where there is none."""
+        most, key = self._most[share], (share, caller)
+        if self._running[share] >= most or self._callers[key] >= max(1, most // 4):
+            raise ApiError(503, "busy", "too many requests are in work; try again", headers={"Retry-After": "1"})
+        self._running[share] += 1
+        self._callers[key] += 1
+        try:
+            yield
+        finally:
+            self._running[share] -= 1
+            self._callers[key] -= 1
+            if not self._callers[key]:
+                del self._callers[key]
+
+
+class BodyBudget:
+    """Bytes of all bodies that are in memory, as they came: one sum for everybody, a quarter of it for one caller."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held = 0
+        self._callers: Counter[str] = Counter()
+
+    def take(self, caller: str, size: int) -> None:
+        """Count `size` bytes more of `caller`. Raises ApiError 429 where they do not fit."""
+        if self._held + size > self._most or self._callers[caller] + size > max(self._most // 4, 1):
+            raise too_many(1.0, "too_many_bytes", "the bodies in work fill api.limits.body_bytes_in_flight")
+        self._held += size
+        self._callers[caller] += size
+
+    def give_back(self, caller: str, size: int) -> None:
+        """They are no longer in memory."""
+        self._held -= size
+        self._callers[caller] -= size
+        if self._callers[caller] <= 0:
+            del self._callers[caller]
 
 
 def _refuse_foreign_pages(headers: Headers) -> None:
@@ -40,7 +116,7 @@ def _refuse_foreign_pages(headers: Headers) -> None:
 
 def _too_large(limit: int) -> ApiError:
     return ApiError(
-        413, "content_too_large", f"the body is larger than api.max_body_bytes = {limit}; send less at once"
+        413, "content_too_large", f"the body is larger than {limit} bytes (api.max_body_bytes); send less at once"
     )
 
 
@@ -51,7 +127,7 @@ def too_many(seconds: float, code: str = "rate_limited", what: str = "too many r
 
 
 class Gate:
-    """ASGI middleware: origin, principal, rate, number and size of requests.
+    """ASGI middleware: origin, principal, rate, number, size and pace of requests.
 
     `refused` is told the code of whatever is turned away here.
     """
@@ -69,8 +145,10 @@ class Gate:
         self._authenticator = authenticator
         self._max_body = settings.max_body_bytes
         self._body_seconds = limits.body_seconds
-        self._most = limits.concurrent_requests
-        self._running = 0
+        self._bytes_per_second = limits.body_bytes_per_second
+        self._shares = Shares(limits.concurrent_requests)
+        # One caller's quarter must hold the largest body.
+        self._budget = BodyBudget(max(limits.body_bytes_in_flight, 4 * settings.max_body_bytes))
         self._refused = refused
         self._people = TokenBuckets(clock, limits.requests_per_second, limits.request_burst)
         self._agents = TokenBuckets(clock, limits.agent_requests_per_second, limits.agent_request_burst)
@@ -80,36 +158,51 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if scope["path"] == ALWAYS:
+            await self._app(scope, receive, send)
+            return
         try:
-            await self._check(scope)
+            share, caller = await self._check(scope)
+            with self._shares.place(share, caller):
+                await self._pass(scope, receive, send, caller)
         except ApiError as error:
             self._refused(error.code)
             await error.response()(scope, receive, send)
-            return
-        self._running += 1
-        try:
-            await self._app(scope, self._limited(receive), send)
-        finally:
-            self._running -= 1
 
-    async def _check(self, scope: Scope) -> None:
+    async def _pass(self, scope: Scope, receive: Receive, send: Send, caller: str) -> None:
+        """Let the application answer; the bytes of the body count against the budget until it has."""
+        limit = self._limit(scope["path"])
+        body = _Body(receive, limit, self._body_seconds, self._bytes_per_second, self._budget, caller)
+        try:
+            await self._app(scope, body.receive, send)
+        finally:
+            self._budget.give_back(caller, body.seen)
+
+    def _limit(self, path: str) -> int:
+        return self._max_body if path == WRITE_PATH else min(self._max_body, MAX_CONTROL_BYTES)
+
+    async def _check(self, scope: Scope) -> tuple[Share, str]:
         headers, path = Headers(scope=scope), scope["path"]
         client = str((scope.get("client") or ("", 0))[0])
-        if path == ALWAYS:
-            return
-        if self._running >= self._most:
-            raise ApiError(503, "busy", "too many requests are in work; try again", headers={"Retry-After": "1"})
-        if scope["method"] not in _SAFE:
+        reads = scope["method"] in _SAFE
+        if not reads:
             _refuse_foreign_pages(headers)
+        caller = f"|{client}"
         if path in OPEN_PATHS:
-            self._pace(self._people, f"|{client}")
+            self._pace(self._people, caller)
+            share = Share.HEALTH if reads else Share.OPEN
         else:
-            await self._identify(scope, headers, client)
+            principal = await self._identify(scope, headers, client)
+            caller = f"{principal.name}|{client}"
+            people = Share.PEOPLE if reads else Share.CONTROL
+            share = Share.AGENTS if principal.role is Role.AGENT else people
         length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length) > self._max_body:
-            raise _too_large(self._max_body)
+        limit = self._limit(path)
+        if not length.isdecimal() or int(length[:20]) > limit:
+            raise _too_large(limit)
+        return share, caller
 
-    async def _identify(self, scope: Scope, headers: Headers, client: str) -> None:
+    async def _identify(self, scope: Scope, headers: Headers, client: str) -> Principal:
         state = scope.setdefault("state", {})
         names = state.get(PEER_NAMES, ())
         try:
@@ -124,6 +217,7 @@ class Gate:
             raise
         self._pace(self._bucket(principal), f"{principal.name}|{client}")
         state["principal"] = principal
+        return principal
 
     def _bucket(self, principal: Principal) -> TokenBuckets:
         return self._agents if principal.role is Role.AGENT else self._people
@@ -133,30 +227,58 @@ class Gate:
         if wait := buckets.take(key):
             raise too_many(wait)
 
-    def _limited(self, receive: Receive) -> Receive:
-        seen = 0
-        whole = False
-        until: float | None = None
 
-        async def limited() -> Message:
-            nonlocal seen, whole, until
-            if whole:
-                # What comes now is the end of the connection, for which there is no hurry.
-                return await receive()
-            if until is None:
-                until = asyncio.get_running_loop().time() + self._body_seconds
-            try:
-                async with asyncio.timeout_at(until):
-                    message = await receive()
-            except TimeoutError as error:
-                whole = True
-                problem = f"the body took longer than api.limits.body_seconds = {self._body_seconds:g}"
-                raise ApiError(408, "body_too_slow", problem, headers={"Connection": "close"}) from error
-            if message["type"] == "http.request":
-                whole = not message.get("more_body", False)
-                seen += len(message.get("body", b""))
-                if seen > self._max_body:
-                    raise _too_large(self._max_body)
-            return message
+class _Body:
+    """The body of one request as it comes in: its size, its pace, and its part of the budget.
 
-        return limited
+    It may take `seconds`, and no longer than its bytes earn at `bytes_per_second`: who sends one now and then to hold a
+    place loses it.
+    """
+
+    def __init__(
+        self,
+        receive: Receive,
+        limit: int,
+        seconds: float,
+        bytes_per_second: float,
+        budget: BodyBudget,
+        caller: str,
+    ) -> None:
+        self._receive = receive
+        self._limit = limit
+        self._seconds = seconds
+        self._bytes_per_second = bytes_per_second
+        self._begun: float | None = None
+        self._whole = False
+        self._budget = budget
+        self._caller = caller
+        self.seen = 0
+
+    async def receive(self) -> Message:
+        """The next part. Raises ApiError 408, 413 or 429."""
+        if self._whole:
+            # What comes now is the end of the connection, for which there is no hurry.
+            return await self._receive()
+        if self._begun is None:
+            self._begun = asyncio.get_running_loop().time()
+        earned = _GRACE_SECONDS + self.seen / self._bytes_per_second
+        try:
+            async with asyncio.timeout_at(self._begun + min(self._seconds, earned)):
+                message = await self._receive()
+        except TimeoutError as error:
+            self._whole = True
+            problem = (
+                f"the body took longer than api.limits.body_seconds = {self._seconds:g}, or came slower than "
+                f"api.limits.body_bytes_per_second = {self._bytes_per_second:g}"
+            )
+            raise ApiError(408, "body_too_slow", problem, headers={"Connection": "close"}) from error
+        if message["type"] == "http.request":
+            self._whole = not message.get("more_body", False)
+            self._count(len(message.get("body", b"")))
+        return message
+
+    def _count(self, size: int) -> None:
+        if self.seen + size > self._limit:
+            raise _too_large(self._limit)
+        self._budget.take(self._caller, size)
+        self.seen += size

@@ -187,7 +187,8 @@ class RequestLimits(Section):
     login_lock_max_seconds: float = Field(default=900.0, gt=0)
     """The longest wait."""
     concurrent_requests: int = Field(default=256, ge=1)
-    """Requests in work at once; more are answered 503."""
+    """Requests in work at once: half for agents, half for people who read, an eighth each for probes, for log-ins and
+    for what people change. One caller gets a quarter of a part; more are answered 503."""
     connections: int = Field(default=4000, ge=1)
     """Open connections; more are answered 503 and closed."""
     header_bytes: int = Field(default=32 * 1024, ge=1024)
@@ -196,6 +197,10 @@ class RequestLimits(Section):
     """How long a client may take from its first byte, or its connection, to the end of the headers."""
     body_seconds: float = Field(default=60.0, gt=0)
     """How long a client may take to send a body."""
+    body_bytes_per_second: float = Field(default=1024.0, gt=0)
+    """Slowest pace of a body after its first 5 seconds."""
+    body_bytes_in_flight: int = Field(default=128 * 1024 * 1024, ge=1024)
+    """Bytes of all bodies in memory, as they came; more are answered 429. At least four times `max_body_bytes`."""
 
 
 class ApiSettings(Section):

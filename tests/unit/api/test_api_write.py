@@ -13,7 +13,7 @@ from influxdb_client.client.write_api import SYNCHRONOUS
 
 from tocsin.api.app import create_app
 from tocsin.api.errors import ApiError
-from tocsin.api.routes_ops import MAX_MEMBERS, unpack
+from tocsin.api.ingest import MAX_MEMBERS, unpacked
 from tocsin.config.access import ApiSettings
 from tocsin_testing.fake_service import FakeService, serving
 
@@ -141,11 +141,11 @@ def test_a_gzip_body_of_very_many_members_is_refused(http: TestClient, service: 
     empty = gzip.compress(b"", 9)
     few = gzip.compress(GOOD.encode()) + empty * 1000
     assert write(http, few, Content_Encoding="gzip") == (204, {})
-    assert unpack(empty * MAX_MEMBERS, "gzip", LIMIT) == b""
+    assert b"".join(unpacked(empty * MAX_MEMBERS, "gzip", LIMIT)) == b""
     with pytest.raises(ApiError, match="more than 4096 members"):
-        unpack(empty * (MAX_MEMBERS + 1), "gzip", LIMIT)
+        list(unpacked(empty * (MAX_MEMBERS + 1), "gzip", LIMIT))
 
 
 def test_a_member_may_be_larger_than_what_is_read_at_once() -> None:
     noise = random.Random(1).randbytes(100_000)
-    assert unpack(gzip.compress(noise) + gzip.compress(b"end"), "gzip", 200_000) == noise + b"end"
+    assert b"".join(unpacked(gzip.compress(noise) + gzip.compress(b"end"), "gzip", 200_000)) == noise + b"end"

@@ -1,0 +1,236 @@
+"""Line protocol as agents send it: unpacked, checked for who may say it, decoded and kept slice by slice."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from weakref import WeakValueDictionary
+
+from anyio import CapacityLimiter, to_thread
+
+from tocsin.api.errors import ApiError
+from tocsin.api.principal import Principal
+from tocsin.api.service import Service
+from tocsin.client.control import IngestResult, RejectedLine
+from tocsin.store.line_protocol.decode import MAX_REJECTED, LineError, cut_head, parse_head
+
+MAX_MEMBERS = 4096
+"""Members that a gzip body may have: each costs a decoder, empty ones too. Files of bgzip have one for 64 KiB."""
+_STEP = 8192
+"""Bytes that a decoder is given at once: what is left behind the end of a member is copied."""
+_PIECE = 256 * 1024
+SLICE = 512 * 1024
+"""Bytes of line protocol that are decoded and stored at a time, under a second of CPU whatever they hold."""
+MAX_LINE = 2 * SLICE
+"""A longer line is refused: a GPU with all metrics and labels has a line of some 20 KB."""
+_CUT_TRIES = 4
+
+
+def unpacked(body: bytes, encoding: str, limit: int) -> Iterator[bytes]:
+    """`body` without its ``Content-Encoding``, piece by piece: what is kept in memory is one piece.
+
+    Raises ApiError 413 where the whole would exceed `limit` bytes (a small body can unpack to gigabytes), 400 for
+    gzip that is broken, cut short or of more than `MAX_MEMBERS` members, 415 for an encoding other than gzip and
+    identity.
+    """
+    if encoding in {"", "identity"}:
+        yield body
+        return
+    if encoding != "gzip":
+        raise ApiError(
+            415, "unsupported_encoding", f"Content-Encoding {encoding[:50]} is not read; use gzip or identity"
+        )
+    place = members = size = 0
+    while place < len(body):
+        members += 1
+        if members > MAX_MEMBERS:
+            raise ApiError(400, "broken_gzip", f"the gzip body has more than {MAX_MEMBERS} members; send it as one")
+        decoder = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+        while not decoder.eof:
+            # What did not fit into the last piece is still to be read.
+            left = decoder.unconsumed_tail
+            part = left or body[place : place + _STEP]
+            place += 0 if left else len(part)
+            try:
+                piece = decoder.decompress(part, _PIECE)
+            except zlib.error as error:
+                raise ApiError(400, "broken_gzip", f"the body is not gzip: {error}") from error
+            if not (part or piece or decoder.eof):
+                raise ApiError(400, "broken_gzip", "the gzip body is cut short; send it again whole")
+            size += len(piece)
+            if size > limit:
+                message = f"the body unpacks to more than {limit} bytes; send less at once"
+                raise ApiError(413, "content_too_large", message)
+            yield piece
+        place -= len(decoder.unused_data)
+
+
+def slices(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """What `pieces` hold together, in slices of whole lines of about `SLICE` bytes.
+
+    A line that is longer than `MAX_LINE` comes as its beginning alone, which no decoder takes, so that it is refused
+    and counted like any other bad line.
+    """
+    waiting = bytearray()
+    cutting = False
+    for piece in pieces:
+        for start in range(0, len(piece), SLICE):
+            part = piece[start : start + SLICE]
+            if cutting:
+                end = part.find(b"\n")
+                if end < 0:
+                    continue
+                part, cutting = part[end:], False
+            waiting += part
+            if len(waiting) >= SLICE:
+                cut = _cut(waiting)
+                if cut:
+                    yield bytes(waiting[:cut])
+                    del waiting[:cut]
+                elif len(waiting) > MAX_LINE:
+                    yield b"%s... is longer than %d bytes" % (waiting[:100].split(b" ")[0], MAX_LINE)
+                    waiting.clear()
+                    cutting = True
+    if waiting:
+        yield bytes(waiting)
+
+
+def _cut(waiting: bytearray) -> int:
+    """Behind the last newline that stands in no quoted text, as far as that can be seen; 0 where there is no newline.
+
+    A sender whose quotes do not match may lose a line at the cut, and has lost it anyway.
+    """
+    cut = last = waiting.rfind(b"\n") + 1
+    for _ in range(_CUT_TRIES):
+        if (waiting.count(b'"', 0, cut) - waiting.count(b'\\"', 0, cut)) % 2 == 0:
+            return cut
+        cut = waiting.rfind(b"\n", 0, max(waiting.rfind(b'"', 0, cut), 0)) + 1
+        if not cut:
+            break
+    return last
+
+
+def decode(body: bytes) -> tuple[str, list[RejectedLine]]:
+    """`body` as text, and the lines that are no UTF-8: these are left empty, so that the others keep their numbers."""
+    try:
+        return body.decode(), []
+    except UnicodeDecodeError:
+        pass
+    lines: list[str] = []
+    rejected: list[RejectedLine] = []
+    for number, line in enumerate(body.split(b"\n"), start=1):
+        try:
+            lines.append(line.decode())
+        except UnicodeDecodeError as error:
+            lines.append("")
+            rejected.append(RejectedLine(number=number, problem=f"not UTF-8 at byte {error.start}"))
+    return "\n".join(lines), rejected
+
+
+_TELEMETRY = frozenset({"gpu", "gpu_missing", "gpu_info", "gpu_owner", "gpu_event"})
+
+
+def own_lines(text: str, who: Principal, host_of: Callable[[str], str]) -> tuple[str, list[RejectedLine]]:
+    """`text` with the lines that `who` may not send left empty, so that the others keep their numbers, and those lines.
+
+    `host_of` tells which node has just reported a GPU, empty where none: its UUID cannot be taken over by another's
+    certificate. Every record of line protocol starts on a line of its own, with its tags, so each line is looked at.
+    """
+    if not who.hosts:
+        return text, []
+    lines: list[str] = []
+    rejected: list[RejectedLine] = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        problem = _problem(line.strip(" \r"), who, host_of)
+        lines.append("" if problem else line)
+        if problem:
+            rejected.append(RejectedLine(number=number, problem=problem))
+    return "\n".join(lines), rejected
+
+
+def _problem(line: str, who: Principal, host_of: Callable[[str], str]) -> str:
+    if not line or line.isspace() or line.lstrip().startswith("#"):
+        return ""
+    try:
+        measurement, tags = parse_head(cut_head(line)[0])
+    except LineError:
+        # No record can start here; whether it belongs to one that started earlier is for the decoder to say.
+        return ""
+    host = tags.get("host", "")
+    if measurement not in _TELEMETRY:
+        return f"{who.name} may write readings and events alone"
+    if not who.speaks_for(host):
+        return f"{who.name} may not write for host {host[:100]!r}"
+    # A MIG instance belongs to the host of its GPU: both names are looked up.
+    for reported in (host_of(tags[name]) for name in ("gpu_uuid", "mig_uuid") if name in tags):
+        if reported and not who.speaks_for(reported):
+            return f"{who.name} may not write for a GPU that host {reported[:100]!r} reports"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """Who sends what to whom; `client` is the address."""
+
+    service: Service
+    who: Principal
+    client: str
+    precision: str
+
+
+class Ingest:
+    """Takes bodies on threads of its own, one slice of one caller after the other.
+
+    Whatever a body holds, no other request waits for it; of two callers each gets every second slice, however much the
+    other sends.
+    """
+
+    def __init__(self, max_body_bytes: int, workers: int = 2) -> None:
+        self._limit = max_body_bytes
+        self._threads = CapacityLimiter(workers)
+        self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+
+    async def take(self, upload: Upload, body: bytes, encoding: str) -> IngestResult:
+        """Keep `body`; what was kept is durable, also where a later part of it is refused as a whole.
+
+        Raises ApiError 400, 413 or 415 for a body that cannot be unpacked.
+        """
+        turn = self._turns.setdefault((upload.who.name, upload.client), asyncio.Lock())
+        parts = slices(unpacked(body, encoding, self._limit))
+        result, lines = IngestResult(), 0
+        while True:
+            async with turn:
+                found = await to_thread.run_sync(_next, upload, parts, lines, limiter=self._threads)
+            if found is None:
+                return result
+            more, count = found
+            lines += count
+            result = _together(result, more)
+
+
+def _next(upload: Upload, parts: Iterator[bytes], before: int) -> tuple[IngestResult, int] | None:
+    """What became of the next slice, with its number of lines; None behind the last. `before` are the lines so far."""
+    part = next(parts, None)
+    if part is None:
+        return None
+    text, undecodable = decode(part)
+    text, foreign = own_lines(text, upload.who, upload.service.host_of)
+    kept = upload.service.ingest(text, upload.precision)
+    found = sorted([*undecodable, *foreign, *kept.rejected], key=lambda line: line.number)
+    rejected = [RejectedLine(number=line.number + before, problem=line.problem) for line in found]
+    return kept.model_copy(update={"rejected": rejected}), text.count("\n")
+
+
+def _together(one: IngestResult, other: IngestResult) -> IngestResult:
+    rejected = [*one.rejected, *other.rejected]
+    return IngestResult(
+        readings=one.readings + other.readings,
+        events=one.events + other.events,
+        findings=one.findings + other.findings,
+        predictions=one.predictions + other.predictions,
+        rejected=rejected[:MAX_REJECTED],
+        rejected_more=one.rejected_more + other.rejected_more + len(rejected[MAX_REJECTED:]),
+        warnings=[*one.warnings, *other.warnings][:MAX_REJECTED],
+    )
