@@ -12,7 +12,7 @@ export PYTHONPATH :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo setup setup-servers lint quick unit walk chaos wheel-test aws-test test bench docs prior backtest grafana clean
+.PHONY: help demo setup setup-servers lint quick unit walk attack chaos wheel-test aws-test test bench docs prior backtest grafana clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -45,6 +45,9 @@ aws-test: setup  ## Tests of the extra aws, whose libraries do not go with those
 
 walk: setup  ## Trace a reading and an XID through the product, and count the files on their ways
 	PYTHONPATH=tests/support $(BIN)/python -m tocsin_testing.walk --files
+
+attack: setup  ## What a stranger, or a node's token, may try against a brain (5 minutes at most)
+	timeout 300 $(BIN)/python -m pytest tests/attack --benchmark-disable -p no:xdist
 
 chaos: setup-servers setup  ## Break store, disk, clock and driver under a running agent (5 minutes at most)
 	timeout 300 $(BIN)/python -m pytest tests/chaos --benchmark-disable -p no:xdist

@@ -193,7 +193,8 @@ class Gate:
             share = Share.HEALTH if reads else Share.OPEN
         else:
             principal = await self._identify(scope, headers, client)
-            caller = f"{principal.name}|{client}"
+            # What speaks for one node is one caller wherever it comes from; a shared token is one at each address.
+            caller = principal.name if principal.hosts else f"{principal.name}|{client}"
             people = Share.PEOPLE if reads else Share.CONTROL
             share = Share.AGENTS if principal.role is Role.AGENT else people
         length = headers.get("content-length", "0")

@@ -197,7 +197,8 @@ class Ingest:
 
         Raises ApiError 400, 413 or 415 for a body that cannot be unpacked.
         """
-        turn = self._turns.setdefault((upload.who.name, upload.client), asyncio.Lock())
+        caller = upload.who.name, "" if upload.who.hosts else upload.client
+        turn = self._turns.setdefault(caller, asyncio.Lock())
         parts = slices(unpacked(body, encoding, self._limit))
         result, lines = IngestResult(), 0
         while True:

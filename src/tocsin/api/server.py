@@ -9,6 +9,7 @@ import asyncio
 import socket
 import ssl
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,8 @@ def names_of(certificate: Mapping[str, Any]) -> tuple[str, ...]:
 
 FULL = "too_many_connections"
 """Code of the answer where no more connections are taken."""
+_LEAST_SHARE = 64
+"""Connections that one address may always have."""
 _START_SECONDS = 30.0
 _DRAIN_SECONDS = 5
 _TICKS_PER_LOOK = 50
@@ -131,12 +134,16 @@ class _Protocol(H11Protocol):
     """Uvicorn's HTTP/1.1 with a limit on how long headers may take, and the names of a client certificate.
 
     Uvicorn limits only the silence between two requests: a client that sends a byte now and then would hold a
-    connection for ever. Beyond `most_connections` a connection gets one answer, 503, which `refused` is told.
+    connection for ever. Beyond `most_connections`, or a quarter of them from one address, a connection gets one answer,
+    503, which `refused` is told.
     """
 
     header_seconds = 10.0
     most_connections = 1000
+    addresses: Counter[str]
+    """Open connections by address, of all protocols of one server."""
     refused: Callable[[str], None]
+    _address = ""
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -145,7 +152,11 @@ class _Protocol(H11Protocol):
         certificate = tls.getpeercert() if tls is not None else None
         if certificate:
             self.app = _with_names(self.app, names_of(certificate))
-        if len(self.connections) > self.most_connections:
+        self._address = self.client[0] if self.client is not None else ""
+        self.addresses[self._address] += 1
+        # A site's proxy has few connections; a quarter leaves the rest to every other address.
+        share = max(_LEAST_SHARE, self.most_connections // 4)
+        if len(self.connections) > self.most_connections or self.addresses[self._address] > share:
             self.app = _full(self.app, self.refused)
         self._watch()
 
@@ -155,6 +166,9 @@ class _Protocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._rest()
+        self.addresses[self._address] -= 1
+        if not self.addresses[self._address]:
+            del self.addresses[self._address]
         super().connection_lost(exc)
 
     def _watch(self) -> None:
@@ -183,7 +197,7 @@ def _with_names(app: Any, names: tuple[str, ...]) -> Any:
 
 
 def _protocol(limits: RequestLimits, refused: Callable[[str], None]) -> type[_Protocol]:
-    own = {"header_seconds": limits.header_seconds, "most_connections": limits.connections}
+    own = {"header_seconds": limits.header_seconds, "most_connections": limits.connections, "addresses": Counter()}
     return type("Protocol", (_Protocol,), {**own, "refused": staticmethod(refused)})
 
 

@@ -13,7 +13,7 @@ from influxdb_client.client.write_api import SYNCHRONOUS
 
 from tocsin.api.app import create_app
 from tocsin.api.errors import ApiError
-from tocsin.api.ingest import MAX_MEMBERS, unpacked
+from tocsin.api.ingest import MAX_MEMBERS, SLICE, slices, unpacked
 from tocsin.config.access import ApiSettings
 from tocsin_testing.fake_service import FakeService, serving
 
@@ -149,3 +149,30 @@ def test_a_gzip_body_of_very_many_members_is_refused(http: TestClient, service: 
 def test_a_member_may_be_larger_than_what_is_read_at_once() -> None:
     noise = random.Random(1).randbytes(100_000)
     assert b"".join(unpacked(gzip.compress(noise) + gzip.compress(b"end"), "gzip", 200_000)) == noise + b"end"
+
+
+def test_a_long_body_is_cut_between_lines_and_numbers_go_on() -> None:
+    service, lines = FakeService(), [GOOD] * 30_000
+    lines[20_000] = "nonsense"
+    app = create_app(service, ApiSettings())
+    local = TestClient(app, base_url="http://127.0.0.1", client=("127.0.0.1", 1))
+    body = gzip.compress("\n".join(lines).encode())
+    status, error = write(local, body, Content_Encoding="gzip")
+    details = error["details"]
+    assert isinstance(details, dict)
+    assert (status, [line["number"] for line in details["rejected"]], details["kept"]) == (400, [20_001], 29_999)
+    assert len(service.lines) == 29_999
+
+
+def test_quoted_text_is_not_cut() -> None:
+    line = b'gpu_event,kind=xid message="a\ngpu" 1\n'
+    parts = list(slices([line * (2 * SLICE // len(line))]))
+    assert len(parts) > 1
+    assert all(part.startswith(b"gpu_event") and part.endswith(b"1\n") for part in parts)
+
+
+def test_a_line_without_an_end_is_refused_and_costs_no_other() -> None:
+    parts = [*slices([b"gpu,a=", b"x" * (3 * SLICE), b"\n", GOOD.encode()])]
+    assert b"is longer than" in parts[0]
+    assert max(map(len, parts)) < SLICE
+    assert b"".join(parts[1:]).strip().decode() == GOOD

@@ -1,0 +1,71 @@
+"""What can be sent without a token, or with that of one node, keeps nobody from pausing and no node from reporting."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import httpx2
+import pytest
+
+from tocsin_testing.attacked import HOSTILE, Victim, secret
+
+pytestmark = pytest.mark.xdist_group("attack")
+
+HEAD = "HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+TOKEN = f"Authorization: Bearer {secret(HOSTILE)}\r\n"
+
+
+@pytest.mark.parametrize(
+    ("count", "head"),
+    [
+        pytest.param(500, "", id="idle"),
+        pytest.param(300, "GET /v1/fleet HTTP/1.1\r\nX-Slow: ", id="headers that never end"),
+        pytest.param(300, f"POST /v1/login {HEAD}Content-Length: 100\r\n\r\n", id="log-ins without a body"),
+        pytest.param(300, f"POST /v1/login {HEAD}Transfer-Encoding: chunked\r\n\r\n", id="log-ins without an end"),
+        pytest.param(300, f"POST /v1/pause {HEAD}{TOKEN}Content-Length: 100\r\n\r\n", id="pauses by an agent"),
+        pytest.param(300, f"POST /api/v2/write {HEAD}{TOKEN}Content-Length: 1000000\r\n\r\ngpu", id="writes that stop"),
+    ],
+)
+def test_connections_that_are_held(victim: Victim, count: int, head: str) -> None:
+    with ExitStack() as stack:
+        victim.hold(stack, count, head)
+        victim.serves()
+
+
+def quadratic(size: int) -> bytes:
+    return b'm a="' + b'\n",b="' * (size // 6)
+
+
+def fields(size: int) -> bytes:
+    return b"gpu,gpu_uuid=a " + b",".join(b"t%d=1" % n for n in range(size // 8))
+
+
+def junk(size: int) -> bytes:
+    return b"x\n" * (size // 2)
+
+
+def rows(size: int) -> bytes:
+    return b"".join(b"gpu,gpu_uuid=GPU-0000-0,host=node-0 power_watts=1 %d\n" % n for n in range(size // 60))
+
+
+@pytest.mark.parametrize("make", [quadratic, fields, junk, rows])
+@pytest.mark.parametrize("size", [60_000, 32_000_000])
+def test_bodies_that_cost_much(victim: Victim, make: Callable[[int], bytes], size: int) -> None:
+    body = gzip.compress(make(size), 9)
+    headers = {"Authorization": f"Bearer {secret(HOSTILE)}", "Content-Encoding": "gzip"}
+
+    def send(_number: int) -> None:
+        try:
+            httpx2.post(f"{victim.url}/api/v2/write", content=body, headers=headers, timeout=5, trust_env=False)
+        except httpx2.TransportError:
+            return
+
+    with ThreadPoolExecutor(40) as pool:
+        sent = [pool.submit(send, number) for number in range(40)]
+        victim.serves()
+        for one in sent:
+            one.result()
+    victim.serves()
