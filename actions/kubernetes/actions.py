@@ -12,7 +12,7 @@ from typing import Any
 
 from tocsin.actions.kubernetes import patches
 from tocsin.actions.kubernetes.api import CHECKPOINT_DONE, Json, KubeError, KubeNode
-from tocsin.actions.kubernetes.cluster import Cluster, again_on
+from tocsin.actions.kubernetes.cluster import HORIZONTAL, SCALED_OBJECT, Cluster, again_on
 from tocsin.actions.kubernetes.drain import Drainer, DrainProgress, DrainTask, ask_for_checkpoint
 from tocsin.actions.kubernetes.patches import CordonNote, CordonState
 from tocsin.actions.kubernetes.rights import WorkloadResource, resource_of
@@ -29,6 +29,12 @@ MINIMUM_BEFORE = "tocsin.io/minimum-before"
 """Annotation on an autoscaler: its minimum before Tocsin first moved it."""
 MINIMUM_SET = "tocsin.io/minimum-set"
 """Annotation on an autoscaler: the minimum that Tocsin set last; with another, somebody has moved it since."""
+
+_BOUNDS = {
+    SCALED_OBJECT: ("minReplicaCount", "maxReplicaCount", 0, 100),
+    HORIZONTAL: ("minReplicas", "maxReplicas", 1, 1),
+}
+"""By kind of autoscaler, in the order in which they are looked for: the fields of its bounds, and their defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,32 +127,25 @@ class Scaler:
         if (target - owner.minimum) * wish.direction <= 0:
             return ExecutionResult(True, f"{owner}: its minimum stays", lasting=False)
         notes = {SCALED_BY: wish.key, MINIMUM_BEFORE: str(before), MINIMUM_SET: str(target)}
-        body: Json = {"metadata": {"resourceVersion": owner.version, "annotations": notes}}
-        if owner.kind == "ScaledObject":
-            body["spec"] = {"minReplicaCount": target}
-            self._cluster.patch_scaled_object(place.namespace, owner.name, body)
-        else:
-            body["spec"] = {"minReplicas": target}
-            self._cluster.patch_autoscaler(place.namespace, owner.name, body)
+        metadata = {"resourceVersion": owner.version, "annotations": notes}
+        body = {"metadata": metadata, "spec": {_BOUNDS[owner.kind][0]: target}}
+        self._cluster.patch_autoscaler(owner.kind, place.namespace, owner.name, body)
         return _scaled(f"{owner} of {workload.target}: minimum {owner.minimum} -> {target}", target - owner.minimum)
 
     def _owner(self, place: WorkloadResource, kind: str) -> Autoscaler | None:
-        for one in self._cluster.scaled_objects(place.namespace):
-            spec = one.get("spec") or {}
-            if _aims_at(spec.get("scaleTargetRef"), kind, place.name):
-                lowest, highest = spec.get("minReplicaCount", 0), spec.get("maxReplicaCount", 100)
-                return _owner("ScaledObject", one, lowest, highest)
-        for one in self._cluster.autoscalers(place.namespace):
-            spec = one.get("spec") or {}
-            if _aims_at(spec.get("scaleTargetRef"), kind, place.name):
-                return _owner("HorizontalPodAutoscaler", one, spec.get("minReplicas", 1), spec.get("maxReplicas", 1))
+        for owner in _BOUNDS:
+            for one in self._cluster.autoscalers(owner, place.namespace):
+                if _aims_at((one.get("spec") or {}).get("scaleTargetRef"), kind, place.name):
+                    return _owner(owner, one)
         return None
 
 
-def _owner(kind: str, one: Json, lowest: Any, highest: Any) -> Autoscaler:
-    metadata = one.get("metadata") or {}
+def _owner(kind: str, one: Json) -> Autoscaler:
+    metadata, spec = one.get("metadata") or {}, one.get("spec") or {}
+    low, high, least, most = _BOUNDS[kind]
     name, version = str(metadata.get("name", "")), str(metadata.get("resourceVersion", ""))
-    return Autoscaler(kind, name, int(lowest), int(highest), version, metadata.get("annotations") or {})
+    notes = metadata.get("annotations") or {}
+    return Autoscaler(kind, name, int(spec.get(low, least)), int(spec.get(high, most)), version, notes)
 
 
 def _aims_at(target: Mapping[str, Any] | None, kind: str, name: str) -> bool:

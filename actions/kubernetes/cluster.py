@@ -14,6 +14,12 @@ PAGE = 500
 TRIES = 5
 """Fresh reads for one change that others keep changing under it."""
 _MANAGER = "tocsin"
+HORIZONTAL, SCALED_OBJECT = "HorizontalPodAutoscaler", "ScaledObject"
+"""Kinds of autoscalers: Kubernetes' own and KEDA's."""
+_AUTOSCALERS = {
+    HORIZONTAL: "/apis/autoscaling/v2/namespaces/{}/horizontalpodautoscalers",
+    SCALED_OBJECT: "/apis/keda.sh/v1alpha1/namespaces/{}/scaledobjects",
+}
 T = TypeVar("T")
 
 
@@ -106,24 +112,17 @@ class Cluster:
         body = {"metadata": {"resourceVersion": version}, "spec": {"replicas": replicas}}
         self._write("PATCH", f"{path}/scale", body, MERGE, {"fieldManager": manager})
 
-    def autoscalers(self, namespace: str) -> list[Json]:
-        """The HorizontalPodAutoscalers of `namespace`."""
-        return self._all(_hpa_path(namespace), {})
-
-    def scaled_objects(self, namespace: str) -> list[Json]:
-        """The ScaledObjects of `namespace`; none where KEDA is not installed."""
+    def autoscalers(self, kind: str, namespace: str) -> list[Json]:
+        """The autoscalers of a kind in `namespace`; no ScaledObjects where KEDA is not installed."""
         try:
-            return self._all(_keda_path(namespace), {})
+            return self._all(_AUTOSCALERS[kind].format(_in_path(namespace)), {})
         except KubeError as error:
-            if error.status == 404:
+            if kind == SCALED_OBJECT and error.status == 404:
                 return []
             raise
 
-    def patch_autoscaler(self, namespace: str, name: str, body: Json) -> None:
-        self._write("PATCH", f"{_hpa_path(namespace)}/{_in_path(name)}", body, MERGE)
-
-    def patch_scaled_object(self, namespace: str, name: str, body: Json) -> None:
-        self._write("PATCH", f"{_keda_path(namespace)}/{_in_path(name)}", body, MERGE)
+    def patch_autoscaler(self, kind: str, namespace: str, name: str, body: Json) -> None:
+        self._write("PATCH", f"{_AUTOSCALERS[kind].format(_in_path(namespace))}/{_in_path(name)}", body, MERGE)
 
     def lease(self, namespace: str, name: str) -> Json:
         """The lease; 404 where there is none."""
@@ -194,14 +193,6 @@ def _in_path(name: str) -> str:
 
 def _pod_path(pod: Pod) -> str:
     return f"/api/v1/namespaces/{_in_path(pod.namespace)}/pods/{_in_path(pod.name)}"
-
-
-def _hpa_path(namespace: str) -> str:
-    return f"/apis/autoscaling/v2/namespaces/{_in_path(namespace)}/horizontalpodautoscalers"
-
-
-def _keda_path(namespace: str) -> str:
-    return f"/apis/keda.sh/v1alpha1/namespaces/{_in_path(namespace)}/scaledobjects"
 
 
 def _lease_path(namespace: str) -> str:

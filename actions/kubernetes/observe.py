@@ -266,13 +266,8 @@ def left_over(nodes: Sequence[KubeNode]) -> list[str]:
 
 def _runs_out(node: KubeNode) -> float:
     until = node.annotations.get(patches.AVOID_UNTIL)
-    if until is None:
-        return float("inf")
-    try:
-        return from_iso(until)
-    except ValueError:
-        # Somebody edited it: what cannot be read is over.
-        return 0
+    # Somebody edited it where it cannot be read: that is over.
+    return float("inf") if until is None else _instant(until) or 0
 
 
 def seen(decision: Decision, cluster: Cluster) -> bool | None:

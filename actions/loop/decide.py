@@ -199,17 +199,18 @@ def _replacements(incident: Incident, meant: Decision, view: FleetView, policy: 
         subject = Subject(SubjectKind.POOL, pool, pool=pool)
         cause = cause_key(incident.root, ActionKind.SCALE_OUT)
         why = f"{lacking} GPUs are needed before {meant.sentence[0].lower()}{meant.sentence[1:].rstrip('.')}"
-        one = replace(
-            meant,
-            subject=subject,
-            action=ActionKind.SCALE_OUT,
-            key=_key(incident.root, ActionKind.SCALE_OUT, view),
-            sentence=action_sentence(ActionKind.SCALE_OUT, subject, why, ""),
-            parameters=ScaleOutParameters(
-                context=DecisionContext(pool=pool), cause=cause, gpus=lacking, before=meant.key
-            ),
+        made.append(
+            replace(
+                meant,
+                subject=subject,
+                action=ActionKind.SCALE_OUT,
+                key=_key(incident.root, ActionKind.SCALE_OUT, view),
+                sentence=action_sentence(ActionKind.SCALE_OUT, subject, why, ""),
+                parameters=ScaleOutParameters(
+                    context=DecisionContext(pool=pool), cause=cause, gpus=lacking, before=meant.key
+                ),
+            )
         )
-        made.append(one)
     return made
 
 

@@ -83,8 +83,23 @@ class OrderQueue:
     def withdraw(self, keys: Iterable[str]) -> None:
         """Take orders back: a node that has taken one, or may have, is told to restore its GPU."""
         with self._lock:
+            now_ms = self._clock.now_ms()
             for key in keys:
-                self._withdraw(key)
+                standing = self._standing.get(key)
+                if standing is None or standing.state.ended or standing.closed:
+                    continue
+                self._standing[key] = replace(standing, closed=True)
+                given = standing.order.parameters
+                back = replace(
+                    standing.order,
+                    key=f"{key}{WITHDRAWN}",
+                    action=ActionKind.RESTORE,
+                    issued_ms=now_ms,
+                    expires_ms=now_ms + self._hold_ms,
+                    lease_seconds=0.0,
+                    parameters=RestoreOrderParameters(of=given.throttle_kind, dry_run=given.dry_run),
+                )
+                self._standing[back.key] = QueuedOrder(back)
 
     def close(self, keys: Iterable[str]) -> None:
         """Hand orders out no more: their leases run out where nothing restores them before."""
@@ -93,23 +108,6 @@ class OrderQueue:
                 # One that has ended may have been forgotten since the caller saw it.
                 if key in self._standing:
                     self._standing[key] = replace(self._standing[key], closed=True)
-
-    def _withdraw(self, key: str) -> None:
-        standing = self._standing.get(key)
-        if standing is None or standing.state.ended or standing.closed:
-            return
-        self._standing[key] = replace(standing, closed=True)
-        now_ms, given = self._clock.now_ms(), standing.order.parameters
-        back = replace(
-            standing.order,
-            key=f"{key}{WITHDRAWN}",
-            action=ActionKind.RESTORE,
-            issued_ms=now_ms,
-            expires_ms=now_ms + self._hold_ms,
-            lease_seconds=0.0,
-            parameters=RestoreOrderParameters(of=given.throttle_kind, dry_run=given.dry_run),
-        )
-        self._standing[back.key] = QueuedOrder(back)
 
     def standing(self, key: str) -> QueuedOrder | None:
         """How an order stands; None where it is unknown."""

@@ -177,7 +177,7 @@ class NodeWorker:
         """What the brain has not been told yet, one for each order, the newest."""
         return tuple(self._reports.values())
 
-    def told(self, report: OrderReport) -> None:
+    def acknowledge(self, report: OrderReport) -> None:
         """The brain has `report`."""
         if self._reports.get(report.order.key) == report:
             del self._reports[report.order.key]

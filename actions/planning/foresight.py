@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -129,26 +128,15 @@ def _repacking(state: FleetState, steps: Sequence[Step]) -> PlanNote:
     return PlanNote(made, f"{', '.join(said)}{more}")
 
 
+@dataclass
 class Proposals:
-    """What the planners want now, handed from their thread to the loop's."""
+    """What the planners want now, as causes that guards can look for, and what decisions are told.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._findings: tuple[Finding, ...] = ()
-        self._foresight = Foresight()
+    Their thread puts whole objects in place of those of the last look, which the loop's thread reads.
+    """
 
-    def put(self, findings: Iterable[Finding], foresight: Foresight) -> None:
-        """The result of a look, in place of the last one's."""
-        with self._lock:
-            self._findings, self._foresight = tuple(findings), foresight
-
-    def findings(self) -> tuple[Finding, ...]:
-        with self._lock:
-            return self._findings
-
-    def foresight(self) -> Foresight:
-        with self._lock:
-            return self._foresight
+    findings: Sequence[Finding] = ()
+    foresight: Foresight = field(default_factory=Foresight)
 
 
 def alone(findings: Iterable[Finding]) -> list[Incident]:

@@ -97,15 +97,18 @@ def _figures(state: FleetState, slots: Iterable[Slot]) -> dict[str, float]:
     return watts
 
 
-def _floors_too_high(state: FleetState, slots: Iterable[Slot], budget: PowerBudget) -> list[Refusal]:
-    floors = {"": 0.0}
-    for slot in slots:
-        found = _range(slot)
-        assert found is not None
-        rack = state.nodes[slot.host].rack
-        floors[""] += found[0]
+def _by_rack(state: FleetState, watts: Mapping[str, float]) -> dict[str, float]:
+    """Watts of single GPUs added up by rack, and under the empty name those of all."""
+    sums = {"": math.fsum(watts.values())}
+    for uuid, one in watts.items():
+        rack = state.nodes[state.gpus[uuid].host].rack
         if rack:
-            floors[rack] = floors.get(rack, 0.0) + found[0]
+            sums[rack] = sums.get(rack, 0.0) + one
+    return sums
+
+
+def _floors_too_high(state: FleetState, slots: Iterable[Slot], budget: PowerBudget) -> list[Refusal]:
+    floors = _by_rack(state, {slot.uuid: _watts(slot, 0.0) for slot in slots})
     limits = {"": budget.facility, **budget.racks}
     return [
         Refusal(
@@ -146,7 +149,7 @@ def _fill(state: FleetState, groups: list[_PowerGroup], budget: PowerBudget) -> 
     left = {"": budget.facility, **budget.racks}
     racks = [{state.nodes[slot.host].rack for slot in group.slots} for group in groups]
     for group in groups:
-        _spend(state, left, {slot.uuid: _watts(slot, 0.0) for slot in group.slots}, group)
+        _spend(left, _by_rack(state, {slot.uuid: _watts(slot, 0.0) for slot in group.slots}))
     heap = [(-_worth(group), group.name, number) for number, group in enumerate(groups)]
     heapq.heapify(heap)
     full: set[str] = set()
@@ -157,13 +160,14 @@ def _fill(state: FleetState, groups: list[_PowerGroup], budget: PowerBudget) -> 
             continue
         share = min(1.0, group.share + STEP_SHARE)
         more = {slot.uuid: _watts(slot, share) - _watts(slot, group.share) for slot in group.slots}
-        tight = _tight(state, left, more, group)
+        wanted = _by_rack(state, more)
+        tight = {name for name, watts in wanted.items() if watts > left.get(name, math.inf) + 1e-9}
         if "" in tight:
             break
         if tight:
             full |= tight
             continue
-        _spend(state, left, more, group)
+        _spend(left, wanted)
         group.share = share
         heapq.heappush(heap, (-_worth(group), name, number))
     return {slot.uuid: math.floor(_watts(slot, group.share) + 1e-6) for group in groups for slot in group.slots}
@@ -182,20 +186,9 @@ def _worth(group: _PowerGroup) -> float:
     return group.weight * 2.0 * BEND * (1.0 - _watts(slot, group.share) / full) / full
 
 
-def _tight(state: FleetState, left: Mapping[str, float], more: Mapping[str, float], group: _PowerGroup) -> set[str]:
-    wanted: dict[str, float] = {"": math.fsum(more.values())}
-    for slot in group.slots:
-        rack = state.nodes[slot.host].rack
-        if rack:
-            wanted[rack] = wanted.get(rack, 0.0) + more[slot.uuid]
-    return {name for name, watts in wanted.items() if watts > left.get(name, math.inf) + 1e-9}
-
-
-def _spend(state: FleetState, left: dict[str, float], watts: Mapping[str, float], group: _PowerGroup) -> None:
-    for slot in group.slots:
-        for name in {"", state.nodes[slot.host].rack}:
-            if name in left:
-                left[name] -= watts[slot.uuid]
+def _spend(left: dict[str, float], watts: Mapping[str, float]) -> None:
+    for name in left.keys() & watts.keys():
+        left[name] -= watts[name]
 
 
 def _step(slot: Slot, watts: float) -> Step:
@@ -256,13 +249,9 @@ def _pinned(state: FleetState, gpus: Iterable[str]) -> FleetState:
 
 
 def _holds(state: FleetState, budget: PowerBudget) -> bool:
-    watts: dict[str, float] = {}
-    for slot in state.gpus.values():
-        if slot.limit_watts is not None and slot.least_watts is not None:
-            for name in {"", state.nodes[slot.host].rack}:
-                watts[name] = watts.get(name, 0.0) + slot.limit_watts
+    known = {slot.uuid: slot.limit_watts or 0.0 for slot in state.gpus.values() if _range(slot) is not None}
     limits = {**budget.racks, "": budget.facility}
-    return all(value <= limits.get(name, math.inf) + 1e-6 for name, value in watts.items())
+    return all(value <= limits.get(name, math.inf) + 1e-6 for name, value in _by_rack(state, known).items())
 
 
 def _keep(cap: Cap, state: FleetState) -> Intent:

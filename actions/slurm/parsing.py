@@ -71,8 +71,6 @@ def _numbers(inside: str, room: int) -> Iterator[str]:
 _GPUS = re.compile(r"(?:^|,)\s*(?:gres[:/])?gpu(?::[A-Za-z][^:,()=]*)?[:=](\d+)")
 _INDICES = re.compile(r"(?:^|,)\s*(?:gres[:/])?gpu[^,()]*\(IDX:([\d,-]+)\)")
 _EMPTY = frozenset({"", "(null)", "None", "N/A", "none"})
-MOST_GPUS = 1024
-"""More than any node has."""
 
 
 def plain(text: object) -> str:

@@ -58,22 +58,6 @@ class ManualClock:
         self._now_ms = now_ms
 
 
-class ScaledClock:
-    """A clock that runs `speed` times as fast as `base` from `start_ms` on: simulated time."""
-
-    def __init__(self, base: Clock, speed: float, start_ms: int) -> None:
-        self._base = base
-        self._speed = speed
-        self._start_ms = start_ms
-        self._origin = base.monotonic()
-
-    def now_ms(self) -> int:
-        return self._start_ms + int((self._base.monotonic() - self._origin) * self._speed * SECOND)
-
-    def monotonic(self) -> float:
-        return (self._base.monotonic() - self._origin) * self._speed
-
-
 def to_iso(at_ms: int) -> str:
     """`at_ms` as RFC 3339 in UTC with milliseconds, for example ``2026-11-21T03:54:16.000Z``."""
     moment = datetime.fromtimestamp(at_ms / SECOND, UTC)

@@ -126,7 +126,7 @@ def _node(folder: Path, url: str, dry_run: bool) -> Iterator[LawSite]:
         agent.seconds(5)
         for report in agent.worker.reports():
             queue.report(report)
-            agent.worker.told(report)
+            agent.worker.acknowledge(report)
 
     def writes() -> list[Any]:
         done = [gpus for gpus, dry in agent.machine.resets if not dry]

@@ -28,7 +28,7 @@ from tocsin.actions.notifications.channel import (
     message_of,
 )
 from tocsin.actions.notifications.cloudevents import RESOLVED, SUMMARISED
-from tocsin.actions.notifications.delivery import LONGEST_REST_SECONDS, SIGNATURE_HEADER, is_valid
+from tocsin.actions.notifications.delivery import LONGEST_REST_SECONDS, SIGNATURE_HEADER
 from tocsin.domain.clock import MINUTE, ManualClock
 from tocsin.domain.decision import NotifyParameters
 from tocsin.domain.errors import InputError
@@ -37,6 +37,7 @@ from tocsin.plugins import Kind, plugins
 from tocsin_testing.builders import T0
 from tocsin_testing.notify_world import DECISION, LINKS, channel_settings, means, message
 from tocsin_testing.servers import free_port
+from tocsin_testing.signed import is_valid
 
 CLOCK = ManualClock(T0)
 POSTED = ("alertmanager", "cloudevents", "dingtalk", "feishu", "pagerduty", "slack")

@@ -12,7 +12,7 @@ from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
 from tocsin.actions.executors.registry import Dependencies, build_executor, executors
-from tocsin.actions.notifications.delivery import LONGEST_PAUSE_SECONDS, SIGNATURE_HEADER, is_valid, pause_seconds, sign
+from tocsin.actions.notifications.delivery import LONGEST_PAUSE_SECONDS, SIGNATURE_HEADER, pause_seconds, sign
 from tocsin.actions.notifications.fanout import JournalNotifier
 from tocsin.actions.notifications.webhook import (
     CLOUDEVENTS_TYPE,
@@ -30,6 +30,7 @@ from tocsin.domain.finding import ActionKind, Category, Severity, Subject, Subje
 from tocsin_testing.action_world import World
 from tocsin_testing.builders import T0
 from tocsin_testing.servers import free_port
+from tocsin_testing.signed import is_valid
 
 DECISION = Decision(
     rule="hot",

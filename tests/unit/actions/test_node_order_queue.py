@@ -429,7 +429,7 @@ def test_an_order_that_a_node_puts_behind_a_newer_brain_waits_for_its_own_to_act
         node.worker.receive(rig.queue.for_host("node-0"))
         for report in node.worker.reports():
             rig.queue.report(report)
-            node.worker.told(report)
+            node.worker.acknowledge(report)
         waits = rig.executor.execute(decision)
         assert (waits.pending, "older brain" in waits.detail) == (True, True)
     rig.clock.advance(10)
@@ -515,7 +515,7 @@ def test_a_job_over_two_agents_from_order_to_restore(rig: QueueRig, tmp_path: Pa
             node.seconds(1)
             for report in node.worker.reports():
                 rig.queue.report(report)
-                node.worker.told(report)
+                node.worker.acknowledge(report)
 
     rig.executor.execute(decision)
     turn(10)

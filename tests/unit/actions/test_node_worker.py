@@ -190,7 +190,7 @@ def test_what_was_outranked_is_done_once_its_brain_acts_again(node: Node) -> Non
     for _ in range(2):
         node.worker.receive([replace(order, epoch=6)])
         assert node.state(order) is OrderState.OUTRANKED
-        node.worker.told(node.report(order))
+        node.worker.acknowledge(node.report(order))
     assert node.watts == 700
     node.worker.receive([replace(order, epoch=8)])
     node.seconds(1)
@@ -242,7 +242,7 @@ def test_a_folder_turned_read_only_leaves_no_gpu_capped(node: Node, monkeypatch:
 def test_an_order_that_comes_again_is_answered_and_not_done_again(node: Node) -> None:
     order = node.order(gpu="GPU-b")
     node.worker.receive([order])
-    node.worker.told(node.report(order))
+    node.worker.acknowledge(node.report(order))
     assert node.worker.reports() == ()
     node.worker.receive([order])
     assert node.state(order) is OrderState.REFUSED
@@ -301,7 +301,7 @@ def test_a_standing_order_is_reported_again_each_minute(node: Node) -> None:
     node.worker.receive([order])
     node.seconds(5)
     node.power.celsius["GPU-a"] = 80.0
-    node.worker.told(node.report(order))
+    node.worker.acknowledge(node.report(order))
     node.seconds(50)
     assert node.worker.reports() == ()
     node.seconds(10)

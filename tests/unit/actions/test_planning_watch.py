@@ -52,7 +52,7 @@ def test_without_the_setting_plans_make_no_finding(tmp_path: Path, closing: Any)
         made.step()
         watch.look()
     assert not [one for one in made.brain.active if one.rule in PLANNED]
-    assert made.brain.proposals.foresight().state is not None
+    assert made.brain.proposals.foresight.state is not None
 
 
 def test_a_power_budget_is_kept_on_the_simulated_fleet(tmp_path: Path, closing: Any) -> None:

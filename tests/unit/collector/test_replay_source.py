@@ -8,9 +8,10 @@ import pytest
 
 from tocsin.collector.replay.recording import ReplayRecording
 from tocsin.collector.replay.source import ReplaySource, read_recording
-from tocsin.domain.clock import HOUR, MINUTE, SECOND, ManualClock, ScaledClock
+from tocsin.domain.clock import HOUR, MINUTE, SECOND, ManualClock
 from tocsin.domain.errors import InputError
 from tocsin_testing.builders import T0
+from tocsin_testing.scaled_clock import ScaledClock
 
 EXCERPT = Path(__file__).parents[2] / "data" / "gwdg" / "excerpt_tidy.csv.bz2"
 

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.domain.clock import ManualClock, ScaledClock, from_iso, to_iso
+from tocsin.domain.clock import ManualClock, from_iso, to_iso
 from tocsin.domain.metrics import BY_DCGM_NAME, BY_FIELD, METRICS, MetricKind, nearest, spec_of, split_variant, variant
 from tocsin.domain.reading import Missing, Reading, normalise_pci_bus_id, sanitise
 from tocsin_testing.builders import T0, gpu, reading
+from tocsin_testing.scaled_clock import ScaledClock
 
 pytestmark = pytest.mark.smoke
 

@@ -363,7 +363,7 @@ class Actuator:
             except Unavailable as error:
                 _log.debug("a report waits for the brain", order=report.order.key, problem=str(error))
                 return
-            self._worker.told(report)
+            self._worker.acknowledge(report)
 
     def _run(self) -> None:
         while not self._ended.is_set():

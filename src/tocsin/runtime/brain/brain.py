@@ -368,7 +368,7 @@ class Brain:
             for reason, dropped in evaluation.dropped.items():
                 self.metrics.count("tocsin_dropped_total", dropped, what=reason.split("_")[0], reason=reason)
             ruled = self.recorder.continued(evaluation.active)
-            planned = self.recorder.continued(self.proposals.findings())
+            planned = self.recorder.continued(self.proposals.findings)
             self.active = [*ruled, *planned]
             self.incidents = [*collapse(ruled, self.memory.events_since(now - EVENT_MEMORY_MS)), *alone(planned)]
             settling = now < self.started_ms + self.settings.actions.boot_grace_seconds * SECOND
@@ -427,7 +427,7 @@ class Brain:
             nodes=nodes,
             blind=blind,
             active=active,
-            foresight=self.proposals.foresight(),
+            foresight=self.proposals.foresight,
         )
 
     def _lead(self) -> bool:

@@ -77,7 +77,7 @@ class PlanWatch:
         state = live_state(brain, now_ms)
         demands = tuple(demand_of(brain.forecasts.current(now_ms), state))
         inputs = PlanInputs(demands, brain.actions.controls(), tuple(brain.active), _owners(brain))
-        brain.proposals.put(*self._planner.look(state, inputs, now_ms))
+        brain.proposals.findings, brain.proposals.foresight = self._planner.look(state, inputs, now_ms)
 
 
 def _asked_for(active: Iterable[Finding]) -> frozenset[str]:
