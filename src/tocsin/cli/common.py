@@ -48,7 +48,7 @@ def all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 api_options = all_of(
-    click.option("--api-url", help="The brain's API; default: setting dashboard.api_url."),
+    click.option("--api-url", help="The brain's API; default: setting dashboard.api_url, else api.listen."),
     click.option("--token", help="Bearer token; default: that of `tocsin login`, else setting dashboard.api_token."),
 )
 """Options that say which brain to talk to."""
@@ -60,7 +60,7 @@ def connect(context: CliContext, api_url: str | None, token: str | None, timeout
     from tocsin.client.token_file import stored_token
 
     dashboard = context.settings.dashboard
-    url = api_url or dashboard.api_url
+    url = api_url or context.settings.brain_url
     found = token or stored_token(url, SystemClock()) or dashboard.api_token.get_secret_value()
     return Client(url, found, timeout, ca=dashboard.api_ca)
 
@@ -70,20 +70,23 @@ def dump(value: object) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def done(as_json: bool, sentence: str, /, **facts: object) -> None:
-    """Say that a command has done what it was asked for: ``ok: SENTENCE``, or JSON of `facts` with ``ok`` true."""
+def done(as_json: bool, sentence: str, /, brain: str = "", **facts: object) -> None:
+    """Say that a command has done what it was asked for: ``ok: SENTENCE``, or JSON of `facts` with ``ok`` true.
+
+    `brain` is the URL of the brain that did it, if one did.
+    """
     if as_json:
-        dump({"ok": True, **facts})
+        dump({"ok": True, **({"brain": brain} if brain else {}), **facts})
     else:
-        click.echo(f"ok: {sentence}")
+        click.echo(f"ok: {sentence} (brain {brain})" if brain else f"ok: {sentence}")
 
 
-def show(as_json: bool, document: object, lines: Iterable[str]) -> None:
-    """Print `document` as JSON, or `lines` for people."""
+def show(as_json: bool, document: object, lines: Iterable[str], brain: str = "") -> None:
+    """Print `document` as JSON, or `lines` for people; `brain` is the URL of the brain that answered, if one did."""
     if as_json:
-        dump(document)
+        dump({"brain": brain, **document} if brain and isinstance(document, dict) else document)
         return
-    for line in lines:
+    for line in [f"brain {brain}", *lines] if brain else lines:
         click.echo(line)
 
 

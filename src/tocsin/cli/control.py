@@ -19,7 +19,7 @@ def pause(context: CliContext, reason: str, api_url: str | None, token: str | No
     """Stop all actions for REASON; notifications go on."""
     with connect(context, api_url, token) as client:
         state = client.pause(reason)
-    done(as_json, "paused", **state.model_dump(mode="json"))
+    done(as_json, "paused", client.base_url, **state.model_dump(mode="json"))
 
 
 @click.command()
@@ -30,7 +30,7 @@ def resume(context: CliContext, api_url: str | None, token: str | None, as_json:
     """Allow actions again after a pause."""
     with connect(context, api_url, token) as client:
         state = client.resume()
-    done(as_json, "resumed", **state.model_dump(mode="json"))
+    done(as_json, "resumed", client.base_url, **state.model_dump(mode="json"))
 
 
 @click.command()
@@ -42,7 +42,7 @@ def approve(context: CliContext, decision_id: str, api_url: str | None, token: s
     """Approve the proposed decision DECISION_ID; the guards are asked again before it runs."""
     with connect(context, api_url, token) as client:
         decision = client.approve(decision_id)
-    done(as_json, f"{decision_id} approved", decision=decision.model_dump(mode="json"))
+    done(as_json, f"{decision_id} approved", client.base_url, decision=decision.model_dump(mode="json"))
 
 
 @click.command()
@@ -57,7 +57,7 @@ def reject(
     """Reject the decision DECISION_ID and leave its subject alone for the hold-off."""
     with connect(context, api_url, token) as client:
         decision = client.reject(decision_id, reason)
-    done(as_json, f"{decision_id} rejected", decision=decision.model_dump(mode="json"))
+    done(as_json, f"{decision_id} rejected", client.base_url, decision=decision.model_dump(mode="json"))
 
 
 @click.group()
@@ -73,7 +73,7 @@ def breaker_reset(context: CliContext, api_url: str | None, token: str | None, a
     """Reset the tripped breaker; who did it is kept in the journal."""
     with connect(context, api_url, token) as client:
         state = client.reset_breaker()
-    done(as_json, "breaker reset", **state.model_dump(mode="json"))
+    done(as_json, "breaker reset", client.base_url, **state.model_dump(mode="json"))
 
 
 @click.command()
@@ -96,7 +96,7 @@ def release(
     with connect(context, api_url, token) as client:
         released = client.release(kind, name, reason)
     said = f"{kind} {name} released, left alone until {released.held_off_until}"
-    done(as_json, said, **released.model_dump(mode="json"))
+    done(as_json, said, client.base_url, **released.model_dump(mode="json"))
 
 
 @click.command()
@@ -109,8 +109,8 @@ def inject(context: CliContext, kind: str, gpu: str, api_url: str | None, token:
     """Inject a fault of KIND into the simulated GPU (UUID or number) of a running demo, for rehearsal."""
     with connect(context, api_url, token) as client:
         started = client.inject(kind, gpu)
-        said = f"{kind} in simulated GPU {started.gpu} of {client.base_url}"
-    done(as_json, said, **started.model_dump(mode="json"))
+    said = f"{kind} in simulated GPU {started.gpu}"
+    done(as_json, said, client.base_url, **started.model_dump(mode="json"))
 
 
 COMMANDS: list[click.Command] = [pause, resume, approve, reject, release, breaker, inject]

@@ -39,7 +39,7 @@ def diagnose(
     """
     with connect(context, api_url, token) as client:
         found = client.diagnoses(host)
-    show(as_json, to_json(found), _lines(found, chinese))
+    show(as_json, to_json(found), _lines(found, chinese), client.base_url)
 
 
 def _lines(found: Sequence[Diagnosis], chinese: bool) -> list[str]:

@@ -14,7 +14,7 @@ from tocsin.domain.errors import TocsinError, Unavailable
 
 @click.command()
 @click.option("--user", help="Log in by password under this name; it is asked for, or read from standard input.")
-@click.option("--api-url", help="The brain's API; default: setting dashboard.api_url.")
+@click.option("--api-url", help="The brain's API; default: setting dashboard.api_url, else api.listen.")
 @json_option
 @pass_context
 def login(context: CliContext, user: str | None, api_url: str | None, as_json: bool) -> None:
@@ -24,7 +24,7 @@ def login(context: CliContext, user: str | None, api_url: str | None, as_json: b
     from tocsin.client.token_file import store_token
 
     dashboard = context.settings.dashboard
-    url = api_url or dashboard.api_url
+    url = api_url or context.settings.brain_url
     with Client(url, ca=dashboard.api_ca) as client:
         methods = client.login_methods()
         if user is not None or (methods.password and methods.oidc is None):
@@ -61,7 +61,7 @@ def logout(context: CliContext, api_url: str | None, token: str | None, as_json:
     """End the log-in at a brain and forget its token."""
     from tocsin.client.token_file import drop_token, stored_token
 
-    url = api_url or context.settings.dashboard.api_url
+    url = api_url or context.settings.brain_url
     stored = token or stored_token(url, SystemClock())
     problem = ""
     if stored:

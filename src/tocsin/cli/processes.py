@@ -116,7 +116,9 @@ def dashboard(context: CliContext) -> None:
     from tocsin.runtime.dashboard_process import prepare_dashboard
 
     settings = context.settings.dashboard
-    ready = prepare_dashboard(settings.listen, settings.api_url, settings.api_token.get_secret_value(), settings.api_ca)
+    ready = prepare_dashboard(
+        settings.listen, context.settings.brain_url, settings.api_token.get_secret_value(), settings.api_ca
+    )
     click.echo(f"dashboard: {ready.url}", err=True)
     with stop_on_signal() as stop, subprocess.Popen(ready.command, env=ready.environment) as process:
         while process.poll() is None and not stop.wait(0.2):

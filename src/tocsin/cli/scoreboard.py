@@ -23,7 +23,7 @@ def scoreboard(context: CliContext, api_url: str | None, token: str | None, as_j
     """Show what Tocsin would have done, how often that would have been right, and how predictions turned out."""
     with connect(context, api_url, token) as client:
         board = client.scoreboard()
-    show(as_json, board.model_dump(mode="json"), _lines(board))
+    show(as_json, board.model_dump(mode="json"), _lines(board), client.base_url)
 
 
 def _lines(board: Scoreboard) -> list[str]:

@@ -117,7 +117,7 @@ def status(context: CliContext, check: bool, api_url: str | None, token: str | N
         *_waiting_lines(waiting),
         *health_lines(ready, service),
     ]
-    show(as_json, summary.model_dump(mode="json") | whole, lines)
+    show(as_json, summary.model_dump(mode="json") | whole, lines, client.base_url)
     return int(check and _wants_attention(summary, ready, service))
 
 

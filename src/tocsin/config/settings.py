@@ -13,6 +13,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 from tocsin.config.access import ApiSettings
+from tocsin.config.address import split_address
 from tocsin.config.cloud import AwsSettings, CloudSettings, ScaleWebhookSettings
 from tocsin.config.grafana import GrafanaSettings
 from tocsin.config.kubernetes import KubernetesSettings
@@ -420,3 +421,13 @@ class Settings(Section):
     aws: AwsSettings = Field(default_factory=AwsSettings)
     dashboard: DashboardSettings = Field(default_factory=DashboardSettings)
     log: LogSettings = Field(default_factory=LogSettings)
+
+    @property
+    def brain_url(self) -> str:
+        """The brain that is asked: `dashboard.api_url` where it is set, else the one that these settings start."""
+        host, port = split_address(self.api.listen, "api.listen")
+        if "api_url" in self.dashboard.model_fields_set or "listen" not in self.api.model_fields_set or not port:
+            return self.dashboard.api_url
+        scheme = "http" if self.api.tls_certificate is None else "https"
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  # where it listens on all
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
