@@ -27,7 +27,7 @@ from tocsin.forecaster.deep.survival import IntervalOutcome, log_odds, outcome, 
 from tocsin.forecaster.deep.training import FitRecipe, Progress, choose, fit_network, lesson
 from tocsin.forecaster.features.examples import Examples, Floats, Ints
 from tocsin.forecaster.hazard.rows import LearningRows, aligned, chosen_names, device_folds, require, too_short
-from tocsin.forecaster.hazard.scorer import Common, NotEnoughData, State, as_json, make
+from tocsin.forecaster.hazard.scorer import Common, NotEnoughData, State, header, make
 from tocsin.forecaster.hazard.tabular import check_state
 
 PATCHES = 24
@@ -162,16 +162,8 @@ class LstmScorer:
 
     def state(self) -> State:
         about, arrays = encoder_parts(self.fitted)
-        shape = asdict(self._networks[0].shape)
-        settings = {
-            "family": self.name,
-            "version": self.version,
-            "build": as_json(self.settings),
-            "encoder": about,
-            "shape": shape,
-            "members": len(self._networks),
-        }
-        return State(settings, {**arrays, **network_parts(self._networks)})
+        own = {"encoder": about, "shape": asdict(self._networks[0].shape), "members": len(self._networks)}
+        return State({**header(self, self.settings), **own}, {**arrays, **network_parts(self._networks)})
 
     def restore(self, state: State) -> None:
         check_state(self.name, self.version, state)

@@ -16,11 +16,11 @@ from tocsin.forecaster.evaluation.leak import leak_factor
 from tocsin.forecaster.evaluation.ranking import budget_threshold, lead_times, precision_recall
 from tocsin.forecaster.evaluation.reliability import is_probability, reliability_curve, reliability_table
 from tocsin.forecaster.evaluation.result import ReportSection, ReportTable, Result
-from tocsin.forecaster.evaluation.split import Split, by_time, check_instants, walk_forward
+from tocsin.forecaster.evaluation.split import Split, by_time, check_instants, forward_splits
 from tocsin.forecaster.evaluation.trivial import BASE_RATES, RECENCY, base_rates, recency
 from tocsin.forecaster.features.examples import Examples, Floats, Ints, Mask
 from tocsin.forecaster.hazard import registry
-from tocsin.forecaster.hazard.scorer import NotEnoughData, Scorer
+from tocsin.forecaster.hazard.scorer import NotEnoughData
 
 DATASET = "fleet"
 SOURCE = "telemetry and events of the fleet itself"
@@ -65,7 +65,8 @@ def forward(examples: Examples, wanted: Forward, source: str = SOURCE, engine: E
         remedy = "give a longer past"
         raise InputError("rows", len(examples), f"none is observed for {wanted.horizon_ms / HOUR:g} h after", remedy)
     whole = examples.take(known)
-    splits, how = _splits(whole, wanted)
+    splits, parts = forward_splits(whole, wanted.folds, wanted.horizon_ms, wanted.devices, wanted.seed)
+    how = f"by time and by host, in {parts} parts of the hosts" if parts > 1 else "by time alone: there is one host"
     answers = _answers(whole, splits, wanted, engine or Local())
     tested = np.unique(np.concatenate([split.test for split in splits]))
     sections = [_section(whole, tested, splits, answers, wanted)]
@@ -73,16 +74,6 @@ def forward(examples: Examples, wanted: Forward, source: str = SOURCE, engine: E
         sections.append(_leak(whole, splits, wanted))
     notes = [f"{name}: {text}" for name, one in answers.items() for text in one.refusals]
     return Result(DATASET, _protocol(wanted, how), source, sections, notes)
-
-
-def _splits(examples: Examples, wanted: Forward) -> tuple[list[Split], str]:
-    parts = min(wanted.devices, int(np.unique(examples.group).size))
-    slid = walk_forward(examples, wanted.folds, wanted.horizon_ms, max(parts, 1), wanted.seed, group=True)
-    splits = [split for split in slid if split.train.size and split.test.size]
-    if not splits:
-        raise InputError("folds", wanted.folds, "no fold has rows to learn from and rows to test", "give a longer past")
-    how = f"by time and by host, in {parts} parts of the hosts" if parts > 1 else "by time alone: there is one host"
-    return splits, how
 
 
 def _protocol(wanted: Forward, how: str) -> str:
@@ -95,13 +86,9 @@ def _protocol(wanted: Forward, how: str) -> str:
     )
 
 
-def _build(name: str, wanted: Forward) -> Scorer:
-    shared: dict[str, object] = {"horizons_ms": (wanted.horizon_ms,), "seed": wanted.seed}
-    return registry.build(name, **{**shared, **wanted.settings.get(name, {})})
-
-
 def _fitted(name: str, train: Examples, asked: Examples, wanted: Forward) -> Floats:
-    scorer = _build(name, wanted)
+    shared: dict[str, object] = {"horizons_ms": (wanted.horizon_ms,), "seed": wanted.seed}
+    scorer = registry.build(name, **{**shared, **wanted.settings.get(name, {})})
     scorer.fit(train)
     return scorer.score(asked)[:, 0]
 

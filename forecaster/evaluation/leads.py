@@ -22,11 +22,12 @@ LEADS_MS = {"any_lead": 0, "24h_lead": 24 * HOUR, "48h_lead": 48 * HOUR}
 
 @dataclass(frozen=True, slots=True)
 class WarnedOnsets:
-    """Onsets that rows look at: `device` [k] and `event_ms` [k] of each, `lead_ms` [k] the span from the earliest alarm
-    about it, 0 without one."""
+    """Onsets that rows look at: `device` [k] and `event_ms` [k] of each, `row` [k] one row before it, `lead_ms` [k] the
+    span from the earliest alarm about it, 0 without one."""
 
     device: Codes
     event_ms: Ints
+    row: Ints
     lead_ms: Ints
 
 
@@ -40,12 +41,12 @@ def warned(examples: Examples, alarm: Mask, lookback_ms: int = LOOKBACK_MS) -> W
     """The onsets within `lookback_ms` after any row, and when the first of `alarm` [n] about each was raised."""
     rows = np.flatnonzero(about(examples, lookback_ms))
     pairs = np.stack((examples.device[rows].astype(np.int64), examples.event_ms[rows]), axis=1)
-    onsets, index = np.unique(pairs, axis=0, return_inverse=True)
+    onsets, first, index = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
     lead_ms = np.zeros(len(onsets), dtype=np.int64)
     raised = alarm[rows]
     early_ms = examples.event_ms[rows] - examples.at_ms[rows]
     np.maximum.at(lead_ms, index.reshape(-1)[raised], early_ms[raised])
-    return WarnedOnsets(onsets[:, 0].astype(np.int32), onsets[:, 1], lead_ms)
+    return WarnedOnsets(onsets[:, 0].astype(np.int32), onsets[:, 1], rows[first], lead_ms)
 
 
 def starts(examples: Examples, alarm: Mask, merge_ms: int = MERGE_MS) -> Ints:
@@ -77,15 +78,16 @@ def lead_figures(
     lead; an alarm that is not followed by an onset within `lookback_ms` is false, also where observation ends before.
     """
     found = warned(examples, alarm, lookback_ms)
-    row_of = _rows_of_onsets(examples, lookback_ms)
-    one = np.zeros(len(examples))
-    np.add.at(one, row_of, 1.0)
-    onsets = drawn.total(one)
-    out = {}
-    for name, least_ms in LEADS_MS.items():
-        hit = np.zeros(len(examples))
-        np.add.at(hit, row_of, (found.lead_ms > 0) & (found.lead_ms >= least_ms))
-        out[f"incident_recall_{name}"] = ratio(drawn.total(hit), onsets)
+
+    def counted(which: Mask) -> Floats:
+        """How many of the onsets `which` [k] are in each draw."""
+        return drawn.total(np.bincount(found.row, weights=which, minlength=len(examples)).astype(np.float64))
+
+    onsets = counted(np.ones(found.row.size, np.bool_))
+    out = {
+        f"incident_recall_{name}": ratio(counted((found.lead_ms > 0) & (found.lead_ms >= least_ms)), onsets)
+        for name, least_ms in LEADS_MS.items()
+    }
     start = starts(examples, alarm)
     raised = np.zeros(len(examples))
     raised[start] = examples.weight[start]
@@ -96,19 +98,12 @@ def lead_figures(
     return out
 
 
-def _rows_of_onsets(examples: Examples, lookback_ms: int) -> Ints:
-    """One row of each onset, for the cluster that it belongs to."""
-    rows = np.flatnonzero(about(examples, lookback_ms))
-    pairs = np.stack((examples.device[rows].astype(np.int64), examples.event_ms[rows]), axis=1)
-    _, first = np.unique(pairs, axis=0, return_index=True)
-    return np.asarray(rows[first], dtype=np.int64)
-
-
 def lead_table(title: str, found: WarnedOnsets, bounds_h: tuple[int, ...] = (0, 1, 6, 24, 48, 96)) -> ReportTable:
     """How many onsets were warned of at least so many hours before."""
     total = len(found.lead_ms)
-    rows = []
-    for hours in bounds_h:
-        count = int(((found.lead_ms > 0) & (found.lead_ms >= hours * HOUR)).sum())
-        rows.append((f"{hours} h" if hours else "any", count, total, count / total if total else None))
+    counts = [int(((found.lead_ms > 0) & (found.lead_ms >= hours * HOUR)).sum()) for hours in bounds_h]
+    rows = [
+        (f"{hours} h" if hours else "any", count, total, count / total if total else None)
+        for hours, count in zip(bounds_h, counts, strict=True)
+    ]
     return ReportTable(title, ("lead at least", "warned", "onsets", "share"), rows)

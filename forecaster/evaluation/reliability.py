@@ -84,8 +84,6 @@ def reliability_table(model: str, score: Floats, label: Mask, weight: Floats) ->
 
 def reliability_curve(scores: Mapping[str, Floats], label: Mask, weight: Floats) -> Curve:
     """The same of some models, to draw."""
-    lines = {}
-    for model, score in scores.items():
-        bins = reliability_bins(score, label, weight)
-        lines[model] = ([one.stated for one in bins], [one.observed for one in bins])
+    bins = {model: reliability_bins(score, label, weight) for model, score in scores.items()}
+    lines = {model: ([one.stated for one in found], [one.observed for one in found]) for model, found in bins.items()}
     return Curve("Reliability", "stated probability", "observed frequency", lines, diagonal=True)

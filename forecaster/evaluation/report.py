@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.evaluation.leak import HONEST, LEAK
@@ -94,12 +95,18 @@ def _bars(results: Mapping[str, Result]) -> list[str]:
 
 
 def _leaks(results: Mapping[str, Result]) -> list[str]:
-    rows = []
-    for name, result in results.items():
-        for section in result.sections:
-            if HONEST in section.models and LEAK in section.models:
-                honest, leak = section.models[HONEST], section.models[LEAK]
-                rows += [(name, words(key), shown(honest[key]), shown(leak[key])) for key in honest if key in leak]
+    both = [
+        (name, section.models[HONEST], section.models[LEAK])
+        for name, result in results.items()
+        for section in result.sections
+        if HONEST in section.models and LEAK in section.models
+    ]
+    rows = [
+        (name, words(key), shown(one), shown(leak[key]))
+        for name, honest, leak in both
+        for key, one in honest.items()
+        if key in leak
+    ]
     if not rows:
         return []
     return [
@@ -193,16 +200,9 @@ def to_json(result: Result) -> Json:
 def from_json(document: Json) -> Result:
     """The result that `to_json` gave. Raises InputError where it is none."""
     try:
-        return Result(
-            dataset=document["dataset"],
-            protocol=document["protocol"],
-            source=document["source"],
-            seconds=document["seconds"],
-            sections=[_read_section(one) for one in document["sections"]],
-            notes=document["notes"],
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        problem = f"is no report of a backtest ({error!r})"
+        return TypeAdapter(Result).validate_python(document)
+    except ValidationError as error:
+        problem = f"is no report of a backtest ({error.errors()[0]['msg']})"
         raise InputError("report", str(document)[:80], problem, "remove the file and run the backtest again") from None
 
 
@@ -256,33 +256,6 @@ def _curve(curve: Curve) -> Json:
     }
 
 
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else float(value)
-
-
-def _read_figure(document: Json) -> Figure:
-    low, high = document.get("low"), document.get("high")
-    return Figure(_number(document["value"]), low, high, document.get("bar"), document.get("least", True))
-
-
-def _read_section(document: Json) -> ReportSection:
-    models: Mapping[str, Json] = document["models"]
-    return ReportSection(
-        title=document["title"],
-        models={name: {key: _read_figure(one) for key, one in row.items()} for name, row in models.items()},
-        population=document["population"],
-        tables=[ReportTable(one["title"], one["head"], one["rows"]) for one in document["tables"]],
-        curves=[_read_curve(one) for one in document["curves"]],
-        notes=document["notes"],
-    )
-
-
-def _read_curve(document: Json) -> Curve:
-    lines: Mapping[str, Sequence[Sequence[float | None]]] = document["lines"]
-    drawn = {name: ([_number(x) for x in axes[0]], [_number(y) for y in axes[1]]) for name, axes in lines.items()}
-    return Curve(document["title"], document["x_label"], document["y_label"], drawn, document["diagonal"])
-
-
 # One data set's result as Markdown.
 
 IMAGES = "images/accuracy"
@@ -295,6 +268,7 @@ _WORDS = {
     "brier": "Brier score",
     "false_alarms_per_1000_device_days": "false alarms per 1,000 device-days",
 }
+_NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 _PERCENT = re.compile(r"([\d.]+)pct")
 
 
@@ -348,15 +322,10 @@ def _is_word(cell: str) -> bool:
     return bool(cell) and cell != "-" and not cell.removeprefix("-")[:1].isdigit()
 
 
-def slug(title: str) -> str:
-    """A title as a part of a file name."""
-    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
-
-
 def image_names(result: Result) -> list[tuple[str, Curve]]:
     """File name of each plot."""
     return [
-        (f"{result.dataset}-{place}-{slug(curve.title)}.png", curve)
+        (f"{result.dataset}-{place}-{_NOT_IN_NAMES.sub('-', curve.title.lower()).strip('-')}.png", curve)
         for place, section in enumerate(result.sections, 1)
         for curve in section.curves
     ]
@@ -364,15 +333,21 @@ def image_names(result: Result) -> list[tuple[str, Curve]]:
 
 def bars(result: Result) -> list[tuple[str, ...]]:
     """Every bar: data set, section, model, figure, what was reached, what was asked for, whether it holds."""
-    found: list[tuple[str, ...]] = []
-    for section in result.sections:
-        for model, figures in section.models.items():
-            for name, one in figures.items():
-                if one.bar is not None:
-                    asked = f"{'at least' if one.least else 'at most'} {number(one.bar)}"
-                    verdict = "holds" if one.holds else "does not hold"
-                    found.append((result.dataset, section.title, model, words(name), shown(one), asked, verdict))
-    return found
+    return [
+        (
+            result.dataset,
+            section.title,
+            model,
+            words(name),
+            shown(one),
+            f"{'at least' if one.least else 'at most'} {number(one.bar)}",
+            "holds" if one.holds else "does not hold",
+        )
+        for section in result.sections
+        for model, figures in section.models.items()
+        for name, one in figures.items()
+        if one.bar is not None
+    ]
 
 
 def markdown(result: Result, command: str = "", *, level: int = 1, images: bool = True) -> str:
@@ -401,7 +376,7 @@ def _section_text(section: ReportSection, mark: str, names: Iterable[tuple[str, 
         lines += [f"Population: {told}.", ""]
     lines += [*_figures(section.models), ""] if section.models else []
     for table in section.tables:
-        lines += _table_text(table)
+        lines += [f"**{table.title}**", "", *grid(list(table.head), table.rows), ""]
     if names is not None:
         for _, (name, curve) in zip(section.curves, names, strict=False):
             lines += [f"![{section.title}: {curve.title}]({IMAGES}/{name})", ""]
@@ -417,7 +392,3 @@ def _figures(models: Mapping[str, Mapping[str, Figure]]) -> list[str]:
         for name in names
     ]
     return grid(("figure", *models), rows)
-
-
-def _table_text(table: ReportTable) -> list[str]:
-    return [f"**{table.title}**", "", *grid(list(table.head), table.rows), ""]

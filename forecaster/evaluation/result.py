@@ -9,6 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+Number = Annotated[float, BeforeValidator(lambda value: float("nan") if value is None else value)]
+"""A number that may not exist: NaN here, null in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +38,7 @@ class Figure:
     """One number. `low` and `high` are the 95 % bootstrap interval by device or incident, None without one; `bar` is
     what it must reach (`least`: at least, else at most)."""
 
-    value: float
+    value: Number
     low: float | None = None
     high: float | None = None
     bar: float | None = None
@@ -62,7 +68,7 @@ class Curve:
     title: str
     x_label: str
     y_label: str
-    lines: Mapping[str, tuple[Sequence[float], Sequence[float]]]
+    lines: Mapping[str, tuple[Sequence[Number], Sequence[Number]]]
     diagonal: bool = False
 
 

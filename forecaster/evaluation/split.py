@@ -166,6 +166,17 @@ def walk_forward(
     yield from _sliding(examples, bounds, gap_ms, number)
 
 
+def forward_splits(examples: Examples, folds: int, gap_ms: int, devices: int, seed: int) -> tuple[list[Split], int]:
+    """Those splits of `walk_forward` by group that have rows on both sides, and in how many parts the groups are dealt:
+    `devices`, or as many as there are groups where that is less. Raises InputError where no split has both."""
+    parts = max(1, min(devices, int(np.unique(examples.group).size)))
+    slid = walk_forward(examples, folds, gap_ms, parts, seed, group=True)
+    splits = [split for split in slid if split.train.size and split.test.size]
+    if not splits:
+        raise InputError("folds", folds, "no fold has rows to learn from and rows to test", "give a longer past")
+    return splits, parts
+
+
 def fold_numbers(examples: Examples, folds: int, seed: int, *, group: bool = False) -> Ints:
     """Fold of each row, int64[n] in 0 to `folds` - 1: devices or groups dealt out in a random, seeded order.
 

@@ -32,8 +32,6 @@ AFTER_MS = 24 * HOUR
 SCORABLE_WINDOW_MS = 48 * HOUR
 SCORABLE_INSTANTS = 100
 """An incident is scored where the node has telemetry at this many instants of `SCORABLE_WINDOW_MS` before its day."""
-MAX_STARTS_PER_NODE_DAY = 0.2
-"""Alert budget of the protocol."""
 
 _NONE = np.empty(0, np.int64)
 
@@ -123,22 +121,17 @@ def by_node(alerts: Iterable[Alert]) -> dict[str, Instants]:
 
 def scorable(incidents: Sequence[LoggedIncident], observed: Mapping[str, Instants]) -> list[LoggedIncident]:
     """Incidents before which the node has enough telemetry. `observed` has each node's distinct instants, rising."""
-    kept = []
-    for incident in incidents:
+
+    def instants(incident: LoggedIncident) -> int:
         times = observed.get(incident.node, _NONE)
-        first, last = np.searchsorted(times, [incident.day_ms - SCORABLE_WINDOW_MS, incident.day_ms])
-        if last - first >= SCORABLE_INSTANTS:
-            kept.append(incident)
-    return kept
+        return int(((times >= incident.day_ms - SCORABLE_WINDOW_MS) & (times < incident.day_ms)).sum())
+
+    return [incident for incident in incidents if instants(incident) >= SCORABLE_INSTANTS]
 
 
 def node_days(observed: Mapping[str, Instants]) -> float:
     """Days of observation over all nodes: distinct instants times each node's usual step (median), gaps left out."""
-    total = 0.0
-    for times in observed.values():
-        if times.size > 1:
-            total += times.size * float(np.median(np.diff(times))) / DAY
-    return total
+    return sum(times.size * float(np.median(np.diff(times))) / DAY for times in observed.values() if times.size > 1)
 
 
 def _earliest(starts: Instants, low_ms: int, high_ms: int) -> int | None:

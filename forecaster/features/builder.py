@@ -28,6 +28,7 @@ from tocsin.forecaster.features.plan import (
     HARDWARE_EVENTS,
     OTHER_EVENTS,
     OWN_CHANNELS,
+    OWN_NAMES,
     REPORTED,
     ColumnLayout,
     Kind,
@@ -112,14 +113,11 @@ class FeatureBuilder:
     def update(self, columns: Columns | None = None, events: Sequence[Event] = ()) -> None:
         """Take in rows, sorted by instant, and events. Columns that the plan does not use are not looked at."""
         fresh = self.parts.happenings.fresh(events)
-        self._know_hosts(fresh)
+        self.know([Gpu(e.gpu, e.host) for e in fresh if e.gpu and e.gpu not in self._numbers])
         if columns is not None and columns.at_ms.size:
             self._rows(columns)
         for event in fresh:
             self._event(event)
-
-    def _know_hosts(self, events: Sequence[Event]) -> None:
-        self.know([Gpu(e.gpu, e.host) for e in events if e.gpu and e.gpu not in self._numbers])
 
     def _rows(self, columns: Columns) -> None:
         self.know([Gpu(uuid, "") for uuid in columns.gpus if uuid not in self._numbers])
@@ -197,18 +195,15 @@ class FeatureBuilder:
         self.parts.thermal.take(values[power].astype(np.float64), values[heat].astype(np.float64), both)
 
     def _event(self, event: Event) -> None:
-        hit = [self._numbers[event.gpu]] if event.gpu else self._on_host(event.host)
+        mates = (number for number, gpu in enumerate(self.parts.roster.gpus) if gpu.host == event.host)
+        hit = [self._numbers[event.gpu]] if event.gpu else list(mates)
         step = self._rings.step_of(event.at_ms)
-        if step > self._rings.step:
-            self._advance(step)
+        self._go_on(step)
         self.newest_ms = max(self.newest_ms, event.at_ms)
         for gpu in hit:
             fault = self.parts.happenings.take(event, gpu)
             if fault is not None:
                 self._rings.count(self._own[HARDWARE_EVENTS if fault else OTHER_EVENTS], gpu, step)
-
-    def _on_host(self, host: str) -> list[int]:
-        return [number for number, gpu in enumerate(self.parts.roster.gpus) if gpu.host == host]
 
     # ------------------------------------------------------------------ asking
 
@@ -249,7 +244,9 @@ class FeatureBuilder:
         if now_ms < self.newest_ms:
             problem = f"data up to {self.newest_ms} has been fed, which was not known then"
             raise InputError("now_ms", now_ms, problem, "ask before feeding what is later")
-        step = self._rings.step_of(now_ms)
+        self._go_on(self._rings.step_of(now_ms))
+
+    def _go_on(self, step: int) -> None:
         if step > self._rings.step:
             self._advance(step)
 
@@ -300,9 +297,8 @@ def shown_values(plan: Plan, values: Singles, here: Bools) -> Halves:
 def _masks(plan: Plan) -> tuple[Bools, Bools]:
     """Which channels of a sequence are counters, and which the builder's own."""
     kinds = {channel.name: channel.kind for channel in plan.channels} | dict(OWN_CHANNELS)
-    own = {name for name, _ in OWN_CHANNELS}
     counters = np.array([kinds[name] is Kind.COUNTER for name in plan.sequence])
-    return counters, np.array([name in own for name in plan.sequence])
+    return counters, np.array([name in OWN_NAMES for name in plan.sequence])
 
 
 # A builder as arrays, so that a service that starts again need not read a month.
@@ -316,11 +312,11 @@ def save(builder: FeatureBuilder) -> dict[str, npt.NDArray[Any]]:
     parts = builder.parts
     about = {
         "version": VERSION,
-        "plan": _fingerprint(builder.plan),
+        "plan": repr(builder.plan),
         "gpus": [{**asdict(gpu), "labels": dict(gpu.labels)} for gpu in parts.roster.gpus],
         "jobs": dict(parts.roster.jobs),
         "installed_ms": parts.installed_ms,
-        "events": dict(parts.happenings.known()),
+        "events": parts.happenings.known,
         "newest_ms": int(builder.newest_ms),
         "late": builder.late,
         "step": int(parts.rings.step),
@@ -336,16 +332,12 @@ def restore(plan: Plan, state: Mapping[str, npt.NDArray[Any]]) -> FeatureBuilder
         about = json.loads(state[_ABOUT].tobytes())
     except (KeyError, ValueError):
         raise InputError("state", sorted(state)[:5], "not the state of a feature builder", remedy) from None
-    if about.get("version") != VERSION or about.get("plan") != _fingerprint(plan):
+    if about.get("version") != VERSION or about.get("plan") != repr(plan):
         raise InputError("state", about.get("version"), "of another version or plan", remedy)
     builder = FeatureBuilder(plan, [Gpu(**gpu) for gpu in about["gpus"]], installed_ms=about["installed_ms"])
     builder.parts.arrays.restore(state)
     builder.parts.rings.step = about["step"]
-    builder.parts.happenings.recall(about["events"])
+    builder.parts.happenings.known = about["events"]
     builder.assign(about["jobs"])
     builder.newest_ms, builder.late = about["newest_ms"], about["late"]
     return builder
-
-
-def _fingerprint(plan: Plan) -> str:
-    return repr(plan)

@@ -52,6 +52,7 @@ _OF_XID = {
     "inforom": OTHER,
     "unknown": OTHER,
 }
+_OF_KIND = {EventKind.GPU_LOST: BUS, EventKind.RECOVERY_ACTION: OTHER, EventKind.ALLOCATOR_OOM: APPLICATION}
 _HARDWARE = frozenset({*_OF_XID}) - {"unknown", "hang", "security"}
 """Classes of XIDs of which a warning, too, tells of the hardware."""
 _MEMORY_FAULTS = frozenset({63, 94})
@@ -80,11 +81,9 @@ def event_class(event: Event, catalogue: XidCatalogue | None = None) -> str:
         return _xid_class(event, catalogue or shipped_catalogue())
     if event.kind is EventKind.SXID:
         return _sxid_class(event)
-    if event.kind is EventKind.GPU_LOST:
-        return BUS
-    if event.kind is EventKind.RECOVERY_ACTION:
-        return OTHER if event.code > 0 else ""
-    return APPLICATION if event.kind is EventKind.ALLOCATOR_OOM else ""
+    if event.kind is EventKind.RECOVERY_ACTION and event.code <= 0:
+        return ""
+    return _OF_KIND.get(event.kind, "")
 
 
 def _xid_class(event: Event, catalogue: XidCatalogue) -> str:

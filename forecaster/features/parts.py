@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -229,12 +229,6 @@ class Liveness:
         enough = self._arrays["run"][gpus] >= FROZEN_SAMPLES
         return np.asarray(enough & (drawn | busy | (lasted >= IDLE_MS)))
 
-    def families_gone(self, seen_ms: Ints) -> Floats:
-        """float64[families, g]: hours for which a family had been missing at each GPU's newest reading `seen_ms`; NaN
-        where it was never there."""
-        since = self._arrays["family_ms"]
-        return np.asarray(np.where(since == NOT_YET, np.nan, (seen_ms - since) / HOUR))
-
 
 # Thermal resistance of each slot, fitted online from power and temperature. In the steady state a die is hotter than
 # its inlet by resistance times power (Newton's law of cooling), so temperature is a line in power: its slope is the
@@ -293,7 +287,6 @@ REPEAT_MS = 10 * MINUTE
 """Within this an event of the same class on the same GPU is the same onset."""
 BURST_MS = MINUTE
 """How near in time events of different GPUs are one burst; on a fleet of 2,344 dozens fell into one scrape of 15 s."""
-_FAULTS = len(FAULT_CLASSES)
 _REMEMBERED = 100_000
 _FADED = 1e-3
 
@@ -311,22 +304,17 @@ class Happenings:
         arrays.add("back_ms", (), np.int64, NOT_YET)
         arrays.add("backs", (), np.int64)
         arrays.add("lost", (), np.bool_)
-        self._known: dict[str, int] = {}
+        self.known: dict[str, int] = {}
+        """Ids of the events that were counted, with their instants; to be saved."""
 
     def fresh(self, events: Iterable[Event]) -> list[Event]:
         """Those that were not seen before, by instant; a store may give an event again."""
-        new: dict[str, Event] = {event.id: event for event in events if event.id not in self._known}
-        self._known.update((name, event.at_ms) for name, event in new.items())
-        if len(self._known) > _REMEMBERED:
-            newest = sorted(self._known.items(), key=lambda item: item[1])[-_REMEMBERED // 2 :]
-            self._known = dict(newest)
+        new: dict[str, Event] = {event.id: event for event in events if event.id not in self.known}
+        self.known.update((name, event.at_ms) for name, event in new.items())
+        if len(self.known) > _REMEMBERED:
+            newest = sorted(self.known.items(), key=lambda item: item[1])[-_REMEMBERED // 2 :]
+            self.known = dict(newest)
         return sorted(new.values(), key=lambda event: (event.at_ms, event.id))
-
-    def known(self) -> Mapping[str, int]:
-        return self._known
-
-    def recall(self, known: Mapping[str, int]) -> None:
-        self._known = dict(known)
 
     def take(self, event: Event, gpu: int) -> bool | None:
         """Count `event` of GPU number `gpu`; whether it is a fault of the hardware, None where it counts as nothing."""
@@ -366,17 +354,8 @@ class Happenings:
         weight = np.exp(-age[None] / np.array(DECAYS_MS, dtype=np.float64)[:, None, None])
         return np.asarray(self._arrays["decayed"] * weight)
 
-    def hours_since(self, now_ms: int) -> Floats:
-        """float64[classes, g]: hours since the last event of each class, NaN without one."""
-        return hours_since(self._arrays["event_ms"], now_ms)
 
-    @property
-    def last_fault_ms(self) -> Ints:
-        """int64[g]: the last event of the hardware, `NOT_YET` without one."""
-        return np.asarray(self._arrays["event_ms"][:_FAULTS].max(axis=0))
-
-
-def hours_since(since_ms: Ints, now_ms: int) -> Floats:
+def hours_since(since_ms: Ints, now_ms: int | Ints) -> Floats:
     """Hours from `since_ms` to `now_ms`, NaN where it is `NOT_YET`."""
     return np.asarray(np.where(since_ms == NOT_YET, np.nan, (now_ms - since_ms) / HOUR))
 

@@ -30,7 +30,8 @@ class GpuRoster:
 
     def __init__(self) -> None:
         self.gpus: list[Gpu] = []
-        self._jobs: Mapping[str, str] = {}
+        self.jobs: Mapping[str, str] = {}
+        """The job of each UUID that has one, as `assign` was given them last."""
         self.renew()
 
     def add(self, gpus: Sequence[Gpu]) -> None:
@@ -40,12 +41,11 @@ class GpuRoster:
 
     def assign(self, jobs: Mapping[str, str]) -> None:
         """Which job, by any stable name, runs on which UUID; the rest has none."""
-        self._jobs = dict(jobs)
-        self.job = _numbers([self._jobs.get(gpu.uuid, "") for gpu in self.gpus])
+        self.jobs = dict(jobs)
+        self._number_jobs()
 
-    @property
-    def jobs(self) -> Mapping[str, str]:
-        return self._jobs
+    def _number_jobs(self) -> None:
+        self.job = _numbers([self.jobs.get(gpu.uuid, "") for gpu in self.gpus])
 
     def renew(self) -> None:
         self.model = _numbers([gpu.model for gpu in self.gpus])
@@ -53,7 +53,7 @@ class GpuRoster:
         self.rack = _numbers([gpu.rack for gpu in self.gpus])
         self.slot = _numbers([f"{gpu.model} {gpu.index}" if gpu.index is not None else "" for gpu in self.gpus])
         self.batch = _numbers([batch_of(gpu) for gpu in self.gpus])
-        self.job = _numbers([self._jobs.get(gpu.uuid, "") for gpu in self.gpus])
+        self._number_jobs()
 
 
 def place_of(gpu: Gpu) -> tuple[object, ...]:

@@ -190,6 +190,7 @@ OWN_CHANNELS = (
     (FROZEN, Kind.PEAK),
 )
 """Made by the builder itself: events of a step, whether anything was read in it, whether that only repeated."""
+OWN_NAMES = frozenset(dict(OWN_CHANNELS))
 
 _NOT_IN_SEQUENCES = frozenset(
     {"retired_pages", "power_limit", "memory_clock", "tensor_active", "processes", "repair_pending", "fabric_unhealthy"}

@@ -161,21 +161,21 @@ def _life(parts: Parts, now_ms: int) -> Iterator[Column]:
     born_ms = np.where(np.array(installed, dtype=np.int64) == NOT_YET, first_ms, np.array(installed, dtype=np.int64))
     yield "age_days", np.log1p(np.maximum(hours_since(born_ms, now_ms), 0.0) / 24.0)
     yield "slot", np.array([np.nan if g.index is None else g.index for g in parts.roster.gpus], dtype=np.float64)
-    gone = parts.liveness.families_gone(last_ms)
+    gone = hours_since(arrays["family_ms"], last_ms)  # at the newest reading, not now
     for number, family in enumerate(FAMILIES):
         yield f"family.{family}.gone", np.log1p(np.maximum(gone[number], 0.0))
 
 
 def _events(parts: Parts, now_ms: int) -> Iterator[Column]:
     decayed = parts.happenings.decayed(now_ms)
-    since = parts.happenings.hours_since(now_ms)
-    counts = parts.arrays["events"]
+    event_ms, counts = parts.arrays["event_ms"], parts.arrays["events"]
+    since = hours_since(event_ms, now_ms)
     for number, name in enumerate(EVENT_CLASSES):
         for decay, values in zip(DECAYS, decayed[:, number], strict=True):
             yield f"event.{name}.{decay}", values
         yield f"event.{name}.hours", np.log1p(since[number])
         yield f"event.{name}.count", np.log1p(counts[number])
-    gpus, hosts = burst(parts.happenings.last_fault_ms, parts.roster.host, now_ms)
+    gpus, hosts = burst(event_ms[: len(FAULT_CLASSES)].max(axis=0), parts.roster.host, now_ms)
     yield "burst.gpus", np.log1p(gpus)
     yield "burst.hosts", np.log1p(hosts)
 
@@ -194,6 +194,8 @@ GAUGES = {
     "utilization": ("", 0.02),
 }
 """What is compared, the load at which, and the least standard deviation that is believed, in its unit (own choice)."""
+STEPS = {"power": peers.power_step, "utilization": peers.load_step}
+"""Load to what tells the GPUs at equal load."""
 ERRORS = ("ecc_corrected", "pcie_replay", "pcie_errors", "nvlink_crc", "nvlink_replay", "nvlink_symbol")
 """Counters whose growth over a day is compared."""
 LEAST_ERRORS = 0.5
@@ -223,7 +225,7 @@ def against_peers(parts: Parts, spans: list[StepSpan]) -> Iterator[Column]:
     level = spans[0].mean()
     for name, (load, least) in GAUGES.items():
         values = _channel(parts, level, name)
-        step = _step(load, _channel(parts, level, load)) if load else np.zeros(values.size, np.int64)
+        step = STEPS[load](_channel(parts, level, load)) if load else np.zeros(values.size, np.int64)
         for alike in ALIKE:
             own = () if alike == "model" else (getattr(roster, alike),)
             group = peers.groups(roster.model, step, *own)
@@ -242,10 +244,6 @@ def _channel(parts: Parts, values: Floats, name: str) -> Floats:
     if name not in parts.plan.names:
         return np.full(parts.arrays.size, np.nan)
     return np.asarray(values[parts.plan.names.index(name)])
-
-
-def _step(load: str, values: Floats) -> Ints:
-    return peers.power_step(values) if load == "power" else peers.load_step(values)
 
 
 def neighbours(parts: Parts, now_ms: int) -> Iterator[Column]:

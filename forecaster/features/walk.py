@@ -22,7 +22,7 @@ from tocsin.forecaster.features.builder import FeatureBuilder, shown_values
 from tocsin.forecaster.features.examples import NEVER, Codes, Examples, HeldSequences, Ints, Mask, Singles
 from tocsin.forecaster.features.feed import ColumnSource, Condenser, chunk_of, jobs_of
 from tocsin.forecaster.features.onsets import GAP_MS, QUIET_MS, Onset, label, onsets_of
-from tocsin.forecaster.features.plan import OWN_CHANNELS, Plan
+from tocsin.forecaster.features.plan import OWN_NAMES, Plan
 from tocsin.forecaster.features.rings import Rings
 from tocsin.store.port import Columns
 
@@ -92,10 +92,9 @@ def examples_from(
             bar.advance(max(0, step - reached))
             reached = max(step, reached)
     walk.close()
-    found = (
-        onsets_of(walk.events, walk.builder.parts.roster.gpus, quiet_ms=rules.quiet_ms) if onsets is None else onsets
-    )
-    return walk.examples(found, rules)
+    if onsets is None:
+        onsets = onsets_of(walk.events, walk.builder.parts.roster.gpus, quiet_ms=rules.quiet_ms)
+    return walk.examples(onsets, rules)
 
 
 def store_parts(source: ColumnSource, plan: Plan, span: Span, gpus: int) -> Iterator[tuple[int, StepData]]:
@@ -179,9 +178,7 @@ class Walk:
 
     def take(self, step: int, part: StepData) -> None:
         """The next step that has anything; those between had nothing."""
-        if self._step is not None:
-            for between in range(self._step + 1, step):
-                self._end(between)
+        self._skip(step)
         self._step = step
         known = set(self.builder.gpus)
         self.builder.know([gpu for gpu in part.gpus if gpu.uuid not in known])
@@ -192,9 +189,12 @@ class Walk:
         self._end(step)
 
     def close(self) -> None:
-        last = self.span.end_ms // self.plan.step_ms - 1
+        self._skip(self.span.end_ms // self.plan.step_ms)
+
+    def _skip(self, end: int) -> None:
+        """End the steps before `end` in which nothing came."""
         if self._step is not None:
-            for step in range(self._step + 1, last + 1):
+            for step in range(self._step + 1, end):
                 self._end(step)
 
     def _end(self, step: int) -> None:
@@ -286,8 +286,7 @@ class Recording:
     def __init__(self, plan: Plan, first: int, steps: int) -> None:
         self._plan = plan
         self.first = first
-        own = {name for name, _ in OWN_CHANNELS}
-        self._nothing = np.array([0.0 if name in own else np.nan for name in plan.sequence], np.float16)
+        self._nothing = np.array([0.0 if name in OWN_NAMES else np.nan for name in plan.sequence], np.float16)
         self._places = np.array([plan.names.index(name) for name in plan.sequence], dtype=np.intp)
         self.values: Halves = np.empty((0, steps, len(plan.sequence)), np.float16)
         self.known_after = np.empty((0, steps), np.uint8)
@@ -319,8 +318,7 @@ class RecordedSequences:
 
     def __init__(self, plan: Plan, recording: Recording, device: Codes, last: Ints) -> None:
         self.channels, self.steps = plan.sequence, plan.steps
-        own = {name for name, _ in OWN_CHANNELS}
-        self._measured = np.array([name not in own for name in plan.sequence])
+        self._measured = np.array([name not in OWN_NAMES for name in plan.sequence])
         self._recording = recording
         self._device = device
         self._place = last - recording.first

@@ -118,7 +118,10 @@ def load(folder: Path) -> tuple[Scorer, Card]:
         raise InputError("model", str(folder / STATE), f"not of format {FORMAT}", "use the Tocsin that made it")
     estimators = {str(key): _estimator(content, folder, str(name)) for key, name in files.items()}
     state = State(settings, _arrays(content, folder), estimators)
-    scorer = registry.build(str(settings.get("family")), **_settings(settings, folder))
+    build = settings.get("build")
+    if not isinstance(build, dict):
+        raise InputError("model", str(folder / STATE), "it does not say how it was built", _TRAIN)
+    scorer = registry.build(str(settings.get("family")), **build)
     try:
         scorer.restore(state)
     except (KeyError, ValueError, TypeError, IndexError) as error:
@@ -161,19 +164,11 @@ def _object(content: Mapping[str, bytes], folder: Path, name: str) -> dict[str, 
     return value
 
 
-def _settings(settings: Mapping[str, object], folder: Path) -> dict[str, Any]:
-    build = settings.get("build")
-    if not isinstance(build, dict):
-        raise InputError("model", str(folder / STATE), "it does not say how it was built", _TRAIN)
-    return build
-
-
 def _arrays(content: Mapping[str, bytes], folder: Path) -> dict[str, npt.NDArray[np.generic]]:
     try:
-        arrays: dict[str, npt.NDArray[np.generic]] = load_arrays(content[ARRAYS])
+        return dict(load_arrays(content[ARRAYS]))
     except (KeyError, SafetensorError) as error:
         raise InputError("model", str(folder / ARRAYS), f"not safetensors: {error}", _TRAIN) from error
-    return arrays
 
 
 def _estimator(content: Mapping[str, bytes], folder: Path, name: str) -> object:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import minimize
 
+from tocsin.domain.clock import DAY
 from tocsin.forecaster.features.examples import Floats, Mask
 from tocsin.forecaster.hazard.rows import LearningRows
 
@@ -44,6 +45,13 @@ def from_arrays(arrays: dict[str, Floats]) -> Curves:
     """The reverse of `Curves.arrays`."""
     low, high = (float(value) for value in arrays["seen"])
     return Curves(arrays["curve"][0], arrays["curve"][1], low, high)
+
+
+def prior_curves(horizons_ms: tuple[int, ...], per_day: float, slope: float, low: float, high: float) -> Curves:
+    """Curves that know nothing but a prior rate of onsets: `per_day` where the risk is 0."""
+    spans = np.diff(np.array([0, *horizons_ms])) / DAY
+    share = np.minimum(per_day * spans, 0.5)
+    return Curves(np.log(share / (1 - share)), np.full(spans.size, slope), low, high)
 
 
 def at_risk(rows: LearningRows, start_ms: int, end_ms: int) -> tuple[Mask, Mask]:

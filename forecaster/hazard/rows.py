@@ -38,10 +38,11 @@ def chosen_names(names: tuple[str, ...], patterns: tuple[str, ...]) -> tuple[str
     wanted = [p for p in patterns if not p.startswith("!")]
     refused = [p[1:] for p in patterns if p.startswith("!")]
 
-    def is_chosen(name: str) -> bool:
-        return any(fnmatchcase(name, p) for p in wanted) and not any(fnmatchcase(name, p) for p in refused)
-
-    return tuple(name for name in names if is_chosen(name))
+    return tuple(
+        name
+        for name in names
+        if any(fnmatchcase(name, p) for p in wanted) and not any(fnmatchcase(name, p) for p in refused)
+    )
 
 
 def aligned(examples: Examples, names: tuple[str, ...]) -> Singles:
@@ -120,8 +121,7 @@ def device_folds(rows: LearningRows, folds: int, seed: int) -> Ints:
     order = order[np.argsort(~failed[order], kind="stable")]
     fold = np.empty(devices.size, np.int64)
     fold[order] = np.arange(devices.size) % count
-    result: Ints = fold[of_row]
-    return result
+    return fold[of_row]
 
 
 def thin(onset: Mask, weight: Floats, limit: int, seed: int) -> tuple[Ints, Floats]:

@@ -109,6 +109,6 @@ def make(kind: type[SettingsT], family: str, given: Mapping[str, object]) -> Set
     return kind(**{name: _plain(value) for name, value in given.items()})
 
 
-def as_json(settings: Common) -> dict[str, object]:
-    """The same as plain data, for `make`."""
-    return asdict(settings)
+def header(scorer: Scorer, settings: Common) -> Json:
+    """What every state says: of which family and version, and the settings to `make` the scorer with again."""
+    return {"family": scorer.name, "version": scorer.version, "build": asdict(settings)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from tocsin.forecaster.hazard import registry
 from tocsin.forecaster.hazard.calibration import Map, Method, fit_map
 from tocsin.forecaster.hazard.registry import build_inner, inner_of, with_inner
 from tocsin.forecaster.hazard.rows import settled
-from tocsin.forecaster.hazard.scorer import Common, Json, NotEnoughData, Scorer, State, as_json, make
+from tocsin.forecaster.hazard.scorer import Common, NotEnoughData, Scorer, State, header, make
 from tocsin.forecaster.hazard.tabular import check_state
 
 INNER = "scorer"
@@ -101,8 +101,7 @@ class Calibrated:
             arrays |= {f"map{k}.x": one.x, f"map{k}.y": one.y, f"map{k}.platt": one.platt}
             total = np.array([kept.total])
             arrays |= {f"quiet{k}.scores": kept.scores, f"quiet{k}.weights": kept.weights, f"quiet{k}.total": total}
-        settings: Json = {"family": self.name, "version": self.version, "build": as_json(self.settings)}
-        return with_inner(State(settings, arrays), {INNER: self.inner.state()})
+        return with_inner(State(header(self, self.settings), arrays), {INNER: self.inner.state()})
 
     def restore(self, state: State) -> None:
         check_state(self.name, self.version, state)
@@ -129,11 +128,10 @@ def fit_with_calibration(
 
     Between the parts lies a gap of the longest horizon. Raises NotEnoughData where one of them is too small.
     """
-    state_of = getattr(scorer, "settings", None)
-    of = as_json(state_of) if isinstance(state_of, Common) else {}
+    own = getattr(scorer, "settings", None)
     settings = CalibratedSettings(
         horizons_ms=tuple(scorer.horizons_ms), min_history_ms=scorer.min_history_ms, seed=seed, scorer=scorer.name,
-        of=of, method=method, share=share, disjoint=disjoint, refit=refit,
+        of=asdict(own) if isinstance(own, Common) else {}, method=method, share=share, disjoint=disjoint, refit=refit,
     )  # fmt: skip
     made = Calibrated(scorer, settings)
     made.fit(examples)

@@ -14,7 +14,7 @@ from tocsin.forecaster.features.examples import Examples, Floats
 from tocsin.forecaster.hazard.calibration import Map, Ranks, fit_map, log_odds, rank_table
 from tocsin.forecaster.hazard.registry import build_inner, inner_of, with_inner
 from tocsin.forecaster.hazard.rows import device_folds, known_rows, require, settled
-from tocsin.forecaster.hazard.scorer import Common, Json, Scorer, State, as_json, make
+from tocsin.forecaster.hazard.scorer import Common, Scorer, State, header, make
 from tocsin.forecaster.hazard.tabular import check_state
 
 
@@ -117,8 +117,9 @@ class Ensemble:
             arrays[f"map{k}"] = one.platt
             for member, table in zip(self.members, self._ranks[k], strict=True):
                 arrays |= {f"rank{k}.{member.name}": np.stack([table.scores, table.ranks])}
-        settings: Json = {"family": self.name, "version": self.version, "build": as_json(self.settings)}
-        return with_inner(State(settings, arrays), {member.name: member.state() for member in self.members})
+        return with_inner(
+            State(header(self, self.settings), arrays), {member.name: member.state() for member in self.members}
+        )
 
     def restore(self, state: State) -> None:
         check_state(self.name, self.version, state)

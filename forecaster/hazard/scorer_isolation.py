@@ -9,7 +9,6 @@ from sklearn.ensemble import IsolationForest
 
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.features.examples import Floats, Ints, Singles
-from tocsin.forecaster.hazard.rows import Preparation, from_arrays, prepare
 from tocsin.forecaster.hazard.scorer import State, make
 from tocsin.forecaster.hazard.tabular import Arrays
 from tocsin.forecaster.hazard.unseen import UnseenScorer, UnseenSettings
@@ -36,32 +35,22 @@ class IsolationScorer(UnseenScorer[IsolationSettings]):
 
     def __init__(self, settings: IsolationSettings) -> None:
         super().__init__(settings)
-        self._preparation: Preparation | None = None
         self._forest: IsolationForest | None = None
 
-    def _learn_quiet(self, x: Singles) -> None:
-        self._preparation = prepare(x)
-        z = self._prepared(x)
+    def _learn_quiet(self, z: Floats) -> None:
         forest = IsolationForest(
             n_estimators=self.settings.trees,
             max_samples=min(self.settings.sample, len(z)),
             random_state=self.settings.seed,
         )
-        self._forest = forest.fit(z)
-
-    def _prepared(self, x: Singles) -> Singles:
-        assert self._preparation is not None
-        z = self._preparation.apply(x)[:, : self._preparation.columns.size]
-        return (z if z.shape[1] else np.zeros((len(x), 1))).astype(np.float32)
+        self._forest = forest.fit(_table(z))
 
     def _strange(self, x: Singles, _company: Ints) -> Floats:
         assert self._forest is not None
-        return np.asarray(-self._forest.score_samples(self._prepared(x)), np.float64) if len(x) else np.zeros(0)
+        return np.asarray(-self._forest.score_samples(_table(self._even(x))), np.float64) if len(x) else np.zeros(0)
 
     def _parts(self) -> tuple[Arrays, dict[str, object]]:
-        assert self._preparation is not None
-        arrays, _ = super()._parts()
-        return {**arrays, **self._preparation.arrays()}, {FOREST: self._forest}
+        return super()._parts()[0], {FOREST: self._forest}
 
     def _take_up(self, state: State) -> None:
         super()._take_up(state)
@@ -69,7 +58,11 @@ class IsolationScorer(UnseenScorer[IsolationSettings]):
         if not isinstance(forest, IsolationForest):
             raise InputError("estimators", sorted(state.estimators), "no forest", "use the state of a fitted scorer")
         self._forest = forest
-        self._preparation = from_arrays(state.arrays)
+
+
+def _table(z: Floats) -> Singles:
+    """One column of zeros where none varies: a forest needs one."""
+    return (z if z.shape[1] else np.zeros((len(z), 1))).astype(np.float32)
 
 
 def build(**settings: object) -> IsolationScorer:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from tocsin.forecaster.features.examples import Floats, Ints, Singles
-from tocsin.forecaster.hazard.rows import Preparation, from_arrays, prepare
 from tocsin.forecaster.hazard.scorer import State, make
 from tocsin.forecaster.hazard.tabular import Arrays
 from tocsin.forecaster.hazard.unseen import UnseenScorer, UnseenSettings, apart
@@ -31,21 +30,17 @@ class ReconstructionScorer(UnseenScorer[ReconstructionSettings]):
 
     def __init__(self, settings: ReconstructionSettings) -> None:
         super().__init__(settings)
-        self._preparation: Preparation | None = None
         self._model: Reconstruction | None = None
 
-    def _learn_quiet(self, x: Singles) -> None:
-        self._preparation = prepare(x)
-        z = self._preparation.apply(x)[:, : self._preparation.columns.size]
+    def _learn_quiet(self, z: Floats) -> None:
         self._model = reconstruction(z, self.settings.ridge)
 
     def _residuals(self, x: Singles, company: Ints) -> Floats:
         """float64[n, columns]; NaN where the value is missing."""
         assert self._preparation is not None
         assert self._model is not None
-        columns = self._preparation.columns
-        own = self._model.residuals(self._preparation.apply(x)[:, : columns.size])
-        own[np.isnan(x[:, columns])] = np.nan
+        own = self._model.residuals(self._even(x))
+        own[np.isnan(x[:, self._preparation.columns])] = np.nan
         if not self.settings.peers or not len(x):
             return own
         against, has_peers = apart(own, company)
@@ -55,15 +50,12 @@ class ReconstructionScorer(UnseenScorer[ReconstructionSettings]):
         return strangest(self._residuals(x, company), self.settings.top)
 
     def _parts(self) -> tuple[Arrays, dict[str, object]]:
-        assert self._preparation is not None
         assert self._model is not None
         arrays, estimators = super()._parts()
-        own = {"precision": self._model.precision, "residual_spread": self._model.spread}
-        return {**arrays, **self._preparation.arrays(), **own}, estimators
+        return {**arrays, "precision": self._model.precision, "residual_spread": self._model.spread}, estimators
 
     def _take_up(self, state: State) -> None:
         super()._take_up(state)
-        self._preparation = from_arrays(state.arrays)
         precision, spread = (np.asarray(state.arrays[name], np.float64) for name in ("precision", "residual_spread"))
         self._model = Reconstruction(precision, spread)
 

@@ -12,10 +12,9 @@ from importlib.resources import files
 import numpy as np
 from sklearn.isotonic import IsotonicRegression
 
-from tocsin.domain.clock import DAY
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.features.examples import Examples, Floats, Mask
-from tocsin.forecaster.hazard.curves import Curves, fit_curves
+from tocsin.forecaster.hazard.curves import Curves, fit_curves, prior_curves
 from tocsin.forecaster.hazard.rows import LearningRows, known_rows, onsets, usable
 from tocsin.forecaster.hazard.scorer import Common, State, make
 from tocsin.forecaster.hazard.tabular import Arrays, RiskScorer
@@ -65,11 +64,9 @@ class RulesScorer(RiskScorer[RulesSettings]):
         self._curves = self._prior()
 
     def _prior(self) -> Curves:
-        spans = np.diff(np.array([0, *self.horizons_ms])) / DAY
-        share = np.minimum(self.settings.prior_per_day * spans, 0.5)
         top = float(sum(max(term[3], 0.0) for term in self._terms))
         low = float(sum(min(term[3], 0.0) for term in self._terms))
-        return Curves(np.log(share / (1 - share)), np.ones(spans.size), low, top)
+        return prior_curves(self.horizons_ms, self.settings.prior_per_day, 1.0, low, top)
 
     def holding(self, examples: Examples) -> Mask:
         """bool[n, terms]: which terms hold."""

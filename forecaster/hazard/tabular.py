@@ -13,7 +13,7 @@ from tocsin.domain.errors import Conflict, InputError
 from tocsin.forecaster.features.examples import Examples, Floats, Singles
 from tocsin.forecaster.hazard.curves import Curves, fit_curves, from_arrays
 from tocsin.forecaster.hazard.rows import LearningRows, aligned, chosen_names, known_rows, require, too_short
-from tocsin.forecaster.hazard.scorer import Json, SettingsT, State, as_json
+from tocsin.forecaster.hazard.scorer import SettingsT, State, header
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]
 
@@ -53,13 +53,8 @@ class RiskScorer(ABC, Generic[SettingsT]):
     def state(self) -> State:
         if self._curves is None:
             raise Conflict(f"{self.name}: not fitted yet")
-        settings: Json = {
-            "family": self.name,
-            "version": self.version,
-            "build": as_json(self.settings),
-            "names": list(self._names),
-        }
         arrays, estimators = self._parts()
+        settings = {**header(self, self.settings), "names": list(self._names)}
         return State(settings, {**arrays, **self._curves.arrays()}, estimators)
 
     def restore(self, state: State) -> None:

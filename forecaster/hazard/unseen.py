@@ -12,12 +12,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from tocsin.domain.clock import DAY
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.forecaster.features.examples import Codes, Examples, Floats, Ints, Mask, Singles
 from tocsin.forecaster.hazard.calibration import Ranks, rank_table
-from tocsin.forecaster.hazard.curves import Curves
-from tocsin.forecaster.hazard.rows import LearningRows, onsets
+from tocsin.forecaster.hazard.curves import Curves, prior_curves
+from tocsin.forecaster.hazard.rows import LearningRows, Preparation, from_arrays, onsets, prepare
 from tocsin.forecaster.hazard.scorer import Common, NotEnoughData, State
 from tocsin.forecaster.hazard.tabular import Arrays, TabularScorer
 
@@ -51,6 +50,7 @@ class UnseenScorer(TabularScorer[UnseenT]):
     def __init__(self, settings: UnseenT) -> None:
         super().__init__(settings)
         self._ranks: Ranks | None = None
+        self._preparation: Preparation | None = None
 
     def _require(self, rows: LearningRows) -> None:
         quiet = int((~rows.onset).sum())
@@ -66,19 +66,27 @@ class UnseenScorer(TabularScorer[UnseenT]):
         for out in (half, ~half):
             if out.any():
                 learn = ~rows.onset & (~out if (~rows.onset & ~out).any() else out)
-                self._learn_quiet(self._thinned(rows.x[learn]))
+                self._fit_quiet(rows.x[learn])
                 strange[out] = self._strange(rows.x[out], company[out])
-        self._learn_quiet(self._thinned(rows.x[~rows.onset]))
+        self._fit_quiet(rows.x[~rows.onset])
         self._ranks = rank_table(strange[~rows.onset], rows.weight[~rows.onset])
         return self._tail(strange)
 
-    def _thinned(self, x: Singles) -> Singles:
-        return x[:: max(1, -(-len(x) // self.settings.max_rows))]
+    def _fit_quiet(self, x: Singles) -> None:
+        thinned = x[:: max(1, -(-len(x) // self.settings.max_rows))]
+        self._preparation = prepare(thinned)
+        self._learn_quiet(self._even(thinned))
+
+    def _even(self, x: Singles) -> Floats:
+        """float64[n, columns]: the columns that vary, made even; a missing value counts as usual."""
+        assert self._preparation is not None
+        return self._preparation.apply(x)[:, : self._preparation.columns.size]
 
     def _fit_curves(self, risk: Floats, rows: LearningRows) -> Curves:
         if onsets(rows) >= self.settings.min_onsets:
             return super()._fit_curves(risk, rows)
-        return prior_curves(risk, self.horizons_ms, self.settings.prior_per_day)
+        per_day = self.settings.prior_per_day * (1 - LIFT)
+        return prior_curves(self.horizons_ms, per_day, LIFT, float(risk.min()), float(risk.max()))
 
     def _tail(self, strange: Floats) -> Floats:
         if self._ranks is None:
@@ -95,26 +103,21 @@ class UnseenScorer(TabularScorer[UnseenT]):
 
     def _parts(self) -> tuple[Arrays, dict[str, object]]:
         assert self._ranks is not None
-        return {"ranks": np.stack([self._ranks.scores, self._ranks.ranks])}, {}
+        assert self._preparation is not None
+        ranks = np.stack([self._ranks.scores, self._ranks.ranks])
+        return {"ranks": ranks, **self._preparation.arrays()}, {}
 
     def _take_up(self, state: State) -> None:
         self._ranks = Ranks(*np.asarray(state.arrays["ranks"], np.float64))
+        self._preparation = from_arrays(state.arrays)
 
     @abstractmethod
-    def _learn_quiet(self, x: Singles) -> None:
-        """Fit to quiet rows."""
+    def _learn_quiet(self, z: Floats) -> None:
+        """Fit to quiet rows `z` float64[n, columns], made even."""
 
     @abstractmethod
     def _strange(self, x: Singles, company: Ints) -> Floats:
         """float64[n]: higher is stranger, in any unit; `company` int64[n] numbers those that are seen together."""
-
-
-def prior_curves(risk: Floats, horizons_ms: tuple[int, ...], prior_per_day: float) -> Curves:
-    """Curves that know the prior rate alone."""
-    spans = np.diff(np.array([0, *horizons_ms])) / DAY
-    share = np.minimum(prior_per_day * spans * (1 - LIFT), 0.5)
-    slope = np.full(spans.size, LIFT)
-    return Curves(np.log(share / (1 - share)), slope, float(risk.min()), float(risk.max()))
 
 
 # How far a device is from its peers at the same instant. After Minder (Deng et al., NSDI 2025): machines that do the

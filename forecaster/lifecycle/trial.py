@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from tocsin.domain.clock import HOUR, to_iso
-from tocsin.domain.errors import InputError
 from tocsin.forecaster.evaluation.engine import Engine, Local
 from tocsin.forecaster.evaluation.figures import DRAWS, difference, population, standard
 from tocsin.forecaster.evaluation.ranking import precision_recall
 from tocsin.forecaster.evaluation.reliability import reliability_curve, reliability_table
 from tocsin.forecaster.evaluation.result import Figure, ReportSection, ReportTable, Result
-from tocsin.forecaster.evaluation.split import Split, check_instants, walk_forward
+from tocsin.forecaster.evaluation.split import Split, check_instants, forward_splits
 from tocsin.forecaster.features.examples import Examples, Floats
 from tocsin.forecaster.hazard import registry
 from tocsin.forecaster.hazard.scorer import NotEnoughData, Scorer
@@ -85,10 +85,6 @@ def _fit_and_score(task: _TrialFold) -> Floats:
     return scorer.score(task.test)[:, -1]
 
 
-def _rules() -> Scorer:
-    return registry.build(RULES)
-
-
 def hold(
     examples: Examples, recipe: TrialRecipe, incumbent: ModelVersion | None = None, engine: Engine | None = None
 ) -> Trial:
@@ -99,10 +95,13 @@ def hold(
     check_instants(examples)
     horizon_ms = recipe.build().horizons_ms[-1]
     whole = examples.take(examples.label(horizon_ms)[1])
-    splits = _splits(whole, recipe, horizon_ms)
+    splits, _ = forward_splits(whole, recipe.folds, horizon_ms, recipe.devices, recipe.seed)
     judged_rows = np.unique(np.concatenate([split.test for split in splits]))
     judged = whole.take(judged_rows)
-    contestants: dict[str, Callable[[], Scorer]] = {recipe.family: recipe.build, RULES: _rules}
+    contestants: dict[str, Callable[[], Scorer]] = {
+        recipe.family: recipe.build,
+        RULES: partial(registry.build, RULES),
+    }
     scores = _scores(whole, splits, contestants, horizon_ms, engine or Local())
     scores = {name: values[judged_rows] for name, values in scores.items()}
     if not np.isfinite(scores[recipe.family]).any():
@@ -116,15 +115,6 @@ def hold(
     wins, because, margins = _decide(scores, judged, recipe, horizon_ms)
     result = _result(scores, judged, recipe, horizon_ms, margins, [*because, *notes])
     return Trial(wins, (*because, *notes), result, judged, scores[recipe.family])
-
-
-def _splits(examples: Examples, recipe: TrialRecipe, horizon_ms: int) -> list[Split]:
-    parts = max(1, min(recipe.devices, int(np.unique(examples.group).size)))
-    slid = walk_forward(examples, recipe.folds, horizon_ms, parts, recipe.seed, group=True)
-    found = [split for split in slid if split.train.size and split.test.size]
-    if not found:
-        raise InputError("folds", recipe.folds, "no fold has rows to learn from and to test", "give a longer past")
-    return found
 
 
 def _scores(
