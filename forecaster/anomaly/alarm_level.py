@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -59,22 +59,19 @@ def held_out(values: Floats, step_ms: int, settings: DetectorSettings | None = N
     """Score each of `folds` stretches of `values` [n, m] by a detector that learnt from the others, so that the level
     of an alarm is set on what was not learnt. Raises NotEnoughData for a past that is too short for it."""
     edges = np.linspace(0, len(values), folds + 1).astype(int)
-    parts: list[Scores] = []
-    for first, last in pairwise(edges):
-        rest = np.concatenate([values[:first], values[last:]])
-        parts.append(learn(rest, step_ms, settings).score(values[first:last]))
-    return Scores(_joined([part.pulse for part in parts]), _joined([part.state for part in parts]))
+    parts = [
+        learn(np.concatenate([values[:first], values[last:]]), step_ms, settings).score(values[first:last])
+        for first, last in pairwise(edges)
+    ]
+    return Scores(np.concatenate([part.pulse for part in parts]), np.concatenate([part.state for part in parts]))
 
 
-def _joined(parts: Sequence[Floats]) -> Floats:
-    return np.concatenate(parts)
-
-
+@dataclass(frozen=True, slots=True)
 class Watch:
     """A detector and the level at which it alarms."""
 
-    def __init__(self, detector: Detector, level: float) -> None:
-        self.detector, self.level = detector, level
+    detector: Detector
+    level: float
 
     def alarm(self, values: Floats) -> Mask:
         """Whether each row of float64[n, m] `values` is an alarm."""

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.errors import InputError
@@ -196,5 +195,4 @@ def exponential_mean(values: Floats, span: float) -> Floats:
     keep: float = 1.0 - 2.0 / (max(span, 1.0) + 1.0)
     if keep <= 0 or values.size == 0:
         return values
-    out: npt.NDArray[np.float64] = lfilter([1.0 - keep], [1.0, -keep], values, zi=[keep * values[0]])[0]
-    return out
+    return np.asarray(lfilter([1.0 - keep], [1.0, -keep], values, zi=[keep * values[0]])[0], np.float64)

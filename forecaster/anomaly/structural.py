@@ -95,13 +95,9 @@ def code_onsets(record: NodeRecord, pause_ms: int = SignSettings().pause_ms) -> 
             rows, codes = _known(record.code[first:end, gpu])
             places = np.flatnonzero((np.diff(codes) != 0) & (codes[1:] > 0)) + 1
             at_ms = record.at_ms[first + rows[places]].tolist()
-            told = zip(at_ms, codes[places].astype(int).tolist(), strict=True)
-            events += [_event(record, name, at, code) for at, code in told]
+            changes = zip(at_ms, codes[places].astype(int).tolist(), strict=True)
+            events += [Event(EventKind.XID, name, record.node, at, code, source="recording") for at, code in changes]
     return sorted(events, key=lambda event: (event.at_ms, event.gpu))
-
-
-def _event(record: NodeRecord, gpu: str, at_ms: int, code: int) -> Event:
-    return Event(EventKind.XID, gpu, record.node, at_ms, code, source="recording")
 
 
 def is_hardware(code: int) -> bool:

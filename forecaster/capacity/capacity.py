@@ -131,7 +131,12 @@ class CapacityForecaster:
                 sentence=f"Pool {past.pool} is not expected to pass {limit.value:g} within {far} (now {value:.3g}).",
                 sentence_zh=f"资源池 {past.pool}：{far} 内预计不会越过 {limit.value:g}（当前 {value:.3g}）。",
             )
-        return self._crossing(blank, past, limit, tuple(_instant(eta, starts, share) for share in self._shares()))
+        return self._crossing(
+            blank,
+            past,
+            limit,
+            tuple(_instant(eta, starts, share) for share in ((1 - self._coverage) / 2, 0.5, (1 + self._coverage) / 2)),
+        )
 
     def _crossing(
         self, blank: Prediction, past: PoolPast, limit: PoolLimit, instants: tuple[int | None, ...]
@@ -154,9 +159,6 @@ class CapacityForecaster:
                 f"(概率 {chance:.0%},当前 {value:.3g})。"
             ),
         )
-
-    def _shares(self) -> tuple[float, float, float]:
-        return (1 - self._coverage) / 2, 0.5, (1 + self._coverage) / 2
 
 
 def _extreme(limit: PoolLimit, ahead: SeasonalOutlook, starts: Instants) -> Evidence:

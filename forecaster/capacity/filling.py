@@ -19,7 +19,7 @@ from tocsin.domain.finding import Evidence, Subject, SubjectKind
 from tocsin.domain.metrics import split_variant
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu, Reading
-from tocsin.forecaster.trend.statements import hours
+from tocsin.forecaster.trend.statements import hours, where
 from tocsin.store.identity import is_bare
 from tocsin.store.port import Columns
 
@@ -312,16 +312,15 @@ def _due(values: Floats, limit: FillLimit) -> _Due:
 
 def _statement(one: _Filling, now_ms: int) -> Prediction:
     english, chinese = _WORDS[one.limit.metric]
-    limit, value = one.limit.limit, one.value
-    where = f"{one.gpu.host} GPU {'?' if one.gpu.index is None else one.gpu.index}"
+    limit, value, gpu = one.limit.limit, one.value, where(one.gpu)
     eta_ms = None if np.isnan(one.steps) else now_ms + round(one.steps * STEP_MS)
     if eta_ms is None:
-        text = f"{where}: {english} has begun to grow (now {value:.1%}; from {limit:.0%} on larger instances stay out)."
-        text_zh = f"{where}：{chinese}开始上升（当前 {value:.1%}）；超过 {limit:.0%} 后较大的实例将无法创建。"
+        text = f"{gpu}: {english} has begun to grow (now {value:.1%}; from {limit:.0%} on larger instances stay out)."
+        text_zh = f"{gpu}：{chinese}开始上升（当前 {value:.1%}）；超过 {limit:.0%} 后较大的实例将无法创建。"
     else:
         ahead = hours(eta_ms - now_ms)
-        text = f"{where}: {english} grows without a plateau and reaches {limit:.1%} in {ahead}, at {to_iso(eta_ms)}."
-        text_zh = f"{where}：{chinese}持续上升、没有平台，预计在 {to_iso(eta_ms)} 达到 {limit:.1%}。"
+        text = f"{gpu}: {english} grows without a plateau and reaches {limit:.1%} in {ahead}, at {to_iso(eta_ms)}."
+        text_zh = f"{gpu}：{chinese}持续上升、没有平台，预计在 {to_iso(eta_ms)} 达到 {limit:.1%}。"
     rise = "in steps" if np.isnan(one.slope) else f"{one.slope * 60:.1%} an hour"
     return Prediction(
         subject=Subject(SubjectKind.GPU, one.gpu.uuid, one.gpu.host, one.gpu.pool),

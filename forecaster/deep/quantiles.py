@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +26,7 @@ from tocsin.forecaster.deep.network import (
 )
 from tocsin.forecaster.deep.training import FitRecipe, Loss, Progress, train
 from tocsin.forecaster.features.examples import Codes, Floats, HeldSequences, Ints, Mask, Singles
-from tocsin.forecaster.hazard.scorer import NotEnoughData, State
+from tocsin.forecaster.hazard.scorer import NotEnoughData, State, make
 from tocsin.forecaster.hazard.tabular import check_state
 
 LEAST_WINDOWS = 200
@@ -193,18 +192,9 @@ class LstmQuantiles:
         self.progress = None
 
 
-def build(**settings: Any) -> LstmQuantiles:
+def build(**settings: object) -> LstmQuantiles:
     """With `QuantileSettings`, as plain data; lists become tuples. Raises InputError for a name they do not have."""
-    known = {one.name for one in fields(QuantileSettings)}
-    for name, value in settings.items():
-        if name not in known:
-            raise InputError(
-                f"lstm-quantiles.{name}", value, "no such setting", f"there are {', '.join(sorted(known))}"
-            )
-    even: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()
-    }
-    return LstmQuantiles(QuantileSettings(**even))
+    return LstmQuantiles(make(QuantileSettings, LstmQuantiles.name, settings))
 
 
 def _usual(change: Singles | Floats) -> Floats:

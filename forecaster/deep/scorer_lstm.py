@@ -138,7 +138,7 @@ class LstmScorer:
         with settled(device, self.settings.threads), torch.inference_mode():
             networks = tuple(network.to(device) for network in networks)
             for rows, past, static in self._batches(examples, every, device):
-                logits = sum((network(_past(past, network), static) for network in networks), torch.zeros(1).to(device))
+                logits = sum((network(past, static) for network in networks), torch.zeros(1).to(device))
                 result[rows] = probabilities(logits / len(networks)).cpu().numpy()
             self._networks = tuple(network.cpu() for network in networks)
         return result
@@ -154,11 +154,13 @@ class LstmScorer:
 
     def _batches(
         self, examples: Examples, rows: Ints, device: torch.device
-    ) -> Iterator[tuple[Ints, Tensor | None, Tensor | None]]:
+    ) -> Iterator[tuple[Ints, PastWindows | None, Tensor | None]]:
+        patch = self._networks[0].shape.patch
         for start in range(0, rows.size, BATCH):
             part = rows[start : start + BATCH]
-            past, static = self.fitted.batch(examples, part)
-            yield part, None if past is None else past.to(device), None if static is None else static.to(device)
+            z, static = self.fitted.batch(examples, part)
+            past = None if z is None else past_of(z.to(device), patch)
+            yield part, past, None if static is None else static.to(device)
 
     def state(self) -> State:
         about, arrays = encoder_parts(self.fitted)
@@ -170,10 +172,6 @@ class LstmScorer:
         self._encoder = encoder_from(state)
         self._networks = network_from(state)
         self.progress = ()
-
-
-def _past(z: Tensor | None, network: Network) -> PastWindows | None:
-    return None if z is None else past_of(z, network.shape.patch)
 
 
 def _rows(examples: Examples, found: IntervalOutcome, names: tuple[str, ...]) -> LearningRows:
@@ -254,8 +252,10 @@ def attribute(members: Member, z: Tensor | None, static: Tensor | None, points: 
         score, base = (members.log_odds(parts).double().numpy() for parts in (there, typical))
     sequence = np.zeros((score.size, 0, 0)) if z is None else _spread(shares, patch)
     features = np.zeros((score.size, len(members.encoder.features)))
-    if static is not None:
-        _add_columns(features, shares[-1].double().numpy(), members.encoder)
+    how = members.encoder.static
+    if static is not None and how is not None:
+        # A column and the mark for its missing values are one feature.
+        np.add.at(features.T, np.concatenate([how.columns, how.marked]), shares[-1].double().numpy().T)
     return Attributions(members.encoder.channels, members.encoder.features, sequence, features, score, base)
 
 
@@ -274,11 +274,3 @@ def _spread(shares: list[Tensor], patch: int) -> Floats:
     """The shares of a patch's gaps belong to its steps alike."""
     value, seen, since = (part.double().numpy() for part in shares[:3])
     return np.asarray(value + np.repeat(seen + since, patch, axis=1) / patch, np.float64)
-
-
-def _add_columns(features: Floats, shares: Floats, encoder: Encoder) -> None:
-    """A column and the mark for its missing values are one feature."""
-    if encoder.static is not None:
-        columns = np.concatenate([encoder.static.columns, encoder.static.marked])
-        for i, column in enumerate(columns):
-            features[:, column] += shares[:, i]

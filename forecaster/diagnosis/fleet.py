@@ -25,6 +25,7 @@ from tocsin.forecaster.diagnosis.window import (
     means,
     stranded,
 )
+from tocsin.forecaster.trend.statements import where
 from tocsin.store.grid import by_gpu
 from tocsin.store.port import Columns, Series
 
@@ -186,7 +187,6 @@ def request_pattern(at_ms: Instants, values: Floats, now_ms: int) -> Pattern:
     usual = float(np.median([window.arrivals for window in past]))
     usual_ended = float(np.median([window.ended for window in past]))
     usual_seconds = _median([window.seconds_each for window in past])
-    verdict = DiagnosisVerdict.HEALTHY
     queued = now.waiting >= QUEUE * max(now.running, 1.0)
     slow = np.isfinite(now.seconds_each) and now.seconds_each >= max(LONG * (usual_seconds or 0.0), LONG_SECONDS)
     stuck = now.running >= 1.0 and usual_ended > 0 and now.ended <= usual_ended / LONG
@@ -194,6 +194,8 @@ def request_pattern(at_ms: Instants, values: Floats, now_ms: int) -> Pattern:
         verdict = DiagnosisVerdict.FLOOD
     elif now.arrivals < FLOOD * usual and (stuck or (slow and usual_seconds is not None)):
         verdict = DiagnosisVerdict.LONG_REQUESTS
+    else:
+        verdict = DiagnosisVerdict.HEALTHY
     return Pattern(
         verdict,
         now.arrivals,
@@ -207,10 +209,8 @@ def request_pattern(at_ms: Instants, values: Floats, now_ms: int) -> Pattern:
 
 
 def _window(at_ms: Instants, values: Floats, end_ms: int, span_ms: int) -> _Window | None:
-    rows = values[(at_ms > end_ms - span_ms - MINUTE) & (at_ms <= end_ms)]
-    instants = at_ms[(at_ms > end_ms - span_ms - MINUTE) & (at_ms <= end_ms)]
-    seen = np.isfinite(rows[:, :3]).all(axis=1)
-    rows, instants = rows[seen], instants[seen]
+    seen = (at_ms > end_ms - span_ms - MINUTE) & (at_ms <= end_ms) & np.isfinite(values[:, :3]).all(axis=1)
+    rows, instants = values[seen], at_ms[seen]
     if len(rows) < 2:
         return None
     seconds = float(instants[-1] - instants[0]) / SECOND
@@ -270,7 +270,10 @@ def diagnose(inputs: DiagnosisInputs) -> list[Diagnosis]:
     utilisation = found.of("gpu_utilization_ratio")
     busy = frozenset(g.uuid for g, u in zip(found.gpus, utilisation.tolist(), strict=True) if u >= IDLE_UTILIZATION)
     made = [
-        *_slow_jobs(inputs, found, busy),
+        *(
+            diagnose_job(job, found.take(job.gpus), inputs.now_ms, STAGE_MS)
+            for job in jobs(inputs.gpus, inputs.owners, busy)
+        ),
         *_leaks(inputs, found, past),
         *_orphans(inputs, found),
         *_idle(inputs, found),
@@ -278,17 +281,6 @@ def diagnose(inputs: DiagnosisInputs) -> list[Diagnosis]:
     ]
     order = list(DiagnosisKind)
     return sorted(made, key=lambda one: (order.index(one.kind), -one.score, one.name))
-
-
-def _slow_jobs(inputs: DiagnosisInputs, found: WindowMeans, busy: frozenset[str]) -> list[Diagnosis]:
-    return [
-        diagnose_job(job, found.take(job.gpus), inputs.now_ms, STAGE_MS)
-        for job in jobs(inputs.gpus, inputs.owners, busy)
-    ]
-
-
-def _named(gpu: Gpu) -> str:
-    return f"{gpu.host} GPU {'?' if gpu.index is None else gpu.index}"
 
 
 def _owned(inputs: DiagnosisInputs, gpu: Gpu) -> str:
@@ -412,7 +404,7 @@ def _single(
     chinese: str,
     piece: Evidence,
 ) -> Diagnosis:
-    job = ObservedJob(_named(gpu), (gpu,))
+    job = ObservedJob(where(gpu), (gpu,))
     return Diagnosis(
         kind,
         verdict,

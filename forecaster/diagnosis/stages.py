@@ -15,6 +15,7 @@ import numpy as np
 from tocsin.domain.diagnosis import Diagnosis, DiagnosisKind, DiagnosisVerdict
 from tocsin.domain.finding import Evidence
 from tocsin.forecaster.diagnosis.window import Floats, ObservedJob, WindowMeans, mean
+from tocsin.forecaster.trend.statements import where
 
 MIN_READINGS = 5
 LEAST = 0.35
@@ -126,22 +127,17 @@ def _straggler(job: ObservedJob, seen: Signals) -> tuple[str, str]:
         usual = float(np.median(seen.clock[known]))
         slowest = int(np.nanargmin(seen.clock))
         if seen.clock[slowest] < SLOW_CLOCK * usual:
-            where, clock = _where(job, slowest), seen.clock[slowest]
+            slow, clock = where(job.gpus[slowest]), seen.clock[slowest]
             return (
-                f"; {where} runs at {clock:.0%} of its clock, the others at {usual:.0%}",
-                f";{where} 的时钟只有 {clock:.0%},其余为 {usual:.0%}",
+                f"; {slow} runs at {clock:.0%} of its clock, the others at {usual:.0%}",
+                f";{slow} 的时钟只有 {clock:.0%},其余为 {usual:.0%}",
             )
     if np.isfinite(seen.lanes).any():
         narrow = int(np.nanargmin(seen.lanes))
         if seen.lanes[narrow] < 1.0:
-            where, lanes = _where(job, narrow), seen.lanes[narrow]
-            return f"; {where} has only {lanes:.0%} of its PCIe lanes", f";{where} 只有 {lanes:.0%} 的 PCIe 通道"
+            slow, lanes = where(job.gpus[narrow]), seen.lanes[narrow]
+            return f"; {slow} has only {lanes:.0%} of its PCIe lanes", f";{slow} 只有 {lanes:.0%} 的 PCIe 通道"
     return "", ""
-
-
-def _where(job: ObservedJob, place: int) -> str:
-    gpu = job.gpus[place]
-    return f"{gpu.host} GPU {'?' if gpu.index is None else gpu.index}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,24 +247,21 @@ def signals(found: WindowMeans) -> Signals:
     """The signals of the GPUs of one job."""
     # Figures that no hardware gives may overflow; shares are cut to 0 to 1 where they are used.
     with np.errstate(over="ignore", invalid="ignore"):
-        return _signals(found, _link_bytes(found))
-
-
-def _signals(found: WindowMeans, link: Floats) -> Signals:
-    return Signals(
-        resident=found.of("gpu_utilization_ratio"),
-        computing=_computing(found),
-        receive=found.of("gpu_pcie_receive_bytes_per_second") / link,
-        transmit=found.of("gpu_pcie_transmit_bytes_per_second") / link,
-        nvlink=_nvlink(found),
-        clock=found.of("gpu_sm_clock_hertz") / _positive(found.of("gpu_sm_clock_max_hertz")),
-        lanes=found.of("gpu_pcie_link_width") / _positive(found.of("gpu_pcie_link_width_max")),
-        storage=np.fmax(found.of("host_io_pressure_ratio"), found.of("host_cpu_iowait_ratio")) / PRESSURE_FULL,
-        cpu=np.fmax(
-            found.of("host_cpu_pressure_ratio") / PRESSURE_FULL,
-            (found.of("host_cpu_utilization_ratio") - CPU_BUSY) / (1.0 - CPU_BUSY),
-        ),
-    )
+        link = _link_bytes(found)
+        return Signals(
+            resident=found.of("gpu_utilization_ratio"),
+            computing=_computing(found),
+            receive=found.of("gpu_pcie_receive_bytes_per_second") / link,
+            transmit=found.of("gpu_pcie_transmit_bytes_per_second") / link,
+            nvlink=_nvlink(found),
+            clock=found.of("gpu_sm_clock_hertz") / _positive(found.of("gpu_sm_clock_max_hertz")),
+            lanes=found.of("gpu_pcie_link_width") / _positive(found.of("gpu_pcie_link_width_max")),
+            storage=np.fmax(found.of("host_io_pressure_ratio"), found.of("host_cpu_iowait_ratio")) / PRESSURE_FULL,
+            cpu=np.fmax(
+                found.of("host_cpu_pressure_ratio") / PRESSURE_FULL,
+                (found.of("host_cpu_utilization_ratio") - CPU_BUSY) / (1.0 - CPU_BUSY),
+            ),
+        )
 
 
 def _positive(values: Floats) -> Floats:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
@@ -92,6 +93,7 @@ class Common:
 
 
 SettingsT = TypeVar("SettingsT", bound=Common)
+MadeT = TypeVar("MadeT")
 
 
 def _plain(value: object) -> Any:
@@ -100,9 +102,9 @@ def _plain(value: object) -> Any:
     return value
 
 
-def make(kind: type[SettingsT], family: str, given: Mapping[str, object]) -> SettingsT:
+def make(kind: type[MadeT], family: str, given: Mapping[str, object]) -> MadeT:
     """Settings of a family from plain data; lists become tuples. Raises InputError for a name it does not have."""
-    known = {one.name for one in fields(kind)}
+    known = inspect.signature(kind).parameters
     for name, value in given.items():
         if name not in known:
             raise InputError(f"{family}.{name}", value, "no such setting", f"there are {', '.join(sorted(known))}")

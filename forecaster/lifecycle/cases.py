@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from tocsin.domain.clock import HOUR
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.features.examples import Examples, Floats, Ints, Singles
+from tocsin.forecaster.hazard.rows import aligned
 
 MOST_FAULTS, MOST_QUIET, MOST_FEATURES = 500, 1_500, 64
 NEIGHBOURS = 10
@@ -81,12 +82,7 @@ class CaseRecord:
     def like(self, examples: Examples, neighbours: int = NEIGHBOURS) -> list[Likeness]:
         """What came of the situations most like each row; features are found by name. Of situations before one onset,
         or of one quiet device, the most similar alone counts: the others are near copies of it."""
-        place = {name: column for column, name in enumerate(examples.names)}
-        values = np.full((len(examples), len(self.names)), np.nan)
-        for column, name in enumerate(self.names):
-            if name in place:
-                values[:, column] = examples.features[:, place[name]]
-        z = _deviations(values, self.centre, self.scale, self.weight)
+        z = _deviations(aligned(examples, self.names).astype(np.float64), self.centre, self.scale, self.weight)
         return [self._likeness(row, neighbours) for row in z]
 
     def _likeness(self, row: Singles, neighbours: int) -> Likeness:
@@ -111,22 +107,17 @@ class CaseRecord:
     def load(cls, path: Path) -> CaseRecord:
         """Inverse of `save`. Raises InputError for a file that is none."""
         try:
-            arrays, words = load_file(path), _header(path)
+            arrays = load_file(path)
+            with safe_open(path, framework="np") as file:
+                words = file.metadata() or {}
             names, kind = tuple(words["names"].split("\n")), np.array(words["kind"].split("\n"), dtype=np.str_)
             centre, scale, weight, hours = (arrays[one] for one in ("centre", "scale", "weight", "hours"))
             made = cls(names, centre, scale, weight, arrays["z"], hours, kind, arrays["which"])
         except (OSError, SafetensorError, KeyError, ValueError) as error:
-            raise InputError("cases", str(path), f"not a case book: {error!r}", "train the model anew") from error
+            raise InputError("cases", str(path), f"not a record of cases: {error!r}", "train the model anew") from error
         if made.z.shape != (made.kind.size, len(made.names)):
             raise InputError("cases", str(path), "its parts do not fit together", "train the model anew")
         return made
-
-
-def _header(path: Path) -> dict[str, str]:
-    from safetensors import safe_open
-
-    with safe_open(path, framework="np") as file:
-        return dict(file.metadata() or {})
 
 
 def _middle(values: Floats) -> tuple[Floats, Floats]:

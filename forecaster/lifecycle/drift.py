@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,12 +53,11 @@ class FeatureReference:
     def shift(self, names: Sequence[str], values: Singles) -> dict[str, float]:
         """Population stability index of each feature of `values` float32[n, f] against training; features by name."""
         place = {name: column for column, name in enumerate(names)}
-        found = {}
-        for row, name in enumerate(self.names):
-            if name in place:
-                now = _shares(values[:, place[name]].astype(np.float64), self.edges[row])
-                found[name] = _index(self.share[row], now)
-        return found
+        return {
+            name: _index(share, _shares(values[:, place[name]].astype(np.float64), edges))
+            for name, share, edges in zip(self.names, self.share, self.edges, strict=True)
+            if name in place
+        }
 
     def save(self, path: Path) -> None:
         words = {"names": "\n".join(self.names), "least_history_ms": str(self.least_history_ms)}
@@ -128,9 +128,9 @@ class Matured:
 
 def calibration(predictions: Sequence[Prediction], onsets: Sequence[Onset], now_ms: int) -> Matured:
     """What was said and what came of it, one prediction per GPU and horizon: overlapping ones repeat each other."""
-    by_device: dict[str, list[int]] = {}
+    by_device: dict[str, list[int]] = defaultdict(list)
     for onset in onsets:
-        by_device.setdefault(onset.device, []).append(onset.at_ms)
+        by_device[onset.device].append(onset.at_ms)
     count, expected, happened = 0, 0.0, 0
     free_from: dict[str, int] = {}
     for one in sorted(predictions, key=lambda p: p.at_ms):
@@ -142,7 +142,7 @@ def calibration(predictions: Sequence[Prediction], onsets: Sequence[Onset], now_
         free_from[device] = end_ms
         count += 1
         expected += one.probability or 0.0
-        happened += any(one.at_ms < at_ms <= end_ms for at_ms in by_device.get(device, ()))
+        happened += any(one.at_ms < at_ms <= end_ms for at_ms in by_device[device])
     return Matured(count, expected, happened)
 
 

@@ -18,7 +18,7 @@ from tocsin.forecaster.hazard.artefact import Card
 from tocsin.forecaster.lifecycle.cases import CaseRecord
 from tocsin.forecaster.lifecycle.drift import FeatureReference
 from tocsin.forecaster.lifecycle.fault_kinds import FaultKinds
-from tocsin.forecaster.lifecycle.model_registry import ModelRegistry, ModelVersion
+from tocsin.forecaster.lifecycle.model_registry import ModelVersion
 from tocsin.forecaster.lifecycle.trial import LEADING, Trial, TrialRecipe, hold
 
 
@@ -26,11 +26,8 @@ from tocsin.forecaster.lifecycle.trial import LEADING, Trial, TrialRecipe, hold
 class Trained:
     """A model ready for the model registry, and the trial that it stood."""
 
-    shelved: ModelVersion
+    model: ModelVersion
     trial: Trial
-
-    def put(self, registry: ModelRegistry) -> None:
-        registry.add(self.shelved)
 
 
 def train(

@@ -20,7 +20,6 @@ from tocsin.forecaster.features.examples import Examples, Floats, Ints
 from tocsin.forecaster.features.feed import StoreFeed
 from tocsin.forecaster.features.plan import Plan
 from tocsin.forecaster.features.walk import examples_now
-from tocsin.forecaster.hazard.artefact import Card
 from tocsin.forecaster.hazard.scorer import short_history
 from tocsin.forecaster.hazard.scorer_calibrated import Calibrated
 from tocsin.forecaster.lifecycle.cases import Likeness
@@ -28,6 +27,7 @@ from tocsin.forecaster.lifecycle.drift import ALARM_SHARE, LEAST_GPUS, Shift, fe
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry, ModelVersion
 from tocsin.forecaster.live.reasons import Reason, likely_sentence, reasons, unlikely_sentence, why
 from tocsin.forecaster.live.risk_inputs import RiskInputs
+from tocsin.forecaster.trend.statements import where
 from tocsin.store.factory import open_store
 from tocsin.store.port import Store
 
@@ -54,15 +54,12 @@ class RiskModel:
     model without calibration never warns, for it has no level.
     """
 
-    def __init__(self, shelved: ModelVersion, alarm_share: float = 0.001) -> None:
-        self._shelved = shelved
-        self._scorer = shelved.scorer
-        self.horizons_ms = shelved.scorer.horizons_ms
-        self.level = alarm_level(shelved, alarm_share)
-
-    @property
-    def card(self) -> Card:
-        return self._shelved.card
+    def __init__(self, version: ModelVersion, alarm_share: float = 0.001) -> None:
+        self._version = version
+        self.card = version.card
+        self._scorer = version.scorer
+        self.horizons_ms = version.scorer.horizons_ms
+        self.level = alarm_level(version, alarm_share)
 
     def predict(self, builder: FeatureBuilder, gpus: Sequence[Gpu], now_ms: int) -> list[Prediction]:
         """A prediction for each of `gpus` that the builder knows, in that order, then one on the drift of the fleet.
@@ -73,16 +70,14 @@ class RiskModel:
         # Not those that the builder still knows and that have left: what is usual is so among the others.
         fleet = known.take(np.array([place[gpu.uuid] for gpu in asked], dtype=np.int64))
         scores = self._scorer.score(fleet)
-        wanted = [(gpu, row) for row, gpu in enumerate(asked)]
-        above = self._above(scores, np.arange(len(asked)))
-        told = self._explain(fleet, above)
-        kinds = self._shelved.kinds
+        warned = self._explain(fleet, self._above(scores))
+        kinds = self._version.kinds
         shares = None if kinds is None else kinds.shares(fleet)
         made = []
-        for gpu, row in wanted:
+        for row, gpu in enumerate(asked):
             split = () if kinds is None or shares is None else _split(kinds.classes, shares[row], scores[row, -1])
-            made.append(self._say(gpu, fleet, row, scores[row], split, told.get(row), now_ms))
-        reference = self._shelved.reference
+            made.append(self._say(gpu, fleet, row, scores[row], split, warned.get(row), now_ms))
+        reference = self._version.reference
         shift = None if reference is None else feature_shift(reference, fleet)
         if shift is not None and shift.gpus >= LEAST_GPUS:
             made.append(self._drift(shift, now_ms, any(gpu.simulated for gpu in gpus)))
@@ -111,35 +106,33 @@ class RiskModel:
             simulated=simulated,
         )
 
-    def _above(self, scores: Floats, rows: Ints) -> Ints:
-        chance = scores[rows, -1]
-        chosen = rows[np.nan_to_num(chance, nan=-1.0) >= self.level]
-        riskiest: Ints = chosen[np.argsort(-scores[chosen, -1], kind="stable")]
-        return riskiest
+    def _above(self, scores: Floats) -> Ints:
+        """Rows above the level, the riskiest first."""
+        rows = np.flatnonzero(np.nan_to_num(scores[:, -1], nan=-1.0) >= self.level)
+        return rows[np.argsort(-scores[rows, -1], kind="stable")]
 
     def _explain(self, fleet: Examples, rows: Ints) -> dict[int, RiskWarning]:
-        told = {int(row): RiskWarning() for row in rows}
+        warned = {int(row): RiskWarning() for row in rows}
         first = rows[:EXPLAINED]
         if first.size:
             found = reasons(self._scorer, fleet, first)
-            book = self._shelved.cases
-            like = book.like(fleet.take(first)) if book is not None else [None] * first.size
-            told |= {int(row): RiskWarning(tuple(r), one) for row, r, one in zip(first, found, like, strict=True)}
-        return told
+            cases = self._version.cases
+            like = cases.like(fleet.take(first)) if cases is not None else [None] * first.size
+            warned |= {int(row): RiskWarning(tuple(r), one) for row, r, one in zip(first, found, like, strict=True)}
+        return warned
 
     def _say(
         self, gpu: Gpu, fleet: Examples, row: int, scores: Floats, split: Split, warned: RiskWarning | None, now_ms: int
     ) -> Prediction:
         blank = self._blank(gpu, now_ms)
-        where = f"{gpu.host} GPU {'?' if gpu.index is None else gpu.index}"
         if not np.isfinite(scores[-1]):
             reason = short_history(self._scorer.name, int(fleet.history_ms[row]), self._scorer.min_history_ms)
             return replace(
                 blank,
                 status=PredictionStatus.NOT_ENOUGH_DATA,
                 reason=reason,
-                sentence=f"{where}: not enough data for a risk: {reason}.",
-                sentence_zh=f"{where}：数据不足，无法评估风险（{reason}）。",
+                sentence=f"{where(gpu)}: not enough data for a risk: {reason}.",
+                sentence_zh=f"{where(gpu)}：数据不足，无法评估风险（{reason}）。",
             )
         chance, ahead = float(scores[-1]), self.horizons_ms[-1]
         made = replace(
@@ -150,9 +143,9 @@ class RiskModel:
             classes=split,
         )
         if warned is None:
-            english, chinese = unlikely_sentence(where, chance, ahead)
+            english, chinese = unlikely_sentence(where(gpu), chance, ahead)
             return replace(made, sentence=english, sentence_zh=chinese)
-        english, chinese = likely_sentence(where, chance, ahead, warned.reasons, warned.likeness, split)
+        english, chinese = likely_sentence(where(gpu), chance, ahead, warned.reasons, warned.likeness, split)
         evidence = _evidence(warned, now_ms)
         return replace(made, status=PredictionStatus.LIKELY, sentence=english, sentence_zh=chinese, evidence=evidence)
 
@@ -188,9 +181,9 @@ def _evidence(warned: RiskWarning, now_ms: int) -> tuple[Evidence, ...]:
     return tuple(pieces)
 
 
-def alarm_level(shelved: ModelVersion, share: float) -> float:
+def alarm_level(version: ModelVersion, share: float) -> float:
     """The probability from which on a GPU is warned of; infinite where the model was not calibrated on quiet rows."""
-    scorer = shelved.scorer
+    scorer = version.scorer
     if not isinstance(scorer, Calibrated):
         return float("inf")
     return scorer.quiet_scores(scorer.horizons_ms[-1]).threshold(share)
@@ -246,8 +239,7 @@ class RiskWatch:
             if self._store is None:
                 self._store = open_store(self._place.store)
             oldest = now_ms - int(min(self._place.warm_days * DAY, max(self._plan.windows_ms)))
-            kept = self._kept(now_ms)
-            self._builder, from_ms = kept or (FeatureBuilder(self._plan, gpus), oldest)
+            self._builder, from_ms = self._saved(now_ms) or (FeatureBuilder(self._plan, gpus), oldest)
             self._feed = StoreFeed(self._builder, self._store, max(from_ms, oldest), latest=self._store.latest)
             self._saved_ms = now_ms
         self._builder.know(gpus)
@@ -255,7 +247,7 @@ class RiskWatch:
 
     # ------------------------------------------------------------------ between two starts
 
-    def _kept(self, now_ms: int) -> tuple[FeatureBuilder, int] | None:
+    def _saved(self, now_ms: int) -> tuple[FeatureBuilder, int] | None:
         """What was saved, and up to where it had read; None where nothing usable is there."""
         path = self._place.state
         if path is None or not path.exists():

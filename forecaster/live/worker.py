@@ -58,12 +58,11 @@ class _Gather:
 
 
 def _translate(error: BaseException) -> TocsinError:
-    if isinstance(error, BrokenProcessPool):
-        failure: TocsinError = Unavailable("the forecast worker process died; the next forecast starts a new one")
-    elif isinstance(error, TocsinError):
+    if isinstance(error, TocsinError):
         return error
-    else:
-        failure = ForecastFailed(f"a forecast model failed: {type(error).__name__}: {error}")
+    failure: TocsinError = ForecastFailed(f"a forecast model failed: {type(error).__name__}: {error}")
+    if isinstance(error, BrokenProcessPool):
+        failure = Unavailable("the forecast worker process died; the next forecast starts a new one")
     failure.__cause__ = error
     return failure
 

@@ -18,7 +18,7 @@ from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.forecaster.trend.protocol import Forecaster, GpuHistory
 from tocsin.forecaster.trend.resample import MAX_POINTS, EvenGrid, Floats, Instants, Mask, frozen, resample, since_reset
 from tocsin.forecaster.trend.smoothing import Smoothed, Trend, fit, look, may_rise
-from tocsin.forecaster.trend.statements import crossing, hours, no_crossing, reached, unknown
+from tocsin.forecaster.trend.statements import crossing, hours, no_crossing, reached, unknown, where
 from tocsin.store.port import Series
 
 # When does a wandering level first reach a limit? By simulated paths, the same numbers every time.
@@ -225,21 +225,14 @@ class ThresholdForecaster:
         series = replace(series, at_ms=series.at_ms[keep], values=series.values[keep])
         found = [values for metric in LIVELY if (values := column(series, metric)) is not None]
         stuck = frozen(series.at_ms, np.column_stack(found)) if found else np.zeros(series.at_ms.size, np.bool_)
-        made = []
-        for target in targets(series):
-            values = column(series, target.metric)
-            if values is None:
-                values = np.full(series.at_ms.size, np.nan)
-            made.append(self._target(history, target, series.at_ms, values, stuck, now_ms))
-        return made
+        return [self._target(history, target, series, stuck, now_ms) for target in targets(series)]
 
-    def _target(
-        self, history: GpuHistory, target: Target, at_ms: Instants, values: Floats, stuck: Mask, now_ms: int
-    ) -> Prediction:
-        present = np.flatnonzero(np.isfinite(values))
+    def _target(self, history: GpuHistory, target: Target, series: Series, stuck: Mask, now_ms: int) -> Prediction:
+        at_ms, values = series.at_ms, column(series, target.metric)
         blank = self._blank(history, target, now_ms)
-        if present.size == 0:
+        if values is None or not np.isfinite(values).any():
             return unknown(blank, "the metric has no value")
+        present = np.flatnonzero(np.isfinite(values))
         if stuck[present[-1]]:
             moved = np.flatnonzero(~stuck[: present[-1]])
             since = to_iso(int(at_ms[moved[-1]]))
@@ -269,7 +262,7 @@ class ThresholdForecaster:
             status=PredictionStatus.NO_CROSSING,
             model=self.name,
             model_version=self.version,
-            sentence=f"{gpu.host} GPU {'?' if gpu.index is None else gpu.index}: {target.metric}",
+            sentence=f"{where(gpu)}: {target.metric}",
             metric=target.metric,
             threshold=target.limit,
             coverage=self._coverage,
@@ -279,7 +272,8 @@ class ThresholdForecaster:
     def _state(self, blank: Prediction, target: Target, found: _Finding, limit: float, now_ms: int) -> Prediction:
         grid, trend = found.grid, found.trend
         horizon = min(self._horizon_ms, _reach(grid))
-        text = f"{'rises' if target.rising else 'falls'} {trend.slope * HOUR / grid.step_ms:.3g} {_unit(target)}/h"
+        rise = f"{trend.slope * HOUR / grid.step_ms:.3g} {TABLE[target.metric].unit}/h"
+        text = f"{'rises' if target.rising else 'falls'} {rise}"
         evidence = Evidence(target.metric, f"{text} over the last {hours(grid.span_ms)}", grid.end_ms, blank.value)
         made = replace(blank, horizon_ms=horizon, evidence=(evidence,))
         if grid.values[-1] >= limit:
@@ -335,8 +329,10 @@ def _examine(past: _Past, limit: float) -> _Finding | None:
         trend = look(grid.values)
         whole = whole or _Finding(grid, trend, None)
         ahead = _reach(grid) / grid.step_ms
+        # The robust line, where the fit refuses the series: one without any noise, for example.
+        straight = Smoothed(trend.level, trend.slope, 0.0, trend.noise, 0.0)
         if trend.steady and trend.level + (trend.slope + 2 * trend.slope_error) * ahead >= limit:
-            return _Finding(grid, trend, simulate(fit(grid.values) or _straight(trend), trend, limit))
+            return _Finding(grid, trend, simulate(fit(grid.values) or straight, trend, limit))
     return whole
 
 
@@ -345,17 +341,8 @@ def _reach(grid: EvenGrid) -> int:
     return grid.span_ms * (REACH_DAY if grid.span_ms >= DAY - 2 * grid.step_ms else REACH)
 
 
-def _straight(trend: Trend) -> Smoothed:
-    """The robust line as a state, for a series that the fit refuses (one without any noise, for example)."""
-    return Smoothed(trend.level, trend.slope, 0.0, trend.noise, 0.0)
-
-
 def _instant(grid: EvenGrid, steps: float) -> int:
     return grid.end_ms + round(steps * grid.step_ms)
-
-
-def _unit(target: Target) -> str:
-    return TABLE[target.metric].unit
 
 
 def build(settings: ForecastSettings) -> Forecaster:

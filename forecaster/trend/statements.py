@@ -7,6 +7,12 @@ from dataclasses import replace
 from tocsin.domain.clock import HOUR, MINUTE, to_iso
 from tocsin.domain.metrics import METRICS
 from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.reading import Gpu
+
+
+def where(gpu: Gpu) -> str:
+    """``node-1 GPU 3``; a question mark where the index is not known."""
+    return f"{gpu.host} GPU {'?' if gpu.index is None else gpu.index}"
 
 
 def hours(milliseconds: int) -> str:

@@ -105,7 +105,7 @@ def _given(value: object) -> Sequence[object]:
 def _as_json(outcome: TrainingOutcome) -> dict[str, object]:
     from tocsin.forecaster.evaluation.report import to_json
 
-    card = outcome.trained.shelved.card
+    card = outcome.trained.model.card
     return {
         "version": card.version,
         "family": card.family,
@@ -124,7 +124,7 @@ def _as_json(outcome: TrainingOutcome) -> dict[str, object]:
 def _lines(outcome: TrainingOutcome) -> list[str]:
     from tocsin.forecaster.evaluation.report import markdown
 
-    card, trial = outcome.trained.shelved.card, outcome.trained.trial
+    card, trial = outcome.trained.model.card, outcome.trained.trial
     verdict = (
         "in service now" if outcome.promoted else "in the model registry; tocsin models promote puts it into service"
     )

@@ -99,7 +99,7 @@ def run_training(
         trained = train(
             examples, wanted.recipe, wanted.version, now, provenance, _incumbent(registry), running, also=also
         )
-    trained.put(registry)
+    registry.add(trained.model)
     promoted = wanted.promote and trained.trial.wins
     if promoted:
         registry.promote(wanted.version, clock.now_ms(), wanted.actor)

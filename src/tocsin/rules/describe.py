@@ -78,22 +78,21 @@ def classes_table(xids: XidCatalogue) -> str:
 
 def switch_classes_table(sxids: SxidCatalogue) -> str:
     """The classes of the SXid catalogue with what they mean and their numbers."""
-    rows = []
-    for name, meaning in CLASSES.items():
-        codes = ", ".join(str(spec.code) for spec in sxids.specs() if spec.sxid_class == name)
-        rows.append((f"`{name}`", meaning, codes or "every other number"))
+    codes = {name: [str(spec.code) for spec in sxids.specs() if spec.sxid_class == name] for name in CLASSES}
+    rows = [(f"`{name}`", text, ", ".join(codes[name]) or "every other number") for name, text in CLASSES.items()]
     return _table(("Class", "Means", "Numbers"), rows)
 
 
 def _keys(model: type[BaseModel], leave_out: Sequence[str] = ()) -> str:
-    rows = []
-    for name, field in model.model_fields.items():
-        if name in leave_out:
-            continue
-        default = "required" if field.is_required() else _default(field.get_default(call_default_factory=True))
-        rows.append(
-            (f"`{field.alias or name}`", default, " ".join((field.description or "").replace("``", "`").split()))
+    rows = [
+        (
+            f"`{field.alias or name}`",
+            "required" if field.is_required() else _default(field.get_default(call_default_factory=True)),
+            " ".join((field.description or "").replace("``", "`").split()),
         )
+        for name, field in model.model_fields.items()
+        if name not in leave_out
+    ]
     return _table(("Key", "Default", "Meaning"), rows) if rows else "It has no keys."
 
 

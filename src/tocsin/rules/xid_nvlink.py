@@ -82,11 +82,10 @@ class RegisterBits:
 @cache
 def sub_codes() -> tuple[SubCode, ...]:
     """All rows of NVLink 5."""
-    made = []
-    for row in csv_rows("xid_nvlink5.csv"):
-        texts = {name: value for name, value in row.items() if name not in ("xid", "error_status")}
-        made.append(SubCode(xid=int(row["xid"]), error_status=int(row["error_status"], 16), **texts))
-    return tuple(made)
+    return tuple(
+        SubCode(**{**row, "xid": int(row["xid"]), "error_status": int(row["error_status"], 16)})  # type: ignore[arg-type]
+        for row in csv_rows("xid_nvlink5.csv")
+    )
 
 
 @cache

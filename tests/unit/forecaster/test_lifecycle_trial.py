@@ -42,7 +42,7 @@ def test_faults_without_a_sign_win_nothing() -> None:
 
 def test_the_model_in_service_is_beaten_only_by_more_than_noise(tmp_path: Path) -> None:
     shelf = ModelRegistry(tmp_path)
-    train(fleet(first=0), QUICK, "old", START, "a test").put(shelf)
+    shelf.add(train(fleet(first=0), QUICK, "old", START, "a test").model)
     shelf.promote("old", 1, "ann")
     serving = shelf.load("old")
     later = fleet(4.0, devices=200, seed=9, first=80)
@@ -56,7 +56,7 @@ def test_the_model_in_service_is_beaten_only_by_more_than_noise(tmp_path: Path) 
 
 def test_an_incumbent_that_has_seen_it_all_is_not_compared() -> None:
     examples = fleet()
-    old = train(examples, QUICK, "old", START, "a test").shelved
+    old = train(examples, QUICK, "old", START, "a test").model
     trial = hold(examples, QUICK, old)
     assert trial.wins
     assert "onsets after it are too few to compare with it" in trial.because[-1]
@@ -65,7 +65,7 @@ def test_an_incumbent_that_has_seen_it_all_is_not_compared() -> None:
 def test_training_leaves_a_card_that_says_where_from(tmp_path: Path) -> None:
     examples = fleet()
     made = train(examples, QUICK, "v1", START + DAY, "60 days of a test")
-    made.put(ModelRegistry(tmp_path))
+    ModelRegistry(tmp_path).add(made.model)
     card = ModelRegistry(tmp_path).card("v1")
     assert card.data_hash == data_hash(examples)
     assert card.provenance == "60 days of a test"
@@ -75,9 +75,9 @@ def test_training_leaves_a_card_that_says_where_from(tmp_path: Path) -> None:
     assert card.notes[-1].startswith("classes of faults (memory 100%)")
     assert len(card.report_digest) == 64
     again = train(examples, QUICK, "v1", START + DAY, "60 days of a test")
-    assert again.shelved.card == made.shelved.card, "the same data, seed and program, the same card"
+    assert again.model.card == made.model.card, "the same data, seed and program, the same card"
     loaded = ModelRegistry(tmp_path).load("v1")
-    np.testing.assert_array_equal(loaded.scorer.score(examples), made.shelved.scorer.score(examples))
+    np.testing.assert_array_equal(loaded.scorer.score(examples), made.model.scorer.score(examples))
     assert loaded.reference is not None
     assert loaded.cases is not None
     assert loaded.kinds is not None
@@ -101,8 +101,8 @@ def test_what_is_learned_beside_comes_before_at_the_rate_of_the_rest() -> None:
     assert rates[0] == pytest.approx(rates[1])
     alone, both = (train(examples, QUICK, "v1", START + DAY, "a test", also=one) for one in (None, beside))
     assert both.trial.because == alone.trial.because
-    assert both.shelved.card.rows == len(examples) + len(kept)
-    assert both.shelved.card.data_hash != alone.shelved.card.data_hash
+    assert both.model.card.rows == len(examples) + len(kept)
+    assert both.model.card.data_hash != alone.model.card.data_hash
 
 
 def test_too_few_onsets_are_refused_in_words() -> None:
@@ -193,7 +193,7 @@ def said_of(name: str, at_ms: int, chance: float) -> Prediction:
 
 def test_promotion_twice_is_a_conflict(tmp_path: Path) -> None:
     shelf = ModelRegistry(tmp_path)
-    train(fleet(), QUICK, "v", START, "a test").put(shelf)
+    shelf.add(train(fleet(), QUICK, "v", START, "a test").model)
     shelf.promote("v", 1, "ann")
     with pytest.raises(Conflict):
         shelf.promote("v", 2, "ann")
