@@ -157,7 +157,6 @@ class Pattern:
     waiting: float = 0.0
     running: float = 0.0
     seconds_each: float | None = None
-    usual_seconds_each: float | None = None
     tokens_each: float | None = None
     reason: str = ""
 
@@ -203,7 +202,6 @@ def request_pattern(at_ms: Instants, values: Floats, now_ms: int) -> Pattern:
         now.waiting,
         now.running,
         _known(now.seconds_each),
-        usual_seconds,
         _known(now.tokens_each),
     )
 

@@ -80,7 +80,6 @@ def lead_figures(
     found = warned(examples, alarm, lookback_ms)
 
     def counted(which: Mask) -> Floats:
-        """How many of the onsets `which` [k] are in each draw."""
         return drawn.total(np.bincount(found.row, weights=which, minlength=len(examples)).astype(np.float64))
 
     onsets = counted(np.ones(found.row.size, np.bool_))

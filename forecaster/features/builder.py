@@ -105,7 +105,6 @@ class FeatureBuilder:
             self.parts.roster.add(list(new.values()))
 
     def assign(self, jobs: Mapping[str, str]) -> None:
-        """Which job, by any stable name, runs on which UUID from now on."""
         self.parts.roster.assign(jobs)
 
     # ------------------------------------------------------------------ feeding

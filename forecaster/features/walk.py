@@ -198,7 +198,6 @@ class Walk:
                 self._end(step)
 
     def _end(self, step: int) -> None:
-        """Step `step` is over: keep it, and decide where it is time to."""
         at_ms = (step + 1) * self.plan.step_ms
         if step < self._recording.first:
             return
@@ -292,7 +291,6 @@ class Recording:
         self.known_after = np.empty((0, steps), np.uint8)
 
     def add(self, rings: Rings, step: int, gpus: int) -> None:
-        """Keep `step`, which is closed or complete."""
         self._grow(gpus)
         place = step - self.first
         if not 0 <= place < self.values.shape[1]:

@@ -91,7 +91,6 @@ class FaultKinds:
 
     @property
     def words(self) -> str:
-        """What the features were worth, in a sentence."""
         shares = ", ".join(f"{name} {share:.0%}" for name, share in zip(self.classes, self.base, strict=True))
         told = f"log loss {self.loss:.3f} on devices held out, {self.base_loss:.3f} by the shares of the past alone"
         return f"classes of faults ({shares}): {told}"

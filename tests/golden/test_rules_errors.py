@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tocsin.domain.errors import InputError
-from tocsin.rules import load_rules, parse_rules
+from tocsin.rules.load import load_rules, parse_rules
 
 GOOD = """
 [[rules]]

@@ -11,7 +11,8 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.metrics import METRICS, MetricKind, variant
 from tocsin.domain.reading import Gpu, Reading
-from tocsin.rules import Inputs, RuleEngine, load_rules, parse_rules
+from tocsin.rules.engine import Inputs, RuleEngine
+from tocsin.rules.load import load_rules, parse_rules
 from tocsin_testing.builders import T0, gpu
 from tocsin_testing.rule_runs import HEAD
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from tocsin.domain.clock import SECOND
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Finding, Severity
-from tocsin.rules import Inputs, RuleEngine, load_rules
 from tocsin.rules.conditions.xid_class import Xid
+from tocsin.rules.engine import Inputs, RuleEngine
+from tocsin.rules.load import load_rules
 from tocsin.rules.schema import RuleSet
 from tocsin.rules.xid_nvlink import DECODED_CODES
 from tocsin_testing.builders import T0, gpu

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tocsin.domain.event import Event
 from tocsin.domain.finding import ActionKind, Category, Evidence, Finding, Severity, Subject, SubjectKind
-from tocsin.rules import collapse, xid
-from tocsin.rules.incidents import QUIET_MS
+from tocsin.rules.incidents import QUIET_MS, collapse
+from tocsin.rules.xid import xid
 from tocsin_testing.builders import T0
 
 

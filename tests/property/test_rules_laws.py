@@ -13,7 +13,9 @@ from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Category, Finding
 from tocsin.domain.pool import PoolState
 from tocsin.domain.reading import Missing, Reading
-from tocsin.rules import Evaluation, Inputs, RuleEngine, load_rules, xid
+from tocsin.rules.engine import Evaluation, Inputs, RuleEngine
+from tocsin.rules.load import load_rules
+from tocsin.rules.xid import xid
 from tocsin_testing.builders import T0, gpu
 
 RULES = load_rules()

@@ -262,7 +262,6 @@ class Renderer:
         self._xids = xids
 
     def finding(self, row: int) -> Finding:
-        """The finding of an open row as it is now."""
         table = self._rule.table
         reports = self._state.reports(row)
         first = _first(reports)

@@ -78,7 +78,6 @@ class WindowFigure:
         self._figure = table.vector(np.float64, np.nan, timeline=True)
 
     def update(self) -> None:
-        """Take in the readings of this step."""
         values = self._column.v
         rows = np.flatnonzero(self._table.updated.v & ~np.isnan(values))
         if rows.size:

@@ -62,7 +62,6 @@ class LevelCondition(Condition):
     """An open finding goes on while the comparison with this level holds; unset is the level itself."""
 
     def comparison(self) -> tuple[Comparison, Level]:
-        """Which comparison is made, and with what."""
         for name in COMPARISONS:
             level = getattr(self, name)
             if level is not None:

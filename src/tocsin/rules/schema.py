@@ -15,7 +15,6 @@ from tocsin.domain.decision import Mode
 from tocsin.domain.finding import ActionKind, Category, Severity
 from tocsin.domain.reading import Gpu
 from tocsin.rules.conditions.base import Condition, Duration
-from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET
 from tocsin.rules.sxid import SxidCatalogue, shipped_sxids
 from tocsin.rules.xid import XidCatalogue
 
@@ -193,11 +192,6 @@ class Rule:
     def told(self) -> bool:
         """Whether it rests on reported events alone."""
         return all(condition.told for condition in self.conditions)
-
-    @property
-    def subject(self) -> str:
-        """What the rule is about, in words."""
-        return {GPU_SHEET: "GPU", POOL_SHEET: "pool", FLEET_SHEET: "fleet"}.get(self.sheet, f"{self.sheet} of a GPU")
 
     def meaning(self) -> str:
         every = [condition.meaning() for condition in self.all_]

@@ -10,7 +10,9 @@ from tocsin.domain.finding import Finding
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Gpu, Reading
-from tocsin.rules import Evaluation, Inputs, RuleEngine, RuleSet, load_rules, parse_rules
+from tocsin.rules.engine import Evaluation, Inputs, RuleEngine
+from tocsin.rules.load import load_rules, parse_rules
+from tocsin.rules.schema import RuleSet
 from tocsin_testing.builders import T0, gpu
 
 HEAD = 'severity = "warning"\ncategory = "hardware"\naction = "notify"\n'

@@ -22,7 +22,8 @@ from tocsin.domain.errors import Unavailable
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Severity, SubjectKind
 from tocsin.domain.reading import Missing, Reading
-from tocsin.rules import Inputs, RuleEngine, load_rules
+from tocsin.rules.engine import Inputs, RuleEngine
+from tocsin.rules.load import load_rules
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0, gpu, xid
 

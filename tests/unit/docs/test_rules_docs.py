@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tocsin.rules import load_rules, parse_rules
 from tocsin.rules.conditions.base import kinds
 from tocsin.rules.describe import generated, rules_table
+from tocsin.rules.load import load_rules, parse_rules
 
 PAGE = Path(__file__).parents[3] / "docs" / "rules.md"
 

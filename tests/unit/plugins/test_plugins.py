@@ -20,7 +20,7 @@ from tocsin.domain.clock import ManualClock
 from tocsin.domain.errors import InputError, Unavailable
 from tocsin.forecaster.live.worker_process import Models
 from tocsin.plugins import BUILT_IN, Kind, Plugin, load, load_all, plugins
-from tocsin.rules import parse_rules
+from tocsin.rules.load import parse_rules
 from tocsin.runtime.agent.companions import Companions, Context
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0, gpu, reading

@@ -15,7 +15,10 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Finding, Severity, SubjectKind
 from tocsin.queries.scoreboard import is_hardware
-from tocsin.rules import Inputs, RuleEngine, RuleSet, collapse, load_rules
+from tocsin.rules.engine import Inputs, RuleEngine
+from tocsin.rules.incidents import collapse
+from tocsin.rules.load import load_rules
+from tocsin.rules.schema import RuleSet
 from tocsin.rules.xid_nvlink import SubCode, decode, sub_codes
 from tocsin.store.embedded.database import MIGRATIONS
 from tocsin.store.embedded.store import SqliteStore

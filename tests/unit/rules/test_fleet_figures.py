@@ -10,7 +10,8 @@ from tocsin.domain.fragmentation import FleetFragmentation, TaskClass
 from tocsin.domain.metrics import METRICS
 from tocsin.domain.reading import Owner, Reading
 from tocsin.queries.fleet_state import running_mix
-from tocsin.rules import Inputs, RuleEngine, load_rules, parse_rules
+from tocsin.rules.engine import Inputs, RuleEngine
+from tocsin.rules.load import load_rules, parse_rules
 from tocsin_testing.builders import T0, gpu
 from tocsin_testing.rule_runs import HEAD
 

@@ -10,8 +10,7 @@ from tocsin.domain.clock import HOUR, MINUTE, SECOND
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Evidence, Finding, Incident
 from tocsin.domain.reading import Gpu
-from tocsin.rules import collapse
-from tocsin.rules.incidents import cause_rank
+from tocsin.rules.incidents import cause_rank, collapse
 from tocsin_testing.builders import T0, gpu, xid
 from tocsin_testing.rule_runs import Run, instant
 

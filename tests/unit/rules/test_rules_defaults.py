@@ -15,7 +15,7 @@ from tocsin.domain.notice import NoticeCode, notice_text
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu, Missing, Reading
-from tocsin.rules import load_rules
+from tocsin.rules.load import load_rules
 from tocsin.rules.xid import shipped_catalogue
 from tocsin_testing.builders import gpu, xid
 from tocsin_testing.rule_runs import Run, Values, instant

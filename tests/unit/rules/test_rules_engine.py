@@ -9,7 +9,8 @@ from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import SubjectKind
 from tocsin.domain.pool import PoolState
 from tocsin.domain.reading import Missing, Reading
-from tocsin.rules import Inputs, RuleEngine, load_rules
+from tocsin.rules.engine import Inputs, RuleEngine
+from tocsin.rules.load import load_rules
 from tocsin.rules.units import parse_duration, show_duration, show_value
 from tocsin_testing.builders import T0, gpu, xid
 from tocsin_testing.rule_runs import Run, instant, reading_of, rule

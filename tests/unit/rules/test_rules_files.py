@@ -7,7 +7,7 @@ from pathlib import Path
 from tocsin.domain.clock import DAY, MINUTE
 from tocsin.domain.decision import Mode
 from tocsin.domain.finding import Severity
-from tocsin.rules import load_rules, parse_rules
+from tocsin.rules.load import load_rules, parse_rules
 from tocsin_testing.rule_runs import HEAD, rules
 
 OWN = f"""

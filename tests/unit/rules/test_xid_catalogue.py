@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tocsin.domain.finding import ActionKind, Category, Severity
-from tocsin.rules import parse_rules, xid
-from tocsin.rules.xid import shipped_catalogue
+from tocsin.rules.load import parse_rules
+from tocsin.rules.xid import shipped_catalogue, xid
 from tocsin_testing import builders
 from tocsin_testing.rule_runs import Run, instant
 

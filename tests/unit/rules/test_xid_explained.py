@@ -11,7 +11,7 @@ import pytest
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import EventKind
 from tocsin.domain.finding import ActionKind, Severity
-from tocsin.rules import load_rules, parse_rules
+from tocsin.rules.load import load_rules, parse_rules
 from tocsin.rules.sxid import CLASSES, shipped_sxids
 from tocsin.rules.xid import shipped_catalogue
 from tocsin.rules.xid_explain import (
@@ -246,7 +246,7 @@ def test_a_bad_condition_is_named(condition: str, message: str) -> None:
 
 
 def test_a_switch_that_fails_explains_the_gpus_that_lose_their_links() -> None:
-    from tocsin.rules import collapse
+    from tocsin.rules.incidents import collapse
     from tocsin_testing.builders import xid
 
     run = Run(parse_rules("defaults = true", "x"))

@@ -123,7 +123,6 @@ class Condition(BaseModel):
     """Which kind of condition."""
 
     def metrics(self) -> tuple[MetricRef, ...]:
-        """Metrics that it reads."""
         return ()
 
     def sheets(self) -> frozenset[str]:
