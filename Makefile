@@ -75,7 +75,7 @@ prior: setup  ## Train the model that ships with the package (10 minutes)
 backtest: setup  ## Judge the forecaster on the data sets below TOCSIN_DATA_DIR; writes docs/accuracy.md (45 minutes at most)
 	@bash .ci/backtest.sh $(BIN)/tocsin
 
-grafana: setup  ## Write dashboards, alerts and docs/alerts.md anew
+grafana: setup  ## Write dashboards, alerts, docs/alerts.md and the tables of docs/rules.md anew
 	PYTHONPATH=grafana $(BIN)/python -m tocsin_grafana
 
 clean:  ## Remove what the targets made

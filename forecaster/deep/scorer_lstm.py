@@ -213,15 +213,6 @@ class Attributions:
     score: Floats
     typical: Floats
 
-    def by_time(self) -> Floats:
-        """float64[n, steps]."""
-        return np.asarray(self.sequence.sum(axis=2), np.float64)
-
-    def gap(self) -> Floats:
-        """float64[n]: what the shares miss of `score` - `typical`."""
-        shares = self.sequence.sum(axis=(1, 2)) + self.static.sum(axis=1)
-        return np.asarray(self.score - self.typical - shares, np.float64)
-
 
 @dataclass(frozen=True, slots=True)
 class Member:

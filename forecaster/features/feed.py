@@ -97,26 +97,6 @@ def _complete(columns: Columns, newest: Columns) -> None:
             columns.values[place, lacking] = newest.values[row, lacking]
 
 
-def warm(
-    builder: FeatureBuilder,
-    source: ColumnSource,
-    now_ms: int,
-    *,
-    latest: Callable[[int], Iterable[Reading]] | None = None,
-) -> StoreFeed:
-    """Feed `builder` all that its longest window can see at `now_ms`; the feed goes on from there."""
-    feed = StoreFeed(builder, source, now_ms - max(builder.plan.windows_ms), latest=latest)
-    feed.until(now_ms)
-    return feed
-
-
-def resume(
-    builder: FeatureBuilder, source: ColumnSource, *, latest: Callable[[int], Iterable[Reading]] | None = None
-) -> StoreFeed:
-    """A feed that goes on behind the newest datum of a builder that was restored."""
-    return StoreFeed(builder, source, builder.newest_ms + 1, latest=latest)
-
-
 # From readings to the columns of a plan: what one process alone tells is put together for its GPU.
 
 _REMEMBERED = 4096

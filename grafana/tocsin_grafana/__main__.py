@@ -1,4 +1,4 @@
-"""`python -m tocsin_grafana`: write dashboards, alerts and their page of documentation."""
+"""`python -m tocsin_grafana`: write dashboards, alerts, their page of documentation, and tables of docs/rules.md."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from tocsin_grafana.boards import boards
 from tocsin_grafana.page import page
 from tocsin_grafana.render import render
+from tocsin_grafana.rules_page import rules_page
 from tocsin_grafana.rules_yaml import DOCS, files, rules, tests
 from tocsin_grafana.spec import Backend
 
@@ -29,8 +30,8 @@ def contents(docs: str = DOCS) -> dict[str, str]:
     for name, alerts in files().items():
         made[f"grafana/alerts/{name}.yaml"] = rules(name, alerts, docs)
         made[f"grafana/alerts/tests/{name}.test.yaml"] = tests(name, alerts, docs)
-    before = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")
-    made["docs/alerts.md"] = page(before)
+    for name, renewed in (("docs/alerts.md", page), ("docs/rules.md", rules_page)):
+        made[name] = renewed((ROOT / name).read_text(encoding="utf-8"))
     return made
 
 

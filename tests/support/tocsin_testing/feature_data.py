@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
 
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.reading import Gpu
+from tocsin.domain.reading import Gpu, Reading
+from tocsin.forecaster.features.builder import FeatureBuilder
+from tocsin.forecaster.features.feed import ColumnSource, StoreFeed
 from tocsin.store.port import Columns
 from tocsin_testing.builders import gpu
 
@@ -108,3 +110,16 @@ def event(kind: EventKind, which: Gpu, step: float, code: int = 0) -> Event:
 def part(whole: Columns, rows: np.ndarray) -> Columns:
     """Some rows of `whole`."""
     return Columns(whole.gpus, whole.metrics, whole.gpu[rows], whole.at_ms[rows], whole.values[rows])
+
+
+def warm(
+    builder: FeatureBuilder,
+    source: ColumnSource,
+    now_ms: int,
+    *,
+    latest: Callable[[int], Iterable[Reading]] | None = None,
+) -> StoreFeed:
+    """Feed `builder` all that its longest window can see at `now_ms`; the feed goes on from there."""
+    feed = StoreFeed(builder, source, now_ms - max(builder.plan.windows_ms), latest=latest)
+    feed.until(now_ms)
+    return feed

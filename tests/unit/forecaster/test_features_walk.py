@@ -16,7 +16,7 @@ from tocsin.domain.metrics import variant
 from tocsin.domain.reading import Owner, Reading
 from tocsin.forecaster.features.builder import FeatureBuilder, restore, save
 from tocsin.forecaster.features.examples import NEVER, Examples
-from tocsin.forecaster.features.feed import Condenser, jobs_of, resume, warm
+from tocsin.forecaster.features.feed import Condenser, StoreFeed, jobs_of
 from tocsin.forecaster.features.onsets import Onset
 from tocsin.forecaster.features.plan import SEQUENCE, Plan
 from tocsin.forecaster.features.walk import Rules, Span, examples_from, examples_now
@@ -24,7 +24,7 @@ from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.spec import FleetSpec
 from tocsin.store.memory import MemoryStore
 from tocsin.store.port import Columns
-from tocsin_testing.feature_data import METRICS, START, STEP, columns, event, fleet
+from tocsin_testing.feature_data import METRICS, START, STEP, columns, event, fleet, warm
 
 PLAN = Plan()
 FLEET = fleet()
@@ -193,7 +193,7 @@ def test_a_restored_builder_is_fed_from_where_it_stood() -> None:
     first = FeatureBuilder(PLAN, FLEET)
     warm(first, kept, middle)
     second = restore(PLAN, save(first))
-    resume(second, kept).until(end)
+    StoreFeed(second, kept, second.newest_ms + 1).until(end)
     assert second.late == 0
     whole = FeatureBuilder(PLAN, FLEET)
     warm(whole, kept, end)

@@ -41,17 +41,17 @@ def test_faults_without_a_sign_win_nothing() -> None:
 
 
 def test_the_model_in_service_is_beaten_only_by_more_than_noise(tmp_path: Path) -> None:
-    shelf = ModelRegistry(tmp_path)
-    shelf.add(train(fleet(first=0), QUICK, "old", START, "a test").model)
-    shelf.promote("old", 1, "ann")
-    serving = shelf.load("old")
+    registry = ModelRegistry(tmp_path)
+    registry.add(train(fleet(first=0), QUICK, "old", START, "a test").model)
+    registry.promote("old", 1, "ann")
+    serving = registry.load("old")
     later = fleet(4.0, devices=200, seed=9, first=80)
     trial = hold(later, QUICK, serving)
     assert f"hazard does not beat {INCUMBENT}" in trial.because[1], "it is of the same kind"
     assert not trial.wins
     blind = train(fleet(0.0, first=0), QUICK, "blind", START, "a test")
-    blind.put(shelf)
-    assert hold(later, QUICK, shelf.load("blind")).wins
+    registry.add(blind.model)
+    assert hold(later, QUICK, registry.load("blind")).wins
 
 
 def test_an_incumbent_that_has_seen_it_all_is_not_compared() -> None:
@@ -192,8 +192,8 @@ def said_of(name: str, at_ms: int, chance: float) -> Prediction:
 
 
 def test_promotion_twice_is_a_conflict(tmp_path: Path) -> None:
-    shelf = ModelRegistry(tmp_path)
-    shelf.add(train(fleet(), QUICK, "v", START, "a test").model)
-    shelf.promote("v", 1, "ann")
+    registry = ModelRegistry(tmp_path)
+    registry.add(train(fleet(), QUICK, "v", START, "a test").model)
+    registry.promote("v", 1, "ann")
     with pytest.raises(Conflict):
-        shelf.promote("v", 2, "ann")
+        registry.promote("v", 2, "ann")

@@ -232,7 +232,7 @@ def test_a_short_past_is_said(tmp_path: Path, book: CaseRecord, store: Store) ->
 
 def _builder(store: Store):  # type: ignore[no-untyped-def]
     from tocsin.forecaster.features.builder import FeatureBuilder
-    from tocsin.forecaster.features.feed import warm
+    from tocsin_testing.feature_data import warm
 
     builder = FeatureBuilder(PLAN, GPUS)
     warm(builder, store, NOW)
@@ -318,9 +318,9 @@ class TestCases:
         fewer = replace(table, names=table.names[::-1], features=table.features[:, ::-1])
         assert back.like(fewer) == book.like(table), "features are found by name"
 
-    def test_a_damaged_book_is_one_clear_error(self, tmp_path: Path) -> None:
+    def test_a_damaged_record_of_cases_is_one_clear_error(self, tmp_path: Path) -> None:
         (tmp_path / "cases").write_bytes(b"\x00" * 30)
-        with pytest.raises(InputError, match="not a case book"):
+        with pytest.raises(InputError, match="not a record of cases"):
             CaseRecord.load(tmp_path / "cases")
 
 

@@ -1,4 +1,4 @@
-"""The language of rules and the rules in force as Markdown, from the code and the file themselves."""
+"""The generated part of docs/rules.md: the language of rules and the shipped rules, from the code and the file."""
 
 from __future__ import annotations
 
@@ -7,10 +7,19 @@ from collections.abc import Iterable, Sequence
 from pydantic import BaseModel
 
 from tocsin.rules.conditions.base import kinds
+from tocsin.rules.load import load_rules
 from tocsin.rules.schema import EngineTable, Rule, RuleSet, RuleTable, Scope, SxidTable, XidTable
 from tocsin.rules.sxid import CLASSES, SxidCatalogue
 from tocsin.rules.units import show_duration
 from tocsin.rules.xid import XidCatalogue
+from tocsin_grafana.page import BEGIN, END
+
+
+def rules_page(before: str) -> str:
+    """docs/rules.md, `before`, with the generated part renewed."""
+    head, _, rest = before.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    return f"{head}{BEGIN}\n\n{generated(load_rules())}\n\n{END}{tail}"
 
 
 def generated(ruleset: RuleSet) -> str:
