@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tocsin.actions.model.catalogue import ACTIONS, Scope
-from tocsin.actions.model.executor import PRE_CHECK
+from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.scope import affected, gpus_of
 from tocsin.actions.model.view import FleetView
@@ -39,6 +41,12 @@ class ExecutorBase:
 
     def inverse(self, decision: Decision) -> Decision | None:
         return inverse_of(decision)
+
+
+def rehearsed(result: ExecutionResult) -> ExecutionResult:
+    """`result` of a dry run: it says so, and nothing in the world was changed."""
+    words = result.detail if result.detail.startswith("dry run") else f"dry run: {result.detail}"
+    return replace(result, detail=words, lasting=False)
 
 
 def seen_in(decision: Decision, view: FleetView) -> bool | None:

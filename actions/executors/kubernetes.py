@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tocsin.actions.executors.base import ExecutorBase
+from tocsin.actions.executors.base import ExecutorBase, rehearsed
 from tocsin.actions.executors.registry import Dependencies
 from tocsin.actions.kubernetes import observe
 from tocsin.actions.kubernetes.actions import (
@@ -19,7 +19,6 @@ from tocsin.actions.kubernetes.api import KubeError
 from tocsin.actions.kubernetes.client import connect
 from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.actions.kubernetes.drain import DrainProgress, DrainProgresses
-from tocsin.actions.kubernetes.observe import work_seen
 from tocsin.actions.kubernetes.rights import Need, needed
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.model.scope import pool_of
@@ -86,7 +85,7 @@ class Kubernetes(ExecutorBase):
         if decision.action in _SCALING and not result.ok and result.certain:
             self._owned[pool_of(decision)] = (result.detail, self._clock.now_ms())
         if self._cluster.dry_run:
-            result = _as_rehearsed(result)
+            result = replace(rehearsed(result), pending=False)
         if not result.pending:
             self._rounds.forget(decision.key)
         return result
@@ -105,7 +104,7 @@ class Kubernetes(ExecutorBase):
         return observe.node_states(self._cluster)
 
     def work(self) -> WorkloadSeen:
-        return work_seen(self._cluster, self._settings, self._clock.now_ms())
+        return observe.work_seen(self._cluster, self._settings, self._clock.now_ms())
 
     def upkeep(self) -> list[str]:
         """Take back the marks of `place_elsewhere` that have run out, and those of cordons on nodes that a person gave
@@ -159,11 +158,6 @@ def _check_health(decision: Decision, view: FleetView) -> Verdict:
     if stale:
         return Verdict(PRE_CHECK, Ruling.HOLD, f"no fresh reading on {host} of {', '.join(stale)}")
     return Verdict(PRE_CHECK, Ruling.ALLOW)
-
-
-def _as_rehearsed(result: ExecutionResult) -> ExecutionResult:
-    words = result.detail if result.detail.startswith("dry run") else f"dry run: {result.detail}"
-    return replace(result, detail=words, lasting=False, pending=False)
 
 
 def build(dependencies: Dependencies) -> Executor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tocsin.actions.executors.base import ExecutorBase, seen_in
+from tocsin.actions.executors.base import ExecutorBase, rehearsed, seen_in
 from tocsin.actions.executors.registry import Dependencies
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.model.ranks import job_unknown, ranks_of, unseen_hosts
@@ -118,20 +118,13 @@ class NodeAgents(ExecutorBase):
         self._queue.post(orders)
         standing = [found for order in orders if (found := self._queue.standing(order.key)) is not None]
         now_ms = self._clock.now_ms()
-        if self._dry_run:
-            return self._rehearsed(decision, standing, now_ms)
-        if decision.action is ActionKind.THROTTLE and len(standing) > 1:
+        if decision.action is ActionKind.THROTTLE and len(standing) > 1 and not self._dry_run:
             fallen = [each for each in standing if each.state.ended]
             if fallen:
                 return self._take_back(standing, fallen[0])
         late = [each for each in standing if _late(each, now_ms)]
-        return self._give_up(standing, late) if late else _result(decision, standing)
-
-    def _rehearsed(self, decision: Decision, standing: Sequence[QueuedOrder], now_ms: int) -> ExecutionResult:
-        late = [each for each in standing if _late(each, now_ms)]
         result = self._give_up(standing, late) if late else _result(decision, standing)
-        words = result.detail if result.detail.startswith("dry run") else f"dry run: {result.detail}"
-        return replace(result, detail=words, lasting=False, certain=True)
+        return replace(rehearsed(result), certain=True) if self._dry_run else result
 
     def _seen_drained(self, decision: Decision) -> bool:
         """Whether this process has seen the node out of service and empty: at the pre-check, or now."""

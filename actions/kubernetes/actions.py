@@ -14,7 +14,6 @@ from tocsin.actions.kubernetes import patches
 from tocsin.actions.kubernetes.api import CHECKPOINT_DONE, Json, KubeError, KubeNode
 from tocsin.actions.kubernetes.cluster import HORIZONTAL, SCALED_OBJECT, Cluster, again_on
 from tocsin.actions.kubernetes.drain import Drainer, DrainProgress, DrainTask, ask_for_checkpoint
-from tocsin.actions.kubernetes.patches import CordonNote, CordonState
 from tocsin.actions.kubernetes.rights import WorkloadResource, resource_of
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.actions.model.scope import pool_of
@@ -237,21 +236,21 @@ class KubernetesActions:
     def _cordon(self, decision: Decision, state: DrainProgress) -> ExecutionResult:
         host = host_of(decision)
         stands = self._take(host, self._mark(decision), state)
-        if stands is CordonState.UNDONE:
+        if stands is patches.CordonState.UNDONE:
             return ExecutionResult(False, f"someone uncordoned {host}; left as is")
-        if stands is CordonState.FOREIGN:
+        if stands is patches.CordonState.FOREIGN:
             return ExecutionResult(True, f"{host} is cordoned by someone else; left as is", lasting=False)
-        words = f"cordoned {host}" if stands is CordonState.FREE else f"{host} is cordoned already"
+        words = f"cordoned {host}" if stands is patches.CordonState.FREE else f"{host} is cordoned already"
         return ExecutionResult(True, words + self._set_condition(host, decision, healthy=False))
 
-    def _take(self, host: str, mark: CordonNote, state: DrainProgress) -> CordonState:
+    def _take(self, host: str, mark: patches.CordonNote, state: DrainProgress) -> patches.CordonState:
         """Cordon `host` unless it is, or unless that was undone; how it stood before."""
-        stood = [CordonState.FREE]
+        stood = [patches.CordonState.FREE]
 
         def change(node: KubeNode) -> Json | None:
             stood[0] = patches.cordon_state(node, mark.key)
             if state.begun and node.schedulable:
-                stood[0] = CordonState.UNDONE
+                stood[0] = patches.CordonState.UNDONE
                 return None
             return patches.cordon(node, mark)
 
@@ -284,12 +283,12 @@ class KubernetesActions:
             return ExecutionResult(
                 True, f"{host} was deleted while it was drained; nothing is left to do", lasting=False
             )
-        if stands is CordonState.UNDONE:
+        if stands is patches.CordonState.UNDONE:
             return ExecutionResult(False, f"someone uncordoned {host}; the drain stops")
         said = "" if before else self._set_condition(host, decision, healthy=False)
         result = self._drainer.drain(DrainTask(host, mark), state)
         return replace(
-            result, detail=result.detail + said, lasting=result.lasting and stands is not CordonState.FOREIGN
+            result, detail=result.detail + said, lasting=result.lasting and stands is not patches.CordonState.FOREIGN
         )
 
     def _migrate(self, decision: Decision, state: DrainProgress) -> ExecutionResult:
@@ -373,9 +372,9 @@ class KubernetesActions:
             return ExecutionResult(False, decision.parameters.problem)
         return self.scaler.apply(workload, replicas_asked(decision))
 
-    def _mark(self, decision: Decision) -> CordonNote:
+    def _mark(self, decision: Decision) -> patches.CordonNote:
         reason = f"{decision.rule}: {decision.sentence}"
-        return CordonNote(decision.id, reason, to_iso(self._clock.now_ms()), self._settings.fault_taint)
+        return patches.CordonNote(decision.id, reason, to_iso(self._clock.now_ms()), self._settings.fault_taint)
 
     def _set_condition(self, host: str, decision: Decision, *, healthy: bool) -> str:
         """Write the node condition; what went wrong with that, in words: the action itself has succeeded."""

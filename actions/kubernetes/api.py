@@ -102,23 +102,14 @@ class _Object:
         self.raw = raw
         self._metadata: Mapping[str, Any] = raw.get("metadata") or {}
         self._spec: Mapping[str, Any] = raw.get("spec") or {}
-
-    @property
-    def name(self) -> str:
-        return str(self._metadata.get("name", ""))
+        self.name = str(self._metadata.get("name", ""))
+        self.labels: Mapping[str, str] = self._metadata.get("labels") or {}
+        self.annotations: Mapping[str, str] = self._metadata.get("annotations") or {}
 
     @property
     def version(self) -> str:
         """Resource version: changes with every write."""
         return str(self._metadata.get("resourceVersion", ""))
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        return self._metadata.get("labels") or {}
-
-    @property
-    def annotations(self) -> Mapping[str, str]:
-        return self._metadata.get("annotations") or {}
 
 
 class KubeNode(_Object):

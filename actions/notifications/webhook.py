@@ -91,7 +91,6 @@ class WebhookSender:
         return self._receiver.rehearse(self._request(*encode(decision, kind, self._source, self.settings.format)))
 
     def close(self) -> None:
-        """End a wait that is going on and let go of connections; safe to repeat."""
         self._receiver.close()
 
     def _request(self, body: bytes, content_type: str) -> HttpRequest:

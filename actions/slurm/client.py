@@ -18,8 +18,7 @@ from pathlib import PurePath
 from typing import Protocol, TypeVar
 
 from tocsin.actions.model.executor import ManagerUnavailable
-from tocsin.actions.slurm.parsing import jobs_of_json, jobs_of_text, nodes_of_json, nodes_of_text
-from tocsin.actions.slurm.state import SlurmJob, SlurmSnapshot
+from tocsin.actions.slurm.state import SlurmJob, SlurmSnapshot, jobs_of_json, jobs_of_text, nodes_of_json, nodes_of_text
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import Clock
 

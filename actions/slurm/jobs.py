@@ -9,7 +9,6 @@ from typing import Final
 from tocsin.actions.planning.facts import WorkloadFacts, WorkloadSeen
 from tocsin.actions.slurm import comments
 from tocsin.actions.slurm.client import Slurm, SlurmProblem, Trouble
-from tocsin.actions.slurm.comments import CommentTag
 from tocsin.actions.slurm.state import SlurmJob, SlurmSnapshot
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import SECOND
@@ -167,12 +166,14 @@ class JobMover:
 
     def _ask_for_checkpoint(self, task: JobTask, job: SlurmJob, now_ms: int) -> None:
         self._slurm.signal(job)
-        self._slurm.mark_job(job, comments.put(job.admin_comment, CommentTag(CHECKPOINT, task.id, now_ms)))
+        self._slurm.mark_job(job, comments.put(job.admin_comment, comments.CommentTag(CHECKPOINT, task.id, now_ms)))
 
     def _requeue(self, task: JobTask, job: SlurmJob, now_ms: int) -> None:
         held = self._settings.requeue_held
-        comment = comments.put(job.admin_comment, CommentTag(REQUEUE, task.id, now_ms))
-        self._slurm.mark_job(job, comments.put(comment, CommentTag(HELD, task.id, now_ms)) if held else comment)
+        comment = comments.put(job.admin_comment, comments.CommentTag(REQUEUE, task.id, now_ms))
+        self._slurm.mark_job(
+            job, comments.put(comment, comments.CommentTag(HELD, task.id, now_ms)) if held else comment
+        )
         self._slurm.requeue(job, hold=held)
 
     def _follow(self, task: JobTask, job: SlurmJob, progress: JobTaskProgress) -> None:
@@ -193,11 +194,11 @@ class JobMover:
     def _wait_ms(self) -> int:
         return round(self._settings.checkpoint_wait_seconds * SECOND)
 
-    def _end_ms(self, task: JobTask, asked: CommentTag) -> int:
+    def _end_ms(self, task: JobTask, asked: comments.CommentTag) -> int:
         end = asked.at_ms + self._wait_ms
         return end if task.deadline_ms is None else min(end, task.deadline_ms - NOTICE_MARGIN_MS)
 
-    def _proof(self, job: SlurmJob, asked: CommentTag, now_ms: int) -> int | None:
+    def _proof(self, job: SlurmJob, asked: comments.CommentTag, now_ms: int) -> int | None:
         """When the job showed that it has checkpointed since it was asked; None where it has not."""
         if self._settings.checkpoint_proof == "time":
             return asked.at_ms + self._wait_ms if now_ms >= asked.at_ms + self._wait_ms else None

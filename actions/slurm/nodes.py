@@ -13,9 +13,7 @@ from tocsin.actions.model.executor import ExecutionResult
 from tocsin.actions.model.scope import nodes_wanted, scale_parameters
 from tocsin.actions.slurm import comments
 from tocsin.actions.slurm.client import Slurm
-from tocsin.actions.slurm.comments import CommentTag
-from tocsin.actions.slurm.parsing import expand
-from tocsin.actions.slurm.state import SlurmNode, SlurmSnapshot
+from tocsin.actions.slurm.state import SlurmNode, SlurmSnapshot, expand
 from tocsin.domain.clock import SECOND
 from tocsin.domain.decision import Decision
 from tocsin.domain.errors import InputError
@@ -66,7 +64,7 @@ def take_out(slurm: Slurm, node: SlurmNode, decision: Decision, now_ms: int) -> 
         return ExecutionResult(
             False, f"{node.name} was drained for this and someone resumed it; left as is", lasting=False
         )
-    comment = comments.put(node.comment, CommentTag(DRAIN, decision.id, now_ms))
+    comment = comments.put(node.comment, comments.CommentTag(DRAIN, decision.id, now_ms))
     slurm.drain(node.name, comments.reason(decision.sentence, decision.id), comment)
     return None
 
@@ -111,7 +109,7 @@ def reboot(slurm: Slurm, node: SlurmNode, decision: Decision, now_ms: int, *, be
     if mine is not None and begun and node.ready:
         return ExecutionResult(False, f"someone cancelled the reboot of {node.name}", lasting=False)
     if mine is None or not begun:
-        slurm.mark_node(node.name, comments.put(node.comment, CommentTag(REBOOT, decision.id, now_ms)))
+        slurm.mark_node(node.name, comments.put(node.comment, comments.CommentTag(REBOOT, decision.id, now_ms)))
         why = comments.reason(decision.sentence, decision.id)
         slurm.reboot(node.name, why, give_back=not node.drained and node.base != "DOWN")
     return ExecutionResult(True, f"{node.name} is to reboot once its work has ended", pending=True)
@@ -155,7 +153,7 @@ class CloudNodePower:
         wanted = min(self._wanted(decision, pool, seen), self._settings.max_power_up)
         fresh = [name for name in sleeping if name not in mine][: max(0, wanted - len(mine))]
         for name in fresh:
-            self._ask(name, seen, CommentTag(UP, decision.id, now_ms), up=True)
+            self._ask(name, seen, comments.CommentTag(UP, decision.id, now_ms), up=True)
         if fresh:
             return ExecutionResult(True, f"powering up {', '.join([*mine, *fresh])}", pending=True)
         if not mine:
@@ -169,7 +167,7 @@ class CloudNodePower:
         wanted = self._wanted(decision, pool, seen)
         fresh = self.idle(pool, seen, only)[: max(0, wanted - len(mine))]
         for name in fresh:
-            self._ask(name, seen, CommentTag(DOWN, decision.id, now_ms), up=False)
+            self._ask(name, seen, comments.CommentTag(DOWN, decision.id, now_ms), up=False)
         names = [*mine, *fresh]
         if not names:
             return ExecutionResult(False, none_idle(self.partition(pool), only), lasting=False)
@@ -185,7 +183,7 @@ class CloudNodePower:
     def _members(self, pool: str, seen: SlurmSnapshot) -> list[SlurmNode]:
         return [node for node in seen.nodes.values() if self.partition(pool) in node.partitions]
 
-    def _ask(self, name: str, seen: SlurmSnapshot, mark: CommentTag, *, up: bool) -> None:
+    def _ask(self, name: str, seen: SlurmSnapshot, mark: comments.CommentTag, *, up: bool) -> None:
         known = seen.nodes.get(name)
         self._slurm.power(name, up=up, comment=comments.put("" if known is None else known.comment, mark))
 

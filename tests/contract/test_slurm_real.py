@@ -17,7 +17,7 @@ from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.view import Confirmations, FleetView, GpuView
 from tocsin.actions.slurm.client import CommandRunner, Slurm, SlurmProblem, Trouble
-from tocsin.actions.slurm.parsing import expand
+from tocsin.actions.slurm.state import expand
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import HOUR, SystemClock
 from tocsin.domain.decision import Decision, DecisionState, Mode, parameters_of

@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 
 from tocsin.actions.slurm import comments
 from tocsin.actions.slurm.comments import CommentTag
-from tocsin.actions.slurm.parsing import expand, jobs_of_json, jobs_of_text, nodes_of_json, nodes_of_text
-from tocsin.actions.slurm.state import BASES, split_state
+from tocsin.actions.slurm.state import (
+    BASES,
+    expand,
+    jobs_of_json,
+    jobs_of_text,
+    nodes_of_json,
+    nodes_of_text,
+    split_state,
+)
 
 DATA = Path(__file__).parent.parent / "data" / "slurm"
 SEEN_NODES = json.loads((DATA / "sinfo_all_states.json").read_text())["nodes"]

@@ -12,7 +12,8 @@ from tocsin.actions.slurm import comments
 from tocsin.actions.slurm.client import CommandResult, CommandRunner, Trouble, trouble_of
 from tocsin.actions.slurm.comments import CommentTag
 from tocsin.actions.slurm.nodes import foreign, is_ours
-from tocsin.actions.slurm.parsing import (
+from tocsin.actions.slurm.state import (
+    SlurmNode,
     expand,
     gpu_count,
     gpu_indices,
@@ -21,8 +22,8 @@ from tocsin.actions.slurm.parsing import (
     jobs_of_text,
     nodes_of_json,
     nodes_of_text,
+    split_state,
 )
-from tocsin.actions.slurm.state import SlurmNode, split_state
 from tocsin.config.slurm import SlurmSettings
 
 DATA = Path(__file__).parents[2] / "data" / "slurm"
