@@ -265,10 +265,10 @@ def _seen_on(decision: Decision, node: SlurmNode, seen: SlurmSnapshot) -> bool |
         mark = comments.find(node.comment, nodes.REBOOT, decision.id)
         return node.ready and mark is not None and node.boot_s * 1000 > mark.at_ms
     what = REQUEUE if action is ActionKind.MIGRATE else CHECKPOINT
-    told = [job for job in seen.jobs if comments.find(job.admin_comment, what, decision.id) is not None]
-    if not told:
+    marked = [job for job in seen.jobs if comments.find(job.admin_comment, what, decision.id) is not None]
+    if not marked:
         return None
-    return action is ActionKind.CHECKPOINT or not any(job.active and node.name in job.nodes for job in told)
+    return action is ActionKind.CHECKPOINT or not any(job.active and node.name in job.nodes for job in marked)
 
 
 def _state(node: SlurmNode, host: str, seen: SlurmSnapshot) -> NodeState:

@@ -101,7 +101,9 @@ class OperatorCalls:
             if record is None:
                 raise Conflict(f"no decision {identity} is known")
             made = self._undoing(record)
-            before = _waiting_for(record.decision.key, self._decision_log.records())
+            key = record.decision.key
+            waiting = (one for one in self._decision_log.records() if one.waiting)
+            before = next((one for one in waiting if undone_by(one.decision.parameters) == key), None)
             if before is not None:
                 return self._agree(before, identity, actor)
             wanted = self._entered(made, actor, reason)
@@ -191,11 +193,6 @@ def _named_person(actor: str) -> str:
     if not actor.strip() or actor == "tocsin":
         raise InputError("actor", actor, "this needs a person's name", "say who you are")
     return actor
-
-
-def _waiting_for(key: str, records: Iterable[LedgerEntry]) -> LedgerEntry | None:
-    """The waiting decision that undoes the one with `key`; None where there is none."""
-    return next((one for one in records if one.waiting and undone_by(one.decision.parameters) == key), None)
 
 
 def _within(decision: Decision, subject: Subject) -> bool:

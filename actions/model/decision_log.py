@@ -285,7 +285,9 @@ class Ledger:
         if record is None:
             return
         if outcome.status is OutcomeStatus.RESTORED:
-            self._give_back(record.decision)
+            for key in self._undone_by(record.decision):
+                del self._effects[key]
+                self._doubtful.discard(key)
         action = record.decision.action
         self._experience[action] = self._experience.get(action, Tally()).joined(outcome)
         slot = slot_of(record.decision)
@@ -299,11 +301,6 @@ class Ledger:
         record.outcome, record.updated_ms = outcome, entry.at_ms
         good = outcome.status in (OutcomeStatus.SUCCEEDED, OutcomeStatus.RESTORED)
         self._end(record, DecisionState.DONE if good else DecisionState.FAILED, payload | {"reason": outcome.detail})
-
-    def _give_back(self, recovery: Decision) -> None:
-        for key in self._undone_by(recovery):
-            del self._effects[key]
-            self._doubtful.discard(key)
 
     def _undone_by(self, recovery: Decision) -> list[str]:
         """Keys of the effects that `recovery` is to undo."""

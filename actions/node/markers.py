@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from tocsin.domain.atomic_file import SUFFIX as UNFINISHED
 from tocsin.domain.atomic_file import sync_folder, write_atomically
@@ -112,25 +110,18 @@ def _file_name(gpu: str) -> str:
     return gpu
 
 
-def _whole(value: Any) -> int | None:
-    return None if value is None else int(value)
-
-
-def _pair(value: Sequence[Any] | None) -> tuple[int, int] | None:
-    return None if value is None else (int(value[0]), int(value[1]))
-
-
 def _parse(text: str) -> Marker:
     document = json.loads(text)
     if not isinstance(document, dict) or set(document) != {f.name for f in fields(Marker)}:
         raise ValueError("not the fields of a marker")
+    prior_mw, clocks_mhz = document["prior_mw"], document["clocks_mhz"]
     return Marker(
         gpu=_file_name(str(document["gpu"])),
         order=str(document["order"]),
         boot=str(document["boot"]),
         at_ms=int(document["at_ms"]),
         expires_ms=int(document["expires_ms"]),
-        prior_mw=_whole(document["prior_mw"]),
+        prior_mw=None if prior_mw is None else int(prior_mw),
         ours_mw=tuple(int(value) for value in document["ours_mw"]),
-        clocks_mhz=_pair(document["clocks_mhz"]),
+        clocks_mhz=None if clocks_mhz is None else (int(clocks_mhz[0]), int(clocks_mhz[1])),
     )

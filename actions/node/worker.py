@@ -366,7 +366,8 @@ class NodeWorker:
             write = throttle.sample(now_s, self._ports.power, self._writer)
         except LimitFailure as failure:
             # What passes is waited out while a limit stands, but never beyond the lease.
-            if failure.obstacle.passes and throttle.state is OrderState.APPLIED and not self._gone_long(throttle):
+            stands = throttle.state is OrderState.APPLIED and not throttle.lapsed(self._clock.monotonic())
+            if failure.obstacle.passes and stands:
                 return
             self._release(throttle, OrderState.FAILED, str(failure))
             return
@@ -382,9 +383,6 @@ class NodeWorker:
             if each.now != now and each.state is OrderState.APPLIED:
                 each.see(now)
                 self._report_throttle(each)
-
-    def _gone_long(self, throttle: ActiveThrottle) -> bool:
-        return throttle.lapsed(self._clock.monotonic()) != ""
 
     def _look_at(self, request: HookRequest) -> None:
         outcome = request.look(self._ports.hooks, self._clock.monotonic())

@@ -65,8 +65,8 @@ class Alertmanager(HttpChannel):
 def labels_of(decision: Decision, more: dict[str, str]) -> dict[str, str]:
     """What identifies the alert: the same fault has the same labels for as long as it lasts."""
     subject = decision.subject
-    told = decision.parameters
-    escalated = isinstance(told, NotifyParameters) and bool(told.escalates)
+    parameters = decision.parameters
+    escalated = isinstance(parameters, NotifyParameters) and bool(parameters.escalates)
     known = {
         "alertname": "TocsinActionFailed" if escalated else alertname(decision.rule),
         "severity": str(decision.severity),

@@ -164,8 +164,8 @@ class Links:
 
     def runbook(self, decision: Decision) -> str:
         """The page about what is intended, or about the breaker; empty without a base."""
-        told = decision.parameters
-        intended = told.intended if isinstance(told, NotifyParameters) else None
+        parameters = decision.parameters
+        intended = parameters.intended if isinstance(parameters, NotifyParameters) else None
         page = "guards/breaker.md" if decision.rule == "breaker" else f"actions/{intended or ActionKind.NOTIFY}.md"
         return f"{self.runbooks.rstrip('/')}/{page}" if self.runbooks else ""
 
@@ -243,13 +243,13 @@ def text_of(message: Message, links: Links, language: str) -> MessageText:
 def _single(message: Message, language: str) -> tuple[str, str, tuple[tuple[str, str], ...]]:
     decision = message.first
     words = _WORDS[language]
-    told = decision.parameters if isinstance(decision.parameters, NotifyParameters) else NotifyParameters()
+    parameters = decision.parameters if isinstance(decision.parameters, NotifyParameters) else NotifyParameters()
     known = {
         "rule": decision.rule,
         "subject": named(decision.subject),
         "pool": decision.subject.pool,
-        "intended": str(told.intended or ""),
-        "approve": f"tocsin approve {told.proposes}" if told.proposes and not message.resolved else "",
+        "intended": str(parameters.intended or ""),
+        "approve": f"tocsin approve {parameters.proposes}" if parameters.proposes and not message.resolved else "",
         "decision": decision.id,
         "at": to_iso(message.at_ms),
     }

@@ -27,14 +27,12 @@ class Feishu(HttpChannel):
 
     def encode(self, messages: Sequence[Message]) -> HttpRequest:
         (message,) = messages
-        body = {"msg_type": "post", "content": {"post": {self._locale(): content(self.text(message))}}}
+        locale = "zh_cn" if self.settings.language == "zh" else "en_us"
+        body = {"msg_type": "post", "content": {"post": {locale: content(self.text(message))}}}
         if self.settings.key:
             seconds = self.clock.now_ms() // SECOND
             body |= {"timestamp": str(seconds), "sign": sign(self.settings.key, seconds)}
         return HttpRequest(to_json(body))
-
-    def _locale(self) -> str:
-        return "zh_cn" if self.settings.language == "zh" else "en_us"
 
     def judge(self, answer: HttpAnswer) -> Delivery:
         return by_code(answer, "code", _BUSY)

@@ -86,7 +86,7 @@ def fleet_state_from(
     parents = {one.gpu.parent for one in newest.values() if one.gpu.is_mig}
     divided = {uuid for uuid, one in whole.items() if uuid in parents or is_divided(one, ())}
     kept = {uuid: one for uuid, one in whole.items() if uuid not in divided or _is_placed(known, uuid)}
-    sharers = _sharers(kept, newest)
+    sharers = {uuid: len({_work_name(owner, newest[uuid].gpu) for owner in one.owners}) for uuid, one in kept.items()}
     slots = {uuid: _slot(one, sharers.get(uuid, 0), known) for uuid, one in kept.items()}
     works = {work.id: work for work in _works(newest, slots, known)}
     works |= {work.id: work for work in _unseen(slots, works.values(), known)}
@@ -115,10 +115,6 @@ def _why(known: Knowledge, uuid: str) -> str:
 
 def _placed(known: Knowledge, uuid: str) -> Mapping[str, Placement]:
     return known.layouts[uuid].placed or {} if uuid in known.layouts else {}
-
-
-def _sharers(kept: Mapping[str, Reading], newest: Mapping[str, Reading]) -> dict[str, int]:
-    return {uuid: len({_work_name(owner, newest[uuid].gpu) for owner in one.owners}) for uuid, one in kept.items()}
 
 
 def _work_name(owner: Owner, gpu: Gpu) -> str:

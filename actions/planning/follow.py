@@ -235,14 +235,10 @@ def _size(rule: str, action: ActionKind, state: FleetState, pool: str, step: Ste
     return Intent(rule, subject, action, step.sentence, parameters, simulated=state.simulated)
 
 
-def _power(state: FleetState, dependencies: PlanDependencies, past: PlanHistory) -> tuple[Plan, list[Intent]]:
-    return follow_power(state, dependencies.power, past.caps, past.held)
-
-
 _FOLLOWERS: Mapping[str, Callable[[FleetState, PlanDependencies, PlanHistory], tuple[Plan, list[Intent]]]] = {
     "defragment": _moves("defragment"),
     "mig": _moves("mig"),
     "demand": _demand,
     "scale_in": _scale_in,
-    "power": _power,
+    "power": lambda state, dependencies, past: follow_power(state, dependencies.power, past.caps, past.held),
 }

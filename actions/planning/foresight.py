@@ -20,7 +20,7 @@ PLANNED = frozenset(RULES.values())
 
 @dataclass(frozen=True, slots=True)
 class PlanNote:
-    """What a decision is told by a plan: parameters, and a clause of its sentence."""
+    """What a plan adds to a decision: parameters, and a clause of its sentence."""
 
     parameters: ActionParameters | None = None
     words: str = ""
@@ -130,7 +130,7 @@ def _repacking(state: FleetState, steps: Sequence[Step]) -> PlanNote:
 
 @dataclass
 class Proposals:
-    """What the planners want now, as causes that guards can look for, and what decisions are told.
+    """What the planners want now, as causes that guards can look for, and what they add to decisions.
 
     Their thread puts whole objects in place of those of the last look, which the loop's thread reads.
     """

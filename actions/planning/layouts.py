@@ -37,7 +37,7 @@ class MigLayout:
 
 
 class _Unclear(Exception):
-    """Why no layout can be told."""
+    """Why a layout is unknown."""
 
 
 def template_of(model: str) -> str:

@@ -193,13 +193,6 @@ class Simulation:
             for slot in self._gpus.values()
         )
 
-    def _above_floor(self, pool: str) -> None:
-        floor = self._origin.pools[pool].floor_gpus if pool in self._origin.pools else 0
-        if self._ready(pool) < floor:
-            raise _MoveRefused(
-                f"pool {pool} would have {self._ready(pool)} GPUs ready, fewer than its floor of {floor}"
-            )
-
     def _scale_out(self, step: Step) -> None:
         pool = self._origin.pools.get(step.subject)
         if pool is None:
@@ -237,7 +230,10 @@ class Simulation:
         if not node.schedulable:
             return
         self._nodes[node.host] = replace(node, schedulable=False)
-        self._above_floor(node.pool)
+        floor = self._origin.pools[node.pool].floor_gpus if node.pool in self._origin.pools else 0
+        ready = self._ready(node.pool)
+        if ready < floor:
+            raise _MoveRefused(f"pool {node.pool} would have {ready} GPUs ready, fewer than its floor of {floor}")
 
     def _drain(self, step: Step) -> None:
         node = self._node(step.subject)

@@ -128,7 +128,9 @@ class JobMover:
             return
         asked = comments.find(job.admin_comment, CHECKPOINT, task.id) or comments.find(job.admin_comment, CHECKPOINT)
         if asked is None or (asked.id != task.id and now_ms - asked.at_ms > self._wait_ms):
-            self._ask_for_checkpoint(task, job, now_ms)
+            self._slurm.signal(job)
+            tag = comments.CommentTag(CHECKPOINT, task.id, now_ms)
+            self._slurm.mark_job(job, comments.put(job.admin_comment, tag))
             progress.asked.append(job.ref)
             progress.waiting.append(job.ref)
             return
@@ -163,10 +165,6 @@ class JobMover:
         if task.requeue and task.node in job.required_nodes:
             return f"it asks for {task.node} by name"
         return ""
-
-    def _ask_for_checkpoint(self, task: JobTask, job: SlurmJob, now_ms: int) -> None:
-        self._slurm.signal(job)
-        self._slurm.mark_job(job, comments.put(job.admin_comment, comments.CommentTag(CHECKPOINT, task.id, now_ms)))
 
     def _requeue(self, task: JobTask, job: SlurmJob, now_ms: int) -> None:
         held = self._settings.requeue_held

@@ -141,7 +141,11 @@ class CloudNodePower:
         nodes = [
             node
             for node in self._members(pool, seen)
-            if only in ("", node.name) and node.cloud and _is_idle(node, seen)
+            if only in ("", node.name)
+            and node.cloud
+            and node.base == "IDLE"
+            and node.schedulable
+            and not seen.on(node.name)
         ]
         return [node.name for node in sorted(nodes, key=lambda node: (node.busy_s, node.name))]
 
@@ -196,10 +200,6 @@ class CloudNodePower:
 def none_idle(where: str, only: str) -> str:
     """Why nothing is powered down in `where`."""
     return f"{only} is no idle cloud node of {where}" if only else f"no cloud node of {where} is idle"
-
-
-def _is_idle(node: SlurmNode, seen: SlurmSnapshot) -> bool:
-    return node.base == "IDLE" and node.schedulable and not seen.on(node.name)
 
 
 def _arrival(nodes: list[SlurmNode], wanted: int, now_ms: int) -> ExecutionResult:

@@ -54,10 +54,6 @@ class GpuPlace:
     start: int | None = None
 
 
-def _ranks(document: Any) -> tuple[Rank, ...]:
-    return tuple(Rank(str(host), str(gpu)) for host, gpu in document)
-
-
 def _losses(document: Any) -> dict[ActionKind, float]:
     if not isinstance(document, dict):
         raise TypeError(document)
@@ -69,21 +65,14 @@ def _place(text: str) -> GpuPlace:
     return GpuPlace(gpu, int(start) if sign else None)
 
 
-def _places(text: str) -> tuple[GpuPlace, ...]:
-    return tuple(_place(one) for one in text.split())
-
-
-def _written_places(places: tuple[GpuPlace, ...]) -> str:
-    return " ".join(one.gpu if one.start is None else f"{one.gpu}@{one.start}" for one in places)
-
-
-def _host_lists(text: str) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(part.split()) for part in text.split(","))
-
-
 Ranks = Annotated[
     tuple[Rank, ...],
-    json_form("list of ranks", _ranks, lambda ranks: [[one.host, one.gpu] for one in ranks], compact=True),
+    json_form(
+        "list of ranks",
+        lambda document: tuple(Rank(str(host), str(gpu)) for host, gpu in document),
+        lambda ranks: [[one.host, one.gpu] for one in ranks],
+        compact=True,
+    ),
 ]
 """The GPUs that a decision is for, where it is for more than its subject."""
 Losses = Annotated[
@@ -96,10 +85,21 @@ Losses = Annotated[
     ),
 ]
 """GPU-hours by action."""
-Places = Annotated[tuple[GpuPlace, ...], Form("list of GPUs", _places, _written_places)]
+Places = Annotated[
+    tuple[GpuPlace, ...],
+    Form(
+        "list of GPUs",
+        lambda text: tuple(_place(one) for one in text.split()),
+        lambda places: " ".join(one.gpu if one.start is None else f"{one.gpu}@{one.start}" for one in places),
+    ),
+]
 HostLists = Annotated[
     tuple[tuple[str, ...], ...],
-    Form("list of hosts", _host_lists, lambda lists: ",".join(" ".join(hosts) for hosts in lists)),
+    Form(
+        "list of hosts",
+        lambda text: tuple(tuple(part.split()) for part in text.split(",")),
+        lambda lists: ",".join(" ".join(hosts) for hosts in lists),
+    ),
 ]
 """For each piece of work the hosts that it would go to, none where it has to stay."""
 

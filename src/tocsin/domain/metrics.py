@@ -75,12 +75,8 @@ def _parse(row: dict[str, str]) -> MetricSpec:
     )
 
 
-def _load() -> dict[str, MetricSpec]:
-    text = resources.files("tocsin.domain").joinpath("metric_table.csv").read_text(encoding="utf-8")
-    return {row["name"]: _parse(row) for row in csv.DictReader(text.splitlines())}
-
-
-METRICS: dict[str, MetricSpec] = _load()
+_TABLE = resources.files("tocsin.domain").joinpath("metric_table.csv").read_text(encoding="utf-8")
+METRICS: dict[str, MetricSpec] = {row["name"]: _parse(row) for row in csv.DictReader(_TABLE.splitlines())}
 """Canonical name to row, in the order of the table."""
 
 BY_DCGM_NAME: dict[str, MetricSpec] = {name: spec for spec in METRICS.values() for name in spec.dcgm_names}

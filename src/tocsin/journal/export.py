@@ -24,7 +24,7 @@ MAX_MESSAGE = 1023
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How entries of one kind are told: name of the event, severity 0 to 10, and ``act``.
+    """How entries of one kind are shown: name of the event, severity 0 to 10, and ``act``.
 
     Where `graded`, the severity of the finding or decision takes the place of the row's.
     """
@@ -92,18 +92,18 @@ class CefLines:
     def line(self, entry: Entry) -> str:
         """`entry` as one line, without a line end."""
         row = KINDS[EntryKind(entry.kind)]
-        told = self._told(entry)
-        severity = _OF_WORDS.get(_text(told, "severity"), row.severity) if row.graded else row.severity
+        fields = self._with_earlier(entry)
+        severity = _OF_WORDS.get(_text(fields, "severity"), row.severity) if row.graded else row.severity
         header = ["Tocsin", "Tocsin", __version__, entry.kind, row.name, str(severity)]
         head = "|".join(["CEF:0", *map(escape_header, header)])
-        body = " ".join(f"{key}={escape_value(value)}" for key, value in _extension(entry, row, told) if value)
+        body = " ".join(f"{key}={escape_value(value)}" for key, value in _extension(entry, row, fields) if value)
         return f"{head}|{body}"
 
     def note(self, entry: Entry) -> None:
         """Remember what `entry` says without making a line of it."""
-        self._told(entry)
+        self._with_earlier(entry)
 
-    def _told(self, entry: Entry) -> Mapping[str, object]:
+    def _with_earlier(self, entry: Entry) -> Mapping[str, object]:
         """The payload, with what earlier entries said of the same thing."""
         payload = dict(entry.payload)
         finding = payload.get("finding")
@@ -111,15 +111,15 @@ class CefLines:
             payload = {**finding, **payload}
         name = _text(payload, "decision", "id")
         known = self._known.get(name, {})
-        told = {**known, **payload}
+        fields = {**known, **payload}
         if isinstance(known.get("subject"), Mapping):
             # Later entries have its key alone, without the host.
-            told["subject"] = known["subject"]
+            fields["subject"] = known["subject"]
         if name and entry.kind in _INTRODUCES:
             self._known[name] = {key: payload[key] for key in _KEPT if key in payload}
             if len(self._known) > MAX_REMEMBERED:
                 self._known.popitem(last=False)
-        return told
+        return fields
 
 
 def escape_header(text: str) -> str:
@@ -132,24 +132,24 @@ def escape_value(text: str) -> str:
     return text.replace("\\", "\\\\").replace("=", "\\=").replace("\r", "\\r").replace("\n", "\\n")
 
 
-def _extension(entry: Entry, row: Row, told: Mapping[str, object]) -> list[tuple[str, str]]:
-    subject = _subject(told)
+def _extension(entry: Entry, row: Row, fields: Mapping[str, object]) -> list[tuple[str, str]]:
+    subject = _subject(fields)
     return [
         ("rt", str(entry.at_ms)),
         ("externalId", str(entry.seq)),
         ("suser", entry.actor),
         ("act", row.act),
-        ("cat", _text(told, "action")),
+        ("cat", _text(fields, "action")),
         ("outcome", _outcome(entry.payload)),
-        ("dhost", _host(told, subject)),
+        ("dhost", _host(fields, subject)),
         ("duser", _text(entry.payload, "user")),
         ("src", _text(entry.payload, "address")),
         ("reason", _reason(entry.payload)[:MAX_MESSAGE]),
-        ("msg", _text(told, "sentence")[:MAX_MESSAGE]),
+        ("msg", _text(fields, "sentence")[:MAX_MESSAGE]),
         *_labelled("cs1", "chainHash", entry.hash),
         *_labelled("cs2", "previousHash", entry.previous_hash),
         *_labelled("cs3", "subject", subject),
-        *_labelled("cs4", "rule", _text(told, "rule")),
+        *_labelled("cs4", "rule", _text(fields, "rule")),
         *_labelled("cs5", "simulated", "true" if entry.simulated else ""),
         *_labelled("cs6", "reference", _text(entry.payload, "decision", "id", "key")),
         *_labelled("cn1", "epoch", str(entry.epoch)),

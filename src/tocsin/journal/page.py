@@ -56,7 +56,7 @@ def read_page(path: Path, before: int | None, limit: int, wanted: Wanted) -> Pag
         query = f"SELECT {COLUMNS} FROM entry WHERE seq < ? AND seq >= ?{where} ORDER BY seq DESC LIMIT ?"
         found = [from_row(row) for row in db.execute(query, (top, floor, *values, limit))]
         last = found[-1].seq if len(found) == limit else floor
-        return Page(found, last if last > 1 else None, head, _told(db, found, top))
+        return Page(found, last if last > 1 else None, head, _sentences(db, found, top))
 
 
 def read_numbered(path: Path, numbers: Sequence[int]) -> Iterator[Entry]:
@@ -86,7 +86,7 @@ def _like(text: str) -> str:
     return f"%{escaped}%"
 
 
-def _told(db: sqlite3.Connection, entries: Sequence[Entry], top: int) -> dict[str, str]:
+def _sentences(db: sqlite3.Connection, entries: Sequence[Entry], top: int) -> dict[str, str]:
     """Sentences of what `entries` name by id alone, as far as they were introduced lately."""
     names = {str(entry.payload.get(key, "")) for entry in entries for key in ("decision", "id")} - {""}
     if not names:
