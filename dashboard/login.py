@@ -101,9 +101,7 @@ def _check(user: str, password: str, text: Text) -> None:
 
 
 def _reason(error: TocsinError, text: Text) -> str:
-    if isinstance(error, (Denied, Unavailable)):
-        return f"{text('login.refused')} ({error})"
-    return str(error)
+    return f"{text('login.refused')} ({error})" if isinstance(error, (Denied, Unavailable)) else str(error)
 
 
 def _begin(login: Login) -> None:

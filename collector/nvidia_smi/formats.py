@@ -126,8 +126,7 @@ def count_instances(profiles: list[str], cells: Cells) -> None:
 
 
 def _plain(element: Element, path: str) -> str:
-    text = (element.findtext(path) or "").strip()
-    return "" if text in ("N/A", "[N/A]") else text
+    return _without_na(element.findtext(path) or "")
 
 
 def _number(element: Element, path: str) -> int:
@@ -187,12 +186,12 @@ def _csv_gpu(row: dict[str, str]) -> SmiGpu:
     return SmiGpu(
         row["uuid"].strip(),
         int(row["index"]) if row["index"].strip().isdecimal() else -1,
-        _csv_plain(row.get("name", "")),
-        _csv_plain(row.get("serial", "")),
+        _without_na(row.get("name", "")),
+        _without_na(row.get("serial", "")),
         normalise_pci_bus_id(row.get("pci.bus_id", "")),
         cells,
     )
 
 
-def _csv_plain(text: str) -> str:
+def _without_na(text: str) -> str:
     return "" if text.strip() in ("N/A", "[N/A]") else text.strip()

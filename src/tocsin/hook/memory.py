@@ -43,9 +43,7 @@ def driver_uuid(ordinal: int, load: Callable[[str], Any] = ctypes.CDLL) -> str:
 def visible_uuid(ordinal: int, environment: Mapping[str, str] = os.environ) -> str:
     """What ``CUDA_VISIBLE_DEVICES`` says of device `ordinal` where it names UUIDs; empty where it does not."""
     entries = [entry.strip() for entry in environment.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    if ordinal < len(entries) and entries[ordinal].startswith(("GPU-", "MIG-")):
-        return entries[ordinal]
-    return ""
+    return entries[ordinal] if ordinal < len(entries) and entries[ordinal].startswith(("GPU-", "MIG-")) else ""
 
 
 _KEYS = {
@@ -73,12 +71,8 @@ class JaxMemory:
         """One entry per GPU; empty where JAX runs on no GPU or its allocator keeps no statistics."""
         if (jax := jax_loaded()) is None:
             return []
-        found = []
-        for device in jax.local_devices()[:MAX_DEVICES]:
-            stats = device.memory_stats() if device.platform in ("gpu", "cuda") else None
-            if stats:
-                found.append(self._entry(device, stats))
-        return found
+        gpus = (device for device in jax.local_devices()[:MAX_DEVICES] if device.platform in ("gpu", "cuda"))
+        return [self._entry(device, stats) for device in gpus if (stats := device.memory_stats())]
 
     def _entry(self, device: Any, stats: dict[str, Any]) -> dict[str, Any]:
         ordinal = int(getattr(device, "local_hardware_id", None) or 0)

@@ -95,15 +95,12 @@ class Link:
             return False
         try:
             self._socket.send(pack(message))
-        except BlockingIOError:
+        except (BlockingIOError, ValueError):
             self.lost += 1
             return False
         except OSError:
             self.lost += 1
             self.close()
-            return False
-        except ValueError:
-            self.lost += 1
             return False
         return True
 

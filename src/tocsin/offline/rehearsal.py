@@ -120,8 +120,8 @@ class Cases:
         for gpu, (share, lead) in enumerate(zip(begun.tolist(), leads.tolist(), strict=True)):
             started = START_MS - int(share * lead)
             onset = started + int(lead)
-            run = FaultRun("thermal_drift", gpu, started, onset, onset + 24 * HOUR, False, False, False, self._rng)
-            runs.append(run)
+            end = onset + 24 * HOUR
+            runs.append(FaultRun("thermal_drift", gpu, started, onset, end, False, False, False, self._rng))
         return runs
 
     def arm(self) -> Arm:
@@ -141,14 +141,13 @@ class Cases:
             self._renew()
 
     def _renew(self) -> None:
+        numbers = self.spec.scenario.normal.load
         if self._step % FAULT_SECONDS == 0:
-            numbers = self.spec.scenario.normal.load
             turn = self._step // FAULT_SECONDS + 1
             load.advance(self._base, self.inventory, numbers, self.spec.seed, turn, self.now_ms)
             self._base.effects = state.Effects.none(len(self.inventory))
             for run in self._runs:
                 self._fault.advance(run, self._world, StepWindow(self.now_ms - MINUTE, self.now_ms))
-        numbers = self.spec.scenario.normal.load
         self.demand = load.demand(self._base, self.inventory, numbers, self.spec.seed, self._step, self.now_ms)
         self.ambient = thermal.inlet(self.inventory, self.now_ms)
 
@@ -169,15 +168,9 @@ class Cases:
         noise = 1.0 + self.limits.power_noise * self.noise[0].clip(-3, 3)
         return np.asarray(np.minimum((self.limits.idle_w + heat_w) * noise, self.prior_w * 1.01))
 
-    def busy(self) -> Bools:
-        return self.demand.busy
-
     def curve(self, watts: Floats) -> Floats:
-        """Share of the throughput at `watts`, by pool: straight between the points of the scenario's curves."""
-        inv, curve = self.inventory, self.spec.scenario.power.throughput
-        share = watts / self.limits.max_w
-        made = [np.interp(share, curve.limit_share, row) for row in (curve.training, curve.inference, curve.batch)]
-        return np.where(inv.training, made[0], np.where(inv.inference, made[1], made[2]))
+        """Share of the throughput at `watts`, by the curve of each GPU's pool."""
+        return load.throughput(self.spec.scenario.power.throughput, self.inventory, watts / self.limits.max_w)
 
 
 FIXED_SHARE = 0.60
@@ -367,7 +360,7 @@ def rehearse(
     for second in range(seconds):
         _second(cases, controlled, arms, second)
         if second % ACCOUNT_SECONDS == 0:
-            _account(cases, arms, losses, controlled.capped & cases.busy())
+            _account(cases, arms, losses, controlled.capped & cases.demand.busy)
             progress(second / seconds)
     made = [turns(history) for history in controlled.history]
     restored = controlled.restore()

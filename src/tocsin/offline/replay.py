@@ -199,10 +199,11 @@ class ReplayReport:
 
 def _opening_lines(openings: Sequence[Opening]) -> list[str]:
     """A table of the first `SHOWN_OPENINGS`, as wide as these need, and how many more there are."""
-    rows = [("opened", "host", "GPU", "rule", "sentence")]
-    for one in openings[:SHOWN_OPENINGS]:
-        at = to_iso(one.at_ms)[:16].replace("T", " ")
-        rows.append((at, one.host or "-", one.gpu or "-", one.rule, one.sentence))
+    shown = [
+        (to_iso(one.at_ms)[:16].replace("T", " "), one.host or "-", one.gpu or "-", one.rule, one.sentence)
+        for one in openings[:SHOWN_OPENINGS]
+    ]
+    rows = [("opened", "host", "GPU", "rule", "sentence"), *shown]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = ["  ".join([*(f"{row[i]:<{widths[i]}}" for i in range(4)), row[4]]) for row in rows]
     more = len(openings) - SHOWN_OPENINGS
@@ -308,12 +309,11 @@ def _judge(recording: ReplayRecording, ruleset: RuleSet) -> _ReplayRun:
 
 def _score(run: _ReplayRun, recording: ReplayRecording, log: IncidentLog, seed: int, draws: int) -> TicketResult:
     times = by_node(run.alerts)
-    left_out = len(log.incidents) - len(scorable(log.incidents, recording.observed))
     return TicketResult(
         score=score(times, log.incidents, recording.observed),
         nulls=nulls(times, log.incidents, recording.observed, seed=seed, draws=draws),
         alerts=tuple(sorted(run.alerts)),
-        unscorable=left_out,
+        unscorable=len(log.incidents) - len(scorable(log.incidents, recording.observed)),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -141,12 +142,9 @@ def _recorded(files: Sequence[Path], wanted: TrainingRequest) -> Examples:
 
 def _stored(settings: Settings, wanted: TrainingRequest, clock: Clock) -> Examples:
     now = clock.now_ms()
-    store = open_store(settings.store)
-    try:
-        span = Span(wanted.start_ms or now - PAST_MS, wanted.end_ms or now, wanted.every_ms)
+    span = Span(wanted.start_ms or now - PAST_MS, wanted.end_ms or now, wanted.every_ms)
+    with closing(open_store(settings.store)) as store:
         return examples_from(store, store.gpus(), span)
-    finally:
-        store.close()
 
 
 def simulated(wanted: TrainingRequest) -> Examples:

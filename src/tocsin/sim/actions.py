@@ -15,7 +15,6 @@ from tocsin.domain.finding import ActionKind
 from tocsin.domain.fragmentation import repack
 from tocsin.sim import memory as mig
 from tocsin.sim.faultline import FaultLine
-from tocsin.sim.inventory import Ints
 from tocsin.sim.jobs import POOLS
 from tocsin.sim.world import SimWorld
 
@@ -113,7 +112,7 @@ class FleetActions:
         return True
 
     def _reboot(self, gpu: int) -> bool:
-        mates = self._mates(gpu)
+        mates = self._world.host_mates(gpu)
         now_ms = self._world.state.now_ms
         self._faults.cure(ActionKind.REBOOT_NODE, mates.tolist(), now_ms)
         for mate in mates.tolist():
@@ -121,9 +120,6 @@ class FleetActions:
             self._world.reset(mate, now_ms)
             self._world.emit(EventKind.GPU_FOUND, mate, now_ms, message="the host was rebooted")
         return True
-
-    def _mates(self, gpu: int) -> Ints:
-        return self._world.host_mates(gpu)
 
     def _place_elsewhere(self, gpu: int) -> bool:
         self._world.state.unschedulable[gpu] = True
@@ -135,21 +131,21 @@ class FleetActions:
         return True
 
     def _cordon(self, gpu: int) -> bool:
-        state, mates = self._world.state, self._mates(gpu)
+        state, mates = self._world.state, self._world.host_mates(gpu)
         state.unschedulable[mates] = True
         slots = self._world.inventory.gang[mates]
         state.work.until_ms[slots] = np.minimum(state.work.until_ms[slots], state.now_ms + CORDON_GRACE_MS)
         return True
 
     def _drain(self, gpu: int) -> bool:
-        mates = self._mates(gpu)
+        mates = self._world.host_mates(gpu)
         self._faults.cure(ActionKind.DRAIN, mates.tolist(), self._world.state.now_ms)
         self._world.state.unschedulable[mates] = True
         self._world.state.drained[mates] = True
         return True
 
     def _uncordon(self, gpu: int) -> bool:
-        mates = self._mates(gpu)
+        mates = self._world.host_mates(gpu)
         self._world.state.unschedulable[mates] = False
         self._world.state.drained[mates] = False
         return True

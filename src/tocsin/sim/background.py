@@ -42,10 +42,10 @@ class Background:
         self._heat: InletHeat = normal.heat
         self._rack = inventory.rack
         self._seed = seed
-        self.per_day: dict[str, Floats] = {}
-        for name in COUNTERS:
-            usual = getattr(normal.counters, name)
-            self.per_day[name] = usual.per_day * np.exp(usual.spread * rng.standard_normal(size))
+        self.per_day: dict[str, Floats] = {
+            name: (usual := getattr(normal.counters, name)).per_day * np.exp(usual.spread * rng.standard_normal(size))
+            for name in COUNTERS
+        }
         self._until_ms = np.zeros((len(COUNTERS), size))
         self._factor = np.ones((len(COUNTERS), size))
         racks = int(self._rack[-1]) + 1

@@ -59,8 +59,8 @@ class FaultScheduler:
                 continue
             gpus = rng.choice(len(rates), size=count, p=rates / rates.sum())
             turns = rng.uniform(0.0, abrupt + warned + benign, size=count)
-            for gpu, turn in zip(gpus.tolist(), turns.tolist(), strict=True):
-                found.append(Draw(name, gpu, turn < abrupt, turn >= abrupt + warned))
+            drawn = zip(gpus.tolist(), turns.tolist(), strict=True)
+            found += [Draw(name, gpu, turn < abrupt, turn >= abrupt + warned) for gpu, turn in drawn]
         return found
 
 
@@ -106,8 +106,7 @@ class FaultLine:
 
     def _suited(self, kind: FaultKind) -> str:
         inventory = self._world.inventory
-        fits = (number for number in range(len(inventory)) if not kind.objection(inventory, number))
-        number = next(fits, None)
+        number = next((n for n in range(len(inventory)) if not kind.objection(inventory, n)), None)
         return "none in this fleet: choose another kind or a larger fleet" if number is None else str(number)
 
     def _present(self, kind: str, gpu: int) -> bool:

@@ -22,7 +22,7 @@ from tocsin.sim import render as columns
 from tocsin.sim.actions import FleetActions, pool_named
 from tocsin.sim.background import Background
 from tocsin.sim.faultline import FaultLine, kind_named
-from tocsin.sim.inventory import Floats, Stream, generator
+from tocsin.sim.inventory import Stream, generator
 from tocsin.sim.render import Moment, ReadingRenderer, TableMaker
 from tocsin.sim.spec import Fault, FleetSpec
 from tocsin.sim.world import SimWorld, StepWindow
@@ -139,7 +139,9 @@ class SimulatedFleet:
             thermal.settle(world, inv, self._limits, asked, now)
         ambient = thermal.inlet(inv, now) + hot_air_c
         throttle = thermal.advance(world, inv, self._limits, asked, noise[0], ambient, window.seconds)
-        moved = traffic.advance(world, inv, self._roads, asked, self._speed(), window.seconds)
+        curve = self.spec.scenario.power.throughput
+        speed = load.throughput(curve, inv, world.power_limit / self._limits.max_w)
+        moved = traffic.advance(world, inv, self._roads, asked, speed, window.seconds)
         total = self._static["gpu_memory_total_bytes"]
         measured = memory.measure(world, inv, total, asked, normal.memory, noise[3:])
         table = {
@@ -152,15 +154,6 @@ class SimulatedFleet:
             **columns.counters(world),
         }
         return Moment(table, asked, measured), events
-
-    def _speed(self) -> Floats:
-        """Share of its throughput that its power limit leaves each GPU."""
-        inv, curve = self._inventory, self.spec.scenario.power.throughput
-        share = self._state.power_limit / self._limits.max_w
-        made = [
-            np.interp(share, curve.limit_share, values) for values in (curve.training, curve.inference, curve.batch)
-        ]
-        return np.where(inv.training, made[0], np.where(inv.inference, made[1], made[2]))
 
     def _render(self, moment: Moment) -> list[Reading]:
         if self._renderer is None:

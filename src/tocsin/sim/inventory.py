@@ -234,8 +234,7 @@ def _parse(row: dict[str, str]) -> GpuModel:
 def models() -> dict[str, GpuModel]:
     """Name to model, in the order of the file."""
     text = resources.files("tocsin.sim").joinpath("gpu_models.csv").read_text(encoding="utf-8")
-    parsed = [_parse(row) for row in csv.DictReader(text.splitlines())]
-    return {model.name: model for model in parsed}
+    return {model.name: model for model in map(_parse, csv.DictReader(text.splitlines()))}
 
 
 GPUS_PER_HOST = 8
@@ -357,8 +356,7 @@ def _slots(pools: list[str], host: Ints) -> tuple[Ints, int]:
 
 def _domains(host: Ints, domain_hosts: Ints) -> Ints:
     """The first host of each GPU's NVLink domain; domains of several hosts begin at a multiple of their size."""
-    domains: Ints = host - host % domain_hosts
-    return domains
+    return np.asarray(host - host % domain_hosts)
 
 
 def build(spec: FleetSpec) -> Inventory:

@@ -26,9 +26,7 @@ def demand_share(pool: str, at_ms: int) -> float:
     day = daylight(at_ms)
     if pool == "training":
         return 0.92 + 0.22 * day
-    if pool == "inference":
-        return 0.35 + 0.85 * day
-    return 0.45 + 0.75 * (1.0 - day)
+    return 0.35 + 0.85 * day if pool == "inference" else 0.45 + 0.75 * (1.0 - day)
 
 
 def states(state: SimState, inventory: Inventory) -> list[PoolState]:

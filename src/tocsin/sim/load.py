@@ -12,7 +12,7 @@ import numpy as np
 
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.sim.inventory import Bools, Floats, Ints, Inventory, Stream, generator
-from tocsin.sim.scenario import Load
+from tocsin.sim.scenario import Load, Throughput
 from tocsin.sim.state import SimState
 
 PEAK_HOUR = 14.0
@@ -75,6 +75,12 @@ def _blocked(state: SimState, inventory: Inventory) -> Bools:
     """Which gang slots take no new work: one of their GPUs is gone, not trusted or closed to the scheduler."""
     closed = state.unschedulable | state.drained | state.lost | state.frozen
     return _gangs_with(closed, inventory)
+
+
+def throughput(curve: Throughput, inventory: Inventory, limit_share: Floats) -> Floats:
+    """Share of its throughput that each GPU has at `limit_share` of its default limit: straight between the points."""
+    made = [np.interp(limit_share, curve.limit_share, row) for row in (curve.training, curve.inference, curve.batch)]
+    return np.where(inventory.training, made[0], np.where(inventory.inference, made[1], made[2]))
 
 
 def _gangs_with(marked: Bools, inventory: Inventory) -> Bools:

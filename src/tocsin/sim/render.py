@@ -6,6 +6,7 @@ all columns in one step. What is named after a process or an MIG instance is add
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -149,12 +150,9 @@ def links(state: SimState, moved: traffic.Traffic, symbols_before: Floats, secon
         "gpu_fabric_state": np.full(len(state.lost), 3.0),
         "gpu_fabric_health": np.where(down, 3.0, 1.0),
     }
-    for place, kind in enumerate(PCIE_ERROR_KINDS):
-        found[variant("gpu_pcie_errors_total", "kind", kind)] = state.pcie_errors[:, place]
-    for place, result in enumerate(LINK_RESULTS):
-        found[variant("gpu_nvlink_link_recovery_total", "result", result)] = state.link_results[:, place]
-    for kind in C2C_KINDS:
-        found[variant("gpu_c2c_link_errors_total", "kind", kind)] = np.zeros(len(state.lost))
+    found |= _labelled("gpu_pcie_errors_total", "kind", PCIE_ERROR_KINDS, state.pcie_errors)
+    found |= _labelled("gpu_nvlink_link_recovery_total", "result", LINK_RESULTS, state.link_results)
+    found |= _labelled("gpu_c2c_link_errors_total", "kind", C2C_KINDS, np.zeros((len(state.lost), len(C2C_KINDS))))
     by_link = {
         "gpu_nvlink_up": state.link_up.astype(np.float64),
         "gpu_nvlink_recovery_errors_total": state.link_recovery,
@@ -163,19 +161,20 @@ def links(state: SimState, moved: traffic.Traffic, symbols_before: Floats, secon
         "gpu_nvlink_effective_ber_ratio": symbol_ratio * EFFECTIVE_SHARE,
     }
     for name, values in by_link.items():
-        for link in range(MAX_LINKS):
-            found[variant(name, "link", str(link))] = values[:, link]
+        found |= _labelled(name, "link", [str(link) for link in range(MAX_LINKS)], values)
     return found
+
+
+def _labelled(name: str, label: str, texts: Sequence[str], values: Floats) -> dict[str, Floats]:
+    return {variant(name, label, text): values[:, place] for place, text in enumerate(texts)}
 
 
 def counters(state: SimState) -> dict[str, Floats]:
     """Counters, verdicts and the spare rows of memory banks."""
     found = {name: state.counters[name] for name in COUNTERS}
     found |= {name: state.flags[name] for name in FLAGS}
-    for place, level in enumerate(BANK_LEVELS):
-        found[variant("gpu_row_remap_banks", "availability", level)] = state.banks[:, place]
-    found["gpu_xid_last_code"] = state.xid_last
-    return found
+    found |= _labelled("gpu_row_remap_banks", "availability", BANK_LEVELS, state.banks)
+    return found | {"gpu_xid_last_code": state.xid_last}
 
 
 GPU_METRICS = frozenset(name for name, spec in METRICS.items() if spec.entity == "gpu")
@@ -214,9 +213,7 @@ class _ModelGroup:
 
 def _wanted(name: str, model: GpuModel, lacking: frozenset[str]) -> bool:
     metric, label, value = split_variant(name)
-    if metric in lacking:
-        return False
-    return label != "link" or int(value) < model.nvlink_links
+    return metric not in lacking and (label != "link" or int(value) < model.nvlink_links)
 
 
 class ReadingRenderer:
@@ -308,9 +305,7 @@ class ReadingRenderer:
     def _layout(self, number: int, layout: tuple[Placement, ...]) -> tuple[dict[str, float], tuple[str, ...]]:
         if (known := self._instances.get(number)) is None or known[0] != layout:
             values = {"gpu_mig_fragmentation_ratio": mig_fragmentation(layout, mig.DEMAND)}
-            counts = dict.fromkeys(mig.NAMES_80GB, 0)
-            for name, _ in layout:
-                counts[name] += 1
+            counts = Counter(name for name, _ in layout)
             capacity = mig_capacity(layout)
             for name, profile in mig.NAMES_80GB.items():
                 values[variant("gpu_mig_instances", "profile", profile)] = float(counts[name])
@@ -343,15 +338,6 @@ def _mutable(reading: Reading) -> dict[str, float]:
     return values
 
 
-OF_PROCESS = (
-    "gpu_allocator_reserved_bytes",
-    "gpu_allocator_allocated_bytes",
-    "gpu_allocator_largest_free_block_bytes",
-    "gpu_allocator_external_fragmentation_ratio",
-    "gpu_allocator_retries_total",
-    "gpu_allocator_ooms_total",
-)
-"""Given under their plain names: a simulated GPU has one process."""
 OF_INSTANCE = "gpu_mig_instance_memory_used_ratio"
 """Given under its plain name: that of the fullest instance."""
 OF_LAYOUT = "gpu_mig_fragmentation_ratio"
@@ -393,7 +379,8 @@ class TableMaker:
 
     def _own(self, name: str, moment: Moment, state: SimState) -> Floats:
         memory, busy = moment.memory, moment.load.busy
-        if name in OF_PROCESS:
+        # Metrics of a process go by their plain names: a simulated GPU has one process.
+        if name in _ALLOCATOR:
             made = (
                 memory.allocator_reserved,
                 memory.allocator_allocated,
@@ -402,7 +389,7 @@ class TableMaker:
                 state.retries,
                 state.ooms,
             )
-            return np.where(busy, made[OF_PROCESS.index(name)], np.nan)
+            return np.where(busy, made[_ALLOCATOR.index(name)], np.nan)
         if name == OF_INSTANCE:
             return np.array([max(shares, default=np.nan) for shares in memory.instances])
         if name == OF_LAYOUT:
@@ -420,12 +407,8 @@ class TableMaker:
 
 def _has(inventory: Inventory, name: str) -> Bools:
     """Which GPUs have the metric at all."""
-    metric, label, value = split_variant(name)
-    blind = inventory.inference | inventory.mig
-    if metric in OF_PROCESS:
-        return np.asarray(~blind)
-    found = []
-    for gpu, model in enumerate(inventory.model_of):
-        lacks = metric in model.unsupported(mig_on=bool(inventory.mig[gpu]))
-        found.append(not lacks and (label != "link" or int(value) < model.nvlink_links))
+    if split_variant(name)[0] in _ALLOCATOR:
+        return np.asarray(~(inventory.inference | inventory.mig))
+    lacking = (model.unsupported(mig_on=bool(on)) for model, on in zip(inventory.model_of, inventory.mig, strict=True))
+    found = [_wanted(name, model, lacks) for model, lacks in zip(inventory.model_of, lacking, strict=True)]
     return np.array(found, dtype=np.bool_)

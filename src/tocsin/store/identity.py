@@ -22,9 +22,7 @@ class Known:
 
     def learn(self, gpu: Gpu, at_ms: int) -> bool:
         """Take over the attributes of a reading at `at_ms`; a bare or older reading changes nothing."""
-        if is_bare(gpu):
-            return False
-        if self.learned_ms is not None and at_ms < self.learned_ms:
+        if is_bare(gpu) or (self.learned_ms is not None and at_ms < self.learned_ms):
             return False
         self.gpu, self.learned_ms = gpu, at_ms
         return True

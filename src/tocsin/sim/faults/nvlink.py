@@ -35,8 +35,7 @@ class NvlinkRecovery(FaultKind):
         state.link_results[gpu, 0] += recoveries
         state.link_symbols[gpu, link] += self.more(run, world, "symbols", "symbols", strength, window)
         for name in ("crc_flit", "crc_data"):
-            amount = self.more(run, world, name, name, strength, window)
-            world.count(f"gpu_nvlink_{name}_errors_total", gpu, amount)
+            world.count(f"gpu_nvlink_{name}_errors_total", gpu, self.more(run, world, name, name, strength, window))
 
     def strike(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
         state, gpu, link = world.state, run.gpu, self._link(run, world)
@@ -60,9 +59,8 @@ class NvlinkRecovery(FaultKind):
         world.xids(run.gpu, at_ms, [(149, f"NETIR_LINK_EVT Fatal XC0 i0 Link {link:02d}")])
         world.verdict(run.gpu, at_ms + SECOND, 1, "GPU Reset")
         for place, peer in enumerate(world.link_peers(run.gpu).tolist()):
-            delay = 200 + 40 * place
             message = f"RLW_REMAP Nonfatal XC0 i0 Link {link:02d}"
-            world.emit(EventKind.XID, peer, at_ms + delay, 145, message, Severity.WARNING)
+            world.emit(EventKind.XID, peer, at_ms + 200 + 40 * place, 145, message, Severity.WARNING)
 
     def clear(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
         if run.onset_ms is not None:

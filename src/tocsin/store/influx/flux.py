@@ -101,9 +101,7 @@ def _typed(kind: str, raw: str) -> FieldValue:
         return float(raw)
     if kind in ("long", "unsignedLong"):
         return int(raw)
-    if kind == "boolean":
-        return raw == "true"
-    return raw
+    return raw == "true" if kind == "boolean" else raw
 
 
 def _tables(rows: Iterable[Sequence[str]]) -> Iterator[tuple[Mapping[str, str], Mapping[str, str]]]:

@@ -305,8 +305,7 @@ class Setup:
         """Create the tasks that are not there and change those whose text is another; the rest is left as it is."""
         api = self._client.tasks_api()
         for task in wanted:
-            found = self._call(partial(api.find_tasks, name=task.name, org=self._org))
-            if not found:
+            if not (found := self._call(partial(api.find_tasks, name=task.name, org=self._org))):
                 new = self._api.TaskCreateRequest(org=self._org, flux=task.flux, description=task.description)
                 self._call(partial(api.create_task, task_create_request=new))
             elif found[0].flux.strip() != task.flux.strip():

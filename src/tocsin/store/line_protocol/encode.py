@@ -56,9 +56,7 @@ def field_text(value: FieldValue) -> str:
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'
-    if isinstance(value, int):
-        return f"{int(value)}i"
-    return repr(float(value))
+    return f"{int(value)}i" if isinstance(value, int) else repr(float(value))
 
 
 def head_text(measurement: str, tags: Mapping[str, str]) -> str:

@@ -280,10 +280,7 @@ class VictoriaMetricsStore:
         return [known[uuid] for uuid in sorted(known)]
 
     def latest(self, since_ms: int) -> list[Reading]:
-        rows = Rows()
-        for one in self._newest(since_ms, None):
-            rows.add_series(one.gpu, one.key, one.is_reason, one.at_ms.tolist(), one.values.tolist())
-        _own(rows, self._beside.latest(since_ms))
+        rows = _rows(self._newest(since_ms, None), self._beside.latest(since_ms))
         last = {reading.gpu.uuid: reading for reading in rows.readings(self._known())}
         return [last[uuid] for uuid in sorted(last)]
 
@@ -307,10 +304,7 @@ class VictoriaMetricsStore:
         end_ms = min(end_ms, self._clock.now_ms() + HOUR)
         known = self._known()
         for start, end in self._windows(start_ms, end_ms):
-            rows = Rows()
-            for one in self._export(start, end, gpus, None):
-                rows.add_series(one.gpu, one.key, one.is_reason, one.at_ms.tolist(), one.values.tolist())
-            _own(rows, self._beside.readings(start, end, gpus))
+            rows = _rows(self._export(start, end, gpus, None), self._beside.readings(start, end, gpus))
             yield from rows.readings(known)
 
     def _windows(self, start_ms: int, end_ms: int) -> Iterator[tuple[int, int]]:
@@ -404,20 +398,21 @@ def _grid(metrics: Sequence[str], series: Iterable[Exported]) -> Grid:
     return grid
 
 
-def _own(rows: Rows, beside: Iterable[Reading]) -> None:
-    """Put the owners that the file beside has to the readings of the server."""
+def _rows(series: Iterable[Exported], beside: Iterable[Reading]) -> Rows:
+    """The readings of the server, with the owners that the file beside has."""
+    rows = Rows()
+    for one in series:
+        rows.add_series(one.gpu, one.key, one.is_reason, one.at_ms.tolist(), one.values.tolist())
     for reading in beside:
         if reading.owners:
             rows.add_owners(reading.gpu, reading.at_ms, reading.owners)
+    return rows
 
 
 def _marks(readings: Sequence[Reading]) -> str:
     """A line with the mark of each reading, which also tells of a reading that has no values."""
-    lines = []
-    for reading in readings:
-        index = -1 if reading.gpu.index is None else reading.gpu.index
-        lines.append(f"{head_text(points.INFO, points.gpu_tags(reading.gpu))} index={index}i {reading.at_ms}\n")
-    return "".join(lines)
+    heads = ((head_text(points.INFO, points.gpu_tags(one.gpu)), one.gpu.index, one.at_ms) for one in readings)
+    return "".join(f"{head} index={-1 if index is None else index}i {at_ms}\n" for head, index, at_ms in heads)
 
 
 def _numbers(batch: Batch) -> Iterator[str]:
