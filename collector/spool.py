@@ -387,7 +387,6 @@ class Buffer:
                 return []
 
     def settle(self, batches: Iterable[Spooled], parked: Sequence[tuple[str, str]] = ()) -> int:
-        """Remove `batches` and keep `parked` lines (line, problem) aside; how many parked lines made room."""
         with self._lock:
             done = {batch.id for batch in batches}
             left = [held for held in self._held if held.id not in done]

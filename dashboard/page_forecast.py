@@ -146,7 +146,6 @@ def _fragmented(found: CapacityOut, text: Text, palette: Palette) -> None:
 def capacity() -> None:
     """Draw the charts of the largest pools, or of those that were chosen."""
     text, palette = current_text(), current_palette()
-    found = None
     with api(text) as client:
         try:
             found = client.capacity()
@@ -154,8 +153,7 @@ def capacity() -> None:
             if not client.healthy():
                 raise
             st.html(style.title(text("ahead.capacity")) + style.note(f"{text('ahead.working')} ({error})"))
-    if found is None:
-        return
+            return
     names = [one.pool for one in found.pools]
     with st.container(horizontal=True, vertical_alignment="center"):
         st.html(style.title(text("ahead.capacity")), width="content")

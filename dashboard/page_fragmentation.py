@@ -257,7 +257,6 @@ def plan() -> None:
         there = page_link("decisions", text("frag.plan.decisions"), show="all", action=ACTIONS[chosen])
         st.html(there, width="content")
     planner = next(name for name in PLANNERS if name == chosen)
-    found = None
     with api(text) as client:
         try:
             found = client.plan(planner)
@@ -265,8 +264,7 @@ def plan() -> None:
             if not client.healthy():
                 raise
             st.html(style.note(f"{text('ahead.working')} ({error})"))
-    if found is None:
-        return
+            return
     for one in found.plans:
         _draw(one, planner, text, palette)
     st.html(_made(found, text))

@@ -221,7 +221,7 @@ class Heads:
         return len(self._known)
 
     def of(self, text: str) -> Head:
-        """The head written as `text`. Raises BadLine where it is none."""
+        """The head written as `text`. Raises BadSampleLine where it is none."""
         if (head := self._known.get(text)) is None:
             head = _parse_head(text)
             if self._node is not None:
@@ -237,7 +237,7 @@ class Heads:
             self._known.clear()
 
     def sample(self, line: str) -> Sample:
-        """The sample on `line`, which is neither empty nor a comment. Raises BadLine."""
+        """The sample on `line`, which is neither empty nor a comment. Raises BadSampleLine."""
         brace = line.rfind("}")
         cut = brace + 1 if brace >= 0 else line.find(" ")
         rest = line[cut:].split()

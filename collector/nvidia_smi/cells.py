@@ -7,7 +7,7 @@ drivers 535 to 590. Adding a metric is one row.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tocsin.domain.metrics import variant
@@ -313,8 +313,3 @@ def total(path: str, ask: Callable[[str], float | Missing | None]) -> float | Mi
 
 METRICS_READ: tuple[str, ...] = tuple(dict.fromkeys([*(row.key for row in ROWS), "gpu_memory_used_ratio"]))
 """Keys that the source reads of a whole GPU, processes and MIG instances apart."""
-
-
-def reasons_only(reason: Missing) -> Mapping[str, Missing]:
-    """All of them missing for one reason."""
-    return dict.fromkeys(METRICS_READ, reason)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tocsin.collector.nvidia_smi.cells import METRICS_READ, Cells, reasons_only
+from tocsin.collector.nvidia_smi.cells import METRICS_READ, Cells
 from tocsin.collector.nvidia_smi.formats import (
     SmiError,
     SmiGpu,
@@ -261,9 +261,8 @@ class NvidiaSmiSource:
         return Batch(tuple(readings), tuple(self._transitions.note(gpus, now_ms)) if lost else ())
 
     def _lost(self, gpu: Gpu, now_ms: int, reason: Missing) -> Reading:
-        if gpu.is_mig:
-            return Reading(gpu, now_ms, {}, {key: reason for key in METRICS_READ if key.startswith("gpu_memory_")})
-        return Reading(gpu, now_ms, {}, reasons_only(reason))
+        names = [key for key in METRICS_READ if not gpu.is_mig or key.startswith("gpu_memory_")]
+        return Reading(gpu, now_ms, {}, dict.fromkeys(names, reason))
 
     def _tell(self, problem: str) -> None:
         if problem != self._told:

@@ -253,11 +253,8 @@ class HistoryClient:
             if not self._answered:
                 raise Unavailable(f"{self.url} does not answer: {problem}; check the URL") from None
             raise _Transient(problem) from None
-        if response.status_code == 200:
-            return self._checked(body)
-        raise self._failure(response.status_code, _text(body))
-
-    def _checked(self, body: bytes) -> bytes:
+        if response.status_code != 200:
+            raise self._failure(response.status_code, _text(body))
         if not body.lstrip().startswith(b"{"):
             raise InputError("URL", self.url, "answers with a page, not with JSON", _HINT)
         return body

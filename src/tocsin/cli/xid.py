@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 import click
 
-from tocsin.cli.common import CliContext, dump, json_option, pass_context, show
+from tocsin.cli.common import CliContext, json_option, pass_context, show
 from tocsin.collector.kernel_log.parser import VERDICT_CODE, KernelEvent, KernelLogParser, verdict_of
 from tocsin.collector.kernel_log.readers import decode_any
 from tocsin.domain.clock import to_iso
@@ -67,24 +67,16 @@ def _row(name: str, text: str) -> str:
 def print_log(log: BinaryIO, catalogues: Catalogues, driver: int | None, as_json: bool) -> None:
     """Print every event of `log`, then what is known of each number that it has."""
     number, events = _read(log, driver)
-    if as_json:
-        dump(
-            {
-                "lines": number,
-                "events": [_event_json(event, catalogues) for event in events],
-                "explained": [one.as_json() for one in _explained(events, catalogues)],
-            }
-        )
-        return
-    for event in events:
-        # XID 154 says it in the same line of the log.
-        if event.kind is not EventKind.RECOVERY_ACTION:
-            click.echo(_event_line(event, catalogues))
-    for one in _explained(events, catalogues):
-        click.echo("")
-        click.echo("\n".join(lines_of(one)))
-    if not events:
-        click.echo(f"no XID and no SXid in {number} lines")
+    explained = _explained(events, catalogues)
+    document = {
+        "lines": number,
+        "events": [_event_json(event, catalogues) for event in events],
+        "explained": [one.as_json() for one in explained],
+    }
+    # A recovery action is in the same line of the log as its XID 154.
+    shown = [_event_line(event, catalogues) for event in events if event.kind is not EventKind.RECOVERY_ACTION]
+    lines = [*shown, *(line for one in explained for line in ("", *lines_of(one)))]
+    show(as_json, document, lines if events else [f"no XID and no SXid in {number} lines"])
 
 
 def _read(log: BinaryIO, driver: int | None) -> tuple[int, list[KernelEvent]]:

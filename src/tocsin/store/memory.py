@@ -67,9 +67,8 @@ class MemoryStore:
 
     def series(self, gpu: str, metrics: Sequence[str], start_ms: int, end_ms: int) -> Series:
         found = [reading for reading in self._select(start_ms, end_ms) if reading.gpu.uuid == gpu]
-        values = np.full((len(found), len(metrics)), np.nan)
-        for row, reading in enumerate(found):
-            values[row] = [reading.values.get(name, np.nan) for name in metrics]
+        rows = [[reading.values.get(name, np.nan) for name in metrics] for reading in found]
+        values = np.array(rows, dtype=np.float64).reshape(len(found), len(metrics))
         return Series(gpu, tuple(metrics), np.array([r.at_ms for r in found], dtype=np.int64), values)
 
     def columns(
@@ -101,10 +100,12 @@ class MemoryStore:
             old = [key for key in self._readings if key[0] < before_ms]
             for key in old:
                 del self._readings[key]
-            gone = [_prune(self._events, lambda event: event.at_ms < before_ms)]
-            gone.append(_prune(self._findings, lambda finding: finding.last_ms < before_ms))
-            gone.append(_prune(self._predictions, lambda prediction: prediction.at_ms < before_ms))
-            return len(old) + sum(gone)
+            return (
+                len(old)
+                + _prune(self._events, lambda event: event.at_ms < before_ms)
+                + _prune(self._findings, lambda finding: finding.last_ms < before_ms)
+                + _prune(self._predictions, lambda prediction: prediction.at_ms < before_ms)
+            )
 
     def close(self) -> None:
         """Nothing to let go of."""

@@ -314,7 +314,6 @@ class OwnMetrics:
             )
 
     def count(self, name: str, amount: float = 1, **labels: str) -> None:
-        """Add `amount` to a counter."""
         counter = self._counters[name]
         (counter.labels(**labels) if labels else counter).inc(amount)
 
@@ -336,7 +335,6 @@ class OwnMetrics:
         return gauge
 
     def observe(self, name: str, seconds: float, **labels: str) -> None:
-        """Add one duration to a histogram."""
         histogram = self._histograms[name]
         (histogram.labels(**labels) if labels else histogram).observe(seconds)
 
