@@ -114,7 +114,7 @@ def test_a_workload_is_scaled_unless_an_autoscaler_owns_it(site: Site) -> None:
 def test_labels_checkpoints_migration_avoidance_and_mig(site: Site) -> None:
     node = site.node()
     assert _act(site, "--yes", "label", node, "team=blue", "rack=7") == (0, f"ok: labelled {node}\n")
-    assert _act(site, "--yes", "label", node, "team=blue") == (0, f"ok: {node} is labelled so already\n")
+    assert _act(site, "--yes", "label", node, "team=blue") == (0, f"ok: {node} already has these labels\n")
     assert _act(site, "--yes", "label", node, "rack-")[0] == 0
     labels = site.find_node(node)["metadata"]["labels"]
     assert (labels["team"], "rack" in labels) == ("blue", False)
@@ -199,7 +199,7 @@ def test_a_brain_takes_the_record_under_the_name_of_the_token(
     finally:
         server.stop()
     assert code == 0
-    assert "the brain does not take the record (token vera is viewer" in said
+    assert "the brain refused the record (token vera is viewer" in said
     assert [entry.payload["phase"] for entry in _own(tmp_path)] == ["begun", "ended"]
 
 

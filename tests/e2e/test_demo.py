@@ -101,5 +101,5 @@ def test_json_without_an_end_is_one_clear_error() -> None:
     done = subprocess.run([*TOCSIN, "demo", "--json"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert done.stderr.strip().splitlines() == [
-        "tocsin: --json = True: prints at the end, and this demo has none; add --for, for example --for 60s"
+        "tocsin: --json = True: prints a report at the end, which this demo has not; add --for, for example --for 60s"
     ]

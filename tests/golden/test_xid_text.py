@@ -149,4 +149,4 @@ def test_a_sub_code_with_a_verdict_of_its_own_has_nothing_of_its_number() -> Non
 
 @pytest.mark.parametrize("code", ["abc", "0", "7.9"])
 def test_what_is_no_number_is_named(code: str) -> None:
-    assert f"{code!r} is no XID number; write for example 79" in run(code).output
+    assert f"{code!r} is not an XID number; write for example 79" in run(code).output

@@ -121,7 +121,7 @@ class ManualRecord:
         try:
             self._put(entry)
         except TocsinError as error:
-            self._say(f"warning: how it ended is not on record: {error}")
+            self._say(f"warning: the outcome was not recorded: {error}")
 
     def _entry(self, deed: Deed, phase: Literal["begun", "ended"]) -> ManualAction:
         from tocsin.client.control import ManualAction
@@ -151,7 +151,7 @@ class ManualRecord:
             self._away = True
         except TocsinError as error:
             self._away = True
-            self._say(f"the brain does not take the record ({error}); it is kept in {self._own_path()}")
+            self._say(f"the brain refused the record ({error}); it is stored in {self._own_path()}")
         return False
 
     def _own_path(self) -> Path:
@@ -228,7 +228,7 @@ class Person:
     def allow(self) -> None:
         """Raises InputError where neither `--dry-run` nor `--yes` was given, or both."""
         if self.dry_run == self.yes:
-            raise InputError("--yes", self.yes, "it must be said whether to act", "give either --dry-run or --yes")
+            raise InputError("--yes", self.yes, "neither or both of --dry-run and --yes were given", "give exactly one")
 
     def open(self, **more: Any) -> tuple[KubernetesClient, Cluster, Kubernetes]:
         """The cluster, which has answered, and the executor over it with the settings changed by `more`."""
@@ -422,7 +422,7 @@ def scale(person: Person, target: str, replicas: int) -> int:
     try:
         workload = KubernetesWorkload(target=target, min_replicas=0, max_replicas=max(1, replicas))
     except ValidationError as error:
-        raise InputError("TARGET", target, "it names no workload", error.errors()[0]["msg"]) from None
+        raise InputError("TARGET", target, "is not a workload", error.errors()[0]["msg"]) from None
     client, cluster, executor = person.open(workloads={_POOL: workload})
     with closing(client):
         now = int(cluster.scale(resource_of(workload).path).get("spec", {}).get("replicas", 0))
@@ -447,7 +447,7 @@ def label(person: Person, node: str, labels: Sequence[str]) -> int:
     def change(say: Callable[[str], object]) -> int:
         changed = cluster.change_node(node, lambda found: patches.label(found, changes))
         words = "would label" if person.dry_run else "labelled"
-        say(f"ok: {words} {node}" if changed else f"ok: {node} is labelled so already")
+        say(f"ok: {words} {node}" if changed else f"ok: {node} already has these labels")
         return 0
 
     with closing(client):
@@ -462,7 +462,7 @@ def _label(text: str) -> tuple[str, str | None]:
         return name, value
     if text.endswith("-") and len(text) > 1:
         return text[:-1], None
-    raise InputError("LABELS", text, "it is no label", "write NAME=VALUE, or NAME- to remove one")
+    raise InputError("LABELS", text, "is not a label", "write NAME=VALUE, or NAME- to remove one")
 
 
 @act.command()

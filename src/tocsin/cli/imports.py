@@ -30,7 +30,7 @@ def _headers(header: tuple[str, ...], bearer_token_file: Path | None) -> dict[st
     for one in header:
         name, equals, value = one.partition("=")
         if not equals or not name.strip():
-            raise InputError("--header", one, "is no NAME=VALUE", "write for example X-Scope-OrgID=site")
+            raise InputError("--header", one, "is not NAME=VALUE", "write for example X-Scope-OrgID=site")
         headers[name.strip()] = value
     if bearer_token_file is not None:
         try:
@@ -51,11 +51,11 @@ def _tell_retry(details: RetryDetails) -> None:
 
 @import_.command("prometheus")
 @click.argument("url")
-@click.option("--since", required=True, help="Start: a span before now such as 30d, or an ISO 8601 instant.")
-@click.option("--until", default="0s", help="End, written likewise; default: now.")
+@click.option("--since", required=True, help="Start: an age such as 30d, or an ISO 8601 timestamp.")
+@click.option("--until", default="0s", help="End, in the same format; default: now.")
 @click.option("--step", help="Step of the queries such as 30s; default: half of the scrape interval, as measured.")
 @click.option("--match", default="", help="Label selector that narrows the series, such as '{cluster=\"a\"}'.")
-@click.option("--to", default="store", help="`store`, or a file (packed where it ends in .gz or .bz2) for a replay.")
+@click.option("--to", default="store", help="`store`, or a file for replay (.gz and .bz2 are compressed).")
 @click.option("--bearer-token-file", type=click.Path(path_type=Path), help="File with a bearer token.")
 @click.option("--header", multiple=True, help="Header NAME=VALUE for every request; may be repeated.")
 @json_option

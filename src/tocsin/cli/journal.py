@@ -54,7 +54,7 @@ def journal_verify(context: CliContext, path: Path | None, as_json: bool) -> int
 @click.option(
     "--kind", multiple=True, shell_complete=values.entry_kinds, help="Only entries of this kind; may be repeated."
 )
-@click.option("--after", default=0, help="Only entries after this number.")
+@click.option("--after", default=0, help="Only entries after this sequence number.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array instead of an object a line.")
 @pass_context
 def journal_show(context: CliContext, path: Path | None, kind: tuple[str, ...], after: int, as_json: bool) -> None:
@@ -76,9 +76,9 @@ def journal_show(context: CliContext, path: Path | None, kind: tuple[str, ...], 
 @journal.command("export")
 @click.argument("path", type=existing, required=False)
 @click.option("--format", "form", type=click.Choice(["jsonl", "cef"]), default="jsonl", help="Default: jsonl.")
-@click.option("--since", help="Only entries from this instant on, RFC 3339 in UTC.")
-@click.option("--until", help="Only entries before this instant.")
-@click.option("--after", default=0, help="Only entries after this number.")
+@click.option("--since", help="Only entries at or after this time, RFC 3339 in UTC.")
+@click.option("--until", help="Only entries before this time.")
+@click.option("--after", default=0, help="Only entries after this sequence number.")
 @click.option(
     "--kind", multiple=True, shell_complete=values.entry_kinds, help="Only entries of this kind; may be repeated."
 )

@@ -34,7 +34,7 @@ class Duration(click.ParamType[float]):
         if isinstance(value, int | float):
             return float(value)
         if (match := _DURATION.match(str(value))) is None:
-            self.fail(f"{value!r} is no time span; write for example 60s, 2m or 1h", param, ctx)
+            self.fail(f"{value!r} is not a duration; write for example 60s, 2m or 1h", param, ctx)
         return float(match[1]) * _SECONDS[match[2]]
 
 
@@ -136,7 +136,7 @@ def dashboard(context: CliContext) -> None:
 @click.option(
     "--scenario",
     type=click.Path(path_type=Path),
-    help="Scenario file: how hard the simulated faults are to foresee; default: the shipped one.",
+    help="Scenario file: how predictable the simulated faults are; default: the shipped one.",
 )
 @click.option("--no-dashboard", is_flag=True, help="Do not start the dashboard.")
 @json_option
@@ -161,7 +161,7 @@ def demo(
     configure_logging("warning", settings.log.format)
     if as_json and duration is None:
         raise InputError(
-            "--json", True, "prints at the end, and this demo has none", "add --for, for example --for 60s"
+            "--json", True, "prints a report at the end, which this demo has not", "add --for, for example --for 60s"
         )
     from tocsin.terminal.text import plain
 

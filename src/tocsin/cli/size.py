@@ -31,19 +31,23 @@ def _rate(amount: float) -> str:
 @click.option("--gpus", type=click.IntRange(min=1), required=True, help="How many GPUs.")
 @click.option("--gpus-per-node", type=click.IntRange(min=1), default=8, show_default=True)
 @click.option("--interval", type=float, help="Seconds between two readings; default: setting agent.interval_seconds.")
-@click.option("--gpus-per-cell", type=int, default=0, help="GPUs of one brain at most; default: the most measured.")
+@click.option("--gpus-per-cell", type=int, default=0, help="Maximum GPUs per brain; default: the largest measured.")
 @click.option(
-    "--outage-hours", type=click.FloatRange(min=0), default=24.0, show_default=True, help="What a spool bridges."
+    "--outage-hours",
+    type=click.FloatRange(min=0),
+    default=24.0,
+    show_default=True,
+    help="Outage to be buffered by agents.",
 )
 @click.option(
     "--store",
     type=click.Choice(["sqlite", "victoriametrics"]),
-    help="Where readings are kept; default: setting store.kind.",
+    help="Where readings are stored; default: setting store.kind.",
 )
-@click.option("--core-price", type=_PRICE, help="Money for a core a month.")
-@click.option("--memory-price", type=_PRICE, help="Money for a GB of memory a month.")
-@click.option("--disk-price", type=_PRICE, help="Money for a GB of disk a month.")
-@click.option("--network-price", type=_PRICE, help="Money for a GB over the network.")
+@click.option("--core-price", type=_PRICE, help="Price of a CPU core per month.")
+@click.option("--memory-price", type=_PRICE, help="Price of a GB of memory per month.")
+@click.option("--disk-price", type=_PRICE, help="Price of a GB of disk per month.")
+@click.option("--network-price", type=_PRICE, help="Price of a GB of network traffic.")
 @json_option
 @pass_context
 def size(

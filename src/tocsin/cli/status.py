@@ -75,7 +75,7 @@ def health_lines(ready: Readiness, service: Mapping[str, float]) -> list[str]:
         f"{count('tocsin_forecast_failures_total')} failed, worker died {count('tocsin_forecast_worker_deaths')} times"
     )
     return [
-        brain + (f"; {loops} unexpected errors survived (see its log)" if loops else ""),
+        brain + (f"; {loops} unexpected errors (see its log)" if loops else ""),
         store + (f", {damaged} files damaged and set aside (see docs/store_embedded.md)" if damaged else ""),
         forecaster + (f"; no forecast for {silent} GPUs" if silent else ""),
     ]

@@ -171,7 +171,7 @@ class Number(click.ParamType[int]):
         except ValueError:
             number = 0
         if number < 1:
-            self.fail(f"{value!r} is no XID number; write for example 79", param, ctx)
+            self.fail(f"{value!r} is not an XID number; write for example 79", param, ctx)
         return number
 
 
@@ -188,7 +188,7 @@ class Hex(click.ParamType[int]):
         except ValueError:
             word = -1
         if not 0 <= word < 1 << 32:
-            self.fail(f"{value!r} is no 32-bit hexadecimal word; write for example 0x004505c6", param, ctx)
+            self.fail(f"{value!r} is not a 32-bit hexadecimal word; write for example 0x004505c6", param, ctx)
         return word
 
 
@@ -199,7 +199,7 @@ class Branch(click.ParamType[int]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if (match := _BRANCH.fullmatch(str(value))) is None:
-            self.fail(f"{value!r} is no driver version; write for example 575 or 575.57.08", param, ctx)
+            self.fail(f"{value!r} is not a driver version; write for example 575 or 575.57.08", param, ctx)
         return int(match[1])
 
 

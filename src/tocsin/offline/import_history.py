@@ -118,7 +118,7 @@ class ImportReport:
             f"unknown fields: {', '.join(self.unknown) or 'none'}",
             f"XID onsets: {_counts(self.xids)}; SXID onsets: {_counts(self.sxids)}; "
             f"counters started again {counted(self.restarts, 'time')}; "
-            f"XIDs that changed with a restart and are left out: {_counts(self.unsettled)}",
+            f"XIDs skipped because they changed with a restart: {_counts(self.unsettled)}",
             f"gaps of over 5 min: {len(self.gaps) + self.more_gaps}",
         ]
         longest = sorted(self.gaps, key=lambda gap: gap.start_ms - gap.end_ms)[:SHOWN_GAPS]
@@ -147,7 +147,7 @@ def instant(text: str, now_ms: int, name: str) -> int:
 def span_ms(text: str, name: str) -> int:
     """Milliseconds of a time span such as ``30s``. Raises InputError."""
     if (match := _SPAN.match(text)) is None or float(match[1]) * _UNITS[match[2]] < SECOND:
-        raise InputError(name, text, "is no time span of a second or more", "write for example 30s or 1m")
+        raise InputError(name, text, "is not a duration of a second or more", "write for example 30s or 1m")
     return round(float(match[1]) * _UNITS[match[2]])
 
 
@@ -187,7 +187,7 @@ class _Import:
                     if not watched:
                         self._progress(window, start_ms)
         except (TocsinError, KeyboardInterrupt):
-            self._say(f"stopped; everything up to {to_iso(reached)} is kept; go on with --since {to_iso(reached)}")
+            self._say(f"stopped; everything up to {to_iso(reached)} is stored; resume with --since {to_iso(reached)}")
             raise
         if not self._batches.tally.samples and start_ms == wanted.start_ms:
             raise self._nothing()
@@ -264,7 +264,7 @@ def import_to_file(client: HistoryClient, wanted: ImportRequest, path: Path, clo
         stack.callback(file.close)
         if file.resume_ms is not None:
             start_ms = file.resume_ms
-            say(f"taking up a run before at {to_iso(start_ms)}")
+            say(f"resuming an earlier run at {to_iso(start_ms)}")
 
         def take(window: QueryWindow, batches: Batches) -> None:
             file.add(window)

@@ -75,7 +75,7 @@ def test_check_is_for_scripts() -> None:
         ("tocsin_forecast_worker_deaths 3\n", "worker died 3 times", True),
         ("tocsin_model_silent_gpus 5\n", "no forecast for 5 GPUs", False),
         ("tocsin_brain_active 0\n", "another brain holds the lease", False),
-        ('tocsin_loop_failures_total{loop="a"} 1\n', "1 unexpected errors survived", True),
+        ('tocsin_loop_failures_total{loop="a"} 1\n', "1 unexpected errors", True),
     ],
 )
 def test_the_health_of_the_service(page: str, said: str, bad: bool) -> None:

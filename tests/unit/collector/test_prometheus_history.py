@@ -302,7 +302,7 @@ def test_one_of_a_thing_is_not_many() -> None:
     assert ", 1 window, " in text
     assert "1 GPU and 0 MIG instances on 1 host: 100 readings in the store" in text
     assert "metrics: 1 from 1 field; blank samples: 0" in text
-    assert "counters started again 0 times; XIDs that changed with a restart and are left out: none" in text
+    assert "counters started again 0 times; XIDs skipped because they changed with a restart: none" in text
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_an_interrupted_import_says_where_to_go_on() -> None:
 
     with pytest.raises(Unavailable):
         import_to_store(fake.client(), ImportRequest(T0, T0 + 30 * HOUR), Full(), ManualClock(), lines.append)
-    assert lines[-1].endswith(f"go on with --since {to_iso(T0 + 6 * HOUR)}")
+    assert lines[-1].endswith(f"resume with --since {to_iso(T0 + 6 * HOUR)}")
 
 
 def test_warnings_of_the_server_are_passed_on() -> None:
@@ -394,7 +394,7 @@ def test_an_import_that_was_cut_off_is_taken_up(tmp_path: Path, name: str) -> No
         file.write(b"half a li")
     before = len(fake.requests)
     import_to_file(fake.client(), WANTED, path, ManualClock(), said.append)
-    assert any(line.startswith("taking up a run before at") for line in said)
+    assert any(line.startswith("resuming an earlier run at") for line in said)
     starts = [float(r.url.params["start"]) for r in fake.requests[before:] if "step" in r.url.params]
     assert min(starts) > T0 / 1000
     ours, theirs = read_recording([path]), read_recording([whole])
