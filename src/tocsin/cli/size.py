@@ -37,7 +37,7 @@ def _rate(amount: float) -> str:
     type=click.FloatRange(min=0),
     default=24.0,
     show_default=True,
-    help="Outage to be buffered by agents.",
+    help="Outage that agents buffer.",
 )
 @click.option(
     "--store",
