@@ -256,7 +256,7 @@ class FleetState:
         return math.inf if memory is None else memory - math.fsum(work.memory_bytes for work in works)
 
     def free_node(self, host: str) -> FreeNode:
-        """What `fragmentation_fleet` measures of a host; MIG GPUs have a measure of their own and are left out."""
+        """What `fleet_fragmentation` measures of a host; MIG GPUs have a measure of their own and are left out."""
         node = self.nodes[host]
         free = tuple(self.free(slot.uuid) for slot in self.by_host[host] if slot.mode is not GpuMode.MIG)
         cpus = self.cpus_left(host)
