@@ -8,6 +8,7 @@ from tocsin.actions.guards.base import Applies, Hold, guard
 from tocsin.actions.model.scope import (
     available,
     base_key,
+    counted_in,
     hosts_of,
     occupied,
     out_of_service,
@@ -35,7 +36,7 @@ def max_concurrent(decision: Decision, view: FleetView, now_ms: int) -> Hold | N
 def max_share(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     """Would no more than the allowed share of the managed GPUs be out of service."""
     ratio = view.policy.settings.limits.max_concurrent_ratio
-    total = len(view.managed)
+    total = len(view.managed & view.counted)
     most = math.floor(ratio * total + _ROUNDING)
     wanted = len(out_of_service(view) | taken_out(decision, view))
     if wanted <= most:
@@ -74,7 +75,7 @@ def shortfall(decision: Decision, view: FleetView, now_ms: int) -> dict[str, int
     ratio = view.policy.settings.limits.min_available_ratio
     lacking: dict[str, int] = {}
     for pool in sorted({view.physical[uuid].gpu.pool for uuid in taken}):
-        least = math.ceil(ratio * len(view.by_pool[pool]) - _ROUNDING)
+        least = math.ceil(ratio * counted_in(pool, view) - _ROUNDING)
         lacking[pool] = max(0, least - available(pool, view, now_ms, out | taken))
     return lacking
 
@@ -90,7 +91,7 @@ def capacity(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     taken, sure = taken_out(decision, view), surely_out(view)
     ratio = view.policy.settings.limits.min_available_ratio
     for pool, lacking in shortfall(decision, view, now_ms).items():
-        total = len(view.by_pool[pool])
+        total = counted_in(pool, view)
         least = math.ceil(ratio * total - _ROUNDING)
         if lacking and available(pool, view, now_ms, sure | taken) < available(pool, view, now_ms, sure):
             kept = f"pool {pool} would keep {least - lacking} of {total} GPUs in service"

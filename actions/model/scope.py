@@ -124,11 +124,16 @@ def occupied(view: FleetView) -> dict[str, Subject]:
     return subjects
 
 
+def counted_in(pool: str, view: FleetView) -> int:
+    """GPUs of `pool` that count in shares."""
+    return sum(member.counted for member in view.by_pool.get(pool, ()))
+
+
 def available(pool: str, view: FleetView, now_ms: int, without: frozenset[str]) -> int:
-    """GPUs of `pool` that are healthy and freshly read and not among `without`."""
+    """GPUs of `pool` that count, are healthy and freshly read, and are not among `without`."""
     fresh_ms = view.policy.fresh_ms
     return sum(
-        member.healthy and member.is_fresh(now_ms, fresh_ms) and member.gpu.uuid not in without
+        member.counted and member.healthy and member.is_fresh(now_ms, fresh_ms) and member.gpu.uuid not in without
         for member in view.by_pool.get(pool, ())
     )
 

@@ -24,7 +24,8 @@ class GpuView:
     GPU is lost. `under_action` is True where the world shows it out of service, a scheduler for example, whoever did
     that. It must not be derived from decisions: the loop counts its own, and looks here for their effect. `values` are
     those of the newest reading. `job` names the work on it, alike on all GPUs of one job; empty where none is known.
-    `job_known` is False where the manager of that work has not shown yet what else belongs to its job.
+    `job_known` is False where the manager of that work has not shown yet what else belongs to its job. `counted` is
+    False while the GPU is new and no manager knows its host: it adds nothing to what may be taken out of service.
     """
 
     gpu: Gpu
@@ -34,6 +35,7 @@ class GpuView:
     values: Mapping[str, float] = field(default_factory=dict)
     job: str = ""
     job_known: bool = True
+    counted: bool = True
 
     def is_fresh(self, now_ms: int, fresh_ms: int) -> bool:
         """Whether its newest reading is at most `fresh_ms` old and not dated ahead of the clock's tolerance."""
@@ -106,6 +108,11 @@ class FleetView:
             for uuid, view in self.physical.items()
             if view.gpu.pool in settings.managed_pools or view.has_label(settings.managed_label)
         )
+
+    @cached_property
+    def counted(self) -> frozenset[str]:
+        """UUIDs of the GPUs that shares are shares of: what somebody makes up must not widen a limit."""
+        return frozenset(uuid for uuid, view in self.physical.items() if view.counted)
 
     def whole(self, uuid: str) -> GpuView | None:
         """The physical GPU that `uuid` is, or is a part of; None where it is unknown."""

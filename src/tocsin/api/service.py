@@ -176,7 +176,7 @@ class Service(Protocol):
         """UUIDs of the GPUs that the jobs on `gpus` hold, `gpus` among them."""
 
     def host_of(self, gpu: str) -> str:
-        """Host that reported a GPU within the time for which readings count as fresh; empty where none did."""
+        """Host that owns a GPU or a MIG instance: the first that reported it; empty where none did."""
 
     def record_access(self, event: Literal["login", "logout", "login_locked"], actor: str, detail: Detail) -> None:
         """Put a log-in, a log-out or a lock after wrong passwords on record; `detail` holds no secret."""

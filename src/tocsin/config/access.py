@@ -191,6 +191,8 @@ class RequestLimits(Section):
     for what people change. One caller gets a quarter of a part; more are answered 503."""
     connections: int = Field(default=4000, ge=1)
     """Open connections; more are answered 503 and closed."""
+    gpus_per_host: int = Field(default=256, ge=1)
+    """GPUs and MIG instances that one host may report; 16 GPUs of seven instances are 128."""
     header_bytes: int = Field(default=32 * 1024, ge=1024)
     """Longest request line with headers."""
     header_seconds: float = Field(default=10.0, gt=0)

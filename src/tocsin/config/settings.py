@@ -335,6 +335,8 @@ class ActionSettings(Section):
     """How long after its start the brain only watches."""
     fresh_seconds: float = Field(default=120.0, gt=0)
     """Age of the newest reading beyond which no action is taken on a subject."""
+    newcomer_seconds: float = Field(default=600.0, ge=0)
+    """How long a GPU is seen before it counts in shares, unless a manager knows its host. Those of a new site count."""
     cooldown_seconds: float = Field(default=1800.0, ge=0)
     """Rest between two actions of one kind on one subject."""
     hold_off_seconds: float = Field(default=14_400.0, ge=0)

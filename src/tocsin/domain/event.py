@@ -26,6 +26,8 @@ class EventKind(StrEnum):
     """The driver was reloaded: counters start again."""
     ALLOCATOR_OOM = "allocator_oom"
     """An allocation inside a process failed for want of GPU memory; `code` is the process."""
+    DUPLICATE_IDENTITY = "duplicate_identity"
+    """A host reports a GPU that another host reports; what it said is refused."""
     MAINTENANCE_NOTICE = "maintenance_notice"
     """The cloud announces that it takes the machine away; `code` is a `NoticeCode`, 0 where it takes that back."""
 

@@ -71,6 +71,16 @@ class LiveOrders(Protocol):
         """Take in how an order stands. Raises InputError and Conflict."""
 
 
+class LiveOwners(Protocol):
+    """Which host speaks for a GPU."""
+
+    def host_of(self, uuid: str) -> str:
+        """The host that owns a GPU or a MIG instance; empty where nobody has reported it."""
+
+    def release(self, name: str) -> None:
+        """Who reports the GPU `name`, or those of the host `name`, next owns them."""
+
+
 class LiveBrain(Protocol):
     """The running parts. Attributes are read from several threads; lists are replaced, never changed in place."""
 
@@ -94,6 +104,9 @@ class LiveBrain(Protocol):
 
     @property
     def memory(self) -> LiveMemory: ...
+
+    @property
+    def owners(self) -> LiveOwners: ...
 
     @property
     def forecasts(self) -> LiveForecasts: ...

@@ -369,6 +369,7 @@ class BrainService:
     def release(self, kind: Literal["host", "gpu"], name: str, actor: str, reason: str) -> ReleaseOut:
         subject = self._subject(kind, name)
         self._brain.actions.operator.release(subject, actor, reason)
+        self._brain.owners.release(name)
         until_ms = self._brain.actions.controls().hold_offs[base_key(subject)].until_ms
         return ReleaseOut(subject=subject, held_off_until=to_iso(until_ms))
 
@@ -403,9 +404,7 @@ class BrainService:
         return same_jobs(self._brain.memory.latest(), self._brain.managers, gpus)
 
     def host_of(self, gpu: str) -> str:
-        reading = self._brain.memory.reading(gpu)
-        fresh_ms = int(self._brain.settings.actions.fresh_seconds * SECOND)
-        return reading.gpu.host if reading is not None and self.now_ms() - reading.at_ms <= fresh_ms else ""
+        return self._brain.owners.host_of(gpu)
 
     def record_access(self, event: Literal["login", "logout", "login_locked"], actor: str, detail: Detail) -> None:
         self._brain.journal.append(EntryKind(event), detail, actor=actor)

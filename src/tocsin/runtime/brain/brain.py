@@ -39,6 +39,7 @@ from tocsin.runtime.brain.forecasts import FleetForecasts
 from tocsin.runtime.brain.lease import Lease
 from tocsin.runtime.brain.managers import Managers
 from tocsin.runtime.brain.orders import OrderService
+from tocsin.runtime.brain.ownership import Ownership
 from tocsin.store.identity import is_bare
 from tocsin.store.port import Store, StoreUnavailable
 from tocsin.store.upkeep import look_after
@@ -257,6 +258,8 @@ SAMPLE_SPAN_MS = 2 * MINUTE
 EVENT_MEMORY_MS = DAY
 """How far back events are given to the rules again at start, and how long they explain incidents."""
 FORGET_MS = DAY
+SEEN_BACK_MS = (0, HOUR, 4 * HOUR, 12 * HOUR)
+"""At a start a GPU is no newcomer where the store has it at one of these times before, whatever the service missed."""
 """A GPU without a reading for this long has left the fleet."""
 DELIVERIES = {"notified": "delivered", "notification_tries_failed": "retried", "notifications_lost": "failed"}
 """Counts of the action loop to the outcomes of ``tocsin_deliveries_total``."""
@@ -305,6 +308,7 @@ class Brain:
         self._pools = parts.pools
         self._wake = parts.wake
         self.memory = FleetMemory()
+        self.owners = Ownership(settings.api.limits.gpus_per_host, round(settings.actions.newcomer_seconds * SECOND))
         self.proposals = Proposals()
         self.recorder = Recorder(journal, journal.entries())
         self.started_ms = clock.now_ms()
@@ -329,8 +333,15 @@ class Brain:
         now = self.started_ms
         events = self.store.events(now - EVENT_MEMORY_MS, now + 1)
         self.memory.put(Batch(readings=self.store.latest(now - FORGET_MS), events=events))
+        first = next(self.journal.entries(limit=1)).at_ms
+        self.owners.seed(self.memory.latest(), first, self._seen_before(now - self.owners.newcomer_ms))
         self._engine.warm(_history(self._past(now), round(self.settings.rules.evaluate_seconds * SECOND)))
         self._expected.recall(self.gpus, now)
+
+    def _seen_before(self, before_ms: int) -> set[str]:
+        """UUIDs of GPUs that were read at one of some instants before `before_ms`."""
+        spans = ((before_ms - back_ms - SAMPLE_MS, before_ms - back_ms) for back_ms in SEEN_BACK_MS)
+        return {uuid for start, end in spans for uuid in self.store.columns((), start, end).gpus}
 
     def _past(self, now_ms: int) -> Iterator[Reading]:
         for start in range(now_ms - EVENT_MEMORY_MS, now_ms - WARM_UP_MS, SAMPLE_MS):
@@ -346,9 +357,14 @@ class Brain:
 
     def accept(self, batch: Batch) -> None:
         """Keep readings and events: durable on return. Raises StoreUnavailable or StoreRejected."""
+        now = self.clock.now_ms()
+        admitted = self.owners.admit(batch, now)
+        for reason, count in admitted.refused.items():
+            self.metrics.count("tocsin_dropped_total", count, what="reading", reason=reason)
+        batch = admitted.batch
         self.store.write(batch)
         self.memory.put(batch)
-        self._expected.take(batch.readings, self.clock.now_ms())
+        self._expected.take(batch.readings, now)
         if batch.events:
             self._wake.set()
         self.metrics.count("tocsin_store_writes_total", store=self.settings.store.kind)
@@ -358,7 +374,7 @@ class Brain:
         begun = self.clock.monotonic()
         with self._guard:
             now = self.clock.now_ms()
-            self.memory.forget(now - FORGET_MS)
+            self.owners.forget(self.memory.forget(now - FORGET_MS))
             self._expected.look_at_filling(now)
             snapshot = self.memory.take()
             predictions = self.forecasts.current(now)
@@ -413,6 +429,7 @@ class Brain:
                 values=reading.values,
                 job=workloads[reading.gpu.uuid].job,
                 job_known=workloads[reading.gpu.uuid].known,
+                counted=reading.gpu.host in nodes or self.owners.counts(reading.gpu.uuid, now_ms),
             )
             for reading in readings
         }

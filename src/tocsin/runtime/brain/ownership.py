@@ -1,0 +1,147 @@
+"""Which host speaks for a GPU: what another one says of it is refused, and said.
+
+What must hold: values, identity and freshness of a GPU come from one host, the first that reported it, until that host
+has been silent about it for as long as readings are remembered. Otherwise whoever may write one line could keep a GPU
+alive that is gone, or have the node of another drained. A MIG instance belongs to the host of its GPU.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import HOUR
+from tocsin.domain.event import Event, EventKind
+from tocsin.domain.reading import Gpu, Reading
+
+DUPLICATE, TOO_MANY = "duplicate_identity", "gpus_per_host"
+"""Why a reading or an event is refused, as ``tocsin_dropped_total`` names it."""
+MOST_CLAIMANTS = 20
+"""Hosts that are named in an hour; refused and counted are the lines of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """What may be kept of a batch, with events that tell of what may not, and how many records that was by reason."""
+
+    batch: Batch
+    refused: Counter[str] = field(default_factory=Counter)
+
+
+class Ownership:
+    """Owners of the GPUs that are remembered; safe to use from several threads."""
+
+    def __init__(self, most_per_host: int, newcomer_ms: int) -> None:
+        self._most_per_host = most_per_host
+        self.newcomer_ms = newcomer_ms
+        self._first_ms: int | None = None
+        self._since: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._hosts: dict[str, str] = {}
+        self._gpus: defaultdict[str, set[str]] = defaultdict(set)
+        self._spelt: dict[str, str] = {}
+        self._named: dict[str, int] = {}
+
+    def admit(self, batch: Batch, now_ms: int) -> Admitted:
+        """`batch` without what its hosts may not say; GPUs that nobody has reported yet belong to who does so now."""
+        refused: Counter[str] = Counter()
+        claims: dict[str, str] = {}
+        with self._lock:
+            readings = [one for one in batch.readings if self._takes(one.gpu, now_ms, refused, claims)]
+            events = [one for one in batch.events if self._believes(one, refused, claims)]
+            events += self._told(claims, now_ms)
+        if len(readings) == len(batch.readings) and len(events) == len(batch.events) and not refused:
+            return Admitted(batch)
+        return Admitted(Batch(readings, events, batch.findings, batch.predictions), refused)
+
+    def seed(self, readings: Iterable[Reading], first_ms: int, known: Collection[str]) -> None:
+        """Take the hosts of readings from the store for owners.
+
+        `first_ms` is the instant of the site's first start: what comes soon after it is no newcomer, nor are `known`.
+        """
+        with self._lock:
+            self._first_ms = first_ms
+            for reading in sorted(readings, key=lambda one: one.at_ms):
+                self._own(reading.gpu, first_ms if reading.gpu.uuid in known else reading.at_ms)
+
+    def counts(self, uuid: str, now_ms: int) -> bool:
+        """Whether the GPU has been seen for long enough to count in shares."""
+        with self._lock:
+            since = self._since.get(uuid, now_ms)
+            new_site = self._first_ms is not None and since < self._first_ms + self.newcomer_ms
+            return new_site or now_ms - since >= self.newcomer_ms
+
+    def forget(self, gpus: Iterable[Gpu]) -> None:
+        """These GPUs are remembered no longer: who reports one next owns it."""
+        with self._lock:
+            for gpu in gpus:
+                self._drop(gpu.uuid)
+
+    def release(self, name: str) -> None:
+        """The same of the GPU `name`, or of those of the host `name`, which a person says have moved."""
+        with self._lock:
+            for uuid in self._gpus.pop(name, {name}):
+                self._drop(uuid)
+
+    def host_of(self, uuid: str) -> str:
+        """The host that owns a GPU or a MIG instance; empty where nobody has reported it."""
+        with self._lock:
+            return self._hosts.get(uuid, "")
+
+    def _drop(self, uuid: str) -> None:
+        self._since.pop(uuid, None)
+        host = self._hosts.pop(uuid, "")
+        if host in self._gpus:
+            self._gpus[host].discard(uuid)
+            if not self._gpus[host]:
+                del self._gpus[host], self._spelt[host.lower()]
+
+    def _takes(self, gpu: Gpu, now_ms: int, refused: Counter[str], claims: dict[str, str]) -> bool:
+        for uuid in (gpu.uuid, gpu.parent):
+            if uuid and (self._hosts.get(uuid, gpu.host) != gpu.host or not self._is_spelt(gpu.host)):
+                refused[DUPLICATE] += 1
+                claims.setdefault(gpu.host, uuid)
+                return False
+        if gpu.uuid not in self._hosts and len(self._gpus.get(gpu.host, ())) >= self._most_per_host:
+            refused[TOO_MANY] += 1
+            return False
+        self._own(gpu, now_ms)
+        return True
+
+    def _is_spelt(self, host: str) -> bool:
+        """A token's host goes without regard to case; each spelling would be one more host to every limit."""
+        return self._spelt.get(host.lower(), host) == host
+
+    def _own(self, gpu: Gpu, at_ms: int) -> None:
+        for uuid in filter(None, (gpu.uuid, gpu.parent)):
+            if self._hosts.get(uuid) != gpu.host:
+                self._drop(uuid)
+                self._hosts[uuid], self._since[uuid] = gpu.host, at_ms
+                self._gpus[gpu.host].add(uuid)
+                self._spelt.setdefault(gpu.host.lower(), gpu.host)
+
+    def _believes(self, event: Event, refused: Counter[str], claims: dict[str, str]) -> bool:
+        owner = self._hosts.get(event.gpu, event.host) if event.gpu else event.host
+        if owner == event.host and self._is_spelt(event.host) and event.kind is not EventKind.DUPLICATE_IDENTITY:
+            return True
+        refused[DUPLICATE] += 1
+        if owner != event.host:
+            claims.setdefault(event.host, event.gpu)
+        return False
+
+    def _told(self, claims: dict[str, str], now_ms: int) -> list[Event]:
+        """One event an hour for each host that claims what is another's."""
+        hour = now_ms // HOUR * HOUR
+        self._named = {host: at_ms for host, at_ms in self._named.items() if at_ms == hour}
+        made = []
+        for host, uuid in claims.items():
+            if host in self._named or len(self._named) >= MOST_CLAIMANTS:
+                continue
+            self._named[host] = hour
+            owner = self._hosts.get(uuid) or self._spelt.get(host.lower(), "")
+            text = f"{host or 'a sender without a host'} reports {uuid}, which {owner} reports: refused"
+            made.append(Event(EventKind.DUPLICATE_IDENTITY, "", host, now_ms, message=text, source="brain"))
+        return made

@@ -1,0 +1,126 @@
+"""Whatever a node with its own token sends, what another node reports stays as it was."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tocsin.api.ingest import own_lines
+from tocsin.api.principal import simple
+from tocsin.config.access import Role
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import DAY, MINUTE
+from tocsin.domain.event import Event, EventKind
+from tocsin.domain.reading import Gpu, Reading
+from tocsin.runtime.brain.brain import FleetMemory
+from tocsin.runtime.brain.ownership import DUPLICATE, TOO_MANY, Ownership
+from tocsin.store.line_protocol.decode import decode
+from tocsin_testing.builders import T0
+
+MOST, NEWCOMER_MS = 16, 10 * MINUTE
+THEIRS = Gpu("GPU-b", "node-b", index=0, model="H200")
+CHILD = Gpu("MIG-b", "node-b", parent="GPU-b")
+UUIDS = ("GPU-a", "GPU-b", "MIG-a", "MIG-b", "GPU-x")
+HOSTS = ("node-a", "node-b", "NODE-A", "", "node-c")
+
+
+class Site:
+    """The way of a line into the memory of the brain."""
+
+    def __init__(self) -> None:
+        self.owners = Ownership(MOST, NEWCOMER_MS)
+        self.memory = FleetMemory()
+        self.owners.seed((), T0 - DAY, ())
+        self.take(Batch(readings=[Reading(one, T0, {"gpu_power_watts": 100.0}) for one in (THEIRS, CHILD)]))
+
+    def take(self, batch: Batch, now_ms: int = T0) -> None:
+        self.memory.put(self.owners.admit(batch, now_ms).batch)
+
+    def push(self, text: str, host: str, now_ms: int = T0) -> None:
+        mine, _ = own_lines(text, simple(host, Role.AGENT, host=host), self.owners.host_of)
+        self.take(decode(mine, now_ms=now_ms).batch, now_ms)
+
+
+def tag(name: str, value: str) -> str:
+    return f",{name}={value}" if value else ""
+
+
+lines = st.builds(
+    lambda measurement, uuid, mig, host, field, ahead: (
+        f"{measurement}{tag('gpu_uuid', uuid)}{tag('mig_uuid', mig)}{tag('host', host)} {field} {T0 + ahead}"
+    ),
+    st.sampled_from(("gpu", "gpu_missing", "gpu_info", "gpu_event,kind=xid,code=79", "gpu_owner,pid=1")),
+    st.sampled_from(UUIDS),
+    st.sampled_from(("", *UUIDS)),
+    st.sampled_from(HOSTS),
+    st.sampled_from(("power_watts=1", 'model="T4"', 'message="x"', "power_watts=2i", 'process="p"')),
+    st.integers(-DAY, MINUTE),
+)
+
+
+@settings(max_examples=300)
+@given(sent=st.lists(st.lists(lines, max_size=20), max_size=5))
+def test_a_node_with_its_token_changes_nothing_of_another(sent: list[list[str]]) -> None:
+    site = Site()
+    before = {uuid: site.memory.reading(uuid) for uuid in ("GPU-b", "MIG-b")}
+    for body in sent:
+        site.push("\n".join(body), "node-a")
+    assert {uuid: site.memory.reading(uuid) for uuid in before} == before
+    assert {reading.gpu.host for reading in site.memory.latest()} <= {"node-a", "NODE-A", "node-b"}
+    assert len({reading.gpu.host for reading in site.memory.latest()}) <= 2
+    assert not [event for event in site.memory.events_since(0) if event.gpu in before]
+
+
+@given(uuid=st.sampled_from(("GPU-b", "MIG-b")), parent=st.sampled_from(("", "GPU-b")), ahead=st.integers(0, MINUTE))
+def test_a_shared_token_cannot_take_a_gpu_over_either(uuid: str, parent: str, ahead: int) -> None:
+    site = Site()
+    claim = Reading(Gpu(uuid if not parent else "MIG-new", "node-a", parent=parent), T0 + ahead, {"gpu_power_watts": 1})
+    admitted = site.owners.admit(Batch(readings=[claim]), T0)
+    assert (admitted.batch.readings, admitted.refused) == ([], {DUPLICATE: 1})
+    (event,) = admitted.batch.events
+    assert (event.kind, event.host, event.gpu) == (EventKind.DUPLICATE_IDENTITY, "node-a", "")
+    assert site.owners.admit(Batch(readings=[claim]), T0 + 1).batch.events == []
+
+
+def test_an_agent_cannot_say_that_identities_are_duplicate() -> None:
+    site = Site()
+    forged = Event(EventKind.DUPLICATE_IDENTITY, "", "node-a", T0)
+    assert site.owners.admit(Batch(events=[forged]), T0).batch.events == []
+
+
+def test_a_gpu_that_was_forgotten_or_released_may_have_moved() -> None:
+    for let_go in (lambda owners: owners.forget([THEIRS]), lambda owners: owners.release("GPU-b")):
+        site = Site()
+        let_go(site.owners)
+        site.take(Batch(readings=[Reading(replace(THEIRS, host="node-a"), T0 + 1, {"gpu_power_watts": 7.0})]))
+        assert site.owners.host_of("GPU-b") == "node-a"
+    site.owners.release("node-b")
+    assert site.owners.host_of("MIG-b") == ""
+
+
+def test_a_host_has_so_many_gpus_and_no_more() -> None:
+    site = Site()
+    fakes = [Reading(Gpu(f"GPU-fake-{n}", "node-a"), T0, {"gpu_power_watts": 1.0}) for n in range(1_000)]
+    admitted = site.owners.admit(Batch(readings=fakes), T0)
+    assert (len(admitted.batch.readings), admitted.refused) == (MOST, {TOO_MANY: 1_000 - MOST})
+
+
+def test_a_newcomer_counts_after_a_while_and_those_of_a_new_site_at_once() -> None:
+    owners = Ownership(MOST, NEWCOMER_MS)
+    owners.seed((), T0, ())
+    new = Gpu("GPU-new", "node-n")
+    owners.admit(Batch(readings=[Reading(new, T0, {})]), T0)
+    assert owners.counts("GPU-new", T0)
+    owners.seed((), T0 - DAY, ())
+    assert not owners.counts("GPU-new", T0 + NEWCOMER_MS - 1)
+    assert owners.counts("GPU-new", T0 + NEWCOMER_MS)
+    assert not owners.counts("GPU-unknown", T0 + DAY)
+
+
+def test_what_the_store_has_known_for_long_counts_after_a_start() -> None:
+    owners = Ownership(MOST, NEWCOMER_MS)
+    owners.seed([Reading(Gpu(uuid, "h"), T0, {}) for uuid in ("GPU-old", "GPU-young")], T0 - DAY, {"GPU-old"})
+    assert owners.counts("GPU-old", T0)
+    assert not owners.counts("GPU-young", T0)
