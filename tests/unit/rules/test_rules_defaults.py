@@ -209,6 +209,7 @@ CASES: dict[str, tuple[Case, Case]] = {
     "nvswitch_partition_fatal": (event(EventKind.SXID, 20034), event(EventKind.SXID, 12020)),
     "nvswitch_link_errors": (switch(20001, 10), switch(20001, 9)),
     "nvswitch_error": (event(EventKind.SXID, 11012), event(EventKind.SXID, 20034)),
+    "duplicate_identity": (event(EventKind.DUPLICATE_IDENTITY), event(EventKind.GPU_FOUND)),
     "maintenance_notice": (notice(NoticeCode.INTERRUPTION), notice(NoticeCode.PLANNED)),
     "maintenance_planned": (notice(NoticeCode.FREEZE), notice(NoticeCode.REBOOT)),
     "gpu_lost": (event(EventKind.GPU_LOST), event(EventKind.DRIVER_RELOAD)),
