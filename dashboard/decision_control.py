@@ -9,8 +9,7 @@ import streamlit as st
 
 from tocsin.client.client import Client
 from tocsin.client.control import Whoami
-from tocsin.client.models import FleetSummary
-from tocsin.client.models_decisions import TimelineItem
+from tocsin.client.models import FleetSummary, TimelineItem
 from tocsin.dashboard import style
 from tocsin.dashboard.access import DECIDERS, connect, lacking, show_problem
 from tocsin.dashboard.text import Text, markdown_safe, readable

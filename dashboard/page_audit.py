@@ -10,14 +10,15 @@ from typing import BinaryIO, cast
 
 import streamlit as st
 
-from tocsin.client.models import FleetSummary, JournalEntryOut, VerificationOut
-from tocsin.client.models_decisions import ExportForm, JournalPage, JournalQuery
+from tocsin.client.models import ExportForm, FleetSummary, JournalPage, JournalQuery
 from tocsin.dashboard import link, style
 from tocsin.dashboard.access import api, client_with, connect, current_token, show_problem
 from tocsin.dashboard.frame import current_text
 from tocsin.dashboard.text import STRINGS, Text, clock, plain_sentence, readable
-from tocsin.domain.clock import DAY, HOUR, from_iso
+from tocsin.domain.clock import DAY, HOUR, from_iso, to_iso
+from tocsin.domain.entry import Entry
 from tocsin.domain.errors import TocsinError
+from tocsin.domain.entry import Verification
 
 # Entries of the journal in plain words.
 
@@ -27,7 +28,7 @@ _LONGEST = 220
 """Most characters of a sentence in the table; the details have all of it."""
 
 
-def in_words(entry: JournalEntryOut, told: Mapping[str, str], text: Text) -> str:
+def in_words(entry: Entry, told: Mapping[str, str], text: Text) -> str:
     """What `entry` says, as one sentence; `told` has the sentences of what it names by id alone."""
     payload = entry.payload
     key = f"entry.{entry.kind}"
@@ -74,7 +75,7 @@ def _sentence(payload: Mapping[str, object], told: Mapping[str, str]) -> str:
     return str(own) or next((told[name] for name in names if name in told), "")
 
 
-def details(entry: JournalEntryOut, text: Text) -> str:
+def details(entry: Entry, text: Text) -> str:
     """All that the entry holds, and its place in the chain, as HTML."""
     payload = json.dumps(entry.payload, indent=2, ensure_ascii=False, sort_keys=True)
     chain = text("audit.hash", hash=entry.hash[:16], previous=entry.previous_hash[:16])
@@ -177,7 +178,7 @@ def _check() -> None:
 def _chain(head: int, text: Text) -> None:
     if "chain" not in st.session_state and head <= QUICK_CHECK:
         _check()
-    found: VerificationOut | None
+    found: Verification | None
     found, at = st.session_state.get("chain", (None, ""))
     if (problem := st.session_state.pop(_UNCHECKED, None)) is not None:
         show_problem(problem, text)
@@ -188,7 +189,7 @@ def _chain(head: int, text: Text) -> None:
             _download(form, text)
 
 
-def chain_words(found: VerificationOut | None, at: str, text: Text) -> str:
+def chain_words(found: Verification | None, at: str, text: Text) -> str:
     """What is known of the chain, as a chip."""
     if found is None:
         return style.bar([style.chip("? " + text("audit.chain.unchecked"))])
@@ -233,7 +234,8 @@ def _table(page: JournalPage, text: Text) -> str:
         what = f"<details><summary aria-label='{label}'>{words}</summary>{details(entry, text)}</details>"
         who = "" if entry.actor == SERVICE else f"<b>{escape(entry.actor)}</b>"
         simulated = style.chip(text("simulated"), "tc-sim tc-small") if entry.simulated else ""
-        when = f'<span class="tc-nowrap">{entry.at[:10]} {entry.at[11:19]}</span>'
+        at = to_iso(entry.at_ms)
+        when = f'<span class="tc-nowrap">{at[:10]} {at[11:19]}</span>'
         rows.append([str(entry.seq), when, who, what, simulated])
     head = [text(f"column.{name}") for name in ("number", "when", "who", "what")] + [""]
     return f'<div class="tc-audit">{style.table(head, rows, numbers=[0])}</div>'

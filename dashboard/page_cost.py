@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from html import escape
 
 import plotly.graph_objects as go
@@ -21,6 +21,7 @@ from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import Palette
 from tocsin.dashboard.text import Text, effect_words, gpu_at, money, number, percent, readable
 from tocsin.domain.clock import DAY, HOUR, from_iso, to_iso
+from tocsin.domain.usage import Usage
 
 # Charts of the page of cost: what GPUs did by the hour, and their power.
 
@@ -45,11 +46,11 @@ def bars(hours: Sequence[HourOut]) -> list[Bar]:
     """`hours` in at most `MOST_BARS` spans of equal length; a span without any hour is empty."""
     if not hours:
         return []
-    first, last = from_iso(hours[0].at), from_iso(hours[-1].at)
+    first, last = hours[0].at_ms, hours[-1].at_ms
     width = next((n for n in (1, 2, 3, 6, 12, 24) if (last - first) // HOUR < n * MOST_BARS), 24) * HOUR
     spans: dict[int, list[HourOut]] = {start: [] for start in range(first // width * width, last + 1, width)}
     for hour in hours:
-        spans[from_iso(hour.at) // width * width].append(hour)
+        spans[hour.at_ms // width * width].append(hour)
     return [_bar(to_iso(start), members) for start, members in sorted(spans.items())]
 
 
@@ -123,7 +124,7 @@ currency = "EUR"
 gpu_hour = { H100 = 2.4, A100 = 1.3 }
 kwh = 0.21
 pue = 1.3"""
-COLUMNS = tuple(name for name in HourOut.model_fields if name not in {"at", "sampled"})
+COLUMNS = ("gpu_hours", *(one.name for one in fields(Usage)))
 
 
 def _figures(found: CostOut, text: Text) -> str:
@@ -173,7 +174,9 @@ def csv_of(hours: Sequence[HourOut]) -> str:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["at", *COLUMNS, "sampled"])
     for hour in hours:
-        writer.writerow([hour.at, *(round(getattr(hour, name), 6) for name in COLUMNS), str(hour.sampled).lower()])
+        writer.writerow(
+            [to_iso(hour.at_ms), *(round(getattr(hour, name), 6) for name in COLUMNS), str(hour.sampled).lower()]
+        )
     return file.getvalue()
 
 

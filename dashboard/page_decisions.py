@@ -10,8 +10,15 @@ import streamlit as st
 
 from tocsin.client.client import Client
 from tocsin.client.errors import NotFound
-from tocsin.client.models import FleetSummary, GpuState, JournalEntryOut
-from tocsin.client.models_decisions import DecisionStory, Timeline, TimelineItem, TimelineMark, TimelineQuery
+from tocsin.client.models import (
+    DecisionStory,
+    FleetSummary,
+    GpuState,
+    Timeline,
+    TimelineItem,
+    TimelineMark,
+    TimelineQuery,
+)
 from tocsin.dashboard import charts, link, style
 from tocsin.dashboard.access import REFRESH_SECONDS, api
 from tocsin.dashboard.decision_control import Hand, decide_buttons, fleet_buttons, forget_news, show_news
@@ -27,8 +34,9 @@ from tocsin.dashboard.text import (
     seconds_between,
     short_clock,
 )
-from tocsin.domain.clock import SECOND, from_iso, to_iso
+from tocsin.domain.clock import SECOND, to_iso
 from tocsin.domain.decision import DecisionState, Mode, Ruling, Verdict
+from tocsin.domain.entry import Entry
 from tocsin.domain.finding import ActionKind, SubjectKind
 
 # One decision in full: where it stands, what stands in its way, what was weighed, what happened, what came of it.
@@ -64,7 +72,7 @@ def show(story: DecisionStory, now: str, hand: Hand, palette: Palette) -> None:
 
 
 def _facts(item: TimelineItem, now: str, text: Text) -> str:
-    age = text("decision.made", age=text.duration(max(0.0, seconds_between(item.at, now))))
+    age = text("decision.made", age=text.duration(max(0.0, seconds_between(to_iso(item.at_ms), now))))
     pairs = [
         (text("decisions.action"), text.name("action", item.action.value)),
         (text("decisions.rule"), item.rule),
@@ -72,7 +80,7 @@ def _facts(item: TimelineItem, now: str, text: Text) -> str:
         ("", text("mode", mode=text.name("mode", item.mode.value))),
         ("", age),
     ]
-    left = seconds_between(now, item.expires)
+    left = seconds_between(now, to_iso(item.expires_ms))
     if item.state in (DecisionState.HELD, DecisionState.APPROVED) and left > 0:
         pairs.append(("", text("decision.expires", time=text.duration(left))))
     return style.facts(pairs)
@@ -120,7 +128,7 @@ def _until_checked(story: DecisionStory, now: str) -> float:
     due = next((e for e in story.entries if e.kind == "verification" and e.payload.get("phase") == "due"), None)
     if due is None:
         return 0.0
-    return max(0.0, seconds_between(now, to_iso(from_iso(due.at) + int(story.settle_s * SECOND))))
+    return max(0.0, seconds_between(now, to_iso(due.at_ms + int(story.settle_s * SECOND))))
 
 
 def _links(item: TimelineItem, text: Text) -> None:
@@ -212,7 +220,7 @@ def _effect(story: DecisionStory, text: Text) -> str:
     return style.title(text("effect.title")) + body
 
 
-def _steps(entries: Sequence[JournalEntryOut], now: str, text: Text) -> str:
+def _steps(entries: Sequence[Entry], now: str, text: Text) -> str:
     """What the journal says of it, verdicts that follow each other as one line."""
     lines: list[str] = []
     last = ""
@@ -223,11 +231,11 @@ def _steps(entries: Sequence[JournalEntryOut], now: str, text: Text) -> str:
         words = _step(entry, text)
         detail = str(entry.payload.get("detail") or entry.payload.get("reason") or "")
         what = escape(words) + (f' <span class="tc-muted">{escape(readable(detail))}</span>' if detail else "")
-        lines.append(style.row("", what, f"{short_clock(entry.at, now)} · #{entry.seq}"))
+        lines.append(style.row("", what, f"{short_clock(to_iso(entry.at_ms), now)} · #{entry.seq}"))
     return "".join(lines)
 
 
-def _step(entry: JournalEntryOut, text: Text) -> str:
+def _step(entry: Entry, text: Text) -> str:
     payload = entry.payload
     if entry.kind == "verification":
         if payload.get("phase") == "due":
@@ -416,7 +424,7 @@ def _choose(identity: str) -> None:
 def _row(item: TimelineItem, now: str, chosen: str, text: Text) -> None:
     sign = SIGNS[item.state][0]
     state = text("decisions.waiting") if item.approvable else text.name("decision_state", item.state.value)
-    age = text("decision.made", age=text.duration(max(0.0, seconds_between(item.at, now))))
+    age = text("decision.made", age=text.duration(max(0.0, seconds_between(to_iso(item.at_ms), now))))
     mark = SYMBOLS[SEVERITY_STATES[item.severity]]
     st.button(
         f"{mark} {markdown_safe(plain_sentence(item.sentence, _LABEL))} :gray[{sign} {markdown_safe(state)} · {age}]",

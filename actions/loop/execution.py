@@ -20,8 +20,8 @@ from tocsin.actions.model.scope import gpus_of
 from tocsin.actions.model.view import FleetView
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, DecisionState, Outcome, OutcomeStatus, Ruling, Verdict
+from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import Subject
-from tocsin.journal.entry import EntryKind
 
 log = structlog.get_logger()
 

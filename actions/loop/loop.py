@@ -28,9 +28,9 @@ from tocsin.actions.notifications.channel import Notifier
 from tocsin.actions.notifications.fanout import FanOut, JournalNotifier
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, DecisionState, Mode, NotifyParameters, Ruling, Verdict, undone_by
+from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import ActionKind, Category, Incident, Severity, Subject, SubjectKind
 from tocsin.domain.prediction import Prediction
-from tocsin.journal.entry import EntryKind
 
 # Asking the guards, recording what they say, and closing what has no more reason to wait.
 

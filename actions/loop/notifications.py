@@ -14,7 +14,7 @@ from tocsin.actions.notifications.channel import Delivery, Message, Notifier, Ph
 from tocsin.actions.notifications.fanout import ChannelQueue, DeliveryJob, FanOut, Item, fan_out_of
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, Outcome, OutcomeStatus, Ruling
-from tocsin.journal.entry import EntryKind
+from tocsin.domain.entry import EntryKind
 
 UNWANTED = "no channel asks for it: recorded only"
 

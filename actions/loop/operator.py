@@ -15,9 +15,9 @@ from tocsin.actions.model.scope import base_key
 from tocsin.actions.model.sentences import joined, named
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, DecisionState, Mode, RecoveryParameters, undone_by
+from tocsin.domain.entry import EntryKind
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.finding import Subject, SubjectKind
-from tocsin.journal.entry import EntryKind
 
 
 class OperatorCalls:

@@ -24,9 +24,9 @@ from tocsin.domain.decision import (
     parameters_of,
     undone_by,
 )
+from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.parameters import encode
-from tocsin.journal.entry import Entry, EntryKind
 
 
 @dataclass(frozen=True, slots=True)

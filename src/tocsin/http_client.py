@@ -79,6 +79,11 @@ class ClientTls:
         self.context = client_context(ca, certificate, key)
         self._stamp = stamp(certificate, key)
 
+    @classmethod
+    def of(cls, ca: Path | None, certificate: Path | None, key: Path | None) -> ClientTls | None:
+        """None where the system's CAs and no certificate of our own are all there is."""
+        return None if ca is None and certificate is None else cls(ca, certificate, key)
+
     def refresh(self) -> None:
         """Read certificate and key again where they changed. Raises InputError where they cannot be used."""
         if self._certificate is not None and (now := stamp(self._certificate, self._key)) != self._stamp:

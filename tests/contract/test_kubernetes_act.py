@@ -20,9 +20,9 @@ from tocsin.cli.main import cli
 from tocsin.client.client import Client
 from tocsin.config.access import ApiSettings, Role, Token
 from tocsin.domain.clock import ManualClock
+from tocsin.domain.entry import Entry
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import Subject, SubjectKind
-from tocsin.journal.entry import Entry
 from tocsin.journal.files import read_entries
 from tocsin.journal.journal import Journal
 from tocsin.journal.verify import verify

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
-from tocsin.client.models_decisions import TimelineItem, TimelineQuery
+from tocsin.client.models import TimelineItem, TimelineQuery
 from tocsin.config.settings import Settings
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.finding import ActionKind

@@ -15,8 +15,8 @@ from tocsin.actions.model.decision_log import dump_decision, dump_outcome
 from tocsin.cli.main import cli
 from tocsin.domain.clock import MINUTE, ManualClock, to_iso
 from tocsin.domain.decision import Decision, Mode, Outcome, OutcomeStatus
+from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
-from tocsin.journal.entry import Entry, EntryKind
 from tocsin.journal.export import KINDS, MAX_REMEMBERED, CefLines
 from tocsin.journal.journal import Journal
 from tocsin_testing.builders import T0
@@ -160,9 +160,9 @@ def test_a_line_of_cef_knows_what_earlier_entries_said(journal: Path) -> None:
 def test_only_so_much_is_remembered() -> None:
     lines = CefLines()
     for number in range(MAX_REMEMBERED + 1):
-        lines.note(Entry(number, 1, T0, "decision", "tocsin", False, {"id": str(number), "rule": "r"}, "", ""))
-    first = Entry(0, 1, T0, "approval", "anna", False, {"decision": "0"}, "", "")
-    last = Entry(0, 1, T0, "approval", "anna", False, {"decision": str(MAX_REMEMBERED)}, "", "")
+        lines.note(Entry(number, 1, T0, "decision", "tocsin", {"id": str(number), "rule": "r"}, False, "", ""))
+    first = Entry(0, 1, T0, "approval", "anna", {"decision": "0"}, False, "", "")
+    last = Entry(0, 1, T0, "approval", "anna", {"decision": str(MAX_REMEMBERED)}, False, "", "")
     assert ["cs4=r" in lines.line(entry) for entry in (first, last)] == [False, True]
 
 

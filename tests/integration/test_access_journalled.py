@@ -22,7 +22,7 @@ from tocsin.config.access import Role
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE, ManualClock
-from tocsin.journal.entry import Entry, EntryKind
+from tocsin.domain.entry import Entry, EntryKind
 from tocsin.journal.files import read_entries
 from tocsin.queries.service import BrainService
 from tocsin.runtime.brain.assembly import RunningBrain, open_brain

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tocsin.domain.clock import ManualClock
-from tocsin.journal.entry import EntryKind
+from tocsin.domain.entry import EntryKind
 from tocsin.journal.journal import Journal
 from tocsin_testing.builders import T0
 

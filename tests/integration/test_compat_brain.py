@@ -19,10 +19,11 @@ from tocsin.actions.notifications.channel import Delivery
 from tocsin.api.app import create_app
 from tocsin.api.server import ApiServer
 from tocsin.cli.main import cli
+from tocsin.client.wire import to_json
 from tocsin.config.settings import Settings
 from tocsin.domain.annotation import Annotation
 from tocsin.domain.clock import MINUTE, ManualClock
-from tocsin.journal.entry import EntryKind
+from tocsin.domain.entry import EntryKind
 from tocsin.journal.files import read_entries
 from tocsin.journal.verify import verify
 from tocsin.queries.service import BrainService
@@ -63,7 +64,7 @@ def test_it_answers_as_the_old_one_did(running: RunningBrain) -> None:
     service, wanted = BrainService(running.brain), expected()["brain"]
     assert running.brain.journal.epoch == wanted["epoch"]
     assert [one.uuid for one in running.brain.gpus] == wanted["gpu_uuids"]
-    decisions = [json.loads(one.model_dump_json()) for one in service.decisions(1000)]
+    decisions = to_json(service.decisions(1000))
     for one, found in zip(wanted["decisions"], decisions, strict=True):
         assert within(one, found), (one, found)
     board = json.loads(service.scoreboard().model_dump_json())

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from tocsin.actions.model.decision_log import dump_decision, load_decision
 from tocsin.cli.main import cli
 from tocsin.domain.clock import ManualClock
-from tocsin.journal.entry import EntryKind
+from tocsin.domain.entry import EntryKind
 from tocsin.journal.files import read_entries
 from tocsin.journal.journal import Journal
 from tocsin.journal.verify import verify

@@ -8,8 +8,8 @@ from collections import Counter
 from tocsin.actions.guards.base import guards
 from tocsin.domain.clock import SECOND
 from tocsin.domain.decision import Ruling
+from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import ActionKind, Category
-from tocsin.journal.entry import EntryKind
 from tocsin_testing.action_world import World, fleet, settings
 
 FAULTS, GPUS, PER_STEP = 10_000, 400, 50

@@ -17,9 +17,9 @@ from tocsin.collector.spool import SCHEMA as SPOOL_SCHEMA
 from tocsin.collector.spool import Spool
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import ManualClock
+from tocsin.domain.entry import EntryKind
 from tocsin.domain.errors import InputError
 from tocsin.journal import files as journal_files
-from tocsin.journal.entry import EntryKind
 from tocsin.journal.journal import Journal
 from tocsin.store.embedded.database import MIGRATIONS
 from tocsin.store.embedded.store import SqliteStore

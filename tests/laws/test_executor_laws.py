@@ -20,8 +20,8 @@ from tocsin.actions.notifications.webhook import WebhookSender
 from tocsin.config.settings import Settings, WebhookSettings
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, ManualClock
 from tocsin.domain.decision import Decision, DecisionState, Mode, OutcomeStatus, Ruling, Verdict, parameters_of
+from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
-from tocsin.journal.entry import EntryKind
 from tocsin_testing.action_world import World, fleet, settings
 from tocsin_testing.builders import T0
 from tocsin_testing.law_executors import LawSite, law_site

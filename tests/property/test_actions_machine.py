@@ -19,9 +19,9 @@ from tocsin.actions.model.executor import ExecutionResult
 from tocsin.actions.notifications.channel import Delivery
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.decision import Decision, DecisionState, Mode
+from tocsin.domain.entry import EntryKind
 from tocsin.domain.errors import TocsinError
 from tocsin.domain.finding import ActionKind, Category, Subject, SubjectKind
-from tocsin.journal.entry import EntryKind
 from tocsin_testing.action_world import FakeExecutor, World, fleet, settings
 from tocsin_testing.journal_double import KilledError
 

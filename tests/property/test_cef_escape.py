@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.journal.entry import Entry, EntryKind
+from tocsin.domain.entry import Entry, EntryKind
 from tocsin.journal.export import KINDS, CefLines
 
 TEXT = st.text(max_size=60)
@@ -36,7 +36,7 @@ def parse(line: str) -> tuple[list[str], dict[str, str]]:
 @given(kind=st.sampled_from(EntryKind), actor=TEXT, sentence=TEXT, name=TEXT, reason=TEXT)
 def test_it_can_be_read_back(kind: EntryKind, actor: str, sentence: str, name: str, reason: str) -> None:
     payload = {"subject": {"kind": "host", "name": name, "host": name}, "sentence": sentence, "reason": reason}
-    line = CefLines().line(Entry(7, 1, 1_795_000_000_000, kind, actor, False, payload, "0" * 64, "f" * 64))
+    line = CefLines().line(Entry(7, 1, 1_795_000_000_000, kind, actor, payload, False, "f" * 64, "0" * 64))
     assert "\n" not in line
     assert "\r" not in line
     header, extension = parse(line)

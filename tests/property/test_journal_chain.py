@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tocsin.domain.clock import ManualClock
+from tocsin.domain.entry import EntryKind
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.journal.backup import backup, restore
-from tocsin.journal.entry import EntryKind
 from tocsin.journal.files import Anchor, JournalBroken, read_entries
 from tocsin.journal.journal import Journal
 from tocsin.journal.verify import verify
@@ -220,7 +220,7 @@ import sys
 from pathlib import Path
 from tocsin.domain.clock import ManualClock
 from tocsin.journal.journal import Journal
-from tocsin.journal.entry import EntryKind
+from tocsin.domain.entry import EntryKind
 journal = Journal.open(Path(sys.argv[1]), ManualClock())
 while True:
     print(journal.append_many([(EntryKind.FINDING_OPENED, {"n": n}, False) for n in range(3)])[-1].seq, flush=True)

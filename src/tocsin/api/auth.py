@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import ipaddress
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -15,7 +14,7 @@ from starlette.datastructures import Headers
 from tocsin.api.errors import ApiError
 from tocsin.api.oidc import OidcVerifier, looks_like_jwt
 from tocsin.api.principal import Principal, simple
-from tocsin.api.sessions import PREFIX, LoginSessions
+from tocsin.api.sessions import PREFIX, LoginSessions, digest_of
 from tocsin.config.access import ApiSettings, Role, Token
 from tocsin.domain.clock import Clock
 from tocsin.domain.errors import InputError
@@ -26,10 +25,6 @@ _CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 LOOPBACK = simple("loopback", Role.ADMIN)
 """Whoever asks from this machine where nobody has to prove anything."""
-
-
-def _digest(secret: str) -> bytes:
-    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
 def _is_loopback(client: str) -> bool:
@@ -46,10 +41,10 @@ def _host_name(headers: Headers) -> str:
     return host if host.endswith("]") else host.rsplit(":", 1)[0]
 
 
-def _known_tokens(tokens: Iterable[Token]) -> list[tuple[bytes, Principal]]:
-    known: list[tuple[bytes, Principal]] = []
+def _known_tokens(tokens: Iterable[Token]) -> list[tuple[str, Principal]]:
+    known: list[tuple[str, Principal]] = []
     for token in tokens:
-        digest = _digest(token.secret.get_secret_value())
+        digest = digest_of(token.secret.get_secret_value())
         if any(hmac.compare_digest(digest, other) for other, _ in known):
             field = f"api.tokens.{token.name}.secret"
             raise InputError(field, "(hidden)", "two tokens have this secret", "give each its own")
@@ -93,7 +88,7 @@ class Authenticator:
         given = given.strip()
         if not given or scheme.lower() not in {"bearer", "token"}:
             raise ApiError(401, "token_required", "send a token: Authorization: Bearer TOKEN", headers=_CHALLENGE)
-        digest, found = _digest(given), None
+        digest, found = digest_of(given), None
         for known, principal in self._known:
             if hmac.compare_digest(digest, known):
                 found = principal

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from tocsin.domain.clock import Clock
 
@@ -15,26 +15,14 @@ MAX_KEYS = 10_000
 V = TypeVar("V")
 
 
-class _Remembered(Generic[V]):
+class _Remembered(OrderedDict[str, V]):
     """The newest `MAX_KEYS` values by key."""
 
-    def __init__(self) -> None:
-        self._values: OrderedDict[str, V] = OrderedDict()
-
-    def get(self, key: str) -> V | None:
-        return self._values.get(key)
-
     def put(self, key: str, value: V) -> None:
-        self._values[key] = value
-        self._values.move_to_end(key)
-        if len(self._values) > MAX_KEYS:
-            self._values.popitem(last=False)
-
-    def drop(self, key: str) -> None:
-        self._values.pop(key, None)
-
-    def __len__(self) -> int:
-        return len(self._values)
+        self[key] = value
+        self.move_to_end(key)
+        if len(self) > MAX_KEYS:
+            self.popitem(last=False)
 
 
 class TokenBuckets:
@@ -98,6 +86,5 @@ class Lockout:
             return seconds
 
     def succeeded(self, key: str) -> None:
-        """Forget the failures of `key`."""
         with self._lock:
-            self._failures.drop(key)
+            self._failures.pop(key, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Path, Query, Request
 
@@ -19,13 +19,16 @@ END_OF_TIME_MS = 253_402_300_800_000
 """Year 10,000: RFC 3339 has four digits for the year."""
 
 
-def service_of(request: Request) -> Service:
-    """The service that `create_app` was given."""
-    service: Service = request.app.state.service
-    return service
+def of_app(name: str) -> Any:
+    """For endpoints: what `create_app` has put into the application's state under `name`."""
+
+    def found(request: Request) -> Any:
+        return getattr(request.app.state, name)
+
+    return Depends(found)
 
 
-ServiceDep = Annotated[Service, Depends(service_of)]
+ServiceDep = Annotated[Service, of_app("service")]
 Uuid = Annotated[str, Path(min_length=1, max_length=200, description="UUID of a GPU or MIG instance.")]
 DecisionId = Annotated[str, Path(min_length=1, max_length=64, description="Id of a decision.")]
 Sequence64 = Annotated[int, Query(ge=0, lt=2**63)]
@@ -33,8 +36,7 @@ Sequence64 = Annotated[int, Query(ge=0, lt=2**63)]
 
 async def require_json(request: Request) -> None:
     """A web page may send forms and plain text without being asked; JSON needs the leave that is never given here."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise ApiError(415, "unsupported_media_type", "send a JSON body with Content-Type: application/json")
 
 

@@ -51,7 +51,6 @@ class ApiError(HTTPException):
         self.details = dict(details or {})
 
     def response(self) -> JSONResponse:
-        """The answer itself."""
         body = ErrorOut(error=ErrorBody(code=self.code, message=self.message, details=self.details))
         return JSONResponse(body.model_dump(mode="json"), self.status_code, self.headers)
 

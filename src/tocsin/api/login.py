@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from tocsin.api.auth import Anyone
 from tocsin.api.buckets import Lockout
-from tocsin.api.dependencies import require_json
+from tocsin.api.dependencies import of_app, require_json
 from tocsin.api.directory import Directory, NoRole
 from tocsin.api.errors import ApiError, documented, refuse_unknown_parameters
 from tocsin.api.gate import too_many
@@ -75,7 +75,6 @@ class LoginService:
         self._free = threading.BoundedSemaphore(MOST_AT_ONCE)
 
     def methods(self) -> LoginMethods:
-        """How people log in."""
         oidc = self._settings.oidc
         offered = OidcMethod(issuer=oidc.issuer, client_id=oidc.client_id, scope=oidc.scope) if oidc.issuer else None
         return LoginMethods(password=self._directory is not None, oidc=offered)
@@ -123,12 +122,7 @@ class LoginService:
         self._service.record_access("logout", principal.name, {})
 
 
-def _login_service_of(request: Request) -> LoginService:
-    found: LoginService = request.app.state.login_service
-    return found
-
-
-Access = Annotated[LoginService, Depends(_login_service_of)]
+Access = Annotated[LoginService, of_app("login_service")]
 
 login_router = APIRouter(prefix="/v1", tags=["access"], dependencies=[Depends(refuse_unknown_parameters)])
 

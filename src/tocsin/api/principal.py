@@ -20,13 +20,11 @@ class Grant:
 
     def covers(self, action: str, pool: str) -> bool:
         """Whether `action` is granted in `pool`; an empty `pool` is the whole fleet."""
-        return not self.scopes or any(_covers(scope, action, pool) for scope in self.scopes)
-
-
-def _covers(scope: AccessScope, action: str, pool: str) -> bool:
-    if not {"*", action} & set(scope.actions):
-        return False
-    return "*" in scope.pools or (bool(pool) and any(fnmatchcase(pool, pattern) for pattern in scope.pools))
+        reached = [scope for scope in self.scopes if {"*", action} & set(scope.actions)]
+        return not self.scopes or any(
+            "*" in scope.pools or (bool(pool) and any(fnmatchcase(pool, pattern) for pattern in scope.pools))
+            for scope in reached
+        )
 
 
 @dataclass(frozen=True, slots=True)

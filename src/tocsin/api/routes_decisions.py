@@ -6,7 +6,7 @@ needs a scope in each pool that a decision reaches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
@@ -27,16 +27,18 @@ from tocsin.client.control import (
     ReleaseOut,
     ReleaseRequest,
 )
-from tocsin.client.models import DecisionOut, GpuSummary
-from tocsin.client.models_decisions import (
+from tocsin.client.models import (
+    DecisionOut,
     DecisionStory,
     ExportForm,
+    GpuSummary,
     JournalPage,
     JournalQuery,
     Timeline,
     TimelineQuery,
     UndoOut,
 )
+from tocsin.client.wire import Wired
 from tocsin.config.access import Role
 from tocsin.domain.decision import (
     ActionParameters,
@@ -48,6 +50,7 @@ from tocsin.domain.decision import (
     ranks_in,
 )
 from tocsin.domain.finding import ActionKind, Subject, SubjectKind
+from tocsin.domain.parameters import encode
 
 NODE_WIDE = frozenset(
     {
@@ -170,14 +173,9 @@ def story(service: ServiceDep, _who: Viewer, decision_id: DecisionId) -> Decisio
 def undo(service: ServiceDep, who: Operator, decision_id: DecisionId, request: ControlRequest) -> UndoOut:
     """Undo what was done: its inverse goes through the guards. 409 where nothing undoes it, or it was not done."""
     if who.limited:
-        _require_inverse(service, who, decision_id)
+        decision = service.story(decision_id).decision
+        _require_for(service, who, decision, decision.inverse or decision.action)
     return service.undo(decision_id, who.name, request.reason)
-
-
-def _require_inverse(service: Service, who: Principal, decision_id: str) -> None:
-    decision = service.story(decision_id).decision
-    action = decision.inverse or decision.action
-    require_scope(who, OPERATORS, action.value, pools_of(service, decision.subject, action, decision.parameters))
 
 
 def _bound(field: str, text: str | None) -> int | None:
@@ -225,21 +223,20 @@ def export_journal(
 ) -> StreamingResponse:
     """The journal as JSON lines or CEF, in order, as `tocsin journal export` writes it."""
     query = JournalQuery(tuple(kind or ()), start_ms=_bound("start", start), end_ms=_bound("end", end))
-    lines = service.export_journal(form, query, after)
+    lines = (f"{line}\n" for line in service.export_journal(form, query, after))
     name = f'attachment; filename="tocsin-journal.{form}"'
-    return StreamingResponse(_ended(lines), media_type=MEDIA_TYPES[form], headers={"Content-Disposition": name})
+    return StreamingResponse(lines, media_type=MEDIA_TYPES[form], headers={"Content-Disposition": name})
 
 
-def _ended(lines: Iterator[str]) -> Iterator[str]:
-    for line in lines:
-        yield f"{line}\n"
+def _require_for(service: Service, who: Principal, decision: DecisionOut, action: ActionKind) -> None:
+    pools = pools_of(service, decision.subject, action, encode(decision.parameters))
+    require_scope(who, OPERATORS, action.value, pools)
 
 
-def _require_for(service: Service, who: Principal, decision_id: str) -> None:
+def _require_to_settle(service: Service, who: Principal, decision_id: str) -> None:
     if who.limited:
         decision = service.decision(decision_id)
-        pools = pools_of(service, decision.subject, decision.action, decision.parameters)
-        require_scope(who, OPERATORS, decision.action.value, pools)
+        _require_for(service, who, decision, decision.action)
 
 
 control_router = APIRouter(
@@ -250,16 +247,18 @@ control_router = APIRouter(
 
 
 @control_router.post("/decisions/{decision_id}/approve", tags=["decisions"], responses=documented(404))
-def approve(service: ServiceDep, who: Operator, decision_id: DecisionId, _request: ControlRequest) -> DecisionOut:
+def approve(
+    service: ServiceDep, who: Operator, decision_id: DecisionId, _request: ControlRequest
+) -> Wired[DecisionOut]:
     """Say yes to a held decision; guards are asked again before it runs."""
-    _require_for(service, who, decision_id)
+    _require_to_settle(service, who, decision_id)
     return service.approve(decision_id, who.name)
 
 
 @control_router.post("/decisions/{decision_id}/reject", tags=["decisions"], responses=documented(404))
-def reject(service: ServiceDep, who: Operator, decision_id: DecisionId, request: ControlRequest) -> DecisionOut:
+def reject(service: ServiceDep, who: Operator, decision_id: DecisionId, request: ControlRequest) -> Wired[DecisionOut]:
     """Say no to a held decision; its subject is left alone for the hold-off."""
-    _require_for(service, who, decision_id)
+    _require_to_settle(service, who, decision_id)
     return service.reject(decision_id, who.name, request.reason)
 
 

@@ -6,34 +6,29 @@ import hashlib
 import threading
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Response
 from fastapi import Path as PathParameter
 
 from tocsin.api.auth import Anyone, Viewer
-from tocsin.api.dependencies import DEFAULT_SPAN_MS, DecisionId, Sequence64, ServiceDep, Uuid, check_metrics, span_of
-from tocsin.api.errors import documented, refuse_unknown_parameters
-from tocsin.client.control import Whoami
-from tocsin.client.models import (
-    Attention,
-    DecisionOut,
-    FindingOut,
-    FleetMap,
-    FleetSummary,
-    GpuDetail,
-    GpuSummary,
-    IncidentOut,
-    JournalEntryOut,
-    PeerBand,
-    PeerGroup,
-    Scoreboard,
-    SeriesResponse,
-    VerificationOut,
+from tocsin.api.dependencies import (
+    DEFAULT_SPAN_MS,
+    DecisionId,
+    Sequence64,
+    ServiceDep,
+    Uuid,
+    check_metrics,
+    of_app,
+    span_of,
 )
+from tocsin.api.errors import documented, refuse_unknown_parameters
+from tocsin.client import models
+from tocsin.client.control import Whoami
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.wire import Wired
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.diagnosis import Diagnosis
+from tocsin.domain.entry import Entry, Verification
 from tocsin.domain.prediction import Prediction
 
 read_router = APIRouter(
@@ -50,19 +45,19 @@ async def me(who: Anyone) -> Whoami:
 
 
 @read_router.get("/fleet", tags=["fleet"])
-def fleet(service: ServiceDep, _who: Viewer) -> FleetSummary:
+def fleet(service: ServiceDep, _who: Viewer) -> models.FleetSummary:
     """The fleet in one object: sizes, states, mode, pause, breaker, counts of findings and decisions."""
     return service.summary()
 
 
 @read_router.get("/gpus", tags=["fleet"])
-def gpus(service: ServiceDep, _who: Viewer) -> list[GpuSummary]:
+def gpus(service: ServiceDep, _who: Viewer) -> list[models.GpuSummary]:
     """Every GPU by host and index, each with the worst that is said of it."""
     return service.gpus()
 
 
 @read_router.get("/gpus/{uuid}", tags=["fleet"], responses=documented(404))
-def gpu(service: ServiceDep, _who: Viewer, uuid: Uuid) -> GpuDetail:
+def gpu(service: ServiceDep, _who: Viewer, uuid: Uuid) -> models.GpuDetail:
     """One GPU with its newest values, and its events, findings, predictions and decisions."""
     return service.gpu(uuid)
 
@@ -76,7 +71,7 @@ def series(
     start: Annotated[str | None, Query(description="RFC 3339. Default: six hours before `end`.")] = None,
     end: Annotated[str | None, Query(description="RFC 3339. Default: the brain's clock.")] = None,
     max_points: Annotated[int, Query(ge=10, le=10_000)] = 600,
-) -> SeriesResponse:
+) -> models.SeriesResponse:
     """Values of some metrics of one GPU in [`start`, `end`), 35 days at most, thinned to `max_points`."""
     check_metrics(metric)
     start_ms, end_ms = span_of(start, end, service.now_ms() + 1, DEFAULT_SPAN_MS)
@@ -84,13 +79,13 @@ def series(
 
 
 @read_router.get("/findings", tags=["findings"])
-def findings(service: ServiceDep, _who: Viewer) -> list[Wired[FindingOut]]:
+def findings(service: ServiceDep, _who: Viewer) -> list[Wired[models.FindingOut]]:
     """Active findings, worst first."""
     return service.findings()
 
 
 @read_router.get("/incidents", tags=["findings"])
-def incidents(service: ServiceDep, _who: Viewer) -> list[Wired[IncidentOut]]:
+def incidents(service: ServiceDep, _who: Viewer) -> list[Wired[models.IncidentOut]]:
     """Open incidents, worst first: findings under their root cause."""
     return service.incidents()
 
@@ -107,19 +102,19 @@ def decisions(
     _who: Viewer,
     limit: Annotated[int, Query(ge=1, le=1_000)] = 100,
     state: Annotated[DecisionState | None, Query(description="Only decisions in this state.")] = None,
-) -> list[DecisionOut]:
+) -> list[Wired[models.DecisionOut]]:
     """Decisions, newest first, each with what every guard said."""
     return service.decisions(limit, state)
 
 
 @read_router.get("/decisions/{decision_id}", tags=["decisions"], responses=documented(404))
-def decision(service: ServiceDep, _who: Viewer, decision_id: DecisionId) -> DecisionOut:
+def decision(service: ServiceDep, _who: Viewer, decision_id: DecisionId) -> Wired[models.DecisionOut]:
     """One decision."""
     return service.decision(decision_id)
 
 
 @read_router.get("/scoreboard", tags=["decisions"])
-def scoreboard(service: ServiceDep, _who: Viewer) -> Scoreboard:
+def scoreboard(service: ServiceDep, _who: Viewer) -> models.Scoreboard:
     """What would have been done, and how often it would have been right."""
     return service.scoreboard()
 
@@ -147,13 +142,13 @@ def journal(
     after: Sequence64 = 0,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
     kind: Annotated[list[str] | None, Query(max_length=50, description="Only these kinds; repeatable.")] = None,
-) -> list[JournalEntryOut]:
+) -> list[Wired[Entry]]:
     """Entries of the journal with `seq` above `after`, in order."""
     return service.journal(after, limit, kind)
 
 
 @read_router.get("/journal/verify", tags=["journal"])
-def verify_journal(service: ServiceDep, _who: Viewer) -> VerificationOut:
+def verify_journal(service: ServiceDep, _who: Viewer) -> Wired[Verification]:
     """Whether the journal's hash chain holds from the first entry to the last."""
     return service.verify_journal()
 
@@ -163,11 +158,11 @@ class EncodedMap:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._of: FleetMap | None = None
+        self._of: models.FleetMap | None = None
         self._body = b""
         self._tag = ""
 
-    def of(self, made: FleetMap) -> tuple[bytes, str]:
+    def of(self, made: models.FleetMap) -> tuple[bytes, str]:
         """Body and ETag of `made`."""
         with self._lock:
             if made is not self._of:
@@ -176,18 +171,13 @@ class EncodedMap:
             return self._body, self._tag
 
 
-def _encoded_of(request: Request) -> EncodedMap:
-    found: EncodedMap = request.app.state.encoded_map
-    return found
-
-
-Encoded = Annotated[EncodedMap, Depends(_encoded_of)]
+Encoded = Annotated[EncodedMap, of_app("encoded_map")]
 _NOT_MODIFIED: dict[int | str, dict[str, Any]] = {
     304: {"description": "The map is the one whose ETag was sent as If-None-Match."}
 }
 
 
-@read_router.get("/map", tags=["fleet"], response_model=FleetMap, responses=_NOT_MODIFIED)
+@read_router.get("/map", tags=["fleet"], response_model=models.FleetMap, responses=_NOT_MODIFIED)
 def fleet_map(
     service: ServiceDep,
     encoded: Encoded,
@@ -203,7 +193,7 @@ def fleet_map(
 
 
 @read_router.get("/attention", tags=["fleet"])
-def attention(service: ServiceDep, _who: Viewer, limit: Annotated[int, Query(ge=1, le=1_000)] = 20) -> Attention:
+def attention(service: ServiceDep, _who: Viewer, limit: Annotated[int, Query(ge=1, le=1_000)] = 20) -> models.Attention:
     """What needs a person now: incidents, silent GPUs and what is expected, worst first, with the cost of waiting."""
     return service.attention(limit)
 
@@ -214,11 +204,11 @@ def peers(
     _who: Viewer,
     uuid: Uuid,
     metric: Annotated[list[str], Query(min_length=1, max_length=32, description="Metric or variant; repeatable.")],
-    by: Annotated[PeerGroup, Query(description="Whom the GPU is compared with.")] = PeerGroup.NODE,
+    by: Annotated[models.PeerGroup, Query(description="Whom the GPU is compared with.")] = models.PeerGroup.NODE,
     start: Annotated[str | None, Query(description="RFC 3339. Default: six hours before `end`.")] = None,
     end: Annotated[str | None, Query(description="RFC 3339. Default: the brain's clock.")] = None,
     points: Annotated[int, Query(ge=10, le=1_000)] = 120,
-) -> PeerBand:
+) -> models.PeerBand:
     """The 10th, 50th and 90th percentile of some metrics over a GPU's peers in [`start`, `end`), 35 days at most."""
     check_metrics(metric)
     start_ms, end_ms = span_of(start, end, service.now_ms() + 1, DEFAULT_SPAN_MS)

@@ -21,7 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tocsin.api.errors import ApiError
 from tocsin.api.gate import ALWAYS, PEER_NAMES
-from tocsin.config.access import ApiSettings, RequestLimits
+from tocsin.config.access import ApiSettings
 from tocsin.domain.errors import InputError, Unavailable
 from tocsin.http_client import load_pair, stamp
 from tocsin.telemetry.log import logger
@@ -196,11 +196,6 @@ def _with_names(app: Any, names: tuple[str, ...]) -> Any:
     return named
 
 
-def _protocol(limits: RequestLimits, refused: Callable[[str], None]) -> type[_Protocol]:
-    own = {"header_seconds": limits.header_seconds, "most_connections": limits.connections, "addresses": Counter()}
-    return type("Protocol", (_Protocol,), {**own, "refused": staticmethod(refused)})
-
-
 def _full(app: Any, refused: Callable[[str], None]) -> Any:
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == ALWAYS:
@@ -233,13 +228,14 @@ class ApiServer:
         settings = settings or ApiSettings()
         limits = settings.limits
         self._tls = server_tls(settings)
+        own = {"header_seconds": limits.header_seconds, "most_connections": limits.connections, "addresses": Counter()}
         config = uvicorn.Config(
             app,
             log_config=None,
             access_log=False,
             lifespan="off",
             ws="none",
-            http=_protocol(limits, refused),
+            http=type("Protocol", (_Protocol,), {**own, "refused": staticmethod(refused)}),
             proxy_headers=False,
             server_header=False,
             h11_max_incomplete_event_size=limits.header_bytes,

@@ -10,44 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from tocsin.client.control import (
-    ControlState,
-    IngestResult,
-    InjectionOut,
-    ManualAction,
-    ManualActionOut,
-    OrderTaken,
-    Readiness,
-    ReleaseOut,
-)
-from tocsin.client.models import (
-    Attention,
-    DecisionOut,
-    FindingOut,
-    FleetMap,
-    FleetSummary,
-    GpuDetail,
-    GpuSummary,
-    IncidentOut,
-    JournalEntryOut,
-    PeerBand,
-    PeerGroup,
-    Scoreboard,
-    SeriesResponse,
-    VerificationOut,
-)
+from tocsin.client import control, models
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
-from tocsin.client.models_decisions import (
-    DecisionStory,
-    ExportForm,
-    JournalPage,
-    JournalQuery,
-    Timeline,
-    TimelineQuery,
-    UndoOut,
-)
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.diagnosis import Diagnosis
+from tocsin.domain.entry import Entry, Verification
 from tocsin.domain.order import Order, OrderReport
 from tocsin.domain.prediction import Prediction
 
@@ -57,88 +24,90 @@ Detail = Mapping[str, str | int | float]
 class Service(Protocol):
     """The brain, as the API sees it."""
 
-    def ready(self) -> Readiness:
+    def ready(self) -> control.Readiness:
         """Whether the brain can do its work; answers within a second also where it cannot."""
 
     def now_ms(self) -> int:
         """The brain's clock: default end of a series."""
 
-    def summary(self) -> FleetSummary: ...
+    def summary(self) -> models.FleetSummary: ...
 
-    def gpus(self) -> list[GpuSummary]:
+    def gpus(self) -> list[models.GpuSummary]:
         """Every GPU, by host and index."""
 
-    def fleet_map(self) -> FleetMap:
+    def fleet_map(self) -> models.FleetMap:
         """Every GPU in columns; the very same object until something in it changes."""
 
-    def attention(self, limit: int) -> Attention:
+    def attention(self, limit: int) -> models.Attention:
         """What needs a person now, worst first."""
 
     def peers(
-        self, uuid: str, by: PeerGroup, metrics: Sequence[str], start_ms: int, end_ms: int, points: int
-    ) -> PeerBand:
+        self, uuid: str, by: models.PeerGroup, metrics: Sequence[str], start_ms: int, end_ms: int, points: int
+    ) -> models.PeerBand:
         """How the peers of a GPU did in [`start_ms`, `end_ms`), in `points` equal spans."""
 
-    def gpu(self, uuid: str) -> GpuDetail: ...
+    def gpu(self, uuid: str) -> models.GpuDetail: ...
 
-    def series(self, uuid: str, metrics: Sequence[str], start_ms: int, end_ms: int, max_points: int) -> SeriesResponse:
+    def series(
+        self, uuid: str, metrics: Sequence[str], start_ms: int, end_ms: int, max_points: int
+    ) -> models.SeriesResponse:
         """Values in [`start_ms`, `end_ms`), thinned to `max_points` at most such that extremes stay visible."""
 
-    def findings(self) -> list[FindingOut]:
+    def findings(self) -> list[models.FindingOut]:
         """Active findings, worst first."""
 
-    def incidents(self) -> list[IncidentOut]:
+    def incidents(self) -> list[models.IncidentOut]:
         """Open incidents, worst first."""
 
     def predictions(self) -> list[Prediction]:
         """The newest prediction for each subject and target, most urgent first."""
 
-    def decisions(self, limit: int, state: DecisionState | None = None) -> list[DecisionOut]:
+    def decisions(self, limit: int, state: DecisionState | None = None) -> list[models.DecisionOut]:
         """Newest first."""
 
-    def decision(self, decision_id: str) -> DecisionOut: ...
+    def decision(self, decision_id: str) -> models.DecisionOut: ...
 
-    def approve(self, decision_id: str, actor: str) -> DecisionOut:
+    def approve(self, decision_id: str, actor: str) -> models.DecisionOut:
         """Record a person's yes; guards are asked again before it runs. Raises Conflict where it is not held."""
 
-    def reject(self, decision_id: str, actor: str, reason: str) -> DecisionOut: ...
+    def reject(self, decision_id: str, actor: str, reason: str) -> models.DecisionOut: ...
 
-    def pause(self, actor: str, reason: str) -> ControlState:
+    def pause(self, actor: str, reason: str) -> control.ControlState:
         """Hold every action until `resume`; repeating it changes nothing but who and why."""
 
-    def resume(self, actor: str) -> ControlState: ...
+    def resume(self, actor: str) -> control.ControlState: ...
 
-    def reset_breaker(self, actor: str) -> ControlState: ...
+    def reset_breaker(self, actor: str) -> control.ControlState: ...
 
-    def release(self, kind: Literal["host", "gpu"], name: str, actor: str, reason: str) -> ReleaseOut:
+    def release(self, kind: Literal["host", "gpu"], name: str, actor: str, reason: str) -> control.ReleaseOut:
         """A person gave a host or GPU back to service: its incidents are cancelled, it is left alone for the hold-off.
 
         Raises NotFound where nothing of that name is known.
         """
 
-    def record_manual(self, deed: ManualAction, actor: str) -> ManualActionOut:
+    def record_manual(self, deed: control.ManualAction, actor: str) -> control.ManualActionOut:
         """Put on record what a person does by hand, past the guards."""
 
-    def journal(self, after: int, limit: int, kinds: Collection[str] | None = None) -> list[JournalEntryOut]:
+    def journal(self, after: int, limit: int, kinds: Collection[str] | None = None) -> list[Entry]:
         """Entries with `seq` above `after`, in order."""
 
-    def timeline(self, query: TimelineQuery, offset: int, limit: int) -> Timeline:
+    def timeline(self, query: models.TimelineQuery, offset: int, limit: int) -> models.Timeline:
         """Decisions that fit `query`, newest first."""
 
-    def story(self, decision_id: str) -> DecisionStory: ...
+    def story(self, decision_id: str) -> models.DecisionStory: ...
 
-    def undo(self, decision_id: str, actor: str, reason: str) -> UndoOut:
+    def undo(self, decision_id: str, actor: str, reason: str) -> models.UndoOut:
         """Send the inverse of what was done through the guards. Raises Conflict where there is none to send."""
 
-    def journal_page(self, query: JournalQuery, before: int | None, limit: int) -> JournalPage:
+    def journal_page(self, query: models.JournalQuery, before: int | None, limit: int) -> models.JournalPage:
         """Entries with `seq` below `before` that fit `query`, newest first."""
 
-    def export_journal(self, form: ExportForm, query: JournalQuery, after: int) -> Iterator[str]:
+    def export_journal(self, form: models.ExportForm, query: models.JournalQuery, after: int) -> Iterator[str]:
         """Lines of the entries above `after` of the kinds and the span of `query`; raises at the call, not later."""
 
-    def verify_journal(self) -> VerificationOut: ...
+    def verify_journal(self) -> Verification: ...
 
-    def scoreboard(self) -> Scoreboard: ...
+    def scoreboard(self) -> models.Scoreboard: ...
 
     def diagnoses(self, host: str = "") -> list[Diagnosis]:
         """What limits each job now, and memory, idle GPUs and requests that are wrong; of `host` alone where given."""
@@ -160,16 +129,16 @@ class Service(Protocol):
     def cost(self, start_ms: int, end_ms: int) -> CostOut:
         """Whole hours of [`start_ms`, `end_ms`), as far as they have been read."""
 
-    def ingest(self, text: str, precision: str) -> IngestResult:
+    def ingest(self, text: str, precision: str) -> control.IngestResult:
         """Keep line protocol, durable on return. `precision` is `ns`, `us`, `ms` or `s`; bad lines are reported."""
 
-    def inject(self, kind: str, gpu: str, actor: str) -> InjectionOut:
+    def inject(self, kind: str, gpu: str, actor: str) -> control.InjectionOut:
         """Start a failure on a simulated GPU; raises Conflict where the GPU is real."""
 
     def orders(self, host: str) -> list[Order]:
         """What the agent of `host` is asked for now; asking renews the leases of what stands there."""
 
-    def report_order(self, order_id: str, sent: OrderReport) -> OrderTaken:
+    def report_order(self, order_id: str, sent: OrderReport) -> control.OrderTaken:
         """Take in how an order stands; Conflict where it is another host's."""
 
     def same_jobs(self, gpus: Collection[str]) -> set[str]:

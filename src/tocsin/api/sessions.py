@@ -35,7 +35,7 @@ class LoginSessions:
     def open(self, principal: Principal) -> tuple[str, int]:
         """A new token for `principal`, and the instant (ms) at which it ends."""
         token = PREFIX + secrets.token_urlsafe(32)
-        digest = _digest(token)
+        digest = digest_of(token)
         until_ms = self._clock.now_ms() + self._lasts_ms
         with self._lock:
             self._sessions[digest] = _Session(replace(principal, session=digest), until_ms)
@@ -45,7 +45,7 @@ class LoginSessions:
 
     def find(self, token: str) -> Principal | None:
         """Whose `token` is; None where it is none of ours, or has ended."""
-        digest = _digest(token)
+        digest = digest_of(token)
         with self._lock:
             # A look-up by digest: how long it takes says nothing about tokens.
             found = self._sessions.get(digest)
@@ -60,5 +60,6 @@ class LoginSessions:
             return self._sessions.pop(digest, None) is not None
 
 
-def _digest(token: str) -> str:
+def digest_of(token: str) -> str:
+    """What is kept of a token in its place."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()

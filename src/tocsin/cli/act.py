@@ -160,7 +160,7 @@ class ManualRecord:
     def _keep(self, entry: ManualAction) -> None:
         import stamina
 
-        from tocsin.journal.entry import EntryKind
+        from tocsin.domain.entry import EntryKind
         from tocsin.journal.journal import Journal
 
         path = self._own_path()

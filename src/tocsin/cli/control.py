@@ -8,6 +8,7 @@ import click
 
 from tocsin.cli import values
 from tocsin.cli.common import CliContext, api_options, connect, done, json_option, pass_context
+from tocsin.client.wire import to_json
 
 
 @click.command()
@@ -42,7 +43,7 @@ def approve(context: CliContext, decision_id: str, api_url: str | None, token: s
     """Approve the proposed decision DECISION_ID; the guards are asked again before it runs."""
     with connect(context, api_url, token) as client:
         decision = client.approve(decision_id)
-    done(as_json, f"{decision_id} approved", client.base_url, decision=decision.model_dump(mode="json"))
+    done(as_json, f"{decision_id} approved", client.base_url, decision=to_json(decision))
 
 
 @click.command()
@@ -57,7 +58,7 @@ def reject(
     """Reject the decision DECISION_ID and leave its subject alone for the hold-off."""
     with connect(context, api_url, token) as client:
         decision = client.reject(decision_id, reason)
-    done(as_json, f"{decision_id} rejected", client.base_url, decision=decision.model_dump(mode="json"))
+    done(as_json, f"{decision_id} rejected", client.base_url, decision=to_json(decision))
 
 
 @click.group()

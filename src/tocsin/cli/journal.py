@@ -131,7 +131,7 @@ def _instant(option: str, text: str | None) -> int | None:
 
 
 def _kinds(given: tuple[str, ...]) -> tuple[str, ...] | None:
-    from tocsin.journal.entry import EntryKind
+    from tocsin.domain.entry import EntryKind
 
     known = [kind.value for kind in EntryKind]
     for kind in given:

@@ -102,7 +102,7 @@ def brain(context: CliContext) -> None:
     """Run the brain of one fleet: rules, forecasts, decisions, actions and the API."""
     # Before the import, which takes seconds: a mistake in the file is told at once.
     settings = context.settings
-    from tocsin.runtime.brain.process import run_brain
+    from tocsin.runtime.brain.assembly import run_brain
 
     configure_logging(settings.log.level, settings.log.format)
     with stop_on_signal() as stop:

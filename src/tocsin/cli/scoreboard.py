@@ -27,9 +27,11 @@ def scoreboard(context: CliContext, api_url: str | None, token: str | None, as_j
 
 
 def _lines(board: Scoreboard) -> list[str]:
+    from tocsin.terminal.text import whole_seconds
+
     marked = " (simulated)" if board.simulated else ""
     lines = [
-        f"{board.since} to {board.until}{marked}, mode {board.mode}",
+        f"{whole_seconds(board.since)} to {whole_seconds(board.until)}{marked}, mode {board.mode}",
         f"decisions: {board.decisions}, {board.would_have_acted} would have acted, {board.executed} executed, "
         f"{board.held} held, {board.confirmed} confirmed by a hardware event",
         *(_rule(one) for one in board.rules),
@@ -40,8 +42,9 @@ def _lines(board: Scoreboard) -> list[str]:
 
 
 def _rule(rule: RuleScore) -> str:
+    made = "1 decision" if rule.decisions == 1 else f"{rule.decisions} decisions"
     return (
-        f"  {rule.rule} ({rule.action}): {rule.decisions} decisions, {rule.confirmed} confirmed, "
+        f"  {rule.rule} ({rule.action}): {made}, {rule.confirmed} confirmed, "
         f"{rule.unconfirmed} not, {rule.pending} pending"
     )
 

@@ -152,8 +152,10 @@ def _summary_lines(summary: FleetSummary) -> list[str]:
 
 
 def _worst_lines(incidents: Sequence[IncidentOut]) -> list[str]:
+    from tocsin.terminal.text import whole_seconds
+
     worst = sorted((one for one in incidents if one.active), key=lambda one: -one.root.severity.rank)
-    lines = [f"  {one.root.severity}: {one.sentence}" for one in worst[:_MOST_SHOWN]]
+    lines = [f"  {one.root.severity}: {whole_seconds(one.sentence)}" for one in worst[:_MOST_SHOWN]]
     return [*lines, *_more(len(worst))]
 
 

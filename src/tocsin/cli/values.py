@@ -79,7 +79,7 @@ def _datasets() -> Named:
 
 
 def _entry_kinds() -> Named:
-    from tocsin.journal.entry import EntryKind
+    from tocsin.domain.entry import EntryKind
 
     return [kind.value for kind in EntryKind]
 

@@ -12,36 +12,26 @@ import httpx2
 from pydantic import ValidationError
 
 from tocsin.client import control, models
-from tocsin.client import models as models_now
 from tocsin.client.control import ManualAction, ManualActionOut
 from tocsin.client.errors import BadRequest, Denied, NotFound, ServerFault
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
-from tocsin.client.models_decisions import (
-    DecisionStory,
-    ExportForm,
-    JournalPage,
-    JournalQuery,
-    Timeline,
-    TimelineQuery,
-    UndoOut,
-)
 from tocsin.client.wire import adapter, to_json
 from tocsin.domain.clock import to_iso
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.diagnosis import Diagnosis
+from tocsin.domain.entry import Entry, Verification
 from tocsin.domain.errors import Conflict, TocsinError, Unavailable
 from tocsin.domain.prediction import Prediction
 from tocsin.http_client import http_client
 
-
-def _span(query: JournalQuery) -> dict[str, str | int | Sequence[str]]:
-    ends = {"start": query.start_ms, "end": query.end_ms}
-    return {"kind": list(query.kinds), **{name: to_iso(at_ms) for name, at_ms in ends.items() if at_ms is not None}}
-
-
 T = TypeVar("T")
 
 Params = Mapping[str, str | int | Sequence[str]]
+
+
+def _span(start_ms: int | None, end_ms: int | None, **more: str | int | Sequence[str]) -> Params:
+    ends = {"start": start_ms, "end": end_ms}
+    return {name: to_iso(at_ms) for name, at_ms in ends.items() if at_ms is not None} | more
 
 
 def _error_of(response: httpx2.Response) -> TocsinError:
@@ -115,45 +105,37 @@ class Client:
         return self._get(control.Whoami, "/v1/me")
 
     def summary(self) -> models.FleetSummary:
-        """The fleet in one object."""
         return self._get(models.FleetSummary, "/v1/fleet")
 
     def gpus(self) -> list[models.GpuSummary]:
         """Every GPU by host and index."""
         return self._get(list[models.GpuSummary], "/v1/gpus")
 
-    def fleet_map(self, tag: str = "") -> tuple[models_now.FleetMap | None, str]:
+    def fleet_map(self, tag: str = "") -> tuple[models.FleetMap | None, str]:
         """The fleet in columns and its tag; None where the one that `tag` names has not changed."""
-        response = self._send("GET", "/v1/map", headers={"If-None-Match": tag} if tag else {})
+        response = self._ask("GET", "/v1/map", headers={"If-None-Match": tag} if tag else {})
         if response.status_code == 304:
             return None, tag
-        if response.status_code != 200:
-            raise _error_of(response)
-        return self._parse(models_now.FleetMap, response), response.headers.get("etag", "")
+        return self._parse(models.FleetMap, response), response.headers.get("etag", "")
 
-    def attention(self, limit: int = 20) -> models_now.Attention:
+    def attention(self, limit: int = 20) -> models.Attention:
         """What needs a person now, worst first."""
-        return self._get(models_now.Attention, "/v1/attention", {"limit": limit})
+        return self._get(models.Attention, "/v1/attention", {"limit": limit})
 
     def peers(
         self,
         uuid: str,
         metrics: Sequence[str],
-        by: models_now.PeerGroup = models_now.PeerGroup.NODE,
+        by: models.PeerGroup = models.PeerGroup.NODE,
         start_ms: int | None = None,
         end_ms: int | None = None,
         points: int = 120,
-    ) -> models_now.PeerBand:
+    ) -> models.PeerBand:
         """How the peers of one GPU did in [`start_ms`, `end_ms`); by default the last six hours."""
-        params: dict[str, str | int | Sequence[str]] = {"metric": list(metrics), "by": by.value, "points": points}
-        if start_ms is not None:
-            params["start"] = to_iso(start_ms)
-        if end_ms is not None:
-            params["end"] = to_iso(end_ms)
-        return self._get(models_now.PeerBand, f"/v1/gpus/{quote(uuid, safe='')}/peers", params)
+        params = _span(start_ms, end_ms, metric=list(metrics), by=by.value, points=points)
+        return self._get(models.PeerBand, f"/v1/gpus/{quote(uuid, safe='')}/peers", params)
 
     def gpu(self, uuid: str) -> models.GpuDetail:
-        """One GPU."""
         return self._get(models.GpuDetail, f"/v1/gpus/{quote(uuid, safe='')}")
 
     def series(
@@ -165,11 +147,7 @@ class Client:
         max_points: int = 600,
     ) -> models.SeriesResponse:
         """Values of `metrics` of one GPU in [`start_ms`, `end_ms`); by default the last six hours."""
-        params: dict[str, str | int | Sequence[str]] = {"metric": list(metrics), "max_points": max_points}
-        if start_ms is not None:
-            params["start"] = to_iso(start_ms)
-        if end_ms is not None:
-            params["end"] = to_iso(end_ms)
+        params = _span(start_ms, end_ms, metric=list(metrics), max_points=max_points)
         return self._get(models.SeriesResponse, f"/v1/gpus/{quote(uuid, safe='')}/series", params)
 
     def findings(self) -> list[models.FindingOut]:
@@ -185,20 +163,16 @@ class Client:
         return self._get(list[Prediction], "/v1/predictions")
 
     def decisions(self, limit: int = 100, state: DecisionState | None = None) -> list[models.DecisionOut]:
-        """Decisions, newest first."""
         params: dict[str, str | int] = {"limit": limit} | ({"state": state.value} if state else {})
         return self._get(list[models.DecisionOut], "/v1/decisions", params)
 
     def decision(self, decision_id: str) -> models.DecisionOut:
-        """One decision."""
         return self._get(models.DecisionOut, f"/v1/decisions/{quote(decision_id, safe='')}")
 
     def approve(self, decision_id: str) -> models.DecisionOut:
-        """Say yes to a held decision."""
         return self._post(models.DecisionOut, f"/v1/decisions/{quote(decision_id, safe='')}/approve", {})
 
     def reject(self, decision_id: str, reason: str = "") -> models.DecisionOut:
-        """Say no to a held decision."""
         path = f"/v1/decisions/{quote(decision_id, safe='')}/reject"
         return self._post(models.DecisionOut, path, {"reason": reason})
 
@@ -211,7 +185,6 @@ class Client:
         return self._post(ManualActionOut, "/v1/manual", to_json(deed))
 
     def login_methods(self) -> control.LoginMethods:
-        """How people log in."""
         return self._get(control.LoginMethods, "/v1/login/methods")
 
     def login(self, user: str, password: str) -> control.LoginOut:
@@ -220,9 +193,7 @@ class Client:
 
     def logout(self) -> None:
         """End the log-in whose token this client sends."""
-        response = self._send("POST", "/v1/logout", json={})
-        if response.status_code != 204:
-            raise _error_of(response)
+        self._ask("POST", "/v1/logout", json={})
 
     def pause(self, reason: str = "") -> control.ControlState:
         """Hold every action."""
@@ -233,7 +204,6 @@ class Client:
         return self._post(control.ControlState, "/v1/resume", {})
 
     def reset_breaker(self) -> control.ControlState:
-        """Reset the tripped breaker."""
         return self._post(control.ControlState, "/v1/breaker/reset", {})
 
     def inject(self, kind: str, gpu: str) -> control.InjectionOut:
@@ -252,27 +222,20 @@ class Client:
         """The fleet as the planners see it, in the form of a state file."""
         return self._get(dict[str, Any], "/v1/plan/state", {})
 
-    def journal(self, after: int = 0, limit: int = 100, kinds: Sequence[str] = ()) -> list[models.JournalEntryOut]:
+    def journal(self, after: int = 0, limit: int = 100, kinds: Sequence[str] = ()) -> list[Entry]:
         """Journal entries with `seq` above `after`, in order."""
-        params: dict[str, str | int | Sequence[str]] = {"after": after, "limit": limit, "kind": list(kinds)}
-        return self._get(list[models.JournalEntryOut], "/v1/journal", params)
+        return self._get(list[Entry], "/v1/journal", {"after": after, "limit": limit, "kind": list(kinds)})
 
-    def verify_journal(self) -> models.VerificationOut:
-        """Whether the journal's chain holds."""
-        return self._get(models.VerificationOut, "/v1/journal/verify")
+    def verify_journal(self) -> Verification:
+        return self._get(Verification, "/v1/journal/verify")
 
     def metrics(self) -> str:
         """The brain's own metrics in Prometheus text format."""
-        response = self._send("GET", "/metrics")
-        if response.status_code != 200:
-            raise _error_of(response)
-        return response.text
+        return self._ask("GET", "/metrics").text
 
     def write(self, lines: str, precision: str = "ms") -> None:
         """Send line protocol; durable on return. Raises BadRequest where lines are refused: `details["rejected"]`."""
-        response = self._send("POST", "/api/v2/write", {"precision": precision}, content=lines.encode())
-        if response.status_code != 204:
-            raise _error_of(response)
+        self._ask("POST", "/api/v2/write", {"precision": precision}, content=lines.encode())
 
     def forecast(self, limit: int = 20) -> ForecastOut:
         """Risks of faults, memory that runs full and fragmentation that grows: the most urgent `limit` of each."""
@@ -292,60 +255,59 @@ class Client:
 
     def cost(self, start_ms: int | None = None, end_ms: int | None = None) -> CostOut:
         """Usage and cost in whole hours of [`start_ms`, `end_ms`); by default the last 24 hours."""
-        given = {"start": start_ms, "end": end_ms}
-        return self._get(CostOut, "/v1/cost", {name: to_iso(at) for name, at in given.items() if at is not None})
+        return self._get(CostOut, "/v1/cost", _span(start_ms, end_ms))
 
-    def timeline(self, query: TimelineQuery | None = None, offset: int = 0, limit: int = 50) -> Timeline:
+    def timeline(self, query: models.TimelineQuery | None = None, offset: int = 0, limit: int = 50) -> models.Timeline:
         """Decisions that fit `query`, newest first, in pages."""
-        asked = query or TimelineQuery()
+        asked = query or models.TimelineQuery()
         params: dict[str, str | int | Sequence[str]] = {"offset": offset, "limit": limit}
         params |= {"state": [state.value for state in asked.states], "action": [one.value for one in asked.actions]}
         params |= {"rule": asked.rule, "pool": asked.pool, "text": asked.text}
         params |= {} if asked.waiting is None else {"waiting": str(asked.waiting).lower()}
-        return self._get(Timeline, "/v1/timeline", params)
+        return self._get(models.Timeline, "/v1/timeline", params)
 
-    def story(self, decision_id: str) -> DecisionStory:
+    def story(self, decision_id: str) -> models.DecisionStory:
         """One decision with its alternatives and its entries of the journal."""
-        return self._get(DecisionStory, f"/v1/decisions/{quote(decision_id, safe='')}/story")
+        return self._get(models.DecisionStory, f"/v1/decisions/{quote(decision_id, safe='')}/story")
 
-    def undo(self, decision_id: str, reason: str = "") -> UndoOut:
+    def undo(self, decision_id: str, reason: str = "") -> models.UndoOut:
         """Undo what a decision did, through the guards."""
-        return self._post(UndoOut, f"/v1/decisions/{quote(decision_id, safe='')}/undo", {"reason": reason})
+        return self._post(models.UndoOut, f"/v1/decisions/{quote(decision_id, safe='')}/undo", {"reason": reason})
 
     def journal_page(
-        self, query: JournalQuery | None = None, before: int | None = None, limit: int = 100
-    ) -> JournalPage:
+        self, query: models.JournalQuery | None = None, before: int | None = None, limit: int = 100
+    ) -> models.JournalPage:
         """Journal entries below `before`, newest first."""
-        asked = query or JournalQuery()
-        params = _span(asked) | {"limit": limit, "actor": asked.actor, "text": asked.text}
-        params |= {"people": str(asked.people).lower()} | ({} if before is None else {"before": before})
-        return self._get(JournalPage, "/v1/journal/page", params)
+        asked = query or models.JournalQuery()
+        found = {"actor": asked.actor, "text": asked.text, "people": str(asked.people).lower()}
+        older = {} if before is None else {"before": before}
+        params = _span(asked.start_ms, asked.end_ms, kind=list(asked.kinds), limit=limit, **found, **older)
+        return self._get(models.JournalPage, "/v1/journal/page", params)
 
-    def export_journal(self, form: ExportForm, query: JournalQuery | None = None) -> Iterator[bytes]:
+    def export_journal(self, form: models.ExportForm, query: models.JournalQuery | None = None) -> Iterator[bytes]:
         """The journal as lines, in pieces as they come; of `query` the kinds and the span count."""
-        yield from self._stream("/v1/journal/export", _span(query or JournalQuery()) | {"form": form})
-
-    def _get(self, kind: type[T], path: str, params: Params | None = None) -> T:
-        response = self._send("GET", path, params)
-        if response.status_code != 200:
-            raise _error_of(response)
-        return self._parse(kind, response)
-
-    def _post(self, kind: type[T], path: str, body: Mapping[str, object]) -> T:
-        response = self._send("POST", path, json=body)
-        if response.status_code != 200:
-            raise _error_of(response)
-        return self._parse(kind, response)
-
-    def _stream(self, path: str, params: Params) -> Iterator[bytes]:
+        asked = query or models.JournalQuery()
+        params = _span(asked.start_ms, asked.end_ms, kind=list(asked.kinds), form=form)
         try:
-            with self._http.stream("GET", path, params=params) as response:
+            with self._http.stream("GET", "/v1/journal/export", params=params) as response:
                 if response.status_code != 200:
                     response.read()
                     raise _error_of(response)
                 yield from response.iter_bytes()
         except httpx2.RequestError as error:
             raise Unavailable(f"the brain at {self.base_url} broke off: {error}") from error
+
+    def _get(self, kind: type[T], path: str, params: Params | None = None) -> T:
+        return self._parse(kind, self._ask("GET", path, params))
+
+    def _post(self, kind: type[T], path: str, body: Mapping[str, object]) -> T:
+        return self._parse(kind, self._ask("POST", path, json=body))
+
+    def _ask(self, method: str, path: str, params: Params | None = None, **more: Any) -> httpx2.Response:
+        response = self._send(method, path, params, **more)
+        if response.is_success or response.status_code == httpx2.codes.NOT_MODIFIED:
+            return response
+        raise _error_of(response)
 
     def _send(self, method: str, path: str, params: Params | None = None, **more: Any) -> httpx2.Response:
         try:
@@ -358,10 +320,9 @@ class Client:
 
     def _parse(self, kind: type[T], response: httpx2.Response) -> T:
         try:
-            parsed: T = adapter(kind).validate_json(response.content, extra="ignore")
+            return adapter(kind).validate_json(response.content, extra="ignore")
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
             message = f"{response.request.url.path}: {where}: {first['msg']}; are client and brain of one version?"
             raise ServerFault(message) from error
-        return parsed

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, model_validator
 
-from tocsin.client.control import (
-    BreakerOut,
-)
+from tocsin.client.control import BreakerOut
 from tocsin.client.wire import Count, Instant, Ratio, Wire, Wired
-from tocsin.domain.decision import DecisionState, Mode, Outcome, Ruling, Verdict
+from tocsin.domain.decision import Decision, DecisionState, Mode, Outcome, Ruling, Verdict
+from tocsin.domain.entry import Entry
 from tocsin.domain.event import Event
-from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity, Subject
+from tocsin.domain.finding import ActionKind, Finding, Incident, Severity, Subject
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Owner
 
@@ -38,6 +38,14 @@ class GpuState(StrEnum):
 
 STATE_RANKS = tuple(GpuState)
 """States by the number under which the map has them."""
+
+
+SEVERITY_STATES = {
+    Severity.INFO: GpuState.OK,
+    Severity.WARNING: GpuState.WARNING,
+    Severity.CRITICAL: GpuState.CRITICAL,
+}
+"""What a finding makes of its subject."""
 
 
 class FleetMap(Wire):
@@ -362,34 +370,22 @@ class IncidentOut(Incident):
     active: bool = True
 
 
-class DecisionOut(Wire):
-    """An intended action, what each guard said of it last, and where it stands."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionOut(Decision):
+    """An intended action, what each guard said of it last, and where it stands. `id` is made from the key, which only
+    the brain has."""
 
-    id: str
-    rule: str
-    subject: Wired[Subject]
-    action: ActionKind
-    mode: Mode
-    severity: Severity
-    category: Category
-    at: Instant
-    expires: Instant
-    sentence: str
-    findings: list[str] = Field(default_factory=list)
-    """Ids of the findings that caused it."""
-    incident: str = ""
-    parameters: dict[str, str] = Field(default_factory=dict)
-    simulated: bool = False
+    id: str = field()
     state: DecisionState
     overall: Ruling
     """What the guards say together."""
-    verdicts: list[Wired[Verdict]] = Field(default_factory=list)
+    verdicts: tuple[Verdict, ...] = ()
     """One for each guard that was asked, in the order of asking."""
     approvable: bool = False
     """Whether a person may approve or reject it now."""
     approved_by: str = ""
     rejected_by: str = ""
-    outcome: Wired[Outcome] | None = None
+    outcome: Outcome | None = None
 
     @property
     def held_by(self) -> list[str]:
@@ -413,7 +409,7 @@ class GpuDetail(Wire):
     events: list[Wired[Event]] = Field(default_factory=list)
     findings: list[Wired[FindingOut]] = Field(default_factory=list)
     predictions: list[Wired[Prediction]] = Field(default_factory=list)
-    decisions: list[DecisionOut] = Field(default_factory=list)
+    decisions: list[Wired[DecisionOut]] = Field(default_factory=list)
 
 
 class SeriesResponse(Wire):
@@ -426,28 +422,6 @@ class SeriesResponse(Wire):
     metrics: dict[str, list[float | None]]
     points: Count = 0
     """How many instants the store has in the span; more than `at` has where they were thinned out."""
-
-
-class JournalEntryOut(Wire):
-    """One entry of the hash-chained journal."""
-
-    seq: Count
-    epoch: Count
-    at: Instant
-    kind: str
-    actor: str
-    payload: dict[str, JsonValue]
-    simulated: bool = False
-    hash: str
-    previous_hash: str = ""
-
-
-class VerificationOut(Wire):
-    """Whether the journal's chain holds."""
-
-    ok: bool
-    events: Count
-    problem: str = ""
 
 
 class Scoreboard(Wire):
@@ -471,3 +445,146 @@ class Scoreboard(Wire):
     """How probabilities of hardware onsets turned out, by model, target and horizon."""
     actions: list[ActionScore] = Field(default_factory=list)
     """What came of what was carried out, by kind of action."""
+
+
+# The journal in pages and the timeline of decisions, and what a client may ask of them.
+
+ExportForm = Literal["jsonl", "cef"]
+
+
+@dataclass(frozen=True, slots=True)
+class JournalQuery:
+    """Which entries are wanted; what is empty bounds nothing.
+
+    `people` are entries that a person made. `text` is looked for in what the entry says, ASCII letters without regard
+    to capitals: a host, a UUID, the id of a decision. The instants are a half-open span.
+    """
+
+    kinds: tuple[str, ...] = ()
+    actor: str = ""
+    people: bool = False
+    text: str = ""
+    start_ms: int | None = None
+    end_ms: int | None = None
+
+
+class JournalPage(Wire):
+    """Entries, newest first."""
+
+    entries: list[Wired[Entry]]
+    next_before: Count | None = None
+    """What to send as `before` for older ones; null where the journal's first entry was looked at."""
+    head: Count
+    """Number of the newest entry of the journal."""
+    told: dict[str, str] = Field(default_factory=dict)
+    """Sentence by id of the decisions, findings and incidents that the entries name."""
+    kinds: list[str] = Field(default_factory=list)
+    """Every kind that there can be."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineQuery:
+    """Which decisions are wanted; what is empty bounds nothing, but that notifications are left out unless asked for.
+
+    `waiting` are those that wait for a person, False those that do not. `text` is looked for in the sentence, the rule,
+    the subject, the host and the id, without regard to capitals.
+    """
+
+    states: tuple[DecisionState, ...] = ()
+    actions: tuple[ActionKind, ...] = ()
+    rule: str = ""
+    pool: str = ""
+    text: str = ""
+    waiting: bool | None = None
+
+    def wants(self, state: DecisionState, action: ActionKind, rule: str, pool: str, waiting: bool) -> bool:
+        """Whether a decision is one of these, by all but its texts."""
+        if action not in self.actions and (self.actions or action is ActionKind.NOTIFY):
+            return False
+        if (self.states and state not in self.states) or self.waiting not in (None, waiting):
+            return False
+        return self.rule in ("", rule) and self.pool in ("", pool)
+
+    def found_in(self, texts: Iterable[str]) -> bool:
+        """Whether `text` is in one of `texts`."""
+        wanted = self.text.strip().casefold()
+        return not wanted or any(wanted in one.casefold() for one in texts)
+
+
+class Alternative(Wire):
+    """One choice that was weighed. `notify` stands for going on as before."""
+
+    action: ActionKind
+    gpu_hours: float
+    """Expected loss."""
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineItem(DecisionOut):
+    """A decision with what is needed to understand it and to take it back."""
+
+    updated_ms: int
+    """Of its last entry in the journal."""
+    reason: str = ""
+    """Why it stands where it does; empty where the verdicts say it."""
+    asked_by: str = ""
+    """Who asked for it, where no rule did."""
+    inverse: ActionKind | None = None
+    """What would undo it; null where nothing does."""
+    undo_problem: str = ""
+    """Why it cannot be undone now; empty where it can."""
+    undone_by: str = ""
+    """Id of the decision that undoes it and waits or runs."""
+    alternatives: tuple[Alternative, ...] = ()
+    """Expected losses that were weighed, the least first; empty where the rule alone named the action."""
+
+
+class TimelineMark(Wire):
+    """A decision as one mark on the axis of time."""
+
+    id: str
+    at: Instant
+    action: ActionKind
+    state: DecisionState
+    severity: Severity
+    sentence: str
+
+
+class Timeline(Wire):
+    """A page of decisions, newest first."""
+
+    total: Count
+    """Decisions that fit the query, on all pages."""
+    offset: Count
+    items: list[Wired[TimelineItem]]
+    marks: list[TimelineMark]
+    """The newest that fit, on all pages."""
+    states: dict[DecisionState, Count] = Field(default_factory=dict)
+    """Decisions on record by state, notifications left out."""
+    waiting: Count = 0
+    """Of these, those that wait for a person."""
+    actions: list[ActionKind] = Field(default_factory=list)
+    """Actions, rules and pools that there are decisions of."""
+    rules: list[str] = Field(default_factory=list)
+    pools: list[str] = Field(default_factory=list)
+
+
+class DecisionStory(Wire):
+    """One decision and all that the journal says of it."""
+
+    decision: Wired[TimelineItem]
+    entries: list[Wired[Entry]]
+    """In order."""
+    settle_s: float
+    """Time between the end of an execution and the look at its effect."""
+    runbooks_url: str = ""
+    """Where the runbooks can be read; empty where the brain was not told."""
+
+
+class UndoOut(Wire):
+    """What undoes a decision; it runs once every guard allows it."""
+
+    undone: str
+    """Id of the decision that was done."""
+    by: Wired[TimelineItem]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -9,37 +10,23 @@ from pydantic import Field
 from tocsin.client.wire import Count, Instant, Ratio, Wire, Wired
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.usage import Money, Usage
 
 # Wire models of what the fleet costs.
 
 Hours = Annotated[float, Field(ge=0)]
 
 
-class UsageOut(Wire):
-    """GPU-hours by what the GPUs did, which add up to `gpu_hours`, and energy; see `tocsin.domain.usage`."""
-
-    gpu_hours: Hours
-    busy: Hours
-    held_idle: Hours
-    stranded: Hours
-    free: Hours
-    unknown: Hours
-    dark: Hours
-    missing: Hours
-    kwh: Hours
-    idle_kwh: Hours
-    unmetered: Hours
-    """GPU-hours whose energy is not known."""
-
-
-class HourOut(UsageOut):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HourOut(Usage):
     """One hour; `sampled` where only a part of its readings was looked at."""
 
-    at: Instant
+    at_ms: int
     sampled: bool = False
 
 
-class GroupOut(UsageOut):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOut(Usage):
     """One model in one pool."""
 
     pool: str
@@ -50,18 +37,11 @@ class GroupOut(UsageOut):
     """Held idle, stranded and free at that price."""
 
 
-class MoneyOut(Wire):
-    """What usage costs at the prices of the settings; null where no price says. Energy is in none of the others."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoneyOut(Money):
+    """What usage costs at the prices of the settings."""
 
     currency: str = ""
-    busy: float | None = None
-    held_idle: float | None = None
-    stranded: float | None = None
-    free: float | None = None
-    energy: float | None = None
-    idle_energy: float | None = None
-    unpriced: Hours = 0.0
-    """GPU-hours of models without a price."""
     kwh_price: float | None = None
     pue: float = 1.0
 
@@ -116,10 +96,10 @@ class CostOut(Wire):
     hours_read: Count
     hours_empty: Count
     """Hours without a single reading."""
-    usage: UsageOut
-    money: MoneyOut
-    groups: list[GroupOut] = Field(default_factory=list)
-    hours: list[HourOut] = Field(default_factory=list)
+    usage: Wired[Usage]
+    money: Wired[MoneyOut]
+    groups: list[Wired[GroupOut]] = Field(default_factory=list)
+    hours: list[Wired[HourOut]] = Field(default_factory=list)
     lost: LostOut
 
 

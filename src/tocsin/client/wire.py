@@ -28,6 +28,7 @@ from pydantic import (
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     GetPydanticSchema,
+    JsonValue,
     PlainSerializer,
     TypeAdapter,
     WithJsonSchema,
@@ -35,11 +36,12 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from tocsin.domain.clock import SECOND, from_iso, to_iso
-from tocsin.domain.decision import Outcome
+from tocsin.domain.decision import Decision, NotifyParameters, Outcome
 from tocsin.domain.diagnosis import Diagnosis
+from tocsin.domain.entry import Entry, Verification
 from tocsin.domain.finding import Finding
 from tocsin.domain.order import Order, OrderParameters, OrderReport
-from tocsin.domain.parameters import decode, encode
+from tocsin.domain.parameters import Parameters, decode, encode
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Owner
 
@@ -87,7 +89,7 @@ _Duration = Annotated[
 """Milliseconds here, seconds there."""
 _DURATIONS = {"horizon_ms": "horizon_s", "window_ms": "window_s"}
 _RENAMED = {"lease_seconds": "lease_s"}
-_SHOWN = ("id", "label", "subjects")
+_SHOWN = ("id", "label", "subjects", "gpu_hours")
 """Properties that are fields of JSON where a class has them."""
 _SHOWN_KEY = "tocsin_shown"
 
@@ -99,6 +101,12 @@ class _Spec:
 
     bounds: Mapping[str, Any] = field(default_factory=dict)
     hidden: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _texts(kind: type[Parameters], text: Any = str, *bounds: Any) -> Any:
+    """Parameters as the flat mapping of texts that stands for them."""
+    written = PlainSerializer(encode, return_type=dict[str, str])
+    return Annotated[(dict[str, text], *bounds, AfterValidator(partial(decode, kind)), written)]
 
 
 _SPECS: dict[type, _Spec] = {
@@ -113,7 +121,11 @@ _SPECS: dict[type, _Spec] = {
     Diagnosis: _Spec({"score": Ratio}),
     Owner: _Spec({"pid": Count}),
     Finding: _Spec(hidden={"told": False}),
+    # Read as a notification's: a decision makes its parameters those of its own action.
+    Decision: _Spec({"parameters": _texts(NotifyParameters)}, hidden={"key": ""}),
     Outcome: _Spec({"attempts": Count}, hidden={"decision": ""}),
+    Verification: _Spec({"events": Count}),
+    Entry: _Spec({"seq": Count, "epoch": Count, "payload": dict[str, JsonValue]}),
     # A node's report is a stranger's word, and an order is what a node lets be done to it. Parameters are read as those
     # of no action in particular: an order makes them those of its own.
     Order: _Spec(
@@ -124,12 +136,7 @@ _SPECS: dict[type, _Spec] = {
             "gpu": _Name,
             "lease_seconds": Annotated[float, Field(ge=0)],
             "epoch": Count,
-            "parameters": Annotated[
-                dict[str, _Text],
-                Field(max_length=_MOST_ENTRIES),
-                AfterValidator(partial(decode, OrderParameters)),
-                PlainSerializer(encode, return_type=dict[str, str]),
-            ],
+            "parameters": _texts(OrderParameters, _Text, Field(max_length=_MOST_ENTRIES)),
         }
     ),
     OrderReport: _Spec(
@@ -153,15 +160,17 @@ class _Public:
         hints = get_type_hints(source)
         shown = [name for name in _SHOWN if isinstance(getattr(source, name, None), property)]
         fields = [_field(one, spec, hints[one.name], handler) for one in dataclasses.fields(source)]
+        made = {name: handler.generate_schema(get_type_hints(getattr(source, name).fget)["return"]) for name in shown}
         schema = core_schema.dataclass_schema(
             source,
             core_schema.dataclass_args_schema(
                 source.__name__,
                 fields,
-                computed_fields=[core_schema.computed_field(name, _property(source, name, handler)) for name in shown],
+                computed_fields=[core_schema.computed_field(name, schema) for name, schema in made.items()],
                 extra_behavior="forbid",
             ),
-            [one.name for one in dataclasses.fields(source)],
+            # What names an object comes first.
+            sorted((one.name for one in dataclasses.fields(source)), key=lambda name: name != "id"),
             slots=hasattr(source, "__slots__"),
             post_init=hasattr(source, "__post_init__"),
             ref=f"{__name__}.{source.__qualname__}:{id(source)}",
@@ -189,10 +198,6 @@ T = TypeVar("T")
 Wired = Annotated[T, _PUBLIC]
 
 
-def _property(kind: type, name: str, handler: GetCoreSchemaHandler) -> CoreSchema:
-    return handler.generate_schema(get_type_hints(getattr(kind, name).fget)["return"])
-
-
 def extended(kind: type[T], base: Any, **more: object) -> T:
     """A `kind`, which is made from the dataclass of `base`, with all that `base` has and `more`."""
     return kind(**{one.name: getattr(base, one.name) for one in dataclasses.fields(base)} | more)
@@ -211,7 +216,8 @@ def _field(
     if one.name in spec.hidden:
         nothing = core_schema.with_default_schema(core_schema.any_schema(), default=spec.hidden[one.name])
         return core_schema.dataclass_field(one.name, nothing, kw_only=True, serialization_exclude=True)
-    public, form = _public_name(one.name), spec.bounds.get(one.name, hint)
+    public = _DURATIONS.get(one.name) or _RENAMED.get(one.name) or one.name.removesuffix("_ms")
+    form = spec.bounds.get(one.name, hint)
     if one.name in _DURATIONS:
         form = _Duration
     elif one.name.endswith("_ms"):
@@ -224,10 +230,6 @@ def _field(
     return core_schema.dataclass_field(
         one.name, schema, kw_only=True, validation_alias=public, serialization_alias=public
     )
-
-
-def _public_name(name: str) -> str:
-    return _DURATIONS.get(name) or _RENAMED.get(name) or name.removesuffix("_ms")
 
 
 def wired(hint: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from tocsin import __version__
 from tocsin.domain.clock import to_iso
-from tocsin.journal.entry import Entry, EntryKind
+from tocsin.domain.entry import Entry, EntryKind
 from tocsin.journal.files import read_entries
 
 # Journal entries as ArcSight Common Event Format, for SIEMs. Source: ArcSight, "Common Event Format: Event

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import IO
 
 from tocsin.domain.atomic_file import write_atomically
+from tocsin.domain.entry import Entry
 from tocsin.domain.errors import Conflict, InputError, TocsinError
-from tocsin.journal.entry import Entry
 
 _CREATE = """
 CREATE TABLE entry (

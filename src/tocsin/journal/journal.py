@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from tocsin.domain.clock import Clock
-from tocsin.journal.entry import GENESIS, Entry, EntryKind, canonical, digest
+from tocsin.domain.entry import GENESIS, Entry, EntryKind, canonical, digest
 from tocsin.journal.files import COLUMNS, Anchor, JournalBroken, connect, lock, read_entries
 from tocsin.journal.verify import verify
 
@@ -86,7 +86,7 @@ class Journal:
         for kind, payload, simulated in drafts:
             seq += 1
             own = digest(previous, seq, self.epoch, at_ms, str(kind), actor, simulated, canonical(payload))
-            entries.append(Entry(seq, self.epoch, at_ms, str(kind), actor, simulated, payload, previous, own))
+            entries.append(Entry(seq, self.epoch, at_ms, str(kind), actor, payload, simulated, own, previous))
             previous = own
         return entries
 

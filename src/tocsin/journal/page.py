@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from tocsin.journal.entry import Entry, EntryKind
+from tocsin.domain.entry import Entry, EntryKind
 from tocsin.journal.files import COLUMNS, connect, from_row
 
 MOST_LOOKED_AT = 50_000

@@ -5,25 +5,15 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
+from tocsin.domain.entry import GENESIS, Verification, digest
 from tocsin.domain.errors import InputError
 from tocsin.domain.progress import track
-from tocsin.journal.entry import GENESIS, digest
 from tocsin.journal.files import COLUMNS, Anchor, JournalBroken, connect
 
 _TYPES = (int, int, int, str, str, int, str, str, str)
 """Of `COLUMNS`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verification:
-    """Whether the chain holds; `events` counts the entries up to the end or the first problem."""
-
-    ok: bool
-    events: int
-    problem: str = ""
 
 
 def verify(path: Path) -> Verification:

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from tocsin.actions.model.cost import Stake, prices
 from tocsin.actions.model.ranks import work_on
 from tocsin.actions.planning.facts import NodeState
-from tocsin.client.models import Attention, AttentionItem, GpuState
+from tocsin.client.models import SEVERITY_STATES, Attention, AttentionItem, GpuState
 from tocsin.config.settings import CostSettings
 from tocsin.domain.clock import optional_iso, to_iso
-from tocsin.domain.finding import ActionKind, Finding, Incident, Severity, Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Finding, Incident, Subject, SubjectKind
+from tocsin.domain.grouping import grouped
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
 from tocsin.domain.usage import Prices
 from tocsin.queries.fleet_map import FleetMapSnapshot, is_warning
 
-_SEVERITY_STATES = {
-    Severity.INFO: GpuState.OK,
-    Severity.WARNING: GpuState.WARNING,
-    Severity.CRITICAL: GpuState.CRITICAL,
-}
 _URGENT = (GpuState.LOST, GpuState.CRITICAL)
 
 
@@ -76,9 +72,7 @@ class _Ranking:
         self._price = price
         self._listed: set[str] = set()
         self._readings = {reading.gpu.uuid: reading for reading in snapshot.readings}
-        self._by_host: defaultdict[str, list[Reading]] = defaultdict(list)
-        for reading in snapshot.readings:
-            self._by_host[reading.gpu.host].append(reading)
+        self._by_host = grouped((reading.gpu.host, reading) for reading in snapshot.readings)
         self._jobs = {
             r.gpu.uuid: work_on(r.gpu.host, r.owners, nodes.get(r.gpu.host)).job for r in snapshot.readings if r.owners
         }
@@ -86,10 +80,8 @@ class _Ranking:
 
     def incidents(self, incidents: Iterable[Incident]) -> list[AttentionItem]:
         """One item for the incidents whose roots have one subject, about the worst of them."""
-        by_subject: defaultdict[Subject, list[Incident]] = defaultdict(list)
-        for incident in incidents:
-            self._listed.update(member.subject.key for member in incident.members)
-            by_subject[incident.root.subject].append(incident)
+        by_subject = grouped((incident.root.subject, incident) for incident in incidents)
+        self._listed |= {one.subject.key for found in by_subject.values() for each in found for one in each.members}
         made = []
         for subject, found in by_subject.items():
             worst = max(found, key=lambda one: (one.root.severity.rank, -one.opened_ms, one.id))
@@ -99,17 +91,19 @@ class _Ranking:
         return made
 
     def _state(self, root: Finding) -> GpuState:
-        own = _SEVERITY_STATES[root.severity]
+        own = SEVERITY_STATES[root.severity]
         known = self._snapshot.states.get(root.subject.name, GpuState.OK)
         return GpuState.LOST if known is GpuState.LOST else own
 
     def silent(self) -> list[AttentionItem]:
         """GPUs that are lost or stale and that no incident tells of: one item for those of a host in the same state."""
-        groups: defaultdict[tuple[str, GpuState], list[Reading]] = defaultdict(list)
-        for reading in self._snapshot.readings:
-            state, key = self._snapshot.states[reading.gpu.uuid], f"{SubjectKind.GPU}:{reading.gpu.uuid}"
-            if state in (GpuState.LOST, GpuState.STALE) and key not in self._listed:
-                groups[reading.gpu.host, state].append(reading)
+        states = self._snapshot.states
+        groups = grouped(
+            ((one.gpu.host, states[one.gpu.uuid]), one)
+            for one in self._snapshot.readings
+            if states[one.gpu.uuid] in (GpuState.LOST, GpuState.STALE)
+            and f"{SubjectKind.GPU}:{one.gpu.uuid}" not in self._listed
+        )
         made = []
         for (host, state), members in groups.items():
             gpu = members[0].gpu
@@ -124,12 +118,10 @@ class _Ranking:
 
     def expected(self, predictions: Iterable[Prediction]) -> list[AttentionItem]:
         """What is only predicted: the most urgent prediction of each subject without an incident."""
-        by_subject: defaultdict[Subject, list[Prediction]] = defaultdict(list)
-        for prediction in predictions:
-            if is_warning(prediction) and prediction.subject.key not in self._listed:
-                by_subject[prediction.subject].append(prediction)
+        unlisted = (one for one in predictions if is_warning(one) and one.subject.key not in self._listed)
         return [
-            self._item(subject, None, None, _most_urgent(found), GpuState.OK) for subject, found in by_subject.items()
+            self._item(subject, None, None, _most_urgent(found), GpuState.OK)
+            for subject, found in grouped((one.subject, one) for one in unlisted).items()
         ]
 
     def _item(
@@ -168,7 +160,7 @@ class _Ranking:
     def _on(self, subject: Subject) -> Sequence[Reading]:
         """The GPUs that the subject is, or has; of a pool or the fleet none, for they are not all at risk."""
         if subject.kind is SubjectKind.HOST:
-            return self._by_host[subject.name]
+            return self._by_host.get(subject.name, ())
         own = self._readings.get(subject.name)
         return [] if own is None else [own]
 
@@ -176,7 +168,9 @@ class _Ranking:
         """GPUs of the jobs on the subject: a GPU, or a host with several."""
         here = self._on(subject)
         jobs = {self._jobs[reading.gpu.uuid] for reading in here if self._jobs.get(reading.gpu.uuid)}
-        unnamed = sum(not self._jobs.get(reading.gpu.uuid) and _is_busy(reading) for reading in here)
+        # Something runs there, whoever's it is.
+        busy = [one for one in here if one.owners or one.values.get("gpu_utilization_ratio", 0.0) > 0.0]
+        unnamed = sum(not self._jobs.get(reading.gpu.uuid) for reading in busy)
         return sum(self._ranks[job] for job in jobs) + unnamed
 
     def _expected_loss(
@@ -189,11 +183,6 @@ class _Ranking:
         if expected is None or expected.probability is None:
             return None
         return gpu_hours_at_risk(gpus, expected.probability, not expected.metric, self._cost)
-
-
-def _is_busy(reading: Reading) -> bool:
-    """Whether something runs there, whoever's it is."""
-    return bool(reading.owners) or reading.values.get("gpu_utilization_ratio", 0.0) > 0.0
 
 
 def _most_urgent(predictions: Iterable[Prediction]) -> Prediction | None:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from tocsin.domain.clock import Clock
 from tocsin.domain.errors import TocsinError, Unavailable
@@ -132,8 +132,7 @@ def _in_process(work: Callable[[P], R], part: P, limit_s: float) -> R:
         process.join()
     if not ready:
         raise Unavailable(value)
-    answer: R = value
-    return answer
+    return cast("R", value)
 
 
 def _child(answers: Connection, work: Callable[[P], R], part: P) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from tocsin.actions.model.ledger_entry import DecisionStatus
-from tocsin.client.models_capacity import CostOut, EarlyOut, GroupOut, HourOut, LostOut, MoneyOut, UsageOut
+from tocsin.client.models_capacity import CostOut, EarlyOut, GroupOut, HourOut, LostOut, MoneyOut
+from tocsin.client.wire import extended
 from tocsin.config.settings import CostSettings
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, to_iso
 from tocsin.domain.decision import OutcomeStatus
@@ -75,20 +75,12 @@ def cost_out(pages: Pages, prices: Prices, lost: LostOut, span: tuple[int, int],
         hours_wanted=pages.wanted,
         hours_read=pages.read,
         hours_empty=pages.empty,
-        usage=usage_out(total(groups.values())),
-        money=_money(groups, prices),
+        usage=total(groups.values()),
+        money=extended(MoneyOut, money(groups, prices), currency=prices.currency, kwh_price=prices.kwh, pue=prices.pue),
         groups=sorted((_group(name, one, prices) for name, one in groups.items()), key=lambda one: -one.gpu_hours),
-        hours=[
-            HourOut(at=to_iso(one.at_ms), sampled=one.sampled, **usage_out(one.usage).model_dump())
-            for one in pages.hours
-        ],
+        hours=[extended(HourOut, one.usage, at_ms=one.at_ms, sampled=one.sampled) for one in pages.hours],
         lost=lost,
     )
-
-
-def usage_out(usage: Usage) -> UsageOut:
-    """Usage as the API shows it."""
-    return UsageOut(gpu_hours=usage.gpu_hours, **asdict(usage))
 
 
 def _groups(pages: Pages) -> dict[Group, Usage]:
@@ -101,17 +93,8 @@ def _groups(pages: Pages) -> dict[Group, Usage]:
 
 def _group(name: Group, usage: Usage, prices: Prices) -> GroupOut:
     price = prices.of_model(name[1])
-    return GroupOut(
-        pool=name[0],
-        model=name[1],
-        gpu_hour=price,
-        idle_cost=None if price is None else price * usage.idle,
-        **usage_out(usage).model_dump(),
-    )
-
-
-def _money(groups: Mapping[Group, Usage], prices: Prices) -> MoneyOut:
-    return MoneyOut(currency=prices.currency, kwh_price=prices.kwh, pue=prices.pue, **asdict(money(groups, prices)))
+    idle_cost = None if price is None else price * usage.idle
+    return extended(GroupOut, usage, pool=name[0], model=name[1], gpu_hour=price, idle_cost=idle_cost)
 
 
 # ---------------------------------------------------------------------- faults

@@ -13,7 +13,7 @@ from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock
 from tocsin.domain.reading import Gpu
 from tocsin.domain.usage import Group, Usage
 from tocsin.forecaster.diagnosis.account import CELL_MS, METRICS, Account, account, joined, silent
-from tocsin.store.port import Columns, Store
+from tocsin.store.port import Store
 
 KEPT_MS = 35 * DAY
 """Hours further back are not asked for: as long as the past of pools is kept."""
@@ -40,7 +40,6 @@ class Hour:
 
     @property
     def usage(self) -> Usage:
-        """Of all groups."""
         return sum(self.account.groups.values(), Usage())
 
 
@@ -122,7 +121,8 @@ class CostHours:
             middles = [begin + _MIDDLE_MS for begin in cells]
             parts = [self._store.columns(METRICS, middle, middle + width) for middle in middles]
             spans = [(begin, begin + CELL_MS) for begin in cells]
-        there = frozenset[str]().union(*(_read_in(part) for part in parts))
+        # A GPU that is read at all within an hour is expected in each of its cells.
+        there = frozenset(part.gpus[place] for part in parts for place in np.unique(part.gpu).tolist())
         made = joined([account(part, gpus, there, *span) for part, span in zip(parts, spans, strict=True)])
         return Hour(start_ms, made, end_ms - start_ms, sampled=rows > ROWS)
 
@@ -132,11 +132,6 @@ class CostHours:
         seen = {hour: one.account.seen for hour, one in known.items() if one.account.seen}
         gaps = silent(seen, gpus, frozenset(gpus))
         return {hour: _with_missing(one, gaps.get(hour, Counter())) for hour, one in known.items()}
-
-
-def _read_in(columns: Columns) -> frozenset[str]:
-    """UUIDs that have a row: a GPU that is read at all within an hour is expected in each of its cells."""
-    return frozenset(columns.gpus[place] for place in np.unique(columns.gpu).tolist())
 
 
 def _with_missing(hour: Hour, gaps: Counter[Group]) -> Hour:

@@ -22,6 +22,7 @@ from tocsin.client.models_capacity import (
 )
 from tocsin.domain.clock import to_iso
 from tocsin.domain.fragmentation import MigTemplate, Placement, TaskClass, free_slices, mig_capacity, mig_ideal
+from tocsin.domain.grouping import grouped
 from tocsin.domain.mig_layout import CAPACITY, INSTANCES, by_label, profile_of, template_of
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.queries.fleet_state import MixFrom, free_now, live_state, mix_of
@@ -62,7 +63,8 @@ def fragmentation_out(
         (_host_out(one, mix) for one in hosts if one.free), key=lambda one: (-one.stranded, -one.fragmented, one.host)
     )
     broken = [one for one in worst if one.fragmented > 0]
-    migs = sorted((_mig_out(one, found[one.gpu.uuid]) for one in readings if one.gpu.uuid in found), key=_worst_first)
+    migs = [_mig_out(one, found[one.gpu.uuid]) for one in readings if one.gpu.uuid in found]
+    migs.sort(key=lambda one: (-(one.fragmentation or 0.0), one.host, one.index or 0))
     known = [one for one in migs if one.free is not None]
     by_pool = _by_pool(hosts, mix)
     weight = sum(task.share for task in mix)
@@ -87,26 +89,23 @@ def fragmentation_out(
 
 
 def _by_pool(hosts: Sequence[_Host], mix: Sequence[TaskClass]) -> list[PoolFragment]:
-    """The worst first."""
-    members: dict[str, list[_Host]] = {}
-    for one in hosts:
-        members.setdefault(one.pool, []).append(one)
-    found = [
-        PoolFragment(pool=name, hosts=len(mine), **_figures(mine, mix).model_dump()) for name, mine in members.items()
-    ]
-    return sorted(found, key=lambda one: (-one.fragmented, -one.free, one.pool))
+    by_pool = grouped((one.pool, one) for one in hosts)
+    return sorted(
+        (PoolFragment(pool=name, hosts=len(mine), **dict(_figures(mine, mix))) for name, mine in by_pool.items()),
+        key=lambda one: (-one.fragmented, -one.free, one.pool),
+    )
 
 
 def _hosts(readings: Sequence[Reading], state: FleetState) -> list[_Host]:
     whole = [one for one in readings if not one.gpu.is_mig]
-    open_: Counter[str] = Counter()
-    sizes: Counter[str] = Counter()
-    pools: dict[str, str] = {}
-    for one, is_free in zip(whole, free_now(whole).tolist(), strict=True):
-        sizes[one.gpu.host] += 1
-        open_[one.gpu.host] += is_free and one.gpu.uuid not in state.on_gpu
-        pools.setdefault(one.gpu.host, one.gpu.pool)
-    return [_Host(host, pools[host], size, open_[host]) for host, size in sorted(sizes.items())]
+    by_host = grouped(
+        (one.gpu.host, (one.gpu.pool, is_free and one.gpu.uuid not in state.on_gpu))
+        for one, is_free in zip(whole, free_now(whole).tolist(), strict=True)
+    )
+    return [
+        _Host(host, gpus[0][0], len(gpus), sum(is_free for _, is_free in gpus))
+        for host, gpus in sorted(by_host.items())
+    ]
 
 
 def _figures(hosts: Sequence[_Host], mix: Sequence[TaskClass]) -> FragmentOut:
@@ -139,7 +138,8 @@ def _host_out(one: _Host, mix: Sequence[TaskClass]) -> HostFragment:
 
 def _mig_out(reading: Reading, found: MigLayout) -> MigGpuOut:
     gpu, template = reading.gpu, template_of(reading.gpu.model)
-    names, layout = _names(reading, template), _placements(found)
+    names = _names(reading, template)
+    layout = None if found.placed is None else tuple(sorted(found.placed.values(), key=lambda one: one[1]))
     fitting = _fitting(gpu, template, layout, found.count)
     counts = {name: round(value) for name, value in by_label(reading.values, INSTANCES).items()}
     return fitting.model_copy(
@@ -149,10 +149,6 @@ def _mig_out(reading: Reading, found: MigLayout) -> MigGpuOut:
             "creatable": {name: round(value) for name, value in by_label(reading.values, CAPACITY).items()},
         }
     )
-
-
-def _placements(found: MigLayout) -> tuple[Placement, ...] | None:
-    return None if found.placed is None else tuple(sorted(found.placed.values(), key=lambda one: one[1]))
 
 
 def _fitting(gpu: Gpu, template: MigTemplate, layout: tuple[Placement, ...] | None, count: int) -> MigGpuOut:
@@ -208,7 +204,3 @@ def _unplaced(counts: Mapping[str, int], names: Mapping[str, str], template: Mig
         for profile in [short.get(name, "")] * count
         if profile
     ]
-
-
-def _worst_first(one: MigGpuOut) -> tuple[float, str, int]:
-    return -(one.fragmentation or 0.0), one.host, one.index or 0

@@ -84,23 +84,12 @@ class LiveOwners(Protocol):
 class LiveBrain(Protocol):
     """The running parts. Attributes are read from several threads; lists are replaced, never changed in place."""
 
-    @property
-    def settings(self) -> Settings: ...
-
-    @property
-    def clock(self) -> Clock: ...
-
-    @property
-    def store(self) -> Store: ...
-
-    @property
-    def journal(self) -> Journal: ...
-
-    @property
-    def actions(self) -> ActionLoop: ...
-
-    @property
-    def metrics(self) -> OwnMetrics: ...
+    settings: Settings
+    clock: Clock
+    store: Store
+    journal: Journal
+    actions: ActionLoop
+    metrics: OwnMetrics
 
     @property
     def memory(self) -> LiveMemory: ...

@@ -28,6 +28,7 @@ from tocsin.domain.clock import DAY, HOUR, SECOND, optional_iso, to_iso
 from tocsin.domain.errors import TocsinError
 from tocsin.domain.finding import SubjectKind
 from tocsin.domain.fragmentation import TaskClass
+from tocsin.domain.grouping import grouped
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.capacity.capacity import (
@@ -76,18 +77,14 @@ def forecast_out(
     limit: int,
 ) -> ForecastOut:
     """`predictions` in force, the most urgent `limit` of each kind; `readings` are the newest of each GPU."""
-    by_target: defaultdict[str, list[Prediction]] = defaultdict(list)
-    for one in predictions:
-        if one.subject.kind is SubjectKind.GPU:
-            by_target[one.target].append(one)
+    of_gpus = [one for one in predictions if one.subject.kind is SubjectKind.GPU]
     newest = {one.gpu.uuid: one for one in readings}
-    memory = [one for target in MEMORY_TARGETS for one in by_target[target]]
-    warned = _warned(memory)
-    growing = _warned(by_target[FRAGMENTATION])
+    memory = [one for one in of_gpus if one.target in MEMORY_TARGETS]
+    warned, growing = _warned(memory), _warned(one for one in of_gpus if one.target == FRAGMENTATION)
     return ForecastOut(
         now=to_iso(now_ms),
         simulated=any(one.gpu.simulated for one in readings),
-        risk=_calendar(by_target[TARGET], newest, record, limit),
+        risk=_calendar([one for one in of_gpus if one.target == TARGET], newest, record, limit),
         memory=[_filling(one, newest) for one in warned[:limit]],
         memory_statuses=dict(Counter(_per_gpu(memory).values())),
         fragmentation=[_filling(one, newest) for one in growing[:limit]],
@@ -98,25 +95,16 @@ def forecast_out(
 def _warned(found: Iterable[Prediction]) -> list[Prediction]:
     """Crossings still to come, the soonest of each GPU, soonest first."""
     first: dict[str, Prediction] = {}
-    for one in sorted(found, key=_when):
+    for one in sorted(found, key=lambda one: (math.inf if one.eta_ms is None else one.eta_ms, one.subject.name)):
         if one.status is PredictionStatus.CROSSING:
             first.setdefault(one.subject.name, one)
     return list(first.values())
 
 
-def _when(one: Prediction) -> tuple[float, str]:
-    return (math.inf if one.eta_ms is None else one.eta_ms), one.subject.name
-
-
 def _per_gpu(found: Iterable[Prediction]) -> dict[str, PredictionStatus]:
     """The most telling status of each GPU."""
-    rank = list(PredictionStatus).index
-    worst: dict[str, PredictionStatus] = {}
-    for one in found:
-        known = worst.get(one.subject.name)
-        if known is None or rank(one.status) < rank(known):
-            worst[one.subject.name] = one.status
-    return worst
+    least_first = sorted(found, key=lambda one: list(PredictionStatus).index(one.status), reverse=True)
+    return {one.subject.name: one.status for one in least_first}
 
 
 def _filling(one: Prediction, newest: Mapping[str, Reading]) -> FillingOut:
@@ -177,10 +165,8 @@ def _risk(one: Prediction, gpu: Gpu) -> RiskOut:
 
 def _hosts(known: Sequence[Prediction], newest: Mapping[str, Reading]) -> list[HostRiskOut]:
     """Hosts, the riskiest first; `known` has the riskiest GPU first."""
-    members: defaultdict[str, list[Prediction]] = defaultdict(list)
-    for one in known:
-        members[one.subject.host].append(one)
-    made = [_host(host, mine, newest[mine[0].subject.name].gpu) for host, mine in members.items()]
+    by_host = grouped((one.subject.host, one) for one in known)
+    made = [_host(host, mine, newest[mine[0].subject.name].gpu) for host, mine in by_host.items()]
     return sorted(made, key=lambda one: (-one.probability, one.host))
 
 
@@ -321,10 +307,7 @@ class ForecastQueries:
 
     def _sizes(self) -> dict[str, int]:
         """Whole GPUs by pool, the largest pool first."""
-        sizes: dict[str, int] = {}
-        for gpu in self._brain.gpus:
-            if not gpu.is_mig:
-                sizes[gpu.pool] = sizes.get(gpu.pool, 0) + 1
+        sizes = Counter(gpu.pool for gpu in self._brain.gpus if not gpu.is_mig)
         return dict(sorted(sizes.items(), key=lambda item: (-item[1], item[0])))
 
     def _course_ask(self) -> HourlyForecastRequest:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ from tocsin.actions.planning.state import TEMPLATES, FleetState, GpuMode
 from tocsin.actions.planning.units import PlanLimits
 from tocsin.client.models_capacity import HostChange, MigChange, Planner, PlanOut, PlansOut, RefusalOut, StepOut
 from tocsin.domain.clock import to_iso
+from tocsin.domain.grouping import grouped
 from tocsin.queries.background import BackgroundTasks
 from tocsin.queries.fleet_state import limits_of, live_state, policy_of
 from tocsin.queries.live import LiveBrain
@@ -40,14 +40,13 @@ def make_plans(ask: PlanRequest) -> list[PlanOut]:
     return [plan_out(plan, ask.state, ask.limits) for plan in _plans(ask)]
 
 
+_MOVES = {"defragment": defragment, "mig": repack_mig, "place": place}
+
+
 def _plans(ask: PlanRequest) -> list[Plan]:
     state, limits = ask.state, ask.limits
-    if ask.planner == "defragment":
-        return [defragment(state, limits)]
-    if ask.planner == "mig":
-        return [repack_mig(state, limits)]
-    if ask.planner == "place":
-        return [place(state, limits)]
+    if ask.planner in _MOVES:
+        return [_MOVES[ask.planner](state, limits)]
     if ask.planner == "power":
         return [power_caps(state, ask.power)]
     risky = [node for node in state.nodes.values() if node.schedulable and node.risk > limits.most_risk]
@@ -56,30 +55,20 @@ def _plans(ask: PlanRequest) -> list[Plan]:
     return [*drained, scale_in(state, ask.policy, limits)]
 
 
-class PlanQueries:
-    """What planners would do now, worked out in the background. Safe to use from several threads."""
+def plans_now(brain: LiveBrain, tasks: BackgroundTasks, planner: Planner) -> PlansOut:
+    """What a planner would do now, worked out in the background. Raises Unavailable until it is."""
+    made = tasks.ask(f"the plan of {planner}", _answer, lambda: _ask(brain, planner))
+    at_ms, plans = made.value
+    return PlansOut(
+        planner=planner, now=to_iso(brain.clock.now_ms()), at=to_iso(at_ms), took_s=made.took_s, plans=plans
+    )
 
-    def __init__(self, brain: LiveBrain, tasks: BackgroundTasks) -> None:
-        self._brain = brain
-        self._tasks = tasks
 
-    def plan(self, planner: Planner) -> PlansOut:
-        """What a planner would do now. Raises Unavailable while it is worked out."""
-        made = self._tasks.ask(f"the plan of {planner}", _answer, lambda: self._ask(planner))
-        at_ms, plans = made.value
-        return PlansOut(
-            planner=planner,
-            now=to_iso(self._brain.clock.now_ms()),
-            at=to_iso(at_ms),
-            took_s=made.took_s,
-            plans=plans,
-        )
-
-    def _ask(self, planner: Planner) -> PlanRequest:
-        settings = self._brain.settings.planning
-        budget = PowerBudget(settings.facility_watts or float("inf"), settings.rack_watts)
-        state = live_state(self._brain, self._brain.clock.now_ms())
-        return PlanRequest(planner, state, limits_of(settings), policy_of(settings), budget)
+def _ask(brain: LiveBrain, planner: Planner) -> PlanRequest:
+    settings = brain.settings.planning
+    budget = PowerBudget(settings.facility_watts or float("inf"), settings.rack_watts)
+    state = live_state(brain, brain.clock.now_ms())
+    return PlanRequest(planner, state, limits_of(settings), policy_of(settings), budget)
 
 
 def _answer(ask: PlanRequest) -> tuple[int, list[PlanOut]]:
@@ -121,12 +110,9 @@ def _step_out(step: Step) -> StepOut:
 
 def refusals(refused: Iterable[Refusal]) -> list[RefusalOut]:
     """By reason, the commonest first."""
-    counts: Counter[str] = Counter()
-    first: dict[str, str] = {}
-    for one in refused:
-        counts[one.reason] += 1
-        first.setdefault(one.reason, one.subject)
-    return [RefusalOut(reason=why, first=first[why], count=count) for why, count in counts.most_common(REASONS)]
+    by_reason = grouped((one.reason, one.subject) for one in refused)
+    commonest = sorted(by_reason.items(), key=lambda item: -len(item[1]))[:REASONS]
+    return [RefusalOut(reason=why, first=subjects[0], count=len(subjects)) for why, subjects in commonest]
 
 
 def _finite(figures: Mapping[str, float]) -> dict[str, float]:

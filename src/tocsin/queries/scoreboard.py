@@ -16,6 +16,7 @@ from tocsin.domain.clock import DAY, HOUR, SECOND, to_iso
 from tocsin.domain.decision import DecisionState, Mode, Ruling
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
+from tocsin.domain.grouping import grouped
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu
 from tocsin.forecaster.evaluation.figures import Panel
@@ -55,38 +56,30 @@ def is_hazard(prediction: Prediction) -> bool:
 
 def score_hazards(predictions: Sequence[Prediction], followed: Followed) -> list[HazardScore]:
     """A score for each version of a model, target and horizon."""
-    groups: dict[tuple[str, str, str, int], list[Prediction]] = {}
-    for prediction in sorted(predictions, key=lambda p: (p.at_ms, p.subject.key)):
-        if is_hazard(prediction):
-            key = (prediction.model, prediction.model_version, prediction.target, prediction.horizon_ms)
-            groups.setdefault(key, []).append(prediction)
-    return [_score(mine, followed) for _, mine in sorted(groups.items())]
+    stated = sorted(filter(is_hazard, predictions), key=lambda p: (p.at_ms, p.subject.key))
+    groups = grouped(((p.model, p.model_version, p.target, p.horizon_ms), p) for p in stated)
+    return [_score(groups[key], followed) for key in sorted(groups)]
 
 
 def _score(mine: Sequence[Prediction], followed: Followed) -> HazardScore:
-    first = mine[0]
-    blank = HazardScore(
+    first, table = mine[0], _table(mine, followed)
+    _, known = table.examples.label(first.horizon_ms)
+    approvals = [approved for _, approved in table.verdicts]
+    score = HazardScore(
         model=first.model,
         model_version=first.model_version,
         target=first.target,
         horizon_s=first.horizon_ms / SECOND,
-    )
-    table = _table(mine, followed)
-    judged = table.examples
-    _, known = judged.label(first.horizon_ms)
-    told = blank.model_copy(
-        update={
-            "predictions": int(known.sum()),
-            "pending": int((~known).sum()),
-            "left_out": len(mine) - len(judged),
-            "approved": sum(approved for _, approved in table.verdicts),
-            "rejected": sum(not approved for _, approved in table.verdicts),
-            "operator_precision": _share([approved for _, approved in table.verdicts]),
-        }
+        predictions=int(known.sum()),
+        pending=int((~known).sum()),
+        left_out=len(mine) - len(table.examples),
+        approved=sum(approvals),
+        rejected=len(approvals) - sum(approvals),
+        operator_precision=_share(approvals),
     )
     if not known.any():
-        return told
-    return told.model_copy(update={**_alarms(table, known), **_figures(table, known, first.horizon_ms)})
+        return score
+    return score.model_copy(update={**_alarms(table, known), **_figures(table, known, first.horizon_ms)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,13 +335,8 @@ def score_crossings(
 ) -> tuple[PredictionScore, list[PredictionScore]]:
     """All runs of crossing predictions together, and by model and version."""
     judged = judge_crossings(predictions, series_of, now_ms)
-    groups: dict[tuple[str, str], list[Crossing]] = {}
-    for one in judged:
-        groups.setdefault((one.prediction.model, one.prediction.model_version), []).append(one)
-    silent: dict[tuple[str, str], list[Prediction]] = {}
-    for prediction in predictions:
-        if prediction.metric:
-            silent.setdefault((prediction.model, prediction.model_version), []).append(prediction)
+    groups = grouped(((one.prediction.model, one.prediction.model_version), one) for one in judged)
+    silent = grouped(((p.model, p.model_version), p) for p in predictions if p.metric)
     parts = [
         _score_crossings(groups.get(key, []), _silent(silent.get(key, []))).model_copy(
             update={"model": key[0], "model_version": key[1]}
@@ -407,9 +395,7 @@ def scoreboard(
 ) -> Scoreboard:
     """The whole board over everything but notifications, which are never held."""
     actions = [status for status in statuses if status.decision.action is not ActionKind.NOTIFY]
-    groups: dict[tuple[str, ActionKind], list[DecisionStatus]] = {}
-    for status in actions:
-        groups.setdefault((status.decision.rule, status.decision.action), []).append(status)
+    groups = grouped(((status.decision.rule, status.decision.action), status) for status in actions)
     rules = [_score_rule(rule, mine, events, now_ms) for (rule, _), mine in sorted(groups.items())]
     return Scoreboard(
         since=to_iso(since_ms),
@@ -426,10 +412,13 @@ def scoreboard(
         predictions=predictions,
         crossings=list(crossings),
         hazards=list(hazards),
-        actions=[_action(action, tally) for action, tally in sorted((experience or {}).items())],
+        actions=[
+            ActionScore(
+                action=action,
+                tried=tally.tried,
+                worked=tally.worked,
+                effects={name: mean for name, (_, mean) in tally.effects.items()},
+            )
+            for action, tally in sorted((experience or {}).items())
+        ],
     )
-
-
-def _action(action: ActionKind, tally: Tally) -> ActionScore:
-    effects = {name: mean for name, (_, mean) in tally.effects.items()}
-    return ActionScore(action=action, tried=tally.tried, worked=tally.worked, effects=effects)

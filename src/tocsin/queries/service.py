@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
 from prometheus_client import generate_latest
@@ -12,58 +12,25 @@ from tocsin import __version__
 from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.actions.model.scope import base_key
 from tocsin.api.service import Detail
-from tocsin.client.control import (
-    ControlState,
-    IngestResult,
-    InjectionOut,
-    ManualAction,
-    ManualActionOut,
-    OrderTaken,
-    Readiness,
-    RejectedLine,
-    ReleaseOut,
-)
+from tocsin.client import control, models
 from tocsin.client.errors import NotFound
-from tocsin.client.models import (
-    Attention,
-    DecisionOut,
-    FindingOut,
-    FleetMap,
-    FleetSummary,
-    GpuDetail,
-    GpuSummary,
-    IncidentOut,
-    JournalEntryOut,
-    PeerBand,
-    PeerGroup,
-    Scoreboard,
-    SeriesResponse,
-    VerificationOut,
-)
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
-from tocsin.client.models_decisions import (
-    DecisionStory,
-    ExportForm,
-    JournalPage,
-    JournalQuery,
-    Timeline,
-    TimelineQuery,
-    UndoOut,
-)
+from tocsin.client.wire import extended
 from tocsin.domain.clock import DAY, SECOND, Clock, SystemClock, optional_iso, to_iso
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.diagnosis import Diagnosis
+from tocsin.domain.entry import Entry, EntryKind, Verification
 from tocsin.domain.errors import Conflict, InputError
-from tocsin.domain.finding import Finding, Subject, SubjectKind
+from tocsin.domain.finding import Subject, SubjectKind
+from tocsin.domain.grouping import grouped
 from tocsin.domain.metrics import nearest, spec_of
 from tocsin.domain.order import Order, OrderReport
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
 from tocsin.forecaster.diagnosis.fleet import PAST_METRICS, PAST_MS, STAGE_METRICS, STAGE_MS, DiagnosisInputs, diagnose
-from tocsin.journal.entry import EntryKind
+from tocsin.journal.export import export
 from tocsin.journal.verify import verify
 from tocsin.queries import attention, timeline, views
-from tocsin.queries import views as convert
 from tocsin.queries.background import BackgroundTasks
 from tocsin.queries.cache import Cache, by_effort
 from tocsin.queries.cost import CostQueries
@@ -73,11 +40,11 @@ from tocsin.queries.fleet_state import same_jobs, state_document
 from tocsin.queries.fragmentation import fragmentation
 from tocsin.queries.live import LiveBrain
 from tocsin.queries.outlook import ForecastQueries
-from tocsin.queries.peers import peer_band
-from tocsin.queries.plans import PlanQueries
+from tocsin.queries.plans import plans_now
 from tocsin.queries.scoreboard import Followed, score_crossings, score_hazards, scoreboard
+from tocsin.queries.views import peer_band
 from tocsin.store.line_protocol.decode import decode
-from tocsin.store.port import Series, Store
+from tocsin.store.port import Store
 
 
 def diagnose_fleet(store: Store, latest: Sequence[Reading], now_ms: int, host: str = "") -> list[Diagnosis]:
@@ -120,40 +87,36 @@ class BrainService:
         wall = wall or SystemClock()
         self._brain = brain
         self._injector = injector
+        self._fresh_ms = int(brain.settings.actions.fresh_seconds * SECOND)
         self._fleet_map = FleetMapSource(brain)
         # It reads all predictions that are stored, which is much for one who only looks, and every open page asks.
-        self._scores = Cache[str, Scoreboard](wall.monotonic, by_effort, most=1)
-        tasks = BackgroundTasks(wall, apart=brain.settings.forecast.worker)
+        self._scores = Cache[str, models.Scoreboard](wall.monotonic, by_effort, most=1)
+        self._tasks = BackgroundTasks(wall, apart=brain.settings.forecast.worker)
         hours = CostHours(brain.store, brain.clock, wall)
-        self._outlook = ForecastQueries(brain, tasks, hours, lambda: self.scoreboard().hazards, wall.monotonic)
-        self._plans = PlanQueries(brain, tasks)
+        self._outlook = ForecastQueries(brain, self._tasks, hours, lambda: self.scoreboard().hazards, wall.monotonic)
         self._costs = CostQueries(brain, hours, wall.monotonic)
 
     def now_ms(self) -> int:
         return self._brain.clock.now_ms()
 
-    def ready(self) -> Readiness:
+    def ready(self) -> control.Readiness:
         reasons = [] if self._brain.evaluations else ["the first evaluation has not finished"]
-        return Readiness(ready=not reasons, reasons=reasons)
+        return control.Readiness(ready=not reasons, reasons=reasons)
 
     # ------------------------------------------------------------------ reading
 
-    def summary(self) -> FleetSummary:
+    def summary(self) -> models.FleetSummary:
         brain, snapshot = self._brain, self._fleet_map.look()
         now, seen = snapshot.now_ms, snapshot.readings
         statuses = brain.statuses()
-        control = self._control()
         newest = max((reading.at_ms for reading in seen), default=None)
-        return FleetSummary(
+        return models.FleetSummary(
             version=__version__,
             now=to_iso(now),
             simulated=any(reading.gpu.simulated for reading in seen),
             mode=brain.settings.actions.mode,
             executor=", ".join(brain.settings.actions.executors),
-            paused=control.paused,
-            paused_by=control.paused_by,
-            paused_reason=control.paused_reason,
-            breaker=control.breaker,
+            **dict(self._control()),
             gpus=len(seen),
             hosts=len({reading.gpu.host for reading in seen}),
             pools=len({reading.gpu.pool for reading in seen}),
@@ -172,44 +135,43 @@ class BrainService:
             decisions_approvable=sum(views.approvable(status) for status in statuses),
         )
 
-    def fleet_map(self) -> FleetMap:
+    def fleet_map(self) -> models.FleetMap:
         return self._fleet_map.look().map
 
-    def attention(self, limit: int) -> Attention:
+    def attention(self, limit: int) -> models.Attention:
         brain, snapshot = self._brain, self._fleet_map.look()
         settings, nodes = brain.settings, brain.managers.nodes()
         predictions, prices = brain.forecasts.current(snapshot.now_ms), settings.prices.prices()
         return attention.attention(snapshot, nodes, brain.incidents, predictions, settings.actions.cost, prices, limit)
 
     def peers(
-        self, uuid: str, by: PeerGroup, metrics: Sequence[str], start_ms: int, end_ms: int, points: int
-    ) -> PeerBand:
+        self, uuid: str, by: models.PeerGroup, metrics: Sequence[str], start_ms: int, end_ms: int, points: int
+    ) -> models.PeerBand:
         brain, reading = self._brain, self._reading(uuid)
         latest, nodes = brain.memory.latest(), brain.managers.nodes()
         return peer_band(brain.store, reading, latest, nodes, by, metrics, start_ms, end_ms, points)
 
-    def gpus(self) -> list[GpuSummary]:
+    def gpus(self) -> list[models.GpuSummary]:
         brain, now = self._brain, self.now_ms()
-        findings = _by_gpu(brain.active)
-        predictions = _by_gpu(brain.forecasts.current(now))
-        fresh_ms = int(brain.settings.actions.fresh_seconds * SECOND)
+        findings = grouped((one.subject.name, one) for one in brain.active)
+        predictions = grouped((one.subject.name, one) for one in brain.forecasts.current(now))
         found = [
-            views.gpu_summary(reading, findings[uuid], predictions[uuid], now, fresh_ms)
-            for reading in brain.memory.latest()
-            for uuid in (reading.gpu.uuid,)
+            views.gpu_summary(
+                one, findings.get(one.gpu.uuid, ()), predictions.get(one.gpu.uuid, ()), now, self._fresh_ms
+            )
+            for one in brain.memory.latest()
         ]
         return sorted(found, key=lambda gpu: (gpu.host, -1 if gpu.index is None else gpu.index, gpu.uuid))
 
-    def gpu(self, uuid: str) -> GpuDetail:
+    def gpu(self, uuid: str) -> models.GpuDetail:
         brain, now = self._brain, self.now_ms()
         reading = self._reading(uuid)
-        active = _by_gpu(brain.active)[uuid]
+        active = [one for one in brain.active if one.subject.name == uuid]
         ids = {finding.id for finding in active}
         past = [f for f in brain.store.findings(now - EVENTS_SHOWN_MS, now + 1) if f.subject.name == uuid]
-        predictions = _by_gpu(brain.forecasts.current(now))[uuid]
-        fresh_ms = int(brain.settings.actions.fresh_seconds * SECOND)
-        return GpuDetail(
-            summary=views.gpu_summary(reading, active, predictions, now, fresh_ms),
+        predictions = [one for one in brain.forecasts.current(now) if one.subject.name == uuid]
+        return models.GpuDetail(
+            summary=views.gpu_summary(reading, active, predictions, now, self._fresh_ms),
             serial=reading.gpu.serial,
             pci_bus_id=reading.gpu.pci_bus_id,
             labels=dict(reading.gpu.labels),
@@ -217,9 +179,9 @@ class BrainService:
             missing={name: reason.label for name, reason in reading.missing.items()},
             owners=list(reading.owners),
             events=list(brain.store.events(now - EVENTS_SHOWN_MS, now + 1, uuid)),
-            findings=[convert.finding_out(finding) for finding in active]
-            + [convert.finding_out(finding, active=False) for finding in past if finding.id not in ids],
-            predictions=list(predictions),
+            findings=[extended(models.FindingOut, finding) for finding in active]
+            + [extended(models.FindingOut, finding, active=False) for finding in past if finding.id not in ids],
+            predictions=predictions,
             decisions=[
                 views.decision_out(status) for status in brain.statuses() if status.decision.subject.name == uuid
             ],
@@ -231,7 +193,9 @@ class BrainService:
             raise NotFound(f"no GPU {uuid}; GET /v1/gpus lists them")
         return reading
 
-    def series(self, uuid: str, metrics: Sequence[str], start_ms: int, end_ms: int, max_points: int) -> SeriesResponse:
+    def series(
+        self, uuid: str, metrics: Sequence[str], start_ms: int, end_ms: int, max_points: int
+    ) -> models.SeriesResponse:
         self._reading(uuid)
         for name in metrics:
             if spec_of(name) is None:
@@ -239,28 +203,27 @@ class BrainService:
         found = self._brain.store.series(uuid, metrics, start_ms, end_ms)
         return views.series_out(found, start_ms, end_ms, max_points)
 
-    def findings(self) -> list[FindingOut]:
+    def findings(self) -> list[models.FindingOut]:
         active = sorted(self._brain.active, key=lambda f: (-f.severity.rank, f.started_ms, f.id))
-        return [convert.finding_out(finding) for finding in active]
+        return [extended(models.FindingOut, finding) for finding in active]
 
-    def incidents(self) -> list[IncidentOut]:
+    def incidents(self) -> list[models.IncidentOut]:
         found = sorted(self._brain.incidents, key=lambda i: (-i.root.severity.rank, i.opened_ms, i.id))
-        return [convert.incident_out(incident) for incident in found]
+        return [views.incident_out(incident) for incident in found]
 
     def predictions(self) -> list[Prediction]:
         rank = list(PredictionStatus).index
-        found = sorted(
+        return sorted(
             self._brain.forecasts.current(self.now_ms()),
             key=lambda p: (rank(p.status), p.eta_ms or p.at_ms, p.subject.key, p.target),
         )
-        return list(found)
 
-    def decisions(self, limit: int, state: DecisionState | None = None) -> list[DecisionOut]:
+    def decisions(self, limit: int, state: DecisionState | None = None) -> list[models.DecisionOut]:
         found = [status for status in self._brain.statuses() if state is None or status.state is state]
         found.sort(key=lambda status: (-status.decision.at_ms, status.decision.id))
         return [views.decision_out(status) for status in found[:limit]]
 
-    def decision(self, decision_id: str) -> DecisionOut:
+    def decision(self, decision_id: str) -> models.DecisionOut:
         return views.decision_out(self._status(decision_id))
 
     def _status(self, decision_id: str) -> DecisionStatus:
@@ -269,35 +232,35 @@ class BrainService:
                 return status
         raise NotFound(f"no decision {decision_id}; tocsin status or GET /v1/decisions lists them")
 
-    def journal(self, after: int, limit: int, kinds: Collection[str] | None = None) -> list[JournalEntryOut]:
+    def journal(self, after: int, limit: int, kinds: Collection[str] | None = None) -> list[Entry]:
         wanted = timeline.kinds_of(kinds) if kinds else None
-        entries = self._brain.journal.entries(after=after, kinds=wanted, limit=limit)
-        return [convert.entry_out(entry) for entry in entries]
+        return list(self._brain.journal.entries(after=after, kinds=wanted, limit=limit))
 
-    def timeline(self, query: TimelineQuery, offset: int, limit: int) -> Timeline:
+    def timeline(self, query: models.TimelineQuery, offset: int, limit: int) -> models.Timeline:
         return timeline.timeline(self._brain, query, offset, limit)
 
-    def story(self, decision_id: str) -> DecisionStory:
+    def story(self, decision_id: str) -> models.DecisionStory:
         return timeline.story(self._brain, self._status(decision_id))
 
-    def undo(self, decision_id: str, actor: str, reason: str) -> UndoOut:
+    def undo(self, decision_id: str, actor: str, reason: str) -> models.UndoOut:
         self._status(decision_id)
         return timeline.undone(self._brain, decision_id, self._brain.actions.operator.undo(decision_id, actor, reason))
 
-    def journal_page(self, query: JournalQuery, before: int | None, limit: int) -> JournalPage:
+    def journal_page(self, query: models.JournalQuery, before: int | None, limit: int) -> models.JournalPage:
         return timeline.journal_page(self._brain.journal.path, query, before, limit)
 
-    def export_journal(self, form: ExportForm, query: JournalQuery, after: int) -> Iterator[str]:
-        return timeline.journal_lines(self._brain.journal.path, form, query, after)
+    def export_journal(self, form: models.ExportForm, query: models.JournalQuery, after: int) -> Iterator[str]:
+        kinds = timeline.kinds_of(query.kinds)
+        path = self._brain.journal.path
+        return export(path, form, since_ms=query.start_ms, until_ms=query.end_ms, after=after, kinds=kinds)
 
-    def verify_journal(self) -> VerificationOut:
-        result = verify(self._brain.journal.path)
-        return VerificationOut(ok=result.ok, events=result.events, problem=result.problem)
+    def verify_journal(self) -> Verification:
+        return verify(self._brain.journal.path)
 
-    def scoreboard(self) -> Scoreboard:
+    def scoreboard(self) -> models.Scoreboard:
         return self._scores.get("scoreboard", self._score)
 
-    def _score(self) -> Scoreboard:
+    def _score(self) -> models.Scoreboard:
         brain, now = self._brain, self.now_ms()
         since = now - int(brain.settings.store.minute_days * DAY)
         made = brain.store.predictions(since, now + 1)
@@ -305,7 +268,9 @@ class BrainService:
         # A GPU that has left was last observed when something was last said of it.
         observed = {p.subject.name: p.at_ms for p in sorted(made, key=lambda p: p.at_ms)}
         observed |= {reading.gpu.uuid: reading.at_ms for reading in brain.memory.latest()}
-        crossings, by_model = score_crossings(made, self._one_series, now)
+        crossings, by_model = score_crossings(
+            made, lambda gpu, metric, *span: brain.store.series(gpu, [metric], *span), now
+        )
         return scoreboard(
             statuses,
             events,
@@ -319,13 +284,8 @@ class BrainService:
             now_ms=now,
         )
 
-    def _one_series(self, gpu: str, metric: str, start_ms: int, end_ms: int) -> Series:
-        return self._brain.store.series(gpu, [metric], start_ms, end_ms)
-
     def diagnoses(self, host: str = "") -> list[Diagnosis]:
-        now = self.now_ms()
-        found = diagnose_fleet(self._brain.store, self._brain.memory.latest(), now, host)
-        return list(found)
+        return diagnose_fleet(self._brain.store, self._brain.memory.latest(), self.now_ms(), host)
 
     def planning_state(self) -> dict[str, Any]:
         return state_document(self._brain, self.now_ms())
@@ -342,7 +302,7 @@ class BrainService:
         return fragmentation(self._brain, limit)
 
     def plan(self, planner: Planner) -> PlansOut:
-        return self._plans.plan(planner)
+        return plans_now(self._brain, self._tasks, planner)
 
     def cost(self, start_ms: int, end_ms: int) -> CostOut:
         return self._costs.cost(start_ms, end_ms)
@@ -352,26 +312,26 @@ class BrainService:
 
     # ------------------------------------------------------------------ control
 
-    def _control(self) -> ControlState:
+    def _control(self) -> control.ControlState:
         controls = self._brain.actions.controls()
-        return convert.control_out(controls, self._brain.settings.actions.breaker_root_causes)
+        return views.control_out(controls, self._brain.settings.actions.breaker_root_causes)
 
-    def approve(self, decision_id: str, actor: str) -> DecisionOut:
+    def approve(self, decision_id: str, actor: str) -> models.DecisionOut:
         self._status(decision_id)
         self._brain.actions.operator.approve(decision_id, actor)
         return self.decision(decision_id)
 
-    def reject(self, decision_id: str, actor: str, reason: str) -> DecisionOut:
+    def reject(self, decision_id: str, actor: str, reason: str) -> models.DecisionOut:
         self._status(decision_id)
         self._brain.actions.operator.reject(decision_id, actor, reason)
         return self.decision(decision_id)
 
-    def release(self, kind: Literal["host", "gpu"], name: str, actor: str, reason: str) -> ReleaseOut:
+    def release(self, kind: Literal["host", "gpu"], name: str, actor: str, reason: str) -> control.ReleaseOut:
         subject = self._subject(kind, name)
         self._brain.actions.operator.release(subject, actor, reason)
         self._brain.owners.release(name)
         until_ms = self._brain.actions.controls().hold_offs[base_key(subject)].until_ms
-        return ReleaseOut(subject=subject, held_off_until=to_iso(until_ms))
+        return control.ReleaseOut(subject=subject, held_off_until=to_iso(until_ms))
 
     def _subject(self, kind: Literal["host", "gpu"], name: str) -> Subject:
         if kind == "gpu":
@@ -382,19 +342,21 @@ class BrainService:
             raise NotFound(f"no host {name}; GET /v1/gpus lists them")
         return Subject(SubjectKind.HOST, name, name, pools.pop() if len(pools) == 1 else "")
 
-    def record_manual(self, deed: ManualAction, actor: str) -> ManualActionOut:
+    def record_manual(self, deed: control.ManualAction, actor: str) -> control.ManualActionOut:
         payload = deed.model_dump(mode="json")
-        return ManualActionOut(seq=self._brain.journal.append(EntryKind.MANUAL_ACTION, payload, actor=actor).seq)
+        return control.ManualActionOut(
+            seq=self._brain.journal.append(EntryKind.MANUAL_ACTION, payload, actor=actor).seq
+        )
 
-    def pause(self, actor: str, reason: str) -> ControlState:
+    def pause(self, actor: str, reason: str) -> control.ControlState:
         self._brain.actions.operator.pause(actor, reason)
         return self._control()
 
-    def resume(self, actor: str) -> ControlState:
+    def resume(self, actor: str) -> control.ControlState:
         self._brain.actions.operator.resume(actor)
         return self._control()
 
-    def reset_breaker(self, actor: str) -> ControlState:
+    def reset_breaker(self, actor: str) -> control.ControlState:
         self._brain.actions.operator.reset_breaker(actor)
         return self._control()
 
@@ -417,26 +379,26 @@ class BrainService:
     def orders(self, host: str) -> list[Order]:
         return self._brain.orders.orders(host)
 
-    def report_order(self, order_id: str, sent: OrderReport) -> OrderTaken:
+    def report_order(self, order_id: str, sent: OrderReport) -> control.OrderTaken:
         return self._brain.orders.report(order_id, sent)
 
-    def ingest(self, text: str, precision: str) -> IngestResult:
+    def ingest(self, text: str, precision: str) -> control.IngestResult:
         decoded = decode(text, precision=precision, now_ms=self.now_ms())
         batch = decoded.batch
         self._brain.accept(batch)
         self._brain.metrics.count("tocsin_api_lines_total", decoded.refused, outcome="rejected")
         self._brain.metrics.count("tocsin_api_lines_total", len(batch), outcome="accepted")
-        return IngestResult(
+        return control.IngestResult(
             readings=len(batch.readings),
             events=len(batch.events),
             findings=len(batch.findings),
             predictions=len(batch.predictions),
-            rejected=[RejectedLine(number=line.number, problem=line.problem) for line in decoded.rejected],
+            rejected=[control.RejectedLine(number=line.number, problem=line.problem) for line in decoded.rejected],
             rejected_more=decoded.refused - len(decoded.rejected),
             warnings=list(decoded.warnings),
         )
 
-    def inject(self, kind: str, gpu: str, actor: str) -> InjectionOut:
+    def inject(self, kind: str, gpu: str, actor: str) -> control.InjectionOut:
         if self._injector is None:
             raise Conflict(
                 "a failure can be injected only into a fleet that the service itself simulates (tocsin demo)"
@@ -445,11 +407,4 @@ class BrainService:
         self._brain.journal.append(
             EntryKind.INJECTION, {"kind": kind, "gpu": uuid, "at_ms": at_ms}, actor=actor, simulated=True
         )
-        return InjectionOut(kind=kind, gpu=uuid, at=to_iso(at_ms), sentence=sentence)
-
-
-def _by_gpu(items: Iterable[Finding] | Iterable[Prediction]) -> defaultdict[str, list]:  # type: ignore[type-arg]
-    found: defaultdict[str, list] = defaultdict(list)  # type: ignore[type-arg]
-    for item in items:
-        found[item.subject.name].append(item)
-    return found
+        return control.InjectionOut(kind=kind, gpu=uuid, at=to_iso(at_ms), sentence=sentence)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tocsin.actions.loop.operator import problem_of
 from tocsin.actions.model.catalogue import ACTIONS
 from tocsin.actions.model.controls import Controls
 from tocsin.actions.model.ledger_entry import WAITING, DecisionStatus
-from tocsin.client.models import JournalEntryOut
-from tocsin.client.models_decisions import (
+from tocsin.client.models import (
     Alternative,
     DecisionStory,
-    ExportForm,
     JournalPage,
     JournalQuery,
     Timeline,
@@ -23,15 +21,15 @@ from tocsin.client.models_decisions import (
     TimelineQuery,
     UndoOut,
 )
+from tocsin.client.wire import extended
 from tocsin.domain.clock import to_iso
 from tocsin.domain.decision import DecisionState, asked_by, undone_by
+from tocsin.domain.entry import EntryKind
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind
-from tocsin.journal.entry import EntryKind
-from tocsin.journal.export import export
 from tocsin.journal.page import Wanted, read_numbered, read_page
 from tocsin.queries.live import LiveBrain
-from tocsin.queries.views import approvable, decision_out, entry_out
+from tocsin.queries.views import approvable, decision_out
 
 
 def journal_page(path: Path, query: JournalQuery, before: int | None, limit: int) -> JournalPage:
@@ -39,21 +37,12 @@ def journal_page(path: Path, query: JournalQuery, before: int | None, limit: int
     wanted = Wanted(kinds_of(query.kinds), query.actor, query.people, query.text, query.start_ms, query.end_ms)
     found = read_page(path, before, limit, wanted)
     return JournalPage(
-        entries=[entry_out(entry) for entry in found.entries],
+        entries=list(found.entries),
         next_before=found.next_before,
         head=found.head,
         told=found.told,
         kinds=[kind.value for kind in EntryKind],
     )
-
-
-def journal_lines(path: Path, form: ExportForm, query: JournalQuery, after: int) -> Iterator[str]:
-    """Lines of the entries above `after` of the kinds and the span of `query`, in order.
-
-    Raises InputError for an unknown kind.
-    """
-    kinds = kinds_of(query.kinds)
-    return export(path, form, since_ms=query.start_ms, until_ms=query.end_ms, after=after, kinds=kinds)
 
 
 def kinds_of(names: Iterable[str]) -> frozenset[EntryKind]:
@@ -81,7 +70,17 @@ def timeline(brain: LiveBrain, query: TimelineQuery, offset: int, limit: int) ->
         total=len(found),
         offset=offset,
         items=[_item(status, controls, undone) for status in found[offset : offset + limit]],
-        marks=[_mark(status) for status in found[:MARKS]],
+        marks=[
+            TimelineMark(
+                id=one.decision.id,
+                at=to_iso(one.decision.at_ms),
+                action=one.decision.action,
+                state=one.state,
+                severity=one.decision.severity,
+                sentence=one.decision.sentence,
+            )
+            for one in found[:MARKS]
+        ],
         states=dict(Counter(status.state for status in actions)),
         waiting=sum(approvable(status) for status in actions),
         actions=sorted({status.decision.action for status in statuses}, key=list(ActionKind).index),
@@ -92,11 +91,9 @@ def timeline(brain: LiveBrain, query: TimelineQuery, offset: int, limit: int) ->
 
 def story(brain: LiveBrain, status: DecisionStatus) -> DecisionStory:
     """One decision with its entries of the journal."""
-    entries: list[JournalEntryOut] = [entry_out(one) for one in read_numbered(brain.journal.path, status.steps)]
-    item = _item(status, brain.actions.controls(), _undone(brain.statuses()))
     return DecisionStory(
-        decision=item,
-        entries=entries,
+        decision=_item(status, brain.actions.controls(), _undone(brain.statuses())),
+        entries=list(read_numbered(brain.journal.path, status.steps)),
         settle_s=brain.settings.actions.settle_seconds,
         runbooks_url=brain.settings.notify.runbooks_url,
     )
@@ -126,38 +123,22 @@ def _undone(statuses: Sequence[DecisionStatus]) -> dict[str, str]:
     }
 
 
-def _mark(status: DecisionStatus) -> TimelineMark:
-    decision = status.decision
-    return TimelineMark(
-        id=decision.id,
-        at=to_iso(decision.at_ms),
-        action=decision.action,
-        state=status.state,
-        severity=decision.severity,
-        sentence=decision.sentence,
-    )
-
-
 def _item(status: DecisionStatus, controls: Controls, undone_by: Mapping[str, str]) -> TimelineItem:
     decision = status.decision
     rejected = controls.rejections.get(decision.id)
-    plain = decision_out(status).model_dump()
     reason = status.reason if status.outcome is None else ""
-    return TimelineItem.model_validate(
-        plain
-        | {
-            "rejected_by": rejected.actor if rejected else "",
-            "updated": to_iso(status.updated_ms),
-            "reason": rejected.reason if rejected else reason,
-            "asked_by": asked_by(decision.parameters),
-            "inverse": ACTIONS[decision.action].inverse,
-            "undo_problem": problem_of(status, controls),
-            "undone_by": undone_by.get(decision.key, ""),
-            "alternatives": _alternatives(decision.parameters.expected_losses, decision.action),
-        }
+    losses = sorted(decision.parameters.expected_losses.items(), key=lambda one: (one[1], one[0]))
+    return extended(
+        TimelineItem,
+        decision_out(status),
+        rejected_by=rejected.actor if rejected else "",
+        updated_ms=status.updated_ms,
+        reason=rejected.reason if rejected else reason,
+        asked_by=asked_by(decision.parameters),
+        inverse=ACTIONS[decision.action].inverse,
+        undo_problem=problem_of(status, controls),
+        undone_by=undone_by.get(decision.key, ""),
+        alternatives=tuple(
+            Alternative(action=action, gpu_hours=loss, chosen=action is decision.action) for action, loss in losses
+        ),
     )
-
-
-def _alternatives(losses: Mapping[ActionKind, float], chosen: ActionKind) -> list[Alternative]:
-    ordered = sorted(losses.items(), key=lambda one: (one[1], one[0]))
-    return [Alternative(action=action, gpu_hours=loss, chosen=action is chosen) for action, loss in ordered]

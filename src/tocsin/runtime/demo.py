@@ -9,7 +9,8 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tocsin.api.app import create_app
@@ -22,13 +23,15 @@ from tocsin.domain.decision import Mode, Ruling
 from tocsin.domain.errors import Conflict
 from tocsin.journal.verify import verify
 from tocsin.queries.service import BrainService
-from tocsin.runtime.brain.assembly import RunningBrain, open_brain
+from tocsin.runtime.brain.assembly import open_brain
+from tocsin.runtime.brain.brain import Brain
 from tocsin.runtime.dashboard_process import prepare_dashboard
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.jobs import POOLS
 from tocsin.sim.scenarios import scenario_of
 from tocsin.sim.spec import FleetSpec
 from tocsin.store.factory import open_store
+from tocsin.terminal.text import whole_seconds
 
 HISTORY_READINGS = 26_000
 """Readings of simulated past put into the store before the start: charts and forecasts look at the past."""
@@ -52,12 +55,12 @@ SCRIPT: Sequence[tuple[int, str]] = (
 Announce = Callable[[str], None]
 
 
+@dataclass
 class FaultInjector:
     """Injects failures into the simulated fleet; safe to use from several threads."""
 
-    def __init__(self, fleet: SimulatedFleet) -> None:
-        self.fleet = fleet
-        self.lock = threading.Lock()
+    fleet: SimulatedFleet
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def inject(self, kind: str, gpu: str) -> tuple[str, int, str]:
         with self.lock:
@@ -113,9 +116,7 @@ class Demo:
         )
         _past(settings, self.fleet)
         self.clock = ManualClock(self.fleet.now_ms)
-        self.running: RunningBrain = open_brain(
-            settings, self.clock, propose=True, fleet=self.fleet, pools=self.fleet.pools
-        )
+        self.running = open_brain(settings, self.clock, propose=True, fleet=self.fleet, pools=self.fleet.pools)
         self.brain = self.running.brain
         self.injector = FaultInjector(self.fleet)
         self.service = BrainService(self.brain, self.injector)
@@ -141,12 +142,10 @@ class Demo:
         self.brain.tick()
 
     def _inject(self, kind: str, gpu: str) -> None:
-        try:
+        # In a tiny fleet an earlier failure may have taken this very GPU.
+        with suppress(Conflict):
             self.service.inject(kind, gpu, "demo")
             self.injected += 1
-        except Conflict:
-            # In a tiny fleet an earlier failure may have taken this very GPU.
-            return
 
     def report(self) -> dict[str, object]:
         """What came of it; counts are since the start of the brain."""
@@ -216,7 +215,7 @@ def _api(demo: Demo, announce: Announce) -> Iterator[str]:
 def _pace(demo: Demo, stop: threading.Event, wall: Clock, duration: float | None, announce: Announce) -> None:
     begun = wall.monotonic()
     interval = demo.settings.simulation.interval_seconds / demo.settings.simulation.speed
-    announcer = _Announcer(demo, announce)
+    announcer = _Announcer(demo.brain, announce)
     while not stop.is_set() and (duration is None or wall.monotonic() - begun < duration):
         due = begun + demo.steps * interval
         if (wait := due - wall.monotonic()) > 0:
@@ -226,16 +225,16 @@ def _pace(demo: Demo, stop: threading.Event, wall: Clock, duration: float | None
         announcer.announce_news()
 
 
+@dataclass
 class _Announcer:
     """Says what is new in words: the first things that a newcomer wants to see."""
 
-    def __init__(self, demo: Demo, announce: Announce) -> None:
-        self._demo = demo
-        self._announce = announce
-        self._announced: set[str] = set()
+    brain: Brain
+    announce: Announce
+    announced: set[str] = field(default_factory=set)
 
     def announce_news(self) -> None:
-        brain = self._demo.brain
+        brain = self.brain
         for incident in brain.incidents[:20]:
             self._once(f"incident/{incident.id}", f"found: {incident.sentence}")
         for prediction in brain.forecasts.current(brain.clock.now_ms()):
@@ -250,9 +249,9 @@ class _Announcer:
                 self._once(f"decision/{status.decision.id}", f"{reasons[0].ruling}: {status.decision.sentence} ({why})")
 
     def _once(self, key: str, text: str) -> None:
-        if key not in self._announced:
-            self._announced.add(key)
-            self._announce(f"  {text}")
+        if key not in self.announced:
+            self.announced.add(key)
+            self.announce(f"  {whole_seconds(text)}")
 
 
 def run_demo(

@@ -46,15 +46,12 @@ class ServiceManager:
         return int(usec) / _SECOND_US / BEATS
 
     def ready(self) -> None:
-        """The process serves."""
         self._tell("READY=1")
 
     def stopping(self) -> None:
-        """The process ends."""
         self._tell("STOPPING=1")
 
     def alive(self) -> None:
-        """The loop turns."""
         self._tell("WATCHDOG=1")
 
     def stand_by(self, stop: Stop, turns: Callable[[], int]) -> None:
@@ -90,7 +87,10 @@ class Watched:
         self._due = clock.monotonic()
 
     def is_set(self) -> bool:
-        self._look()
+        beat, now = self._manager.beat_seconds, self._clock.monotonic()
+        if beat is not None and now >= self._due:
+            self._due = now + beat
+            self._manager.alive()
         return self._stop.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -102,9 +102,3 @@ class Watched:
             if self._stop.wait(min(beat, left)):
                 return True
         return self._stop.is_set()
-
-    def _look(self) -> None:
-        beat, now = self._manager.beat_seconds, self._clock.monotonic()
-        if beat is not None and now >= self._due:
-            self._due = now + beat
-            self._manager.alive()

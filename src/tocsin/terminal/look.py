@@ -7,13 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tocsin.client.models import (
-    DecisionOut,
-    FleetSummary,
-    GpuState,
-    GpuSummary,
-    IncidentOut,
-)
+from tocsin.client.models import DecisionOut, FleetSummary, GpuState, GpuSummary, IncidentOut
 from tocsin.client.wire import to_json
 
 HISTORY = 60
@@ -41,7 +35,6 @@ class Look:
 
     @property
     def simulated(self) -> bool:
-        """Whether any GPU is simulated."""
         return any(gpu.simulated for gpu in self.gpus)
 
     @property
@@ -68,7 +61,7 @@ class Look:
             "fleet": None if self.summary is None else self.summary.model_dump(mode="json"),
             "gpus": [gpu.model_dump(mode="json") for gpu in self.gpus],
             "incidents": to_json(self.incidents),
-            "decisions": [decision.model_dump(mode="json") for decision in self.decisions],
+            "decisions": to_json(self.decisions),
             "notes": list(self.notes),
         }
 

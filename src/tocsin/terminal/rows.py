@@ -7,22 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from tocsin.client.models import (
-    DecisionOut,
-    GpuState,
-    GpuSummary,
-    IncidentOut,
-)
+from tocsin.client.models import SEVERITY_STATES, DecisionOut, GpuState, GpuSummary, IncidentOut
+from tocsin.domain.decision import Ruling
 from tocsin.domain.errors import InputError
-from tocsin.domain.finding import Severity, SubjectKind
+from tocsin.domain.finding import SubjectKind
+from tocsin.domain.grouping import grouped
 from tocsin.terminal import text
 from tocsin.terminal.look import Look
 
-SEVERITY_STATES = {
-    Severity.INFO: GpuState.OK,
-    Severity.WARNING: GpuState.WARNING,
-    Severity.CRITICAL: GpuState.CRITICAL,
-}
 LATEST = 1e12
 """Lead of what has none, for ordering: seconds, beyond any."""
 
@@ -64,13 +56,10 @@ def attention(look: Look) -> list[AttentionLine]:
     """What needs attention, most urgent first."""
     chosen = [gpu for gpu in look.gpus if gpu.state is not GpuState.OK or gpu.prediction]
     found = [_of_gpu(gpu, look.at) for gpu in sorted(chosen, key=urgency)]
-    wide = [incident for incident in look.incidents if incident.active and not _is_of_gpu(incident)]
-    found += [_of_incident(incident) for incident in wide]
+    found += [
+        _of_incident(one) for one in look.incidents if one.active and one.root.subject.kind is not SubjectKind.GPU
+    ]
     return sorted(found, key=lambda one: (-one.state.rank, -one.probability, one.lead_s))
-
-
-def _is_of_gpu(incident: IncidentOut) -> bool:
-    return incident.root.subject.kind is SubjectKind.GPU
 
 
 def _of_gpu(gpu: GpuSummary, now: str) -> AttentionLine:
@@ -101,16 +90,13 @@ class Node:
 
     @property
     def state(self) -> GpuState:
-        """That of the worst GPU."""
         return self.worst.state
 
 
 def nodes(gpus: Iterable[GpuSummary]) -> list[Node]:
     """All hosts, by name."""
-    by_host: dict[str, list[GpuSummary]] = {}
-    for gpu in gpus:
-        by_host.setdefault(gpu.host, []).append(gpu)
-    return [_node(host, own) for host, own in sorted(by_host.items())]
+    by_host = grouped((gpu.host, gpu) for gpu in gpus)
+    return [_node(host, by_host[host]) for host in sorted(by_host)]
 
 
 def _node(host: str, own: Sequence[GpuSummary]) -> Node:
@@ -140,13 +126,13 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 def held(decision: DecisionOut) -> str:
     """Why a decision is held or denied: each guard that does not allow it, with its reason."""
-    against = [v for v in decision.verdicts if v.guard in decision.held_by]
-    return "; ".join(f"{verdict.guard}: {verdict.reason}" if verdict.reason else verdict.guard for verdict in against)
+    against = [v for v in decision.verdicts if v.ruling is not Ruling.ALLOW]
+    return "; ".join(f"{v.guard}: {text.whole_seconds(v.reason)}" if v.reason else v.guard for v in against)
 
 
 def ordered(decisions: Iterable[DecisionOut]) -> list[DecisionOut]:
     """Those that wait for a person first, then the newest."""
-    newest = sorted(decisions, key=lambda decision: decision.at, reverse=True)
+    newest = sorted(decisions, key=lambda decision: decision.at_ms, reverse=True)
     return sorted(newest, key=lambda decision: not decision.approvable)
 
 

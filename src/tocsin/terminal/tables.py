@@ -111,11 +111,14 @@ def gpus(history: UtilisationHistory) -> Table[GpuSummary]:
                right=True),
         Column("FINDING, PREDICTION", 0, lambda gpu, now: _told(gpu.state, rows.said(gpu, now))),
     )  # fmt: skip
-    return Table("gpus", columns, _gpu_lines, lambda gpu: gpu.uuid, _gpu_sentence, lambda gpu: gpu.uuid)
-
-
-def _gpu_lines(look: Look) -> list[GpuSummary]:
-    return sorted(look.gpus, key=rows.urgency)
+    return Table(
+        "gpus",
+        columns,
+        lambda look: sorted(look.gpus, key=rows.urgency),
+        lambda gpu: gpu.uuid,
+        _gpu_sentence,
+        lambda gpu: gpu.uuid,
+    )
 
 
 def _place(gpu: GpuSummary) -> tuple[str, int, str]:
@@ -155,13 +158,13 @@ def attention() -> Table[rows.AttentionLine]:
 def decisions() -> Table[DecisionOut]:
     """Decisions: those that wait for a person first."""
     columns: tuple[Column[DecisionOut], ...] = (
-        Column("", 1, lambda one, _: (_ruling(one), STRONG if one.approvable else MUTED)),
+        Column("", 1, lambda one, _: (text.RULINGS[one.overall], STRONG if one.approvable else MUTED)),
         Column("STATE", 9, lambda one, _: (_standing(one), STRONG if one.approvable else MUTED),
                _standing, falling=False),
         Column("ACTION", 15, lambda one, _: (one.action.value, ""), lambda one: one.action.value, falling=False),
-        Column("AGE", 7, lambda one, now: (text.span(text.lead_seconds(one.at, now) or 0.0), MUTED),
-               lambda one: one.at, right=True),
-        Column("ENDS", 7, _ends, lambda one: one.expires, falling=False, right=True),
+        Column("AGE", 7, lambda one, now: (text.span(text.lead_seconds(to_iso(one.at_ms), now) or 0.0), MUTED),
+               lambda one: one.at_ms, right=True),
+        Column("ENDS", 7, _ends, lambda one: one.expires_ms, falling=False, right=True),
         Column("DECISION", 0, lambda one, _: (text.plain(one.sentence), "")),
         Column("HELD BY", 32, lambda one, _: (rows.held(one), MUTED), least=110),
     )  # fmt: skip
@@ -175,16 +178,12 @@ def decisions() -> Table[DecisionOut]:
     )
 
 
-def _ruling(decision: DecisionOut) -> str:
-    return text.RULINGS[decision.overall]
-
-
 def _standing(decision: DecisionOut) -> str:
     return "waits" if decision.approvable else decision.state.value
 
 
 def _ends(decision: DecisionOut, now: str) -> Cell:
-    left = text.lead_seconds(now, decision.expires) or 0.0
+    left = text.lead_seconds(now, to_iso(decision.expires_ms)) or 0.0
     return (text.span(left), MUTED) if left and decision.approvable else ("", "")
 
 

@@ -24,6 +24,7 @@ RULINGS = {Ruling.ALLOW: "✓", Ruling.HOLD: "Ⅱ", Ruling.DENY: "✕"}
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _UUID = re.compile(r"\b((?:GPU|MIG)-[0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_MILLISECONDS = re.compile(r"(?<=T\d\d:\d\d:\d\d)\.\d{3}(?=Z)")
 _METRIC = re.compile(r"\bgpu_[a-z0-9_]+\b")
 _UNITS = {"bytes", "celsius", "hertz", "joules", "per", "ratio", "second", "seconds", "total", "watts"}
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86_400.0
@@ -90,11 +91,16 @@ def subject_label(subject: Subject, labels: dict[str, str]) -> str:
     return subject.kind.value if subject.kind is SubjectKind.FLEET else f"{subject.kind.value} {subject.name}"
 
 
+def whole_seconds(sentence: str) -> str:
+    """`sentence` with its instants as people read them."""
+    return _MILLISECONDS.sub("", sentence)
+
+
 def plain(sentence: str, name: str = "") -> str:
     """`sentence` in one line, UUIDs cut to eight digits, metrics in words, without the `name` of its subject at its
     start.
     """
-    sentence = _UUID.sub(r"\1…", " ".join(sentence.split()))
+    sentence = _UUID.sub(r"\1…", whole_seconds(" ".join(sentence.split())))
     sentence = _METRIC.sub(lambda found: _worded(found[0]), sentence)
     for prefix in (f"{name}: ", f"{name} "):
         if name and sentence.startswith(prefix):
@@ -117,8 +123,7 @@ def bar(ratio: float | None, width: int) -> str:
     """`ratio` as a bar of `width` cells, an eighth of a cell fine."""
     if ratio is None:
         return " " * width
-    eighths = round(min(1.0, max(0.0, ratio)) * width * 8)
-    whole, rest = divmod(eighths, 8)
+    whole, rest = divmod(round(min(1.0, max(0.0, ratio)) * width * 8), 8)
     return ("█" * whole + (_EIGHTHS[rest] if rest else "")).ljust(width)
 
 

@@ -11,7 +11,7 @@ from multiprocessing.process import BaseProcess
 
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import SystemClock
-from tocsin.runtime.brain.process import run_brain
+from tocsin.runtime.brain.assembly import run_brain
 
 
 def context() -> ForkServerContext:

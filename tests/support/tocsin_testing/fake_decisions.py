@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tocsin.actions.model.catalogue import ACTIONS
-from tocsin.client.models import DecisionOut, JournalEntryOut
-from tocsin.client.models_decisions import (
+from tocsin.client.models import (
     Alternative,
+    DecisionOut,
     DecisionStory,
     ExportForm,
     JournalPage,
@@ -20,11 +21,13 @@ from tocsin.client.models_decisions import (
     TimelineQuery,
     UndoOut,
 )
-from tocsin.domain.clock import SECOND, from_iso, to_iso
-from tocsin.domain.decision import DecisionState
+from tocsin.client.wire import extended, to_json
+from tocsin.domain.clock import SECOND, to_iso
+from tocsin.domain.decision import DecisionState, parameters_of
+from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.finding import ActionKind
-from tocsin.journal.entry import EntryKind
+from tocsin.domain.parameters import encode
 from tocsin_testing import fake_fleet as fleet
 
 SETTLE_S = 300.0
@@ -36,7 +39,7 @@ class FakeDecisions:
     """Part of `FakeService`."""
 
     _decisions: dict[str, DecisionOut]
-    _journal: list[JournalEntryOut]
+    _journal: list[Entry]
 
     def decision(self, decision_id: str) -> DecisionOut:
         raise NotImplementedError
@@ -47,21 +50,20 @@ class FakeDecisions:
     def _item(self, one: DecisionOut) -> TimelineItem:
         inverse = ACTIONS[one.action].inverse
         action = one.action.value.replace("_", " ")
-        by = next((o.id for o in self._decisions.values() if o.parameters.get("undoes") == one.id), "")
+        by = next((o.id for o in self._decisions.values() if encode(o.parameters).get("undoes") == one.id), "")
         problem = "" if one.state in _DONE else f"{action} was not done: the decision is {one.state}"
-        return TimelineItem.model_validate(
-            one.model_dump()
-            | {
-                "updated": to_iso(one.outcome.at_ms) if one.outcome else one.at,
-                "inverse": inverse,
-                "undo_problem": problem if inverse else f"nothing undoes {action}",
-                "undone_by": by,
-                "asked_by": one.parameters.get("asked_by", ""),
-                "alternatives": [
-                    Alternative(action=kind, gpu_hours=hours, chosen=kind is one.action)
-                    for kind, hours in fleet.LOSSES.get(one.action, ())
-                ],
-            }
+        return extended(
+            TimelineItem,
+            one,
+            updated_ms=one.outcome.at_ms if one.outcome else one.at_ms,
+            inverse=inverse,
+            undo_problem=problem if inverse else f"nothing undoes {action}",
+            undone_by=by,
+            asked_by=encode(one.parameters).get("asked_by", ""),
+            alternatives=tuple(
+                Alternative(action=kind, gpu_hours=hours, chosen=kind is one.action)
+                for kind, hours in fleet.LOSSES.get(one.action, ())
+            ),
         )
 
     def timeline(self, query: TimelineQuery, offset: int, limit: int) -> Timeline:
@@ -75,7 +77,7 @@ class FakeDecisions:
             marks=[
                 TimelineMark(
                     id=one.id,
-                    at=one.at,
+                    at=to_iso(one.at_ms),
                     action=one.action,
                     state=one.state,
                     severity=one.severity,
@@ -99,17 +101,17 @@ class FakeDecisions:
         item = self._item(self.decision(decision_id))
         if item.undo_problem or item.inverse is None:
             raise Conflict(f"decision {decision_id} cannot be undone: {item.undo_problem}")
-        made = item.model_dump(include=set(DecisionOut.model_fields)) | {
-            "id": f"{fleet.hash_of('undo' + decision_id):016x}",
-            "action": item.inverse,
-            "state": DecisionState.APPROVED,
-            "approved_by": actor,
-            "outcome": None,
-            "at": to_iso(fleet.NOW_MS),
-            "sentence": f"{ACTIONS[item.inverse].verb} {item.subject.host}; {actor} undoes what was done: {reason}.",
-            "parameters": {"undoes": decision_id, "asked_by": actor},
-        }
-        undoing = DecisionOut.model_validate(made)
+        undoing = replace(
+            self.decision(decision_id),
+            id=f"{fleet.hash_of('undo' + decision_id):016x}",
+            action=item.inverse,
+            state=DecisionState.APPROVED,
+            approved_by=actor,
+            outcome=None,
+            at_ms=fleet.NOW_MS,
+            sentence=f"{ACTIONS[item.inverse].verb} {item.subject.host}; {actor} undoes what was done: {reason}.",
+            parameters=parameters_of(item.inverse, {"undoes": decision_id, "asked_by": actor}),
+        )
         self._decisions = {undoing.id: undoing, **self._decisions}
         self._record("decision", actor, {"id": undoing.id, "sentence": undoing.sentence})
         return UndoOut(undone=decision_id, by=self._item(undoing))
@@ -132,7 +134,7 @@ class FakeDecisions:
         wanted = [entry for entry in self._journal if entry.seq > after and _told(entry, query)]
         if form == "cef":
             return (f"CEF:0|Tocsin|Tocsin|test|{e.kind}|{e.kind}|3|suser={e.actor}" for e in wanted)
-        return (json.dumps(entry.model_dump(mode="json")) for entry in wanted)
+        return (json.dumps(to_json(entry)) for entry in wanted)
 
 
 def _check(query: JournalQuery) -> None:
@@ -147,10 +149,9 @@ def _fits(one: DecisionOut, query: TimelineQuery) -> bool:
     return wanted and query.found_in((one.sentence, one.rule, subject.name, subject.host, one.id))
 
 
-def _told(entry: JournalEntryOut, query: JournalQuery) -> bool:
-    at_ms = from_iso(entry.at)
-    early = query.start_ms is not None and at_ms < query.start_ms
-    late = query.end_ms is not None and at_ms >= query.end_ms
+def _told(entry: Entry, query: JournalQuery) -> bool:
+    early = query.start_ms is not None and entry.at_ms < query.start_ms
+    late = query.end_ms is not None and entry.at_ms >= query.end_ms
     if early or late or (query.kinds and entry.kind not in query.kinds):
         return False
     if (query.actor and entry.actor != query.actor) or (query.people and entry.actor == "tocsin"):
@@ -158,22 +159,22 @@ def _told(entry: JournalEntryOut, query: JournalQuery) -> bool:
     return query.text.strip().lower() in f"{json.dumps(entry.payload)} {entry.actor}".lower()
 
 
-def _entry(seq: int, at: str, kind: EntryKind, actor: str, payload: dict[str, object]) -> JournalEntryOut:
-    return JournalEntryOut(
+def _entry(seq: int, at_ms: int, kind: EntryKind, actor: str, payload: dict[str, object]) -> Entry:
+    return Entry(
         seq=seq,
         epoch=1,
-        at=at,
+        at_ms=at_ms,
         kind=kind.value,
         actor=actor,
-        payload=payload,  # type: ignore[arg-type]
+        payload=payload,
+        simulated=False,
         hash=f"{seq:064x}",
         previous_hash=f"{seq - 1:064x}",
     )
 
 
-def _told_of(item: TimelineItem) -> list[JournalEntryOut]:
+def _told_of(item: TimelineItem) -> list[Entry]:
     """What the journal would say of a decision in this state."""
-    made = from_iso(item.at)
     rows: list[tuple[int, EntryKind, str, dict[str, object]]] = [(0, EntryKind.DECISION, "tocsin", {"id": item.id})]
     if item.approved_by and not item.asked_by:
         rows.append((60, EntryKind.APPROVAL, item.approved_by, {"decision": item.id}))
@@ -187,6 +188,6 @@ def _told_of(item: TimelineItem) -> list[JournalEntryOut]:
         ended = {"outcome": {"status": item.outcome.status.value, "detail": item.outcome.detail}}
         rows.append((376, EntryKind.OUTCOME, "tocsin", ended))
     return [
-        _entry(100 + n, to_iso(made + seconds * SECOND), kind, actor, payload)
+        _entry(100 + n, item.at_ms + seconds * SECOND, kind, actor, payload)
         for n, (seconds, kind, actor, payload) in enumerate(rows)
     ]

@@ -264,7 +264,7 @@ GUARDS = [
 ]  # fmt: skip
 
 
-def _verdicts(holds: dict[str, tuple[str, int | None]], denies: dict[str, str] | None = None) -> list[Verdict]:
+def _verdicts(holds: dict[str, tuple[str, int | None]], denies: dict[str, str] | None = None) -> tuple[Verdict, ...]:
     found = []
     for guard in GUARDS:
         if guard in (denies or {}):
@@ -274,7 +274,7 @@ def _verdicts(holds: dict[str, tuple[str, int | None]], denies: dict[str, str] |
             found.append(Verdict(guard=guard, ruling=Ruling.HOLD, reason=reason, until_ms=until))
         else:
             found.append(Verdict(guard=guard, ruling=Ruling.ALLOW))
-    return found
+    return tuple(found)
 
 
 def _named(finding: Finding) -> str:
@@ -300,10 +300,11 @@ def _decision(
         "mode": Mode.PROPOSE,
         "severity": finding.severity,
         "category": finding.category,
-        "at": to_iso(at_ms),
-        "expires": to_iso(at_ms + HOUR),
+        "at_ms": at_ms,
+        "expires_ms": at_ms + HOUR,
+        "key": "",
         "sentence": sentence,
-        "findings": [finding.id],
+        "findings": (finding.id,),
         "incident": finding.id,
         "simulated": True,
         "state": DecisionState.HELD,

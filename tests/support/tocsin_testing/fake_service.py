@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 from tocsin.actions.node.order_queue import OrderQueue
@@ -38,7 +39,6 @@ from tocsin.client.models import (
     GpuSummary,
     HazardScore,
     IncidentOut,
-    JournalEntryOut,
     PeerBand,
     PeerGroup,
     PredictionScore,
@@ -46,13 +46,13 @@ from tocsin.client.models import (
     RuleScore,
     Scoreboard,
     SeriesResponse,
-    VerificationOut,
 )
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.config.access import ApiSettings
 from tocsin.domain.clock import DAY, ManualClock, to_iso
 from tocsin.domain.decision import DecisionState, Mode, Ruling
 from tocsin.domain.diagnosis import Diagnosis
+from tocsin.domain.entry import Entry, Verification
 from tocsin.domain.errors import Conflict, InputError, Unavailable
 from tocsin.domain.finding import ActionKind, Severity, Subject, SubjectKind
 from tocsin.domain.order import Order, OrderReport
@@ -91,20 +91,20 @@ class FakeService(FakeDecisions):
         self._decisions = {decision.id: decision for decision in fleet.decisions()}
         self._paused: tuple[str, str] | None = None
         self._tripped = True
-        self._journal: list[JournalEntryOut] = []
+        self._journal: list[Entry] = []
         self._record("service_started", "tocsin", {"version": "test"})
 
     def _record(self, kind: str, actor: str, payload: dict[str, object]) -> None:
         previous = self._journal[-1].hash if self._journal else ""
         seq = len(self._journal) + 1
         digest = hashlib.sha256(f"{previous}{seq}{kind}{actor}".encode()).hexdigest()
-        entry = JournalEntryOut(
+        entry = Entry(
             seq=seq,
             epoch=1,
-            at=to_iso(fleet.NOW_MS + seq),
+            at_ms=fleet.NOW_MS + seq,
             kind=kind,
             actor=actor,
-            payload=payload,  # type: ignore[arg-type]
+            payload=payload,
             simulated=self.simulated,
             hash=digest,
             previous_hash=previous,
@@ -263,7 +263,7 @@ class FakeService(FakeDecisions):
                 raise Conflict(
                     f"decision {decision_id} is {found.state}; only one that waits for a person can be settled"
                 )
-            settled = found.model_copy(update={**update, "approvable": False})
+            settled = replace(found, **update, approvable=False)
             self._decisions[decision_id] = settled
             self._record(kind, actor, {"decision": decision_id})
             return settled
@@ -306,12 +306,12 @@ class FakeService(FakeDecisions):
         self._record("breaker_reset", actor, {})
         return self._control()
 
-    def journal(self, after: int, limit: int, kinds: Collection[str] | None = None) -> list[JournalEntryOut]:
+    def journal(self, after: int, limit: int, kinds: Collection[str] | None = None) -> list[Entry]:
         found = [e for e in self._journal if e.seq > after and (not kinds or e.kind in kinds)]
         return found[:limit]
 
-    def verify_journal(self) -> VerificationOut:
-        return VerificationOut(ok=True, events=len(self._journal))
+    def verify_journal(self) -> Verification:
+        return Verification(ok=True, events=len(self._journal))
 
     def diagnoses(self, host: str = "") -> list[Diagnosis]:
         return [one for one in fleet.DIAGNOSES if not host or host in one.hosts]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 
 from tocsin.domain.clock import Clock
-from tocsin.journal.entry import GENESIS, Entry, EntryKind, canonical
+from tocsin.domain.entry import GENESIS, Entry, EntryKind, canonical
 
 
 class JournalDouble:
@@ -24,7 +24,7 @@ class JournalDouble:
             raise KilledError
         content = json.loads(canonical(payload))
         seq, at_ms = len(self.log) + 1, self._clock.now_ms()
-        entry = Entry(seq, 1, at_ms, str(kind), actor, simulated, content, GENESIS, GENESIS)
+        entry = Entry(seq, 1, at_ms, str(kind), actor, content, simulated, GENESIS, GENESIS)
         self.log.append(entry)
         return entry
 

@@ -87,12 +87,12 @@ def _steady(decisions: list[DecisionOut]) -> list[DecisionOut]:
     """The three that the tests speak of, whatever the fake fleet gets besides, each with what two guards allow."""
     wanted = {"place_elsewhere", "drain", "reset_gpu"}
     chosen = [one for one in decisions if one.action.value in wanted and one.state is DecisionState.HELD]
-    return [one.model_copy(update={"verdicts": _few(one.verdicts)}) for one in chosen[:3]]
+    return [replace(one, verdicts=_few(one.verdicts)) for one in chosen[:3]]
 
 
-def _few(verdicts: list[Verdict]) -> list[Verdict]:
+def _few(verdicts: tuple[Verdict, ...]) -> tuple[Verdict, ...]:
     agreed = [verdict for verdict in verdicts if verdict.ruling is Ruling.ALLOW]
-    return [*agreed[:2], *(verdict for verdict in verdicts if verdict.ruling is not Ruling.ALLOW)]
+    return (*agreed[:2], *(verdict for verdict in verdicts if verdict.ruling is not Ruling.ALLOW))
 
 
 def screen_text(app: TopApp) -> list[str]:

@@ -15,11 +15,11 @@ from tocsin.actions.model.view import Confirmations
 from tocsin.actions.planning.facts import NodeState
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.decision import DecisionState, OutcomeStatus, Ruling
+from tocsin.domain.entry import EntryKind
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Category, Finding, Severity, Subject, SubjectKind
 from tocsin.domain.order import OrderState
 from tocsin.domain.reading import Gpu, Reading
-from tocsin.journal.entry import EntryKind
 from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.incidents import collapse
 from tocsin.rules.load import load_rules

@@ -14,8 +14,8 @@ from tocsin.actions.model.executor import ExecutionResult
 from tocsin.config.settings import ActionSettings
 from tocsin.domain.clock import HOUR
 from tocsin.domain.decision import Decision, DecisionState, OutcomeStatus, encode
+from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import ActionKind
-from tocsin.journal.entry import EntryKind
 from tocsin_testing.action_world import FakeExecutor, World, settings
 
 GOING = ExecutionResult(True, "2 pods left", pending=True)

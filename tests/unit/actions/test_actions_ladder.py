@@ -17,9 +17,9 @@ from tocsin.actions.planning.facts import NodeState
 from tocsin.config.settings import CostSettings
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.decision import encode
+from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import PREDICTION_EVIDENCE, ActionKind, Category, Evidence, Finding
 from tocsin.domain.reading import Owner
-from tocsin.journal.entry import EntryKind
 from tocsin_testing.action_world import World, fleet, incident, settings
 from tocsin_testing.builders import T0
 

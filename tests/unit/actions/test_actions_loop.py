@@ -11,8 +11,8 @@ from tocsin.actions.model.executor import ExecutionResult
 from tocsin.actions.model.view import FleetView
 from tocsin.domain.clock import HOUR
 from tocsin.domain.decision import Decision, DecisionState, OutcomeStatus, Ruling, Verdict
+from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import ActionKind, Category, Severity
-from tocsin.journal.entry import EntryKind
 from tocsin_testing.action_world import World, settings
 from tocsin_testing.journal_double import KilledError
 

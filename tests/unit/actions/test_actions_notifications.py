@@ -7,8 +7,8 @@ import pytest
 from tocsin.actions.notifications.channel import Delivery
 from tocsin.domain.clock import HOUR
 from tocsin.domain.decision import DecisionState, Mode, OutcomeStatus
+from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import ActionKind
-from tocsin.journal.entry import EntryKind
 from tocsin_testing.action_world import World, settings
 
 AWAY = Delivery(False, "cannot connect", 1)

@@ -13,8 +13,8 @@ from tocsin.actions.notifications.webhook import WebhookSender
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, ManualClock
 from tocsin.domain.decision import DecisionState, NotifyParameters, OutcomeStatus
+from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import ActionKind, Severity, Subject, SubjectKind
-from tocsin.journal.entry import EntryKind
 from tocsin_testing.action_world import World, fleet, settings
 from tocsin_testing.builders import T0
 from tocsin_testing.notify_world import DECISION, LINKS, FakeChannel, NotifyWorld, channel_settings, message

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.reading import Gpu
-from tocsin.journal.entry import EntryKind
 from tocsin_testing.action_world import World, settings
 
 

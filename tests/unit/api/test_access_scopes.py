@@ -278,7 +278,7 @@ def test_an_action_on_the_whole_host_needs_all_its_pools_though_one_gpu_is_its_s
         ]
         service.gpus = lambda mixed=mixed: mixed  # type: ignore[method-assign]
         subject = replace(held.subject, pool="train-a", host=gpu.host)
-        about = held.model_copy(update={"action": action, "subject": subject})
+        about = replace(held, action=action, subject=subject)
         service.decision = lambda _, about=about: about  # type: ignore[method-assign]
         path = f"/v1/decisions/{held.id}/{verb}"
         assert http_for(service, scope(["train-*"])).post(path, json={}).status_code == status

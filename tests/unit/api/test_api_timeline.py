@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from tocsin.api.app import create_app
 from tocsin.client.client import Client
 from tocsin.client.errors import BadRequest, Denied
-from tocsin.client.models_decisions import JournalQuery, TimelineQuery
+from tocsin.client.models import JournalQuery, TimelineQuery
 from tocsin.config.access import AccessScope, ApiSettings, Role, Token
 from tocsin.config.settings import Settings
 from tocsin.domain.decision import DecisionState

@@ -10,8 +10,8 @@ import pytest
 
 from tocsin.cli.progress import Terminal, bars
 from tocsin.domain.clock import ManualClock
+from tocsin.domain.entry import EntryKind
 from tocsin.domain.progress import heard_by, is_heard, track, work
-from tocsin.journal.entry import EntryKind
 from tocsin.journal.journal import Journal
 from tocsin.journal.verify import verify
 from tocsin_testing.builders import T0

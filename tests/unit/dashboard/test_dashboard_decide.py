@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,7 @@ from pydantic import SecretStr
 from streamlit.testing.v1 import AppTest
 
 import tocsin.dashboard
-from tocsin.client.models import HazardScore, JournalEntryOut, RuleScore, VerificationOut
-from tocsin.client.models_decisions import DecisionStory, JournalQuery, TimelineMark
+from tocsin.client.models import DecisionStory, HazardScore, JournalQuery, RuleScore, TimelineMark
 from tocsin.config.access import AccessScope, ApiSettings, Role, Token
 from tocsin.dashboard import access
 from tocsin.dashboard import page_audit as audit
@@ -26,11 +26,11 @@ from tocsin.dashboard.page_scoreboard import FLOOR, reliability, right
 from tocsin.dashboard.palette import LIGHT
 from tocsin.dashboard.sessions import Login
 from tocsin.dashboard.text import LANGUAGES, STRINGS, Text, markdown_safe, plain_sentence
-from tocsin.domain.clock import MINUTE, to_iso
+from tocsin.domain.clock import MINUTE, from_iso, to_iso
 from tocsin.domain.decision import DecisionState, Mode
+from tocsin.domain.entry import Entry, EntryKind, Verification
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.finding import ActionKind
-from tocsin.journal.entry import EntryKind
 from tocsin_testing import fake_fleet as fleet
 from tocsin_testing.fake_service import FakeService, serving
 
@@ -145,7 +145,7 @@ def test_a_search_is_kept_in_the_url_and_begins_at_the_first_page(url: str) -> N
 
 def test_thousands_of_decisions_come_in_pages(url: str, service: FakeService) -> None:
     first = next(iter(service._decisions.values()))
-    many = [first.model_copy(update={"id": f"{n:016x}", "sentence": f"Drain node {n}"}) for n in range(3_000)]
+    many = [replace(first, id=f"{n:016x}", sentence=f"Drain node {n}") for n in range(3_000)]
     service._decisions = {decision.id: decision for decision in many}
     app = opened("decisions", show="all")
     assert len(rows(app)) == PAGE
@@ -296,7 +296,7 @@ def test_limits_of_a_role_are_said(as_role: Callable[..., None]) -> None:
 
 def test_what_the_brain_says_cannot_become_markup(url: str, service: FakeService) -> None:
     first = next(iter(service._decisions.values()))
-    evil = first.model_copy(update={"sentence": "<img src=x onerror=alert(1)> **a** & b"})
+    evil = replace(first, sentence="<img src=x onerror=alert(1)> **a** & b")
     service._decisions[first.id] = evil
     app = opened("decisions")
     assert "&lt;img src=x onerror=alert(1)&gt;" in said(app)
@@ -326,7 +326,7 @@ def test_where_a_decision_stands_is_one_line_in_every_state(
 ) -> None:
     for action in (ActionKind.DRAIN, ActionKind.THROTTLE):
         story = service.story(one(service, action))
-        changed = story.decision.model_copy(update={"state": state, "approvable": False, "approved_by": "ann"})
+        changed = replace(story.decision, state=state, approvable=False, approved_by="ann")
         told = standing(story.model_copy(update={"decision": changed}), to_iso(fleet.NOW_MS), Text(language))
         assert told
         assert "{" not in told
@@ -334,7 +334,7 @@ def test_where_a_decision_stands_is_one_line_in_every_state(
 
 def test_observed_decisions_say_that_they_are_only_recorded(service: FakeService) -> None:
     story = service.story(one(service, ActionKind.DRAIN))
-    watched = story.decision.model_copy(update={"mode": Mode.OBSERVE, "approvable": False})
+    watched = replace(story.decision, mode=Mode.OBSERVE, approvable=False)
     assert standing(story.model_copy(update={"decision": watched}), to_iso(0), TEXT) == TEXT("stand.observed")
 
 
@@ -443,7 +443,7 @@ def test_the_audit_tells_who_approved_what(url: str, service: FakeService, langu
 def test_the_state_of_the_chain_is_shown_and_checked_again_when_asked(url: str, service: FakeService) -> None:
     app = opened("audit")
     assert "The hash chain is valid, entries: 1" in said(app)
-    service.verify_journal = lambda: VerificationOut(ok=False, events=1, problem="entry 2 was edited")  # type: ignore[method-assign]
+    service.verify_journal = lambda: Verification(ok=False, events=1, problem="entry 2 was edited")  # type: ignore[method-assign]
     app.button(key="check").click().run()
     assert "✕ The hash chain is broken: entry 2 was edited" in said(app)
     assert TEXT("audit.chain.unchecked") in chain_words(None, "", TEXT)
@@ -491,15 +491,7 @@ def test_every_kind_of_entry_has_words_and_a_place() -> None:
 @pytest.mark.parametrize("kind", EntryKind)
 def test_an_entry_of_any_kind_and_any_payload_reads(kind: EntryKind, language: str) -> None:
     for payload in ({}, {"phase": "due"}, {"seen": False, "reason": "x"}, {"outcome": {"status": "failed"}}):
-        entry = JournalEntryOut(
-            seq=1,
-            epoch=1,
-            at=to_iso(0),
-            kind=kind.value,
-            actor="ann",
-            payload=payload,
-            hash="h",  # type: ignore[arg-type]
-        )
+        entry = Entry(1, 1, 0, kind.value, "ann", payload, simulated=False, hash="h", previous_hash="")
         told = in_words(entry, {}, Text(language))
         assert told
         assert "{" not in told
@@ -547,7 +539,7 @@ def test_the_audit_without_an_api_says_so_and_looks_again(monkeypatch: pytest.Mo
 def test_a_chain_that_cannot_be_checked_leaves_the_page_as_it_is(
     url: str, service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail() -> VerificationOut:
+    def fail() -> Verification:
         raise Unavailable("the disk is slow")
 
     monkeypatch.setattr(service, "verify_journal", fail)
@@ -563,7 +555,7 @@ def test_a_new_decision_does_not_come_under_the_button_of_the_one_that_is_shown(
     app = opened("decisions")
     shown = next(str(b.key) for b in app.button if str(b.key).startswith("approve-"))
     first = service._decisions[shown.removeprefix("approve-")]
-    new = first.model_copy(update={"id": "f" * 16, "at": "2026-12-31T00:00:00.000Z", "sentence": "Drain node 99"})
+    new = replace(first, id="f" * 16, at_ms=from_iso("2026-12-31T00:00:00.000Z"), sentence="Drain node 99")
     service._decisions = {new.id: new, **service._decisions}
     app.run()
     assert "Drain node 99" in rows(app)[0]
@@ -578,7 +570,7 @@ def test_words_under_the_mouse_cannot_become_markup(service: FakeService) -> Non
     first = next(iter(service._decisions.values()))
     mark = TimelineMark(
         id=first.id,
-        at=first.at,
+        at=to_iso(first.at_ms),
         action=first.action,
         state=first.state,
         severity=first.severity,

@@ -17,8 +17,8 @@ from tocsin.actions.model.executor import PRE_CHECK
 from tocsin.cli.main import cli
 from tocsin.config.load import describe
 from tocsin.config.settings import Settings
+from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import ActionKind
-from tocsin.journal.entry import EntryKind
 from tocsin.rules.load import load_rules
 from tocsin_testing.runbooks import ACTION_SENTENCES
 

@@ -12,6 +12,7 @@ from tocsin.cli.main import cli
 from tocsin.config.settings import Settings, StoreKind, StoreSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, ManualClock
+from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.forecaster.hazard import registry
@@ -19,7 +20,6 @@ from tocsin.forecaster.hazard.artefact import Card
 from tocsin.forecaster.hazard.scorer import NotEnoughData
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry, ModelVersion
 from tocsin.forecaster.live import risk
-from tocsin.journal.entry import EntryKind
 from tocsin.journal.journal import Journal
 from tocsin.runtime.brain import expectations as model_watch
 from tocsin.runtime.brain.expectations import ModelWatch

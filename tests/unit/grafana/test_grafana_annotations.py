@@ -17,8 +17,8 @@ from tocsin.config.load import load_settings
 from tocsin.domain.annotation import Annotation
 from tocsin.domain.clock import MINUTE, ManualClock
 from tocsin.domain.decision import Decision, Mode
+from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
-from tocsin.journal.entry import EntryKind
 from tocsin.journal.journal import Journal
 from tocsin.runtime.brain.annotations import (
     ANNOTATED,

@@ -13,8 +13,8 @@ from grafana_foundation_sdk.cog import plugins
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from tocsin.domain.entry import EntryKind
 from tocsin.domain.metrics import METRICS
-from tocsin.journal.entry import EntryKind
 from tocsin_grafana.__main__ import contents
 from tocsin_grafana.annotations import EXTRAS, TOLD
 from tocsin_grafana.parts import RECOVERY, heat, margin

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tocsin.domain.clock import SECOND, ManualClock
+from tocsin.domain.entry import EntryKind
 from tocsin.domain.errors import InputError
 from tocsin.journal import page as module
-from tocsin.journal.entry import EntryKind
 from tocsin.journal.journal import Journal
 from tocsin.journal.page import Wanted, read_numbered, read_page
 from tocsin_testing.builders import T0

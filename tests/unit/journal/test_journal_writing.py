@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tocsin.domain.clock import ManualClock
-from tocsin.journal.entry import EntryKind
+from tocsin.domain.entry import EntryKind
 from tocsin.journal.files import Anchor
 from tocsin.journal.journal import Journal
 from tocsin.journal.verify import verify

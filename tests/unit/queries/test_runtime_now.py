@@ -16,7 +16,7 @@ from tocsin.domain.reading import Missing, Owner, Reading
 from tocsin.domain.usage import Prices
 from tocsin.queries.attention import attention, gpu_hours_at_risk
 from tocsin.queries.fleet_map import FleetMapSnapshot, snapshot_of
-from tocsin.queries.peers import MOST_PEERS, MOST_PEERS_LONG, group_of, peer_band
+from tocsin.queries.views import MOST_PEERS, MOST_PEERS_LONG, group_of, peer_band
 from tocsin.store.port import Columns
 from tocsin_testing.builders import T0, gpu, reading
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.client.models_decisions import TimelineQuery
+from tocsin.client.models import TimelineQuery
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.decision import CordonParameters, DecisionState, encode, parameters_of
 from tocsin.domain.finding import PREDICTION_EVIDENCE, ActionKind, Category, Evidence, Subject, SubjectKind

@@ -9,9 +9,9 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tocsin.domain.clock import HOUR
+from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.journal.entry import EntryKind
 from tocsin.queries.views import decision_out
 from tocsin.runtime.brain.metrics_page import LISTED, BrainPage, labels_of, urgency
 from tocsin.runtime.demo import Demo, demo_settings

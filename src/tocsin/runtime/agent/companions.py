@@ -21,10 +21,6 @@ RETRY_SECONDS = 300.0
 """Pause between two attempts to open a companion that could not be opened."""
 
 
-def _nothing() -> None:
-    """No alarm."""
-
-
 @dataclass(frozen=True, slots=True)
 class Context:
     """What an opener may need."""
@@ -34,7 +30,7 @@ class Context:
     own: OwnMetrics
     source: str = ""
     """Name of the source that the companions run beside."""
-    alarm: Callable[[], None] = _nothing
+    alarm: Callable[[], None] = lambda: None
     """Called by a companion, from any thread, when it has events that should not wait for the next reading."""
 
     @property

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -24,14 +22,10 @@ from tocsin.domain.metrics import METRICS, variant
 from tocsin.domain.reading import Gpu, Reading, sanitise
 from tocsin.http_client import http_client
 from tocsin.queries import views
-from tocsin.queries.views import incident_out
 from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.load import load_rules
 from tocsin.rules.schema import RuleSet
-from tocsin.runtime.agent.companions import Companions, Context, find_companion
-from tocsin.runtime.agent.scan import BESIDE, apart, at_once, recent
-from tocsin.runtime.agent.sources import open_source
-from tocsin.telemetry.metrics import OwnMetrics
+from tocsin.runtime.agent.scan import at_once, opened, recent
 from tocsin.terminal.look import CHARTED, Detail, Look
 
 TIMEOUT_S = 5.0
@@ -171,13 +165,14 @@ class NodeFeed:
         self._newest = {uuid: reading for uuid, reading in newest.items() if uuid in known}
         self._events.extend(batch.events)
         self._remember(readings)
-        summaries = (self._summary(uuid, now_ms) for uuid in self._newest)
         wide = [finding for finding in self._findings if finding.subject.kind is not SubjectKind.GPU]
         return Look(
             origin=self.origin,
             at=to_iso(now_ms),
-            gpus=tuple(summaries),
-            incidents=tuple(incident_out(_alone(finding)) for finding in wide),
+            gpus=tuple(self._summary(uuid, now_ms) for uuid in self._newest),
+            incidents=tuple(
+                views.incident_out(Incident(one, (one,), one.started_ms, one.last_ms, one.sentence)) for one in wide
+            ),
             notes=self._notes,
         )
 
@@ -219,10 +214,6 @@ class NodeFeed:
         self._close()
 
 
-def _alone(finding: Finding) -> Incident:
-    return Incident(finding, (finding,), finding.started_ms, finding.last_ms, finding.sentence)
-
-
 def local_feed(settings: Settings, source_name: str, clock: Clock, interval_s: float) -> NodeFeed:
     """This node by source `source_name`, with its kernel log of the last day and the owners of processes.
 
@@ -233,14 +224,7 @@ def local_feed(settings: Settings, source_name: str, clock: Clock, interval_s: f
     agent = settings.agent.model_copy(update={"interval_seconds": interval_s})
     settings = settings.model_copy(update={"agent": agent})
     with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tocsin-top-"))
-        source = open_source(source_name, settings, clock)
-        stack.callback(source.close)
-        context = Context(apart(settings, Path(folder)), clock, OwnMetrics(), source.name)
-        beside = Companions(context, [(name, find_companion(name)) for name in BESIDE])
-        stack.callback(beside.close)
-        blind = settings.agent.kernel_log != "off" and context.is_this_node and "kernel_log" not in beside.names
-        notes = ["the kernel log cannot be read: no XIDs"] if blind else []
+        source, beside, blind = stack.enter_context(opened(settings, source_name, clock))
         return NodeFeed(
             f"this node ({source.name})",
             source,
@@ -248,7 +232,7 @@ def local_feed(settings: Settings, source_name: str, clock: Clock, interval_s: f
             clock,
             interval_s,
             enrich=recent(beside, DAY),
-            notes=notes,
+            notes=["the kernel log cannot be read: no XIDs"] if blind else [],
             close=stack.pop_all().close,
         )
 

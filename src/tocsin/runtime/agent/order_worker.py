@@ -15,11 +15,11 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar, cast
 
 import httpx2
 
-from tocsin.actions.node.limit_writer import LimitWriter, Write
+from tocsin.actions.node.limit_writer import LimitWriter
 from tocsin.actions.node.markers import MarkerFolder
 from tocsin.actions.node.ports import Asked, HookPort, PowerPort, ResetFacts, ResetPort
 from tocsin.actions.node.thermal import ThermalSettings
@@ -30,6 +30,7 @@ from tocsin.collector.nvml.limits import NvmlLimits
 from tocsin.collector.nvml.reset import reset_check
 from tocsin.collector.nvml.workers import DriverThreads
 from tocsin.collector.training_hook.companion import HookCompanion
+from tocsin.collector.training_hook.server import HookServer
 from tocsin.config.node import NodeSettings
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import SECOND, Clock
@@ -104,8 +105,7 @@ class BoundedPower:
         value, failure = found[gpu]
         if failure is not None:
             raise failure
-        answer: T = value
-        return answer
+        return cast("T", value)
 
 
 def _tried(call: Callable[[NvmlLimits], T], port: NvmlLimits) -> tuple[T | None, LimitFailure | None]:
@@ -121,16 +121,6 @@ RELEASE_LOOK_SECONDS = 1.0
 SHOWN = 300
 
 
-class Driver(Protocol):
-    """What is asked of the driver; `on_gpu` raises LimitFailure."""
-
-    def on_gpu(self, gpu: str, look: Callable[[Nvml, Any], Any]) -> Any:
-        """What `look` finds with the library and the GPU's handle."""
-
-    def release(self) -> None:
-        """Let go of the driver until the next call."""
-
-
 class ResetMachine:
     """The reset port over NVML, ``/proc`` and a child process. Runs in a thread of its own.
 
@@ -138,12 +128,9 @@ class ResetMachine:
     ends every wait.
     """
 
-    def __init__(self, limits: Driver, settings: Settings, clock: Clock, ended: threading.Event) -> None:
+    def __init__(self, limits: BoundedPower, settings: Settings, clock: Clock, ended: threading.Event) -> None:
         self._limits = limits
-        self._command = tuple(settings.node.reset_command)
-        self._seconds = settings.node.reset_seconds
-        self._clients_seconds = settings.node.clients_seconds
-        self._proc = settings.agent.proc
+        self._settings = settings
         self._file = Path(settings.agent.release_file) if settings.agent.release_file else None
         self._clock = clock
         self._ended = ended
@@ -156,7 +143,7 @@ class ResetMachine:
 
     def ask_clients_to_let_go(self) -> None:
         self._limits.release()
-        self._until = self._clock.monotonic() + self._clients_seconds
+        self._until = self._clock.monotonic() + self._settings.node.clients_seconds
         if self._file is None:
             raise InputError(
                 "agent.release_file", "", "without it the agent itself keeps the GPU open", "set agent.release_file"
@@ -178,20 +165,21 @@ class ResetMachine:
 
     def holders(self, *, fabric: bool) -> Sequence[str]:
         devices = _WITH_FABRIC if fabric else _DEVICE
-        running = [folder for folder in self._proc.iterdir() if folder.name.isdigit()]
+        running = [folder for folder in self._settings.agent.proc.iterdir() if folder.name.isdigit()]
         return sorted(f"{_name(folder)} ({folder.name})" for folder in running if _holds(folder, devices))
 
     def pause(self) -> bool:
         return self._clock.monotonic() < self._until and not self._ended.wait(RELEASE_LOOK_SECONDS)
 
     def reset(self, gpus: Sequence[str], *, dry: bool) -> str:
-        command = [*self._command, "-r", "-i", ",".join(gpus)]
+        node = self._settings.node
+        command = [*node.reset_command, "-r", "-i", ",".join(gpus)]
         if dry:
             return f'dry run, would have run: {" ".join(command)} (for real with "reset" in node.allow)'
         try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=self._seconds)
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=node.reset_seconds)
         except subprocess.TimeoutExpired:
-            raise Unavailable(f"{' '.join(command)} did not end within {self._seconds:g} s") from None
+            raise Unavailable(f"{' '.join(command)} did not end within {node.reset_seconds:g} s") from None
         except OSError as error:
             raise Unavailable(
                 f"{command[0]} cannot be run ({error.strerror or error}); see node.reset_command"
@@ -260,29 +248,27 @@ class AgentHooks:
     def __init__(self, companions: Companions, clock: Clock) -> None:
         self._companions = companions
         self._clock = clock
-        self._asked: dict[str, int] = {}
 
-    def _server(self) -> HookCompanion:
+    def _server(self) -> HookServer:
         found = self._companions.find("hook")
         if not isinstance(found, HookCompanion):
             raise Unavailable("the agent has no hook socket, so that no training process can be asked")
-        return found
+        return found.server
 
     def processes(self, gpu: str) -> int:
-        count = len(self._server().server.placed.get(gpu, ()))
+        count = len(self._server().placed.get(gpu, ()))
         if not count:
             raise Unavailable(f"no process on {gpu} reports to this agent")
         return count
 
     def request(self, gpu: str, kind: str, seconds: float) -> tuple[str, int]:
-        server = self._server().server
-        count = len(server.placed.get(gpu, ()))
-        name = server.request(gpu, kind, self._clock.now_ms() + int(seconds * SECOND))
-        return name, max(count, 1)
+        server = self._server()
+        asked = max(len(server.placed.get(gpu, ())), 1)
+        return server.request(gpu, kind, self._clock.now_ms() + int(seconds * SECOND)), asked
 
     def answers(self, request: str) -> Sequence[Asked]:
         try:
-            outcomes = self._server().server.outcomes()
+            outcomes = self._server().outcomes()
         except Unavailable:
             return ()
         return [Asked(each.pid, each.outcome, each.seconds, each.detail) for each in outcomes if each.id == request]
@@ -318,7 +304,6 @@ class Actuator:
         own.set("tocsin_limits_engaged", worker.engaged)
 
     def start(self) -> None:
-        """Begin to take orders."""
         self._thread.start()
 
     def turn(self) -> None:
@@ -375,15 +360,6 @@ class Actuator:
             self._ended.wait(TICK_SECONDS)
 
 
-def _counted(own: OwnMetrics) -> Callable[[Write], None]:
-    return lambda write: own.count("tocsin_limit_writes_total", outcome=write.outcome)
-
-
-def wanted(settings: Settings) -> bool:
-    """Whether an agent with these settings needs hands: something is allowed, or was left behind by an earlier one."""
-    return bool(settings.node.allow) or any(settings.node.marker_folder.glob("*.limit.json"))
-
-
 def open_order_worker(
     settings: Settings,
     clock: Clock,
@@ -394,7 +370,7 @@ def open_order_worker(
     reset: ResetPort | None = None,
     transport: httpx2.BaseTransport | None = None,
 ) -> Actuator:
-    """The hands of an agent, over NVML but for what is given. Raises InputError."""
+    """What carries out orders on the agent's node, over NVML but for what is given. Raises InputError."""
     node, agent = settings.node, settings.agent
     host = agent.host or socket.gethostname()
     ended = threading.Event()
@@ -404,10 +380,11 @@ def open_order_worker(
     hooks: HookPort = AgentHooks(companions, clock)
     rules = NodeRules(host, frozenset(node.allow), thermal_settings(node), node.arm_seconds, node.dry_run)
     folder = MarkerFolder(node.marker_folder)
-    limit_writer = LimitWriter(port, folder, clock, boot_id(), _counted(own))
+    limit_writer = LimitWriter(
+        port, folder, clock, boot_id(), lambda write: own.count("tocsin_limit_writes_total", outcome=write.outcome)
+    )
     worker = NodeWorker(rules, Ports(port, hooks, machine, pool.submit), limit_writer, folder, clock)
-    link = _link(settings, host, transport)
-    return Actuator(worker, link, node.poll_seconds, clock, own, ended, pool)
+    return Actuator(worker, _link(settings, host, transport), node.poll_seconds, clock, own, ended, pool)
 
 
 def _open_port() -> NvmlLimits:
@@ -420,7 +397,5 @@ def _link(settings: Settings, host: str, transport: httpx2.BaseTransport | None)
     if not url or not node.allow:
         return None
     token = node.token.get_secret_value() or agent.push_token.get_secret_value()
-    tls = None
-    if agent.push_ca is not None or agent.push_certificate is not None:
-        tls = ClientTls(agent.push_ca, agent.push_certificate, agent.push_key)
+    tls = ClientTls.of(agent.push_ca, agent.push_certificate, agent.push_key)
     return OrderLink(url, host, token, agent.push_timeout_seconds, tls, transport)

@@ -15,7 +15,7 @@ from tocsin.collector.source import HasReaders, Source
 from tocsin.collector.spool import Buffer
 from tocsin.collector.uplink import PushTarget, Uplink
 from tocsin.config.address import split_address
-from tocsin.config.settings import AgentSettings, Settings
+from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import Clock
 from tocsin.domain.errors import TocsinError
@@ -92,17 +92,16 @@ class Agent:
 
     def read(self) -> Batch:
         """Read, enrich, clean, export and spool. Raises what the source raises, which is never for a single GPU."""
-        name = self._source.name
         now_ms = self._instants.next()
-        return self._hand_on(name, self._read_source(name, now_ms), now_ms)
+        return self._hand_on(self._read_source(now_ms), now_ms)
 
     def read_events(self) -> Batch:
         """Hand on what the companions were told since the last reading, without asking the GPUs."""
         self._alarm.clear()
-        return self._hand_on(self._source.name, Batch(), self._instants.next())
+        return self._hand_on(Batch(), self._instants.next())
 
-    def _hand_on(self, name: str, raw: Batch, now_ms: int) -> Batch:
-        full = self.companions.enrich(raw, now_ms)
+    def _hand_on(self, raw: Batch, now_ms: int) -> Batch:
+        full, name = self.companions.enrich(raw, now_ms), self._source.name
         batch = replace(full, readings=[self._clean(reading) for reading in full.readings])
         self.own.count("tocsin_readings_total", len(batch.readings), source=name)
         self._gpus.update((reading.gpu.uuid, reading.gpu) for reading in batch.readings)
@@ -131,8 +130,8 @@ class Agent:
             xid=str(event.code),
         )
 
-    def _read_source(self, name: str, now_ms: int) -> Batch:
-        begun = self._clock.monotonic()
+    def _read_source(self, now_ms: int) -> Batch:
+        begun, name = self._clock.monotonic(), self._source.name
         try:
             raw = self._source.read(now_ms)
         except Exception:
@@ -162,8 +161,7 @@ class Agent:
         try:
             while not stop.is_set():
                 self._supervised("read", self.read)
-                elapsed = self._clock.monotonic() - begun
-                due = max(done, int(elapsed // self._interval)) + 1
+                due = max(done, int((self._clock.monotonic() - begun) // self._interval)) + 1
                 if due > done + 1:
                     self.own.count("tocsin_ticks_missed_total", due - done - 1)
                 done = due
@@ -242,7 +240,7 @@ def _open_push(
         wanted.push_bucket,
         wanted.push_token.get_secret_value(),
         wanted.push_timeout_seconds,
-        _push_tls(wanted),
+        ClientTls.of(wanted.push_ca, wanted.push_certificate, wanted.push_key),
     )
     spool = Buffer(wanted.spool, wanted.spool_max_bytes, clock, own)
     try:
@@ -250,13 +248,6 @@ def _open_push(
     except TocsinError:
         spool.close()
         raise
-
-
-def _push_tls(wanted: AgentSettings) -> ClientTls | None:
-    """None where the system's CAs and no certificate of our own are all there is."""
-    if wanted.push_ca is None and wanted.push_certificate is None:
-        return None
-    return ClientTls(wanted.push_ca, wanted.push_certificate, wanted.push_key)
 
 
 def _parts(batch: Batch) -> Iterator[Batch]:
@@ -299,7 +290,9 @@ def serve(settings: Settings, name: str, clock: Clock, stop: Stop, announce: Cal
         announce(f"metrics: {server.url}")
         if agent.uplink is not None:
             announce(f"pushing to {settings.agent.push_url}")
-        if agent.companions.context.is_this_node and _takes_orders(settings):
+        # An earlier agent may have left a limit that is to be given back.
+        wanted = settings.node.allow or any(settings.node.marker_folder.glob("*.limit.json"))
+        if agent.companions.context.is_this_node and wanted:
             from tocsin.runtime.agent.order_worker import open_order_worker
 
             order_worker = open_order_worker(settings, clock, own, agent.companions)
@@ -310,8 +303,3 @@ def serve(settings: Settings, name: str, clock: Clock, stop: Stop, announce: Cal
         stack.callback(manager.stopping)
         manager.ready()
         agent.run(Watched(stop, manager, clock))
-
-
-def _takes_orders(settings: Settings) -> bool:
-    """Whether anything is allowed on this node, or an earlier agent left a limit to be given back."""
-    return bool(settings.node.allow) or any(settings.node.marker_folder.glob("*.limit.json"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
@@ -37,25 +38,28 @@ def scan_node(
     Raises InputError for a source that does not exist and Unavailable where it cannot be opened.
     """
     rules = load_rules(settings.rules.path, settings.rules.xid_overrides)
-    source = open_source(source_name, settings, clock)
-    try:
-        with tempfile.TemporaryDirectory(prefix="tocsin-scan-") as folder:
-            context = Context(apart(settings, Path(folder)), clock, OwnMetrics(), source.name)
-            beside = Companions(context, [(name, find_companion(name)) for name in BESIDE])
-            try:
-                wanted = settings.agent.kernel_log != "off" and context.is_this_node
-                blind = ("the kernel log",) if wanted and "kernel_log" not in beside.names else ()
-                report = scan(source, rules, clock, pause, enrich=recent(beside, back_ms))
-                return replace(report, blind=blind)
-            finally:
-                beside.close()
-    finally:
-        source.close()
+    with opened(settings, source_name, clock) as (source, beside, blind):
+        report = scan(source, rules, clock, pause, enrich=recent(beside, back_ms))
+        return replace(report, blind=("the kernel log",) if blind else ())
 
 
-def apart(settings: Settings, folder: Path) -> Settings:
-    """`settings` with the agent's state elsewhere: a scan reads this boot's log from its start, an agent goes on."""
-    return settings.model_copy(update={"agent": settings.agent.model_copy(update={"spool": folder / "spool.db"})})
+@contextmanager
+def opened(settings: Settings, source_name: str, clock: Clock) -> Iterator[tuple[Source, Companions, bool]]:
+    """A source, what has something to say beside it, and whether a kernel log that is wanted cannot be read.
+
+    Raises InputError for a source that does not exist and Unavailable where it cannot be opened.
+    """
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tocsin-scan-")))
+        # The agent's state is elsewhere: a scan reads this boot's log from its start, an agent goes on.
+        agent = settings.agent.model_copy(update={"spool": folder / "spool.db"})
+        source = open_source(source_name, settings, clock)
+        stack.callback(source.close)
+        context = Context(settings.model_copy(update={"agent": agent}), clock, OwnMetrics(), source.name)
+        beside = Companions(context, [(name, find_companion(name)) for name in BESIDE])
+        stack.callback(beside.close)
+        wanted = settings.agent.kernel_log != "off" and context.is_this_node
+        yield source, beside, wanted and "kernel_log" not in beside.names
 
 
 def recent(beside: Companions, back_ms: int) -> Callable[[Batch, int], Batch]:
@@ -105,7 +109,6 @@ class GpuReport:
     findings: tuple[Finding, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """The wire form."""
         gpu, missing = self.reading.gpu, Counter(reason.label for reason in self.reading.missing.values())
         return {
             "gpu": gpu.uuid,
@@ -245,13 +248,9 @@ def at_once(rules: RuleSet) -> RuleSet:
 
 def _report(reading: Reading, findings: Iterable[Finding]) -> GpuReport:
     uuid = reading.gpu.uuid
-    own = tuple(finding for finding in findings if _is_of(finding, uuid))
+    own = tuple(one for one in findings if one.subject.kind is SubjectKind.GPU and one.subject.name == uuid)
     health = max((health_of(finding) for finding in own), default=NodeHealth.HEALTHY)
     if health is not NodeHealth.ACT_NOW and not reading.values:
         lost = Missing.LOST in reading.missing.values() or Missing.RESET_REQUIRED in reading.missing.values()
         health = NodeHealth.ACT_NOW if lost else NodeHealth.CANNOT_SEE
     return GpuReport(reading, health, own)
-
-
-def _is_of(finding: Finding, uuid: str) -> bool:
-    return finding.subject.kind is SubjectKind.GPU and finding.subject.name == uuid

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-from tocsin.collector.source import Source
+from tocsin.collector.source import NodeIdentity, Source
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import Clock
 from tocsin.domain.errors import InputError, Unavailable
@@ -15,15 +15,10 @@ from tocsin.plugins import Kind, load
 from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics
 
-if TYPE_CHECKING:
-    from tocsin.collector.source import NodeIdentity
-
 _log = logger("sources")
 
 
-def _place(settings: Settings) -> NodeIdentity:
-    from tocsin.collector.source import NodeIdentity
-
+def _node(settings: Settings) -> NodeIdentity:
     wanted = settings.agent
     return NodeIdentity(wanted.host or socket.gethostname(), wanted.pool, wanted.rack, wanted.labels)
 
@@ -36,14 +31,14 @@ def open_nvml(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
 
     deadline = min(DEADLINE_SECONDS, settings.agent.interval_seconds)
     released = ReleaseFile(settings.agent.release_file, clock)
-    return NvmlSource(PynvmlLibrary(), _place(settings), deadline, clock=clock, own=own, released=released)
+    return NvmlSource(PynvmlLibrary(), _node(settings), deadline, clock=clock, own=own, released=released)
 
 
 def open_nvidia_smi(settings: Settings, _clock: Clock, _own: OwnMetrics) -> Source:
     """The program nvidia-smi."""
     from tocsin.collector.nvidia_smi.source import NvidiaSmiSource, SmiProgram
 
-    return NvidiaSmiSource(SmiProgram(settings.agent.nvidia_smi_command), _place(settings))
+    return NvidiaSmiSource(SmiProgram(settings.agent.nvidia_smi_command), _node(settings))
 
 
 def _nvml_loads() -> bool:
@@ -69,20 +64,6 @@ def open_auto(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
         ) from None
     _log.warning("no NVML library loads: reading by nvidia-smi, which is slower and sees less")
     return source
-
-
-def open_dcgm_exporter(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
-    """The page of dcgm-exporter."""
-    from tocsin.collector.dcgm import exporter
-
-    return exporter.open_dcgm_exporter(settings, clock, own)
-
-
-def open_dcgmi(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
-    """The program dcgmi."""
-    from tocsin.collector.dcgm import dcgmi
-
-    return dcgmi.open_dcgmi(settings, clock, own)
 
 
 def open_simulated(settings: Settings, clock: Clock, _own: OwnMetrics) -> Source:

@@ -9,7 +9,7 @@ target that does not answer, annotations wait in the journal; no other target wa
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -23,9 +23,9 @@ from tocsin.domain.annotation import Annotation
 from tocsin.domain.atomic_file import write_atomically
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision
+from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.http_client import http_client
-from tocsin.journal.entry import Entry, EntryKind
 from tocsin.journal.journal import Journal
 from tocsin.store.annotations import KeepsAnnotations
 from tocsin.store.port import StoreRejected, StoreUnavailable
@@ -69,11 +69,6 @@ class AnnotationMaker:
     decision_of: DecisionOf
     subject_of: SubjectOf
     open: dict[str, _Open] = field(default_factory=dict)
-
-    def recall(self, entries: Iterable[Entry]) -> None:
-        """Take up the spans that were open: `entries` are the ones that were made into annotations before."""
-        for entry in entries:
-            self.annotation_of(entry)
 
     def annotation_of(self, entry: Entry) -> Annotation | None:
         """The annotation of `entry`; None where there is nothing to show."""
@@ -270,7 +265,7 @@ log = structlog.get_logger()
 
 AT_ONCE = 100
 """Most entries that one look takes for one target: a stop never waits for a long backlog (own choice)."""
-LOOK_SECONDS = 2.0
+ANNOTATE_SECONDS = 2.0
 """Time between two looks into the journal."""
 
 
@@ -313,7 +308,10 @@ class Annotations:
         seq = self._journal.head
         if known is not None and any(e.hash == known[1] for e in self._journal.entries(after=known[0] - 1, limit=1)):
             seq = known[0]
-        maker.recall(entry for entry in self._journal.entries(kinds=ANNOTATED) if entry.seq <= seq)
+        # The spans that were open are taken up again.
+        for entry in self._journal.entries(kinds=ANNOTATED):
+            if entry.seq <= seq:
+                maker.annotation_of(entry)
         return _Follower(target, maker, seq)
 
     def _read(self) -> dict[str, tuple[int, str]]:
@@ -371,6 +369,5 @@ class Annotations:
         self._metrics.count("tocsin_annotations_total", place=follower.target.name, outcome=outcome)
 
     def close(self) -> None:
-        """Let go of connections."""
         for follower in self._followers:
             follower.target.close()

@@ -1,4 +1,4 @@
-"""Putting a brain together from settings."""
+"""Putting a brain together from settings, and `tocsin brain`, which serves it."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ import structlog
 from tocsin.actions.executors.registry import Dependencies, SimulatedPort, build_executor
 from tocsin.actions.loop.execution import Threads
 from tocsin.actions.loop.loop import ActionLoop
-from tocsin.actions.loop.routing import Routing, build_routing
+from tocsin.actions.loop.routing import build_routing
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.notifications.fanout import build_notifier
 from tocsin.actions.notifications.webhook import WebhookSender
 from tocsin.actions.planning.foresight import PLANNED
+from tocsin.api.app import create_app
+from tocsin.api.server import ApiServer
+from tocsin.config.address import is_loopback, split_address
 from tocsin.config.settings import Settings, StoreKind
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, Mode
+from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.finding import Subject
 from tocsin.domain.pool import PoolState
 from tocsin.forecaster.live.risk_inputs import RiskInputs
 from tocsin.forecaster.live.worker import ForecastWorker
-from tocsin.journal.entry import Entry, EntryKind
 from tocsin.journal.journal import Journal
+from tocsin.queries.service import BrainService
 from tocsin.rules.load import load_rules
 from tocsin.rules.schema import RuleSet
-from tocsin.runtime.brain.annotations import LOOK_SECONDS as LOOK_SECONDS_MARKS
-from tocsin.runtime.brain.annotations import Annotations, AnnotationTarget, GrafanaTarget, StoreTarget
+from tocsin.runtime.brain.annotations import ANNOTATE_SECONDS, Annotations, AnnotationTarget, GrafanaTarget, StoreTarget
 from tocsin.runtime.brain.brain import Brain, BrainParts
 from tocsin.runtime.brain.forecasts import FleetForecasts
 from tocsin.runtime.brain.lease import LEASE_LOOK_SECONDS, open_lease
@@ -37,6 +40,7 @@ from tocsin.runtime.brain.metrics_page import BrainPage
 from tocsin.runtime.brain.orders import OrderService, open_queue
 from tocsin.runtime.brain.plan_watch import PlanWatch
 from tocsin.runtime.brain.retrain import Retrainer
+from tocsin.runtime.service_manager import ServiceManager
 from tocsin.store.annotations import KeepsAnnotations
 from tocsin.store.factory import open_store
 from tocsin.store.upkeep import interrupt
@@ -76,7 +80,6 @@ class Periodic:
         self.failures = 0
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def signal(self) -> None:
@@ -103,7 +106,6 @@ class Periodic:
                 self.once()
 
     def once(self) -> None:
-        """One supervised call."""
         self.calls += 1
         try:
             self._work()
@@ -184,7 +186,10 @@ def open_brain(
     journal = _open_journal(settings, clock, metrics)
     sender = WebhookSender(settings.webhook, clock) if settings.webhook.url else None
     queue = open_queue(settings.node, clock)
-    routing, managers = _executors(Dependencies(sender, settings, clock, queue, fleet, metrics), metrics)
+    dependencies = Dependencies(sender, settings, clock, queue, fleet, metrics)
+    routing = build_routing(settings.actions, lambda name: build_executor(name, dependencies))
+    managers = Managers(routing.executors, clock, metrics)
+    queue.nodes = managers.nodes
     notifier = build_notifier(settings, sender, clock, metrics)
     policy = _policy(settings, ruleset, propose)
     worker = ForecastWorker(settings.forecast, place=_risk_place(settings), store=store)
@@ -206,23 +211,18 @@ def open_brain(
     return _running(parts, worker, sender)
 
 
-def _executors(dependencies: Dependencies, metrics: OwnMetrics) -> tuple[Routing, Managers]:
-    """Who carries out what, and what their managers show; the queue of orders sees the same nodes."""
-    settings, clock = dependencies.settings, dependencies.clock
-    routing = build_routing(settings.actions, lambda name: build_executor(name, dependencies))
-    managers = Managers(routing.executors, clock, metrics)
-    if dependencies.orders is not None:
-        dependencies.orders.nodes = managers.nodes
-    return routing, managers
-
-
 def _open_journal(settings: Settings, clock: Clock, metrics: OwnMetrics) -> Journal:
     """The journal, with its entries counted; a new one is paused where the brain would act at once."""
     journal = Journal.open(settings.journal.path, clock)
     for kind in EntryKind:
         # From zero on: Prometheus takes a series that begins at one for no increase.
         metrics.count("tocsin_journal_entries_total", 0, kind=kind)
-    journal.on_append = lambda entries: _count(metrics, entries)
+
+    def count(entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            metrics.count("tocsin_journal_entries_total", kind=entry.kind)
+
+    journal.on_append = count
     if journal.head == 0 and settings.actions.mode is Mode.ACT:
         # Without the old journal nothing says what was already done or what a person forbade.
         reason = "the journal is new: resume once no other brain acts on this fleet"
@@ -243,11 +243,6 @@ def _running(parts: BrainParts, worker: ForecastWorker, sender: WebhookSender | 
     brain.metrics.registry.register(BrainPage(brain))
     annotations = open_annotations(brain)
     return RunningBrain(brain, worker, _threads(brain, parts.wake, annotations), sender, annotations)
-
-
-def _count(metrics: OwnMetrics, entries: Sequence[Entry]) -> None:
-    for entry in entries:
-        metrics.count("tocsin_journal_entries_total", kind=entry.kind)
 
 
 def open_annotations(brain: Brain) -> Annotations | None:
@@ -286,7 +281,29 @@ def _threads(brain: Brain, wake: threading.Event, annotations: Annotations | Non
         Periodic("prune", brain.prune, PRUNE_SECONDS, clock, failed),
     ]
     if annotations is not None:
-        threads.append(Periodic("annotations", annotations.tick, LOOK_SECONDS_MARKS, clock, failed))
+        threads.append(Periodic("annotations", annotations.tick, ANNOTATE_SECONDS, clock, failed))
     if brain.lease is not None:
         threads.append(Periodic("lease", brain.lease.tick, LEASE_LOOK_SECONDS, clock, failed))
     return threads
+
+
+def run_brain(settings: Settings, clock: Clock, stop: threading.Event, announce: Callable[[str], None]) -> None:
+    """A brain with its API, until `stop` is set; `announce` gets a line with the URL once the API answers."""
+    host, port = split_address(settings.api.listen, "api.listen")
+    running = open_brain(settings, clock)
+    try:
+        service = BrainService(running.brain)
+        server = ApiServer(create_app(service, settings.api, clock), host, port, settings.api, service.refused)
+        server.start()
+        announce(f"api: {server.url}")
+        if settings.api.open_to_loopback and not is_loopback(host):
+            announce("no api.tokens are set: requests from other hosts are refused, agents on other nodes among them")
+        elif settings.api.tls_certificate is None and not is_loopback(host):
+            announce("no api.tls_certificate is set: tokens and passwords travel in the clear")
+        running.start()
+        try:
+            ServiceManager().stand_by(stop, running.evaluations)
+        finally:
+            server.stop()
+    finally:
+        running.stop()

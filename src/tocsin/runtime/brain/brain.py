@@ -20,6 +20,7 @@ from tocsin.actions.planning.foresight import Proposals, alone
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock
+from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.errors import Conflict
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding, Incident, Severity, healthy_gpus
@@ -28,7 +29,6 @@ from tocsin.domain.pool import PoolState
 from tocsin.domain.reading import Gpu, Missing, Reading
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
-from tocsin.journal.entry import Entry, EntryKind
 from tocsin.journal.journal import Draft, Journal
 from tocsin.queries.fleet_state import mix_of, workloads_of
 from tocsin.rules.engine import Inputs, RuleEngine

@@ -12,6 +12,7 @@ import numpy as np
 import structlog
 
 from tocsin.domain.clock import DAY, HOUR, MINUTE, Clock
+from tocsin.domain.entry import EntryKind
 from tocsin.domain.errors import InputError, TocsinError
 from tocsin.domain.finding import Subject
 from tocsin.domain.pool import PoolState
@@ -23,7 +24,6 @@ from tocsin.forecaster.capacity.filling import PAST, RECALLED, STEP_MS, FillingW
 from tocsin.forecaster.features.onsets import onsets_of
 from tocsin.forecaster.lifecycle.drift import calibration, silent
 from tocsin.forecaster.lifecycle.model_registry import PRIOR, ModelRegistry
-from tocsin.journal.entry import EntryKind
 from tocsin.journal.journal import Journal
 from tocsin.runtime.brain.forecasts import FleetForecasts
 from tocsin.store.port import Store, StoreUnavailable
@@ -270,7 +270,6 @@ class Expectations:
         return self._pasts
 
     def pool_pasts(self) -> Sequence[PoolPast]:
-        """The hourly past of every pool, as of the last forecast."""
         return self._pasts
 
     def _ahead(self, now_ms: int) -> set[tuple[Subject, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -71,31 +71,32 @@ class FleetForecasts:
                     break
                 made += self._part(gpus[start : start + CHUNK], now_ms)
         except TocsinError as error:
-            self.failed += 1
-            log.warning("forecast failed", error=str(error))
+            self._note("forecast failed", error)
         return made
 
     def run_pools(self, pools: Sequence[PoolPast], now_ms: int) -> list[Prediction]:
         """Forecast the capacity of `pools` as of `now_ms`; blocks as `run` does."""
-        if self._stopping.is_set():
-            return []
-        try:
-            return self._keep(self._worker.submit_pools(pools, now_ms).result())
-        except TocsinError as error:
-            self.failed += 1
-            log.warning("capacity forecast failed", error=str(error))
-            return []
+        return self._supervised("capacity forecast failed", lambda: self._worker.submit_pools(pools, now_ms).result())
 
     def run_risk(self, gpus: Sequence[Gpu], now_ms: int) -> list[Prediction]:
         """The risk of a hardware fault for `gpus` as of `now_ms`; blocks as `run` does."""
+        return self._supervised("risk forecast failed", lambda: self._worker.submit_risk(gpus, now_ms).result())
+
+    def _supervised(self, event: str, ask: Callable[[], list[Prediction]]) -> list[Prediction]:
+        """What `ask` answers, kept; nothing where it fails."""
         if self._stopping.is_set():
             return []
         try:
-            return self._keep(self._worker.submit_risk(gpus, now_ms).result())
+            return self._keep(ask())
         except TocsinError as error:
-            self.failed += 1
-            log.warning("risk forecast failed", error=str(error))
+            self._note(event, error)
             return []
+
+    def _note(self, event: str, error: TocsinError) -> None:
+        # A worker that is closed with its brain gives no answer.
+        if not self._stopping.is_set():
+            self.failed += 1
+            log.warning(event, error=str(error))
 
     def put(self, made: Sequence[Prediction], model: str) -> None:
         """Take what `model` says now; what it said before and says no more is taken back."""

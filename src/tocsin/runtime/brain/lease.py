@@ -188,21 +188,22 @@ class FileLease:
             return
         before = file.read().partition(" ")[0]
         self.epoch = int(before) + 1 if before.isdecimal() else 0
-        file.seek(0)
-        file.truncate()
-        file.write(f"{self.epoch} {self.identity}\n")
-        file.flush()
+        self._write(file, self.identity)
         os.fsync(file.fileno())
         self._file = file
 
     def release(self) -> None:
         if self._file is None:
             return
-        self._file.seek(0)
-        self._file.truncate()
-        self._file.write(f"{self.epoch} \n")
+        self._write(self._file, "")
         self._file.close()
         self._file = None
+
+    def _write(self, file: IO[str], holder: str) -> None:
+        file.seek(0)
+        file.truncate()
+        file.write(f"{self.epoch} {holder}\n")
+        file.flush()
 
 
 def open_lease(settings: Settings, clock: Clock) -> Lease | None:

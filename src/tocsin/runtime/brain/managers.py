@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import structlog
 
@@ -21,6 +22,8 @@ TIDY_SECONDS = 60.0
 """Time between two rounds of tidying."""
 BLIND_SECONDS = 60.0
 """Age of the last answer of a manager beyond which nobody's nodes are known (own choice: six looks)."""
+
+T = TypeVar("T")
 
 WORK_SECONDS = 180.0
 """Age beyond which what was seen of work is forgotten (own choice: three looks of the planners)."""
@@ -39,8 +42,7 @@ class Managers:
         self._metrics = metrics
         self._lock = threading.Lock()
         self._seen: dict[str, tuple[float, Mapping[str, NodeState]]] = {}
-        self._failing: set[str] = set()
-        self._unseen: set[str] = set()
+        self._failing: set[tuple[str, str]] = set()
 
     def tidy(self) -> None:
         """Take back what has run out; at the first call also say which rights are lacking."""
@@ -59,33 +61,28 @@ class Managers:
 
     def look(self) -> None:
         """Ask each of them once."""
-        for name, seer in self._seers.items():
-            try:
-                nodes = seer.nodes()
-            except ManagerUnavailable as error:
-                self._metrics.set("tocsin_manager_up", 0, manager=name)
-                if name not in self._failing:
-                    log.warning("the manager does not show its nodes", manager=name, problem=str(error))
-                self._failing.add(name)
-                continue
-            self._metrics.set("tocsin_manager_up", 1, manager=name)
-            self._failing.discard(name)
-            with self._lock:
-                self._seen[name] = (self._clock.monotonic(), nodes)
+        for name, each in self._seers.items():
+            up = self._ask(name, each.nodes, self._seen, "the manager does not show its nodes")
+            self._metrics.set("tocsin_manager_up", up, manager=name)
 
     def look_at_work(self) -> None:
         """Ask each of them once what it runs."""
         for name, each in self._workers.items():
-            try:
-                seen = each.work()
-            except ManagerUnavailable as error:
-                if name not in self._unseen:
-                    log.warning("the manager does not show its work", manager=name, problem=str(error))
-                self._unseen.add(name)
-                continue
-            self._unseen.discard(name)
-            with self._lock:
-                self._work[name] = (self._clock.monotonic(), seen)
+            self._ask(name, each.work, self._work, "the manager does not show its work")
+
+    def _ask(self, name: str, ask: Callable[[], T], seen: dict[str, tuple[float, T]], silent: str) -> bool:
+        """Whether a manager answers; that it does not is logged once, as `silent`, until it does again."""
+        try:
+            answer = ask()
+        except ManagerUnavailable as error:
+            if (name, silent) not in self._failing:
+                log.warning(silent, manager=name, problem=str(error))
+            self._failing.add((name, silent))
+            return False
+        self._failing.discard((name, silent))
+        with self._lock:
+            seen[name] = (self._clock.monotonic(), answer)
+        return True
 
     def work(self) -> WorkloadSeen:
         """The work of all managers as it was last seen; what was last seen long ago is not known any more."""

@@ -15,10 +15,11 @@ from prometheus_client.registry import Collector
 from tocsin.client.models import GpuState
 from tocsin.domain.clock import SECOND
 from tocsin.domain.decision import DecisionState, Mode
-from tocsin.domain.finding import Finding, Severity, Subject, SubjectKind
+from tocsin.domain.finding import Severity, Subject, SubjectKind
+from tocsin.domain.grouping import grouped
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu, Reading
-from tocsin.queries.views import decision_out, gpu_state
+from tocsin.queries.views import approvable, gpu_state
 from tocsin.runtime.brain.brain import Brain
 from tocsin.runtime.brain.expectations import WARNINGS
 from tocsin.telemetry.metrics import OWN_METRICS, PREDICTION_LABELS
@@ -53,9 +54,7 @@ class BrainPage(Collector):
         yield from _predictions(brain.forecasts.current(now), {each.gpu.uuid: each.gpu for each in readings}, now)
 
     def _states(self, readings: Sequence[Reading], now_ms: int) -> Metric:
-        by_gpu: dict[str, list[Finding]] = {}
-        for finding in list(self._brain.active):
-            by_gpu.setdefault(finding.subject.name, []).append(finding)
+        by_gpu = grouped((finding.subject.name, finding) for finding in self._brain.active)
         fresh_ms = int(self._brain.settings.actions.fresh_seconds * SECOND)
         states = Counter(gpu_state(each, by_gpu.get(each.gpu.uuid, ()), now_ms, fresh_ms) for each in readings)
         return _counted("tocsin_fleet_gpus", {state: states[state] for state in GpuState})
@@ -64,7 +63,7 @@ class BrainPage(Collector):
         statuses = self._brain.statuses()
         states = Counter(status.state for status in statuses)
         yield _counted("tocsin_decisions_listed", {state: states[state] for state in DecisionState})
-        yield _one("tocsin_decisions_approvable", sum(decision_out(status).approvable for status in statuses))
+        yield _one("tocsin_decisions_approvable", sum(approvable(status) for status in statuses))
 
     def _controls(self) -> Iterator[Metric]:
         controls = self._brain.actions.controls()

@@ -37,7 +37,6 @@ class OrderService:
         self.queue.renew_epoch()
 
     def orders(self, host: str) -> list[Order]:
-        """What `host` is asked for now."""
         return list(self.queue.for_host(host))
 
     def report(self, order_id: str, report: OrderReport) -> OrderTaken:

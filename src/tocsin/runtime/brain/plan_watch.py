@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tocsin.actions.model.controls import Controls
@@ -50,7 +50,9 @@ class Planner:
         power = PowerBudget(facility, settings.rack_watts)
         dependencies = PlanDependencies(limits_of(settings), policy_of(settings), power, inputs.demands)
         past = _past(self._last, inputs.controls)
-        made = follow(state, wanted | _asked_for(inputs.active), dependencies, past)
+        # A rule that wants GPUs defragmented is told what the plan would move.
+        asked = any(one.action is ActionKind.DEFRAGMENT and one.rule not in PLANNED for one in inputs.active)
+        made = follow(state, wanted | _REPACKING if asked else wanted, dependencies, past)
         intents = tuple(one for one in made.intents if one.rule in {RULES[name] for name in wanted})
         standing = {(one.rule, one.subject.key) for one in inputs.active}
         # A limit that stands is no news: a new brain would give it back before its second look.
@@ -78,12 +80,6 @@ class PlanWatch:
         demands = tuple(demand_of(brain.forecasts.current(now_ms), state))
         inputs = PlanInputs(demands, brain.actions.controls(), tuple(brain.active), _owners(brain))
         brain.proposals.findings, brain.proposals.foresight = self._planner.look(state, inputs, now_ms)
-
-
-def _asked_for(active: Iterable[Finding]) -> frozenset[str]:
-    """Planners that rules ask for: a rule that wants GPUs defragmented is told what the plan would move."""
-    asked = any(one.action is ActionKind.DEFRAGMENT and one.rule not in PLANNED for one in active)
-    return _REPACKING if asked else frozenset()
 
 
 def _owners(brain: Brain) -> Mapping[str, tuple[Owner, ...]]:

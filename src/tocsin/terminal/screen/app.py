@@ -86,7 +86,6 @@ class TopApp(App[None]):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Begin to ask."""
         self._field.value = self._words
         self.grid.focus()
         self.action_ask()
@@ -94,7 +93,6 @@ class TopApp(App[None]):
 
     @property
     def grid(self) -> Grid:
-        """The table that is seen."""
         return self._grids[self._views.current or VIEWS[0]]
 
     # ------------------------------------------------------------------ asking
@@ -169,9 +167,8 @@ class TopApp(App[None]):
         if look.simulated:
             made.append(" SIMULATED ", "reverse")
             made.append("  ")
-        control = plain.control(look)
         alarmed = look.summary is not None and (look.summary.paused or look.summary.breaker.tripped)
-        made.append(control, "bold" if alarmed else "")
+        made.append(plain.control(look), "bold" if alarmed else "")
         made.append(f"\n{len(look.gpus):,} GPUs on {len({gpu.host for gpu in look.gpus}):,} nodes  ", "bold")
         for state, count in look.states().items():
             if count or state is GpuState.OK:
@@ -188,9 +185,10 @@ class TopApp(App[None]):
         summary = look.summary
         parts = [f"{look.at[11:19]} UTC"]
         if summary is not None:
-            parts += [f"{text.percent(summary.utilization_ratio)} busy"]
-            parts += [f"memory {text.percent(summary.memory_used_ratio)}", text.watts(summary.power_watts)]
             parts += [
+                f"{text.percent(summary.utilization_ratio)} busy",
+                f"memory {text.percent(summary.memory_used_ratio)}",
+                text.watts(summary.power_watts),
                 f"{text.FORECAST} {summary.predictions} predicted",
                 f"{summary.decisions_approvable} to decide",
             ]
@@ -204,9 +202,8 @@ class TopApp(App[None]):
             made.append(" ")
         if current.sorted_by or current.turned:
             made.append(f" by {current.sorted_by or 'need'}{' turned' if current.turned else ''}")
-        words = self._field.value
-        if words:
-            made.append(f"  filter: {words}", "bold")
+        if self._field.value:
+            made.append(f"  filter: {self._field.value}", "bold")
         self._tabs.update(made)
 
     def _draw_said(self) -> None:
@@ -215,35 +212,29 @@ class TopApp(App[None]):
         self._said.update(Text(said))
 
     def on_grid_moved(self) -> None:
-        """Another line, another sentence."""
         self._draw_said()
 
     # ------------------------------------------------------------------ views, order, filter
 
     def action_view(self, name: str) -> None:
-        """Show table `name`."""
         self._views.current = name
         self.grid.relist()
         self.grid.focus()
         self._redraw()
 
     def action_turn_view(self, step: int) -> None:
-        """Show the next table."""
         if len(self.screen_stack) == 1:
             self.action_view(VIEWS[(VIEWS.index(self.grid.table.name) + step) % len(VIEWS)])
 
     def action_sort(self, step: int) -> None:
-        """Order by another column."""
         self.grid.sort(step)
         self._draw_tabs()
 
     def action_turn(self) -> None:
-        """The other way round."""
         self.grid.turn()
         self._draw_tabs()
 
     def action_filter(self) -> None:
-        """Type a filter."""
         self._field.add_class("open")
         self._field.focus()
 
@@ -253,7 +244,6 @@ class TopApp(App[None]):
             self._filter(event.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Keep the filter and go back to the table."""
         if event.input.id == "filter":
             event.input.remove_class("open")
             self.grid.focus()
@@ -272,24 +262,20 @@ class TopApp(App[None]):
         self._redraw()
 
     def action_clear(self) -> None:
-        """No filter."""
         self._field.value = ""
         self._field.remove_class("open")
         self.grid.focus()
 
     def action_light(self) -> None:
-        """Dark or light."""
         self.theme = "textual-light" if self.current_theme.dark else "textual-dark"
         self._redraw()
 
     def action_keys(self) -> None:
-        """Show the keys."""
         self.push_screen(HelpScreen())
 
     # ------------------------------------------------------------------ one line in full
 
     def action_open(self) -> None:
-        """Show the selected line in full."""
         self.grid.action_open()
 
     def on_grid_opened(self) -> None:

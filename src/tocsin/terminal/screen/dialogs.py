@@ -15,6 +15,7 @@ from textual.widgets import Footer, Input, Static
 
 from tocsin.client.models import DecisionOut
 from tocsin.domain.metrics import spec_of
+from tocsin.domain.parameters import encode
 from tocsin.terminal import text
 from tocsin.terminal.look import Detail
 from tocsin.terminal.screen.grid import tones
@@ -62,7 +63,6 @@ class GpuScreen(ModalScreen[None]):
         self._problem = ""
 
     def compose(self) -> ComposeResult:
-        """The text, which scrolls."""
         with VerticalScroll():
             yield Static(id="gpu")
         yield Footer(show_command_palette=False)
@@ -72,7 +72,6 @@ class GpuScreen(ModalScreen[None]):
         self._draw()
 
     def show(self, detail: Detail) -> None:
-        """Take what was told of the GPU."""
         self._detail, self._problem = detail, ""
         self._draw()
 
@@ -82,7 +81,6 @@ class GpuScreen(ModalScreen[None]):
         self._draw()
 
     def on_resize(self) -> None:
-        """Charts are as wide as the screen."""
         self._draw()
 
     def _draw(self) -> None:
@@ -131,11 +129,8 @@ def _append_chart(
 
 def _values(detail: Detail) -> list[str]:
     width = max(len(name) for name in detail.values)
-    lines = []
-    for name, value in sorted(detail.values.items()):
-        spec = spec_of(name)
-        lines.append(f"{name:<{width}}  {value:,.6g} {spec.unit if spec else ''}".rstrip())
-    return lines
+    units = {name: spec.unit for name in detail.values if (spec := spec_of(name))}
+    return [f"{name:<{width}}  {v:,.6g} {units.get(name, '')}".rstrip() for name, v in sorted(detail.values.items())]
 
 
 class DecisionScreen(ModalScreen[str | None]):
@@ -165,7 +160,6 @@ class DecisionScreen(ModalScreen[str | None]):
         self._reasoned = reasoned
 
     def compose(self) -> ComposeResult:
-        """The decision, what each guard says, and the question."""
         with Vertical():
             with VerticalScroll():
                 yield Static(decision_text(self._decision), id="decision")
@@ -175,7 +169,6 @@ class DecisionScreen(ModalScreen[str | None]):
                 yield Input(placeholder="reason, kept in the journal; Enter rejects, Escape goes back", id="reason")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Enter in the reason is the yes."""
         event.stop()
         self.dismiss(event.value)
 
@@ -184,11 +177,9 @@ class DecisionScreen(ModalScreen[str | None]):
         return action != "yes" or (bool(self._question) and not self._reasoned)
 
     def action_yes(self) -> None:
-        """The answer is yes."""
         self.dismiss("")
 
     def action_leave(self) -> None:
-        """Nothing is done."""
         self.dismiss(None)
 
 
@@ -198,7 +189,7 @@ def decision_text(decision: DecisionOut) -> Text:
     made.append(f"{text.plain(decision.sentence)}\n", "bold")
     made.append(f"{decision.action.value} of {decision.subject.kind.value} {decision.subject.name}, ")
     made.append(f"rule {decision.rule}, mode {decision.mode}, {decision.state}; id {decision.id}\n")
-    for name, value in sorted(decision.parameters.items()):
+    for name, value in sorted(encode(decision.parameters).items()):
         made.append(f"{name} = {value}\n")
     made.append("\n" + "".join(f"{line}\n" for line in guards(decision)))
     if decision.outcome is not None:
@@ -217,5 +208,4 @@ class HelpScreen(ModalScreen[None]):
     """
 
     def compose(self) -> ComposeResult:
-        """The keys."""
         yield Static(Text(KEYS))

@@ -109,7 +109,6 @@ class Grid(ScrollView, can_focus=True):
         self.relist()
 
     def on_show(self) -> None:
-        """It is seen again."""
         if self._due:
             self.relist()
 
@@ -144,7 +143,6 @@ class Grid(ScrollView, can_focus=True):
         return self.sorted_by
 
     def turn(self) -> None:
-        """Turn the order round."""
         self.turned = not self.turned
         self.relist()
 
@@ -183,7 +181,6 @@ class Grid(ScrollView, can_focus=True):
         return Strip(segments[:-1]).adjust_cell_length(width, bold)
 
     def on_resize(self) -> None:
-        """Widths depend on the size."""
         self.virtual_size = Size(self.room, len(self._lines) + 1)
         self.refresh()
 
@@ -206,19 +203,15 @@ class Grid(ScrollView, can_focus=True):
             self.scroll_to(y=self._place - seen + 1, animate=False, immediate=True)
 
     def action_move(self, step: int) -> None:
-        """One line up or down."""
         self._select(self._place + step)
 
     def action_page(self, step: int) -> None:
-        """A screen up or down."""
         self._select(self._place + step * max(1, self.size.height - 2))
 
     def action_edge(self, end: int) -> None:
-        """To the first or last line."""
         self._select(len(self._lines) - 1 if end else 0)
 
     def action_open(self) -> None:
-        """Ask for the selected line in full."""
         if self._lines:
             self.post_message(self.Opened())
 
@@ -228,7 +221,6 @@ class Grid(ScrollView, can_focus=True):
         self._select(self._place + WHEEL)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """As above."""
         event.stop()
         self._select(self._place - WHEEL)
 

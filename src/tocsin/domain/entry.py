@@ -63,10 +63,19 @@ class Entry:
     at_ms: int
     kind: str
     actor: str
-    simulated: bool
     payload: Mapping[str, object]
-    previous_hash: str
+    simulated: bool
     hash: str
+    previous_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Whether the chain holds; `events` counts the entries up to the end or the first problem."""
+
+    ok: bool
+    events: int
+    problem: str = ""
 
 
 def canonical(payload: Mapping[str, object]) -> str:
