@@ -53,7 +53,7 @@ class Directory:
         except (ldap.INVALID_CREDENTIALS, ldap.INVALID_DN_SYNTAX):
             return None
         except ldap.LDAPError as error:
-            _log.warning("the directory failed a log-in", url=self._settings.url, error=_reason(error))
+            _log.warning("log-in failed: the directory cannot be asked", url=self._settings.url, error=_reason(error))
             raise Unavailable(f"the directory cannot be asked: {_reason(error)}") from error
 
     def _login(self, user: str, password: str) -> Principal | None:
@@ -176,5 +176,5 @@ def _texts(row: dict[str, list[bytes]], attribute: str) -> list[str]:
 def _reason(error: Exception) -> str:
     """What the library says, without its dictionary around it; it holds no password."""
     detail = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
-    told = [str(detail[key]) for key in ("desc", "info") if detail.get(key)]
-    return "; ".join(told) or type(error).__name__
+    said = [str(detail[key]) for key in ("desc", "info") if detail.get(key)]
+    return "; ".join(said) or type(error).__name__

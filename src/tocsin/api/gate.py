@@ -129,7 +129,7 @@ def too_many(seconds: float, code: str = "rate_limited", what: str = "too many r
 class Gate:
     """ASGI middleware: origin, principal, rate, number, size and pace of requests.
 
-    `refused` is told the code of whatever is turned away here.
+    `refused` gets the code of whatever is turned away here.
     """
 
     def __init__(

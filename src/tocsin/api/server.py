@@ -135,7 +135,7 @@ class _Protocol(H11Protocol):
 
     Uvicorn limits only the silence between two requests: a client that sends a byte now and then would hold a
     connection for ever. Beyond `most_connections`, or a quarter of them from one address, a connection gets one answer,
-    503, which `refused` is told.
+    503, which `refused` counts.
     """
 
     header_seconds = 10.0
@@ -213,7 +213,7 @@ def _full(app: Any, refused: Callable[[str], None]) -> Any:
 class ApiServer:
     """An ASGI application on a TCP port, with TLS where `settings` have a certificate.
 
-    Port 0 takes a free one; `start` returns the real one. `refused` is told the code of what is turned away before it
+    Port 0 takes a free one; `start` returns the real one. `refused` gets the code of what is turned away before it
     reaches the application. Raises InputError for TLS files that cannot be used.
     """
 

@@ -270,7 +270,7 @@ class ForecastQueries:
         try:
             self._record = record_of(self._scores())
         except TocsinError as error:
-            log.warning("what came of the risks is not known", error=str(error))
+            log.warning("the record of past risks is not available", error=str(error))
         return self._record
 
     def capacity(self) -> CapacityOut:

@@ -74,7 +74,7 @@ class ServiceManager:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
                 sock.sendto(state.encode(), address)
         except OSError as error:
-            _log.warning("the service manager cannot be told", state=state, problem=str(error))
+            _log.warning("systemd cannot be notified", state=state, problem=str(error))
 
 
 class Watched:

@@ -335,7 +335,7 @@ class Actuator:
         except Unavailable as error:
             self._own.count("tocsin_order_polls_total", outcome="failed")
             if not self._silent:
-                _log.warning("no orders can be had (said once)", problem=str(error))
+                _log.warning("orders cannot be fetched (logged once)", problem=str(error))
             self._silent = True
         else:
             self._own.count("tocsin_order_polls_total", outcome="answered")
@@ -346,7 +346,7 @@ class Actuator:
             try:
                 link.report(report)
             except Unavailable as error:
-                _log.debug("a report waits for the brain", order=report.order.key, problem=str(error))
+                _log.debug("order report not sent, will be retried", order=report.order.key, problem=str(error))
                 return
             self._worker.acknowledge(report)
 

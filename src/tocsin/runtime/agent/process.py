@@ -218,7 +218,7 @@ class Agent:
             metric = problem.split(" ", 1)[0]
             if metric not in self._warned:
                 self._warned.add(metric)
-                _log.warning("value cannot be used (said once per metric)", gpu=reading.gpu.uuid, problem=problem)
+                _log.warning("implausible value dropped (once per metric)", gpu=reading.gpu.uuid, problem=problem)
         return cleaned
 
     def _keep(self, batch: Batch) -> None:

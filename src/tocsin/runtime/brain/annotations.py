@@ -321,7 +321,11 @@ class Annotations:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError, AttributeError) as error:
-            log.warning("annotations go on from now: their file cannot be read", path=str(self._path), error=str(error))
+            log.warning(
+                "state of annotations cannot be read, starting from now",
+                path=str(self._path),
+                error=str(error),
+            )
             return {}
 
     def tick(self) -> None:
@@ -352,12 +356,12 @@ class Annotations:
             follower.doubtful = follower.doubtful or not sent.certain
             follower.rest_until = self._clock.monotonic() + pause_seconds(follower.failures)
             self._count(follower, "retried")
-            log.warning("an annotation waits", place=follower.target.name, reason=sent.detail)
+            log.warning("annotation not written, will be retried", place=follower.target.name, reason=sent.detail)
             return False
         follower.doubtful, follower.failures = False, 0
         self._count(follower, "written" if sent.ok else "given_up")
         if not sent.ok:
-            log.warning("an annotation was refused", place=follower.target.name, reason=sent.detail)
+            log.warning("annotation refused", place=follower.target.name, reason=sent.detail)
         return True
 
     def _done(self, follower: _Follower, entry: Entry) -> None:

@@ -66,7 +66,7 @@ class ModelWatch:
                 self._calibration(now_ms)
                 self._last_ms = now_ms
             except StoreUnavailable as error:
-                log.warning("how well probabilities fit waits for the store", error=str(error))
+                log.warning("calibration not computed: the store is unavailable", error=str(error))
 
     def _record(self) -> None:
         before = PRIOR
@@ -237,7 +237,7 @@ class Expectations:
             self._record_news(made, before)
         except TocsinError as error:
             self._metrics.count("tocsin_forecast_failures_total")
-            log.warning("what fills up was not put on record", error=str(error))
+            log.warning("forecasts of memory and fragmentation not recorded", error=str(error))
 
     def forecast(
         self, gpus: Sequence[Gpu], readings: Sequence[Reading], pools: Sequence[PoolState], now_ms: int
@@ -264,7 +264,7 @@ class Expectations:
                 self._pool_pasts.recall(self._store, now_ms)
                 self._pools_recalled = True
             except StoreUnavailable as error:
-                log.warning("the past of the pools waits for the store", error=str(error))
+                log.warning("history of the pools not read: the store is unavailable", error=str(error))
         self._pool_pasts.observe(readings, pools, now_ms)
         self._pasts = self._pool_pasts.take()
         return self._pasts

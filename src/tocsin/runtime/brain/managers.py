@@ -51,24 +51,24 @@ class Managers:
                 gone = each.upkeep()
                 lacking = [] if name in self._checked else each.missing_rights()
             except ManagerUnavailable as error:
-                log.warning("the manager cannot be tidied", manager=name, problem=str(error))
+                log.warning("upkeep of the manager failed", manager=name, problem=str(error))
                 continue
             self._checked.add(name)
             if gone:
-                log.info("marks have run out", manager=name, nodes=list(gone))
+                log.info("expired marks removed", manager=name, nodes=list(gone))
             for need in lacking:
-                log.warning("a right is lacking", manager=name, need=str(need))
+                log.warning("permission missing", manager=name, need=str(need))
 
     def look(self) -> None:
         """Ask each of them once."""
         for name, each in self._seers.items():
-            up = self._ask(name, each.nodes, self._seen, "the manager does not show its nodes")
+            up = self._ask(name, each.nodes, self._seen, "cannot list the nodes of the manager")
             self._metrics.set("tocsin_manager_up", up, manager=name)
 
     def look_at_work(self) -> None:
         """Ask each of them once what it runs."""
         for name, each in self._workers.items():
-            self._ask(name, each.work, self._work, "the manager does not show its work")
+            self._ask(name, each.work, self._work, "cannot list the workloads of the manager")
 
     def _ask(self, name: str, ask: Callable[[], T], seen: dict[str, tuple[float, T]], silent: str) -> bool:
         """Whether a manager answers; that it does not is logged once, as `silent`, until it does again."""

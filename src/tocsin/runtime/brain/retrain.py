@@ -82,10 +82,10 @@ class Retrainer:
                 report = self._run(self._settings, version, begin_ms, now)
             except (TocsinError, BrokenProcessPool) as error:
                 self._metrics.count("tocsin_model_trainings_total", outcome="failed")
-                log.warning("no model was trained", error=str(error))
+                log.warning("model training failed", error=str(error))
                 return
         self._metrics.count("tocsin_model_trainings_total", outcome="promoted" if report.promoted else "shelved")
-        log.info("a model was trained", version=report.version, promoted=report.promoted, because=list(report.because))
+        log.info("model trained", version=report.version, promoted=report.promoted, because=list(report.because))
 
     def _newest_ms(self) -> int:
         registry = ModelRegistry(self._settings.forecast.models)

@@ -342,7 +342,7 @@ class TopApp(App[None]):
 
 def _worded(words: Callable[[Any], str], wanted: list[str]) -> Callable[[Any], bool]:
     def test(row: Any) -> bool:
-        told = words(row).lower()
-        return all(word in told for word in wanted)
+        shown = words(row).lower()
+        return all(word in shown for word in wanted)
 
     return test
