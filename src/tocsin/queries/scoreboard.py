@@ -412,13 +412,10 @@ def scoreboard(
         predictions=predictions,
         crossings=list(crossings),
         hazards=list(hazards),
-        actions=[
-            ActionScore(
-                action=action,
-                tried=tally.tried,
-                worked=tally.worked,
-                effects={name: mean for name, (_, mean) in tally.effects.items()},
-            )
-            for action, tally in sorted((experience or {}).items())
-        ],
+        actions=[_action(action, tally) for action, tally in sorted((experience or {}).items())],
     )
+
+
+def _action(action: ActionKind, tally: Tally) -> ActionScore:
+    effects = {name: mean for name, (_, mean) in tally.effects.items()}
+    return ActionScore(action=action, tried=tally.tried, worked=tally.worked, effects=effects)

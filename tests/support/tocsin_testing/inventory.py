@@ -163,7 +163,7 @@ def rules() -> Iterator[str]:
 
 def journal_entries() -> Iterator[str]:
     """Kinds of entries of the journal."""
-    return (str(kind.value) for kind in find("EntryKind", "journal"))
+    return (str(kind.value) for kind in find("EntryKind", "domain", "journal"))
 
 
 def fault_kinds() -> Iterator[str]:

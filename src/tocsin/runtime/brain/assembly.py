@@ -11,7 +11,7 @@ import structlog
 from tocsin.actions.executors.registry import Dependencies, SimulatedPort, build_executor
 from tocsin.actions.loop.execution import Threads
 from tocsin.actions.loop.loop import ActionLoop
-from tocsin.actions.loop.routing import build_routing
+from tocsin.actions.loop.routing import Routing, build_routing
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.notifications.fanout import build_notifier
 from tocsin.actions.notifications.webhook import WebhookSender
@@ -186,12 +186,10 @@ def open_brain(
     journal = _open_journal(settings, clock, metrics)
     sender = WebhookSender(settings.webhook, clock) if settings.webhook.url else None
     queue = open_queue(settings.node, clock)
-    dependencies = Dependencies(sender, settings, clock, queue, fleet, metrics)
-    routing = build_routing(settings.actions, lambda name: build_executor(name, dependencies))
+    routing = _routing(Dependencies(sender, settings, clock, queue, fleet, metrics))
     managers = Managers(routing.executors, clock, metrics)
     queue.nodes = managers.nodes
     notifier = build_notifier(settings, sender, clock, metrics)
-    policy = _policy(settings, ruleset, propose)
     worker = ForecastWorker(settings.forecast, place=_risk_place(settings), store=store)
     parts = BrainParts(
         settings=settings,
@@ -200,7 +198,9 @@ def open_brain(
         store=store,
         journal=journal,
         ruleset=ruleset,
-        actions=ActionLoop(journal, routing, clock, policy, notifier, Threads()),
+        actions=ActionLoop(
+            journal, routing, clock, policy, build_notifier(settings, sender, clock, metrics), Threads()
+        ),
         forecasts=FleetForecasts(store, worker, settings.forecast),
         managers=managers,
         orders=OrderService(queue, metrics),
@@ -209,6 +209,10 @@ def open_brain(
         wake=threading.Event(),
     )
     return _running(parts, worker, sender)
+
+
+def _routing(dependencies: Dependencies) -> Routing:
+    return build_routing(dependencies.settings.actions, lambda name: build_executor(name, dependencies))
 
 
 def _open_journal(settings: Settings, clock: Clock, metrics: OwnMetrics) -> Journal:
