@@ -188,7 +188,6 @@ def open_brain(
     queue = open_queue(settings.node, clock)
     routing = _routing(Dependencies(sender, settings, clock, queue, fleet, metrics))
     managers = Managers(routing.executors, clock, metrics)
-    queue.nodes = managers.nodes
     notifier = build_notifier(settings, sender, clock, metrics)
     worker = ForecastWorker(settings.forecast, place=_risk_place(settings), store=store)
     parts = BrainParts(
@@ -198,9 +197,7 @@ def open_brain(
         store=store,
         journal=journal,
         ruleset=ruleset,
-        actions=ActionLoop(
-            journal, routing, clock, policy, build_notifier(settings, sender, clock, metrics), Threads()
-        ),
+        actions=ActionLoop(journal, routing, clock, _policy(settings, ruleset, propose), notifier, Threads()),
         forecasts=FleetForecasts(store, worker, settings.forecast),
         managers=managers,
         orders=OrderService(queue, metrics),
@@ -242,6 +239,8 @@ def _policy(settings: Settings, ruleset: RuleSet, propose: bool) -> Policy:
 
 
 def _running(parts: BrainParts, worker: ForecastWorker, sender: WebhookSender | None) -> RunningBrain:
+    # The queue of orders sees the nodes that the managers show.
+    parts.orders.queue.nodes = parts.managers.nodes
     brain = Brain(parts)
     brain.metrics.set_function("tocsin_forecast_worker_deaths", lambda: float(worker.deaths))
     brain.metrics.registry.register(BrainPage(brain))
