@@ -16,9 +16,8 @@ from tocsin.dashboard.access import api, client_with, connect, current_token, sh
 from tocsin.dashboard.frame import current_text
 from tocsin.dashboard.text import STRINGS, Text, clock, plain_sentence, readable
 from tocsin.domain.clock import DAY, HOUR, from_iso, to_iso
-from tocsin.domain.entry import Entry
+from tocsin.domain.entry import Entry, Verification
 from tocsin.domain.errors import TocsinError
-from tocsin.domain.entry import Verification
 
 # Entries of the journal in plain words.
 
