@@ -207,4 +207,4 @@ def test_the_command_says_it_in_both_languages() -> None:
     assert "Memory that leaks\n  gpu-node-02 GPU 3: memory grows" in told
     assert "受限于" in chinese
     assert [one["verdict"] for one in parsed] == ["between_gpus", "memory_leak"]
-    assert none == "What limits each job (the last 15 minutes): no job runs\n"
+    assert none.splitlines()[-1] == "What limits each job (the last 15 minutes): no job runs"
