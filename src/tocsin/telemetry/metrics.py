@@ -168,6 +168,9 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_push_age_seconds": OwnMetric("gauge", (), "Time since the last acknowledged push, or since the start."),
     # store and journal
     "tocsin_store_writes_total": OwnMetric("counter", ("store",), "Batches written to the store."),
+    "tocsin_store_followed_total": OwnMetric(
+        "counter", ("what",), "Readings and events that agents wrote to the store themselves, taken over by the brain."
+    ),
     "tocsin_store_write_failures_total": OwnMetric(
         "counter", ("store", "reason"), "Writes that the store did not take: unavailable or rejected."
     ),

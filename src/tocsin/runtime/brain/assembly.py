@@ -20,7 +20,7 @@ from tocsin.api.app import create_app
 from tocsin.api.server import ApiServer
 from tocsin.config.address import is_loopback, split_address
 from tocsin.config.settings import Settings, StoreKind
-from tocsin.domain.clock import Clock
+from tocsin.domain.clock import SECOND, Clock
 from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.finding import Subject
@@ -40,6 +40,7 @@ from tocsin.runtime.brain.metrics_page import BrainPage
 from tocsin.runtime.brain.orders import OrderService, open_queue
 from tocsin.runtime.brain.plan_watch import PlanWatch
 from tocsin.runtime.brain.retrain import Retrainer
+from tocsin.runtime.brain.store_follower import FOLLOWED, StoreFollower
 from tocsin.runtime.service_manager import ServiceManager
 from tocsin.store.annotations import KeepsAnnotations
 from tocsin.store.factory import open_store
@@ -283,6 +284,17 @@ def _threads(brain: Brain, wake: threading.Event, annotations: Annotations | Non
         Periodic("retrain", Retrainer(settings, clock, metrics).tick, RETRAIN_LOOK_SECONDS, clock, failed),
         Periodic("prune", brain.prune, PRUNE_SECONDS, clock, failed),
     ]
+    if settings.store.kind in FOLLOWED:
+        follower = StoreFollower(
+            store=brain.store,
+            newest=brain.memory.latest,
+            seen=brain.memory.has_event,
+            take=brain.take_stored,
+            clock=clock,
+            fresh_ms=round(fresh * SECOND),
+            metrics=metrics,
+        )
+        threads.append(Periodic("store", follower.look, settings.rules.evaluate_seconds, clock, failed))
     if annotations is not None:
         threads.append(Periodic("annotations", annotations.tick, ANNOTATE_SECONDS, clock, failed))
     if brain.lease is not None:

@@ -72,7 +72,9 @@ class FleetMemory:
                 uuid = reading.gpu.uuid
                 self._latest[uuid] = _newer(self._latest.get(uuid), reading)
             for event in batch.events:
-                self._events[event.id] = event
+                # One that was taken already is not judged again when it comes a second time, or by another way.
+                if event.id in self._events or event.id not in self._recent:
+                    self._events[event.id] = event
                 self._recent[event.id] = event
 
     def take(self) -> Snapshot:
@@ -87,6 +89,11 @@ class FleetMemory:
         with self._lock:
             self._recent = {name: event for name, event in self._recent.items() if event.at_ms >= since_ms}
             return list(self._recent.values())
+
+    def has_event(self, name: str) -> bool:
+        """Whether the event with id `name` came lately."""
+        with self._lock:
+            return name in self._recent
 
     def latest(self) -> tuple[Reading, ...]:
         """The newest reading of each GPU, by UUID."""
@@ -357,17 +364,26 @@ class Brain:
 
     def accept(self, batch: Batch) -> None:
         """Keep readings and events: durable on return. Raises StoreUnavailable or StoreRejected."""
-        now = self.clock.now_ms()
-        admitted = self.owners.admit(batch, now)
+        admitted = self._admitted(batch)
+        self.store.write(admitted)
+        self._remember(admitted)
+        self.metrics.count("tocsin_store_writes_total", store=self.settings.store.kind)
+
+    def take_stored(self, batch: Batch) -> None:
+        """Take over what others have written to the store."""
+        self._remember(self._admitted(batch))
+
+    def _admitted(self, batch: Batch) -> Batch:
+        admitted = self.owners.admit(batch, self.clock.now_ms())
         for reason, count in admitted.refused.items():
             self.metrics.count("tocsin_dropped_total", count, what="reading", reason=reason)
-        batch = admitted.batch
-        self.store.write(batch)
+        return admitted.batch
+
+    def _remember(self, batch: Batch) -> None:
         self.memory.put(batch)
-        self._expected.take(batch.readings, now)
+        self._expected.take(batch.readings, self.clock.now_ms())
         if batch.events:
             self._wake.set()
-        self.metrics.count("tocsin_store_writes_total", store=self.settings.store.kind)
 
     def tick(self) -> None:
         """Judge the whole state once and do what follows from it."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -41,7 +42,7 @@ from tocsin.store import points
 from tocsin.store.grid import Grid, Instants, Numbers
 from tocsin.store.identity import Announcer
 from tocsin.store.line_protocol.encode import encode, head_text, point_line
-from tocsin.store.points import Point
+from tocsin.store.points import Point, PointError
 from tocsin.store.port import Columns, Series, StoreRejected, StoreUnavailable
 from tocsin.store.samples import Rows
 from tocsin.store.upkeep import FileStore, Retention, Upkeep
@@ -56,6 +57,8 @@ MARK = "gpu_info_index"
 MARKS = (MARK, "gpu_temperature_celsius", "gpu_power_watts", "gpu_memory_used_bytes")
 """What nearly every reading has, also one that VictoriaMetrics scraped itself."""
 
+PUSHED_EVENT = "gpu_event_message"
+"""A text field, so of events that an agent pushed itself: the store sends the server the numbers of events alone."""
 _OTHERS = "gpu_(event|finding|prediction|info|owner)_.+"
 _EVERY = f'__name__=~"gpu_.+",__name__!~"{_OTHERS}"'
 ANY_MARK = f'{{__name__=~"{"|".join(MARKS)}"}}'
@@ -344,6 +347,9 @@ class VictoriaMetricsStore:
         if end_ms <= start_ms:
             return
         chosen = every_series(gpus) if metrics is None else chosen_series(metrics, gpus)
+        yield from parse(self._exported(chosen, start_ms, end_ms), gpus)
+
+    def _exported(self, chosen: list[str], start_ms: int, end_ms: int) -> Iterator[bytes]:
         data: dict[str, str | list[str]] = {
             "match[]": chosen,
             "start": f"{max(start_ms, 0) / SECOND:.3f}",
@@ -354,12 +360,23 @@ class VictoriaMetricsStore:
                 if response.status_code >= 400:
                     response.read()
                     _refuse(self._reader, response)
-                yield from parse(lines_of(response.iter_bytes()), gpus)
+                yield from lines_of(response.iter_bytes())
         except httpx2.HTTPError as error:
             raise StoreUnavailable(f"VictoriaMetrics at {self._reader.base_url}: {error}") from None
 
     def events(self, start_ms: int, end_ms: int, gpu: str | None = None) -> list[Event]:
-        return self._beside.events(start_ms, end_ms, gpu)
+        """Events of the file beside, and those that agents pushed to the server: of these all but the text is there."""
+        found = {event.id: event for event in self._pushed(start_ms, end_ms) if gpu is None or event.gpu == gpu}
+        found.update((event.id, event) for event in self._beside.events(start_ms, end_ms, gpu))
+        return sorted(found.values(), key=lambda event: (event.at_ms, event.id))
+
+    def _pushed(self, start_ms: int, end_ms: int) -> Iterator[Event]:
+        for line in self._exported([f'{{__name__="{PUSHED_EVENT}"}}'], start_ms, end_ms):
+            series = json.loads(line)
+            for at_ms in series["timestamps"]:
+                point = Point(points.EVENT, series["metric"], {"source": "victoriametrics"}, int(at_ms))
+                with suppress(PointError):
+                    yield points.read_event(point)
 
     def findings(self, start_ms: int, end_ms: int) -> list[Finding]:
         return self._beside.findings(start_ms, end_ms)

@@ -1,0 +1,93 @@
+"""What agents wrote to the store themselves, brought into memory as if they had pushed it to the brain.
+
+Agents may push to InfluxDB or VictoriaMetrics without passing the brain. What must hold: a reading or an event counts
+once, whichever of the two ways it took, or both; and a store that is slow or away holds up no evaluation, which is why
+this has a thread of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import structlog
+
+from tocsin.config.settings import StoreKind
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import MINUTE, SECOND, Clock
+from tocsin.domain.event import Event
+from tocsin.domain.reading import MAX_FUTURE_MS, Reading
+from tocsin.store.port import Store, StoreUnavailable
+from tocsin.telemetry.metrics import OwnMetrics
+
+log = structlog.get_logger()
+
+FOLLOWED = frozenset({StoreKind.INFLUXDB, StoreKind.VICTORIAMETRICS})
+"""Kinds of stores that others than the brain write to."""
+EVENTS_BACK_MS = 10 * MINUTE
+"""Events that reach the store later than this after they happened are met at the next start."""
+FRUITLESS, REST_SECONDS = 30, 60.0
+"""After so many looks without anything new all agents push to the brain: from then on it looks once a minute."""
+
+
+class StoreFollower:
+    """Looks for what is newer than what the brain has.
+
+    `newest` gives the readings that the brain has, `seen` says whether it knows an event, and `take` takes over what it
+    lacks. Readings older than `fresh_ms` are of no use to it.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        newest: Callable[[], Collection[Reading]],
+        seen: Callable[[str], bool],
+        take: Callable[[Batch], None],
+        clock: Clock,
+        fresh_ms: int,
+        metrics: OwnMetrics,
+    ) -> None:
+        self._store = store
+        self._newest = newest
+        self._seen = seen
+        self._take = take
+        self._clock = clock
+        self._fresh_ms = fresh_ms
+        self._metrics = metrics
+        self._fruitless = 0
+        self._rests_until = 0.0
+        self._away = False
+
+    def look(self) -> None:
+        """Take over what is new. A store that does not answer is said once, until it does."""
+        if self._fruitless >= FRUITLESS and self._clock.monotonic() < self._rests_until:
+            return
+        now = self._clock.now_ms()
+        try:
+            readings, events = self._readings(now), self._events(now)
+        except StoreUnavailable as error:
+            if not self._away:
+                log.warning("the store cannot be followed, what agents write there is not seen", error=str(error))
+            self._away = True
+            return
+        self._away = False
+        self._fruitless = 0 if readings or events else self._fruitless + 1
+        self._rests_until = self._clock.monotonic() + REST_SECONDS
+        if readings or events:
+            self._take(Batch(readings=readings, events=events))
+        self._metrics.count("tocsin_store_followed_total", len(readings), what="reading")
+        self._metrics.count("tocsin_store_followed_total", len(events), what="event")
+
+    def _readings(self, now_ms: int) -> list[Reading]:
+        found = self._store.latest(now_ms - self._fresh_ms)
+        known = {reading.gpu.uuid: _extent(reading) for reading in self._newest()}
+        soon_ms = now_ms + MAX_FUTURE_MS
+        return [one for one in found if known.get(one.gpu.uuid, (-1, 0)) < _extent(one) and one.at_ms <= soon_ms]
+
+    def _events(self, now_ms: int) -> list[Event]:
+        found = self._store.events(now_ms - EVENTS_BACK_MS, now_ms + SECOND)
+        return [event for event in found if not self._seen(event.id)]
+
+
+def _extent(reading: Reading) -> tuple[int, int]:
+    """Of one instant more may be in the store than was there at the last look."""
+    return reading.at_ms, len(reading.values) + len(reading.missing)
