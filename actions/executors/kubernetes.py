@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 from tocsin.actions.executors.base import ExecutorBase, rehearsed
@@ -51,6 +52,7 @@ class Kubernetes(ExecutorBase):
         self._actions = KubernetesActions(cluster, settings, clock)
         self._rounds = DrainProgresses(clock)
         self._owned: dict[str, tuple[str, int]] = {}
+        self._lost_s: float | None = None
 
     def supports(self, action: ActionKind) -> bool:
         return action in self._actions.actions
@@ -78,7 +80,8 @@ class Kubernetes(ExecutorBase):
             return ExecutionResult(False, f"{decision.subject.key} is nothing in this cluster", lasting=False)
         state = self._rounds.of(decision.key)
         try:
-            result = self._actions.carry_out(decision, state)
+            with self._noticing():
+                result = self._actions.carry_out(decision, state)
             state.silent_since = None
         except KubeError as error:
             result = self._in_trouble(error, decision, state)
@@ -101,10 +104,12 @@ class Kubernetes(ExecutorBase):
             return None
 
     def nodes(self) -> Mapping[str, NodeState]:
-        return observe.node_states(self._cluster)
+        with self._noticing():
+            return observe.node_states(self._cluster)
 
     def work(self) -> WorkloadSeen:
-        return observe.work_seen(self._cluster, self._settings, self._clock.now_ms())
+        with self._noticing():
+            return observe.work_seen(self._cluster, self._settings, self._clock.now_ms())
 
     def upkeep(self) -> list[str]:
         """Take back the marks of `place_elsewhere` that have run out, and those of cordons on nodes that a person gave
@@ -139,10 +144,33 @@ class Kubernetes(ExecutorBase):
         now = self._clock.monotonic()
         if state.silent_since is None:
             state.silent_since = now
-        if error.passing and now - state.silent_since < self._settings.patience_seconds:
+        patience = self._settings.patience_seconds
+        # A server that has just come back refuses valid credentials until it has read its roles and tokens.
+        restarted = error.refused and self._lost_s is not None and now - self._lost_s < patience
+        if (error.passing or restarted) and now - state.silent_since < patience:
             return ExecutionResult(True, f"{error}; it is asked again", pending=True)
-        hint = "; deploy/kubernetes/rbac.yaml grants what is needed" if error.status in {401, 403} else ""
-        return ExecutionResult(False, f"{error}{hint}", certain=not state.doubtful)
+        return ExecutionResult(
+            False, f"{error}{_hint(error)}", certain=not state.doubtful, unserved=error.no_service
+        )
+
+    @contextmanager
+    def _noticing(self) -> Iterator[None]:
+        """Note when the server was last away, whatever was asked of it."""
+        try:
+            yield
+        except KubeError as error:
+            if not error.status:
+                self._lost_s = self._clock.monotonic()
+            raise
+
+
+def _hint(error: KubeError) -> str:
+    """What to do about a refusal."""
+    if error.granted:
+        return "; the right itself is granted: an admission rule of the cluster refuses this request"
+    if not error.lacking:
+        return "; deploy/kubernetes/rbac.yaml grants what is needed" if error.refused else ""
+    return f"; the right is lacking: {error.lacking}"
 
 
 def _check_health(decision: Decision, view: FleetView) -> Verdict:

@@ -21,6 +21,7 @@ STRATEGIC = "application/strategic-merge-patch+json"
 """Merges conditions by type. It replaces taints as a whole, so it is used for conditions alone."""
 
 _PASSING = frozenset({0, 429, 500, 502, 503, 504})
+_REFUSED = frozenset({401, 403})
 
 
 class KubeError(ManagerUnavailable):
@@ -28,10 +29,9 @@ class KubeError(ManagerUnavailable):
 
     `status` is the HTTP status, 0 where no answer came. `reason` is the server's word for it, often empty for 500.
     `causes` are the messages of its causes, `retry_after` the seconds that it asks to wait. `certain` is False where
-    the request may have taken effect.
+    the request may have taken effect. `lacking` names the right that the server says it does not grant, `granted` is
+    True where it says that it does: both stay empty for 403 until it has been asked.
     """
-
-    exit_code = 3
 
     def __init__(
         self,
@@ -49,13 +49,30 @@ class KubeError(ManagerUnavailable):
         self.causes = causes
         self.retry_after = retry_after
         self.certain = certain
+        self.lacking = ""
+        self.granted = False
+        self.exit_code = 3 if self.no_service else 1
         said = "; ".join(causes) if causes and status == 429 else message
         super().__init__(f"Kubernetes answered {status}: {said}" if status else f"Kubernetes: {said}")
 
     @property
+    def no_service(self) -> bool:
+        """Whether the server gave no service at all: no answer, or none for these credentials."""
+        return self.status in _PASSING | _REFUSED
+
+    @property
+    def refused(self) -> bool:
+        """Whether it does not accept the credentials, or they do not have the right."""
+        return self.status in _REFUSED
+
+    @property
     def passing(self) -> bool:
-        """Whether the same request may well succeed a little later."""
-        return self.status in _PASSING
+        """Whether the same request may well succeed a little later.
+
+        A 403 may, unless the server has said that the right is lacking: one that starts refuses everybody everything
+        until it has read its roles.
+        """
+        return self.status in _PASSING or (self.status == 403 and not self.lacking)
 
 
 class ApiClient(Protocol):

@@ -6,11 +6,15 @@ and nothing here needs them. The client's own retries are off, because they woul
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 
+from tocsin import __version__
 from tocsin.actions.kubernetes.api import PLAIN, Json, KubeError
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.domain.errors import InputError
@@ -61,7 +65,10 @@ class KubernetesClient:
             raise KubeError(0, f"no secure connection: {error.reason}") from error
         except (HTTPError, OSError) as error:
             raise _no_answer(error) from error
-        return judge(answer.status, answer.headers, content)
+        try:
+            return judge(answer.status, answer.headers, content)
+        except KubeError as error:
+            raise _expired(error, request[2], answer.headers) or error from None
 
     def close(self) -> None:
         self._client.close()
@@ -94,7 +101,10 @@ def connect(settings: KubernetesSettings) -> KubernetesClient:
     except (config.ConfigException, YAMLError, OSError, ValueError, TypeError, AttributeError) as error:
         why = f"the cluster's credentials cannot be read: {' '.join(str(error).split())}"
         raise InputError("kubernetes.kubeconfig", shown, why, "name a kubeconfig") from error
-    return KubernetesClient(client.ApiClient(configuration), settings.timeout_seconds)
+    made = client.ApiClient(configuration)
+    # The audit log of the cluster names who asks.
+    made.user_agent = f"tocsin/{__version__}"
+    return KubernetesClient(made, settings.timeout_seconds)
 
 
 def _no_answer(error: Exception) -> KubeError:
@@ -103,6 +113,29 @@ def _no_answer(error: Exception) -> KubeError:
     if isinstance(error, NewConnectionError | ConnectTimeoutError):
         return KubeError(0, f"cannot connect: {_words(error)}")
     return KubeError(0, f"no answer: {_words(error)}", certain=False)
+
+
+def _expired(error: KubeError, sent: Mapping[str, str], headers: Mapping[str, str]) -> KubeError | None:
+    """The 401 in words, where the token that was sent had run out by the server's clock; None for anything else."""
+    if error.status != 401:
+        return None
+    token = next((value for name, value in sent.items() if name.lower() == "authorization"), "").rpartition(" ")[2]
+    try:
+        ends = datetime.fromtimestamp(float(_claims(token)["exp"]), UTC)
+        over = ends <= parsedate_to_datetime(headers["Date"])
+    except (KeyError, TypeError, ValueError, OverflowError, OSError):
+        return None
+    words = f"{error.message}: the token expired at {ends:%Y-%m-%dT%H:%M:%SZ}; issue a new one"
+    return KubeError(401, words, reason=error.reason) if over else None
+
+
+def _claims(token: str) -> dict[str, Any]:
+    """What a JSON web token says of itself; nobody has checked its signature. Raises ValueError where it is none."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        raise ValueError("not a JSON web token")
+    found = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    return found if isinstance(found, dict) else {}
 
 
 def _words(error: Exception) -> str:

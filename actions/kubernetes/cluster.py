@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from tocsin.actions.kubernetes.api import MERGE, STRATEGIC, ApiClient, Json, KubeError, KubeNode, Pod
-from tocsin.actions.kubernetes.rights import Right
+from tocsin.actions.kubernetes.rights import Need, Right, need_of, role_of
 
 PAGE = 500
 """Objects in one answer, as kubectl asks for."""
@@ -37,9 +37,28 @@ class Cluster:
     def close(self) -> None:
         self._client.close()
 
+    def _ask(self, method: str, path: str, **more: Any) -> Json:
+        try:
+            return self._client.ask(method, path, **more)
+        except KubeError as error:
+            need = need_of(method, path) if error.status == 403 else None
+            if need is not None:
+                self._review(error, need)
+            raise
+
+    def _review(self, error: KubeError, need: Need) -> None:
+        """Write on a 403 what the server itself says of the right; nothing where it does not answer that either."""
+        try:
+            error.granted = self.may(need.right, need.namespace)
+        except KubeError:
+            return
+        if not error.granted:
+            role = role_of(need.right)
+            error.lacking = f"{need}" + (f", which role {role} of deploy/kubernetes/rbac.yaml grants" if role else "")
+
     def node(self, name: str) -> KubeNode:
         """The node; 404 where there is none."""
-        return KubeNode(self._client.ask("GET", f"/api/v1/nodes/{_in_path(name)}"))
+        return KubeNode(self._ask("GET", f"/api/v1/nodes/{_in_path(name)}"))
 
     def nodes(self) -> list[KubeNode]:
         """All nodes, from the server's cache."""
@@ -102,10 +121,10 @@ class Cluster:
         self._write("DELETE", _pod_path(pod), {"preconditions": {"uid": pod.uid}})
 
     def workload(self, path: str) -> Json:
-        return self._client.ask("GET", path)
+        return self._ask("GET", path)
 
     def scale(self, path: str) -> Json:
-        return self._client.ask("GET", f"{path}/scale")
+        return self._ask("GET", f"{path}/scale")
 
     def set_replicas(self, path: str, replicas: int, version: str, manager: str) -> None:
         """Ask for `replicas`, as field manager `manager`; 409 where the workload is not of `version` any more."""
@@ -126,7 +145,7 @@ class Cluster:
 
     def lease(self, namespace: str, name: str) -> Json:
         """The lease; 404 where there is none."""
-        return self._client.ask("GET", f"{_lease_path(namespace)}/{_in_path(name)}")
+        return self._ask("GET", f"{_lease_path(namespace)}/{_in_path(name)}")
 
     def create_lease(self, namespace: str, name: str, spec: Json) -> Json:
         """Create the lease; 409 where another was first."""
@@ -157,7 +176,7 @@ class Cluster:
         asked = dict(query or {"fieldManager": _MANAGER} if method == "PATCH" else {})
         asked |= {"dryRun": "All"} if self.dry_run else {}
         more: dict[str, Any] = {"content_type": content_type} if content_type else {}
-        return self._client.ask(method, path, query=asked, body=body, **more)
+        return self._ask(method, path, query=asked, body=body, **more)
 
     def _all(self, path: str, query: Mapping[str, str]) -> list[Json]:
         """Every item of a list, page by page; a list that grew too old on the way (410) begins anew."""
@@ -167,7 +186,7 @@ class Cluster:
         items: list[Json] = []
         asked = dict(query) | {"limit": str(PAGE)}
         while True:
-            answer = self._client.ask("GET", path, query=asked)
+            answer = self._ask("GET", path, query=asked)
             items += answer.get("items") or []
             token = answer.get("metadata", {}).get("continue")
             if not token:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from tocsin.config.kubernetes import KubernetesSettings, KubernetesWorkload
@@ -90,6 +91,29 @@ class Need:
 
     def __str__(self) -> str:
         return f"{self.right}" + (f" in {self.namespace}" if self.namespace else "")
+
+
+_PATH = re.compile(
+    r"/(?:api|apis/(?P<group>[^/]+))/[^/]+(?:/namespaces/(?P<namespace>[^/]+)(?=/))?"
+    r"/(?P<resource>[^/]+)(?:/(?P<name>[^/]+)(?:/(?P<sub>[^/]+))?)?"
+)
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+def need_of(method: str, path: str) -> Need | None:
+    """The right that a request takes; None for a path that is no resource's."""
+    found = _PATH.fullmatch(path)
+    if found is None:
+        return None
+    part = found.groupdict(default="")
+    resource = f"{part['resource']}/{part['sub']}" if part["sub"] else part["resource"]
+    verb = _VERBS.get(method, "get" if part["name"] else "list")
+    return Need(Right(part["group"], resource, verb), part["namespace"])
+
+
+def role_of(right: Right) -> str:
+    """The role of the manifest that grants it; empty where none does."""
+    return next((f"tocsin-{feature}" for feature, rights in FEATURES.items() if right in rights), "")
 
 
 def needed(settings: KubernetesSettings) -> tuple[Need, ...]:

@@ -23,7 +23,8 @@ class ExecutionResult:
     `certain` is False where a failed execution may have taken effect after all (a request that timed out): it is not
     tried again by itself. `lasting` is False where nothing in the world was changed. `pending` is True where it has
     begun and goes on: the loop calls `execute` under the same key again until it is not. `effect` holds what was
-    measured, by name with its unit, such as ``drain_seconds`` or ``pods_evicted``.
+    measured, by name with its unit, such as ``drain_seconds`` or ``pods_evicted``. `unserved` is True where the manager
+    gave no service: no answer, or credentials or rights that it refused.
     """
 
     ok: bool
@@ -33,6 +34,7 @@ class ExecutionResult:
     lasting: bool = True
     pending: bool = False
     effect: Mapping[str, float] = field(default_factory=dict)
+    unserved: bool = False
 
 
 class ManagerUnavailable(TocsinError):

@@ -111,6 +111,54 @@ def test_a_workload_is_scaled_unless_an_autoscaler_owns_it(site: Site) -> None:
         _act(site, "--yes", "scale", "infer", "4")
 
 
+def test_a_scale_past_the_bounds_of_the_settings_says_so_and_is_done(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = site.deployment("infer", 3)
+    bounds = {"serve": {"target": target, "min_replicas": 2, "max_replicas": 4}}
+    monkeypatch.setenv("TOCSIN_KUBERNETES__WORKLOADS", json.dumps(bounds))
+    for replicas, bound in ((5, "above kubernetes.workloads.serve.max_replicas = 4"), (4, ""), (1, "min_replicas = 2")):
+        code, said = _act(site, "--yes", "scale", target, str(replicas))
+        assert code == 0
+        assert bound in said
+        assert ("warning: " in said) is bool(bound)
+        assert f"-> {replicas} replicas" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "right"),
+    [
+        (("cordon", "n1", "--reason", "why"), "get nodes"),
+        (("drain", "n1", "--reason", "why"), "get nodes"),
+        (("label", "n1", "a=b"), "get nodes"),
+        (("scale", "default/deployment/infer", "5"), "get deployments/scale"),
+        (("nodes",), "list nodes"),
+    ],
+)
+def test_a_right_that_is_lacking_has_one_exit_code(site: Site, words: tuple[str, ...], right: str) -> None:
+    if site.double is None:
+        pytest.skip("the rights of a real server's administrator are not taken away")
+    site.node()
+    site.deployment("infer", 3)
+    site.double.withheld = frozenset({right})
+    assert _code(site, "--yes", *words) == 3
+    site.double.withheld = frozenset()
+    assert _code(site, "--yes", *words) == 0
+
+
+def test_what_is_not_there_has_one_exit_code(site: Site) -> None:
+    for words in (("cordon", "no-such", "--reason", "why"), ("label", "no-such", "a=b")):
+        assert _code(site, "--yes", *words) == 1
+    assert _code(site, "--yes", "scale", f"{site.space}/deployment/no-such", "5") == 1
+
+
+def _code(site: Site, *words: str) -> int:
+    try:
+        return _act(site, *words)[0]
+    except KubeError as error:
+        return error.exit_code
+
+
 def test_labels_checkpoints_migration_avoidance_and_mig(site: Site) -> None:
     node = site.node()
     assert _act(site, "--yes", "label", node, "team=blue", "rack=7") == (0, f"ok: labelled {node}\n")

@@ -1,7 +1,7 @@
 """`tocsin act`: one action on a Kubernetes cluster by a person, through the executor that the brain uses.
 
 It goes past the guards: who runs it has decided, and is on record with it. Exit codes: 0 done, 1 not done, 2 bad input,
-3 the API server does not answer or refuses the credentials.
+3 the API server does not answer, or refuses the credentials or the right.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def carry_out(
         result = executor.execute(decision)
         if not result.pending:
             say(("ok: " if result.ok else "failed: ") + result.detail)
-            return 0 if result.ok else 1
+            return 0 if result.ok else Unavailable.exit_code if result.unserved else 1
         if result.detail != told:
             told = result.detail
             say(f"... {told}")
@@ -328,7 +328,8 @@ def act(
 ) -> None:
     """Act on a Kubernetes cluster as a person, without the guards: as `kubectl` would, with Tocsin's annotations.
 
-    Exit codes: 0 done, 1 not done, 2 bad input, 3 the API server does not answer or refuses the credentials.
+    Exit codes: 0 done, 1 not done, 2 bad input, 3 the API server does not answer, or refuses the credentials or the
+    right.
     """
     changes: dict[str, Any] = {} if kubeconfig is None else {"kubeconfig": kubeconfig}
     changes |= {} if context_name is None else {"context": context_name}
@@ -423,6 +424,8 @@ def scale(person: Person, target: str, replicas: int) -> int:
         workload = KubernetesWorkload(target=target, min_replicas=0, max_replicas=max(1, replicas))
     except ValidationError as error:
         raise InputError("TARGET", target, "is not a workload", error.errors()[0]["msg"]) from None
+    for words in _past_bounds(person.settings.workloads, target, replicas):
+        click.echo(words, err=True)
     client, cluster, executor = person.open(workloads={_POOL: workload})
     with closing(client):
         now = int(cluster.scale(resource_of(workload).path).get("spec", {}).get("replicas", 0))
@@ -430,6 +433,18 @@ def scale(person: Person, target: str, replicas: int) -> int:
         subject = Subject(SubjectKind.POOL, _POOL, pool=_POOL)
         decision = person.decision(subject, "asked for by a person", kind(replicas=replicas))
         return person.recorded(decision, client.server, lambda say: carry_out(executor, decision, rest, say))
+
+
+def _past_bounds(workloads: Mapping[str, KubernetesWorkload], target: str, replicas: int) -> list[str]:
+    """Which bounds of the settings a person goes past: the brain itself would not."""
+    said = []
+    for pool, workload in workloads.items():
+        if workload.target == target and not workload.min_replicas <= replicas <= workload.max_replicas:
+            name = "max_replicas" if replicas > workload.max_replicas else "min_replicas"
+            bound = f"kubernetes.workloads.{pool}.{name} = {getattr(workload, name)}"
+            side = "above" if name == "max_replicas" else "below"
+            said.append(f"warning: {replicas} replicas are {side} {bound}; the brain stays within its bounds")
+    return said
 
 
 @act.command()

@@ -10,7 +10,7 @@ import json
 import re
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import parse_qsl
 
@@ -46,6 +46,7 @@ class Asked:
     plural: str = ""
     name: str = ""
     sub: str = ""
+    agent: str = ""
 
     @property
     def resource(self) -> str:
@@ -62,13 +63,19 @@ class Asked:
 
 @dataclass
 class KubeDouble:
-    """The server. `before` is asked first: an answer of its own goes out in place of the server's."""
+    """The server. `before` is asked first: an answer of its own goes out in place of the server's.
+
+    `withheld` are rights that the manifest grants and this cluster does not, such as ``patch nodes``. While it is
+    `starting` the server has not read its roles: it refuses everybody everything, reviews of rights too.
+    """
 
     state: State = field(default_factory=State)
     served: list[Asked] = field(default_factory=list)
     before: Callable[[Asked], Answer | None] = lambda _: None
     keda: bool = False
     tls: ssl.SSLContext | None = None
+    withheld: frozenset[str] = frozenset()
+    starting: bool = False
 
     def __post_init__(self) -> None:
         self.server = HTTPServer(host="127.0.0.1", port=0, threaded=True, ssl_context=self.tls)
@@ -103,6 +110,7 @@ class KubeDouble:
         except ValueError:
             raise recorded("node_patch_malformed_400") from None
         asked = taken_apart(request.method, request.path, query, body, request.content_type or "")
+        asked = replace(asked, agent=request.headers.get("User-Agent", ""))
         return self.answer(asked, request.headers.get("Authorization"))
 
     def answer(self, asked: Asked, header: str | None) -> Answer:
@@ -120,8 +128,11 @@ class KubeDouble:
         token = header.split()[-1]
         if token not in {ADMIN, TOCSIN}:
             raise recorded("auth_401")
-        if token == TOCSIN and asked.plural and not granted(asked.group, asked.resource, asked.verb):
+        if token == TOCSIN and asked.plural and not self._grants(asked.group, asked.resource, asked.verb):
             raise forbidden(asked)
+
+    def _grants(self, group: str, resource: str, verb: str) -> bool:
+        return not self.starting and f"{verb} {resource}" not in self.withheld and granted(group, resource, verb)
 
     def _route(self, asked: Asked) -> Answer:
         if asked.path == "/version":
@@ -239,7 +250,7 @@ class KubeDouble:
         attributes = asked.body["spec"]["resourceAttributes"]
         sub = attributes.get("subresource", "")
         resource = attributes["resource"] + (f"/{sub}" if sub else "")
-        allowed = granted(attributes.get("group", ""), resource, attributes["verb"])
+        allowed = self._grants(attributes.get("group", ""), resource, attributes["verb"])
         answer = recorded(f"selfsubjectaccessreview_{'allowed' if allowed else 'denied'}")
         answer.body["spec"] = asked.body["spec"]
         return answer
