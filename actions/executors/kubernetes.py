@@ -149,9 +149,7 @@ class Kubernetes(ExecutorBase):
         restarted = error.refused and self._lost_s is not None and now - self._lost_s < patience
         if (error.passing or restarted) and now - state.silent_since < patience:
             return ExecutionResult(True, f"{error}; it is asked again", pending=True)
-        return ExecutionResult(
-            False, f"{error}{_hint(error)}", certain=not state.doubtful, unserved=error.no_service
-        )
+        return ExecutionResult(False, f"{error}{_hint(error)}", certain=not state.doubtful, unserved=error.no_service)
 
     @contextmanager
     def _noticing(self) -> Iterator[None]:
