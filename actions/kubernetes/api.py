@@ -105,6 +105,8 @@ _SCALES = {
     },
     **{suffix: Decimal(1024) ** power for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
 }
+UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+"""Taint that the cluster puts on a node that is cordoned."""
 MIRROR = "kubernetes.io/config.mirror"
 CHECKPOINT = "tocsin.io/checkpoint"
 """Pod annotation ``"true"``: the program takes a checkpoint on request."""
@@ -206,6 +208,15 @@ class Pod(_Object):
     @property
     def of_daemon(self) -> bool:
         return self.owner.get("kind") == "DaemonSet"
+
+    @property
+    def tolerates_cordon(self) -> bool:
+        """Whether the scheduler puts it on nodes that are cordoned."""
+        return any(
+            each.get("effect") in {None, "", "NoSchedule"}
+            and (each.get("key") == UNSCHEDULABLE or (not each.get("key") and each.get("operator") == "Exists"))
+            for each in self._spec.get("tolerations") or ()
+        )
 
     @property
     def keeps_files(self) -> bool:

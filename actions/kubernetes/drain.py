@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -24,6 +25,10 @@ LONGEST_PAUSE_SECONDS = 60.0
 """Rest between two requests to evict one pod: doubles from the first to the longest (own choice; kubectl rests 5 s)."""
 MOST_REFUSALS = 3
 """Answers 500 for one pod that are taken for a fault of the moment; two budgets on one pod answer so for ever."""
+
+MOST_RETURNS = 3
+"""Times that a controller may put new pods on the node after an eviction of its pods. The scheduler may just have bound
+one when the node was cordoned; a controller that does it again and again would do so for ever (own choice)."""
 
 _BUDGET = re.compile(r"disruption budget (\S+)")
 
@@ -46,7 +51,8 @@ class DrainProgress:
     `since` is when its time box began, `begun` whether the world was changed for it, `asked` when each pod was asked
     for a checkpoint, by UID. `deleted` says that pods which budgets protect were deleted, which opens the second and
     last time box. `silent_since` is when the server stopped answering, `doubtful` whether a request may have taken
-    effect unseen.
+    effect unseen. `known` are the UIDs that a list of the node has shown, `left` the controllers of evicted pods,
+    `returns` counts for each of those the lists that showed new pods of it.
     """
 
     since: float
@@ -59,6 +65,19 @@ class DrainProgress:
     waits: dict[str, EvictionWait] = field(default_factory=dict)
     times_blocked: int = 0
     silent_since: float | None = None
+    known: set[str] = field(default_factory=set)
+    left: set[str] = field(default_factory=set)
+    returns: Counter[str] = field(default_factory=Counter)
+
+    def look(self, pods: Sequence[Pod]) -> None:
+        """Count the controllers that put new pods on the node since the last look."""
+        new = {_controller(pod) for pod in pods if pod.uid not in self.known}
+        self.returns.update(new & self.left)
+        self.known.update(pod.uid for pod in pods)
+
+    def comes_back(self, pod: Pod) -> bool:
+        """Whether evicting the pod is of no use: its controller puts the next one here."""
+        return not pod.terminating and self.returns[_controller(pod)] >= MOST_RETURNS
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +138,7 @@ class Evictor:
         """One round over `pods`: ask for checkpoints, then for the evictions that are due. Raises KubeError where the
         server gives no answer or forbids the request."""
         for pod in pods:
-            if not pod.terminating and self._saved(pod, state, key, now):
+            if not pod.terminating and not state.comes_back(pod) and self._saved(pod, state, key, now):
                 self._evict(pod, state, now)
 
     def delete(self, pods: Sequence[Pod], state: DrainProgress) -> None:
@@ -158,6 +177,7 @@ class Evictor:
             return
         # Accepted is not gone: the pod counts as leaving until a list shows it no more.
         state.evicted.add(pod.uid)
+        state.left.add(_controller(pod))
         wait.why = wait.budget = ""
 
 
@@ -194,6 +214,8 @@ def blockers(pods: Sequence[Pod], state: DrainProgress) -> str:
         wait = state.waits.get(pod.uid)
         if pod.terminating or pod.uid in state.evicted:
             words.append(f"{pod.title} is ending")
+        elif state.comes_back(pod):
+            words.append(f"{pod.title}: {_returning(pod)}")
         elif wait is not None and wait.why:
             words.append(f"{pod.title}: {wait.why.rstrip('.')}")
         elif pod.uid in state.asked:
@@ -204,9 +226,22 @@ def blockers(pods: Sequence[Pod], state: DrainProgress) -> str:
 
 
 def stuck(pods: Sequence[Pod], state: DrainProgress) -> bool:
-    """Whether nothing but pods that the server refuses to evict is left."""
+    """Whether nothing is left but pods that the server refuses to evict, or whose controller brings them back."""
     none = EvictionWait()
-    return bool(pods) and all(state.waits.get(pod.uid, none).refusals >= MOST_REFUSALS for pod in pods)
+    return bool(pods) and all(
+        state.waits.get(pod.uid, none).refusals >= MOST_REFUSALS or state.comes_back(pod) for pod in pods
+    )
+
+
+def _controller(pod: Pod) -> str:
+    """What makes the pod anew, in words; without an owner it is known by its own name."""
+    owner = pod.owner
+    return f"{owner.get('kind', '')} {pod.namespace}/{owner.get('name', '')}" if owner else f"the maker of {pod.title}"
+
+
+def _returning(pod: Pod) -> str:
+    way = "they tolerate the cordon" if pod.tolerates_cordon else "they are put on this node by name"
+    return f"{_controller(pod)} has brought pods back {MOST_RETURNS} times, {way}; scale it down or change its pods"
 
 
 MOST_REMEMBERED = 256
@@ -287,6 +322,7 @@ class Drainer:
 
     def _round(self, pods: Sequence[Pod], found: SortedPods, task: DrainTask, state: DrainProgress) -> ExecutionResult:
         now = self._clock.monotonic()
+        state.look(pods)
         self._evictor.ask(pods, state, task.mark.key, now)
         if self._cluster.dry_run:
             return ExecutionResult(True, _rehearsed(pods, found, state), lasting=False)
