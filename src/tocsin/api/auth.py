@@ -16,6 +16,7 @@ from tocsin.api.oidc import OidcVerifier, looks_like_jwt
 from tocsin.api.principal import Principal, simple
 from tocsin.api.sessions import PREFIX, LoginSessions, digest_of
 from tocsin.config.access import ApiSettings, Role, Token
+from tocsin.config.host_tokens import host_of_token
 from tocsin.domain.clock import Clock
 from tocsin.domain.errors import InputError
 
@@ -67,6 +68,8 @@ class Authenticator:
         self._open = settings.open_to_loopback
         self._own_host = settings.client_own_host
         self._known = _known_tokens(settings.tokens)
+        self._host_key = settings.host_key.get_secret_value()
+        self._revoked = frozenset(host.lower() for host in settings.revoked_hosts)
         self._oidc = oidc or (OidcVerifier(settings.oidc, clock) if settings.oidc.issuer else None)
         self.sessions = LoginSessions(clock, settings.session_seconds)
 
@@ -92,6 +95,10 @@ class Authenticator:
         for known, principal in self._known:
             if hmac.compare_digest(digest, known):
                 found = principal
+        if found is None and (host := host_of_token(self._host_key, given)) is not None:
+            if host in self._revoked:
+                raise ApiError(401, "token_revoked", f"the token of {host} is revoked", headers=_CHALLENGE)
+            found = simple(f"host:{host}", Role.AGENT, host=host)
         if found is None and given.startswith(PREFIX):
             found = self.sessions.find(given)
             if found is None:

@@ -14,6 +14,7 @@ from tocsin.api.errors import ApiError
 from tocsin.api.principal import Principal
 from tocsin.api.service import Service
 from tocsin.client.control import IngestResult, RejectedLine
+from tocsin.config.access import Role
 from tocsin.store.line_protocol.decode import MAX_REJECTED, LineError, cut_head, parse_head
 
 MAX_MEMBERS = 4096
@@ -135,10 +136,11 @@ _TELEMETRY = frozenset({"gpu", "gpu_missing", "gpu_info", "gpu_owner", "gpu_even
 def own_lines(text: str, who: Principal, host_of: Callable[[str], str]) -> tuple[str, list[RejectedLine]]:
     """`text` with the lines that `who` may not send left empty, so that the others keep their numbers, and those lines.
 
-    `host_of` tells which node has just reported a GPU, empty where none: its UUID cannot be taken over by another's
-    certificate. Every record of line protocol starts on a line of its own, with its tags, so each line is looked at.
+    Agents write readings and events alone: a prediction or a finding of theirs would be acted on. `host_of` tells which
+    node reports a GPU, empty where none: its UUID cannot be taken over by another's certificate or token. Every record
+    of line protocol starts on a line of its own, with its tags, so each line is looked at.
     """
-    if not who.hosts:
+    if not who.hosts and who.role is not Role.AGENT:
         return text, []
     lines: list[str] = []
     rejected: list[RejectedLine] = []

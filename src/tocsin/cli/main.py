@@ -30,6 +30,7 @@ from tocsin.cli import (
     scoreboard,
     size,
     status,
+    tokens,
     top,
     xid,
 )
@@ -70,6 +71,7 @@ for module in (
     scoreboard,
     size,
     status,
+    tokens,
     top,
     xid,
 ):

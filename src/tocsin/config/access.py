@@ -165,6 +165,9 @@ class LdapSettings(Section):
         return self
 
 
+MIN_HOST_KEY = 32
+
+
 class RequestLimits(Section):
     """How much may be asked of the API. Rates are per principal and address."""
 
@@ -212,6 +215,10 @@ class ApiSettings(Section):
     """Address of the API; port 0 takes a free one."""
     tokens: list[Token] = Field(default_factory=list)
     """Bearer tokens. Without any, and without other ways to log in, only loopback is served, as admin."""
+    host_key: SecretStr = Field(default=SecretStr(""))
+    """Key of the nodes' own tokens (`tocsin token issue --host NODE`), 32 characters or more; empty: none."""
+    revoked_hosts: list[str] = Field(default_factory=list)
+    """Nodes whose own tokens are refused."""
     max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024)
     """Largest request body that is read."""
     tls_certificate: Path | None = None
@@ -232,6 +239,12 @@ class ApiSettings(Section):
     """How much may be asked."""
 
     @model_validator(mode="after")
+    def _host_key_is_long(self) -> Self:
+        if 0 < len(self.host_key.get_secret_value()) < MIN_HOST_KEY:
+            raise ValueError(f"host_key has less than {MIN_HOST_KEY} characters; make one with: openssl rand -hex 32")
+        return self
+
+    @model_validator(mode="after")
     def _tls_is_whole(self) -> Self:
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("tls_certificate and tls_key go together")
@@ -242,7 +255,8 @@ class ApiSettings(Section):
     @property
     def open_to_loopback(self) -> bool:
         """Whether nobody has to prove anything: no way to do so is configured."""
-        return not (self.tokens or self.oidc.issuer or self.ldap.url or self.client_ca)
+        ways = (self.tokens, self.host_key.get_secret_value(), self.oidc.issuer, self.ldap.url, self.client_ca)
+        return not any(ways)
 
 
 def require_safe(url: str, name: str) -> None:

@@ -10,11 +10,12 @@ from fastapi.testclient import TestClient
 from influxdb_client.client.exceptions import InfluxDBError
 from influxdb_client.client.influxdb_client import InfluxDBClient
 from influxdb_client.client.write_api import SYNCHRONOUS
+from pydantic import SecretStr
 
 from tocsin.api.app import create_app
 from tocsin.api.errors import ApiError
 from tocsin.api.ingest import MAX_MEMBERS, SLICE, slices, unpacked
-from tocsin.config.access import ApiSettings
+from tocsin.config.access import ApiSettings, Role, Token
 from tocsin_testing.fake_service import FakeService, serving
 
 LIMIT = 64 * 1024
@@ -176,3 +177,16 @@ def test_a_line_without_an_end_is_refused_and_costs_no_other() -> None:
     assert b"is longer than" in parts[0]
     assert max(map(len, parts)) < SLICE
     assert b"".join(parts[1:]).strip().decode() == GOOD
+
+
+@pytest.mark.parametrize("measurement", ["gpu_prediction", "gpu_finding"])
+def test_no_agent_writes_what_is_acted_on(measurement: str) -> None:
+    service = FakeService()
+    line = f'{measurement},rule=r,target=t,subject_kind=gpu sentence="x" 1'
+    app = create_app(service, ApiSettings(tokens=[Token(name="a", role=Role.AGENT, secret=SecretStr("s" * 16))]))
+    local = TestClient(app, base_url="http://127.0.0.1", client=("127.0.0.1", 1))
+    status, error = write(local, f"{line}\n{GOOD}".encode(), Authorization=f"Bearer {'s' * 16}")
+    details = error["details"]
+    assert isinstance(details, dict)
+    assert (status, details["rejected"]) == (400, [{"number": 1, "problem": "a may write readings and events alone"}])
+    assert service.lines == [GOOD]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tocsin.cli.main import cli
-from tocsin.config.access import Role
+from tocsin.config.access import MIN_HOST_KEY, Role
 from tocsin.config.load import load_settings
 from tocsin.config.settings import Settings
 from tocsin.domain.errors import InputError
@@ -100,10 +100,17 @@ def test_a_wrong_setting_is_not_started_again_and_again(name: str) -> None:
 def read(folder: Path, name: str) -> Settings:
     """The settings of the unit, with secrets where it looks for them."""
     text = Unit(name).settings.read_text()
-    for place in ("agent/token", "brain/agent", "brain/dashboard", "brain/metrics", "brain/admin", "dashboard/token"):
+    for place in (
+        "agent/token",
+        "brain/host_key",
+        "brain/dashboard",
+        "brain/metrics",
+        "brain/admin",
+        "dashboard/token",
+    ):
         path = folder / "secrets" / place
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"a secret for {place}")
+        path.write_text(f"a secret for {place}".ljust(MIN_HOST_KEY, "."))
         path.chmod(0o600)
     path = folder / "tocsin.toml"
     path.write_text(text.replace("/etc/tocsin/secrets", str(folder / "secrets")))
@@ -127,8 +134,9 @@ def test_settings_load_and_write_only_where_the_unit_may(tmp_path: Path) -> None
 def test_agent_and_brain_agree_on_roles(tmp_path: Path) -> None:
     brain = read(tmp_path, "tocsin-brain.service")
     assert {token.name: token.role for token in brain.api.tokens} == {
-        "agents": Role.AGENT, "dashboard": Role.VIEWER, "metrics": Role.VIEWER, "admin": Role.ADMIN,
+        "dashboard": Role.VIEWER, "metrics": Role.VIEWER, "admin": Role.ADMIN,
     }  # fmt: skip
+    assert brain.api.host_key.get_secret_value()
     assert brain.actions.mode == "observe"
     assert read(tmp_path, "tocsin-agent.service").agent.push_url.endswith(brain.api.listen.rpartition(":")[2])
 
