@@ -72,6 +72,14 @@ class Source(Protocol):
 
 
 @runtime_checkable
+class Settles(Protocol):
+    """A source that may still be opening what it reads when it was made."""
+
+    def settle(self) -> None:
+        """Wait for it, within bounds. Raises Unavailable where nothing can be opened."""
+
+
+@runtime_checkable
 class HasReaders(Protocol):
     """A source that reads each GPU on a thread of its own, which may hang in the driver."""
 

@@ -43,6 +43,10 @@ class Transitions:
         self.lost.discard(uuid)
         self._actions.pop(uuid, None)
 
+    def admit(self, gpu: Gpu) -> None:
+        """Let a GPU be known without an event: it was there before, under no name or another."""
+        self._known.setdefault(gpu.uuid, gpu)
+
     def _noted(self, reading: Reading, now_ms: int) -> list[Event]:
         uuid = reading.gpu.uuid
         events: list[Event] = []

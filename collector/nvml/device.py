@@ -11,7 +11,7 @@ from typing import Any
 
 from tocsin.collector.nvml.answers import GpuLost, metric_of
 from tocsin.collector.nvml.gpm import GpmActivity
-from tocsin.collector.nvml.library import LIBRARY_CODES, Code, Nvml, NvmlFailure, attempt, text
+from tocsin.collector.nvml.library import MOST_GPUS, MOST_INSTANCES, Code, Nvml, NvmlFailure, attempt, text
 from tocsin.collector.nvml.probes import (
     GPM,
     INSTANCE_CALLS,
@@ -28,6 +28,7 @@ from tocsin.domain.clock import SECOND
 from tocsin.domain.metrics import variant
 from tocsin.domain.reading import MIG_START, Gpu, Missing, Reading, normalise_pci_bus_id
 from tocsin.telemetry.log import logger
+from tocsin.telemetry.metrics import OwnMetrics
 
 _log = logger("nvml")
 
@@ -35,8 +36,6 @@ DRIVER_GPUS = Path("/proc/driver/nvidia/gpus")
 """One folder per GPU, named by its PCI address, with a file ``information`` of lines ``Name: value``."""
 
 _LINE = re.compile(r"^(Model|GPU UUID|Bus Location):\s*(.*?)\s*$", re.MULTILINE)
-_NOT_OURS = frozenset({Code.NO_PERMISSION, Code.TIMEOUT})
-"""Why a GPU may not open although nothing is wrong with it: it is somebody else's, or a call to it hangs."""
 _PROFILE = re.compile(r"MIG (\S+)\s*$")
 _MICROSECONDS = 1e6
 _LATENCY = "gpu_driver_latency_seconds"
@@ -246,7 +245,36 @@ class MigInstance:
         return Reading(self.gpu, at_ms, {}, dict.fromkeys(names, reason))
 
 
-def open_device(library: Nvml, index: int, node: NodeIdentity, before: Mapping[str, NvmlDevice]) -> NvmlDevice:
+class PlausibleCounts:
+    """Bounds what the driver says of how many there are; what is beyond is logged once and always counted."""
+
+    def __init__(self, own: OwnMetrics | None = None) -> None:
+        self._own = own
+        self._logged: set[str] = set()
+
+    def gpus(self, answered: int) -> tuple[int, bool]:
+        """How many GPUs there may be, and whether `answered` is no count that a node can have."""
+        return self._bounded("gpu", answered, MOST_GPUS)
+
+    def instances(self, answered: int) -> int:
+        """How many MIG instances one GPU may have."""
+        return self._bounded("mig", answered, MOST_INSTANCES)[0]
+
+    def _bounded(self, what: str, answered: int, most: int) -> tuple[int, bool]:
+        if 0 <= answered <= most:
+            return answered, False
+        if self._own is not None:
+            self._own.count("tocsin_nvml_implausible_counts_total", what=what)
+        if what not in self._logged:
+            self._logged.add(what)
+            text = "the driver gives a count that cannot be: what is there is looked for one by one (said once)"
+            _log.warning(text, what=what, answered=answered, most=most)
+        return most, True
+
+
+def open_device(
+    library: Nvml, index: int, node: NodeIdentity, before: Mapping[str, NvmlDevice], counts: PlausibleCounts
+) -> NvmlDevice:
     """The GPU at `index`, with its MIG instances; `before` has the devices of the enumeration before, by UUID.
 
     Raises NvmlFailure where its handle or UUID cannot be had.
@@ -260,14 +288,16 @@ def open_device(library: Nvml, index: int, node: NodeIdentity, before: Mapping[s
         serial=text(attempt(library, "nvmlDeviceGetSerial", handle)),
         pci_bus_id=normalise_pci_bus_id(text(getattr(attempt(library, "nvmlDeviceGetPciInfo", handle), "busId", ""))),
     )
-    return NvmlDevice(library, handle, gpu, _instances(library, handle, gpu, node), before.get(uuid))
+    return NvmlDevice(library, handle, gpu, _instances(library, handle, gpu, node, counts), before.get(uuid))
 
 
-def _instances(library: Nvml, handle: Any, parent: Gpu, node: NodeIdentity) -> list[MigInstance]:
+def _instances(
+    library: Nvml, handle: Any, parent: Gpu, node: NodeIdentity, counts: PlausibleCounts
+) -> list[MigInstance]:
     if not (mode := attempt(library, "nvmlDeviceGetMigMode", handle)) or mode[0] != 1:
         return []
     found: list[MigInstance] = []
-    for number in range(attempt(library, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
+    for number in range(counts.instances(attempt(library, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0)):
         instance = attempt(library, "nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
         uuid = text(attempt(library, "nvmlDeviceGetUUID", instance)) if instance is not None else ""
         if uuid:
@@ -337,84 +367,3 @@ def name_closed(indices: Collection[int], opened: Collection[str], gpus: list[Dr
     """
     candidates = [gpu for gpu in gpus if gpu.uuid not in opened]
     return dict(zip(sorted(indices), candidates, strict=True)) if len(candidates) == len(indices) else {}
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """What one enumeration found.
-
-    `count` GPUs are there by the driver's count; `devices` opened, the indices `closed` did not. `left` are those of
-    the enumeration before, and of the start, that are still counted but give no handle. `present` are the PCI
-    addresses of the GPUs that the kernel's driver holds, by its files.
-    """
-
-    count: int
-    devices: tuple[NvmlDevice, ...]
-    closed: Mapping[int, NvmlFailure]
-    left: Mapping[str, NvmlDevice]
-    present: frozenset[str]
-    driver: str
-
-
-@dataclass(frozen=True, slots=True)
-class KnownGpus:
-    """What is known when GPUs are listed: those of the enumeration before by UUID, and in which of them calls hang.
-
-    `same_opening` is whether their handles are still good.
-    """
-
-    devices: Mapping[str, NvmlDevice]
-    hanging: Collection[str]
-    same_opening: bool
-
-
-def list_gpus(library: Nvml, node: NodeIdentity, known: KnownGpus, driver_files: Path) -> Listing:
-    """Ask the driver which GPUs there are and open them. Raises NvmlFailure where the library itself is gone."""
-    count = int(library.call("nvmlDeviceGetCount"))
-    # Opening a GPU in which a call hangs would hang as well; it keeps its place.
-    hanging = {known.devices[uuid].gpu.index for uuid in known.hanging if uuid in known.devices}
-    devices: list[NvmlDevice] = []
-    closed: dict[int, NvmlFailure] = {}
-    for index in range(count):
-        if index in hanging:
-            closed[index] = NvmlFailure(Code.TIMEOUT, "a call to this GPU hangs")
-            continue
-        try:
-            devices.append(open_device(library, index, node, known.devices if known.same_opening else {}))
-        except NvmlFailure as failure:
-            if failure.code in LIBRARY_CODES:
-                raise
-            closed[index] = failure
-            _log.warning("GPU cannot be opened", index=index, problem=str(failure), code=failure.code)
-    opened = {device.gpu.uuid for device in devices}
-    # A GPU that fell off the bus keeps its place in the count but gives no handle: its UUID is known from before, and
-    # the handle of before must not be used again.
-    left = {u: device for u, device in known.devices.items() if u not in opened and device.gpu.index in closed}
-    taken = {device.gpu.index for device in left.values()}
-    unknown = [index for index, why in closed.items() if index not in taken and why.code not in _NOT_OURS]
-    left |= _never_opened(library, node, unknown, opened | known.devices.keys(), driver_files)
-    driver = text(attempt(library, "nvmlSystemGetDriverVersion"))
-    return Listing(count, tuple(devices), closed, left, _present(driver_files), driver)
-
-
-def _present(driver_files: Path) -> frozenset[str]:
-    try:
-        return frozenset(folder.name for folder in driver_files.iterdir())
-    except OSError:
-        return frozenset()
-
-
-def _never_opened(
-    library: Nvml, node: NodeIdentity, indices: Collection[int], named_already: Collection[str], driver_files: Path
-) -> dict[str, NvmlDevice]:
-    """GPUs that the driver counts but that gave no handle since the start, as devices without one."""
-    if not indices:
-        return {}
-    named = name_closed(indices, named_already, driver_gpus(driver_files))
-    found: dict[str, NvmlDevice] = {}
-    for index in indices:
-        driver_gpu = named.get(index)
-        uuid = (driver_gpu.uuid if driver_gpu is not None else "") or f"GPU-unknown-{node.host}-{index}"
-        model, bus = (driver_gpu.model, driver_gpu.pci_bus_id) if driver_gpu is not None else ("", "")
-        found[uuid] = NvmlDevice(library, None, node.gpu(uuid, index=index, model=model, pci_bus_id=bus), ())
-    return found

@@ -49,6 +49,7 @@ class XidWatch:
         self._own = own
         self._change = threading.Condition()
         self._set: Any = None
+        self._made: Any = None
         self._spent: list[Any] = []
         self._watched: dict[int, tuple[Gpu, Any]] = {}
         self._deaf: dict[str, Missing] = {}
@@ -63,7 +64,7 @@ class XidWatch:
         self._pause = FIRST_PAUSE_SECONDS
 
     def register(self, devices: Iterable[NvmlDevice]) -> None:
-        """Watch `devices`, those already watched and new ones; called after each enumeration."""
+        """Watch `devices`, those already watched and new ones; called as each is opened, by several threads at once."""
         for device in devices:
             self._register(device.gpu, device.handle)
         with self._change:
@@ -77,9 +78,9 @@ class XidWatch:
         known = self._watched.get(key)
         if known is not None and known[0].uuid == gpu.uuid and gpu.uuid not in self._deaf:
             return
+        event_set = None
         try:
-            if (event_set := self._set) is None:
-                event_set = self._library.call("nvmlEventSetCreate")
+            event_set = self._event_set()
             self._library.call("nvmlDeviceRegisterEvents", handle, self._kinds(handle), event_set)
         except NvmlFailure as failure:
             self._deaf[gpu.uuid] = quiet_reason(failure.code)
@@ -87,9 +88,23 @@ class XidWatch:
             self._deaf.pop(gpu.uuid, None)
             self._values.setdefault(gpu.uuid, {"gpu_xid_last_code": 0.0})
         with self._change:
+            if event_set is not None and event_set is not self._made:
+                return  # the library was let go of meanwhile: this handle is void
             self._watched = {**self._watched, key: (gpu, handle)}
             if gpu.uuid not in self._deaf:
                 self._set = event_set
+
+    def _event_set(self) -> Any:
+        """The set to register with; it is current, and waited for, once something is registered."""
+        if (made := self._made) is None:
+            made = self._library.call("nvmlEventSetCreate")
+            with self._change:
+                if self._made is None:
+                    self._made = made
+                else:
+                    self._spent.append(made)
+                    made = self._made
+        return made
 
     def _kinds(self, handle: Any) -> int:
         try:
@@ -121,9 +136,9 @@ class XidWatch:
 
     def _forget(self) -> None:
         """Let go of the event set and all handles; the lock is held."""
-        if self._set is not None:
-            self._spent.append(self._set)
-        self._set = None
+        if self._made is not None:
+            self._spent.append(self._made)
+        self._set = self._made = None
         self._watched = {}
 
     def close(self) -> None:

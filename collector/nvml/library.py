@@ -194,6 +194,10 @@ ALL_LINKS = 0xFFFF_FFFF
 """Scope of a link field that sums over all links."""
 WHOLE_GPU = 0xFFFF_FFFF
 """Instance id of an event that belongs to no MIG instance."""
+MOST_GPUS = 64
+"""More than any node has. What the driver says beyond it is not believed."""
+MOST_INSTANCES = 64
+"""More MIG instances than any GPU has."""
 _MOST_PLACEMENTS = 64
 
 
@@ -407,6 +411,18 @@ _BOUND_STRUCTURES: dict[tuple[str, tuple[Any, ...]], tuple[str, str, dict[str, i
 """Functions that are asked often and fill a structure: symbol, structure, what it must say, member that is meant."""
 
 
+_UNFORESEEN = (
+    TypeError,
+    ValueError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    MemoryError,
+    ctypes.ArgumentError,
+)
+"""What nvidia-ml-py raises on an answer that it does not expect, such as a list of 2^32 processes."""
+
+
 class PynvmlLibrary:
     """The driver's own NVML through nvidia-ml-py."""
 
@@ -431,7 +447,7 @@ class PynvmlLibrary:
             raise NvmlFailure(error.value, str(error)) from None
         except pynvml.NVMLLibraryMismatchError as error:
             raise NvmlFailure(Code.FUNCTION_NOT_FOUND, str(error)) from None
-        except (TypeError, ValueError, AttributeError, LookupError, ctypes.ArgumentError) as error:
+        except _UNFORESEEN as error:
             # What nvidia-ml-py makes of an unforeseen answer must cost one call, not the GPU's whole reading.
             raise NvmlFailure(Code.UNKNOWN, f"{function}: {error}") from None
 

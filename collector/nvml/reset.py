@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tocsin.collector.nvml.library import Code, Nvml, NvmlFailure, attempt, text
+from tocsin.collector.nvml.library import MOST_GPUS, MOST_INSTANCES, Code, Nvml, NvmlFailure, attempt, text
 
 HOPPER = 9
 """``NVML_DEVICE_ARCH_HOPPER``: from here on a GPU on NVSwitch is reset alone; older ones go with their NVLink peers."""
@@ -49,8 +49,9 @@ def _processes(library: Nvml, handle: Any) -> tuple[str, ...]:
 def _instances(library: Nvml, handle: Any) -> int:
     if (mode := attempt(library, "nvmlDeviceGetMigMode", handle)) is None or not mode[0]:
         return 0
-    if (most := attempt(library, "nvmlDeviceGetMaxMigDeviceCount", handle)) is None:
-        # MIG is on and nobody says what there is: something may be.
+    most = attempt(library, "nvmlDeviceGetMaxMigDeviceCount", handle)
+    if most is None or not 0 <= int(most) <= MOST_INSTANCES:
+        # MIG is on and nobody says what there is, or says what cannot be: something may be.
         return 1
     return sum(_is_there(library, "nvmlDeviceGetMigDeviceHandleByIndex", handle, n) for n in range(int(most)))
 
@@ -73,7 +74,9 @@ def _peers(library: Nvml, handle: Any) -> tuple[str, ...]:
     if (generation is not None and int(generation) >= HOPPER) or not _linked(library, handle):
         return (own,)
     found = {own}
-    for index in range(int(library.call("nvmlDeviceGetCount"))):
+    if not 0 <= (count := int(library.call("nvmlDeviceGetCount"))) <= MOST_GPUS:
+        raise NvmlFailure(Code.UNKNOWN, f"the driver counts {count} GPUs, which no node has")
+    for index in range(count):
         # One that does not answer cannot be shown to be free, and is reset with the others where they are linked.
         other = library.call("nvmlDeviceGetHandleByIndex", index)
         if _linked(library, other):

@@ -22,19 +22,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tocsin.collector.nvml.device import (
-    DRIVER_GPUS,
-    DeviceSample,
-    KnownGpus,
-    Listing,
-    NvmlDevice,
-    list_gpus,
-    open_device,
-)
+from tocsin.collector.nvml.device import DRIVER_GPUS, DeviceSample, NvmlDevice, PlausibleCounts, open_device
 from tocsin.collector.nvml.events import XidWatch
 from tocsin.collector.nvml.gpm import GpmActivity
 from tocsin.collector.nvml.library import LIBRARY_CODES, Code, Nvml, NvmlFailure, unavailable
-from tocsin.collector.nvml.workers import DriverThreads
+from tocsin.collector.nvml.opening import KnownGpus, Listing, Opening
+from tocsin.collector.nvml.workers import Budget, DriverThreads
 from tocsin.collector.source import NodeIdentity
 from tocsin.collector.transitions import Transitions
 from tocsin.domain.batch import Batch
@@ -48,8 +41,18 @@ _log = logger("nvml")
 
 DEADLINE_SECONDS = 5.0
 """How long a GPU may take for one reading."""
+START_SECONDS = 4.0
+"""How long the start waits for the library and its GPUs; what takes longer is taken up when it comes."""
+FIRST_READING_SECONDS = 7.5
+"""How long start and first reading may take together: whatever its driver does, a node is heard of within 10 s."""
+LEAST_SECONDS = 1.0
+"""What a later step of a reading may take although an earlier one used up the time."""
 OPEN_SECONDS = 60.0
-"""How long the library may take to open at the start: without persistence mode the driver wakes every GPU first."""
+"""How long one who reads but once waits for the library: without persistence mode the driver wakes every GPU first."""
+CLOSE_SECONDS = 2.0
+"""How long closing the library is waited for: an agent that is told to end does so within 5 s."""
+OPEN_GPUS_SECONDS = 10.0
+"""How long he then waits for its GPUs."""
 ENUMERATE_MS = 5 * MINUTE
 """How long handles, static values and what is known as unsupported are kept before GPUs are listed anew."""
 MAX_RETRY_MS = 60 * SECOND
@@ -61,6 +64,8 @@ MOST_LEFT_BEHIND = 8
 """Threads that may hang in the driver for good; with as many no further try is made."""
 _LIBRARY = "library"
 """Key of what is asked of the library as a whole, beside the UUIDs of GPUs."""
+_FILES = "driver files"
+"""Key of reading the driver's files."""
 
 
 class ReadingBuilder:
@@ -105,6 +110,13 @@ class ReadingBuilder:
         """The readings of a GPU that does not answer."""
         self._count(reason.label)
         return device.absent(now_ms, reason)
+
+    def opened_late(self, before: AbstractSet[str], gpus: Sequence[Gpu]) -> None:
+        """`gpus` were there before as `before`, perhaps under no name of their own: that is no event."""
+        for uuid in before - {gpu.uuid for gpu in gpus}:
+            self._transitions.forget(uuid)
+        for gpu in gpus:
+            self._transitions.admit(gpu)
 
     def changes(self, readings: Sequence[Reading], now_ms: int) -> list[Event]:
         """GPUs lost and found and new verdicts of the driver, which are dated by their announcement."""
@@ -191,7 +203,7 @@ class _Taken:
     seconds: float
 
 
-_Result = _Taken | Listing | int | NvmlFailure
+_Result = _Taken | int | NvmlFailure | None
 
 
 class NvmlSource:
@@ -199,15 +211,16 @@ class NvmlSource:
 
     Every call into the driver is made on a thread that can be left behind, and each GPU has `deadline_seconds`: one
     that hangs has a reading of reasons (timed out), is not asked again until its call comes back, and is opened afresh
-    on another thread after a growing pause; one that is lost has reasons (lost); the others have their values. A driver
+    on another thread after a growing pause; one that is lost has reasons (lost); the others have their values. So it is
+    while the library or a GPU is opened, which may be as slow as it likes: it is timed out until it comes. A driver
     that was reloaded is opened again at once, then with a growing pause; until then all its GPUs count as lost. While a
     GPU is lost, or the kernel's driver has a new one, the library is opened anew at each enumeration, so that it is
     seen when it comes. One that was lost before the start is named by the driver's files in `driver_files`, or by its
     place where they do not tell. While `released` says so, the library is closed and nothing is read (not due).
 
     With `clock` rates are growth over its monotonic scale; without, over the instants that `read` is given. Raises
-    Unavailable where NVML cannot be opened at the start, and where the driver was replaced under the loaded library,
-    which only a new process can mend.
+    Unavailable where NVML says at the start that it cannot be opened, and where the driver was replaced under the
+    loaded library, which only a new process can mend.
     """
 
     name = "nvml"
@@ -223,35 +236,64 @@ class NvmlSource:
         driver_files: Path = DRIVER_GPUS,
         released: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._library = library
-        self._own = own
+        self._library, self._own = library, own
         self._released = released
         self._steady = clock is not None
-        self._driver_files = driver_files
-        self._node = node
+        self._node, self._driver_files = node, driver_files
         self.deadline_seconds = deadline_seconds
         self._clock = clock if clock is not None else SystemClock()
         self._workers: DriverThreads[_Result] = DriverThreads()
         self._watch = XidWatch(library, self._clock, own)
         self._stuck = HungCalls()
+        self._counts = PlausibleCounts(own)
         self._devices: dict[str, NvmlDevice] = {}
         self._without_handle: frozenset[str] = frozenset()
+        self._waiting: frozenset[str] = frozenset()
+        self._unopened: Mapping[str, int] = {}
         self._present: frozenset[str] = frozenset()
-        self._appeared = False
-        self._count = 0
+        self._appeared, self._count = False, 0
         self._listed_ms: int | None = None
         self._builder = ReadingBuilder(node.host, self.name, self._watch, own)
         self._retired: tuple[GpmActivity, ...] = ()
-        self._open = True
-        self._closed = False
+        self._open = self._closed = False
         self._away = Missing.TIMED_OUT
-        self._reopen_at_ms = 0
-        self._pause_ms = SECOND
+        self._reopen_at_ms, self._pause_ms = 0, SECOND
+        self._opening = self._new_opening(same_opening=False)
+        self._first: Budget | None = Budget(FIRST_READING_SECONDS)
         try:
-            self._take(self._opened(OPEN_SECONDS), retire=False)
+            self._start()
         except NvmlFailure as failure:
             self.close()
             raise unavailable(failure) from None
+
+    def _start(self) -> None:
+        """Open as far as that goes in time; Raises NvmlFailure where the library says no."""
+        budget = Budget(START_SECONDS)
+        try:
+            self._advance(self._opening, budget)
+        except NvmlFailure as failure:
+            if failure.code != Code.TIMEOUT:
+                raise
+            _log.warning("NVML does not open: its GPUs are timed out until it does", problem=str(failure))
+            self._name_gpus(self._opening, LEAST_SECONDS)
+            self._take(self._opening.listing(), retire=False)
+            return
+        self._take(self._opening.listing(), retire=False)
+        self._open = True
+
+    def settle(self) -> None:
+        """Wait longer for what is still being opened. Raises Unavailable where the library does not open."""
+        self._first = None
+        if self._open:
+            self._workers.wait({self._opening.key(index) for index in self._unopened.values()}, OPEN_GPUS_SECONDS)
+            return
+        self._workers.wait({_LIBRARY}, OPEN_SECONDS)
+        try:
+            self._advance(self._opening, Budget(OPEN_GPUS_SECONDS if self._opening.answered else 0.0))
+        except NvmlFailure as failure:
+            slow = failure.code == Code.TIMEOUT
+            told = NvmlFailure(Code.TIMEOUT, f"no answer within {OPEN_SECONDS:g} s") if slow else failure
+            raise unavailable(told) from None
 
     @property
     def stuck_readers(self) -> int:
@@ -264,15 +306,16 @@ class NvmlSource:
     def read(self, now_ms: int) -> Batch:
         events: list[Event] = []
         taken: dict[str, _Taken] = {}
+        budget = Budget(self._seconds())
         released = self._released()
         if released:
             self._give_back()
         for _ in range(0 if released else 2):
-            if not self._is_open(now_ms, events):
+            if not self._is_open(now_ms, events, budget):
                 break
             try:
-                self._refresh(now_ms)
-                taken = self._read_all(now_ms)
+                self._refresh(now_ms, budget)
+                taken = self._read_all(now_ms, budget)
                 break
             except NvmlFailure as failure:
                 self._went_away(failure, now_ms)
@@ -291,7 +334,7 @@ class NvmlSource:
         reason = Missing.LOST
         if not self._open:
             reason = self._away
-        elif taken is None and device.gpu.uuid not in self._without_handle:
+        elif taken is None and device.gpu.uuid not in self._without_handle - self._waiting:
             reason = Missing.TIMED_OUT
         return self._builder.absent(device, reason, now_ms)
 
@@ -303,24 +346,38 @@ class NvmlSource:
         self._watch.close()
         self._workers.close()
 
-    def _opened(self, seconds: float) -> Listing:
-        """The library opened and its GPUs listed. Raises NvmlFailure, a time-out among them."""
-        # What belongs to an earlier opening must not be used again.
-        known = KnownGpus(dict(self._devices), frozenset(self._stuck.uuids), same_opening=False)
+    def _seconds(self) -> float:
+        """How long this reading may take."""
+        first, self._first = self._first, None
+        return self.deadline_seconds if first is None else min(self.deadline_seconds, first.left(LEAST_SECONDS))
 
-        def task() -> Listing:
-            self._library.open()
-            return self._listed(known)
+    def _new_opening(self, *, same_opening: bool) -> Opening:
+        hanging = frozenset(self._stuck.uuids | self._workers.stuck)
+        # With another opening what belongs to an earlier one must not be used again.
+        known = KnownGpus(dict(self._devices), hanging, same_opening)
+        return Opening(self._library, self._node, known, self._driver_files, self._watch, self._counts)
 
-        listing = self._run_one(task, seconds)
-        if isinstance(listing, Listing):
-            return listing
-        raise NvmlFailure(Code.TIMEOUT, f"no answer within {seconds:g} s")
+    def _advance(self, opening: Opening, budget: Budget) -> None:
+        """Go on with `opening` as far as that comes in time.
 
-    def _listed(self, known: KnownGpus) -> Listing:
-        listing = list_gpus(self._library, self._node, known, self._driver_files)
-        self._watch.register(listing.devices)
-        return listing
+        Raises NvmlFailure where the library says no, or says nothing in time.
+        """
+        seconds = budget.left(self._least())
+        if not opening.begun:
+            self._workers.run({_LIBRARY: opening.ask_library}, seconds)
+        opening.check()
+        if not opening.answered:
+            raise NvmlFailure(Code.TIMEOUT, f"no answer within {seconds:.3g} s")
+        self._workers.run(opening.gpu_tasks(), budget.left(self._least()))
+        opening.check()
+        self._name_gpus(opening, budget.left(self._least()))
+
+    def _name_gpus(self, opening: Opening, seconds: float) -> None:
+        if opening.wants_files():
+            self._workers.run({_FILES: opening.read_files}, seconds)
+
+    def _least(self) -> float:
+        return min(LEAST_SECONDS, self.deadline_seconds)
 
     def _run_one(self, task: Callable[[], _Result], seconds: float) -> _Result | None:
         result = self._workers.run({_LIBRARY: _guarded(task)}, seconds).get(_LIBRARY)
@@ -328,15 +385,25 @@ class NvmlSource:
             raise result
         return result
 
-    def _is_open(self, now_ms: int, events: list[Event]) -> bool:
+    def _is_open(self, now_ms: int, events: list[Event], budget: Budget) -> bool:
         if self._open:
             return True
-        if 0 < self._reopen_at_ms - now_ms <= MAX_RETRY_MS:  # a longer wait is a clock that was set back
-            return False
+        stuck = self._workers.stuck
+        self._stuck.note(stuck, now_ms)
+        arrived = self._opening.answered and not self._opening.superseded
+        if not arrived and not self._given_up(_LIBRARY, now_ms):
+            if _LIBRARY in stuck:
+                self._name_late()
+                return False
+            if 0 < self._reopen_at_ms - now_ms <= MAX_RETRY_MS:  # a longer wait is a clock that was set back
+                return False
         try:
-            # An earlier try may have opened the library and gone no further, or may not have been able to close it.
-            self._let_go()
-            self._take(self._opened(self.deadline_seconds), retire=False)
+            if not arrived:
+                # An earlier try may have opened the library and gone no further, or may not have been able to close it.
+                self._let_go()
+                self._renew(same_opening=False)
+            self._advance(self._opening, budget)
+            self._take(self._opening.listing(), retire=False)
         except NvmlFailure as failure:
             self._went_away(failure, now_ms)
             return False
@@ -361,6 +428,8 @@ class NvmlSource:
         else:
             self._reopen_at_ms = now_ms + self._pause_ms
             self._pause_ms = min(2 * self._pause_ms, MAX_RETRY_MS)
+        if failure.code != Code.TIMEOUT or self._opening.answered:
+            self._opening.supersede()
         wait = (self._reopen_at_ms - now_ms) / SECOND
         _log.warning("NVML went away", problem=str(failure), code=failure.code, retry_seconds=wait)
 
@@ -381,11 +450,12 @@ class NvmlSource:
 
     def _let_go(self) -> bool:
         """Close the library; whether it is closed now. Closing it under a call that hangs in it would hang as well."""
+        self._opening.supersede()
         free = self._watch.release()
         if not free or self._workers.stuck or self._workers.left_behind:
             return False
         try:
-            return self._run_one(self._close_library, self.deadline_seconds) is not None
+            return self._run_one(self._close_library, min(self.deadline_seconds, CLOSE_SECONDS)) is not None
         except NvmlFailure as failure:
             _log.debug("NVML did not close", problem=str(failure), code=failure.code)
             return failure.code == Code.UNINITIALIZED
@@ -398,7 +468,7 @@ class NvmlSource:
         self._library.close()
         return 0
 
-    def _refresh(self, now_ms: int) -> None:
+    def _refresh(self, now_ms: int, budget: Budget) -> None:
         """List the GPUs anew where that is due."""
         if self._listed_ms is None:
             self._listed_ms = now_ms
@@ -410,18 +480,31 @@ class NvmlSource:
         if calm and (self._appeared or self._builder.lost):
             # Handles that were open when a GPU went, or was not there yet, never see it.
             self._shut_down()
-            self._take(self._opened(self.deadline_seconds), retire=False)
+            self._renew(same_opening=False)
+            self._advance(self._opening, budget)
+            self._take(self._opening.listing(), retire=False)
             self._open = True
             self._listed_ms = now_ms
             return
-        self._enumerate(now_ms)
+        self._enumerate(now_ms, budget)
 
-    def _enumerate(self, now_ms: int) -> None:
-        known = KnownGpus(dict(self._devices), frozenset(self._stuck.uuids), same_opening=True)
-        listing = self._run_one(lambda: self._listed(known), self.deadline_seconds)
-        if isinstance(listing, Listing):
-            self._take(listing, retire=True)
-            self._listed_ms = now_ms
+    def _renew(self, *, same_opening: bool) -> None:
+        self._opening.supersede()
+        self._opening = self._new_opening(same_opening=same_opening)
+
+    def _enumerate(self, now_ms: int, budget: Budget) -> None:
+        listed = self._new_opening(same_opening=True)
+        try:
+            self._advance(listed, budget)
+        except NvmlFailure as failure:
+            listed.supersede()
+            if failure.code != Code.TIMEOUT:
+                raise
+            return
+        self._opening.supersede()
+        self._opening = listed
+        self._take(listed.listing(), retire=True)
+        self._listed_ms = now_ms
 
     def _take(self, listing: Listing, *, retire: bool) -> None:
         """Go on with what `listing` found; `retire` what only earlier devices of the same opening need."""
@@ -433,25 +516,53 @@ class NvmlSource:
         else:
             self._present = listing.present
         self._appeared = not listing.present <= self._present
+        self._tell_late(devices, listing)
         self._devices = devices
-        self._without_handle = frozenset(listing.left.keys() - self._stuck.uuids)
+        self._waiting = listing.waiting
+        self._unopened = listing.unopened
+        without = {uuid for uuid in listing.left if uuid not in listing.waiting or listing.left[uuid].handle is None}
+        self._without_handle = frozenset(without | listing.unopened.keys())
         self._count = listing.count
         self._builder.driver = listing.driver
 
-    def _read_all(self, now_ms: int) -> dict[str, _Taken]:
+    def _tell_late(self, devices: Mapping[str, NvmlDevice], listing: Listing) -> None:
+        """GPUs that were waited for, and are open now or have another name, are neither found nor lost."""
+        before = self._waiting - listing.waiting
+        places = {self._devices[uuid].gpu.index for uuid in before}
+        late = [d.gpu for u, d in devices.items() if u in listing.waiting or d.gpu.index in places or None in places]
+        if before:
+            self._builder.opened_late(before, late)
+
+    def _name_late(self) -> None:
+        """Take up the names of GPUs that the driver's files brought while the library says nothing."""
+        if self._opening.changed and not any(device.handle for device in self._devices.values()):
+            self._take(self._opening.listing(), retire=False)
+
+    def _take_late(self) -> None:
+        """Take up what an opening brought since it was last looked at."""
+        if self._opening.changed:
+            self._opening.check()
+            self._take(self._opening.listing(), retire=True)
+
+    def _read_all(self, now_ms: int, budget: Budget) -> dict[str, _Taken]:
+        self._take_late()
         self._given_up(_LIBRARY, now_ms)
         tasks: dict[str, Callable[[], _Result]] = {_LIBRARY: _guarded(self._count_gpus)}
+        for index in self._unopened.values():
+            key = self._opening.key(index)
+            self._given_up(key, now_ms)
+            tasks[key] = self._opening.gpu_task(index)
         for uuid in self._watch.hurried() & self._devices.keys():
             self._devices[uuid].hurry()
         for uuid, device in self._devices.items():
             if uuid not in self._without_handle:
                 tasks[uuid] = self._task(device, now_ms)
-        taken, count = self._sort(self._workers.run(tasks, self.deadline_seconds))
+        taken, count = self._sort(self._workers.run(tasks, budget.left(self._least())))
         self._stuck.note(self._workers.stuck, now_ms)
         if count is not None and count != self._count:
-            self._enumerate(now_ms)
+            self._enumerate(now_ms, budget)
             fresh = {u: self._task(d, now_ms) for u, d in self._devices.items() if u not in self._without_handle}
-            taken, _ = self._sort(self._workers.run(fresh, self.deadline_seconds))
+            taken.update(self._sort(self._workers.run(fresh, budget.left(self._least())))[0])
         return taken
 
     def _sort(self, results: Mapping[str, _Result]) -> tuple[dict[str, _Taken], int | None]:
@@ -472,7 +583,8 @@ class NvmlSource:
         for activity in retired:
             activity.close()
         try:
-            return int(self._library.call("nvmlDeviceGetCount"))
+            count, doubtful = self._counts.gpus(int(self._library.call("nvmlDeviceGetCount")))
+            return self._count if doubtful else count
         except NvmlFailure as failure:
             if failure.code in LIBRARY_CODES:
                 raise
@@ -499,7 +611,7 @@ class NvmlSource:
     def _afresh(self, stale: NvmlDevice, now_ms: int) -> _Taken:
         """A reading of a GPU in which an earlier call still hangs, through a handle and memory of its own."""
         try:
-            device = open_device(self._library, stale.gpu.index or 0, self._node, {})
+            device = open_device(self._library, stale.gpu.index or 0, self._node, {}, self._counts)
         except NvmlFailure as failure:
             if failure.code in LIBRARY_CODES:
                 raise

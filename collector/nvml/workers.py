@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -17,6 +17,17 @@ PATIENCE_SECONDS = 0.05
 """How long one task may hold up the next before another thread goes on with the rest."""
 _CLOCK = SystemClock()
 """Waiting for threads takes real time, whatever clock a test runs on."""
+
+
+class Budget:
+    """The real time that several waits for threads may take together."""
+
+    def __init__(self, seconds: float) -> None:
+        self._until = _CLOCK.monotonic() + seconds
+
+    def left(self, least: float = 0.0) -> float:
+        """Seconds that are left, `least` in any case."""
+        return max(self._until - _CLOCK.monotonic(), least)
 
 
 @dataclass(eq=False, slots=True)
@@ -87,6 +98,13 @@ class DriverThreads(Generic[T]):
                     self._queue.remove(job)
                     self._busy.pop(job.key, None)
             return dict(results)
+
+    def wait(self, keys: Collection[str], seconds: float) -> None:
+        """Wait until no task of `keys` is out, for so long at most."""
+        budget = Budget(seconds)
+        with self._lock:
+            while not self._busy.keys().isdisjoint(keys) and (left := budget.left()) > 0:
+                self._done.wait(min(left, self._patience))
 
     def abandon(self, key: str) -> None:
         """Let `key` take tasks again although one is still out; that one's result counts for nothing."""

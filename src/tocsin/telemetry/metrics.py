@@ -49,6 +49,9 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_nvml_released": OwnMetric(
         "gauge", (), "1 while NVML is closed on request and the agent holds no handle of any GPU."
     ),
+    "tocsin_nvml_implausible_counts_total": OwnMetric(
+        "counter", ("what",), "Counts by the driver that cannot be, of gpu or mig: bounded, not believed."
+    ),
     "tocsin_source_failures_total": OwnMetric("counter", ("source",), "Reads of a source that failed as a whole."),
     "tocsin_stuck_readers": OwnMetric(
         "gauge", ("source",), "GPUs whose reader hangs in the driver and is waited for no longer."

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.collector.nvml import device as nvml_listing
 from tocsin.collector.nvml import events as nvml_events
+from tocsin.collector.nvml import opening as nvml_listing
 from tocsin.collector.nvml.device import DriverGpu
 from tocsin.collector.nvml.library import Code, NvmlFailure, PynvmlLibrary
 from tocsin.collector.nvml.source import ENUMERATE_MS, FIRST_RETRY_MS, NvmlSource

@@ -240,12 +240,15 @@ def test_the_library_is_not_closed_under_a_call_that_hangs() -> None:
     made.gates[0].set()
 
 
-def test_a_library_that_does_not_open_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_does_not_open_is_unavailable_to_who_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tocsin.collector.nvml.source.OPEN_SECONDS", 0.05)
     library = RecordedNvml(devices("h100-healthy"))
-    library.hung[0] = gate = threading.Event()
+    monkeypatch.setattr("tocsin.collector.nvml.source.START_SECONDS", 0.05)
+    library.hung_calls["nvmlDeviceGetCount"] = gate = threading.Event()
+    source = NvmlSource(library, PLACE)
     with pytest.raises(Unavailable, match=r"did not open: no answer within 0\.05 s; see whether `nvidia-smi` hangs"):
-        NvmlSource(library, PLACE)
+        source.settle()
+    source.close()
     gate.set()
 
 

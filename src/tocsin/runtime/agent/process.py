@@ -23,7 +23,7 @@ from tocsin.domain.event import Event, EventKind
 from tocsin.domain.reading import Gpu, Reading, sanitise
 from tocsin.http_client import ClientTls
 from tocsin.runtime.agent.companions import Companions, Context, Opener, find_companion
-from tocsin.runtime.agent.sources import open_source
+from tocsin.runtime.agent.sources import open_settled, open_source
 from tocsin.runtime.service_manager import ServiceManager, Stop, Watched
 from tocsin.store.line_protocol.encode import encode
 from tocsin.telemetry.log import logger
@@ -37,6 +37,9 @@ PUSH_SECONDS = 0.5
 """Pause between two looks into the spool."""
 STOP_LOOK_SECONDS = 0.5
 """Longest time until the end is noticed by an agent that waits for what companions report."""
+END_SECONDS = 4.0
+"""How long an agent that is told to end is waited for. A driver or a receiver may hang: what was read is in the spool,
+which outlives any end."""
 LEAST_WAIT_SECONDS = 0.001
 LISTENERS = frozenset({"kernel_log", "notices"})
 """Companions that report between two readings."""
@@ -262,7 +265,7 @@ def _parts(batch: Batch) -> Iterator[Batch]:
 def once(settings: Settings, name: str, clock: Clock) -> Iterator[dict[str, object]]:
     """One reading of each GPU of source `name`, with the owners of its processes, as rows: see `Reading.as_json`."""
     own = OwnMetrics()
-    source = open_source(name, settings, clock, own)
+    source = open_settled(name, settings, clock, own)
     companions = Companions(
         Context(settings, clock, own, source.name), [("attribution", find_companion("attribution"))]
     )
@@ -276,7 +279,54 @@ def once(settings: Settings, name: str, clock: Clock) -> Iterator[dict[str, obje
 
 
 def serve(settings: Settings, name: str, clock: Clock, stop: Stop, announce: Callable[[str], None]) -> None:
-    """Run an agent over source `name` with its `/metrics` until `stop`; says by `announce` what it reads, and where."""
+    """Run an agent over source `name` with its `/metrics` until `stop`; says by `announce` what it reads, and where.
+
+    It runs on a thread of its own, which is left behind where it does not end in time: the end of the process must
+    wait neither for a source nor for a receiver. What was changed on the node is given back first, which has its own
+    bounds. Raises what ended the agent.
+    """
+    failures: list[BaseException] = []
+    give_back: list[Callable[[], None]] = []
+
+    def run() -> None:
+        try:
+            _serve(settings, name, clock, stop, announce, give_back)
+        except BaseException as error:  # noqa: BLE001  # raised again by the thread that waits for this one
+            failures.append(error)
+
+    agent = threading.Thread(target=run, name="agent", daemon=True)
+    agent.start()
+    while agent.is_alive() and not stop.is_set():
+        agent.join(STOP_LOOK_SECONDS)
+    for close in give_back:
+        close()
+    agent.join(END_SECONDS)
+    if agent.is_alive():
+        _log.warning("something hangs: the agent ends without waiting for it", seconds=END_SECONDS)
+    if failures:
+        raise failures[0]
+
+
+def _one_at_a_time(close: Callable[[], None]) -> Callable[[], None]:
+    """`close`, which may be repeated, for two threads of which one waits for the other."""
+    lock = threading.Lock()
+
+    def locked() -> None:
+        with lock:
+            close()
+
+    return locked
+
+
+def _serve(
+    settings: Settings,
+    name: str,
+    clock: Clock,
+    stop: Stop,
+    announce: Callable[[str], None],
+    give_back: list[Callable[[], None]],
+) -> None:
+    """The agent itself; what must not be left out at its end goes to `give_back` as well."""
     host, port = split_address(settings.agent.listen, "agent.listen")
     own = OwnMetrics()
     with ExitStack() as stack:
@@ -296,7 +346,8 @@ def serve(settings: Settings, name: str, clock: Clock, stop: Stop, announce: Cal
             from tocsin.runtime.agent.order_worker import open_order_worker
 
             order_worker = open_order_worker(settings, clock, own, agent.companions)
-            stack.callback(order_worker.close)
+            give_back.append(_one_at_a_time(order_worker.close))
+            stack.callback(give_back[-1])
             order_worker.start()
             announce(f"allowed on this node: {', '.join(settings.node.allow) or 'nothing'}")
         manager = ServiceManager()

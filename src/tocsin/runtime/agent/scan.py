@@ -23,7 +23,7 @@ from tocsin.rules.load import load_rules
 from tocsin.rules.schema import RuleSet
 from tocsin.rules.xid import XidCatalogue
 from tocsin.runtime.agent.companions import Companions, Context, find_companion
-from tocsin.runtime.agent.sources import open_source
+from tocsin.runtime.agent.sources import open_settled
 from tocsin.telemetry.metrics import OwnMetrics
 
 BESIDE = ("kernel_log", "attribution")
@@ -53,7 +53,7 @@ def opened(settings: Settings, source_name: str, clock: Clock) -> Iterator[tuple
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tocsin-scan-")))
         # The agent's state is elsewhere: a scan reads this boot's log from its start, an agent goes on.
         agent = settings.agent.model_copy(update={"spool": folder / "spool.db"})
-        source = open_source(source_name, settings, clock)
+        source = open_settled(source_name, settings, clock)
         stack.callback(source.close)
         context = Context(settings.model_copy(update={"agent": agent}), clock, OwnMetrics(), source.name)
         beside = Companions(context, [(name, find_companion(name)) for name in BESIDE])

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import cast
 
-from tocsin.collector.source import NodeIdentity, Source
+from tocsin.collector.source import NodeIdentity, Settles, Source
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import Clock
 from tocsin.domain.errors import InputError, Unavailable
@@ -94,3 +94,15 @@ def open_source(name: str, settings: Settings, clock: Clock, own: OwnMetrics | N
     """
     opener = cast("Opener", load(Kind.SOURCE, name, "agent.source"))
     return opener(settings, clock, own if own is not None else OwnMetrics())
+
+
+def open_settled(name: str, settings: Settings, clock: Clock, own: OwnMetrics | None = None) -> Source:
+    """`open_source` for one who reads but once or twice: waits for what the source still opens."""
+    source = open_source(name, settings, clock, own)
+    if isinstance(source, Settles):
+        try:
+            source.settle()
+        except Unavailable:
+            source.close()
+            raise
+    return source
