@@ -172,6 +172,55 @@ def test_the_base_asks_for_nothing_of_the_node(place: Path) -> None:
     assert agent["automountServiceAccountToken"] is False
 
 
+RESTRICTED_VOLUMES = {
+    "configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"
+}  # fmt: skip
+
+
+def unrestricted(pod: Json) -> list[str]:
+    """What of a pod Pod Security "restricted" does not admit, by the fields that the standard names."""
+    whole = pod.get("securityContext", {})
+    found = [key for key in ("hostNetwork", "hostPID", "hostIPC") if pod.get(key)]
+    found += [f"volume {v['name']}" for v in pod["volumes"] if not RESTRICTED_VOLUMES.issuperset(v.keys() - {"name"})]
+    found += ["sysctls"] if whole.get("sysctls") else []
+    for one in (*pod["containers"], *pod.get("initContainers", ())):
+        own = {**whole, **one.get("securityContext", {})}
+        capabilities = own.get("capabilities", {})
+        wrong = {
+            "privileged": own.get("privileged"),
+            "allowPrivilegeEscalation": own.get("allowPrivilegeEscalation") is not False,
+            "runAsNonRoot": own.get("runAsNonRoot") is not True,
+            "runAsUser": own.get("runAsUser") == 0,
+            "seccompProfile": own.get("seccompProfile", {}).get("type") not in ("RuntimeDefault", "Localhost"),
+            "capabilities.drop": "ALL" not in capabilities.get("drop", ()),
+            "capabilities.add": not {"NET_BIND_SERVICE"}.issuperset(capabilities.get("add", ())),
+            "hostPort": any(port.get("hostPort") for port in one.get("ports", ())),
+            "procMount": own.get("procMount", "Default") != "Default",
+            "appArmorProfile": own.get("appArmorProfile", {}).get("type") == "Unconfined",
+        }
+        found += [field for field, is_wrong in wrong.items() if is_wrong]
+    return found
+
+
+def test_a_real_fleet_is_watched_under_pod_security_restricted(overlays: dict[str, Rendered], place: Path) -> None:
+    restricted = overlays["restricted"]
+    labels = restricted.named("Namespace", "tocsin")["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
+    assert set(restricted.pods) == {"tocsin-agent", "tocsin-brain", "tocsin-dashboard"}
+    assert {name: found for name, pod in restricted.pods.items() if (found := unrestricted(pod))} == {}
+    assert {one["metadata"].get("namespace", "tocsin") for one in restricted.documents} == {"tocsin"}
+    agent = settings_of(restricted, "DaemonSet", "tocsin-agent", place).agent
+    assert (agent.kernel_log, agent.attribution, agent.source) == ("off", False, "auto")
+    assert agent.push_url == "http://tocsin-brain:8470"
+
+
+def test_what_wants_paths_of_the_host_is_not_admitted_there(overlays: dict[str, Rendered]) -> None:
+    assert set(unrestricted(overlays["observe"].pods["tocsin-agent"])) == {
+        "hostPID", "runAsNonRoot", "runAsUser", "volume state", "volume journal", "volume journal-run",
+        "volume machine-id", "volume pod-logs",
+    }  # fmt: skip
+
+
 def granted(rendered: Rendered) -> set[str]:
     """Names of the cluster roles that somebody is bound to."""
     return {one["roleRef"]["name"] for one in rendered.of("ClusterRoleBinding", "RoleBinding")}
