@@ -13,6 +13,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tocsin.domain.atomic_file import make_private
 from tocsin.domain.clock import SECOND, Clock
 from tocsin.domain.errors import InputError
 from tocsin.telemetry.log import logger
@@ -241,6 +242,7 @@ class Spool:
         return aside
 
     def _connect(self) -> sqlite3.Connection:
+        make_private(self.path)
         db = sqlite3.connect(self.path, timeout=LOCK_SECONDS, check_same_thread=False)
         try:
             version = int(db.execute("PRAGMA user_version").fetchone()[0])

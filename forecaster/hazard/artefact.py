@@ -42,6 +42,8 @@ TRUSTED = (
 FORMAT = 1
 CARD, STATE, ARRAYS, SUMS = "card.json", "state.json", "arrays.safetensors", "checksums.json"
 _ESTIMATOR = ".skops"
+_SHARED = 0o666
+"""A model holds no secret, and whoever trains one is often not who runs it: its mode is the umask's."""
 _TRAIN = "train the model anew, or copy it again from where it was made"
 
 
@@ -84,7 +86,7 @@ def save(folder: Path, scorer: Scorer, card: Card) -> None:
     made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         for name, data in content.items():
-            write_atomically(made / name, data)
+            write_atomically(made / name, data, _SHARED)
         made.chmod(0o755)
         made.rename(folder)
         sync_folder(folder.parent)

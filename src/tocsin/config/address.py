@@ -51,7 +51,7 @@ class PortClaim:
     def _lock(self, port: int) -> bool:
         path = Path(tempfile.gettempdir(), f"tocsin-port-{os.getuid()}-{port}.lock")
         try:
-            self._file = path.open("a", encoding="ascii")
+            self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a", encoding="ascii")
         except OSError:
             # Where no lock can be had, the port may still be free: listening will tell.
             self._file = None

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+PRIVATE = 0o600
+"""Mode of what programs keep for themselves: its owner may read and write it, nobody else, whatever the umask."""
 SUFFIX = ".new"
 """Suffix of the name a file has until it is whole."""
 
 
 @contextmanager
-def atomic_file(path: Path, mode: int = 0o666, *, durable: bool = True) -> Iterator[BinaryIO]:
+def atomic_file(path: Path, mode: int = PRIVATE, *, durable: bool = True) -> Iterator[BinaryIO]:
     """A file to write that takes the place of `path` when the block ends; when the block fails, `path` is unchanged.
 
     `mode` is limited by the umask, as that of any new file. Without `durable` a power loss may bring the old content
@@ -40,11 +43,27 @@ def atomic_file(path: Path, mode: int = 0o666, *, durable: bool = True) -> Itera
         sync_folder(path.absolute().parent)
 
 
-def write_atomically(path: Path, content: str | bytes, mode: int = 0o666, *, durable: bool = True) -> None:
+def write_atomically(path: Path, content: str | bytes, mode: int = PRIVATE, *, durable: bool = True) -> None:
     """Put `content` in place of what `path` holds; durable on return, as `atomic_file` says. Text is UTF-8. Raises
     OSError."""
     with atomic_file(path, mode, durable=durable) as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+def make_private(path: Path) -> None:
+    """Create the empty file `path` for its owner alone, before a library opens it that knows no modes.
+
+    A file that is there is closed to all but its owner and group. SQLite gives the files beside a database the mode of
+    the database; those of an earlier run are closed too. What cannot be done here is told by who opens the file.
+    """
+    with suppress(OSError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE))
+    for suffix in ("", "-wal", "-shm"):
+        beside = path.with_name(path.name + suffix)
+        with suppress(OSError):
+            mode = stat.S_IMODE(beside.stat().st_mode)
+            if mode & stat.S_IRWXO:
+                beside.chmod(mode & ~stat.S_IRWXO)
 
 
 def make_folder(folder: Path) -> None:

@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from tocsin.domain.atomic_file import make_private
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.journal.files import Anchor, connect, lock, read_entries
 from tocsin.journal.verify import verify
@@ -15,9 +16,11 @@ def backup(source: Path, target: Path) -> None:
     """Copy the journal `source` with its anchor to the new file `target`, also beside a writer."""
     if target.exists():
         raise InputError("target", str(target), "exists", "name a new file")
-    with closing(connect(source, write=False)) as old, closing(sqlite3.connect(target)) as new:
-        old.backup(new)
-        last = new.execute("SELECT seq, hash FROM entry ORDER BY seq DESC LIMIT 1").fetchone()
+    with closing(connect(source, write=False)) as old:
+        make_private(target)
+        with closing(sqlite3.connect(target)) as new:
+            old.backup(new)
+            last = new.execute("SELECT seq, hash FROM entry ORDER BY seq DESC LIMIT 1").fetchone()
     if last:
         Anchor(int(last[0]), str(last[1])).write(target)
 

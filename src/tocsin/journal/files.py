@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from tocsin.domain.atomic_file import write_atomically
+from tocsin.domain.atomic_file import make_private, write_atomically
 from tocsin.domain.entry import Entry
 from tocsin.domain.errors import Conflict, InputError, TocsinError
 
@@ -37,6 +37,7 @@ def connect(path: Path, *, write: bool) -> sqlite3.Connection:
     """Open the database. Raises InputError where it is no journal, or one of a newer version."""
     try:
         if write:
+            make_private(path)
             db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = FULL")
@@ -65,7 +66,9 @@ def migrate(db: sqlite3.Connection, version: int) -> None:
 
 def lock(path: Path) -> IO[str]:
     """Take the writer's lock, held until the file is closed. Raises Conflict where another process has it."""
-    handle = path.with_name(path.name + ".lock").open("a", encoding="utf-8")
+    beside = path.with_name(path.name + ".lock")
+    make_private(beside)
+    handle = beside.open("a", encoding="utf-8")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -76,7 +76,7 @@ def test_a_save_that_fails_leaves_nothing(tmp_path: Path, scorer: Scorer) -> Non
 
 
 def test_a_save_that_is_cut_off_leaves_nothing(tmp_path: Path, scorer: Scorer, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, data: bytes) -> None:
+    def full(path: Path, data: bytes, _mode: int) -> None:
         path.write_bytes(data[:10])
         raise OSError("no space left on device")
 

@@ -20,6 +20,7 @@ from tocsin.actions.kubernetes.api import Json, KubeError
 from tocsin.actions.kubernetes.client import connect
 from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.config.settings import Settings
+from tocsin.domain.atomic_file import PRIVATE
 from tocsin.domain.clock import SECOND, Clock
 
 RENEW_SHARE = 2 / 3
@@ -180,7 +181,7 @@ class FileLease:
         if self._file is not None:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.fdopen(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644), "r+", encoding="utf-8")
+        file = os.fdopen(os.open(self._path, os.O_RDWR | os.O_CREAT, PRIVATE), "r+", encoding="utf-8")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

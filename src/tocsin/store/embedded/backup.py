@@ -8,7 +8,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from tocsin.domain.atomic_file import atomic_file, make_folder, sync_folder
+from tocsin.domain.atomic_file import atomic_file, make_folder, make_private, sync_folder
 from tocsin.domain.errors import InputError
 from tocsin.store.embedded import segments
 from tocsin.store.embedded.database import MIGRATIONS, Database, locked
@@ -34,6 +34,7 @@ def backup(database: Database, target: Path) -> None:
             raise InputError("target", str(path), "exists", "name a new file")
     for _ in range(_TRIES):
         try:
+            make_private(target)
             with closing(sqlite3.connect(target)) as fresh:
                 with database.reading() as db:
                     db.backup(fresh)
@@ -86,6 +87,7 @@ def restore(source: Path, target: Path) -> None:
             if not whole or not 0 < version <= len(MIGRATIONS):
                 raise InputError("source", str(source), "is no whole store of this version", "use another backup")
             make_folder(target.absolute().parent)
+            make_private(fresh)
             with closing(sqlite3.connect(fresh)) as made:
                 db.backup(made)
             _copy_segments(db, folder_of(source), folder_of(fresh))

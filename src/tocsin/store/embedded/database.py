@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import IO
 
-from tocsin.domain.atomic_file import make_folder
+from tocsin.domain.atomic_file import make_folder, make_private
 from tocsin.domain.errors import Conflict, InputError, TocsinError
 from tocsin.store.port import StoreRejected, StoreUnavailable
 
@@ -136,6 +136,7 @@ class Database:
 
     def _connect(self) -> sqlite3.Connection:
         try:
+            make_private(self.path)
             db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
             db.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
             db.execute("PRAGMA journal_mode = WAL")
@@ -211,7 +212,9 @@ def locked(path: Path, suffix: str, kind: int) -> IO[str]:
     Raises Conflict where somebody else has it, StoreUnavailable where its file cannot be written.
     """
     try:
-        handle = path.with_name(path.name + suffix).open("a", encoding="ascii")
+        beside = path.with_name(path.name + suffix)
+        make_private(beside)
+        handle = beside.open("a", encoding="ascii")
     except OSError as error:
         raise StoreUnavailable(f"store {path}: {error}") from None
     try:
