@@ -57,7 +57,8 @@ def make_private(path: Path) -> None:
     the database; those of an earlier run are closed too. What cannot be done here is told by who opens the file.
     """
     with suppress(OSError):
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE))
+        # Never one that is there: to close it would end the locks that SQLite holds on it in this process.
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE))
     for suffix in ("", "-wal", "-shm"):
         beside = path.with_name(path.name + suffix)
         with suppress(OSError):
