@@ -75,6 +75,10 @@ class OperatorCalls:
                 raise Conflict(f"already paused by {note.actor}")
             self._decision_log.note(EntryKind.PAUSE, {"reason": reason}, actor=_named_person(actor))
 
+    def stop_for(self, reason: str) -> None:
+        """The service itself stops all actions until a person resumes."""
+        self._decision_log.note(EntryKind.PAUSE, {"reason": reason})
+
     def resume(self, actor: str) -> None:
         with self._decision_log.lock:
             if self._decision_log.ledger.controls().paused is None:

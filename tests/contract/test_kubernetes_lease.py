@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tocsin.actions.kubernetes.api import Json
 from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.domain.clock import HOUR, SECOND, ManualClock
+from tocsin.journal.witness import Seen, WitnessAway
 from tocsin.runtime.brain.lease import KubernetesLease
+from tocsin.runtime.brain.witnesses import LeaseWitness
 from tocsin_testing.builders import T0
 from tocsin_testing.kube_site import Site, open_site
 
@@ -127,3 +130,44 @@ def test_an_absent_server_is_trouble_and_no_exception(site: Site) -> None:
     site.double.before = lambda _: None
     lease.tick()
     assert (lease.held(), lease.epoch, lease.trouble) == (True, 0, "")
+
+
+def test_it_is_a_witness_of_journals_and_renewals_leave_that_alone(site: Site) -> None:
+    clock = ManualClock(T0)
+    holder = _lease(site, "a", clock)
+    witness = LeaseWitness(Cluster(site.door), f"{site.space}/tocsin-brain")
+    assert dict(witness.read()) == {}
+    with pytest.raises(WitnessAway):
+        witness.write("a" * 64, Seen(1, 1, "b" * 64))
+    holder.tick()
+    witness.write("a" * 64, Seen(1, 5, "b" * 64))
+    witness.write("c" * 64, Seen(3, 9, "d" * 64))
+    for _ in range(3):
+        clock.advance(3 * SECOND)
+        holder.tick()
+    assert (holder.held(), holder.trouble) == (True, "")
+    witness.write("a" * 64, Seen(2, 6, "e" * 64))
+    assert dict(witness.read()) == {"a" * 64: Seen(2, 6, "e" * 64), "c" * 64: Seen(3, 9, "d" * 64)}
+    assert _spec(site)["holderIdentity"] == "a"
+
+
+def test_a_renewal_between_its_two_requests_makes_the_witness_try_again(site: Site) -> None:
+    clock = ManualClock(T0)
+    holder = _lease(site, "a", clock)
+    holder.tick()
+
+    class Crossed(Cluster):
+        crossings = 1
+
+        def lease(self, namespace: str, name: str) -> Json:
+            found = super().lease(namespace, name)
+            if self.crossings:
+                self.crossings -= 1
+                clock.advance(3 * SECOND)
+                holder.tick()
+            return found
+
+    witness = LeaseWitness(Crossed(site.door), f"{site.space}/tocsin-brain")
+    witness.write("a" * 64, Seen(1, 5, "b" * 64))
+    assert dict(witness.read()) == {"a" * 64: Seen(1, 5, "b" * 64)}
+    assert holder.held()

@@ -146,6 +146,7 @@ def _summary_lines(summary: FleetSummary) -> list[str]:
     return [
         f"Tocsin {summary.version}: mode {summary.mode}, {paused if summary.paused else 'running'}, {breaker}",
         f"{summary.gpus} GPUs on {summary.hosts} hosts{marked}: {states}",
+        *([f"journal: {summary.journal_witness}"] if summary.journal_witness else []),
         *([", ".join(figures)] if figures else []),
         f"findings: {found}; incidents: {summary.incidents}; predicted crossings: {summary.predictions}",
     ]

@@ -292,6 +292,8 @@ class FleetSummary(Wire):
     paused: bool = False
     paused_by: str = ""
     paused_reason: str = ""
+    journal_witness: str = ""
+    """What is wrong with the witnesses of the journal, or that there is none; empty: nothing."""
     breaker: BreakerOut
     gpus: Count
     hosts: Count

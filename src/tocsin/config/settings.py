@@ -201,6 +201,19 @@ class JournalSettings(Section):
     by_hand: Path | None = None
     """Journal of what a person did by `tocsin act` while no brain took the record; unset:
     `~/.local/state/tocsin/by-hand.db` of that person."""
+    witness: Path | None = None
+    """File on another volume that remembers how far the journal has come, so that a brain with a restored or shortened
+    journal starts paused; its folder must exist. `kubernetes.lease` is a witness as well. Without any, a restored
+    journal acts again."""
+    witness_seconds: float = Field(default=5.0, gt=0, le=60)
+    """How long a start waits for the answer of a witness; one that answers later still pauses."""
+
+    @model_validator(mode="after")
+    def _witness_elsewhere(self) -> Self:
+        if self.witness is not None and self.witness.absolute().parent == self.path.absolute().parent:
+            where = "lies beside the journal and would be restored with it; put it on another volume"
+            raise ValueError(f"witness {self.witness} {where}")
+        return self
 
 
 class RulesSettings(Section):

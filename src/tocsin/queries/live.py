@@ -19,6 +19,7 @@ from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.journal.journal import Journal
+from tocsin.journal.witness import WitnessKeeper
 from tocsin.store.port import Store
 from tocsin.telemetry.metrics import OwnMetrics
 
@@ -90,6 +91,10 @@ class LiveBrain(Protocol):
     journal: Journal
     actions: ActionLoop
     metrics: OwnMetrics
+
+    @property
+    def witnesses(self) -> Sequence[WitnessKeeper]:
+        """What keeps the witnesses of the journal."""
 
     @property
     def memory(self) -> LiveMemory: ...

@@ -17,7 +17,7 @@ from tocsin.client.errors import NotFound
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.wire import extended
 from tocsin.domain.clock import DAY, SECOND, Clock, SystemClock, optional_iso, to_iso
-from tocsin.domain.decision import DecisionState
+from tocsin.domain.decision import DecisionState, Mode
 from tocsin.domain.diagnosis import Diagnosis
 from tocsin.domain.entry import Entry, EntryKind, Verification
 from tocsin.domain.errors import Conflict, InputError
@@ -30,6 +30,7 @@ from tocsin.domain.reading import Reading
 from tocsin.forecaster.diagnosis.fleet import PAST_METRICS, PAST_MS, STAGE_METRICS, STAGE_MS, DiagnosisInputs, diagnose
 from tocsin.journal.export import export
 from tocsin.journal.verify import verify
+from tocsin.journal.witness import in_words
 from tocsin.queries import attention, timeline, views
 from tocsin.queries.background import BackgroundTasks
 from tocsin.queries.cache import Cache, by_effort
@@ -117,6 +118,7 @@ class BrainService:
             mode=brain.settings.actions.mode,
             executor=", ".join(brain.settings.actions.executors),
             **dict(self._control()),
+            journal_witness="" if brain.settings.actions.mode is Mode.OBSERVE else in_words(brain.witnesses),
             gpus=len(seen),
             hosts=len({reading.gpu.host for reading in seen}),
             pools=len({reading.gpu.pool for reading in seen}),

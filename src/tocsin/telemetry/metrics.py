@@ -180,6 +180,15 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_store_damaged_segments": OwnMetric("gauge", (), "Files of history that cannot be read and were set aside."),
     "tocsin_store_write_seconds": OwnMetric("histogram", ("store",), "Time that one write to the store took."),
     "tocsin_journal_entries_total": OwnMetric("counter", ("kind",), "Entries appended to the journal."),
+    "tocsin_journal_witnesses": OwnMetric(
+        "gauge", (), "Witnesses of the journal that answer and have seen no more than it has."
+    ),
+    "tocsin_journal_witness_behind": OwnMetric(
+        "gauge", (), "Entries of the journal that the witness which is furthest behind has not seen."
+    ),
+    "tocsin_journal_witness_failures_total": OwnMetric(
+        "counter", (), "Tries at a witness of the journal that had no answer."
+    ),
     # rules, forecasts, actions
     "tocsin_fleet_free_gpus": OwnMetric("gauge", (), "Idle GPUs of the fleet."),
     "tocsin_fleet_fragmented_gpus": OwnMetric(

@@ -28,6 +28,7 @@ from tocsin.domain.pool import PoolState
 from tocsin.forecaster.live.risk_inputs import RiskInputs
 from tocsin.forecaster.live.worker import ForecastWorker
 from tocsin.journal.journal import Journal
+from tocsin.journal.witness import NO_WITNESS, WitnessKeeper
 from tocsin.queries.service import BrainService
 from tocsin.rules.load import load_rules
 from tocsin.rules.schema import RuleSet
@@ -41,6 +42,7 @@ from tocsin.runtime.brain.orders import OrderService, open_queue
 from tocsin.runtime.brain.plan_watch import PlanWatch
 from tocsin.runtime.brain.retrain import Retrainer
 from tocsin.runtime.brain.store_follower import FOLLOWED, StoreFollower
+from tocsin.runtime.brain.witnesses import open_witnesses, watch_journal
 from tocsin.runtime.service_manager import ServiceManager
 from tocsin.store.annotations import KeepsAnnotations
 from tocsin.store.factory import open_store
@@ -184,11 +186,10 @@ def open_brain(
     ruleset = load_rules(settings.rules.path, settings.rules.xid_overrides)
     store = open_store(settings.store)
     store.init()
-    journal = _open_journal(settings, clock, metrics)
+    journal, witnesses = _open_journal(settings, clock, metrics)
     sender = WebhookSender(settings.webhook, clock) if settings.webhook.url else None
     queue = open_queue(settings.node, clock)
     routing = _routing(Dependencies(sender, settings, clock, queue, fleet, metrics))
-    managers = Managers(routing.executors, clock, metrics)
     notifier = build_notifier(settings, sender, clock, metrics)
     worker = ForecastWorker(settings.forecast, place=_risk_place(settings), store=store)
     parts = BrainParts(
@@ -200,11 +201,12 @@ def open_brain(
         ruleset=ruleset,
         actions=ActionLoop(journal, routing, clock, _policy(settings, ruleset, propose), notifier, Threads()),
         forecasts=FleetForecasts(store, worker, settings.forecast),
-        managers=managers,
+        managers=Managers(routing.executors, clock, metrics),
         orders=OrderService(queue, metrics),
         lease=open_lease(settings, clock),
         pools=pools or (lambda: [PoolState(name, None, elastic=True) for name in settings.actions.elastic_pools]),
         wake=threading.Event(),
+        witnesses=witnesses,
     )
     return _running(parts, worker, sender)
 
@@ -213,8 +215,9 @@ def _routing(dependencies: Dependencies) -> Routing:
     return build_routing(dependencies.settings.actions, lambda name: build_executor(name, dependencies))
 
 
-def _open_journal(settings: Settings, clock: Clock, metrics: OwnMetrics) -> Journal:
-    """The journal, with its entries counted; a new one is paused where the brain would act at once."""
+def _open_journal(settings: Settings, clock: Clock, metrics: OwnMetrics) -> tuple[Journal, list[WitnessKeeper]]:
+    """The journal, with its entries counted, and its witnesses. Paused are one that is older than what a witness has
+    seen, and a new one where the brain would act at once."""
     journal = Journal.open(settings.journal.path, clock)
     for kind in EntryKind:
         # From zero on: Prometheus takes a series that begins at one for no increase.
@@ -225,11 +228,12 @@ def _open_journal(settings: Settings, clock: Clock, metrics: OwnMetrics) -> Jour
             metrics.count("tocsin_journal_entries_total", kind=entry.kind)
 
     journal.on_append = count
+    witnesses = watch_journal(journal, open_witnesses(settings), settings.journal.witness_seconds, metrics)
     if journal.head == 0 and settings.actions.mode is Mode.ACT:
         # Without the old journal nothing says what was already done or what a person forbade.
         reason = "the journal is new: resume once no other brain acts on this fleet"
         journal.append(EntryKind.PAUSE, {"reason": reason})
-    return journal
+    return journal, witnesses
 
 
 def _policy(settings: Settings, ruleset: RuleSet, propose: bool) -> Policy:
@@ -315,6 +319,8 @@ def run_brain(settings: Settings, clock: Clock, stop: threading.Event, announce:
             announce("no api.tokens are set: requests from other hosts are refused, agents on other nodes among them")
         elif settings.api.tls_certificate is None and not is_loopback(host):
             announce("no api.tls_certificate is set: tokens and passwords travel in the clear")
+        if not running.brain.witnesses and settings.actions.mode is not Mode.OBSERVE:
+            announce(NO_WITNESS)
         running.start()
         try:
             ServiceManager().stand_by(stop, running.evaluations)

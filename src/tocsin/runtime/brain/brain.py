@@ -30,6 +30,7 @@ from tocsin.domain.reading import Gpu, Missing, Reading
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
 from tocsin.journal.journal import Draft, Journal
+from tocsin.journal.witness import WitnessKeeper
 from tocsin.queries.fleet_state import mix_of, workloads_of
 from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.incidents import collapse
@@ -293,6 +294,7 @@ class BrainParts:
     lease: Lease | None
     pools: Callable[[], Sequence[PoolState]]
     wake: threading.Event
+    witnesses: Sequence[WitnessKeeper] = ()
 
 
 class Brain:
@@ -312,6 +314,7 @@ class Brain:
         self.managers = parts.managers
         self.orders = parts.orders
         self.lease = parts.lease
+        self.witnesses = parts.witnesses
         self._pools = parts.pools
         self._wake = parts.wake
         self.memory = FleetMemory()
@@ -332,6 +335,8 @@ class Brain:
         self._guard = threading.Lock()
         self._acting = False
         self._start()
+        for keeper in self.witnesses:
+            keeper.listen(self.actions.operator.stop_for)
 
     def _start(self) -> None:
         self.journal.append(
@@ -527,6 +532,8 @@ class Brain:
         if self.lease is not None:
             self.lease.release()
         self.journal.append(EntryKind.SERVICE_STOPPED, {"epoch": self.journal.epoch})
+        for keeper in self.witnesses:
+            keeper.close()
         self.journal.close()
         self.store.close()
 
