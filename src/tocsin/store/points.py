@@ -15,9 +15,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from types import UnionType
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
+from tocsin.domain.clock import DAY
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Evidence, Finding, Subject, SubjectKind
 from tocsin.domain.prediction import Prediction
@@ -32,6 +34,15 @@ OWNER = "gpu_owner"
 EVENT = "gpu_event"
 FINDING = "gpu_finding"
 PREDICTION = "gpu_prediction"
+
+LAST_MS = 7_258_118_400_000
+"""2200-01-01: no instant lies behind it, and an instant with the longest horizon added is still a date."""
+LONGEST_MS = 36_500 * DAY
+"""No horizon is longer."""
+MAX_TEXT = 256 * 1024
+"""Characters of one text."""
+MAX_NAME = 1_024
+"""Characters of the name of a GPU or host."""
 
 _ABSENT = "absent"
 _T = TypeVar("_T")
@@ -51,6 +62,106 @@ class PointError(ValueError):
     """A point that does not hold what its measurement needs; the text says which tag or field."""
 
 
+# ---------------------------------------------------------------------- bounds
+#
+# What is read is a stranger's word, whether an agent sends it or a store returns it: whatever passes here can be
+# written to any store, added up, shown as a date and sent as JSON.
+
+
+def _whole(name: str, value: object) -> None:
+    if type(value) is not int or not -(2**63) <= value < 2**63:
+        raise PointError(f"{name} = {str(value)[:60]} is no 64-bit integer")
+
+
+def _of_time(name: str, value: object) -> None:
+    most = LONGEST_MS if name.startswith("horizon") else LAST_MS
+    if type(value) is not int or not 0 <= value <= most:
+        raise PointError(f"{name} = {str(value)[:60]} lies outside 0 to {most} ms")
+
+
+def _finite(name: str, value: object) -> None:
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise PointError(f"{name} = {str(value)[:60]} is no finite number")
+
+
+def _textual(name: str, value: object) -> None:
+    if not isinstance(value, str) or len(value) > MAX_TEXT:
+        raise PointError(f"{name} is no text of at most {MAX_TEXT} characters")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise PointError(f"{name} is no text that UTF-8 can carry") from None
+
+
+def _each_evidence(name: str, value: tuple[Evidence, ...]) -> None:
+    for one in value:
+        _textual(name, one.name)
+        _textual(name, one.text)
+        _of_time(f"{name} at_ms", one.at_ms)
+        if one.value is not None:
+            _finite(name, one.value)
+
+
+def _each_owner(name: str, value: tuple[Owner, ...]) -> None:
+    for one in value:
+        _whole(f"{name} pid", one.pid)
+        for text in (one.process, one.container, one.pod, one.namespace, one.pod_uid, one.slurm_job, one.user):
+            _textual(name, text)
+
+
+def _each_share(name: str, value: tuple[tuple[Any, float], ...]) -> None:
+    for key, share in value:
+        (_textual if isinstance(key, str) else _of_time)("horizon_ms" if name == "curve" else name, key)
+        _finite(name, share)
+
+
+def _each_label(name: str, value: Mapping[str, str]) -> None:
+    for both in value.items():
+        for text in both:
+            _textual(name, text)
+
+
+def _in_subject(name: str, value: Subject) -> None:
+    for text in (value.name, value.host, value.pool, value.detail):
+        _textual(name, text)
+
+
+_Check = Callable[[str, Any], None]
+_CHECKS: Mapping[Any, _Check] = {
+    str: _textual,
+    int: _whole,
+    float: _finite,
+    Subject: _in_subject,
+    tuple[Evidence, ...]: _each_evidence,
+    tuple[Owner, ...]: _each_owner,
+    tuple[tuple[int, float], ...]: _each_share,
+    tuple[tuple[str, float], ...]: _each_share,
+    Mapping[str, str]: _each_label,
+}
+
+
+@lru_cache(maxsize=32)
+def _checks(kind: type) -> tuple[tuple[str, bool, _Check], ...]:
+    """Name of each attribute that has bounds, whether it may be None, and the check."""
+    found = []
+    for name, hint in get_type_hints(kind).items():
+        optional = get_origin(hint) is UnionType
+        check = _CHECKS.get(get_args(hint)[0] if optional else hint)
+        if check is not None:
+            found.append((name, optional, _of_time if check is _whole and name.endswith("_ms") else check))
+    return tuple(found)
+
+
+def sound(value: _T) -> _T:
+    """`value`, an event, a finding, a prediction or a GPU, once all of it is within bounds; raises PointError."""
+    for name, optional, check in _checks(type(value)):
+        found = getattr(value, name)
+        if found is not None or not optional:
+            check(name, found)
+    return value
+
+
 # ---------------------------------------------------------------------- values by their type
 
 
@@ -59,8 +170,8 @@ def _need(point: Point, name: str, convert: Callable[[str], _T]) -> _T:
         raise PointError(f"{point.measurement} needs {name}")
     try:
         return convert(str(raw))
-    except ValueError:
-        raise PointError(f"{name} = {raw!r} is not usable in {point.measurement}") from None
+    except (ValueError, OverflowError):
+        raise PointError(f"{name} = {str(raw)[:60]!r} is not usable in {point.measurement}") from None
 
 
 def _text(point: Point, name: str) -> str:
@@ -71,7 +182,7 @@ def _number(point: Point, name: str) -> float | None:
     if (raw := point.fields.get(name)) is None or name in _text(point, _ABSENT).split(","):
         return None
     if isinstance(raw, str) or not math.isfinite(raw):
-        raise PointError(f"{name} = {raw!r} is no number")
+        raise PointError(f"{name} = {str(raw)[:60]!r} is no number")
     return float(raw)
 
 
@@ -83,7 +194,7 @@ def _instant(point: Point, name: str) -> int | None:
 def _flag(point: Point, name: str) -> bool:
     raw = point.fields.get(name, False)
     if isinstance(raw, str):
-        raise PointError(f"{name} = {raw!r} is not true or false")
+        raise PointError(f"{name} = {raw[:60]!r} is not true or false")
     return bool(raw)
 
 
@@ -98,15 +209,17 @@ def read_evidence(text: str) -> tuple[Evidence, ...]:
         rows = json.loads(text or "[]")
         return tuple(Evidence(str(n), str(t), int(a), None if v is None else float(v)) for n, t, a, v in rows)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise PointError(f"evidence is not a list of [name, text, at_ms, value]: {error}") from None
+        raise PointError(f"evidence is not a list of [name, text, at_ms, value]: {str(error)[:200]}") from None
 
 
 def owners_of(point: Point, name: str = "owners") -> tuple[Owner, ...]:
     """The owners that field `name` lists; raises PointError."""
     try:
-        return read_owners(_text(point, name))
-    except ValueError as error:
+        owners = read_owners(_text(point, name))
+        _each_owner(name, owners)
+    except (ValueError, RecursionError) as error:
         raise PointError(f"{name} is not usable in {point.measurement}: {error}") from None
+    return owners
 
 
 def labels_text(labels: Mapping[str, str]) -> str:
@@ -120,8 +233,9 @@ def read_labels(text: str) -> dict[str, str]:
         labels = json.loads(text or "{}")
     except (ValueError, RecursionError):
         labels = None
-    if not isinstance(labels, dict):
-        raise PointError("labels is no JSON object")
+    # A list or an object as a value has a depth of its own, which its text form would have to walk.
+    if not isinstance(labels, dict) or any(isinstance(value, list | dict) for value in labels.values()):
+        raise PointError("labels is no JSON object of texts")
     return {str(key): str(value) for key, value in labels.items()}
 
 
@@ -135,7 +249,7 @@ def _shares(point: Point, name: str, what: Callable[[Any], Any]) -> tuple[tuple[
     try:
         return tuple((what(key), float(share)) for key, share in json.loads(text or "[]"))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise PointError(f"{name} {text[:60]!r}: {error}") from None
+        raise PointError(f"{name} {text[:60]!r}: {str(error)[:200]}") from None
 
 
 def _subject_tags(subject: Subject) -> dict[str, str]:
@@ -272,14 +386,14 @@ class PointCodec(Generic[_T]):
         return Point(self._measurement, self.tags(value), self.fields(value), getattr(value, self._at))
 
     def read(self, point: Point, **given: object) -> _T:
-        """The object of `point`, with what is `given` beside; raises PointError."""
+        """The object of `point`, with what is `given` beside, once it is `sound`; raises PointError."""
         found = {**given, self._at: point.at_ms} if self._at else given
         for name, form in (self._forms | self._numbers).items():
             if (tag := self._tags.get(name)) is not None and form is _TEXT:
                 found[name] = point.tags.get(tag, "")
             elif tag is not None or name in point.fields or name in self._required:
                 found[name] = form.read(point, name)
-        return self._kind(**found)
+        return sound(self._kind(**found))
 
 
 def _ordered(names: Sequence[str], after: Mapping[str, str]) -> list[str]:
@@ -324,6 +438,9 @@ def gpu_of_tags(tags: Mapping[str, str]) -> Gpu:
     mig = tags.get("mig_uuid", "")
     if not uuid:
         raise PointError("tag gpu_uuid is missing")
+    for name in ("gpu_uuid", "mig_uuid", "host"):
+        if len(tags.get(name, "")) > MAX_NAME:
+            raise PointError(f"tag {name} is longer than {MAX_NAME} characters")
     return Gpu(uuid=mig or uuid, host=tags.get("host", ""), parent=uuid if mig else "")
 
 

@@ -143,8 +143,13 @@ def _block(out: io.StringIO, columns: list[str], kinds: Mapping[str, str], rows:
     writer.writerow(["#group", "false", "false", *("false" for _ in columns)])
     writer.writerow(["#default", "_result", "", *("" for _ in columns)])
     writer.writerow(["", "result", "table", *columns])
-    writer.writerows(["", "", "0", *(row[name] for name in columns)] for row, _ in rows)
+    writer.writerows(["", "", "0", *(_cell(row[name]) for name in columns)] for row, _ in rows)
     out.write("\r\n")
+
+
+def _cell(text: str) -> str:
+    """`text` as a real server writes it: lines within a text end like those of the answer, and other returns go."""
+    return text.replace("\r", "").replace("\n", "\r\n")
 
 
 def _json(body: object, status: int = 200) -> Response:

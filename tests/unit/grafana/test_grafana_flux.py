@@ -36,7 +36,7 @@ from tocsin_grafana.variables import ANCHOR
 from tocsin_testing.builders import T0, gpu, xid
 from tocsin_testing.dashboards import NAMES, Asked, asked, load
 from tocsin_testing.influx_double import influx_double
-from tocsin_testing.stores import influx_from_environment
+from tocsin_testing.stores import influx_from_environment, nothing_left
 
 FUNCTIONS = frozenset(
     [
@@ -204,6 +204,8 @@ def ask() -> Iterator[Ask]:
             settings = StoreSettings.model_validate(
                 {"kind": "influxdb", "url": url, "token": "secret", "org": "gpu", **days}
             )
+        else:
+            stack.enter_context(nothing_left(settings))
         store = InfluxStore(settings, ManualClock(T0))
         stack.callback(store.close)
         store.init()

@@ -126,7 +126,8 @@ def _tables(rows: Iterable[Sequence[str]]) -> Iterator[tuple[Mapping[str, str], 
         elif not header:
             header, kinds = row, dict(zip(row, annotation, strict=True))
         else:
-            yield kinds, dict(zip(header, row, strict=True))
+            # The server ends lines of its answer, also those within a text, with CR and LF.
+            yield kinds, dict(zip(header, [cell.replace("\r\n", "\n") for cell in row], strict=True))
 
 
 def samples(rows: Iterable[Sequence[str]]) -> Iterator[Sample]:
